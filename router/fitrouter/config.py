@@ -1,0 +1,266 @@
+"""fitrouter.yaml: what can be set, and messages that explain mistakes."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pydantic
+import yaml
+from pydantic import Field
+
+from fitrouter.errors import ConfigError
+from fitrouter.types import ModelCard, Prices
+
+__all__ = [
+    "Config",
+    "FeedbackConfig",
+    "KeyConfig",
+    "ModelConfig",
+    "ObjectiveConfig",
+    "PolicyConfig",
+    "PricesConfig",
+    "ProviderConfig",
+    "ScorerConfig",
+    "ServerConfig",
+    "load_config",
+    "parse_config",
+]
+
+Capability = Literal["streaming", "tools", "json", "images"]
+Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+
+
+class _Section(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+
+class PricesConfig(_Section):
+    """USD per million tokens."""
+
+    input: float = Field(0.0, ge=0)
+    output: float = Field(0.0, ge=0)
+
+
+class ProviderConfig(_Section):
+    """Who answers. `litellm` reaches any provider; `openai_compatible` speaks HTTP itself and is lighter."""
+
+    kind: Literal["litellm", "openai_compatible", "recorded", "simulated"]
+    base_url: str | None = None
+    """openai_compatible: the URL up to and including /v1."""
+    api_key_env: str | None = None
+    """Name of the environment variable that holds the key; keys themselves never stand in the file."""
+    path: Path | None = None
+    """recorded: a Parquet or JSONL file with the columns prompt, model, response."""
+    options: dict[str, Any] = {}
+    """simulated: name → {style, latency_s, failure}."""
+
+
+class ModelConfig(_Section):
+    """One model that can be chosen."""
+
+    name: str = Field(min_length=1, max_length=200)
+    provider: str
+    target: str = ""
+    prices: PricesConfig = PricesConfig()
+    context_window: int = Field(128_000, gt=0)
+    capabilities: tuple[Capability, ...] = ("streaming", "tools", "json")
+    revision: str = ""
+
+    def card(self) -> ModelCard:
+        """The value that the router works with."""
+        return ModelCard(
+            name=self.name,
+            provider=self.provider,
+            target=self.target or self.name,
+            prices=Prices(input=self.prices.input, output=self.prices.output),
+            context_window=self.context_window,
+            capabilities=tuple(sorted(self.capabilities)),
+            revision=self.revision,
+        )
+
+
+class PolicyConfig(_Section):
+    """How beliefs become probabilities."""
+
+    algorithm: str = "squarecb"
+    gamma: float = Field(20.0, gt=0)
+    """SquareCB's exploitation scale."""
+    floor: Fraction = 0.05
+    """Every eligible model keeps floor / K."""
+    uniform_slice: Fraction = 0.0
+    """Share of the traffic that is routed uniformly, for estimators that need it."""
+    personal: bool = True
+    """False leaves out the terms of the user and the role."""
+
+
+class ObjectiveConfig(_Section):
+    """What a point of fit is worth against money and time."""
+
+    cost_weight: float = Field(0.0, ge=0)
+    """Fit that one `cost_unit_usd` costs."""
+    cost_unit_usd: float = Field(0.01, gt=0)
+    latency_weight: float = Field(0.0, ge=0)
+    """Fit that one `latency_unit_s` costs."""
+    latency_unit_s: float = Field(10.0, gt=0)
+
+
+class FeedbackConfig(_Section):
+    """How people are heard."""
+
+    ask: float = Field(0.02, ge=0.0, le=0.05)
+    """Share of the answers for which feedback is solicited."""
+    votes_per_day: int = Field(3, ge=1)
+    """Votes of one user on one model and day that count for others; the user's own taste takes all."""
+
+
+class ScorerConfig(_Section):
+    """How answers are read. `encoder`: static, hashing, minilm, or any sentence-transformers name."""
+
+    encoder: str = "static"
+    batch: int = Field(64, ge=1)
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+
+
+class KeyConfig(_Section):
+    """A key that clients send as `Authorization: Bearer …`, and the tenant it stands for."""
+
+    name: str
+    tenant: str = "default"
+    key_env: str
+    """Name of the environment variable that holds the key."""
+
+
+class ServerConfig(_Section):
+    """Where the gateway listens, and its limits."""
+
+    host: str = "127.0.0.1"
+    port: int = Field(8484, ge=0, le=65535)
+    keys: tuple[KeyConfig, ...] = ()
+    deadline_s: float = Field(120.0, gt=0)
+    first_token_s: float = Field(30.0, gt=0)
+    chunk_gap_s: float = Field(30.0, gt=0)
+    max_body_bytes: int = Field(10_000_000, gt=0)
+
+
+class Config(_Section):
+    """All settings; every one but `models` and `providers` has a default."""
+
+    data: Path = Path("fitrouter-data")
+    """Folder of the journal, the identities and the warehouse."""
+    providers: dict[str, ProviderConfig]
+    models: tuple[ModelConfig, ...] = Field(min_length=1)
+    default_model: str | None = None
+    share: Fraction = 1.0
+    """Share of the traffic that the policy routes; the rest goes to `default_model`."""
+    aliases: dict[str, str] = {}
+    encoder: str = "static"
+    """Encoder of prompts."""
+    policy: PolicyConfig = PolicyConfig()
+    objective: ObjectiveConfig = ObjectiveConfig()
+    feedback: FeedbackConfig = FeedbackConfig()
+    scorer: ScorerConfig = ScorerConfig()
+    server: ServerConfig = ServerConfig()
+    seed: int = Field(0, ge=0, lt=2**63)
+    """Installation seed of the draws."""
+
+    @pydantic.model_validator(mode="after")
+    def _consistent(self) -> Config:
+        names = [model.name for model in self.models]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"models: {name!r} is listed {names.count(name)} times; names must differ")
+            if name.startswith("fitrouter/"):
+                raise ValueError(f"models: the name {name!r} is reserved; names must not begin with 'fitrouter/'")
+        for model in self.models:
+            if model.provider not in self.providers:
+                raise ValueError(
+                    f"models: {model.name!r} names the provider {model.provider!r}; "
+                    f"known are {sorted(self.providers)}. Add it under 'providers' or correct the name"
+                )
+        if self.default_model is not None and self.default_model not in names:
+            raise ValueError(f"default_model: {self.default_model!r} is no model; models are {names}")
+        if self.share < 1.0 and self.default_model is None:
+            raise ValueError(
+                f"share: {self.share} needs a 'default_model' that takes the other {1 - self.share:.0%} of the traffic"
+            )
+        for alias, target in self.aliases.items():
+            if target != "fitrouter/auto" and target not in names:
+                raise ValueError(f"aliases: {alias!r} leads to {target!r}; allowed are 'fitrouter/auto' and {names}")
+        return self
+
+    def hash(self) -> str:
+        """Sixteen hex digits that change with any setting that a decision depends on."""
+        relevant = self.model_dump(mode="json", include={"policy", "objective", "share", "default_model", "encoder"})
+        return hashlib.sha256(json.dumps(relevant, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _explain(error: pydantic.ValidationError, source: str) -> str:
+    lines = [f"{source} cannot be used:"]
+    for item in error.errors():
+        where = ".".join(str(part) for part in item["loc"]) or "the file"
+        line = f"  {where}: {item['msg'].removeprefix('Value error, ')}"
+        if item["type"] == "extra_forbidden":
+            allowed = _fields_at(item["loc"][:-1])
+            near = difflib.get_close_matches(str(item["loc"][-1]), allowed, n=1)
+            line = f"  {where}: there is no such setting" + (f"; did you mean {near[0]!r}?" if near else "")
+            line += f" Allowed here: {', '.join(sorted(allowed))}."
+        elif item["type"] not in {"missing", "value_error"}:
+            line += f"; given was {item['input']!r}"
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def _fields_at(loc: tuple[int | str, ...]) -> list[str]:
+    """Names of the settings that exist at a place in the file."""
+    sections: dict[str, type[_Section]] = {
+        "providers": ProviderConfig,
+        "models": ModelConfig,
+        "prices": PricesConfig,
+        "policy": PolicyConfig,
+        "objective": ObjectiveConfig,
+        "feedback": FeedbackConfig,
+        "scorer": ScorerConfig,
+        "server": ServerConfig,
+        "keys": KeyConfig,
+    }
+    names = [part for part in loc if isinstance(part, str) and part in sections]
+    return list((sections[names[-1]] if names else Config).model_fields)
+
+
+def parse_config(data: object, source: str = "the configuration") -> Config:
+    """Validate settings that were read from anywhere.
+
+    Raises:
+        ConfigError: with every mistake, its place, and what is allowed there.
+    """
+    try:
+        return Config.model_validate(data)
+    except pydantic.ValidationError as error:
+        raise ConfigError(_explain(error, source)) from None
+
+
+def load_config(path: str | os.PathLike[str]) -> Config:
+    """Read fitrouter.yaml. Relative paths inside it are relative to its folder.
+
+    Raises:
+        ConfigError: the file is missing, is no YAML, or holds a setting that cannot be used.
+    """
+    file = Path(path)
+    try:
+        data = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"there is no file {str(path)!r}; `fitrouter init` writes one") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{str(path)!r} is not valid YAML: {error}") from None
+    config = parse_config(data, f"{str(path)!r}")
+    root = file.resolve().parent
+    providers = {
+        name: provider.model_copy(update={"path": root / provider.path}) if provider.path else provider
+        for name, provider in config.providers.items()
+    }
+    return config.model_copy(update={"data": root / config.data, "providers": providers})

@@ -1,0 +1,123 @@
+"""The exceptions of fitrouter.
+
+FitrouterError
+├── ConfigError             a setting cannot be used
+├── InvalidRequest          a request cannot be understood (HTTP 400)
+│   ├── ForbiddenField      a body tried to set transport: api_base, api_key, headers …
+│   └── TooLarge            a body, header or history is over its limit (413)
+├── NotAuthorized           no key, or a key of another tenant (401, 403)
+├── UnknownDecision         no logged decision has this id for this tenant (404)
+├── NoEligibleModel         every model was excluded; carries the reasons (422)
+├── ProviderError           a provider gave no usable answer
+│   ├── ProviderTimeout     it did not answer in time
+│   ├── ProviderRejected    it refused the request itself (4xx other than 408/429); no other model is tried
+│   └── ProviderUnavailable it is down, over quota or rate limited
+├── AllModelsFailed         every attempt failed inside the deadline (502, 504)
+├── StoreError              the journal or the warehouse could not read or write
+│   └── JournalFull         too many events wait to become durable (503)
+└── ArtifactError           a shipped or trained file is missing or does not match its sha256
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "AllModelsFailed",
+    "ArtifactError",
+    "ConfigError",
+    "FitrouterError",
+    "ForbiddenField",
+    "InvalidRequest",
+    "JournalFull",
+    "NoEligibleModel",
+    "NotAuthorized",
+    "ProviderError",
+    "ProviderRejected",
+    "ProviderTimeout",
+    "ProviderUnavailable",
+    "StoreError",
+    "TooLarge",
+    "UnknownDecision",
+]
+
+
+class FitrouterError(Exception):
+    """Anything that fitrouter raises on purpose."""
+
+
+class ConfigError(FitrouterError):
+    """A setting cannot be used; the message names the value, what is allowed, and the remedy."""
+
+
+class InvalidRequest(FitrouterError):
+    """A request cannot be understood."""
+
+
+class ForbiddenField(InvalidRequest):
+    """A request body tried to choose its transport."""
+
+
+class TooLarge(InvalidRequest):
+    """A request is over one of the limits."""
+
+
+class NotAuthorized(FitrouterError):
+    """The caller has no key, or one of another tenant."""
+
+
+class UnknownDecision(FitrouterError):
+    """No logged decision has this id for this tenant."""
+
+
+class NoEligibleModel(FitrouterError):
+    """Every model was excluded.
+
+    `excluded` holds (model, reason) in canonical order.
+    """
+
+    def __init__(self, message: str, excluded: tuple[tuple[str, str], ...] = ()) -> None:
+        super().__init__(message)
+        self.excluded = excluded
+
+
+class ProviderError(FitrouterError):
+    """A provider gave no usable answer; `status` is its HTTP status where there was one."""
+
+    def __init__(self, message: str, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class ProviderTimeout(ProviderError):
+    """A provider did not answer in time."""
+
+
+class ProviderRejected(ProviderError):
+    """A provider refused the request itself, so another model would be asked in vain."""
+
+
+class ProviderUnavailable(ProviderError):
+    """A provider is down, over its quota, or rate limited."""
+
+
+class AllModelsFailed(FitrouterError):
+    """Every attempt failed inside the deadline.
+
+    `decision_id` is the id that the failed request was logged under; `timed_out` says that the deadline ended it.
+    """
+
+    def __init__(self, message: str, decision_id: str = "", timed_out: bool = False) -> None:
+        super().__init__(message)
+        self.decision_id = decision_id
+        self.timed_out = timed_out
+
+
+class StoreError(FitrouterError):
+    """The journal or the warehouse could not read or write."""
+
+
+class JournalFull(StoreError):
+    """Too many events wait to become durable."""
+
+
+class ArtifactError(FitrouterError):
+    """A shipped or trained file is missing or does not match its sha256."""

@@ -1,0 +1,38 @@
+"""Identifiers and seeded draws."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable
+
+import numpy as np
+
+from fitrouter.types import Floats
+
+__all__ = ["draws", "uuid7"]
+
+
+def uuid7(now: float, entropy: Callable[[int], bytes] = os.urandom) -> str:
+    """A UUIDv7 (RFC 9562, §5.7) of the time `now`, in seconds since the epoch.
+
+    >>> uuid7(1.0, lambda n: bytes(n))
+    '00000000-03e8-7000-8000-000000000000'
+    """
+    value = int(now * 1000) << 80 | int.from_bytes(entropy(10), "big")
+    value = value & ~(0xF << 76) | 7 << 76
+    value = value & ~(0b11 << 62) | 0b10 << 62
+    return str(uuid.UUID(int=value))
+
+
+def draws(seed: int, decision_id: str, n: int) -> Floats:
+    """float64[n] uniforms on [0, 1) of one decision: Philox 4×64 keyed by (seed, decision id).
+
+    There is no shared state, so that any process can replay a logged draw (Salmon et al. 2011).
+
+    >>> draws(7, "00000000-03e8-7000-8000-000000000000", 2).round(6).tolist()
+    [0.593276, 0.15889]
+    """
+    key = np.array([seed, uuid.UUID(decision_id).int >> 64], dtype=np.uint64)
+    counter = np.array([0, 0, 0, uuid.UUID(decision_id).int & (2**64 - 1)], dtype=np.uint64)
+    return np.random.Generator(np.random.Philox(key=key, counter=counter)).random(n)

@@ -1,0 +1,355 @@
+"""Values that cross boundaries: frozen, slotted, and encoded by msgspec as they are.
+
+Two families. *Calls* travel between the caller, the router and a provider (`Request`, `Call`, `Completion`, `Chunk`).
+*Events* are what happened: each is one row of the journal, and everything the router knows is a fold over them.
+Arrays inside events are raw little-endian bytes (`pack`, `unpack`), so that an event reads back bit for bit.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Any, TypeAlias
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = [
+    "AUTO",
+    "ArtifactChange",
+    "Attempt",
+    "Call",
+    "Chunk",
+    "Completion",
+    "Decision",
+    "Erasure",
+    "Event",
+    "Execution",
+    "Feedback",
+    "FeedbackKind",
+    "Floats",
+    "Identity",
+    "Message",
+    "Mode",
+    "ModelCard",
+    "ModelChange",
+    "PolicyVersion",
+    "Prices",
+    "ProfileChange",
+    "Request",
+    "Score",
+    "Usage",
+    "decode_event",
+    "encode_event",
+    "pack",
+    "unpack",
+]
+
+AUTO = "fitrouter/auto"
+"""The model name that asks for routing."""
+
+Floats: TypeAlias = NDArray[np.float64]
+Message: TypeAlias = dict[str, Any]
+"""One chat message in the OpenAI format."""
+
+
+class _Value(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A frozen value."""
+
+
+# --- calls ---------------------------------------------------------------------------------------------------------
+
+
+class Identity(_Value, frozen=True, kw_only=True):
+    """Who asks, and for what.
+
+    In a `Request` the fields hold what the caller sent. In events `user` is the subject, a random token that
+    only `identities.db` can lead back to a person, and `session` is a hash.
+    """
+
+    tenant: str = "default"
+    user: str | None = None
+    role: str | None = None
+    task: str | None = None
+    session: str | None = None
+
+
+class Request(_Value, frozen=True, kw_only=True):
+    """One chat completion as the caller asked for it."""
+
+    messages: tuple[Message, ...]
+    model: str = AUTO
+    params: dict[str, Any] = {}
+    """Sampling options, tools, response_format …: passed through, never transport."""
+    identity: Identity = Identity()
+    stream: bool = False
+    deadline_s: float | None = None
+    """Seconds for the whole request; the configured deadline where None."""
+
+
+class Prices(_Value, frozen=True, kw_only=True):
+    """USD per million tokens."""
+
+    input: float = 0.0
+    output: float = 0.0
+
+
+class ModelCard(_Value, frozen=True, kw_only=True):
+    """What is known of a model before it is asked."""
+
+    name: str
+    provider: str
+    """Key of the provider in the configuration."""
+    target: str = ""
+    """What the provider calls it; the name where empty."""
+    prices: Prices = Prices()
+    context_window: int = 128_000
+    """Tokens of prompt and answer together."""
+    capabilities: tuple[str, ...] = ("streaming", "tools", "json")
+    """Any of: streaming, tools, json, images."""
+    revision: str = ""
+
+    @property
+    def arm(self) -> str:
+        """The identity that posteriors are kept for: a new revision is a new arm."""
+        return f"{self.name}@{self.revision}" if self.revision else self.name
+
+
+class Call(_Value, frozen=True, kw_only=True):
+    """One attempt at one model, as a provider sees it."""
+
+    target: str
+    messages: tuple[Message, ...]
+    params: dict[str, Any] = {}
+    stream: bool = False
+    timeout_s: float = 60.0
+    """Seconds that are left for this attempt; the router cancels it then."""
+
+
+class Usage(_Value, frozen=True, kw_only=True):
+    """Tokens as the provider counted them."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+class Completion(_Value, frozen=True, kw_only=True):
+    """A whole answer. `message` is the assistant message in the OpenAI format, relayed unmodified."""
+
+    message: Message
+    finish_reason: str = "stop"
+    usage: Usage = Usage()
+
+
+class Chunk(_Value, frozen=True, kw_only=True):
+    """A piece of a streamed answer: the `delta` of the OpenAI format, relayed unmodified."""
+
+    delta: Message = {}
+    finish_reason: str | None = None
+    usage: Usage | None = None
+
+
+# --- events --------------------------------------------------------------------------------------------------------
+
+
+class Mode(str, enum.Enum):
+    """How a decision came about. Σp = 1 and the floor hold for online, uniform and shadow."""
+
+    ONLINE = "online"
+    UNIFORM = "uniform"
+    SHADOW = "shadow"
+    """The default model's share of the traffic: the policy proposed and was not asked."""
+    STICKY = "sticky"
+    PINNED = "pinned"
+    FORCED = "forced"
+
+
+class PolicyVersion(_Value, frozen=True, kw_only=True):
+    """Algorithm, hash of its settings, and the last sequence number folded into what it read."""
+
+    algorithm: str
+    config_hash: str = ""
+    seq: int = 0
+
+
+class _Event(_Value, frozen=True, kw_only=True):
+    id: str
+    """UUIDv7 of the event; appending it again is a no-op."""
+    ts: float
+    """Seconds since the epoch."""
+
+
+class Decision(_Event, frozen=True, kw_only=True, tag="decision"):
+    """Which model was asked, and with what probability. `id` is the decision id.
+
+    Arrays follow `eligible`, the arms in canonical (sorted) order. `draw_id` is the decision whose draw this one lives on:
+    its own, or for a sticky turn the session's last draw.
+    """
+
+    draw_id: str
+    identity: Identity
+    mode: Mode
+    eligible: tuple[str, ...]
+    excluded: tuple[tuple[str, str], ...] = ()
+    probs: tuple[float, ...] = ()
+    chosen: str
+    propensity: float
+    features: bytes = b""
+    """x, float32[d]: exactly what the policy read."""
+    mean: tuple[float, ...] = ()
+    """Predicted fit."""
+    sd: tuple[float, ...] = ()
+    cost: tuple[float, ...] = ()
+    """Expected USD."""
+    latency: tuple[float, ...] = ()
+    """Expected seconds."""
+    availability: tuple[float, ...] = ()
+    """P(answers)."""
+    cost_weight: float = 0.0
+    latency_weight: float = 0.0
+    floor: float = 0.0
+    """Every eligible model has at least floor / K in `probs`."""
+    share: float = 1.0
+    twin: tuple[float, ...] = ()
+    """pmf of the user-blind twin: the same policy without the user's and the role's terms."""
+    asked: bool = False
+    asked_probability: float = 0.0
+    policy: PolicyVersion
+    registry: str = ""
+    encoder: str = ""
+    seed: int = 0
+    """Installation seed of the draw."""
+
+
+class Attempt(_Value, frozen=True, kw_only=True):
+    """One call of one model: its probability given that the earlier ones failed, and how it ended."""
+
+    model: str
+    probability: float
+    error: str | None = None
+    ms: float = 0.0
+
+
+class Execution(_Event, frozen=True, kw_only=True, tag="execution"):
+    """How the answer ended. `status`: ok, partial, cancelled, failed, lost."""
+
+    decision_id: str
+    identity: Identity
+    chosen: str
+    served_by: str | None
+    status: str
+    attempts: tuple[Attempt, ...] = ()
+    features: bytes = b""
+    """The decision's x again, so that a fold needs no look-up."""
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cost_usd: float = 0.0
+    ttft_ms: float | None = None
+    latency_ms: float = 0.0
+    finish_reason: str | None = None
+    overhead_ms: float = 0.0
+    """Time spent in the router itself."""
+
+
+class Score(_Event, frozen=True, kw_only=True, tag="score"):
+    """What the user's reward model says of an answer: a feature, never a reward. `status`: ok, expired, failed."""
+
+    decision_id: str
+    identity: Identity
+    served_by: str
+    features: bytes = b""
+    """The decision's x again."""
+    h: bytes = b""
+    """Response features, float32[D]; empty unless status is ok."""
+    schema: str = ""
+    """Names and version of the features in h."""
+    encoder: str = ""
+    mean: float = 0.0
+    sd: float = 0.0
+    status: str = "ok"
+
+
+class FeedbackKind(str, enum.Enum):
+    """Signals from people."""
+
+    THUMB = "thumb"
+    """value 0 (down) or 1 (up)"""
+    RATING = "rating"
+    """value on scale"""
+
+
+class Feedback(_Event, frozen=True, kw_only=True, tag="feedback"):
+    """A person's verdict. One vote per (decision, kind, dimension): a later one supersedes."""
+
+    decision_id: str
+    identity: Identity
+    kind: FeedbackKind
+    value: float
+    scale: tuple[float, float] = (0.0, 1.0)
+    dimension: str = "overall"
+    asked: bool = False
+    """The decision had solicited it (asked stream), else volunteered."""
+    source: str = "user"
+
+    @property
+    def y(self) -> float:
+        """The value on [0, 1]."""
+        low, high = self.scale
+        return (self.value - low) / (high - low)
+
+
+class ProfileChange(_Event, frozen=True, kw_only=True, tag="profile"):
+    """A user's declared profile changed."""
+
+    identity: Identity
+    declared: dict[str, float] = {}
+
+
+class ModelChange(_Event, frozen=True, kw_only=True, tag="model"):
+    """The registry changed: the cards now in force."""
+
+    cards: tuple[ModelCard, ...]
+    registry: str
+
+
+class ArtifactChange(_Event, frozen=True, kw_only=True, tag="artifact"):
+    """A trained file came into force; it is named by its sha256, its result is read and not recomputed."""
+
+    name: str
+    sha256: str
+
+
+class Erasure(_Event, frozen=True, kw_only=True, tag="erasure"):
+    """A subject was erased."""
+
+    subject: str
+
+
+Event: TypeAlias = Decision | Execution | Score | Feedback | ProfileChange | ModelChange | ArtifactChange | Erasure
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[Event] = msgspec.msgpack.Decoder(Event)
+
+
+def encode_event(event: Event) -> bytes:
+    """The event as msgpack bytes."""
+    return _encoder.encode(event)
+
+
+def decode_event(payload: bytes) -> Event:
+    """The event that `encode_event` made.
+
+    Raises:
+        msgspec.DecodeError: the bytes are no event.
+    """
+    return _decoder.decode(payload)
+
+
+def pack(values: NDArray[Any]) -> bytes:
+    """float32[d] as little-endian bytes."""
+    return np.ascontiguousarray(values, dtype="<f4").tobytes()
+
+
+def unpack(payload: bytes) -> Floats:
+    """float64[d] of the float32 bytes that `pack` made."""
+    return np.frombuffer(payload, dtype="<f4").astype(np.float64)
