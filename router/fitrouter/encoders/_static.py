@@ -1,0 +1,106 @@
+"""A token table distilled from a sentence encoder: most of its sense at a fiftieth of its cost."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fitrouter.errors import ArtifactError
+from fitrouter.types import Floats
+
+__all__ = ["Static"]
+
+_SHIPPED = Path(__file__).parent / "data"
+_SHIPPED_SHA256 = "d08051ab6316f84de6fe5db7ab456201298aba5ff1022359068ddde088b75806"
+"""Of the shipped manifest, which names the sha256 of the other files."""
+
+_MAX_CHARS = 8192
+"""What is read of a long text; half from either end."""
+
+
+class Static:
+    """Weighted mean of token vectors, brought to length 1 (Tulkens and van Dongen 2024, model2vec).
+
+    The table is made by `fitrouter train encoder`: every token of MiniLM's vocabulary is encoded alone, centred, and
+    projected to its leading principal components, whitened; frequent tokens weigh less (Arora et al. 2017). Its
+    dimensions are ordered by variance, so the first few are a projection in themselves.
+
+    A folder holds `static.json` (the manifest), `static.bin` (int8[V, dim] and behind it float16[V], the weights) and
+    `vocab.txt` (WordPiece, a token a line). `folder=None` is the table that ships with the package.
+
+    Raises:
+        ArtifactError: a file is missing or does not match its sha256.
+    """
+
+    ordered = True
+
+    def __init__(self, folder: Path | None = None) -> None:
+        from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+
+        root = _SHIPPED if folder is None else folder
+        manifest = _manifest(root, _SHIPPED_SHA256 if folder is None else None)
+        self.id: str = manifest["id"]
+        self.dim: int = manifest["dim"]
+        tokens: int = manifest["tokens"]
+        payload = _checked(root / "static.bin", manifest["sha256"]["static.bin"])
+        vocabulary = _checked(root / "vocab.txt", manifest["sha256"]["vocab.txt"]).decode("utf-8").split("\n")[:tokens]
+        if len(payload) != tokens * (self.dim + 2) or len(manifest["scale"]) != self.dim or len(vocabulary) != tokens:
+            raise ArtifactError(
+                f"{str(root)!r}: the sizes of static.bin, vocab.txt and static.json do not fit together"
+            )
+        self._table = np.frombuffer(payload, dtype=np.int8, count=tokens * self.dim).reshape(tokens, self.dim)
+        self._weights = np.frombuffer(payload, dtype="<f2", offset=tokens * self.dim).astype(np.float64)
+        self._scale = np.array(manifest["scale"], dtype=np.float64)
+        model = models.WordPiece({token: i for i, token in enumerate(vocabulary)}, unk_token="[UNK]")  # noqa: S106
+        self._tokenizer = Tokenizer(model)
+        self._tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+        self._tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+
+    def encode(self, texts: Sequence[str]) -> Floats:
+        """float64[n, dim], rows of length 1 (0 for a text without any token); a row depends on its own text only."""
+        out = np.zeros((len(texts), self.dim))
+        for row, text in zip(out, texts, strict=True):
+            if len(text) > _MAX_CHARS:
+                text = f"{text[: _MAX_CHARS // 2]} {text[-_MAX_CHARS // 2 :]}"
+            if not text.isascii():
+                text = text.encode("utf-8", "replace").decode()
+            ids = self._tokenizer.encode(text, add_special_tokens=False).ids
+            if ids:
+                pooled = np.einsum("i,ij->j", self._weights[ids], self._table[ids].astype(np.float64)) * self._scale
+                norm = np.sqrt(np.einsum("j,j->", pooled, pooled))
+                if norm > 0.0:
+                    row[:] = pooled / norm
+        return out
+
+
+def _checked(path: Path, sha256: str) -> bytes:
+    try:
+        payload = path.read_bytes()
+    except OSError as error:
+        raise ArtifactError(
+            f"{str(path)!r} cannot be read ({error}); reinstall fitrouter, or make it with `fitrouter train encoder`"
+        ) from None
+    found = hashlib.sha256(payload).hexdigest()
+    if found != sha256:
+        raise ArtifactError(
+            f"{str(path)!r} has the sha256 {found}, expected is {sha256}; "
+            f"reinstall fitrouter, or make it anew with `fitrouter train encoder`"
+        )
+    return payload
+
+
+def _manifest(root: Path, sha256: str | None) -> dict[str, Any]:
+    path = root / "static.json"
+    try:
+        payload = path.read_bytes() if sha256 is None else _checked(path, sha256)
+        manifest = json.loads(payload)
+        if set(manifest["sha256"]) >= {"static.bin", "vocab.txt"} and {"id", "dim", "tokens", "scale"} <= set(manifest):
+            return dict(manifest)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ArtifactError(f"{str(path)!r} is no manifest of a static encoder ({error!r})") from None
+    raise ArtifactError(f"{str(path)!r} is no manifest of a static encoder: it lacks a key")
