@@ -1,0 +1,1 @@
+"""Evaluators: score responses, train, replay, report. They hold no state that a decision depends on."""

@@ -1,0 +1,34 @@
+"""Centre and scale of the response features: written by `reward.calibrate`, not by hand.
+
+From the 960 answers of MT-bench (see the data sheet in `style`).
+"""
+
+from __future__ import annotations
+
+__all__ = ["LATENT_CONSTANTS", "STYLE_CONSTANTS"]
+
+STYLE_CONSTANTS: dict[str, tuple[float, float]] = {
+    "length": (6.0825, 1.3665),
+    "structure": (0.1273, 0.5),
+    "emphasis": (0.0, 0.5),
+    "hedging": (0.0486, 0.1116),
+    "warmth": (0.0991, 0.35),
+    "formality": (-0.0394, 0.1287),
+    "word_length": (4.5098, 1.0625),
+    "code": (0.1049, 0.3049),
+    "digits": (1.3076, 2.8639),
+    "examples": (0.0147, 0.05),
+    "sentence_length": (2.5138, 0.7219),
+    "vocabulary": (0.733, 0.1086),
+    "questions": (0.0618, 0.2699),
+    "refusal": (0.0173, 0.1082),
+    "assertiveness": (0.0196, 0.05),
+    "flattery": (0.0011, 0.05),
+    "evidence": (0.0286, 0.0921),
+    "concreteness": (0.4186, 0.736),
+    "personal": (0.0832, 0.1986),
+}
+"""Dimension → (centre, scale)."""
+
+LATENT_CONSTANTS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {}
+"""Encoder id → (centres, scales) of its leading directions."""
