@@ -96,7 +96,11 @@ class ProviderRejected(ProviderError):
 
 
 class ProviderUnavailable(ProviderError):
-    """A provider is down, over its quota, or rate limited."""
+    """A provider is down, over its quota, or rate limited; `retry_after_s` is how long it asked us to wait, if it did."""
+
+    def __init__(self, message: str, status: int | None = None, retry_after_s: float | None = None) -> None:
+        super().__init__(message, status)
+        self.retry_after_s = retry_after_s
 
 
 class AllModelsFailed(FitrouterError):
