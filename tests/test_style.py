@@ -407,7 +407,7 @@ def test_content_keeps_the_tools_that_were_called() -> None:
     assert unpack_content(pack_content("", {"content": "x"}, [WEATHER])).tools is None
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"prompt": 5, "message": {}}', "not json"])
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"prompt": 5, "message": {}}', "not json", "[" * 100_000])
 def test_other_text_is_no_content(text: str) -> None:
     """Text that pack_content did not make is refused."""
     with pytest.raises(ValueError):

@@ -47,7 +47,7 @@ def unpack_content(text: str) -> Content:
     """
     try:
         return msgspec.convert(json.loads(text), Content)
-    except msgspec.ValidationError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"a content is a JSON object with 'prompt' and 'message': {error}") from None
 
 

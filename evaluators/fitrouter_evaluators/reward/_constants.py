@@ -30,5 +30,44 @@ STYLE_CONSTANTS: dict[str, tuple[float, float]] = {
 }
 """Dimension → (centre, scale)."""
 
-LATENT_CONSTANTS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {}
+LATENT_CONSTANTS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
+    "static-3e88f1182f64": (
+        (
+            0.5164,
+            1.3278,
+            0.4293,
+            0.382,
+            -0.5009,
+            0.1455,
+            0.0268,
+            0.6189,
+            -0.1125,
+            0.8503,
+            0.3883,
+            -0.2564,
+            -0.2882,
+            -0.2645,
+            -0.3062,
+            -0.2307,
+        ),
+        (
+            1.1246,
+            1.2281,
+            1.6046,
+            1.041,
+            1.5256,
+            1.2739,
+            1.0256,
+            1.1752,
+            1.0392,
+            0.9962,
+            0.981,
+            0.9533,
+            0.9151,
+            1.1581,
+            1.1484,
+            0.9479,
+        ),
+    ),
+}
 """Encoder id → (centres, scales) of its leading directions."""

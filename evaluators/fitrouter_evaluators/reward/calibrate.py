@@ -28,7 +28,7 @@ __all__ = ["latent_constants", "main", "read_answers", "render", "style_constant
 
 _FLOOR = 0.05
 _FLOORS = {"structure": 0.5, "emphasis": 0.5, "warmth": 0.35}
-_LATENT = 32
+_LATENT = 16
 _HEADER = '''"""Centre and scale of the response features: written by `reward.calibrate`, not by hand.
 
 From the 960 answers of MT-bench (see the data sheet in `style`).
