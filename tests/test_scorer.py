@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -206,6 +207,27 @@ def test_two_that_race_score_once(world: World) -> None:
     scorer = world.scorer()
     assert scorer.step() == 1
     assert len(world.scores()) == 1
+    assert world.journal.spooled() == []
+
+
+def test_content_that_comes_again_leaves_the_spool(world: World) -> None:
+    """Content for a decision that has a Score already cannot keep the scorer busy for ever."""
+    world.answer("One.")
+    waiting = world.journal.spooled()[0]
+    execution = world.journal.of(waiting.decision_id)[0].event
+    assert isinstance(execution, Execution)
+    scorer = world.scorer()
+    assert scorer.step() == 1
+    world.journal.append(Entry(msgspec.structs.replace(execution, id=uuid7(NOW)), waiting.content)).result()
+    assert (scorer.step(), scorer.step()) == (1, 0)
+
+
+def test_an_answer_without_execution_fails(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Content whose Execution cannot be found, such as a damaged row, holds up nobody."""
+    decision_id = world.answer("One.")
+    monkeypatch.setattr(type(world.journal), "of", lambda self, key: [])
+    assert world.scorer().step() == 1
+    assert world.scores()[decision_id].status == "failed"
     assert world.journal.spooled() == []
 
 
