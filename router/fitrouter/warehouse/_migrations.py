@@ -1,0 +1,138 @@
+"""The tables, as numbered steps. A step that was published is never changed: a change is one more step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeAlias
+
+from fitrouter.errors import StoreError
+
+if TYPE_CHECKING:
+    import duckdb
+
+__all__ = ["MIGRATIONS", "migrate"]
+
+Migration: TypeAlias = "Callable[[duckdb.DuckDBPyConnection], None]"
+MIGRATIONS: dict[str, Migration] = {}
+"""All steps by name, in order."""
+
+
+def _migration(step: Migration) -> Migration:
+    MIGRATIONS[step.__name__] = step
+    return step
+
+
+def migrate(connection: duckdb.DuckDBPyConnection) -> None:
+    """Apply the steps that the file lacks, each in its own transaction.
+
+    Raises:
+        StoreError: the file has steps that this version does not know.
+    """
+    connection.execute("CREATE TABLE IF NOT EXISTS migrations (name VARCHAR NOT NULL)")
+    applied = {name for (name,) in connection.execute("SELECT name FROM migrations").fetchall()}
+    if unknown := sorted(applied - MIGRATIONS.keys()):
+        raise StoreError(
+            f"the warehouse has the steps {unknown}, which this fitrouter does not know; use the later one again, or "
+            "delete the file: it is rebuilt from the journal"
+        )
+    for name, step in MIGRATIONS.items():
+        if name not in applied:
+            connection.begin()
+            step(connection)
+            connection.execute("INSERT INTO migrations VALUES (?)", [name])
+            connection.commit()
+
+
+@_migration
+def m001_tables(connection: duckdb.DuckDBPyConnection) -> None:
+    """One table a kind of event, with the event's own numbers: `ts` in seconds, arrays in the order of `eligible`."""
+    connection.execute("""
+        CREATE TABLE position (seq BIGINT NOT NULL, event_id VARCHAR NOT NULL);
+        INSERT INTO position VALUES (0, '');
+        CREATE TABLE decisions (
+            seq BIGINT, decision_id VARCHAR, ts DOUBLE, draw_id VARCHAR,
+            tenant VARCHAR, "user" VARCHAR, role VARCHAR, task VARCHAR, session VARCHAR,
+            mode VARCHAR, eligible VARCHAR[], excluded STRUCT(model VARCHAR, reason VARCHAR)[],
+            probs DOUBLE[], chosen VARCHAR, propensity DOUBLE, features FLOAT[],
+            mean DOUBLE[], sd DOUBLE[], cost DOUBLE[], latency DOUBLE[], availability DOUBLE[],
+            cost_weight DOUBLE, latency_weight DOUBLE, floor DOUBLE, share DOUBLE, twin DOUBLE[],
+            asked BOOLEAN, asked_probability DOUBLE,
+            policy_algorithm VARCHAR, policy_config_hash VARCHAR, policy_seq BIGINT,
+            registry VARCHAR, encoder VARCHAR, seed BIGINT
+        );
+        CREATE TABLE executions (
+            seq BIGINT, execution_id VARCHAR, ts DOUBLE, decision_id VARCHAR,
+            tenant VARCHAR, "user" VARCHAR, role VARCHAR, task VARCHAR, session VARCHAR,
+            chosen VARCHAR, served_by VARCHAR, status VARCHAR,
+            attempts STRUCT(model VARCHAR, probability DOUBLE, error VARCHAR, ms DOUBLE)[],
+            features FLOAT[], prompt_tokens BIGINT, completion_tokens BIGINT, cost_usd DOUBLE,
+            ttft_ms DOUBLE, latency_ms DOUBLE, finish_reason VARCHAR, overhead_ms DOUBLE
+        );
+        CREATE TABLE scores (
+            seq BIGINT, score_id VARCHAR, ts DOUBLE, decision_id VARCHAR,
+            tenant VARCHAR, "user" VARCHAR, role VARCHAR, task VARCHAR, session VARCHAR,
+            served_by VARCHAR, features FLOAT[], h FLOAT[], schema VARCHAR, encoder VARCHAR,
+            mean DOUBLE, sd DOUBLE, status VARCHAR
+        );
+        CREATE TABLE feedback (
+            seq BIGINT, feedback_id VARCHAR, ts DOUBLE, decision_id VARCHAR,
+            tenant VARCHAR, "user" VARCHAR, role VARCHAR, task VARCHAR, session VARCHAR,
+            kind VARCHAR, value DOUBLE, scale_low DOUBLE, scale_high DOUBLE, y DOUBLE,
+            dimension VARCHAR, asked BOOLEAN, source VARCHAR
+        );
+        CREATE TABLE profiles (
+            seq BIGINT, profile_id VARCHAR, ts DOUBLE,
+            tenant VARCHAR, "user" VARCHAR, role VARCHAR, task VARCHAR, session VARCHAR,
+            declared MAP(VARCHAR, DOUBLE)
+        );
+        CREATE TABLE models (
+            seq BIGINT, change_id VARCHAR, ts DOUBLE, registry VARCHAR,
+            arm VARCHAR, name VARCHAR, provider VARCHAR, target VARCHAR,
+            input_usd_per_million DOUBLE, output_usd_per_million DOUBLE,
+            context_window BIGINT, capabilities VARCHAR[], revision VARCHAR
+        );
+        CREATE TABLE ope_runs (
+            run_id VARCHAR, ts DOUBLE, candidate VARCHAR, baseline VARCHAR, estimator VARCHAR, metric VARCHAR,
+            slice VARCHAR, estimate DOUBLE, low DOUBLE, high DOUBLE, n BIGINT, ess DOUBLE,
+            max_weight DOUBLE, mean_weight DOUBLE, unsupported DOUBLE, verdict VARCHAR
+        );
+    """)
+
+
+@_migration
+def m002_views(connection: duckdb.DuckDBPyConnection) -> None:
+    """What people ask for: each decision with what came of it."""
+    connection.execute("""
+        CREATE VIEW latest_feedback AS
+            SELECT * FROM feedback
+            QUALIFY row_number() OVER (PARTITION BY decision_id, kind, dimension ORDER BY seq DESC) = 1;
+        CREATE VIEW outcomes AS
+            WITH execution AS (
+                SELECT * FROM executions QUALIFY row_number() OVER (PARTITION BY decision_id ORDER BY seq DESC) = 1
+            ), score AS (
+                SELECT * FROM scores QUALIFY row_number() OVER (PARTITION BY decision_id ORDER BY seq DESC) = 1
+            ), vote AS (
+                SELECT
+                    decision_id,
+                    max(y) FILTER (kind = 'thumb') AS thumb,
+                    max(y) FILTER (kind = 'rating') AS rating,
+                    arg_max(asked, seq) AS vote_asked,
+                    arg_max(source, seq) AS vote_source
+                FROM latest_feedback WHERE dimension = 'overall' GROUP BY decision_id
+            )
+            SELECT
+                decision.decision_id, decision.seq, decision.ts,
+                make_timestamp(CAST(decision.ts * 1000000 AS BIGINT)) AS at_utc, decision.draw_id,
+                decision.tenant, decision."user", decision.role, decision.task, decision.session, decision.mode,
+                decision.chosen, decision.propensity, decision.eligible, decision.probs, decision.twin,
+                decision.asked, decision.asked_probability, decision.policy_algorithm, decision.registry,
+                execution.served_by, execution.status, execution.prompt_tokens, execution.completion_tokens,
+                execution.cost_usd, execution.ttft_ms, execution.latency_ms, execution.overhead_ms,
+                execution.finish_reason, len(execution.attempts) AS attempts,
+                score.mean AS score_mean, score.sd AS score_sd, score.status AS score_status,
+                vote.thumb, vote.rating, vote.vote_asked, vote.vote_source
+            FROM decisions AS decision
+            LEFT JOIN execution USING (decision_id)
+            LEFT JOIN score USING (decision_id)
+            LEFT JOIN vote USING (decision_id);
+    """)
