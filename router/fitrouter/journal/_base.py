@@ -64,8 +64,8 @@ class Journal(Protocol):
     def append(self, *entries: Entry) -> Future[int]:
         """Queue the entries as one transaction; the future gives the last sequence number once they are durable.
 
-        An event whose id is already there is a no-op. Raises `JournalFull` at once when too many wait; the future raises
-        `StoreError` when the disk refuses, and nothing of these entries is kept then.
+        An event whose id is already there is a no-op. Raises `JournalFull` at once when too many wait; the future
+        raises `StoreError` when the disk refuses, and nothing of these entries is kept then.
         """
         ...
 

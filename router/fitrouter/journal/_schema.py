@@ -15,7 +15,7 @@ COMPANIONS = ("-wal", "-shm")
 
 _VERSION = 1
 _CHECKED_BYTES = 64 * 2**20
-"""A file up to this size is checked page by page when it is opened (0.2 s); a greater one only where it is read."""
+"""A file up to this size is checked page by page when it is opened (0.1 s); a greater one only where it is read."""
 
 _SCHEMA = (
     """CREATE TABLE events (
