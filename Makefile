@@ -1,0 +1,55 @@
+# fitrouter: `make help` lists the verbs. The first verb that needs it sets up .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SOURCES := router evaluators dashboards integrations tests benchmarks examples
+export HF_HUB_OFFLINE := 1
+export TRANSFORMERS_OFFLINE := 1
+export LITELLM_LOCAL_MODEL_COST_MAP := True
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test check format bench bench-acceptance bench-crash bench-pool clean
+
+help: ## list the verbs
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  \1\t/' | expand -t 20
+
+install: $(VENV)/.installed ## make .venv with everything that the demo, the tests and the checks need
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet "pip>=25.3"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[gateway,reward]" --group dev
+	touch $@
+
+demo: install ## simulated users and models over real HTTP; ARGS="--exit --json demo.json"
+	$(BIN)/fitrouter demo $(ARGS)
+
+test: install ## run the tests; ARGS="tests/test_taste.py -k law"
+	$(BIN)/python -m pytest $(ARGS)
+
+check: install ## lint, types, import layers
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/mypy
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+format: install ## rewrite the sources in the house style
+	$(BIN)/ruff check --fix $(SOURCES)
+	$(BIN)/ruff format $(SOURCES)
+
+bench: install ## quick benchmarks, JSON on standard output
+	$(BIN)/python benchmarks/journal.py
+	$(BIN)/python benchmarks/decide.py
+
+bench-acceptance: install ## 2,000 requests of the openai client against the recorded models
+	$(BIN)/python benchmarks/acceptance.py $(ARGS)
+
+bench-crash: install ## 50 kills of the gateway under load
+	$(BIN)/python benchmarks/crash.py $(ARGS)
+
+bench-pool: install ## the personal pool: 20 seeds of every row and world
+	$(BIN)/python benchmarks/personal_pool.py $(ARGS)
+
+clean: ## remove .venv and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,54 @@
+"""The scorer as the core's plug-in (entry point group `fitrouter.scorer`)."""
+
+from __future__ import annotations
+
+from fitrouter.config import ScorerConfig
+from fitrouter.encoders import get_encoder
+from fitrouter.identities import Identities
+from fitrouter.journal import Journal
+from fitrouter.learner import Learner
+from fitrouter_evaluators.reward import ResponseFeatures
+from fitrouter_evaluators.scorer import Scorer
+
+__all__ = ["ScorerService", "make_scorer"]
+
+
+class ScorerService:
+    """Response features by the configured encoder, and a scorer over them once it is attached."""
+
+    def __init__(self, config: ScorerConfig) -> None:
+        self._batch = config.batch
+        self._features = ResponseFeatures(get_encoder(config.encoder, config.device))
+        self.dim, self.schema = self._features.dim, self._features.schema
+        self._scorer: Scorer | None = None
+
+    def attach(self, journal: Journal, identities: Identities, learner: Learner) -> None:
+        """Say what to read, and whose heads to score with."""
+        self._scorer = Scorer(journal, identities, self._features, learner, batch=self._batch)
+
+    def step(self) -> int:
+        """Score what waits, if this process holds the lease."""
+        return self._attached().step()
+
+    def lag(self) -> tuple[int, float]:
+        """Answers that wait, and the age of the oldest in seconds."""
+        return self._attached().lag()
+
+    @property
+    def leading(self) -> bool:
+        """Whether this process holds the lease."""
+        return self._attached().leading
+
+    def _attached(self) -> Scorer:
+        if self._scorer is None:
+            raise RuntimeError("the scorer is not attached; call attach() first")
+        return self._scorer
+
+
+def make_scorer(config: ScorerConfig) -> ScorerService:
+    """The entry point.
+
+    Raises:
+        ConfigError: there is no such encoder.
+    """
+    return ScorerService(config)

@@ -1,0 +1,208 @@
+"""The personal pool in process: simulated people judge real responses, and the router's own code decides and learns.
+
+Decisions are made by `fitrouter.decide.Decider`, and every event goes through `fitrouter.learner.Learner.apply`, as in the
+gateway; only the network, the disk and the text are left out.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from fitrouter.arms import ArmParams
+from fitrouter.decide import Decider, Rules
+from fitrouter.fit import Fit, FitParams, Label
+from fitrouter.journal import Row
+from fitrouter.learner import DAY_S, Learner
+from fitrouter.people import Person
+from fitrouter.policies import SquareCB
+from fitrouter.taste import Gaussian
+from fitrouter.types import Decision, Event, Execution, Feedback, FeedbackKind, Floats, Identity, ModelCard, Score, pack
+from fitrouter_evaluators.pool import Pool
+from fitrouter_evaluators.worlds import Play, World
+
+__all__ = ["ROWS", "Contender", "Outcome", "best_single", "contender", "simulate"]
+
+ROWS = ("label-only", "scores", "role", "ours", "true-tastes", "reward-score")
+"""What can be simulated, from a user-blind bandit on labels to everything, a row with knowledge nobody has, and an ablation."""
+
+
+class Contender(msgspec.Struct, frozen=True, kw_only=True):
+    """How one row decides and learns."""
+
+    row: str
+    gamma: float
+    params: FitParams
+    sees_text: bool = True
+    """False: no response features at all, only labels per model."""
+    roles: bool = True
+    users: bool = True
+
+
+def contender(row: str, gamma: float, params: FitParams | None = None) -> Contender:
+    """The contender of a row in `ROWS`."""
+    base = params or FitParams()
+    if row == "label-only":
+        # Nothing but c_k(x) learns, so it gets the width that suits it; the intercept of h stands for the overall level.
+        wide = ArmParams(correction_intercept=0.2, correction_slope=0.05)
+        return Contender(
+            row=row,
+            gamma=gamma,
+            params=msgspec.structs.replace(base, personal=False, arms=wide),
+            sees_text=False,
+            roles=False,
+            users=False,
+        )
+    if row == "scores":
+        return Contender(
+            row=row, gamma=gamma, params=msgspec.structs.replace(base, personal=False), roles=False, users=False
+        )
+    if row == "role":
+        return Contender(row=row, gamma=gamma, params=base, users=False)
+    if row in {"ours", "true-tastes", "reward-score"}:
+        return Contender(row=row, gamma=gamma, params=base)
+    raise ValueError(f"there is no row {row!r}; allowed are {ROWS}")
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What happened in one seed, round by round; float64[T] unless said otherwise."""
+
+    reward: Floats
+    """Expected reward of the chosen answer (no luck of the label)."""
+    regret: Floats
+    """Against the best model for this user and prompt."""
+    probs: Floats
+    """float64[T, K]."""
+    reliance: Floats
+    """float64[4]: how far each part of the fit counted at the end."""
+
+
+def best_single(play: Play) -> int:
+    """The model with the highest mean reward over the rounds: best in hindsight."""
+    return int(play.reward[play.user, :, play.prompt].mean(axis=0).argmax())
+
+
+class _Runner:
+    """One contender in one play."""
+
+    def __init__(self, world: World, pool: Pool, play: Play, who: Contender, feedback: float, floor: float) -> None:
+        self.world, self.pool, self.play, self.who, self.feedback = world, pool, play, who, feedback
+        self.h = play.h if who.sees_text else np.ones((*play.h.shape[:2], 1))
+        if who.row == "true-tastes":
+            self.h = np.concatenate([np.ones((*play.h.shape[:2], 1)), play.attributes], axis=2)
+        self.learner = Learner(
+            pool.x.shape[1], self.h.shape[2], schema=pool.schema, params=who.params, expects_scores=True
+        )
+        self.judge: Learner | None = None
+        if who.row == "reward-score":
+            # The bandit learns from the scores of a reward model that learns from the labels.
+            self.judge = self.learner
+            wide = contender("label-only", who.gamma).params
+            self.learner = Learner(pool.x.shape[1], 1, schema=pool.schema, params=wide)
+        if who.row == "true-tastes":
+            _know(self.learner.fit, play)
+        rules = Rules(floor=floor, encoder="pool")
+        self.decider = Decider(SquareCB(who.gamma), self.learner.fit, rules)
+        self.cards = [ModelCard(name=model, provider="pool") for model in pool.models]
+        self.index = {model: k for k, model in enumerate(pool.models)}
+        self.seq = 0
+
+    def run(self) -> Outcome:
+        play, T, K = self.play, self.world.rounds, len(self.cards)
+        reward, regret, probs = np.empty(T), np.empty(T), np.empty((T, K))
+        for t in range(T):
+            user, n = int(play.user[t]), int(play.prompt[t])
+            who = Identity(
+                user=f"u{user}" if self.who.users else None, role=f"r{play.role[user]}" if self.who.roles else None
+            )
+            ts = 1e9 + t * DAY_S / self.world.rounds_per_day
+            decision = self.decider.decide(str(uuid.UUID(int=t)), ts, who, self.pool.x[n], self.cards)
+            k = self.index[decision.chosen]
+            row = play.reward[user, :, n]
+            reward[t], regret[t], probs[t] = row[k], row.max() - row[k], decision.probs
+            vote = float(play.label[t] < row[k]) if play.rated[t] < self.feedback else None
+            self._answer(decision, k, n, ts, vote)
+        return Outcome(reward, regret, probs, self.learner.fit.reliance())
+
+    def _answer(self, decision: Decision, k: int, n: int, ts: float, vote: float | None) -> None:
+        """The events of one answer, in the order of the journal."""
+        who, arm = decision.identity, decision.chosen
+        execution = Execution(
+            id=f"{decision.id}:execution",
+            ts=ts,
+            decision_id=decision.id,
+            identity=who,
+            chosen=arm,
+            served_by=arm,
+            status="ok",
+            features=decision.features,
+        )
+        score = Score(
+            id=f"{decision.id}:score",
+            ts=ts,
+            decision_id=decision.id,
+            identity=who,
+            served_by=arm,
+            features=decision.features,
+            h=pack(self.h[k, n]),
+            schema=self.pool.schema,
+        )
+        events: list[Event] = [execution, score]
+        if vote is not None:
+            events.append(
+                Feedback(
+                    id=f"{decision.id}:vote",
+                    ts=ts,
+                    decision_id=decision.id,
+                    identity=who,
+                    kind=FeedbackKind.THUMB,
+                    value=vote,
+                )
+            )
+        if self.judge is not None:
+            mean, _ = self.judge.score(who, self.h[k, n])
+            self._fold(self.judge, events)
+            self._learn_score(decision, mean)
+        else:
+            self._fold(self.learner, events)
+
+    def _fold(self, learner: Learner, events: Sequence[Event]) -> None:
+        for place, event in enumerate(events):
+            self.seq += 1
+            learner.apply(Row(self.seq, event), events[:place])
+
+    def _learn_score(self, decision: Decision, score: float) -> None:
+        """What law 5 forbids: a score as if it were a label."""
+        x = np.frombuffer(decision.features, dtype="<f4").astype(np.float64)
+        one = np.ones(1)
+        self.learner.fit.learn(
+            Label(decision.identity, decision.chosen, x, one, score, FeedbackKind.THUMB, False, True)
+        )
+
+
+def _know(fit: Fit, play: Play) -> None:
+    """Put the true tastes into the fit, in reward per attribute: the logistic function's mean slope times the weights."""
+    slope = float((play.reward * (1 - play.reward)).mean())
+    D = 1 + play.tastes.shape[1]
+    fit.population = Gaussian(np.concatenate([[fit.params.level], np.zeros(D - 1)]), np.diag(np.full(D, 1e-12)))
+    for user, taste in enumerate(play.tastes):
+        mean = np.concatenate([[0.0], slope * taste])
+        fit.users[f"u{user}"] = Person(Gaussian(mean, np.diag(np.full(D, 1e-12))), 1e-12)
+    fit.stack = Gaussian(np.ones(4), np.diag(np.full(4, 1e-12)))
+
+
+def simulate(world: World, pool: Pool, play: Play, who: Contender, *, feedback: float, floor: float = 0.05) -> Outcome:
+    """Run one contender through one seed.
+
+    Args:
+        world: its rounds and days.
+        pool: contexts and features.
+        play: the seed's draws, common to all contenders.
+        who: the contender.
+        feedback: share of the rounds whose answer is rated.
+        floor: share of the traffic that is spread over all models.
+    """
+    return _Runner(world, pool, play, who, feedback, floor).run()

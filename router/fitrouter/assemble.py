@@ -1,0 +1,96 @@
+"""From a configuration to a router with all its parts."""
+
+from __future__ import annotations
+
+import hashlib
+
+import msgspec
+
+from fitrouter.attempts import Timers
+from fitrouter.config import Config
+from fitrouter.decide import Decider, Rules
+from fitrouter.encoders import Cached, get_encoder
+from fitrouter.features import context_names
+from fitrouter.fit import FitParams
+from fitrouter.hooks import Hooks
+from fitrouter.identities import Identities
+from fitrouter.journal import SqliteJournal
+from fitrouter.learner import Learner
+from fitrouter.policies import build_policy
+from fitrouter.providers import build_providers
+from fitrouter.router import Router
+from fitrouter.services import Service, load_scorer
+from fitrouter.types import ModelCard
+from fitrouter.warehouse import Warehouse, WarehouseFeed
+
+__all__ = ["assemble"]
+
+
+def assemble(config: Config, *, hooks: Hooks | None = None) -> Router:
+    """A router over the configuration's folder, with its scorer and its warehouse as services.
+
+    Raises:
+        ConfigError: a part cannot be made.
+    """
+    hooks = hooks or Hooks()
+    config.data.mkdir(parents=True, exist_ok=True)
+    cards = [model.card() for model in config.models]
+    providers = build_providers(config)
+    encoder = Cached(get_encoder(config.encoder))
+    scorer = load_scorer(config)
+    learner = Learner(
+        len(context_names()),
+        scorer.dim if scorer else 1,
+        schema=scorer.schema if scorer else "",
+        params=FitParams(personal=config.policy.personal),
+        votes_per_day=config.feedback.votes_per_day,
+        expects_scores=scorer is not None,
+    )
+    journal = SqliteJournal(config.data / "journal.db")
+    identities = Identities(config.data / "identities.db")
+    feed = WarehouseFeed(journal, Warehouse(config.data / "fitrouter.duckdb"))
+    services = [Service("warehouse", feed.step, hooks, idle_s=1.0)]
+    if scorer is not None:
+        scorer.attach(journal, identities, learner)
+        services.append(Service("scorer", scorer.step, hooks, idle_s=0.02))
+    arms = {model.name: model.card().arm for model in config.models}
+    default_arm = arms[config.default_model] if config.default_model else None
+    policy = build_policy(config.policy.algorithm, gamma=config.policy.gamma, default_model=default_arm)
+    return Router(
+        cards=cards,
+        providers=providers,
+        decider=Decider(policy, learner.fit, _rules(config, cards, default_arm, encoder.id)),
+        learner=learner,
+        journal=journal,
+        identities=identities,
+        encoder=encoder,
+        timers=Timers(
+            deadline_s=config.server.deadline_s,
+            first_token_s=config.server.first_token_s,
+            chunk_gap_s=config.server.chunk_gap_s,
+        ),
+        aliases=config.aliases,
+        hooks=hooks,
+        services=services,
+        feed=feed,
+        scorer=scorer,
+    )
+
+
+def _rules(config: Config, cards: list[ModelCard], default_arm: str | None, encoder: str) -> Rules:
+    registry = hashlib.sha256(msgspec.json.encode(cards)).hexdigest()[:16]
+    return Rules(
+        floor=config.policy.floor,
+        uniform_slice=config.policy.uniform_slice,
+        share=config.share,
+        default_arm=default_arm,
+        ask=config.feedback.ask,
+        cost_weight=config.objective.cost_weight,
+        cost_unit_usd=config.objective.cost_unit_usd,
+        latency_weight=config.objective.latency_weight,
+        latency_unit_s=config.objective.latency_unit_s,
+        seed=config.seed,
+        config_hash=config.hash(),
+        registry=registry,
+        encoder=encoder,
+    )

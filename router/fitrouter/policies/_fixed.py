@@ -1,0 +1,29 @@
+"""A fixed choice."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fitrouter.policies._base import Beliefs
+from fitrouter.types import Floats
+
+__all__ = ["Fixed"]
+
+
+class Fixed:
+    """One arm takes everything; uniform among the others where it is not eligible."""
+
+    name = "fixed"
+
+    def __init__(self, arm: str) -> None:
+        self.arm = arm
+
+    def propose(self, beliefs: Beliefs) -> Floats:
+        """float64[K], one-hot where the arm is eligible."""
+        K = len(beliefs.arms)
+        pmf = np.zeros(K)
+        if self.arm in beliefs.arms:
+            pmf[beliefs.arms.index(self.arm)] = 1.0
+        else:
+            pmf += 1.0 / K
+        return pmf

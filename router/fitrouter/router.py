@@ -1,0 +1,670 @@
+"""The one orchestrator. Read `complete` from top to bottom and you have followed a request."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+import numpy as np
+
+from fitrouter.attempts import Answering, Assembler, Timers, Unanswered, close, first_answer
+from fitrouter.content import pack_content
+from fitrouter.decide import Decider
+from fitrouter.eligibility import partition
+from fitrouter.encoders import Encoder
+from fitrouter.errors import (
+    InvalidRequest,
+    NoEligibleModel,
+    NotAuthorized,
+    ProviderError,
+    ProviderTimeout,
+    StoreError,
+    UnknownDecision,
+)
+from fitrouter.features import context_features, estimate_tokens, is_followup, needs, read_prompt, session_key
+from fitrouter.follow import Follower
+from fitrouter.hooks import Hooks
+from fitrouter.identities import Identities
+from fitrouter.ids import uuid7
+from fitrouter.journal import Entry, Journal
+from fitrouter.learner import Learner
+from fitrouter.policies import Uniform
+from fitrouter.providers import Provider
+from fitrouter.services import ScorerPlugin, Service
+from fitrouter.types import (
+    AUTO,
+    Attempt,
+    Chunk,
+    Completion,
+    Decision,
+    Event,
+    Execution,
+    Feedback,
+    FeedbackKind,
+    Floats,
+    Identity,
+    Message,
+    Mode,
+    ModelCard,
+    ModelChange,
+    PolicyVersion,
+    Request,
+    Usage,
+)
+
+if TYPE_CHECKING:
+    from fitrouter.config import Config
+    from fitrouter.warehouse import WarehouseFeed
+
+__all__ = ["Answer", "Router", "Stream"]
+
+T = TypeVar("T")
+
+DURABLE_WAIT_S = 0.05
+"""How long an answer waits for its decision to become durable."""
+SESSION_IDLE_S = 3600.0
+"""A session that was silent for longer begins anew with a draw."""
+LOST_AFTER_S = 30.0
+"""A decision without an execution is lost this long after its deadline."""
+STORE_WAIT_S = 5.0
+"""How long a person's verdict, or a question about a decision, waits for the store."""
+IDENTITY_WAIT_S = 0.5
+"""How long a request waits to learn its user's subject; it is anonymous then."""
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """A whole answer. `logged` is False where its decision did not become durable in time."""
+
+    decision: Decision
+    served_by: str
+    completion: Completion
+    cost_usd: float
+    logged: bool
+
+
+class Stream:
+    """A streamed answer whose first chunk is there. Iterate it once, or close it; to close it early cancels the work.
+
+    A model that fails after its first chunk raises `ProviderError` from the iteration: there is no silent switch.
+    """
+
+    def __init__(self, decision: Decision, served_by: str, logged: bool, chunks: AsyncIterator[Chunk]) -> None:
+        self.decision, self.served_by, self.logged = decision, served_by, logged
+        self._chunks = chunks
+        self._begun = False
+
+    def __aiter__(self) -> AsyncIterator[Chunk]:
+        self._begun = True
+        return self._chunks
+
+    async def aclose(self) -> None:
+        """End it early."""
+        if not self._begun:
+            # A generator that never ran has no end either: the execution would be missing.
+            self._begun = True
+            await anext(self._chunks, None)
+        await close(self._chunks)
+
+
+class _Turn(msgspec.Struct, kw_only=True):
+    """One request under way."""
+
+    request: Request
+    decision: Decision
+    fallback: Decision | None
+    durable: Future[int] | None
+    started: float
+    deadline: float
+
+
+class Router:
+    """Decides, calls, answers and logs. Use it as an async context manager.
+
+    `Router.from_config` wires one up; the constructor takes the parts.
+    """
+
+    def __init__(
+        self,
+        *,
+        cards: Sequence[ModelCard],
+        providers: Mapping[str, Provider],
+        decider: Decider,
+        learner: Learner,
+        journal: Journal,
+        identities: Identities,
+        encoder: Encoder,
+        timers: Timers | None = None,
+        aliases: Mapping[str, str] | None = None,
+        hooks: Hooks | None = None,
+        services: Sequence[Service] = (),
+        feed: WarehouseFeed | None = None,
+        scorer: ScorerPlugin | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.cards = {card.arm: card for card in sorted(cards, key=lambda card: card.arm)}
+        self.names = {card.name: card.arm for card in cards}
+        self.providers, self.decider, self.learner = providers, decider, learner
+        self.journal, self.identities, self.encoder = journal, identities, encoder
+        self.timers, self.aliases = timers or Timers(), dict(aliases or {})
+        self.hooks, self.clock = hooks or Hooks(), clock
+        self.services, self.feed, self.scorer = list(services), feed, scorer
+        self.follower = Follower(journal, learner, self.hooks)
+        self._storing: dict[str, asyncio.Task[None]] = {}
+        self._sweeper: asyncio.Task[None] | None = None
+
+    @classmethod
+    def from_config(cls, config: Config, *, hooks: Hooks | None = None) -> Router:
+        """A router with the parts that the configuration names.
+
+        Raises:
+            ConfigError: a part cannot be made.
+        """
+        from fitrouter.assemble import assemble
+
+        return assemble(config, hooks=hooks)
+
+    # --- life ---
+
+    async def __aenter__(self) -> Router:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.aclose()
+
+    async def start(self) -> None:
+        """Restore what is known, catch up with the journal, and close what a crash left open."""
+        await self.follower.start()
+        registry = self.decider.rules.registry
+        self._tell_and_append(
+            ModelChange(id=f"registry:{registry}", ts=self.clock(), cards=tuple(self.cards.values()), registry=registry)
+        )
+        self._sweeper = asyncio.create_task(self._sweep(), name="fitrouter-sweep")
+        for service in self.services:
+            service.start()
+
+    async def aclose(self) -> None:
+        """Stop services and learning, close providers and the journal."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        for service in self.services:
+            await asyncio.to_thread(service.stop)
+        if self._storing:
+            await asyncio.wait(self._storing.values(), timeout=STORE_WAIT_S)
+        await self.follower.aclose()
+        for name, provider in self.providers.items():
+            try:
+                await provider.aclose()
+            except Exception as error:  # noqa: BLE001 - one provider's trouble must not keep the journal open
+                self.hooks.trouble(f"provider {name}", error)
+        await asyncio.to_thread(self.journal.close)
+        await asyncio.to_thread(self.identities.close)
+
+    async def _sweep(self) -> None:
+        """Close what a crash left open: at the start, and again as its time comes."""
+        while True:
+            horizon = self.clock() - self.timers.deadline_s - LOST_AFTER_S
+            for decision_id, ts in list(self.learner.open.items()):
+                if ts < horizon:
+                    try:
+                        await self._mark_lost(decision_id)
+                    except Exception as error:  # noqa: BLE001 - a failing journal delays this and nothing else
+                        self.hooks.trouble("journal", error)
+                        break
+            await asyncio.sleep(LOST_AFTER_S)
+
+    async def _mark_lost(self, decision_id: str) -> None:
+        rows = await asyncio.to_thread(self.journal.of, decision_id)
+        decision = next((row.event for row in rows if isinstance(row.event, Decision)), None)
+        if decision is not None and not any(isinstance(row.event, Execution) for row in rows):
+            self._tell_and_append(_execution(decision, self.clock(), status="lost", served_by=None, attempts=()))
+
+    # --- requests ---
+
+    async def complete(self, request: Request) -> Answer:
+        """Answer a request whole.
+
+        Raises:
+            InvalidRequest: the model's name is unknown.
+            NoEligibleModel: no model can take it.
+            ProviderRejected: a model refused the request itself.
+            AllModelsFailed: nobody answered before the deadline.
+        """
+        turn = await self._begin(msgspec.structs.replace(request, stream=False))
+        answering = await self._first_answer(turn)
+        completion = answering.completion
+        assert completion is not None
+        status = "cancelled"
+        try:
+            logged = await self._durable(turn)
+            status = "ok"
+        finally:
+            execution = self._finish(
+                turn, answering, completion.message, completion.usage, completion.finish_reason, status=status
+            )
+        return Answer(
+            decision=turn.decision,
+            served_by=answering.arm,
+            completion=completion,
+            cost_usd=execution.cost_usd,
+            logged=logged,
+        )
+
+    async def stream(self, request: Request) -> Stream:
+        """Answer a request piece by piece; returns once the first piece is there. Raises as `complete` does."""
+        turn = await self._begin(msgspec.structs.replace(request, stream=True))
+        answering = await self._first_answer(turn)
+        ttft_ms = (time.monotonic() - turn.started) * 1000.0
+        stream = Stream(turn.decision, answering.arm, False, self._relay(turn, answering, ttft_ms))
+        try:
+            stream.logged = await self._durable(turn)
+        except BaseException:
+            await stream.aclose()
+            raise
+        return stream
+
+    async def _begin(self, request: Request) -> _Turn:
+        """Features, proposal, draw; the decision is on its way to the journal when this returns."""
+        started = time.monotonic()
+        deadline = started + (request.deadline_s or self.timers.deadline_s)
+        decision, fallback = await self._decide(request)
+        durable = self._tell_and_append(decision)
+        return _Turn(
+            request=request,
+            decision=decision,
+            fallback=fallback,
+            durable=durable,
+            started=started,
+            deadline=deadline,
+        )
+
+    async def _decide(self, request: Request) -> tuple[Decision, Decision | None]:
+        """The decision, and the one whose pmf fallbacks are drawn from."""
+        pinned = self._pinned(request.model)
+        cards = [self.cards[pinned]] if pinned else list(self.cards.values())
+        prompt_tokens = estimate_tokens(request.messages, request.params)
+        wanted = prompt_tokens + int(
+            request.params.get("max_tokens") or request.params.get("max_completion_tokens") or 0
+        )
+        eligible, excluded = partition(cards, needs=needs(request), tokens=wanted)
+        if not eligible:
+            reasons = "; ".join(f"{arm}: {reason}" for arm, reason in excluded)
+            raise NoEligibleModel(f"no model can take this request: {reasons}", excluded)
+        identity, session = await self._identity(request)
+        x = await self._features(request)
+        now = self.clock()
+        decision_id = uuid7(now)
+        try:
+            drawn = self.decider.decide(
+                decision_id,
+                now,
+                identity,
+                x,
+                eligible,
+                excluded=excluded,
+                prompt_tokens=prompt_tokens,
+                seq=self.learner.seq,
+            )
+        except Exception as error:  # noqa: BLE001 - routing never fails because learning did
+            self.hooks.trouble("policy", error)
+            drawn = self._uniform(decision_id, now, identity, eligible, excluded)
+        if pinned:
+            return _steered(drawn, Mode.PINNED, pinned, decision_id), None
+        if session is not None and session[1] in drawn.eligible:
+            return _steered(drawn, Mode.STICKY, session[1], session[0]), drawn
+        return drawn, drawn
+
+    def _pinned(self, model: str) -> str | None:
+        """The arm that a request names, None for routing."""
+        model = self.aliases.get(model, model)
+        if model == AUTO:
+            return None
+        if model not in self.names:
+            known = ", ".join(repr(name) for name in [AUTO, *self.names, *self.aliases])
+            raise InvalidRequest(f"there is no model {model!r}; allowed are {known}")
+        return self.names[model]
+
+    async def _identity(self, request: Request) -> tuple[Identity, tuple[str, str] | None]:
+        """The identity with its subject instead of the user, and the (draw, arm) that its session lives on."""
+        given = request.identity
+        subject: str | None = None
+        if given.user is not None:
+            try:
+                async with asyncio.timeout(IDENTITY_WAIT_S):
+                    subject = await asyncio.to_thread(self.identities.subject, given.tenant, given.user)
+            except Exception as error:  # noqa: BLE001 - without its store a user is anonymous, not refused
+                self.hooks.trouble("identities", error)
+        key, implicit = session_key(request)
+        identity = msgspec.structs.replace(given, user=subject, session=key)
+        session = self.learner.sessions.get(key)
+        # A conversation that begins again with the same words is another one.
+        if session is None or (implicit and not is_followup(request)):
+            return identity, None
+        if self.clock() - session.ts > SESSION_IDLE_S:
+            return identity, None
+        return identity, (session.draw_id, session.arm)
+
+    async def _features(self, request: Request) -> Floats:
+        """X of the request; an encoder that fails leaves the intercept alone."""
+        d = self.learner.fit.d
+        try:
+            reading = read_prompt(request)
+            if getattr(self.encoder, "slow", False):
+                return await asyncio.to_thread(context_features, reading, self.encoder)
+            return context_features(reading, self.encoder)
+        except Exception as error:  # noqa: BLE001 - routing never fails because learning did
+            self.hooks.trouble("encoder", error)
+            x = np.zeros(d)
+            x[0] = 1.0
+            return x
+
+    def _uniform(
+        self,
+        decision_id: str,
+        now: float,
+        identity: Identity,
+        eligible: Sequence[ModelCard],
+        excluded: tuple[tuple[str, str], ...],
+    ) -> Decision:
+        """A decision of a router that knows nothing: uniform, with exact propensities like any other."""
+        rules = msgspec.structs.replace(self.decider.rules, share=1.0, cost_weight=0.0, latency_weight=0.0)
+        blank = Learner(1, 1).fit
+        decision = Decider(Uniform(), blank, rules).decide(
+            decision_id, now, identity, np.ones(1), eligible, excluded=excluded
+        )
+        return msgspec.structs.replace(
+            decision, features=b"", policy=PolicyVersion(algorithm="uniform", config_hash=rules.config_hash)
+        )
+
+    async def _first_answer(self, turn: _Turn) -> Answering:
+        """Call models until one begins to answer; a request that nobody answers is logged as such."""
+        try:
+            return await first_answer(
+                turn.request, turn.decision, turn.fallback, self.cards, self.providers, self.timers, turn.deadline
+            )
+        except Unanswered as failure:
+            self._log_end(turn, failure.attempts, status="failed", served_by=None)
+            raise failure.error from failure.error.__cause__
+        except asyncio.CancelledError:
+            self._log_end(turn, (), status="cancelled", served_by=None)
+            raise
+
+    async def _relay(self, turn: _Turn, answering: Answering, ttft_ms: float) -> AsyncIterator[Chunk]:
+        """The chunks as they come, and the execution at their end however it comes."""
+        assembler = Assembler()
+        status = "cancelled"
+        rest = answering.rest
+        assert rest is not None
+        try:
+            for chunk in answering.head:
+                assembler.add(chunk)
+                yield chunk
+            while (following := await self._next(rest, turn.deadline)) is not None:
+                assembler.add(following)
+                yield following
+            assembler.require_end(answering.arm)
+            status = "ok"
+        except ProviderError:
+            status = "partial"
+            raise
+        finally:
+            usage = Usage(prompt_tokens=assembler.prompt_tokens, completion_tokens=assembler.completion_tokens)
+            message = assembler.message()
+            self._finish(turn, answering, message, usage, assembler.finish_reason, status=status, ttft_ms=ttft_ms)
+            await close(rest)
+
+    async def _next(self, rest: AsyncIterator[Chunk], deadline: float) -> Chunk | None:
+        """The next chunk before the gap timer and the deadline, None at the end."""
+        patience = min(self.timers.chunk_gap_s, deadline - time.monotonic())
+        try:
+            async with asyncio.timeout(max(patience, 0.0)):
+                return await anext(rest)
+        except StopAsyncIteration:
+            return None
+        except TimeoutError:
+            raise ProviderTimeout(f"the stream stood still for {patience:.1f} s") from None
+        except ProviderError:
+            raise
+        except Exception as error:  # whatever a provider raises is its failure
+            raise ProviderError(f"{type(error).__name__}: {error}") from error
+
+    # --- logging ---
+
+    def _tell_and_append(self, event: Event) -> Future[int] | None:
+        self.hooks.happened(event)
+        return self._append(Entry(event))
+
+    def _append(self, entry: Entry) -> Future[int] | None:
+        """Queue an entry; a journal that cannot take it is trouble, not an error."""
+        try:
+            future = self.journal.append(entry)
+        except Exception as error:  # noqa: BLE001 - a broken store costs learning, never an answer
+            self.hooks.trouble("journal", error)
+            return None
+        future.add_done_callback(self._appended)
+        return future
+
+    def _appended(self, future: Future[int]) -> None:
+        error = None if future.cancelled() else future.exception()
+        if error is not None:
+            self.hooks.trouble("journal", error)
+        else:
+            self.follower.wake()
+
+    async def _durable(self, turn: _Turn) -> bool:
+        """Whether the decision became durable within the time that an answer waits for it."""
+        if turn.durable is not None:
+            try:
+                async with asyncio.timeout(DURABLE_WAIT_S):
+                    await asyncio.shield(asyncio.wrap_future(turn.durable))
+            except Exception:  # noqa: BLE001, S110 - told by _appended; a slow store costs the log entry, not the answer
+                pass
+            else:
+                return True
+        self.hooks.unlogged(turn.decision.id)
+        return False
+
+    def _finish(
+        self,
+        turn: _Turn,
+        answering: Answering,
+        message: Message,
+        usage: Usage,
+        finish_reason: str | None,
+        *,
+        status: str = "ok",
+        ttft_ms: float | None = None,
+    ) -> Execution:
+        """Log how the answer ended; a whole one is kept for the scorer."""
+        prices = self.cards[answering.arm].prices
+        cost = (prices.input * usage.prompt_tokens + prices.output * usage.completion_tokens) / 1e6
+        total = time.monotonic() - turn.started
+        return self._log_end(
+            turn,
+            answering.attempts,
+            status=status,
+            served_by=answering.arm,
+            message=message if status == "ok" and self.learner.expects_scores else None,
+            prompt_tokens=usage.prompt_tokens,
+            completion_tokens=usage.completion_tokens,
+            cost_usd=cost,
+            ttft_ms=ttft_ms,
+            latency_ms=answering.attempts[-1].ms if ttft_ms is None else total * 1000.0,
+            finish_reason=finish_reason,
+            overhead_ms=((total if ttft_ms is None else ttft_ms / 1000.0) - answering.provider_s) * 1000.0,
+        )
+
+    def _log_end(
+        self,
+        turn: _Turn,
+        attempts: tuple[Attempt, ...],
+        *,
+        status: str,
+        served_by: str | None,
+        message: Message | None = None,
+        **measured: Any,
+    ) -> Execution:
+        execution = _execution(
+            turn.decision, self.clock(), status=status, served_by=served_by, attempts=attempts, **measured
+        )
+        self.hooks.happened(execution)
+        if turn.durable is not None:
+            task = asyncio.create_task(self._store(turn, turn.durable, execution, message))
+            self._storing[turn.decision.id] = task
+            task.add_done_callback(lambda _: self._storing.pop(turn.decision.id, None))
+        return execution
+
+    async def _store(self, turn: _Turn, durable: Future[int], execution: Execution, message: Message | None) -> None:
+        """Append an outcome after its decision, and not at all where that did not become durable."""
+        try:
+            await asyncio.wrap_future(durable)
+        except Exception:  # noqa: BLE001 - told by _appended
+            return
+        content = await asyncio.to_thread(self._content, turn, message) if message is not None else None
+        self._append(Entry(execution, content))
+
+    def _content(self, turn: _Turn, message: Message) -> bytes | None:
+        """What the scorer reads, encrypted. Blocks on the disk."""
+        identity = turn.decision.identity
+        try:
+            text = pack_content(read_prompt(turn.request).text, message, turn.request.params.get("tools"))
+            return self.identities.encrypt(identity.user, text, tenant=identity.tenant)
+        except Exception as error:  # noqa: BLE001 - an answer that cannot be kept is not scored, but given
+            self.hooks.trouble("identities", error)
+            return None
+
+    # --- what people say, and why ---
+
+    async def feedback(
+        self,
+        decision_id: str,
+        kind: FeedbackKind,
+        value: float,
+        *,
+        scale: tuple[float, float] = (0.0, 1.0),
+        dimension: str = "overall",
+        identity: Identity | None = None,
+    ) -> str:
+        """Take a verdict on an answer; returns the feedback's id once it is durable.
+
+        Args:
+            decision_id: of the answer.
+            kind: what sort of verdict.
+            value: on the scale.
+            scale: lowest and highest value.
+            dimension: what is judged.
+            identity: who speaks; the tenant must be the one that was served, the user too where given.
+
+        Raises:
+            InvalidRequest: the value is not on its scale.
+            UnknownDecision: there is no such logged decision for the tenant.
+            NotAuthorized: the user is not the one that was served.
+            StoreError: it cannot be made durable now; try again. It may have become durable all the same.
+        """
+        low, high = scale
+        if not (np.isfinite([low, high, value]).all() and low < high and low <= value <= high):
+            raise InvalidRequest(f"feedback: {value!r} is not on the scale {scale!r}; give low <= value <= high")
+        speaker = identity or Identity()
+        rows = await self._events(decision_id, speaker.tenant)
+        decision = rows[0]
+        assert isinstance(decision, Decision)
+        if speaker.user is not None:
+            subject = await _read(self.identities.subject, speaker.tenant, speaker.user)
+            if subject != decision.identity.user:
+                raise NotAuthorized(f"feedback: decision {decision_id!r} was made for another user")
+        now = self.clock()
+        event = Feedback(
+            id=uuid7(now),
+            ts=now,
+            decision_id=decision_id,
+            identity=decision.identity,
+            kind=kind,
+            value=value,
+            scale=scale,
+            dimension=dimension,
+            asked=decision.asked,
+        )
+        try:
+            async with asyncio.timeout(STORE_WAIT_S):
+                await asyncio.wrap_future(self.journal.append(Entry(event)))
+        except Exception as error:
+            self.hooks.trouble("journal", error)
+            if isinstance(error, StoreError):
+                raise
+            raise StoreError(
+                f"feedback: the journal could not take it now ({type(error).__name__}); try again"
+            ) from error
+        self.hooks.happened(event, next((row.served_by for row in rows if isinstance(row, Execution)), None))
+        self.follower.wake()
+        return event.id
+
+    async def explain(self, decision_id: str, tenant: str = "default") -> list[Event]:
+        """All events of a decision, the decision first.
+
+        Raises:
+            UnknownDecision: there is no such logged decision for the tenant.
+        """
+        return await self._events(decision_id, tenant)
+
+    async def _events(self, decision_id: str, tenant: str) -> list[Event]:
+        """All events of a logged decision of the tenant, the decision first."""
+        storing = self._storing.get(decision_id)
+        if storing is not None:
+            await asyncio.wait([storing], timeout=STORE_WAIT_S)
+        events = [row.event for row in await _read(self.journal.of, decision_id)]
+        for event in events:
+            if isinstance(event, Decision) and event.identity.tenant == tenant:
+                return [event, *(other for other in events if other is not event)]
+        raise UnknownDecision(
+            f"there is no logged decision {decision_id!r}; the id stands in the answer's 'x-fitrouter-decision' header"
+        )
+
+
+async def _read(function: Callable[..., T], *arguments: Any) -> T:
+    """What a blocking read of a store gives, off the loop and in time.
+
+    Raises:
+        StoreError: it fails or hangs.
+    """
+    try:
+        async with asyncio.timeout(STORE_WAIT_S):
+            return await asyncio.to_thread(function, *arguments)
+    except StoreError:
+        raise
+    except Exception as error:
+        raise StoreError(f"the store cannot be read now ({type(error).__name__}); try again") from error
+
+
+def _steered(drawn: Decision, mode: Mode, arm: str, draw_id: str) -> Decision:
+    """A decision that was not drawn: it has no pmf of its own."""
+    return msgspec.structs.replace(
+        drawn, mode=mode, chosen=arm, draw_id=draw_id, probs=(), twin=(), propensity=1.0, asked=drawn.asked
+    )
+
+
+def _execution(
+    decision: Decision,
+    ts: float,
+    *,
+    status: str,
+    served_by: str | None,
+    attempts: tuple[Attempt, ...],
+    **measured: Any,
+) -> Execution:
+    """A decision has one execution: its id follows from the decision's, so a second one is a no-op."""
+    return Execution(
+        id=f"{decision.id}:execution",
+        ts=ts,
+        decision_id=decision.id,
+        identity=decision.identity,
+        chosen=decision.chosen,
+        served_by=served_by,
+        status=status,
+        attempts=attempts,
+        features=decision.features,
+        **measured,
+    )

@@ -1,0 +1,82 @@
+"""The router for code without an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Iterator
+from typing import Any, TypeVar
+
+from fitrouter.router import Answer, Router
+from fitrouter.types import Chunk, Event, FeedbackKind, Identity, Request
+
+__all__ = ["SyncRouter"]
+
+T = TypeVar("T")
+
+
+class SyncRouter:
+    """A façade over a `Router` on an event loop of its own thread. Every method works as the router's of the same name.
+
+    Use it as a context manager, from any thread that is not inside an event loop's callback.
+    """
+
+    def __init__(self, router: Router) -> None:
+        self.router = router
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="fitrouter-sync", daemon=True)
+
+    def __enter__(self) -> SyncRouter:
+        self._thread.start()
+        self._run(self.router.start())
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._run(self.router.aclose())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def complete(self, request: Request) -> Answer:
+        """Answer a request whole."""
+        return self._run(self.router.complete(request))
+
+    def stream(self, request: Request) -> Iterator[Chunk]:
+        """The chunks of an answer; leaving the loop early cancels the model's work."""
+        stream = self._run(self.router.stream(request))
+        try:
+            chunks = aiter(stream)
+            while (chunk := self._run(_next(chunks))) is not None:
+                yield chunk
+        finally:
+            self._run(stream.aclose())
+
+    def feedback(
+        self,
+        decision_id: str,
+        kind: FeedbackKind,
+        value: float,
+        *,
+        scale: tuple[float, float] = (0.0, 1.0),
+        dimension: str = "overall",
+        identity: Identity | None = None,
+    ) -> str:
+        """Take a verdict on an answer."""
+        return self._run(
+            self.router.feedback(decision_id, kind, value, scale=scale, dimension=dimension, identity=identity)
+        )
+
+    def explain(self, decision_id: str, tenant: str = "default") -> list[Event]:
+        """All events of a decision."""
+        return self._run(self.router.explain(decision_id, tenant))
+
+    def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+
+async def _next(chunks: Any) -> Chunk | None:
+    try:
+        chunk: Chunk = await anext(chunks)
+    except StopAsyncIteration:
+        return None
+    return chunk
