@@ -1,7 +1,7 @@
 """A pool of real responses: every model's answer to every prompt, as arrays.
 
-The file (Parquet or JSONL) has the columns prompt_id, prompt, model, response; a prompt that lacks an answer of some model is
-left out. The pool says nothing of who likes what: that is a world's part (`worlds`).
+The file (Parquet or JSONL) has the columns prompt_id, prompt, model, response; a prompt that lacks an answer of some
+model is left out. The pool says nothing of who likes what: that is a world's part (`worlds`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The personal pool in process: simulated people judge real responses, and the router's own code decides and learns.
 
-Decisions are made by `fitrouter.decide.Decider`, and every event goes through `fitrouter.learner.Learner.apply`, as in the
-gateway; only the network, the disk and the text are left out.
+Decisions are made by `fitrouter.decide.Decider`, and every event goes through `fitrouter.learner.Learner.apply`, as in
+the gateway; only the network, the disk and the text are left out.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from fitrouter_evaluators.worlds import Play, World
 __all__ = ["ROWS", "Contender", "Outcome", "best_single", "contender", "simulate"]
 
 ROWS = ("label-only", "scores", "role", "ours", "true-tastes", "reward-score")
-"""What can be simulated, from a user-blind bandit on labels to everything, a row with knowledge nobody has, and an ablation."""
+"""From a user-blind bandit on labels to everything, then a row with knowledge that nobody has, and an ablation."""
 
 
 class Contender(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,7 +46,7 @@ def contender(row: str, gamma: float, params: FitParams | None = None) -> Conten
     """The contender of a row in `ROWS`."""
     base = params or FitParams()
     if row == "label-only":
-        # Nothing but c_k(x) learns, so it gets the width that suits it; the intercept of h stands for the overall level.
+        # Nothing but c_k(x) learns, so it gets the width that suits it; h is 1, the overall level.
         wide = ArmParams(correction_intercept=0.2, correction_slope=0.05)
         return Contender(
             row=row,
@@ -179,7 +179,7 @@ class _Runner:
         x = np.frombuffer(decision.features, dtype="<f4").astype(np.float64)
         one = np.ones(1)
         self.learner.fit.learn(
-            Label(decision.identity, decision.chosen, x, one, score, FeedbackKind.THUMB, False, True)
+            Label(decision.identity, decision.chosen, x, one, score, FeedbackKind.THUMB, True)
         )
 
 
@@ -187,7 +187,8 @@ def _know(fit: Fit, play: Play) -> None:
     """Put the true tastes into the fit, in reward per attribute: the logistic function's mean slope times the weights."""
     slope = float((play.reward * (1 - play.reward)).mean())
     D = 1 + play.tastes.shape[1]
-    fit.population = Gaussian(np.concatenate([[fit.params.level], np.zeros(D - 1)]), np.diag(np.full(D, 1e-12)))
+    level = np.concatenate([[fit.params.level], np.zeros(D - 1)])
+    fit.population = Gaussian(level, np.diag(np.full(D, 1e-12)))
     for user, taste in enumerate(play.tastes):
         mean = np.concatenate([[0.0], slope * taste])
         fit.users[f"u{user}"] = Person(Gaussian(mean, np.diag(np.full(D, 1e-12))), 1e-12)

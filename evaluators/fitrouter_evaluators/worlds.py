@@ -1,7 +1,7 @@
 """Worlds: who is there, what they like, and how good each answer really is. Pinned in `benchmarks/worlds/*.yaml`.
 
-A world's utility is V[u, k, n] = quality + topics + taste, in logits; a label is 1 with probability σ(V). Nothing of it is known to
-the router, which reads texts and labels only.
+A world's utility is V[u, k, n] = quality + topics + taste, in logits; a label is 1 with probability σ(V). Nothing of it
+is known to the router, which reads texts and labels only.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""fitrouter: picks the model that fits this user and this task, with exact propensities, and learns from what people say.
+"""Picks the model that fits this user and this task, with exact propensities, and learns from what people say.
 
     from fitrouter import Request, Router, load_config
 

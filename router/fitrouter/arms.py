@@ -1,9 +1,9 @@
-"""What is believed of each model apart from people: how it writes, how right it is, how fast, and whether it answers.
+"""What is believed of each model apart from people: how it writes, how right it is, how fast, whether it answers.
 
 Four posteriors an arm, stacked over arms so that one decision is a few einsums:
 
-* profile     ĥ_k(x) = E[h | x, k], multi-output ridge over every response (labelled or not), one covariance for all outputs;
-* correction  c_k(x), what human labels say beyond the reward model: tight slopes, learnt from labels only;
+* profile     ĥ_k(x) = E[h | x, k], multi-output ridge over every response, labelled or not; one covariance for all;
+* correction  c_k(x), what human labels say beyond the reward model, learnt from labels only;
 * operations  tokens and seconds of an answer, one covariance for both;
 * availability P(answers), a Beta whose evidence fades, so that an outage is forgotten after it.
 """
@@ -30,15 +30,15 @@ class ArmParams(msgspec.Struct, frozen=True, kw_only=True):
     """Prior mean of an answer's tokens."""
     seconds: float = 2.0
     """Prior mean of an answer's latency."""
-    answers: float = 19.0
-    fails: float = 1.0
+    answers: float = 4.75
+    fails: float = 0.25
     """Beta prior of availability."""
     half_life_s: float = 600.0
     """Evidence on availability counts half after this time."""
 
 
 class Arms:
-    """Posteriors of K arms over contexts float64[d] and response features float64[D]. `names` gives the row of an arm."""
+    """Posteriors of K arms over contexts float64[d] and response features float64[D]."""
 
     def __init__(self, d: int, D: int, params: ArmParams) -> None:
         self.d, self.D, self.params = d, D, params
@@ -150,8 +150,10 @@ class Arms:
 
     def load(self, name: str, payload: bytes) -> bool:
         """Restore one arm; False where the bytes cannot be what `dump` made."""
+        if len(payload) != 8 * sum(prior.size for prior in self._prior().values()):
+            return False
         values = np.frombuffer(payload, dtype=np.float64)
-        if values.size != sum(prior.size for prior in self._prior().values()) or not np.isfinite(values).all():
+        if not np.isfinite(values).all():
             return False
         k = self.row(name)
         start = 0

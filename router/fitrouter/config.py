@@ -42,8 +42,8 @@ class _Section(pydantic.BaseModel):
 class PricesConfig(_Section):
     """USD per million tokens."""
 
-    input: float = Field(0.0, ge=0)
-    output: float = Field(0.0, ge=0)
+    input: float = Field(default=0.0, ge=0)
+    output: float = Field(default=0.0, ge=0)
 
 
 class ProviderConfig(_Section):
@@ -67,7 +67,7 @@ class ModelConfig(_Section):
     provider: str
     target: str = ""
     prices: PricesConfig = PricesConfig()
-    context_window: int = Field(128_000, gt=0)
+    context_window: int = Field(default=128_000, gt=0)
     capabilities: tuple[Capability, ...] = ("streaming", "tools", "json")
     revision: str = ""
 
@@ -88,7 +88,7 @@ class PolicyConfig(_Section):
     """How beliefs become probabilities."""
 
     algorithm: str = "squarecb"
-    gamma: float = Field(20.0, gt=0)
+    gamma: float = Field(default=20.0, gt=0)
     """SquareCB's exploitation scale."""
     floor: Fraction = 0.05
     """Every eligible model keeps floor / K."""
@@ -101,20 +101,20 @@ class PolicyConfig(_Section):
 class ObjectiveConfig(_Section):
     """What a point of fit is worth against money and time."""
 
-    cost_weight: float = Field(0.0, ge=0)
+    cost_weight: float = Field(default=0.0, ge=0)
     """Fit that one `cost_unit_usd` costs."""
-    cost_unit_usd: float = Field(0.01, gt=0)
-    latency_weight: float = Field(0.0, ge=0)
+    cost_unit_usd: float = Field(default=0.01, gt=0)
+    latency_weight: float = Field(default=0.0, ge=0)
     """Fit that one `latency_unit_s` costs."""
-    latency_unit_s: float = Field(10.0, gt=0)
+    latency_unit_s: float = Field(default=10.0, gt=0)
 
 
 class FeedbackConfig(_Section):
     """How people are heard."""
 
-    ask: float = Field(0.02, ge=0.0, le=0.05)
+    ask: float = Field(default=0.02, ge=0.0, le=0.05)
     """Share of the answers for which feedback is solicited."""
-    votes_per_day: int = Field(3, ge=1)
+    votes_per_day: int = Field(default=3, ge=1)
     """Votes of one user on one model and day that count for others; the user's own taste takes all."""
 
 
@@ -122,7 +122,7 @@ class ScorerConfig(_Section):
     """How answers are read. `encoder`: static, hashing, minilm, or any sentence-transformers name."""
 
     encoder: str = "static"
-    batch: int = Field(64, ge=1)
+    batch: int = Field(default=64, ge=1)
     device: Literal["auto", "cpu", "cuda"] = "auto"
 
 
@@ -139,12 +139,12 @@ class ServerConfig(_Section):
     """Where the gateway listens, and its limits."""
 
     host: str = "127.0.0.1"
-    port: int = Field(8484, ge=0, le=65535)
+    port: int = Field(default=8484, ge=0, le=65535)
     keys: tuple[KeyConfig, ...] = ()
-    deadline_s: float = Field(120.0, gt=0)
-    first_token_s: float = Field(30.0, gt=0)
-    chunk_gap_s: float = Field(30.0, gt=0)
-    max_body_bytes: int = Field(10_000_000, gt=0)
+    deadline_s: float = Field(default=120.0, gt=0)
+    first_token_s: float = Field(default=30.0, gt=0)
+    chunk_gap_s: float = Field(default=30.0, gt=0)
+    max_body_bytes: int = Field(default=10_000_000, gt=0)
 
 
 class Config(_Section):
@@ -165,7 +165,7 @@ class Config(_Section):
     feedback: FeedbackConfig = FeedbackConfig()
     scorer: ScorerConfig = ScorerConfig()
     server: ServerConfig = ServerConfig()
-    seed: int = Field(0, ge=0, lt=2**63)
+    seed: int = Field(default=0, ge=0, lt=2**63)
     """Installation seed of the draws."""
 
     @pydantic.model_validator(mode="after")

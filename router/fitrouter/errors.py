@@ -106,7 +106,7 @@ class ProviderUnavailable(ProviderError):
 class AllModelsFailed(FitrouterError):
     """Every attempt failed inside the deadline.
 
-    `decision_id` is the id that the failed request was logged under; `timed_out` says that the deadline ended it.
+    `decision_id` is what the failed request was logged under; `timed_out` says that the deadline ended it.
     """
 
     def __init__(self, message: str, decision_id: str = "", timed_out: bool = False) -> None:

@@ -3,10 +3,11 @@
     fit = (w_0 + w_role + δ_u)ᵀ ĥ_k(x) + c_k(x) + d_{role,k} + d_{u,k}
 
 ĥ is learnt from every response; tastes from labels on the actual answer's text, without the model's name; c and d from
-labels only, on what the taste could not say. A score (hᵀw) is never an observation: scores are features, labels are rewards.
+labels only, on what the taste could not say. A score (hᵀw) is never an observation: scores are features, labels are
+rewards.
 
-Each part of it counts as far as it has predicted labels so far (`Fit.reliance`, a Bayesian linear stacking of the parts), so
-that a world without tastes is routed almost as if their terms did not exist.
+Each part of it counts as far as it has predicted labels so far (`Fit.reliance`, a Bayesian linear stacking of the
+parts), so that a world without tastes is routed almost as if their terms did not exist.
 """
 
 from __future__ import annotations
@@ -40,8 +41,6 @@ class FitParams(msgspec.Struct, frozen=True, kw_only=True):
     """Prior variances of w_0, w_role and δ per coordinate; w_role has no intercept (its offsets have)."""
     role_offset: float = 0.0025
     user_offset: float = 0.01
-    kind_offset: float = 0.01
-    """Prior variance of a kind's offset: people who volunteer are not people who are asked."""
     noise_thumb: float = 0.25
     noise_rating: float = 0.1
     slopes_reliance: tuple[float, float] = (1.0, 0.1)
@@ -62,7 +61,6 @@ class Label(NamedTuple):
     """Features of the actual answer; None where it has no score."""
     y: float
     kind: FeedbackKind
-    asked: bool
     pooled: bool
     """False where this user's cap for the model and day is used up: only the user's own terms learn."""
 
@@ -91,7 +89,6 @@ class Fit:
         self.population = Gaussian.prior(mean, variance)
         self.roles: dict[str, Person] = {}
         self.users: dict[str, Person] = {}
-        self.kinds: dict[str, tuple[float, float]] = {}
         self._new_role, self._new_user = self.new_role(), self.new_user()
         slopes, people = self.params.slopes_reliance, self.params.people_reliance
         self.stack = Gaussian.prior(
@@ -199,34 +196,26 @@ class Fit:
         h = np.where(np.isnan(h), 0.0, h)
         noise = self.params.noise_thumb if label.kind is FeedbackKind.THUMB else self.params.noise_rating
         role, user = self.role(label.identity), self.user(label.identity)
-        y, parts, text_variance = self._learn_taste(label, h, noise, role, user)
-        self._learn_offsets(label, k, y, parts, text_variance, noise, role, user)
+        parts, text_variance = self._learn_taste(label, h, noise, role, user)
+        self._learn_offsets(label, k, parts, text_variance, noise, role, user)
         self.labels += 1
         self.arms.labels[k] += 1.0
 
     def _learn_taste(
         self, label: Label, h: Floats, noise: float, role: Person | None, user: Person | None
-    ) -> tuple[float, list[float], float]:
-        """Fold into w_0, w_role, δ and the kind's offset.
-
-        Returns y without the kind's offset, hᵀw by block (population, role, user), and var(hᵀw), all as before the label.
-        """
-        kind = f"{'asked' if label.asked else 'volunteered'} {label.kind.value}"
-        shift, shift_variance = self.kinds.get(kind, (0.0, self.params.kind_offset))
+    ) -> tuple[list[float], float]:
+        """Fold into w_0, w_role and δ. Returns hᵀw of (population, role, user) and var(hᵀw), as before the label."""
         blocks = self._blocks(label, role, user)
         gains = [block.gain(h) for block, _ in blocks]
         parts = [float(np.einsum("i,i->", h, block.mean)) for block, _ in blocks]
         variance = float(sum(np.einsum("i,i->", h, gain) for gain in gains))
-        predicted = shift + sum(parts)
-        innovation = innovate(predicted, variance + shift_variance, label.y, noise=noise)
+        innovation = innovate(sum(parts), variance, label.y, noise=noise)
         if label.h is not None:
             for (block, learns), gain in zip(blocks, gains, strict=True):
                 if learns:
                     block.learn(gain, innovation)
-            if label.pooled:
-                self.kinds[kind] = _scalar(shift, shift_variance, innovation)
         by_block = [parts[0], parts[1] if role else 0.0, parts[-1] if user else 0.0]
-        return label.y - shift, by_block, variance
+        return by_block, variance
 
     def _blocks(self, label: Label, role: Person | None, user: Person | None) -> list[tuple[Gaussian, bool]]:
         """The tastes that a label is about, and whether it counts for them."""
@@ -241,7 +230,6 @@ class Fit:
         self,
         label: Label,
         k: int,
-        y: float,
         parts: list[float],
         text_variance: float,
         noise: float,
@@ -259,9 +247,9 @@ class Fit:
         variance = c_variance + role_d[1] + user_d[1] + text_variance
         if label.pooled:
             z = np.array([slopes, parts[1] + role_d[0], parts[2], user_d[0]])
-            self._weigh(z, y - parts[0] - intercept, noise)
+            self._weigh(z, label.y - parts[0] - intercept, noise)
         predicted = intercept + slopes + role_d[0] + user_d[0]
-        innovation = innovate(predicted, variance, y - sum(parts), noise=noise)
+        innovation = innovate(predicted, variance, label.y - sum(parts), noise=noise)
         if label.pooled:
             arms.correction[k] += gain * innovation.step
             arms.correction_cov[k] -= np.multiply.outer(gain, gain) * innovation.shrink

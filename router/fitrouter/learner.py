@@ -1,7 +1,7 @@
 """The learner: one fold over the journal, and the driver that reads ahead for it.
 
-`Learner.apply` is the fold. It is deterministic: no clock, no random numbers, no I/O, events in sequence order. What it needs
-of earlier events of the same decision is handed to it (`related`), so that its state stays small.
+`Learner.apply` is the fold. It is deterministic: no clock, no random numbers, no I/O, events in sequence order. What it
+needs of earlier events of the same decision is handed to it (`related`), so that its state stays small.
 """
 
 from __future__ import annotations
@@ -60,7 +60,6 @@ class _Scalars(msgspec.Struct, array_like=True):
     stack_mean: bytes
     stack_cov: bytes
     labels: int
-    kinds: list[tuple[str, float, float]]
     arms: list[str]
     open: list[tuple[str, float]]
     sessions: list[tuple[str, str, str, float]]
@@ -205,7 +204,7 @@ class Learner:
             pooled = name in voter.pooled
         else:
             pooled = voter.counts(arm, int(vote.ts // DAY_S), self.votes_per_day, name)
-        label = Label(vote.identity, arm, x, h, vote.y, vote.kind, vote.asked, pooled)
+        label = Label(vote.identity, arm, x, h, vote.y, vote.kind, pooled)
         if earlier is not None:
             self.fit.revise(label, earlier.y)
         else:
@@ -245,7 +244,7 @@ class Learner:
         return Snapshot(self.seq, {f"{self.version}/{key}": payload for key, payload in state.items()})
 
     def restore(self, snapshot: Snapshot) -> bool:
-        """Start from a snapshot. False, and unchanged, where it is of another version or any part of it is not sound."""
+        """Start from a snapshot. False, and unchanged, where it is of another version or a part of it is not sound."""
         prefix = f"{self.version}/"
         state = {key[len(prefix) :]: payload for key, payload in snapshot.state.items() if key.startswith(prefix)}
         if "scalars" not in state:
@@ -297,7 +296,6 @@ class Learner:
                 fit.stack.mean.tobytes(),
                 fit.stack.cov.tobytes(),
                 fit.labels,
-                [(kind, m, v) for kind, (m, v) in sorted(fit.kinds.items())],
                 list(fit.arms.names),
                 list(self.open.items()),
                 [(key, *session) for key, session in self.sessions.items()],
@@ -321,7 +319,6 @@ class Learner:
         self.fit.population = population
         self.fit.stack = stack
         self.fit.labels = stored.labels
-        self.fit.kinds = {kind: (m, v) for kind, m, v in stored.kinds}
         for name in stored.arms:  # rows keep their order
             self.fit.arms.row(name)
         self.open = dict(stored.open)

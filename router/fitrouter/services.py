@@ -1,4 +1,4 @@
-"""Work beside the requests: each service is one thread that steps until it is stopped, and whose failures harm nobody."""
+"""Work beside the requests: each service is a thread that steps until it is stopped; its failures harm nobody."""
 
 from __future__ import annotations
 
@@ -55,15 +55,15 @@ class Service:
 
 
 class ScorerPlugin(Protocol):
-    """What scores answers. The core knows none: evaluators register theirs under the entry point group `fitrouter.scorer`."""
+    """What scores answers. The core knows none: evaluators register theirs as entry point `fitrouter.scorer`."""
 
     dim: int
     """Length of the response features h."""
     schema: str
     """Name and version of the response features."""
 
-    def attach(self, journal: Journal, identities: Identities, learner: Learner) -> None:
-        """Say what to read, and whose heads to score with."""
+    def attach(self, journal: Journal, identities: Identities, learner: Learner, hooks: Hooks) -> None:
+        """Say what to read, whose heads to score with, and whom to tell."""
         ...
 
     def step(self) -> int:
@@ -72,6 +72,11 @@ class ScorerPlugin(Protocol):
 
     def lag(self) -> tuple[int, float]:
         """Answers that wait, and the age of the oldest in seconds."""
+        ...
+
+    @property
+    def leading(self) -> bool:
+        """Whether this process holds the scorer lease."""
         ...
 
 

@@ -1,11 +1,12 @@
 """Tastes: what people like in an answer's text, as Gaussians that one kernel updates.
 
-A taste is a vector w over response features h; the score of an answer is hᵀw. w is a sum of blocks, population + role + user,
-each with its own Gaussian N(m, S) and independent priors, so that a new user starts at the role and a new role at the
-population. A label is one observation along h, and the exact posterior of a single observation has closed form (Gaussian)
-or one scalar root (logistic), see `innovate`.
+A taste is a vector w over response features h; the score of an answer is hᵀw. w is a sum of blocks, population + role +
+user, each with its own Gaussian N(m, S) and independent priors, so that a new user starts at the role and a new role at
+the population. A label is one observation along h, and the exact posterior of a single observation has closed form
+(Gaussian) or one scalar root (logistic), see `innovate`.
 
-Folds use this module, so it is numpy ufuncs and einsum in float64 only: the same events give the same bits on one build.
+Folds use this module, so it is numpy ufuncs and einsum in float64 only: the same events give the same bits on one
+build.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ class Gaussian:
 
     def gain(self, h: Floats) -> Floats:
         """float64[D]: s = S h."""
-        return np.einsum("ij,j->i", self.cov, h)
+        s: Floats = np.einsum("ij,j->i", self.cov, h)
+        return s
 
     def learn(self, gain: Floats, innovation: Innovation) -> None:
         """Move along S h by an innovation that `innovate` computed over all blocks."""
@@ -60,9 +62,9 @@ def innovate(
 ) -> Innovation:
     """The exact posterior of one observation of a = Σ hᵀm, var(a) = Σ hᵀS h over independent blocks.
 
-    With `noise` (σ²) the observation is Gaussian: step = (y − a₀) / (σ²/ρ + v), shrink = 1 / (σ²/ρ + v). Without, it is
-    logistic: a solves a = a₀ + ρ v (y − σ(a)) and the Laplace posterior at it has step = ρ (y − p), shrink = q / (1 + q v),
-    q = ρ p (1 − p).
+    With `noise` (σ²) the observation is Gaussian: step = (y − a₀) / (σ²/ρ + v), shrink = 1 / (σ²/ρ + v). Without, it
+    is logistic: a solves a = a₀ + ρ v (y − σ(a)) and the Laplace posterior at it has step = ρ (y − p),
+    shrink = q / (1 + q v), q = ρ p (1 − p).
 
     Args:
         predicted: a₀, the mean before the label.

@@ -152,7 +152,7 @@ class Chunk(_Value, frozen=True, kw_only=True):
 # --- events --------------------------------------------------------------------------------------------------------
 
 
-class Mode(str, enum.Enum):
+class Mode(enum.StrEnum):
     """How a decision came about. Σp = 1 and the floor hold for online, uniform and shadow."""
 
     ONLINE = "online"
@@ -182,8 +182,8 @@ class _Event(_Value, frozen=True, kw_only=True):
 class Decision(_Event, frozen=True, kw_only=True, tag="decision"):
     """Which model was asked, and with what probability. `id` is the decision id.
 
-    Arrays follow `eligible`, the arms in canonical (sorted) order. `draw_id` is the decision whose draw this one lives on:
-    its own, or for a sticky turn the session's last draw.
+    Arrays follow `eligible`, the arms in canonical (sorted) order. `draw_id` is the decision whose draw this one lives
+    on: its own, or for a sticky turn the session's last draw.
     """
 
     draw_id: str
@@ -269,7 +269,7 @@ class Score(_Event, frozen=True, kw_only=True, tag="score"):
     status: str = "ok"
 
 
-class FeedbackKind(str, enum.Enum):
+class FeedbackKind(enum.StrEnum):
     """Signals from people."""
 
     THUMB = "thumb"

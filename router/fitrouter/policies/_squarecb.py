@@ -13,9 +13,9 @@ __all__ = ["SquareCB"]
 class SquareCB:
     """Probability falls with the gap to the best arm: p_k = 1 / (K + γ_t (u* − u_k)), the rest on the best.
 
-    γ_t = gamma · √(1 + steps / 50) grows with what has been learnt, so early traffic explores and late traffic does not.
-    Reference: Foster and Rakhlin (2020), "Beyond UCB: optimal and efficient contextual bandits with regression oracles",
-    Algorithm 1.
+    γ_t = gamma · √(1 + steps / 50) grows with what has been learnt: early traffic explores, late traffic does not.
+    Reference: Foster and Rakhlin (2020), "Beyond UCB: optimal and efficient contextual bandits with regression
+    oracles", Algorithm 1.
 
     >>> beliefs = Beliefs(arms=("a", "b"), utility=np.array([0.7, 0.5]), sd=np.zeros(2), steps=0.0)
     >>> SquareCB(gamma=20.0).propose(beliefs).round(4).tolist()

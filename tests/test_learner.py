@@ -1,0 +1,381 @@
+"""The fold: deterministic, exact over snapshots, and true to the five laws."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fitrouter.fit import FitParams
+from fitrouter.journal import Entry, MemoryJournal, Row, Snapshot
+from fitrouter.learner import Learner, read_batch
+from fitrouter.types import (
+    Attempt,
+    Decision,
+    Erasure,
+    Event,
+    Execution,
+    Feedback,
+    FeedbackKind,
+    Identity,
+    Mode,
+    PolicyVersion,
+    Score,
+    pack,
+)
+
+D_X, D_H, SCHEMA = 5, 4, "test-1"
+
+
+@dataclasses.dataclass
+class Log:
+    """Writes the events of answers into a journal, as router, scorer and gateway would."""
+
+    journal: MemoryJournal
+    rng: np.random.Generator
+    count: int = 0
+
+    def put(self, *events: Event) -> None:
+        for event in events:
+            self.journal.append(Entry(event)).result()
+
+    def answer(self, user: str | None, arm: str, *, role: str = "analyst", ok: bool = True) -> str:
+        """A decision and its execution; returns the decision id."""
+        self.count += 1
+        name = f"d{self.count}"
+        x = pack(np.concatenate([[1.0], self.rng.normal(size=D_X - 1) * 0.4]))
+        who = Identity(user=user, role=role, session=f"s{self.count % 7}")
+        ts = 1000.0 + 60.0 * self.count
+        self.put(
+            Decision(
+                id=name,
+                ts=ts,
+                draw_id=name,
+                identity=who,
+                mode=Mode.ONLINE,
+                eligible=("a", "b"),
+                probs=(0.5, 0.5),
+                chosen=arm,
+                propensity=0.5,
+                features=x,
+                policy=PolicyVersion(algorithm="squarecb"),
+            ),
+            Execution(
+                id=f"{name}:execution",
+                ts=ts,
+                decision_id=name,
+                identity=who,
+                chosen=arm,
+                served_by=arm if ok else None,
+                status="ok" if ok else "failed",
+                attempts=(Attempt(model=arm, probability=1.0, error=None if ok else "ProviderUnavailable"),),
+                features=x,
+                completion_tokens=100,
+                latency_ms=500.0,
+            ),
+        )
+        return name
+
+    def score(self, decision_id: str, *, schema: str = SCHEMA, status: str = "ok", bias: float = 0.0) -> None:
+        """The answer's features."""
+        execution = next(r.event for r in self.journal.of(decision_id) if isinstance(r.event, Execution))
+        h = np.concatenate([[1.0], self.rng.normal(size=D_H - 1) + bias])
+        self.put(
+            Score(
+                id=f"{decision_id}:score",
+                ts=execution.ts,
+                decision_id=decision_id,
+                identity=execution.identity,
+                served_by=execution.served_by or "",
+                features=execution.features,
+                h=pack(h) if status == "ok" else b"",
+                schema=schema,
+                status=status,
+            )
+        )
+
+    def vote(self, decision_id: str, value: float, *, kind: FeedbackKind = FeedbackKind.THUMB) -> None:
+        """A verdict."""
+        decision = next(r.event for r in self.journal.of(decision_id) if isinstance(r.event, Decision))
+        self.count += 1
+        self.put(
+            Feedback(
+                id=f"f{self.count}",
+                ts=decision.ts,
+                decision_id=decision_id,
+                identity=decision.identity,
+                kind=kind,
+                value=value,
+            )
+        )
+
+
+def learner(**settings_: object) -> Learner:
+    return Learner(D_X, D_H, schema=SCHEMA, **settings_)  # type: ignore[arg-type]
+
+
+def fold(journal: MemoryJournal, into: Learner | None = None, until: int | None = None) -> Learner:
+    """Fold a journal from where the learner stands."""
+    into = into or learner()
+    while batch := read_batch(journal, into.seq, 7):
+        rows: Sequence[tuple[Row, Sequence[Event]]] = batch.rows
+        if not rows or (until is not None and rows[0][0].seq > until):
+            return into
+        for row, related in rows:
+            if until is None or row.seq <= until:
+                into.apply(row, related)
+    return into
+
+
+def story(seed: int, n: int = 40) -> MemoryJournal:
+    """A journal in which all kinds of things happen in a random order."""
+    rng = np.random.default_rng(seed)
+    log = Log(MemoryJournal(), rng)
+    open_: list[str] = []
+    for _ in range(n):
+        user, arm, role = ("ann", "bob", None)[rng.integers(3)], "ab"[rng.integers(2)], ("Analyst", "poet")[rng.integers(2)]
+        name = log.answer(user, arm, role=role, ok=bool(rng.random() < 0.9))
+        answered = any(isinstance(r.event, Execution) and r.event.served_by for r in log.journal.of(name))
+        if answered and rng.random() < 0.3:
+            log.vote(name, float(rng.integers(2)))  # before its score
+        if answered and rng.random() < 0.9:
+            log.score(name, status="ok" if rng.random() < 0.9 else "failed")
+            open_.append(name)
+        if open_ and rng.random() < 0.5:
+            kind = FeedbackKind.RATING if rng.random() < 0.3 else FeedbackKind.THUMB
+            log.vote(str(rng.choice(open_)), float(rng.random()) if kind is FeedbackKind.RATING else 1.0, kind=kind)
+    log.put(Erasure(id="e", ts=1.0, subject="bob"))
+    return log.journal
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 1000))
+def test_fold_is_deterministic(seed: int) -> None:
+    """The same journal gives the same state, bit for bit."""
+    journal = story(seed)
+    assert fold(journal).digest() == fold(journal).digest()
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 1000), cut=st.integers(1, 120))
+def test_snapshot_and_the_rest_equal_the_whole(seed: int, cut: int) -> None:
+    """A learner restored from a snapshot at any position ends where one that never stopped ends."""
+    journal = story(seed)
+    straight = fold(journal)
+    journal.save(fold(journal, until=cut).snapshot())
+    restored = learner()
+    assert restored.restore(journal.snapshot())
+    assert restored.seq == min(cut, journal.head())
+    assert fold(journal, restored).digest() == straight.digest()
+
+
+@settings(max_examples=10, deadline=None)
+@given(seed=st.integers(0, 1000), cut=st.integers(1, 60), more=st.integers(1, 60))
+def test_later_snapshots_save_what_changed(seed: int, cut: int, more: int) -> None:
+    """Two snapshots, the second of dirty keys only, hold the state of the second."""
+    journal = story(seed)
+    first = fold(journal, until=cut)
+    journal.save(first.snapshot())
+    journal.save(fold(journal, first, until=cut + more).snapshot())
+    restored = learner()
+    assert restored.restore(journal.snapshot())
+    assert restored.digest() == first.digest()
+
+
+@given(at=st.integers(0, 10_000), junk=st.binary(min_size=1, max_size=8))
+@settings(max_examples=50, deadline=None)
+def test_damaged_snapshots_are_refused_whole(at: int, junk: bytes) -> None:
+    """A state with a damaged part is not used, or the damage is invisible to reading; never half of it."""
+    journal = story(3)
+    snapshot = fold(journal).snapshot()
+    key = sorted(snapshot.state)[at % len(snapshot.state)]
+    damaged = dict(snapshot.state)
+    damaged[key] = damaged[key][: at % max(len(damaged[key]), 1)] + junk
+    fresh = learner()
+    before = fresh.digest()
+    if not fresh.restore(Snapshot(snapshot.seq, damaged)):
+        assert fresh.digest() == before
+        assert fresh.seq == 0
+
+
+def test_states_of_other_settings_are_not_mixed() -> None:
+    """A snapshot of other prior scales is ignored, so that the fold starts from zero."""
+    journal = story(1)
+    other = learner(params=FitParams(user=0.5))
+    assert not other.restore(fold(journal).snapshot())
+
+
+def test_votes_before_the_score_wait_for_it() -> None:
+    """A vote that comes before its answer's score teaches the same as one that comes after it."""
+    digests = []
+    for early in (True, False):
+        log = Log(MemoryJournal(), np.random.default_rng(0))
+        name = log.answer("ann", "a")
+        if early:
+            log.vote(name, 1.0)
+        log.score(name)
+        if not early:
+            log.vote(name, 1.0)
+        state = fold(log.journal)
+        digests.append((state.fit.users["ann"].dump(), state.fit.arms.dump("a")))
+    assert digests[0] == digests[1]
+
+
+def test_scores_are_features_not_rewards() -> None:
+    """Law 5: without a label no taste, correction, offset or reliance moves, however many scores come."""
+    log = Log(MemoryJournal(), np.random.default_rng(0))
+    for _ in range(30):
+        log.score(log.answer("ann", "a"))
+    state, fresh = fold(log.journal).fit, learner().fit
+    k = state.arms.row("a")
+    assert state.population.mean.tobytes() == fresh.population.mean.tobytes()
+    assert state.population.cov.tobytes() == fresh.population.cov.tobytes()
+    assert state.stack.mean.tobytes() == fresh.stack.mean.tobytes()
+    assert not state.users
+    assert not state.roles
+    assert not state.arms.correction[k].any()
+    assert state.arms.profile[k].any(), "responses teach the profile"
+
+
+def test_scores_of_another_schema_teach_nothing() -> None:
+    """Features of another encoder never mix with these."""
+    log = Log(MemoryJournal(), np.random.default_rng(0))
+    log.score(log.answer("ann", "a"), schema="other")
+    assert not fold(log.journal).fit.arms.profile[1:].any()
+
+
+def test_a_later_vote_supersedes() -> None:
+    """One vote per decision and kind: up then down teaches what down alone teaches, up to the blocks' approximation."""
+    states = []
+    for votes in ([0.0], [1.0, 0.0]):
+        log = Log(MemoryJournal(), np.random.default_rng(0))
+        name = log.answer("ann", "a")
+        log.score(name)
+        for value in votes:
+            log.vote(name, value)
+        states.append(fold(log.journal))
+    once, changed = (state.fit for state in states)
+    assert changed.labels == once.labels == 1
+    np.testing.assert_allclose(changed.population.mean, once.population.mean, atol=1e-3)
+    np.testing.assert_allclose(changed.users["ann"].taste.mean, once.users["ann"].taste.mean, atol=1e-3)
+    np.testing.assert_allclose(changed.arms.correction, once.arms.correction, atol=1e-2)
+    up = fold_one_vote(1.0)
+    gap = np.abs(up.users["ann"].taste.mean - once.users["ann"].taste.mean).max()
+    assert gap > 0.01, "up and down differ by far more than the tolerance"
+
+
+def fold_one_vote(value: float) -> object:
+    log = Log(MemoryJournal(), np.random.default_rng(0))
+    name = log.answer("ann", "a")
+    log.score(name)
+    log.vote(name, value)
+    return fold(log.journal).fit
+
+
+def test_repeated_votes_stop_counting_for_others() -> None:
+    """From the fourth vote on a model and day on, only the user's own terms learn."""
+    log = Log(MemoryJournal(), np.random.default_rng(0))
+    moved = []
+    for _ in range(5):
+        name = log.answer("ann", "a")
+        log.score(name)
+        before = fold(log.journal)
+        log.vote(name, 0.0)
+        after = fold(log.journal)
+        moved.append(
+            (
+                before.fit.population.mean.tobytes() != after.fit.population.mean.tobytes(),
+                before.fit.arms.correction.tobytes() != after.fit.arms.correction.tobytes(),
+                (before.fit.users["ann"].dump() if "ann" in before.fit.users else b"") != after.fit.users["ann"].dump(),
+            )
+        )
+    assert moved == [(True, True, True)] * 3 + [(False, False, True)] * 2
+
+
+def test_anonymous_callers_count_as_one_voter() -> None:
+    """Leaving the user out does not get round the cap."""
+    log = Log(MemoryJournal(), np.random.default_rng(0))
+    for _ in range(3):
+        name = log.answer(None, "a")
+        log.score(name)
+        log.vote(name, 0.0)
+    three = fold(log.journal).fit.population.mean.tobytes()
+    name = log.answer(None, "a")
+    log.score(name)
+    log.vote(name, 0.0)
+    assert fold(log.journal).fit.population.mean.tobytes() == three
+
+
+def test_an_outage_teaches_nothing_of_writing() -> None:
+    """500 failed calls move what is believed of availability, and of nothing else."""
+    log = Log(MemoryJournal(), np.random.default_rng(0))
+    for _ in range(20):
+        name = log.answer("ann", "a")
+        log.score(name)
+        log.vote(name, 1.0)
+    before = fold(log.journal)
+    for _ in range(500):
+        log.answer("ann", "a", ok=False)
+    after = fold(log.journal)
+    for part in ("profile", "profile_cov", "correction", "correction_cov", "operations"):
+        assert getattr(before.fit.arms, part).tobytes() == getattr(after.fit.arms, part).tobytes()
+    now = 1000.0 + 60.0 * log.count
+    row = after.fit.arms.rows(("a",))
+    assert after.fit.arms.availability(row, now)[0] < 0.5 < before.fit.arms.availability(row, now)[0]
+    assert after.fit.arms.availability(row, now + 86_400)[0] > 0.9, "an outage is forgotten"
+
+
+def test_reading_leaves_no_trace() -> None:
+    """Estimating for unknown users, roles and arms changes no state: decisions are not part of the fold."""
+    state = fold(story(2))
+    before = state.digest()
+    who = Identity(user="nobody", role="unheard of")
+    estimate = state.fit.estimate(who, np.ones(D_X), ("a", "new"), 1e9)
+    assert np.isfinite(estimate.mean).all()
+    assert (estimate.sd > 0).all()
+    state.score(who, np.ones(D_H))
+    assert state.digest() == before
+
+
+def test_erasure_forgets_the_user() -> None:
+    """After an erasure nothing of the user's own is kept, in memory or in the next snapshot."""
+    journal = story(5)
+    state = fold(journal)
+    assert "bob" not in state.fit.users
+    journal.save(state.snapshot())
+    restored = learner()
+    assert restored.restore(journal.snapshot())
+    assert "bob" not in restored.fit.users
+
+
+def test_a_user_is_served_by_their_taste() -> None:
+    """Two users who like opposite things get opposite rankings of two models that write differently."""
+    log = Log(MemoryJournal(), np.random.default_rng(0))
+    for i in range(400):
+        user, arm = ("ann", "bob")[i % 2], ("a", "b")[(i // 2) % 2]
+        name = log.answer(user, arm)
+        log.score(name, bias=2.0 if arm == "a" else -2.0)
+        likes = (user == "ann") == (arm == "a")
+        log.vote(name, float(likes))
+    fit = fold(log.journal, learner(votes_per_day=1000)).fit
+    x = np.array([1.0, 0, 0, 0, 0])
+    for user, better in (("ann", 0), ("bob", 1)):
+        mean = fit.estimate(Identity(user=user, role="analyst"), x, ("a", "b"), 1e9).mean
+        assert mean.argmax() == better
+        assert abs(mean[0] - mean[1]) > 0.3
+    blind = fit.estimate(Identity(user="ann", role="analyst"), x, ("a", "b"), 1e9).blind
+    assert abs(blind[0] - blind[1]) < 0.2, "the user-blind twin sees no difference"
+
+
+@pytest.mark.parametrize("text", ["", "   ", "{{name}}", None])
+def test_roles_without_a_name_are_no_roles(text: str | None) -> None:
+    """A role that is empty once its template is stripped gets no terms."""
+    log = Log(MemoryJournal(), np.random.default_rng(0))
+    name = log.answer("ann", "a", role=text)  # type: ignore[arg-type]
+    log.score(name)
+    log.vote(name, 1.0)
+    assert not fold(log.journal).fit.roles
