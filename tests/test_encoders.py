@@ -251,3 +251,31 @@ def test_training_refuses_a_dimension_out_of_range(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="dim is 4; allowed are 8 to 256"):
         train_static(tmp_path, 4)
     assert not list(tmp_path.iterdir())
+
+
+def test_training_is_repeatable_and_makes_an_encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same token vectors give the same bytes; the folder loads, and rare words outweigh frequent ones in it."""
+    from fitrouter_evaluators import train_encoder
+
+    vocabulary = (DATA / "vocab.txt").read_text(encoding="utf-8").split("\n")
+    fixed = np.random.default_rng(0).standard_normal((len(vocabulary) - 1, 40))
+    monkeypatch.setattr(train_encoder, "minilm_path", lambda: DATA)
+    monkeypatch.setattr(train_encoder, "_token_vectors", lambda source, tokens: fixed[:tokens])
+    first, again = (train_encoder.train_static(tmp_path / name, 16) for name in ("a", "b"))
+    assert first["sha256"] == again["sha256"]
+    assert {path.name for path in (tmp_path / "a").iterdir()} == {"static.bin", "static.json", "vocab.txt"}
+    made = Static(tmp_path / "a")
+    assert (made.id, made.dim) == (first["id"], 16)
+    mixed, rare, frequent = made.encode(["the archipelago", "archipelago", "the"])
+    assert mixed @ rare > 0.9 > mixed @ frequent
+
+
+def test_tokens_that_text_cannot_hold_weigh_nothing_and_the_rest_sums_to_one() -> None:
+    """Frequencies are a distribution: 0 for [unused7], most for the most frequent words and punctuation."""
+    from fitrouter_evaluators.train_encoder import _frequencies
+
+    vocabulary = (DATA / "vocab.txt").read_text(encoding="utf-8").rstrip("\n").split("\n")
+    frequency = dict(zip(vocabulary, _frequencies(vocabulary), strict=True))
+    assert sum(frequency.values()) == pytest.approx(1.0)
+    assert frequency["[unused7]"] == frequency["[CLS]"] == 0.0
+    assert frequency["the"] == frequency["."] == max(frequency.values()) > frequency["archipelago"] > 0.0

@@ -120,7 +120,8 @@ def _token_vectors(source: Path, tokens: int, batch: int = 2048) -> Floats:
         from sentence_transformers import SentenceTransformer
     except ImportError as error:
         raise ConfigError(f"training needs {error.name!r}; `pip install 'fitrouter[reward]'`") from None
-    model: Any = SentenceTransformer(str(source), device="cpu")[0].auto_model.eval()
+    transformer: Any = SentenceTransformer(str(source), device="cpu")[0]
+    model = transformer.auto_model.eval()
     found: list[NDArray[np.float32]] = []
     with torch.inference_mode():
         for start in range(0, tokens, batch):

@@ -1,0 +1,81 @@
+"""Providers: whoever answers calls."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from fitrouter.errors import ConfigError
+from fitrouter.providers._base import Provider
+from fitrouter.providers._faulty import Fault, Faulty
+from fitrouter.providers._litellm import LiteLLM
+from fitrouter.providers._recorded import Recorded
+from fitrouter.providers._secret import Secret
+from fitrouter.providers._simulated import Persona, Simulated, topic_of
+
+if TYPE_CHECKING:
+    from fitrouter.config import Config, ProviderConfig
+    from fitrouter.providers._openai_compatible import OpenAICompatible
+
+__all__ = [
+    "Fault",
+    "Faulty",
+    "LiteLLM",
+    "OpenAICompatible",
+    "Persona",
+    "Provider",
+    "Recorded",
+    "Secret",
+    "Simulated",
+    "build_providers",
+    "topic_of",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "OpenAICompatible":  # brings aiohttp
+        from fitrouter.providers._openai_compatible import OpenAICompatible
+
+        return OpenAICompatible
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def build_providers(config: Config) -> dict[str, Provider]:
+    """The providers of a configuration, by their names in it. No connection is opened.
+
+    Raises:
+        ConfigError: a key's environment variable is not set, or a setting that this kind needs is missing or wrong.
+    """
+    return {name: _build(name, settings) for name, settings in config.providers.items()}
+
+
+def _build(name: str, settings: ProviderConfig) -> Provider:
+    key = _key(name, settings)
+    match settings.kind:
+        case "openai_compatible":
+            from fitrouter.providers._openai_compatible import OpenAICompatible
+
+            if settings.base_url is None:
+                raise ConfigError(f"provider {name!r} needs 'base_url', the URL up to and including /v1")
+            return OpenAICompatible(settings.base_url, key)
+        case "litellm":
+            base = {} if settings.base_url is None else {"api_base": settings.base_url}
+            return LiteLLM(key, {**base, **settings.options})
+        case "recorded":
+            if settings.path is None:
+                raise ConfigError(f"provider {name!r} needs 'path', a Parquet or JSONL file of recorded answers")
+            return Recorded(settings.path)
+        case "simulated":
+            return Simulated.from_options(settings.options)
+
+
+def _key(name: str, settings: ProviderConfig) -> Secret | None:
+    if settings.api_key_env is None:
+        return None
+    value = os.environ.get(settings.api_key_env, "").strip()
+    if not value:
+        raise ConfigError(
+            f"provider {name!r} takes its key from the environment variable {settings.api_key_env!r}, which is not "
+            f"set; set it, or correct 'api_key_env'"
+        )
+    return Secret(value)

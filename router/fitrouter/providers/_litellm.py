@@ -1,0 +1,182 @@
+"""Any provider that litellm knows."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import importlib
+import os
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from typing import Any
+
+from fitrouter.errors import ConfigError, ProviderError, ProviderRejected, ProviderTimeout, ProviderUnavailable
+from fitrouter.providers._failures import excerpt, from_status, retry_after
+from fitrouter.providers._secret import Secret
+from fitrouter.providers._streams import OwnedStream
+from fitrouter.types import Call, Chunk, Completion, Message, Usage
+
+__all__ = ["LiteLLM"]
+
+_RESERVED = frozenset(
+    (
+        "api_base",
+        "api_key",
+        "api_version",
+        "base_url",
+        "caching",
+        "callbacks",
+        "client",
+        "context_window_fallback_dict",
+        "custom_llm_provider",
+        "extra_headers",
+        "failure_callback",
+        "fallbacks",
+        "headers",
+        "max_retries",
+        "mock_response",
+        "num_retries",
+        "organization",
+        "retry_policy",
+        "success_callback",
+        "timeout",
+    )
+)
+"""Parameters of litellm itself that a request must not set."""
+
+_CONTENT = ("content", "tool_calls", "function_call", "audio", "reasoning_content", "refusal")
+
+
+class LiteLLM:
+    """Calls `litellm.acompletion` and nothing else of litellm: no router, retries, fallbacks, cache or callbacks.
+
+    litellm takes seconds to import, so the first call does it, in a thread. `options` are passed to every call
+    (api_base, api_version, vertex_project …) and win over a request's parameters; the price map is the one that
+    litellm ships.
+    """
+
+    def __init__(self, api_key: Secret | None = None, options: Mapping[str, Any] | None = None) -> None:
+        self._key = api_key
+        self._options = dict(options or {})
+
+    def __repr__(self) -> str:
+        return f"LiteLLM({self._key!r}, options={sorted(self._options)})"
+
+    async def complete(self, call: Call) -> Completion | AsyncIterator[Chunk]:
+        """Answer whole, or with an iterator of chunks where `call.stream` is set; see `Provider`."""
+        if reserved := sorted(_RESERVED & set(call.params)):
+            raise ProviderRejected(f"the request sets {reserved}, which only the configuration may")
+        litellm = await asyncio.to_thread(_load)
+        arguments: dict[str, Any] = {key: value for key, value in call.params.items() if key != "metadata"}
+        arguments |= self._options
+        arguments |= {
+            "model": call.target,
+            "messages": [dict(message) for message in call.messages],
+            "timeout": call.timeout_s,
+            "num_retries": 0,
+            "max_retries": 0,
+            "caching": False,
+            "no-log": True,
+            "stream": call.stream,
+        }
+        if self._key is not None:
+            arguments["api_key"] = self._key.reveal()
+        if call.stream:
+            arguments["stream_options"] = {**(call.params.get("stream_options") or {}), "include_usage": True}
+        try:
+            response = await litellm.acompletion(**arguments)
+        except Exception as error:  # litellm lets errors of a hundred SDKs through
+            raise self._translated(error) from error
+        if not call.stream:
+            return self._whole(response)
+        return OwnedStream(self._chunks(response), functools.partial(_close, response))
+
+    async def aclose(self) -> None:
+        """Nothing of ours is open: litellm keeps its connections for the whole process."""
+
+    def _whole(self, response: Any) -> Completion:
+        choice = next(iter(response.choices or ()), None)
+        message = _plain(choice.message) if choice is not None else {}
+        if not any(message.get(key) for key in _CONTENT):
+            raise ProviderUnavailable("litellm returned an answer with nothing in it")
+        message = {"role": "assistant", "content": None, **message}
+        finish_reason = getattr(choice, "finish_reason", None) or "stop"
+        return Completion(message=message, finish_reason=finish_reason, usage=_usage(response) or Usage())
+
+    async def _chunks(self, response: Any) -> AsyncGenerator[Chunk]:
+        held: list[Chunk] | None = []  # until something is said, so that an empty stream fails before its first chunk
+        finished = False
+        try:
+            async for part in response:
+                choice = next(iter(part.choices or ()), None)
+                delta = _plain(choice.delta) if choice is not None else {}
+                reason = getattr(choice, "finish_reason", None)
+                finished = finished or reason is not None
+                chunk = Chunk(delta=delta, finish_reason=reason, usage=_usage(part))
+                if held is None:
+                    yield chunk
+                    continue
+                held.append(chunk)
+                if any(delta.get(key) for key in _CONTENT):
+                    for early in held:
+                        yield early
+                    held = None
+        except Exception as error:
+            raise self._translated(error) from error
+        if held is not None or not finished:
+            raise ProviderUnavailable("litellm's stream ended without " + ("an answer" if held else "a finish reason"))
+
+    def _translated(self, error: Exception) -> ProviderError:
+        """An error of litellm as ours; its classes carry the HTTP status they stand for."""
+        if isinstance(error, ProviderError):
+            return error
+        message = f"litellm: {type(error).__name__}: {excerpt(error)}"
+        if self._key is not None:
+            message = self._key.mask(message)
+        status = getattr(error, "status_code", None)
+        status = status if isinstance(status, int) else None
+        if isinstance(error, TimeoutError) or type(error).__name__ in {"Timeout", "APITimeoutError"}:
+            return ProviderTimeout(message, status)
+        headers = getattr(error, "litellm_response_headers", None) or {}
+        wait = retry_after(headers.get("retry-after"), time.time())
+        return ProviderUnavailable(message, None, wait) if status is None else from_status(status, message, wait)
+
+
+def _load() -> Any:
+    """litellm, set to keep to itself."""
+    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # else it fetches prices while it is imported
+    try:
+        litellm: Any = importlib.import_module("litellm")
+    except ImportError as error:
+        raise ConfigError(f"the provider 'litellm' needs litellm ({error}); `pip install litellm`") from None
+    litellm.suppress_debug_info = True
+    litellm.telemetry = False
+    return litellm
+
+
+def _plain(value: Any) -> Message:
+    """A message or delta as a dict, without the fields that litellm adds empty."""
+    if value is None:
+        return {}
+    plain: Message = value.model_dump(exclude_none=True)
+    if not any(field is not None for field in plain.get("provider_specific_fields", {}).values()):
+        plain.pop("provider_specific_fields", None)
+    return plain
+
+
+def _usage(response: Any) -> Usage | None:
+    usage = getattr(response, "usage", None)
+    if usage is None:
+        return None
+    return Usage(prompt_tokens=usage.prompt_tokens or 0, completion_tokens=usage.completion_tokens or 0)
+
+
+async def _close(response: Any) -> None:
+    """End the work upstream, whichever way this kind of stream offers."""
+    for stream in (response, getattr(response, "completion_stream", None)):
+        close = getattr(stream, "aclose", None) or getattr(stream, "close", None)
+        if close is not None:
+            done = close()
+            if asyncio.iscoroutine(done):
+                await done
+            return
