@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fitrouter.config import ScorerConfig
 from fitrouter.encoders import get_encoder
+from fitrouter.hooks import Hooks
 from fitrouter.identities import Identities
 from fitrouter.journal import Journal
 from fitrouter.learner import Learner
@@ -22,9 +23,17 @@ class ScorerService:
         self.dim, self.schema = self._features.dim, self._features.schema
         self._scorer: Scorer | None = None
 
-    def attach(self, journal: Journal, identities: Identities, learner: Learner) -> None:
-        """Say what to read, and whose heads to score with."""
-        self._scorer = Scorer(journal, identities, self._features, learner, batch=self._batch)
+    def attach(self, journal: Journal, identities: Identities, learner: Learner, hooks: Hooks) -> None:
+        """Say what to read, whose heads to score with, and whom to tell."""
+        self._scorer = Scorer(
+            journal,
+            identities,
+            self._features,
+            learner,
+            batch=self._batch,
+            hook=hooks.trouble,
+            happened=hooks.happened,
+        )
 
     def step(self) -> int:
         """Score what waits, if this process holds the lease."""

@@ -51,7 +51,7 @@ def assemble(config: Config, *, hooks: Hooks | None = None) -> Router:
     feed = WarehouseFeed(journal, Warehouse(config.data / "fitrouter.duckdb"))
     services = [Service("warehouse", feed.step, hooks, idle_s=1.0)]
     if scorer is not None:
-        scorer.attach(journal, identities, learner)
+        scorer.attach(journal, identities, learner, hooks)
         services.append(Service("scorer", scorer.step, hooks, idle_s=0.02))
     arms = {model.name: model.card().arm for model in config.models}
     default_arm = arms[config.default_model] if config.default_model else None

@@ -47,7 +47,7 @@ class Answering(msgspec.Struct, kw_only=True):
     rest: AsyncIterator[Chunk] | None = None
 
 
-class Unanswered(Exception):  # noqa: N818 - it never leaves the core: the router logs the attempts and raises `error`
+class Unanswered(Exception):
     """Nobody answered: what to tell the caller, and what was tried."""
 
     def __init__(self, error: FitrouterError, attempts: tuple[Attempt, ...]) -> None:

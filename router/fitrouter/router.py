@@ -178,6 +178,7 @@ class Router:
 
     async def start(self) -> None:
         """Restore what is known, catch up with the journal, and close what a crash left open."""
+        await self._warm()
         await self.follower.start()
         registry = self.decider.rules.registry
         self._tell_and_append(
@@ -186,6 +187,13 @@ class Router:
         self._sweeper = asyncio.create_task(self._sweep(), name="fitrouter-sweep")
         for service in self.services:
             service.start()
+
+    async def _warm(self) -> None:
+        """Load the encoder's files now, so that the first request does not wait for them."""
+        try:
+            await asyncio.to_thread(self.encoder.encode, ["Hello"])
+        except Exception as error:  # noqa: BLE001 - requests are routed without it
+            self.hooks.trouble("encoder", error)
 
     async def aclose(self) -> None:
         """Stop services and learning, close providers and the journal."""
@@ -617,7 +625,7 @@ class Router:
             await asyncio.wait([storing], timeout=STORE_WAIT_S)
         events = [row.event for row in await _read(self.journal.of, decision_id)]
         for event in events:
-            if isinstance(event, Decision) and event.identity.tenant == tenant:
+            if isinstance(event, Decision) and event.id == decision_id and event.identity.tenant == tenant:
                 return [event, *(other for other in events if other is not event)]
         raise UnknownDecision(
             f"there is no logged decision {decision_id!r}; the id stands in the answer's 'x-fitrouter-decision' header"

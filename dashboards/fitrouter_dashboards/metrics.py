@@ -1,0 +1,265 @@
+"""Prometheus metrics of a router: a hook that counts what happens, and gauges of how far behind its parts are.
+
+Worker processes add up: with `PROMETHEUS_MULTIPROC_DIR` set before this module is imported, each process writes its
+samples to files in that folder and `render` of any of them gives the sums over all, dead ones too (counters never go
+back). Gauges of lag are the largest of the living processes, leases their sum, so that 1 is right and 0 or 2 is not.
+
+No label names a user. `role` is free text of the callers: the first 32 that a process sees keep their name, others are
+"other".
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import msgspec
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, exposition, multiprocess
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from fitrouter.hooks import Happened, Notice, Trouble, Unlogged
+from fitrouter.types import Decision, Execution, Feedback, Mode, Score
+
+if TYPE_CHECKING:
+    from fitrouter.router import Router
+
+__all__ = ["Gauges", "Metrics", "leases", "worker_ended"]
+
+ROLES = 32
+"""Roles with a name of their own."""
+NO_ROLE = "none"
+
+_Merge: TypeAlias = Literal["livemax", "livesum"]
+_FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
+_SLOW = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0)
+_UNIT = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+_INVERSE = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
+
+
+class Gauges(msgspec.Struct, frozen=True, kw_only=True):
+    """How far behind a router's parts were at one moment."""
+
+    learner_events: int = 0
+    """Durable events that this process has not folded."""
+    scorer_answers: int = 0
+    """Answers that wait for a score."""
+    scorer_seconds: float = 0.0
+    """Age of the oldest of them."""
+    warehouse_events: int = 0
+    """Durable events that the warehouse lacks; 0 where another process feeds it."""
+    warehouse_seconds: float = 0.0
+    """Age of the oldest of them."""
+
+
+class Metrics:
+    """Counts notices (it is a `fitrouter.hooks.Hook`), reads gauges off the router it is bound to, and renders both.
+
+    Args:
+        registry: where the metrics are registered; one of its own where None.
+    """
+
+    content_type = exposition.CONTENT_TYPE_LATEST
+
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        self.registry = registry or CollectorRegistry(auto_describe=False)
+        self._roles: set[str] = set()
+        self._mutex = threading.Lock()
+        self._router: Router | None = None
+        self.gauges = Gauges()
+        """As of the last `refresh`."""
+        self._make_counters()
+        self._make_histograms()
+        self._make_gauges()
+
+    def __call__(self, notice: Notice) -> None:
+        """Count a notice."""
+        match notice:
+            case Trouble(part=part):
+                self._trouble.labels(part).inc()
+            case Unlogged():
+                self._unlogged.inc()
+            case Happened(event=Decision() as event):
+                self._decision(event)
+            case Happened(event=Execution() as event):
+                self._execution(event)
+            case Happened(event=Score() as event):
+                self._score(event)
+            case Happened(event=Feedback() as event, served_by=arm):
+                self._verdict(event, arm)
+            case _:
+                pass
+
+    def refused(self, kind: str) -> None:
+        """Count a request that was answered with an error; `kind` is the error's code."""
+        self._errors.labels(kind).inc()
+
+    def bind(self, router: Router) -> None:
+        """Count what this router tells, and read gauges off it."""
+        self._router = router
+        router.hooks.add(self)
+
+    def refresh(self) -> None:
+        """Read the gauges. Blocks on the stores: call it off the event loop, about once a second in every worker."""
+        router = self._router
+        if router is None:
+            return
+        gauges = _read(router)
+        self.gauges = gauges
+        self._labels.set(router.learner.fit.labels)
+        self._learner_lag.set(gauges.learner_events)
+        self._scorer_lag.set(gauges.scorer_answers)
+        self._scorer_age.set(gauges.scorer_seconds)
+        self._warehouse_lag.set(gauges.warehouse_events)
+        self._warehouse_age.set(gauges.warehouse_seconds)
+        for name, held in leases(router).items():
+            self._lease.labels(name).set(held)
+
+    def render(self) -> bytes:
+        """The metrics in Prometheus's text format: of this process, or of all workers. Blocks on files."""
+        registry = self.registry
+        if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
+            registry = CollectorRegistry()
+            multiprocess.MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+        shown = CollectorRegistry()
+        shown.register(_WithoutBirthdays(registry))
+        return exposition.generate_latest(shown)
+
+    # --- what is counted ---
+
+    def _decision(self, event: Decision) -> None:
+        model = event.chosen
+        self._decisions.labels(model, self._role(event.identity.role), event.mode.value).inc()
+        if event.mode in {Mode.ONLINE, Mode.UNIFORM, Mode.SHADOW}:
+            possible = sum(p > 0 for p in event.probs)
+            self._inverse.observe(1.0 / (possible * event.propensity))
+
+    def _execution(self, event: Execution) -> None:
+        model = event.served_by or event.chosen
+        self._requests.labels(model, self._role(event.identity.role), event.status).inc()
+        for attempt in event.attempts:
+            if attempt.error is not None:
+                self._failures.labels(attempt.model, attempt.error).inc()
+        if event.status == "lost":
+            return
+        self._overhead.observe(max(event.overhead_ms, 0.0) / 1000.0)
+        if event.served_by is None:
+            return
+        self._latency.labels(model).observe(event.latency_ms / 1000.0)
+        if event.ttft_ms is not None:
+            self._ttft.labels(model).observe(event.ttft_ms / 1000.0)
+        self._tokens.labels(model, "input").inc(event.prompt_tokens)
+        self._tokens.labels(model, "output").inc(event.completion_tokens)
+        self._cost.labels(model).inc(event.cost_usd)
+
+    def _score(self, event: Score) -> None:
+        self._scores.labels(event.status).inc()
+        if event.status == "ok":
+            self._predicted.labels(event.served_by, self._role(event.identity.role)).observe(event.mean)
+
+    def _verdict(self, event: Feedback, arm: str | None) -> None:
+        self._feedback.labels(event.kind.value, "true" if event.asked else "false").inc()
+        if arm is not None and event.dimension == "overall":
+            self._reward.labels(arm, self._role(event.identity.role)).observe(event.y)
+
+    def _role(self, role: str | None) -> str:
+        if role is None:
+            return NO_ROLE
+        if role in self._roles:
+            return role
+        with self._mutex:
+            if len(self._roles) < ROLES:
+                self._roles.add(role)
+                return role
+        return "other"
+
+    # --- what there is ---
+
+    def _make_counters(self) -> None:
+        counter = self._counter
+        self._requests = counter("requests_total", "Requests by the model that answered.", "model", "role", "status")
+        self._errors = counter("errors_total", "Requests answered with an error, by the error's code.", "kind")
+        self._failures = counter("attempts_failed_total", "Attempts that failed.", "model", "error")
+        self._decisions = counter("decisions_total", "Decisions by the model that was chosen.", "model", "role", "mode")
+        self._tokens = counter("tokens_total", "Tokens as providers count them.", "model", "direction")
+        self._cost = counter("cost_usd_total", "USD spent, by the prices of the configuration.", "model")
+        self._feedback = counter("feedback_total", "Verdicts of people.", "kind", "asked")
+        self._scores = counter("scores_total", "Answers that the scorer took, by how it went.", "status")
+        self._unlogged = counter("unlogged_total", "Answers whose decision did not become durable in time.")
+        self._trouble = counter("trouble_total", "Failures of a part that the request survived.", "part")
+
+    def _make_histograms(self) -> None:
+        histogram = self._histogram
+        self._overhead = histogram("overhead_seconds", "Time spent in the router itself.", _FAST)
+        self._latency = histogram("latency_seconds", "Time to the whole answer.", _SLOW, "model")
+        self._ttft = histogram("ttft_seconds", "Time to the first token of a stream.", _SLOW, "model")
+        self._predicted = histogram("score_ratio", "Reward that the user's head predicts.", _UNIT, "model", "role")
+        self._reward = histogram("reward_ratio", "Verdicts of people on [0, 1].", _UNIT, "model", "role")
+        self._inverse = histogram(
+            "inverse_propensity_ratio",
+            "1 / (K p) of drawn decisions; its mean is 1 where draws follow the log.",
+            _INVERSE,
+        )
+
+    def _make_gauges(self) -> None:
+        gauge = self._gauge
+        self._learner_lag = gauge("learner_lag_events", "Durable events that a worker has not folded.", "livemax")
+        self._labels = gauge("learner_labels", "Labels in the learner's state.", "livemax")
+        self._scorer_lag = gauge("scorer_lag_answers", "Answers that wait for a score.", "livemax")
+        self._scorer_age = gauge("scorer_lag_seconds", "Age of the oldest answer that waits for a score.", "livemax")
+        self._warehouse_lag = gauge("warehouse_lag_events", "Durable events that the warehouse lacks.", "livemax")
+        self._warehouse_age = gauge("warehouse_lag_seconds", "Age of the oldest event that it lacks.", "livemax")
+        self._lease = gauge("lease_held", "Workers that hold a lease; 1 is right.", "livesum", "name")
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(f"fitrouter_{name}", text, labels, registry=self.registry)
+
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
+        return Histogram(f"fitrouter_{name}", text, labels, registry=self.registry, buckets=buckets)
+
+    def _gauge(self, name: str, text: str, merge: _Merge, *labels: str) -> Gauge:
+        return Gauge(f"fitrouter_{name}", text, labels, registry=self.registry, multiprocess_mode=merge)
+
+
+class _WithoutBirthdays(Collector):
+    """Leaves out the `_created` series, which double the number of series and help nobody here."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+
+    def collect(self) -> Iterator[Metric]:
+        """The metrics."""
+        for metric in self._registry.collect():
+            metric.samples = [sample for sample in metric.samples if not sample.name.endswith("_created")]
+            yield metric
+
+
+def leases(router: Router) -> dict[str, bool]:
+    """Name → whether this process holds it, as of the last step of the service that needs it."""
+    held = {}
+    if router.scorer is not None:
+        held["scorer"] = router.scorer.leading
+    if router.feed is not None:
+        held["warehouse"] = router.feed.holds
+    return held
+
+
+def _read(router: Router) -> Gauges:
+    seq = router.learner.seq
+    waiting, oldest_s = router.scorer.lag() if router.scorer is not None else (0, 0.0)
+    feed = router.feed
+    return Gauges(
+        learner_events=max(0, router.journal.head() - seq),
+        scorer_answers=waiting,
+        scorer_seconds=oldest_s,
+        warehouse_events=feed.lag if feed is not None else 0,
+        warehouse_seconds=feed.lag_seconds if feed is not None else 0.0,
+    )
+
+
+def worker_ended(pid: int) -> None:
+    """Forget the gauges of a dead worker; what it counted stays."""
+    mark: Any = multiprocess.mark_process_dead
+    mark(pid)

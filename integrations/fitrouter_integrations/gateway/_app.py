@@ -1,0 +1,248 @@
+"""The gateway: routes, and what stands before each of them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from fitrouter.config import Config
+from fitrouter.errors import StoreError
+from fitrouter.router import Router
+from fitrouter.services import Service
+from fitrouter.types import AUTO
+from fitrouter_dashboards.metrics import Metrics
+from fitrouter_integrations.gateway import _schema
+from fitrouter_integrations.gateway._explain import explain
+from fitrouter_integrations.gateway._json import read_json
+from fitrouter_integrations.gateway._keys import Keys
+from fitrouter_integrations.gateway._limits import headers_of, read_body
+from fitrouter_integrations.gateway._ready import Readiness
+from fitrouter_integrations.gateway._requests import chat_request, verdict, wants_usage
+from fitrouter_integrations.gateway._stream import ClientGone, EventStream, while_client_waits
+from fitrouter_integrations.gateway._wire import Problem, Reply, as_problem, dump
+
+__all__ = ["create_app"]
+
+_log = logging.getLogger("fitrouter.gateway")
+_PORT = re.compile(rb":\d*$")
+_LOOPBACK_NAMES = frozenset({b"127.0.0.1", b"localhost", b"[::1]"})
+
+
+def create_app(router: Router, config: Config, metrics: Metrics | None = None) -> FastAPI:
+    """The ASGI application over a router, which it starts and closes with its own life.
+
+    Raises:
+        ConfigError: `config.server` names an address or keys that cannot be used.
+    """
+    gateway = Gateway(router, config, metrics or Metrics())
+    app = FastAPI(
+        title="fitrouter",
+        summary="An OpenAI-compatible gateway that picks the model that fits this user and this task.",
+        version=_schema.version(),
+        docs_url=None,  # the pages load scripts from other hosts
+        redoc_url=None,
+        lifespan=gateway.lifespan,
+        exception_handlers={HTTPException: gateway.no_route},
+    )
+    for method, path, handler, shape, public in (
+        ("POST", "/v1/chat/completions", gateway.chat, _schema.CHAT, False),
+        ("GET", "/v1/models", gateway.models, _schema.MODELS, False),
+        ("GET", "/v1/models/{model:path}", gateway.model, _schema.MODEL, False),
+        ("POST", "/v1/feedback", gateway.feedback, _schema.FEEDBACK, False),
+        ("GET", "/v1/decisions/{decision_id}", gateway.decision, _schema.DECISION, False),
+        ("GET", "/metrics", gateway.metrics_page, _schema.METRICS, False),
+        ("GET", "/healthz", gateway.healthz, _schema.HEALTHZ, True),
+        ("GET", "/readyz", gateway.readyz, _schema.READYZ, True),
+    ):
+        app.add_api_route(
+            path,
+            gateway.guarded(handler, public=public),
+            methods=[method],
+            openapi_extra=shape,
+            response_class=Response,
+            response_model=None,
+            name=handler.__name__,
+            summary=(handler.__doc__ or "").splitlines()[0],
+            description="",
+        )
+    return app
+
+
+class Call:
+    """One HTTP request that was let in."""
+
+    def __init__(self, http: HttpRequest, headers: Mapping[str, bytes], tenant: str) -> None:
+        self.http, self.headers, self.tenant = http, headers, tenant
+
+
+Handler = Callable[[Call], Awaitable[Response]]
+
+
+class Gateway:
+    """The handlers, and what they share."""
+
+    def __init__(self, router: Router, config: Config, metrics: Metrics) -> None:
+        self.router, self.metrics = router, metrics
+        self._limit = config.server.max_body_bytes
+        self._keys = Keys(config.server)
+        self._ready = Readiness(router, metrics)
+        self._born = int(time.time())
+        metrics.bind(router)
+
+    @asynccontextmanager
+    async def lifespan(self, _app: FastAPI) -> AsyncIterator[None]:
+        """Run the router, and a thread that reads its gauges."""
+        async with self.router:
+            watch = Service("metrics", self._watch, self.router.hooks, idle_s=0.5)
+            watch.start()
+            self._ready.started = True
+            yield
+            self._ready.started = False
+            watch.stop(timeout_s=1.0)
+
+    def _watch(self) -> int:
+        self.metrics.refresh()
+        return 0
+
+    # --- what stands before a handler ---
+
+    def guarded(self, handler: Handler, *, public: bool) -> Callable[[HttpRequest], Awaitable[Response]]:
+        """An endpoint that lets in who may speak, and answers every exception in OpenAI's format."""
+
+        async def endpoint(request: HttpRequest) -> Response:
+            try:
+                headers = headers_of(request.scope)
+                return await handler(Call(request, headers, self._admit(headers, public)))
+            except Exception as error:  # noqa: BLE001 - whatever it is, a client gets an answer
+                return self._refuse(error)
+
+        return endpoint
+
+    def _admit(self, headers: Mapping[str, bytes], public: bool) -> str:
+        """The tenant that speaks."""
+        if not self._keys:
+            # A page in a browser can send requests here under a name of its own that leads to this machine.
+            if _PORT.sub(b"", headers.get("host", b"")).lower() not in _LOOPBACK_NAMES:
+                raise Problem(
+                    403, "wrong_host", "the host header must name this machine: 127.0.0.1, localhost or [::1]"
+                )
+            return "default"
+        tenant = self._keys.tenant(headers.get("authorization"))
+        if tenant is None:
+            if public:
+                return ""
+            raise Problem(
+                401,
+                "invalid_api_key",
+                "the key is missing or unknown; send 'Authorization: Bearer KEY' with a key of this gateway",
+                headers={"www-authenticate": "Bearer"},
+            )
+        return tenant
+
+    def _refuse(self, error: Exception) -> Response:
+        if isinstance(error, ClientGone):
+            self.metrics.refused("client_gone")
+            return Response(status_code=499)
+        problem = as_problem(error)
+        if problem.status == 500:
+            _log.error("a request failed", exc_info=error)
+        self.metrics.refused(problem.code)
+        # What is left of a body that was refused is not read.
+        closing = {"connection": "close"} if problem.status in {408, 413, 415} else {}
+        return _json(problem.body(), problem.status, {**problem.headers, **closing})
+
+    async def no_route(self, _request: HttpRequest, error: Exception) -> Response:
+        """Answer what no route takes."""
+        status = error.status_code if isinstance(error, HTTPException) else 404
+        code, text = ("method_not_allowed", "the method") if status == 405 else ("not_found", "the address")
+        return self._refuse(Problem(status, code, f"there is no such route: {text} is wrong; see /openapi.json"))
+
+    async def _body(self, call: Call) -> dict[str, Any]:
+        return read_json(await read_body(call.http.receive, call.headers, self._limit))
+
+    # --- handlers ---
+
+    async def chat(self, call: Call) -> Response:
+        """Answer a chat, whole or streamed, by the model that fits."""
+        body = await self._body(call)
+        request = chat_request(body, call.headers, call.tenant)
+        router = self.router
+        if request.model != AUTO and request.model not in router.names and request.model not in router.aliases:
+            raise Problem(404, "model_not_found", f"there is no model {request.model!r}; GET /v1/models lists them")
+        if request.stream:
+            stream = await while_client_waits(router.stream(request), call.http.receive)
+            reply = Reply(stream.decision, self._name(stream.served_by), stream.logged)
+            return EventStream(stream, reply, wants_usage(body), self.metrics.refused)
+        answer = await while_client_waits(router.complete(request), call.http.receive)
+        reply = Reply(answer.decision, self._name(answer.served_by), answer.logged)
+        return _json(reply.whole(answer.completion), headers=reply.headers())
+
+    async def models(self, _call: Call) -> Response:
+        """List what a request may name: routing, models, and aliases."""
+        return _json({"object": "list", "data": list(self._models().values())})
+
+    async def model(self, call: Call) -> Response:
+        """Show one entry of the list."""
+        name = call.http.path_params["model"]
+        found = self._models().get(name)
+        if found is None:
+            raise Problem(404, "model_not_found", f"there is no model {name!r}; GET /v1/models lists them")
+        return _json(found)
+
+    async def feedback(self, call: Call) -> Response:
+        """Take a person's verdict on an answer; it is durable when this answers 200."""
+        given, speaker = verdict(await self._body(call), call.headers, call.tenant)
+        feedback_id = await self.router.feedback(
+            given.decision_id, given.kind, given.value, scale=given.scale, dimension=given.dimension, identity=speaker
+        )
+        return _json({"id": feedback_id, "object": "fitrouter.feedback", "decision_id": given.decision_id})
+
+    async def decision(self, call: Call) -> Response:
+        """Explain a decision: why this model, with what probability, and what came of it."""
+        return _json(explain(await self.router.explain(call.http.path_params["decision_id"], call.tenant)))
+
+    async def metrics_page(self, _call: Call) -> Response:
+        """Prometheus metrics, of all workers together."""
+        try:
+            async with asyncio.timeout(5.0):
+                text = await asyncio.to_thread(self.metrics.render)
+        except (OSError, TimeoutError) as error:
+            raise StoreError(f"the metrics cannot be read now ({type(error).__name__})") from error
+        return Response(text, headers={"content-type": self.metrics.content_type})
+
+    async def healthz(self, _call: Call) -> Response:
+        """Say that the process lives."""
+        return _json({"status": "ok"})
+
+    async def readyz(self, _call: Call) -> Response:
+        """Say whether this worker takes requests, and where its learner stands."""
+        report = await self._ready.report()
+        return _json(report, 200 if report["ready"] else 503)
+
+    # --- names ---
+
+    def _name(self, arm: str) -> str:
+        return self.router.cards[arm].name
+
+    def _models(self) -> dict[str, dict[str, Any]]:
+        owners = {AUTO: "fitrouter"}
+        owners |= {card.name: card.provider for card in self.router.cards.values()}
+        owners |= dict.fromkeys(self.router.aliases, "fitrouter")
+        return {
+            name: {"id": name, "object": "model", "created": self._born, "owned_by": owner}
+            for name, owner in owners.items()
+        }
+
+
+def _json(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(dump(value), status, headers, media_type="application/json")

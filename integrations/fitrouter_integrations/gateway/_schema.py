@@ -1,0 +1,100 @@
+"""The OpenAPI descriptions of the routes."""
+
+from __future__ import annotations
+
+from importlib import metadata
+from typing import Any
+
+__all__ = ["CHAT", "DECISION", "FEEDBACK", "HEALTHZ", "METRICS", "MODEL", "MODELS", "READYZ", "version"]
+
+_STRING: dict[str, Any] = {"type": "string"}
+_NUMBER: dict[str, Any] = {"type": "number"}
+_BOOLEAN: dict[str, Any] = {"type": "boolean"}
+_ANY: dict[str, Any] = {"type": "object", "additionalProperties": True}
+
+
+def _object(properties: dict[str, Any], *required: str, more: bool = False) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": list(required), "additionalProperties": more}
+
+
+_ERROR = _object(
+    {"error": _object({"message": _STRING, "type": _STRING, "code": _STRING, "param": {}}, "message", "code")}
+)
+
+_MESSAGE = _object(
+    {
+        "role": {"enum": ["system", "developer", "user", "assistant", "tool", "function"]},
+        "content": {"type": ["string", "array", "null"], "items": _ANY},
+        "tool_calls": {"type": "array", "items": _ANY},
+        "tool_call_id": _STRING,
+    },
+    "role",
+    more=True,
+)
+_METADATA = _object(dict.fromkeys(("user", "role", "task", "session"), _STRING), more=True)
+_CHAT_BODY = _object(
+    {
+        "model": {
+            **_STRING,
+            "default": "fitrouter/auto",
+            "description": "fitrouter/auto, a model (pins it) or an alias",
+        },
+        "messages": {"type": "array", "items": _MESSAGE, "minItems": 1, "maxItems": 2048},
+        "stream": {**_BOOLEAN, "default": False},
+        "stream_options": _object({"include_usage": _BOOLEAN}, more=True),
+        "user": _STRING,
+        "metadata": {**_METADATA, "description": "who asks, where headers do not say"},
+        "tools": {"type": "array", "items": _ANY},
+        "response_format": _ANY,
+        "temperature": _NUMBER,
+        "max_tokens": {"type": "integer", "minimum": 1},
+    },
+    "messages",
+    more=True,
+)
+_FEEDBACK_BODY = _object(
+    {
+        "decision_id": _STRING,
+        "kind": {"enum": ["thumb", "rating"]},
+        "value": {"description": "thumb: up, down, true, false, 1, 0; rating: a number on the scale"},
+        "scale": {"type": "array", "items": _NUMBER, "minItems": 2, "maxItems": 2, "default": [0, 1]},
+        "dimension": {**_STRING, "default": "overall"},
+        "user": {**_STRING, "description": "must be the user that was served"},
+    },
+    "decision_id",
+    "kind",
+    "value",
+)
+_IDENTITY = [
+    {"name": f"x-fitrouter-{name}", "in": "header", "required": False, "schema": _STRING}
+    for name in ("user", "role", "task", "session")
+]
+
+
+def _shape(answer: Any, *errors: int, body: Any = None, media: str = "application/json", **more: Any) -> dict[str, Any]:
+    responses: dict[str, Any] = {"200": {"description": "OK", "content": {media: {"schema": answer}}}}
+    for status in errors:
+        responses[str(status)] = {"description": "an error", "content": {"application/json": {"schema": _ERROR}}}
+    shape: dict[str, Any] = {"responses": responses, **more}
+    if body is not None:
+        shape["requestBody"] = {"required": True, "content": {"application/json": {"schema": body}}}
+    return shape
+
+
+def _path(name: str) -> list[dict[str, Any]]:
+    return [{"name": name, "in": "path", "required": True, "schema": _STRING}]
+
+
+CHAT = _shape(_ANY, 400, 401, 403, 404, 408, 413, 415, 502, 503, 504, body=_CHAT_BODY, parameters=_IDENTITY)
+FEEDBACK = _shape(_ANY, 400, 401, 403, 404, 408, 413, 415, 503, body=_FEEDBACK_BODY, parameters=_IDENTITY[:1])
+DECISION = _shape(_ANY, 401, 403, 404, 503, parameters=_path("decision_id"))
+MODELS = _shape(_ANY, 401, 403)
+MODEL = _shape(_ANY, 401, 403, 404, parameters=_path("model"))
+METRICS = _shape(_STRING, 401, 403, 503, media="text/plain")
+HEALTHZ = _shape(_ANY, 403)
+READYZ = _shape(_ANY, 403, 503)
+
+
+def version() -> str:
+    """Of the installed package."""
+    return metadata.version("fitrouter")

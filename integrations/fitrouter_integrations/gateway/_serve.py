@@ -1,0 +1,239 @@
+"""Processes and sockets: one listening socket, any number of workers, and a parent that keeps them alive."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import multiprocessing
+import os
+import shutil
+import signal
+import socket
+import tempfile
+import threading
+import time
+from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
+from types import FrameType
+from typing import Any
+
+import uvicorn
+
+from fitrouter.config import Config
+from fitrouter.errors import ConfigError, FitrouterError
+from fitrouter.router import Router
+from fitrouter_integrations.gateway._keys import Keys
+
+__all__ = ["bind", "serve"]
+
+GRACE_S = 30.0
+"""How long running answers may take to end after SIGTERM."""
+IDLE_S = 60
+"""How long a connection may be kept between requests."""
+_BACKLOG = 2048
+_BACKOFF_S = (0.1, 5.0)
+_SETTLED_S = 30.0
+"""A worker that lived this long did not fail at its start."""
+_GIVE_UP = 5
+"""Starts in a row that may fail."""
+_CLOSING_S = 20.0
+_FAILED = 3
+_log = logging.getLogger("fitrouter.gateway")
+
+
+def bind(config: Config) -> socket.socket:
+    """The listening socket. Port 0 takes a free one: `socket.getsockname()[1]`.
+
+    Raises:
+        ConfigError: the address is taken, is none of this machine, or is open to others without keys.
+    """
+    host, port = config.server.host, config.server.port
+    Keys(config.server)
+    try:
+        family = socket.AF_INET6 if ipaddress.ip_address(host).version == 6 else socket.AF_INET
+    except ValueError:
+        family = socket.AF_INET
+    # With the protocol named, asyncio sets TCP_NODELAY on what it accepts; without, answers wait 40 ms for an ack.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise ConfigError(f"server: cannot listen on {host}:{port}: {error.strerror}; choose another port") from None
+    listener.setblocking(False)
+    return listener
+
+
+def serve(config: Config, workers: int = 1, listener: socket.socket | None = None) -> None:
+    """Serve until SIGTERM or SIGINT; then running answers may end, for at most 30 seconds.
+
+    With more than one worker each is a process with a router of its own over the same journal. The parent starts a
+    worker that ended again, and workers end when their parent does.
+
+    Args:
+        config: settings.
+        workers: processes.
+        listener: a socket that `bind` gave, if it is needed before this starts.
+
+    Raises:
+        ConfigError: the configuration cannot be served.
+        FitrouterError: the workers cannot start; the log says why.
+    """
+    if workers < 1:
+        raise ConfigError(f"workers: given is {workers}, allowed is 1 or more")
+    with listener or bind(config) as bound:
+        if workers == 1:
+            _work(config, bound)
+        else:
+            _Crew(config, workers, bound).run()
+
+
+# --- one worker ----------------------------------------------------------------------------------------------------
+
+
+def _work(config: Config, listener: socket.socket) -> None:
+    """Serve in this process."""
+    from fitrouter_integrations.gateway._app import create_app
+    from fitrouter_integrations.gateway._limits import LimitedProtocol
+
+    app = create_app(Router.from_config(config), config)
+    server = _Server(
+        uvicorn.Config(
+            app,
+            http=LimitedProtocol,
+            ws="none",
+            loop="asyncio",
+            lifespan="on",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            date_header=False,
+            timeout_keep_alive=IDLE_S,
+            timeout_graceful_shutdown=int(GRACE_S),
+        )
+    )
+    if threading.current_thread() is threading.main_thread():
+        # uvicorn takes signals while it runs and repeats them at its end, when all is done.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, _ignore)
+    server.run(sockets=[listener])
+    if not server.started:
+        raise FitrouterError("the gateway could not start; the log says why")
+
+
+def _ignore(_number: int, _frame: FrameType | None) -> None:
+    """Take a signal that was obeyed already."""
+
+
+class _Server(uvicorn.Server):
+    """Ends with its parent, and ends for good: a store that hangs cannot hold the process."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to listen, and to watch the parent."""
+        parent = multiprocessing.parent_process()
+        if parent is not None:
+            asyncio.get_running_loop().add_reader(parent.sentinel, self._orphaned, parent.sentinel)
+        await super().startup(sockets)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End, and see to it that nothing keeps us."""
+        last_resort = threading.Timer(GRACE_S + _CLOSING_S, os._exit, [1])
+        last_resort.daemon = True
+        last_resort.start()
+        await super().shutdown(sockets)
+
+    def _orphaned(self, sentinel: int) -> None:
+        asyncio.get_running_loop().remove_reader(sentinel)
+        self.should_exit = True
+
+
+def _worker(config: Config, listener: socket.socket) -> None:
+    """The life of a worker process."""
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s")
+    try:
+        _work(config, listener)
+    except FitrouterError as error:
+        _log.error("a worker cannot start: %s", error)
+        raise SystemExit(_FAILED) from None
+
+
+# --- the parent of many --------------------------------------------------------------------------------------------
+
+
+class _Crew:
+    """Keeps a number of workers alive until told to stop."""
+
+    def __init__(self, config: Config, workers: int, listener: socket.socket) -> None:
+        self._config, self._workers, self._listener = config, workers, listener
+        # Each worker imports anew: a fork would copy locks, threads and open databases.
+        self._context = multiprocessing.get_context("spawn")
+        self._crew: dict[BaseProcess, float] = {}
+        self._stopping = threading.Event()
+        self._wakeup = socket.socketpair()
+
+    def run(self) -> None:
+        """Supervise until SIGTERM or SIGINT."""
+        folder = tempfile.mkdtemp(prefix="fitrouter-metrics-")
+        os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
+        before = {number: signal.signal(number, self._stop) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            for _ in range(self._workers):
+                self._start()
+            self._supervise()
+        finally:
+            self._end()
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            del os.environ["PROMETHEUS_MULTIPROC_DIR"]
+            shutil.rmtree(folder, ignore_errors=True)
+            for end in self._wakeup:
+                end.close()
+
+    def _start(self) -> None:
+        process = self._context.Process(target=_worker, args=(self._config, self._listener), name="fitrouter-worker")
+        process.start()
+        self._crew[process] = time.monotonic()
+
+    def _supervise(self) -> None:
+        """Start again what ends, more and more slowly while it fails at its start."""
+        failures = 0
+        while not self._stopping.is_set():
+            ready: list[Any] = wait([self._wakeup[0], *(process.sentinel for process in self._crew)])
+            for process in [process for process in self._crew if process.sentinel in ready]:
+                lived = time.monotonic() - self._bury(process)
+                if self._stopping.is_set():
+                    return
+                failures = 0 if lived > _SETTLED_S else failures + 1
+                if process.exitcode == _FAILED and failures >= _GIVE_UP:
+                    raise FitrouterError(f"the workers failed {failures} times in a row to start; the log says why")
+                _log.warning("worker %s ended with %s; starting another", process.pid, process.exitcode)
+                first, longest = _BACKOFF_S
+                self._stopping.wait(min(longest, first * 2.0 ** max(0, failures - self._workers)))
+                self._start()
+
+    def _bury(self, process: BaseProcess) -> float:
+        """Forget a dead worker; returns when it was born."""
+        from fitrouter_dashboards.metrics import worker_ended
+
+        process.join()
+        if process.pid is not None:
+            worker_ended(process.pid)
+        return self._crew.pop(process)
+
+    def _stop(self, _number: int, _frame: FrameType | None) -> None:
+        self._stopping.set()
+        self._wakeup[1].send(b"x")
+
+    def _end(self) -> None:
+        """Ask all to end, and make those that do not."""
+        for process in self._crew:
+            process.terminate()
+        deadline = time.monotonic() + GRACE_S + _CLOSING_S
+        for process in self._crew:
+            process.join(max(0.0, deadline - time.monotonic()))
+            if process.is_alive():
+                process.kill()
+                process.join()

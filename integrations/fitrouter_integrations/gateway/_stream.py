@@ -1,0 +1,156 @@
+"""Streams on the wire: server-sent events, an error event where a model fails, and an end when the client leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from fitrouter.router import Stream
+from fitrouter.types import Usage
+from fitrouter_integrations.gateway._wire import DONE, Reply, as_problem, event, relayed
+
+__all__ = ["ClientGone", "EventStream", "while_client_waits"]
+
+WRITE_S = 20.0
+"""How long one write waits for a client that does not read."""
+
+T = TypeVar("T")
+_log = logging.getLogger("fitrouter.gateway")
+
+
+class ClientGone(Exception):
+    """The client closed its connection before the answer."""
+
+
+async def while_client_waits(work: Coroutine[Any, Any, T], receive: Receive) -> T:
+    """The result of `work`, which is cancelled when the client leaves.
+
+    Raises:
+        ClientGone: it left.
+    """
+    task = asyncio.create_task(work)
+    gone = asyncio.create_task(_left(receive))
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        raise ClientGone
+    finally:
+        gone.cancel()
+        if not task.done():
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+async def _left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+class EventStream(Response):
+    """A streamed answer.
+
+    A model that fails after the first piece ends the stream with an `error` event and no `[DONE]`, as does a gateway
+    that shuts down. A client that leaves, or does not read for 20 seconds, cancels the model's work.
+
+    Args:
+        stream: the answer.
+        reply: how it is written.
+        usage: end with a chunk of usage.
+        failed: told the code of the error that ended the stream.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(self, stream: Stream, reply: Reply, usage: bool, failed: Callable[[str], None]) -> None:
+        super().__init__(headers={**reply.headers(), "cache-control": "no-store", "x-accel-buffering": "no"})
+        del self.headers["content-length"]
+        self._stream, self._reply, self._usage, self._failed = stream, reply, usage, failed
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
+        try:
+            await while_client_waits(self._pump(_Writer(scope, send)), receive)
+        except ClientGone:
+            self._failed("client_gone")
+        except asyncio.CancelledError:
+            self._failed("cancelled")
+            raise
+
+    async def _pump(self, writer: _Writer) -> None:
+        try:
+            await writer.start(self.status_code, self.raw_headers)
+            try:
+                await self._relay(writer)
+            except ClientGone:
+                raise
+            except asyncio.CancelledError:
+                await _say(writer, "cancelled", "the gateway ended this stream")
+                raise
+            except Exception as error:  # noqa: BLE001 - whatever it is, the client is told that the answer is not whole
+                problem = as_problem(error)
+                if problem.status == 500:
+                    _log.error("a stream failed", exc_info=error)
+                self._failed(problem.code)
+                await _say(writer, problem.code, problem.message)
+            await writer.end()
+        finally:
+            await self._stream.aclose()
+
+    async def _relay(self, writer: _Writer) -> None:
+        reply, usage = self._reply, self._usage
+        total = Usage()
+        first = True
+        async for chunk in self._stream:
+            total = chunk.usage or total
+            if first:
+                first = False
+                if "role" not in chunk.delta:
+                    opening = {"role": "assistant", "content": ""}
+                    await writer.write(event(reply.first(opening, None, usage)))
+                else:
+                    await writer.write(event(reply.first(chunk.delta, chunk.finish_reason, usage)))
+                    continue
+            if relayed(chunk):
+                await writer.write(event(reply.chunk(chunk.delta, chunk.finish_reason, usage)))
+        if usage:
+            await writer.write(event(reply.usage(total)))
+        await writer.write(DONE)
+
+
+async def _say(writer: _Writer, code: str, message: str) -> None:
+    """Send an error event. Nothing more can be done for a client that does not take it."""
+    with suppress(Exception):
+        await writer.write(event({"error": {"message": message, "type": "api_error", "code": code, "param": None}}))
+
+
+class _Writer:
+    """Writes to a client, and cuts the connection of one that does not read."""
+
+    def __init__(self, scope: Scope, send: Send) -> None:
+        self._send = send
+        self._abort: Callable[[], None] | None = scope.get("extensions", {}).get("fitrouter", {}).get("abort")
+
+    async def start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        await self._write({"type": "http.response.start", "status": status, "headers": headers})
+
+    async def write(self, body: bytes) -> None:
+        await self._write({"type": "http.response.body", "body": body, "more_body": True})
+
+    async def end(self) -> None:
+        await self._write({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _write(self, message: dict[str, Any]) -> None:
+        try:
+            async with asyncio.timeout(WRITE_S):
+                await self._send(message)
+        except TimeoutError:
+            if self._abort is not None:
+                self._abort()
+            raise ClientGone from None

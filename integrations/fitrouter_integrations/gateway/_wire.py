@@ -1,0 +1,187 @@
+"""What goes out: the OpenAI format for answers, streams and errors, and the headers of a decision."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from urllib.parse import quote
+
+from fitrouter.errors import (
+    AllModelsFailed,
+    FitrouterError,
+    ForbiddenField,
+    InvalidRequest,
+    NoEligibleModel,
+    NotAuthorized,
+    ProviderError,
+    ProviderRejected,
+    ProviderTimeout,
+    StoreError,
+    TooLarge,
+    UnknownDecision,
+)
+from fitrouter.types import Chunk, Completion, Decision, Message, Usage
+
+__all__ = ["DONE", "Problem", "Reply", "as_problem", "dump", "event", "relayed"]
+
+DONE = b"data: [DONE]\n\n"
+
+
+def dump(value: object) -> bytes:
+    """Compact JSON in UTF-8."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+
+
+def event(value: object) -> bytes:
+    """A server-sent event."""
+    return b"data: " + dump(value) + b"\n\n"
+
+
+# --- answers -------------------------------------------------------------------------------------------------------
+
+
+class Reply:
+    """How one decision's answer is written.
+
+    Args:
+        decision: what was decided.
+        model: name of the model that answered.
+        logged: the decision is durable.
+    """
+
+    def __init__(self, decision: Decision, model: str, logged: bool) -> None:
+        self.decision, self.model, self.logged = decision, model, logged
+
+    def headers(self) -> dict[str, str]:
+        """Decision id, model that answered, propensity, logged, asked."""
+        decision = self.decision
+        return {
+            "x-fitrouter-decision": decision.id,
+            "x-fitrouter-model": quote(self.model, safe=" !#$&'()*+,/:;=?@[]~"),
+            "x-fitrouter-propensity": repr(decision.propensity),
+            "x-fitrouter-logged": _bool(self.logged),
+            "x-fitrouter-asked": _bool(decision.asked),
+        }
+
+    def whole(self, completion: Completion) -> dict[str, Any]:
+        """A `chat.completion`."""
+        choice = {
+            "index": 0,
+            "message": completion.message,
+            "logprobs": None,
+            "finish_reason": completion.finish_reason,
+        }
+        return {
+            **self._head("chat.completion"),
+            "choices": [choice],
+            "usage": _usage(completion.usage),
+            "fitrouter": self._about(),
+        }
+
+    def first(self, delta: Message, finish_reason: str | None, usage: bool) -> dict[str, Any]:
+        """The first `chat.completion.chunk`, which says what was decided."""
+        return {**self.chunk(delta, finish_reason, usage), "fitrouter": self._about()}
+
+    def chunk(self, delta: Message, finish_reason: str | None, usage: bool) -> dict[str, Any]:
+        """A `chat.completion.chunk`. With `usage` the stream ends with one of usage, and the others carry null."""
+        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
+        head = self._head("chat.completion.chunk")
+        return {**head, "choices": [choice], "usage": None} if usage else {**head, "choices": [choice]}
+
+    def usage(self, usage: Usage) -> dict[str, Any]:
+        """The chunk that `stream_options.include_usage` asks for."""
+        return {**self._head("chat.completion.chunk"), "choices": [], "usage": _usage(usage)}
+
+    def _head(self, kind: str) -> dict[str, Any]:
+        created = int(self.decision.ts)
+        return {"id": f"chatcmpl-{self.decision.id}", "object": kind, "created": created, "model": self.model}
+
+    def _about(self) -> dict[str, Any]:
+        decision = self.decision
+        return {
+            "decision_id": decision.id,
+            "model": self.model,
+            "chosen": decision.chosen,
+            "mode": decision.mode.value,
+            "propensity": decision.propensity,
+            "logged": self.logged,
+            "asked": decision.asked,
+        }
+
+
+def relayed(chunk: Chunk) -> bool:
+    """Whether a chunk says something; one that only counts tokens does not."""
+    return bool(chunk.delta) or chunk.finish_reason is not None
+
+
+def _usage(usage: Usage) -> dict[str, int]:
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+    }
+
+
+def _bool(value: bool) -> str:
+    return "true" if value else "false"
+
+
+# --- errors --------------------------------------------------------------------------------------------------------
+
+
+class Problem(Exception):
+    """An error as a client sees it: HTTP status, OpenAI's type and code, and headers."""
+
+    def __init__(
+        self, status: int, code: str, message: str, *, kind: str | None = None, headers: dict[str, str] | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status, self.code, self.message = status, code, message
+        self.kind = kind or ("invalid_request_error" if status < 500 else "api_error")
+        self.headers = headers or {}
+
+    def body(self) -> dict[str, Any]:
+        """OpenAI's error object."""
+        return {"error": {"message": self.message, "type": self.kind, "code": self.code, "param": None}}
+
+
+_STATUS: tuple[tuple[type[FitrouterError], int, str], ...] = (
+    # The first that fits counts: subclasses stand before their parents.
+    (ForbiddenField, 400, "forbidden_field"),
+    (TooLarge, 413, "too_large"),
+    (InvalidRequest, 400, "invalid_request"),
+    (NotAuthorized, 403, "not_authorized"),
+    (UnknownDecision, 404, "unknown_decision"),
+    (ProviderTimeout, 504, "provider_timeout"),
+    (ProviderError, 502, "provider_error"),
+    (StoreError, 503, "store_unavailable"),
+)
+
+
+def as_problem(error: Exception) -> Problem:
+    """How a client is told of an exception. What is not one of ours says nothing of its inside."""
+    match error:
+        case Problem():
+            return error
+        case NoEligibleModel(excluded=excluded):
+            return Problem(400, _why_nobody(excluded), str(error))
+        case ProviderRejected(status=status):
+            # The provider's word on the request; its quarrels about our key are not the client's.
+            return Problem(status if status in {400, 404, 413, 415, 422} else 502, "provider_rejected", str(error))
+        case AllModelsFailed(decision_id=decision_id, timed_out=timed_out):
+            # Several models were asked already: the client should not multiply that.
+            headers = {"x-should-retry": "false", "x-fitrouter-decision": decision_id}
+            return Problem(504 if timed_out else 502, "all_models_failed", str(error), headers=headers)
+        case FitrouterError():
+            for kind, status, code in _STATUS:
+                if isinstance(error, kind):
+                    return Problem(status, code, str(error), headers={"retry-after": "1"} if status == 503 else None)
+        case _:
+            pass
+    return Problem(500, "internal_error", "the gateway failed; its log says why")
+
+
+def _why_nobody(excluded: tuple[tuple[str, str], ...]) -> str:
+    """Agents shorten their history on this code of OpenAI's."""
+    too_long = bool(excluded) and all(reason.startswith("context") for _, reason in excluded)
+    return "context_length_exceeded" if too_long else "no_eligible_model"
