@@ -1,0 +1,158 @@
+"""The command `fitrouter`."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from fitrouter.errors import ConfigError, FitrouterError
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    help="Pick the model that fits this user and this task; learn from what people say.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+config_app = typer.Typer(help="Check and change a configuration.", no_args_is_help=True)
+train_app = typer.Typer(help="Train what ships as a file.", no_args_is_help=True)
+app.add_typer(config_app, name="config")
+app.add_typer(train_app, name="train")
+
+ConfigPath = Annotated[Path, typer.Option("--config", "-c", help="The configuration.")]
+_DEFAULT = Path("fitrouter.yaml")
+_LATER = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+"""Settings of commands whose options another module knows."""
+
+
+def main() -> None:
+    """Run the command line. A mistake is one message on standard error: exit code 2 for a configuration, else 1."""
+    try:
+        app()
+    except FitrouterError as error:
+        Console(stderr=True).print(f"fitrouter: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+        sys.exit(2 if isinstance(error, ConfigError) else 1)
+
+
+@app.command()
+def serve(
+    config: ConfigPath = _DEFAULT,
+    workers: Annotated[int, typer.Option(min=1, help="Processes that share the address and the journal.")] = 1,
+    host: Annotated[str | None, typer.Option(help="Listen here instead of `server.host`.")] = None,
+    port: Annotated[int | None, typer.Option(min=0, max=65535, help="Instead of `server.port`; 0: a free one.")] = None,
+) -> None:
+    """Serve an OpenAI-compatible gateway until SIGTERM or Ctrl-C; running answers may end."""
+    from fitrouter.config import load_config
+
+    settings = load_config(config)
+    changes = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
+    settings = settings.model_copy(update={"server": settings.server.model_copy(update=changes)})
+    gateway = _gateway()
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    listener = gateway.bind(settings)
+    address = f"http://{settings.server.host}:{listener.getsockname()[1]}/v1"
+    typer.echo(f"fitrouter serves {len(settings.models)} models on {address}", err=True)
+    gateway.serve(settings, workers, listener)
+
+
+@app.command()
+def init(path: Annotated[Path, typer.Option(help="Where to write it; never over another file.")] = _DEFAULT) -> None:
+    """Write a configuration from the provider keys in the environment; with none, models are simulated."""
+    from fitrouter_integrations._init import found_keys, write_config
+
+    keys = found_keys()
+    write_config(path, keys)
+    using = f"the keys {', '.join(keys)}" if keys else "simulated models, since no provider key is set"
+    typer.echo(f"wrote {path} with {using}")
+    typer.echo(f"next: fitrouter serve --config {path}")
+
+
+@config_app.command()
+def check(file: Annotated[Path, typer.Argument(help="The configuration.")] = _DEFAULT) -> None:
+    """Explain the mistakes of a configuration (exit code 2), or what it would do."""
+    from fitrouter.config import load_config
+    from fitrouter_integrations._check import findings
+
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    found = findings(load_config(file))
+    for finding in found:
+        table.add_row("✓" if finding.ok else "✗", finding.topic, finding.text, style=None if finding.ok else "red")
+    Console().print(table, markup=False)
+    missing = sum(not finding.ok for finding in found)
+    if missing:
+        typer.echo(f"{file} is valid; {missing} things are missing before it can be served")
+    else:
+        typer.echo(f"{file} is valid")
+
+
+@config_app.command()
+def share(
+    value: Annotated[float, typer.Argument(min=0.0, max=1.0, help="0: shadow, 0.05: a rollout, 1: everything.")],
+    config: ConfigPath = _DEFAULT,
+    default_model: Annotated[str | None, typer.Option(help="Who takes the rest.")] = None,
+) -> None:
+    """Set the share of the traffic that is routed; comments stay. It holds from the next start of the gateway."""
+    from fitrouter_integrations._edit import set_top_level
+
+    settings = {"share": repr(value)}
+    if default_model is not None:
+        settings = {"default_model": json.dumps(default_model), **settings}
+    set_top_level(config, settings)
+    typer.echo(f"share is {value:g} in {config}; restart the gateway")
+
+
+@train_app.command()
+def encoder(
+    out: Annotated[Path, typer.Option(help="Folder for the table.")],
+    dim: Annotated[int, typer.Option(min=8, max=256, help="Dimensions of a token.")] = 128,
+) -> None:
+    """Distil the sentence encoder into a table of token vectors, and print what was made as JSON."""
+    from fitrouter_evaluators.train_encoder import train_static
+
+    typer.echo(json.dumps(train_static(out, dim)))
+
+
+@app.command(context_settings=_LATER)
+def demo(context: typer.Context) -> None:
+    """Simulated people and models over real HTTP, and what routing was worth."""
+    _run("fitrouter_integrations.demo", "demo", context.args)
+
+
+@app.command(context_settings=_LATER)
+def simulate(context: typer.Context) -> None:
+    """The personal pool in process: simulated people judge real responses."""
+    _run("fitrouter_evaluators.simulate", "simulate", context.args)
+
+
+def _run(module: str, verb: str, arguments: list[str]) -> None:
+    """Run the function `command` of a module as this verb; its options are its own."""
+    try:
+        function: Any = importlib.import_module(module).command
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"`fitrouter {verb}` cannot run: {error}; install fitrouter with all its extras") from error
+    late = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    late.command()(function)
+    late(arguments, prog_name=f"fitrouter {verb}")
+
+
+def _gateway() -> Any:
+    """The gateway, which the extra `gateway` brings."""
+    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+    try:
+        return importlib.import_module("fitrouter_integrations.gateway")
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"the gateway needs {error.name!r}; install 'fitrouter[gateway]'") from error
+
+
+if __name__ == "__main__":
+    main()
