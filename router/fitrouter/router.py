@@ -212,6 +212,12 @@ class Router:
         await asyncio.to_thread(self.journal.close)
         await asyncio.to_thread(self.identities.close)
 
+    async def settled(self) -> None:
+        """Wait until all that happened so far is durable and folded."""
+        while self._storing:
+            await asyncio.wait(list(self._storing.values()))
+        await self.follower.caught_up()
+
     async def _sweep(self) -> None:
         """Close what a crash left open: at the start, and again as its time comes."""
         while True:

@@ -19,13 +19,16 @@ from types import FrameType
 from typing import Any
 
 import uvicorn
+from fastapi import FastAPI
 
 from fitrouter.config import Config
 from fitrouter.errors import ConfigError, FitrouterError
 from fitrouter.router import Router
+from fitrouter_integrations.gateway._app import create_app
 from fitrouter_integrations.gateway._keys import Keys
+from fitrouter_integrations.gateway._limits import LimitedProtocol
 
-__all__ = ["bind", "serve"]
+__all__ = ["bind", "serve", "server_of"]
 
 GRACE_S = 30.0
 """How long running answers may take to end after SIGTERM."""
@@ -96,25 +99,7 @@ def serve(config: Config, workers: int = 1, listener: socket.socket | None = Non
 
 def _work(config: Config, listener: socket.socket) -> None:
     """Serve in this process."""
-    from fitrouter_integrations.gateway._app import create_app
-    from fitrouter_integrations.gateway._limits import LimitedProtocol
-
-    app = create_app(Router.from_config(config), config)
-    server = _Server(
-        uvicorn.Config(
-            app,
-            http=LimitedProtocol,
-            ws="none",
-            loop="asyncio",
-            lifespan="on",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            date_header=False,
-            timeout_keep_alive=IDLE_S,
-            timeout_graceful_shutdown=int(GRACE_S),
-        )
-    )
+    server = server_of(create_app(Router.from_config(config), config))
     if threading.current_thread() is threading.main_thread():
         # uvicorn takes signals while it runs and repeats them at its end, when all is done.
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -122,6 +107,24 @@ def _work(config: Config, listener: socket.socket) -> None:
     server.run(sockets=[listener])
     if not server.started:
         raise FitrouterError("the gateway could not start; the log says why")
+
+
+def server_of(app: FastAPI, grace_s: float = GRACE_S) -> uvicorn.Server:
+    """A server for the application, with our limits; `run(sockets=[...])` it."""
+    settings = uvicorn.Config(
+        app,
+        http=LimitedProtocol,
+        ws="none",
+        loop="asyncio",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        timeout_keep_alive=IDLE_S,
+        timeout_graceful_shutdown=max(1, round(grace_s)),
+    )
+    return _Server(settings)
 
 
 def _ignore(_number: int, _frame: FrameType | None) -> None:
