@@ -7,7 +7,8 @@ the gateway; only the network, the disk and the text are left out.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -24,10 +25,22 @@ from fitrouter.types import Decision, Event, Execution, Feedback, FeedbackKind, 
 from fitrouter_evaluators.pool import Pool
 from fitrouter_evaluators.worlds import Play, World
 
-__all__ = ["ROWS", "Contender", "Outcome", "best_single", "contender", "simulate"]
+__all__ = ["ROWS", "Contender", "Opinion", "Outcome", "Verdict", "best_single", "contender", "simulate"]
 
 ROWS = ("label-only", "scores", "role", "ours", "true-tastes", "reward-score")
 """From a user-blind bandit on labels to everything, then a row with knowledge that nobody has, and an ablation."""
+
+
+class Verdict(NamedTuple):
+    """What a person says of an answer."""
+
+    kind: FeedbackKind
+    value: float
+    scale: tuple[float, float] = (0.0, 1.0)
+
+
+Opinion: TypeAlias = Callable[[int, float, bool], Verdict | None]
+"""(round, P(satisfied), whether the person was asked) → what they say, None for nothing."""
 
 
 class Contender(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,8 +101,8 @@ def best_single(play: Play) -> int:
 class _Runner:
     """One contender in one play."""
 
-    def __init__(self, world: World, pool: Pool, play: Play, who: Contender, feedback: float, floor: float) -> None:
-        self.world, self.pool, self.play, self.who, self.feedback = world, pool, play, who, feedback
+    def __init__(self, world: World, pool: Pool, play: Play, who: Contender, opinion: Opinion, rules: Rules) -> None:
+        self.world, self.pool, self.play, self.who, self.opinion = world, pool, play, who, opinion
         self.h = play.h if who.sees_text else np.ones((*play.h.shape[:2], 1))
         if who.row == "true-tastes":
             self.h = np.concatenate([np.ones((*play.h.shape[:2], 1)), play.attributes], axis=2)
@@ -104,7 +117,6 @@ class _Runner:
             self.learner = Learner(pool.x.shape[1], 1, schema=pool.schema, params=wide)
         if who.row == "true-tastes":
             _know(self.learner.fit, play)
-        rules = Rules(floor=floor, encoder="pool")
         self.decider = Decider(SquareCB(who.gamma), self.learner.fit, rules)
         self.cards = [ModelCard(name=model, provider="pool") for model in pool.models]
         self.index = {model: k for k, model in enumerate(pool.models)}
@@ -123,11 +135,10 @@ class _Runner:
             k = self.index[decision.chosen]
             row = play.reward[user, :, n]
             reward[t], regret[t], probs[t] = row[k], row.max() - row[k], decision.probs
-            vote = float(play.label[t] < row[k]) if play.rated[t] < self.feedback else None
-            self._answer(decision, k, n, ts, vote)
+            self._answer(decision, k, n, ts, self.opinion(t, float(row[k]), decision.asked))
         return Outcome(reward, regret, probs, self.learner.fit.reliance())
 
-    def _answer(self, decision: Decision, k: int, n: int, ts: float, vote: float | None) -> None:
+    def _answer(self, decision: Decision, k: int, n: int, ts: float, vote: Verdict | None) -> None:
         """The events of one answer, in the order of the journal."""
         who, arm = decision.identity, decision.chosen
         execution = Execution(
@@ -158,8 +169,10 @@ class _Runner:
                     ts=ts,
                     decision_id=decision.id,
                     identity=who,
-                    kind=FeedbackKind.THUMB,
-                    value=vote,
+                    kind=vote.kind,
+                    value=vote.value,
+                    scale=vote.scale,
+                    asked=decision.asked,
                 )
             )
         if self.judge is not None:
@@ -178,9 +191,7 @@ class _Runner:
         """What law 5 forbids: a score as if it were a label."""
         x = np.frombuffer(decision.features, dtype="<f4").astype(np.float64)
         one = np.ones(1)
-        self.learner.fit.learn(
-            Label(decision.identity, decision.chosen, x, one, score, FeedbackKind.THUMB, True)
-        )
+        self.learner.fit.learn(Label(decision.identity, decision.chosen, x, one, score, FeedbackKind.THUMB, True))
 
 
 def _know(fit: Fit, play: Play) -> None:
@@ -195,7 +206,17 @@ def _know(fit: Fit, play: Play) -> None:
     fit.stack = Gaussian(np.ones(4), np.diag(np.full(4, 1e-12)))
 
 
-def simulate(world: World, pool: Pool, play: Play, who: Contender, *, feedback: float, floor: float = 0.05) -> Outcome:
+def simulate(
+    world: World,
+    pool: Pool,
+    play: Play,
+    who: Contender,
+    *,
+    feedback: float = 0.0,
+    floor: float = 0.05,
+    opinion: Opinion | None = None,
+    ask: float = 0.0,
+) -> Outcome:
     """Run one contender through one seed.
 
     Args:
@@ -203,7 +224,15 @@ def simulate(world: World, pool: Pool, play: Play, who: Contender, *, feedback: 
         pool: contexts and features.
         play: the seed's draws, common to all contenders.
         who: the contender.
-        feedback: share of the rounds whose answer is rated.
+        feedback: share of the rounds whose answer gets a thumb.
         floor: share of the traffic that is spread over all models.
+        opinion: what people say, instead of `feedback`.
+        ask: share of the answers for which feedback is solicited.
     """
-    return _Runner(world, pool, play, who, feedback, floor).run()
+
+    def thumb(t: int, satisfaction: float, _asked: bool) -> Verdict | None:
+        liked = float(play.label[t] < satisfaction)
+        return Verdict(FeedbackKind.THUMB, liked) if play.rated[t] < feedback else None
+
+    rules = Rules(floor=floor, encoder="pool", ask=ask)
+    return _Runner(world, pool, play, who, opinion or thumb, rules).run()
