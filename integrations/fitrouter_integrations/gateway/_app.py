@@ -123,6 +123,10 @@ class Gateway:
             try:
                 headers = headers_of(request.scope)
                 return await handler(Call(request, headers, self._admit(headers, public)))
+            except asyncio.CancelledError:  # only the server cancels, at the end of its grace
+                return self._refuse(
+                    Problem(503, "shutting_down", "the gateway shuts down", headers={"retry-after": "1"})
+                )
             except Exception as error:  # noqa: BLE001 - whatever it is, a client gets an answer
                 return self._refuse(error)
 

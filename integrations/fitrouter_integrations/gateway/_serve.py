@@ -119,6 +119,7 @@ def server_of(app: FastAPI, grace_s: float = GRACE_S) -> uvicorn.Server:
         lifespan="on",
         log_config=None,
         access_log=False,
+        proxy_headers=False,
         server_header=False,
         date_header=False,
         timeout_keep_alive=IDLE_S,

@@ -80,8 +80,8 @@ class EventStream(Response):
         except ClientGone:
             self._failed("client_gone")
         except asyncio.CancelledError:
+            # Only the server cancels, at the end of its grace; the client was told, and nothing is left to do.
             self._failed("cancelled")
-            raise
 
     async def _pump(self, writer: _Writer) -> None:
         try:
@@ -92,6 +92,8 @@ class EventStream(Response):
                 raise
             except asyncio.CancelledError:
                 await _say(writer, "cancelled", "the gateway ended this stream")
+                with suppress(Exception):
+                    await writer.end()
                 raise
             except Exception as error:  # noqa: BLE001 - whatever it is, the client is told that the answer is not whole
                 problem = as_problem(error)
