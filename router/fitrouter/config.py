@@ -88,7 +88,7 @@ class PolicyConfig(_Section):
     """How beliefs become probabilities."""
 
     algorithm: str = "squarecb"
-    gamma: float = Field(default=20.0, gt=0)
+    gamma: float = Field(default=640.0, gt=0)
     """SquareCB's exploitation scale."""
     floor: Fraction = 0.05
     """Every eligible model keeps floor / K."""

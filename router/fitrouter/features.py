@@ -22,6 +22,7 @@ from fitrouter.types import Floats, Message, Request
 
 __all__ = [
     "FLAGS",
+    "TEXT_DIM",
     "Reading",
     "context_features",
     "context_names",
@@ -35,6 +36,9 @@ __all__ = [
 
 FLAGS = ("tools", "turn", "history", "cjk", "other_script", "code")
 """Names of the flags, in the order of `flags`."""
+
+TEXT_DIM = 48
+"""Dimensions of the text that policies read."""
 
 IMAGE_TOKENS = 800
 """What an image counts for in `estimate_tokens`."""
@@ -120,7 +124,7 @@ def flags(reading: Reading) -> Floats:
     )
 
 
-def context_names(dim: int = 24) -> tuple[str, ...]:
+def context_names(dim: int = TEXT_DIM) -> tuple[str, ...]:
     """Names of the entries of `context_features`.
 
     >>> context_names(1)
@@ -129,16 +133,22 @@ def context_names(dim: int = 24) -> tuple[str, ...]:
     return ("one", *(f"text_{i}" for i in range(dim)), *FLAGS)
 
 
-def context_features(reading: Reading, encoder: Encoder, dim: int = 24) -> Floats:
+def context_features(reading: Reading, encoder: Encoder, dim: int = TEXT_DIM) -> Floats:
     """float64[1 + dim + 6]: x as policies read it, [1, text, flags].
 
     The text block has length √¾ (0 for a text without tokens) and a flag counts up to ¼, so that apart from the leading
-    1 the vector has a length of about 1, which priors are scaled for. The text block is the encoder's first `dim`
-    dimensions where it orders them by variance (`encoder.ordered`), else a Gaussian random projection that is fixed by
-    the encoder's id and `dim` (Johnson and Lindenstrauss 1984).
+    1 the vector has a length of about 1, which priors are scaled for. The text block is the encoder's vector on the
+    leading directions of `encoder.basis` where it has one, its first `dim` dimensions where it orders them by variance
+    (`encoder.ordered`), else a Gaussian random projection that is fixed by the encoder's id and `dim` (Johnson and
+    Lindenstrauss 1984).
     """
     vector = encoder.encode([reading.text])[0]
-    if getattr(encoder, "ordered", False) and dim <= encoder.dim:
+    basis: Floats | None = getattr(encoder, "basis", None)
+    if not vector.any():
+        text = np.zeros(dim)
+    elif basis is not None and dim < len(basis):
+        text = np.einsum("ji,i->j", basis[1 : dim + 1], vector - basis[0])
+    elif getattr(encoder, "ordered", False) and dim <= encoder.dim:
         text = vector[:dim]
     else:
         text = np.einsum("i,ij->j", vector, _projection(encoder.id, encoder.dim, dim))

@@ -34,13 +34,13 @@ class FitParams(msgspec.Struct, frozen=True, kw_only=True):
     arms: ArmParams = ArmParams()
     level: float = 0.7
     """Prior mean of a label: mildly optimistic, so that every model is tried."""
-    population: float = 0.001
+    population: float = 0.003
     population_intercept: float = 0.01
     role: float = 0.01
     user: float = 0.01
     """Prior variances of w_0, w_role and δ per coordinate; w_role has no intercept (its offsets have)."""
-    role_offset: float = 0.0025
-    user_offset: float = 0.01
+    role_offset: float = 0.003
+    user_offset: float = 0.003
     noise_thumb: float = 0.25
     noise_rating: float = 0.1
     slopes_reliance: tuple[float, float] = (1.0, 0.1)

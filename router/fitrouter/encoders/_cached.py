@@ -28,6 +28,8 @@ class Cached:
         self.id = encoder.id
         self.dim = encoder.dim
         self.ordered: bool = getattr(encoder, "ordered", False)
+        self.slow: bool = getattr(encoder, "slow", False)
+        self.basis: Floats | None = getattr(encoder, "basis", None)
         self.hits = 0
         self.misses = 0
         self._encoder = encoder

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import io
 from collections.abc import Sequence
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +15,27 @@ import numpy as np
 from fitrouter.errors import ArtifactError, ConfigError
 from fitrouter.types import Floats
 
-__all__ = ["MINILM_SHA256", "SentenceTransformerEncoder", "minilm_path"]
+__all__ = ["BASIS_SHA256", "MINILM_SHA256", "SentenceTransformerEncoder", "minilm_basis", "minilm_path"]
 
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 """Of all-MiniLM-L6-v2's model.safetensors."""
+
+BASIS_SHA256 = "8b72803c01d76f86de793c82422f5acd0de4ad6e19ebbc3ab98e621936172e54"
+"""Of data/minilm_basis.npy, made by `fitrouter_evaluators.train_basis`."""
+
+
+def minilm_basis() -> Floats:
+    """float64[65, 384]: the mean of MiniLM's vectors, and the 64 directions in which prompts differ most.
+
+    Raises:
+        ArtifactError: the shipped file is not the one that was made.
+    """
+    payload = (resources.files("fitrouter.encoders") / "data" / "minilm_basis.npy").read_bytes()
+    found = hashlib.sha256(payload).hexdigest()
+    if found != BASIS_SHA256:
+        raise ArtifactError(f"'minilm_basis.npy' has the sha256 {found}, expected is {BASIS_SHA256}")
+    basis: Floats = np.load(io.BytesIO(payload), allow_pickle=False).astype(np.float64)
+    return basis
 
 
 def minilm_path() -> Path:
@@ -53,6 +72,8 @@ class SentenceTransformerEncoder:
     """
 
     ordered = False
+    slow = True
+    """Encoding takes milliseconds: keep it off the event loop."""
 
     def __init__(self, name: str = "minilm", device: str = "auto", batch: int = 32) -> None:
         try:
@@ -74,6 +95,7 @@ class SentenceTransformerEncoder:
             ) from None
         self.id = f"minilm-{MINILM_SHA256[:12]}" if name == "minilm" else f"sentence-transformers:{name}"
         self.dim = int(self._model.get_embedding_dimension())
+        self.basis = minilm_basis() if name == "minilm" else None
         self._batch = batch
 
     def encode(self, texts: Sequence[str]) -> Floats:
