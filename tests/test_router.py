@@ -199,7 +199,8 @@ async def test_500_rounds_of_outage_leave_the_beliefs_about_writing_alone(tmp_pa
     down = False
     script = (DOWN if down else None for _ in itertools.count())
     learner = Learner(len(context_names()), 3, schema="hand")
-    router, broken = one_broken(tmp_path, script, learner=learner)
+    rules = Rules(registry="r1", floor=0.3)  # so that alpha is met often enough while it is down
+    router, broken = one_broken(tmp_path, script, learner=learner, rules=rules)
     async with router:
         for i in range(60):
             await rated(router, f"before {i}", float(i % 2))
@@ -473,7 +474,7 @@ async def test_a_store_that_hangs_delays_an_answer_by_its_grace_only(tmp_path: P
         assert not any(a.logged for a in answers)
         journal.hanging = False
         journal.freed.set()
-        for task in router._storing.values():
+        for task in router.recorder._storing.values():
             task.cancel()
 
 
@@ -505,7 +506,7 @@ async def test_a_policy_or_an_encoder_that_fails_leaves_uniform_routing(tmp_path
     notes = Notes()
     async with make_router(tmp_path, hook=notes) as router:
         router.decider.policy = Broken()  # type: ignore[assignment]
-        router.encoder = Broken()  # type: ignore[assignment]
+        router.proposer.encoder = Broken()  # type: ignore[assignment]
         answers = [await router.complete(ask(f"q{i}")) for i in range(5)]
     for answer in answers:
         assert answer.decision.probs == pytest.approx((1 / 3,) * 3)

@@ -96,7 +96,7 @@ class ProviderRejected(ProviderError):
 
 
 class ProviderUnavailable(ProviderError):
-    """A provider is down, over its quota, or rate limited; `retry_after_s` is how long it asked us to wait, if it did."""
+    """A provider is down, over its quota, or rate limited; `retry_after_s` is how long it asked for, if it did."""
 
     def __init__(self, message: str, status: int | None = None, retry_after_s: float | None = None) -> None:
         super().__init__(message, status)

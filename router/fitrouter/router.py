@@ -6,37 +6,32 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
 from fitrouter.attempts import Answering, Assembler, Timers, Unanswered, close, first_answer
-from fitrouter.content import pack_content
 from fitrouter.decide import Decider
-from fitrouter.eligibility import partition
 from fitrouter.encoders import Encoder
 from fitrouter.errors import (
     InvalidRequest,
-    NoEligibleModel,
     NotAuthorized,
     ProviderError,
     ProviderTimeout,
     StoreError,
-    UnknownDecision,
 )
-from fitrouter.features import context_features, estimate_tokens, is_followup, needs, read_prompt, session_key
 from fitrouter.follow import Follower
 from fitrouter.hooks import Hooks
 from fitrouter.identities import Identities
 from fitrouter.ids import uuid7
 from fitrouter.journal import Entry, Journal
 from fitrouter.learner import Learner
-from fitrouter.policies import Uniform
+from fitrouter.proposals import Proposer
 from fitrouter.providers import Provider
+from fitrouter.records import STORE_WAIT_S, Recorder, execution_of, read_in_time
 from fitrouter.services import ScorerPlugin, Service
 from fitrouter.types import (
-    AUTO,
     Attempt,
     Chunk,
     Completion,
@@ -45,13 +40,10 @@ from fitrouter.types import (
     Execution,
     Feedback,
     FeedbackKind,
-    Floats,
     Identity,
     Message,
-    Mode,
     ModelCard,
     ModelChange,
-    PolicyVersion,
     Request,
     Usage,
 )
@@ -62,18 +54,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Answer", "Router", "Stream"]
 
-T = TypeVar("T")
-
-DURABLE_WAIT_S = 0.05
-"""How long an answer waits for its decision to become durable."""
-SESSION_IDLE_S = 3600.0
-"""A session that was silent for longer begins anew with a draw."""
 LOST_AFTER_S = 30.0
 """A decision without an execution is lost this long after its deadline."""
-STORE_WAIT_S = 5.0
-"""How long a person's verdict, or a question about a decision, waits for the store."""
-IDENTITY_WAIT_S = 0.5
-"""How long a request waits to learn its user's subject; it is anonymous then."""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,7 +135,10 @@ class Router:
         self.hooks, self.clock = hooks or Hooks(), clock
         self.services, self.feed, self.scorer = list(services), feed, scorer
         self.follower = Follower(journal, learner, self.hooks)
-        self._storing: dict[str, asyncio.Task[None]] = {}
+        self.recorder = Recorder(journal, identities, self.hooks, self.follower.wake)
+        self.proposer = Proposer(
+            self.cards, self.aliases, decider, learner, identities, encoder, self.hooks, self.clock
+        )
         self._sweeper: asyncio.Task[None] | None = None
 
     @classmethod
@@ -181,7 +166,7 @@ class Router:
         await self._warm()
         await self.follower.start()
         registry = self.decider.rules.registry
-        self._tell_and_append(
+        self.recorder.append_event(
             ModelChange(id=f"registry:{registry}", ts=self.clock(), cards=tuple(self.cards.values()), registry=registry)
         )
         self._sweeper = asyncio.create_task(self._sweep(), name="fitrouter-sweep")
@@ -201,8 +186,7 @@ class Router:
             self._sweeper.cancel()
         for service in self.services:
             await asyncio.to_thread(service.stop)
-        if self._storing:
-            await asyncio.wait(self._storing.values(), timeout=STORE_WAIT_S)
+        await self.recorder.settle()
         await self.follower.aclose()
         for name, provider in self.providers.items():
             try:
@@ -214,8 +198,7 @@ class Router:
 
     async def settled(self) -> None:
         """Wait until all that happened so far is durable and folded."""
-        while self._storing:
-            await asyncio.wait(list(self._storing.values()))
+        await self.recorder.settle()
         await self.follower.caught_up()
 
     async def _sweep(self) -> None:
@@ -235,7 +218,7 @@ class Router:
         rows = await asyncio.to_thread(self.journal.of, decision_id)
         decision = next((row.event for row in rows if isinstance(row.event, Decision)), None)
         if decision is not None and not any(isinstance(row.event, Execution) for row in rows):
-            self._tell_and_append(_execution(decision, self.clock(), status="lost", served_by=None, attempts=()))
+            self.recorder.append_event(execution_of(decision, self.clock(), status="lost", served_by=None, attempts=()))
 
     # --- requests ---
 
@@ -254,7 +237,7 @@ class Router:
         assert completion is not None
         status = "cancelled"
         try:
-            logged = await self._durable(turn)
+            logged = await self.recorder.durable(turn.decision, turn.durable)
             status = "ok"
         finally:
             execution = self._finish(
@@ -275,7 +258,7 @@ class Router:
         ttft_ms = (time.monotonic() - turn.started) * 1000.0
         stream = Stream(turn.decision, answering.arm, False, self._relay(turn, answering, ttft_ms))
         try:
-            stream.logged = await self._durable(turn)
+            stream.logged = await self.recorder.durable(turn.decision, turn.durable)
         except BaseException:
             await stream.aclose()
             raise
@@ -285,8 +268,8 @@ class Router:
         """Features, proposal, draw; the decision is on its way to the journal when this returns."""
         started = time.monotonic()
         deadline = started + (request.deadline_s or self.timers.deadline_s)
-        decision, fallback = await self._decide(request)
-        durable = self._tell_and_append(decision)
+        decision, fallback = await self.proposer.decide(request)
+        durable = self.recorder.append_event(decision)
         return _Turn(
             request=request,
             decision=decision,
@@ -294,104 +277,6 @@ class Router:
             durable=durable,
             started=started,
             deadline=deadline,
-        )
-
-    async def _decide(self, request: Request) -> tuple[Decision, Decision | None]:
-        """The decision, and the one whose pmf fallbacks are drawn from."""
-        pinned = self._pinned(request.model)
-        cards = [self.cards[pinned]] if pinned else list(self.cards.values())
-        prompt_tokens = estimate_tokens(request.messages, request.params)
-        wanted = prompt_tokens + int(
-            request.params.get("max_tokens") or request.params.get("max_completion_tokens") or 0
-        )
-        eligible, excluded = partition(cards, needs=needs(request), tokens=wanted)
-        if not eligible:
-            reasons = "; ".join(f"{arm}: {reason}" for arm, reason in excluded)
-            raise NoEligibleModel(f"no model can take this request: {reasons}", excluded)
-        identity, session = await self._identity(request)
-        x = await self._features(request)
-        now = self.clock()
-        decision_id = uuid7(now)
-        try:
-            drawn = self.decider.decide(
-                decision_id,
-                now,
-                identity,
-                x,
-                eligible,
-                excluded=excluded,
-                prompt_tokens=prompt_tokens,
-                seq=self.learner.seq,
-            )
-        except Exception as error:  # noqa: BLE001 - routing never fails because learning did
-            self.hooks.trouble("policy", error)
-            drawn = self._uniform(decision_id, now, identity, eligible, excluded)
-        if pinned:
-            return _steered(drawn, Mode.PINNED, pinned, decision_id), None
-        if session is not None and session[1] in drawn.eligible:
-            return _steered(drawn, Mode.STICKY, session[1], session[0]), drawn
-        return drawn, drawn
-
-    def _pinned(self, model: str) -> str | None:
-        """The arm that a request names, None for routing."""
-        model = self.aliases.get(model, model)
-        if model == AUTO:
-            return None
-        if model not in self.names:
-            known = ", ".join(repr(name) for name in [AUTO, *self.names, *self.aliases])
-            raise InvalidRequest(f"there is no model {model!r}; allowed are {known}")
-        return self.names[model]
-
-    async def _identity(self, request: Request) -> tuple[Identity, tuple[str, str] | None]:
-        """The identity with its subject instead of the user, and the (draw, arm) that its session lives on."""
-        given = request.identity
-        subject: str | None = None
-        if given.user is not None:
-            try:
-                async with asyncio.timeout(IDENTITY_WAIT_S):
-                    subject = await asyncio.to_thread(self.identities.subject, given.tenant, given.user)
-            except Exception as error:  # noqa: BLE001 - without its store a user is anonymous, not refused
-                self.hooks.trouble("identities", error)
-        key, implicit = session_key(request)
-        identity = msgspec.structs.replace(given, user=subject, session=key)
-        session = self.learner.sessions.get(key)
-        # A conversation that begins again with the same words is another one.
-        if session is None or (implicit and not is_followup(request)):
-            return identity, None
-        if self.clock() - session.ts > SESSION_IDLE_S:
-            return identity, None
-        return identity, (session.draw_id, session.arm)
-
-    async def _features(self, request: Request) -> Floats:
-        """X of the request; an encoder that fails leaves the intercept alone."""
-        d = self.learner.fit.d
-        try:
-            reading = read_prompt(request)
-            if getattr(self.encoder, "slow", False):
-                return await asyncio.to_thread(context_features, reading, self.encoder)
-            return context_features(reading, self.encoder)
-        except Exception as error:  # noqa: BLE001 - routing never fails because learning did
-            self.hooks.trouble("encoder", error)
-            x = np.zeros(d)
-            x[0] = 1.0
-            return x
-
-    def _uniform(
-        self,
-        decision_id: str,
-        now: float,
-        identity: Identity,
-        eligible: Sequence[ModelCard],
-        excluded: tuple[tuple[str, str], ...],
-    ) -> Decision:
-        """A decision of a router that knows nothing: uniform, with exact propensities like any other."""
-        rules = msgspec.structs.replace(self.decider.rules, share=1.0, cost_weight=0.0, latency_weight=0.0)
-        blank = Learner(1, 1).fit
-        decision = Decider(Uniform(), blank, rules).decide(
-            decision_id, now, identity, np.ones(1), eligible, excluded=excluded
-        )
-        return msgspec.structs.replace(
-            decision, features=b"", policy=PolicyVersion(algorithm="uniform", config_hash=rules.config_hash)
         )
 
     async def _first_answer(self, turn: _Turn) -> Answering:
@@ -448,40 +333,6 @@ class Router:
 
     # --- logging ---
 
-    def _tell_and_append(self, event: Event) -> Future[int] | None:
-        self.hooks.happened(event)
-        return self._append(Entry(event))
-
-    def _append(self, entry: Entry) -> Future[int] | None:
-        """Queue an entry; a journal that cannot take it is trouble, not an error."""
-        try:
-            future = self.journal.append(entry)
-        except Exception as error:  # noqa: BLE001 - a broken store costs learning, never an answer
-            self.hooks.trouble("journal", error)
-            return None
-        future.add_done_callback(self._appended)
-        return future
-
-    def _appended(self, future: Future[int]) -> None:
-        error = None if future.cancelled() else future.exception()
-        if error is not None:
-            self.hooks.trouble("journal", error)
-        else:
-            self.follower.wake()
-
-    async def _durable(self, turn: _Turn) -> bool:
-        """Whether the decision became durable within the time that an answer waits for it."""
-        if turn.durable is not None:
-            try:
-                async with asyncio.timeout(DURABLE_WAIT_S):
-                    await asyncio.shield(asyncio.wrap_future(turn.durable))
-            except Exception:  # noqa: BLE001, S110 - told by _appended; a slow store costs the log entry, not the answer
-                pass
-            else:
-                return True
-        self.hooks.unlogged(turn.decision.id)
-        return False
-
     def _finish(
         self,
         turn: _Turn,
@@ -522,34 +373,11 @@ class Router:
         message: Message | None = None,
         **measured: Any,
     ) -> Execution:
-        execution = _execution(
+        execution = execution_of(
             turn.decision, self.clock(), status=status, served_by=served_by, attempts=attempts, **measured
         )
-        self.hooks.happened(execution)
-        if turn.durable is not None:
-            task = asyncio.create_task(self._store(turn, turn.durable, execution, message))
-            self._storing[turn.decision.id] = task
-            task.add_done_callback(lambda _: self._storing.pop(turn.decision.id, None))
+        self.recorder.append_outcome(turn.request, turn.durable, execution, message)
         return execution
-
-    async def _store(self, turn: _Turn, durable: Future[int], execution: Execution, message: Message | None) -> None:
-        """Append an outcome after its decision, and not at all where that did not become durable."""
-        try:
-            await asyncio.wrap_future(durable)
-        except Exception:  # noqa: BLE001 - told by _appended
-            return
-        content = await asyncio.to_thread(self._content, turn, message) if message is not None else None
-        self._append(Entry(execution, content))
-
-    def _content(self, turn: _Turn, message: Message) -> bytes | None:
-        """What the scorer reads, encrypted. Blocks on the disk."""
-        identity = turn.decision.identity
-        try:
-            text = pack_content(read_prompt(turn.request).text, message, turn.request.params.get("tools"))
-            return self.identities.encrypt(identity.user, text, tenant=identity.tenant)
-        except Exception as error:  # noqa: BLE001 - an answer that cannot be kept is not scored, but given
-            self.hooks.trouble("identities", error)
-            return None
 
     # --- what people say, and why ---
 
@@ -583,11 +411,11 @@ class Router:
         if not (np.isfinite([low, high, value]).all() and low < high and low <= value <= high):
             raise InvalidRequest(f"feedback: {value!r} is not on the scale {scale!r}; give low <= value <= high")
         speaker = identity or Identity()
-        rows = await self._events(decision_id, speaker.tenant)
+        rows = await self.recorder.events(decision_id, speaker.tenant)
         decision = rows[0]
         assert isinstance(decision, Decision)
         if speaker.user is not None:
-            subject = await _read(self.identities.subject, speaker.tenant, speaker.user)
+            subject = await read_in_time(self.identities.subject, speaker.tenant, speaker.user)
             if subject != decision.identity.user:
                 raise NotAuthorized(f"feedback: decision {decision_id!r} was made for another user")
         now = self.clock()
@@ -622,63 +450,4 @@ class Router:
         Raises:
             UnknownDecision: there is no such logged decision for the tenant.
         """
-        return await self._events(decision_id, tenant)
-
-    async def _events(self, decision_id: str, tenant: str) -> list[Event]:
-        """All events of a logged decision of the tenant, the decision first."""
-        storing = self._storing.get(decision_id)
-        if storing is not None:
-            await asyncio.wait([storing], timeout=STORE_WAIT_S)
-        events = [row.event for row in await _read(self.journal.of, decision_id)]
-        for event in events:
-            if isinstance(event, Decision) and event.id == decision_id and event.identity.tenant == tenant:
-                return [event, *(other for other in events if other is not event)]
-        raise UnknownDecision(
-            f"there is no logged decision {decision_id!r}; the id stands in the answer's 'x-fitrouter-decision' header"
-        )
-
-
-async def _read(function: Callable[..., T], *arguments: Any) -> T:
-    """What a blocking read of a store gives, off the loop and in time.
-
-    Raises:
-        StoreError: it fails or hangs.
-    """
-    try:
-        async with asyncio.timeout(STORE_WAIT_S):
-            return await asyncio.to_thread(function, *arguments)
-    except StoreError:
-        raise
-    except Exception as error:
-        raise StoreError(f"the store cannot be read now ({type(error).__name__}); try again") from error
-
-
-def _steered(drawn: Decision, mode: Mode, arm: str, draw_id: str) -> Decision:
-    """A decision that was not drawn: it has no pmf of its own."""
-    return msgspec.structs.replace(
-        drawn, mode=mode, chosen=arm, draw_id=draw_id, probs=(), twin=(), propensity=1.0, asked=drawn.asked
-    )
-
-
-def _execution(
-    decision: Decision,
-    ts: float,
-    *,
-    status: str,
-    served_by: str | None,
-    attempts: tuple[Attempt, ...],
-    **measured: Any,
-) -> Execution:
-    """A decision has one execution: its id follows from the decision's, so a second one is a no-op."""
-    return Execution(
-        id=f"{decision.id}:execution",
-        ts=ts,
-        decision_id=decision.id,
-        identity=decision.identity,
-        chosen=decision.chosen,
-        served_by=served_by,
-        status=status,
-        attempts=attempts,
-        features=decision.features,
-        **measured,
-    )
+        return await self.recorder.events(decision_id, tenant)
