@@ -494,7 +494,7 @@ def test_a_client_that_leaves_ends_the_models_work(tmp_path: Path) -> None:
 
 
 def test_a_shutdown_lets_streams_end_and_tells_those_that_cannot(tmp_path: Path) -> None:
-    """Inside the grace period a stream finishes; one that would not ends with an error event, a whole answer with 503."""
+    """Inside the grace period a stream finishes; else it ends with an error event, a whole answer with 503."""
     provider = Faulty(Echo(), [Fault(delay_s=0.5, after=2), Fault(hang=True, after=2), Fault(hang=True)])
     texts: list[str] = []
 
