@@ -214,7 +214,7 @@ async def test_500_rounds_of_outage_leave_the_beliefs_about_writing_alone(tmp_pa
     for name, value in writing(router, "alpha").items():
         np.testing.assert_allclose(value, before[name], rtol=0.0, atol=1e-9, err_msg=name)
     chosen = [d.chosen for d in events(router, Decision)]
-    assert chosen[-200:].count("alpha") < 0.6 * chosen[:60].count("alpha") / 60 * 200
+    assert chosen[-200:].count("alpha") < 40, "its traffic stayed: the floor alone gives 20 ± 4 of 200"
 
 
 async def test_a_model_that_always_fails_loses_its_traffic(tmp_path: Path) -> None:
