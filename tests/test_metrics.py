@@ -92,7 +92,7 @@ def value(metrics: Metrics, name: str, **labels: str) -> float:
 
 
 def test_each_notice_is_counted_where_it_belongs() -> None:
-    """Tokens, cost and latency go to the model that answered, decisions to the chosen one, failures to the failed one."""
+    """Tokens, cost and latency go to the model that answered, decisions to the chosen one, failures to who failed."""
     metrics = Metrics()
     everything(metrics)
     assert value(metrics, "fitrouter_decisions_total", model="alpha", role="cook", mode="online") == 1
