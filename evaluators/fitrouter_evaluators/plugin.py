@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
 from fitrouter.config import ScorerConfig
 from fitrouter.encoders import get_encoder
 from fitrouter.hooks import Hooks
@@ -23,14 +26,22 @@ class ScorerService:
         self.dim, self.schema = self._features.dim, self._features.schema
         self._scorer: Scorer | None = None
 
-    def attach(self, journal: Journal, identities: Identities, learner: Learner, hooks: Hooks) -> None:
-        """Say what to read, whose heads to score with, and whom to tell."""
+    def attach(
+        self,
+        journal: Journal,
+        identities: Identities,
+        learner: Learner,
+        hooks: Hooks,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Say what to read, whose heads to score with, whom to tell, and what time it is."""
         self._scorer = Scorer(
             journal,
             identities,
             self._features,
             learner,
             batch=self._batch,
+            clock=clock,
             hook=hooks.trouble,
             happened=hooks.happened,
         )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import time
+from collections.abc import Callable
 
 import msgspec
 
@@ -26,8 +28,13 @@ from fitrouter.warehouse import Warehouse, WarehouseFeed
 __all__ = ["assemble"]
 
 
-def assemble(config: Config, *, hooks: Hooks | None = None) -> Router:
+def assemble(config: Config, *, hooks: Hooks | None = None, clock: Callable[[], float] = time.time) -> Router:
     """A router over the configuration's folder, with its scorer and its warehouse as services.
+
+    Args:
+        config: all settings.
+        hooks: who listens.
+        clock: seconds since the epoch, for every event; simulations have their own.
 
     Raises:
         ConfigError: a part cannot be made.
@@ -48,10 +55,10 @@ def assemble(config: Config, *, hooks: Hooks | None = None) -> Router:
     )
     journal = SqliteJournal(config.data / "journal.db")
     identities = Identities(config.data / "identities.db")
-    feed = WarehouseFeed(journal, Warehouse(config.data / "fitrouter.duckdb"))
+    feed = WarehouseFeed(journal, Warehouse(config.data / "fitrouter.duckdb"), clock=clock)
     services = [Service("warehouse", feed.step, hooks, idle_s=1.0)]
     if scorer is not None:
-        scorer.attach(journal, identities, learner, hooks)
+        scorer.attach(journal, identities, learner, hooks, clock)
         services.append(Service("scorer", scorer.step, hooks, idle_s=0.02))
     arms = {model.name: model.card().arm for model in config.models}
     default_arm = arms[config.default_model] if config.default_model else None
@@ -74,6 +81,7 @@ def assemble(config: Config, *, hooks: Hooks | None = None) -> Router:
         services=services,
         feed=feed,
         scorer=scorer,
+        clock=clock,
     )
 
 

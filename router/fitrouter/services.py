@@ -62,8 +62,10 @@ class ScorerPlugin(Protocol):
     schema: str
     """Name and version of the response features."""
 
-    def attach(self, journal: Journal, identities: Identities, learner: Learner, hooks: Hooks) -> None:
-        """Say what to read, whose heads to score with, and whom to tell."""
+    def attach(
+        self, journal: Journal, identities: Identities, learner: Learner, hooks: Hooks, clock: Callable[[], float]
+    ) -> None:
+        """Say what to read, whose heads to score with, whom to tell, and what time it is."""
         ...
 
     def step(self) -> int:
