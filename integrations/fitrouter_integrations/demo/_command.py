@@ -1,0 +1,135 @@
+"""`fitrouter demo`."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from rich.console import Console
+
+from fitrouter.errors import ConfigError
+from fitrouter_integrations.demo._gateway import demo_config, open_gateway
+from fitrouter_integrations.demo._live import come
+from fitrouter_integrations.demo._play import People
+from fitrouter_integrations.demo._report import document, live_table, seeds_table, summary, traffic_table
+from fitrouter_integrations.demo._seeds import Gammas, SeedResult, play_seeds
+from fitrouter_integrations.demo._stage import Stage, set_stage
+from fitrouter_integrations.demo._world import DemoWorld, open_world
+
+__all__ = ["command"]
+
+POLICY: dict[str, Any] = {}
+"""What the demo sets of the policy; the rest is the product's own. Chosen on seeds 1000 and above."""
+BLIND_GAMMA = 640.0
+"""γ of the user-blind rows, chosen on the same seeds."""
+LIVE_SEED = 0
+_LIVE_PART = 0.6
+"""Of a bounded run's time."""
+
+
+def command(
+    rounds: Annotated[int, typer.Option(min=8, help="Requests; 200 stand for a day.")] = 6000,
+    seconds: Annotated[float | None, typer.Option(min=1.0, help="Bounds the time of it all.")] = None,
+    exit_: Annotated[bool, typer.Option("--exit", help="End after the summary instead of going on to serve.")] = False,
+    json_: Annotated[Path | None, typer.Option("--json", help="Write everything to this file.")] = None,
+    seeds: Annotated[int, typer.Option(min=0, help="Further seeds of the world, in process.")] = 20,
+    world: Annotated[str | None, typer.Option(help="A world's file, or null: nobody has a taste.")] = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Of the gateway; 0: a free one.")] = 0,
+    data: Annotated[Path | None, typer.Option(help="Keep the journal and the warehouse in this folder.")] = None,
+) -> None:
+    """Simulated people and models over real HTTP, and what routing was worth."""
+    begun = time.monotonic()
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    console = Console(highlight=False)
+    place, sha256 = open_world(world)
+    place = msgspec.structs.replace(place, rounds=rounds)
+    if json_ is not None and not json_.resolve().parent.is_dir():
+        raise ConfigError(f"--json: there is no folder {str(json_.resolve().parent)!r}; make it first")
+    with _folder(data) as folder:
+        config = demo_config(place, folder, port, POLICY)
+        gammas = Gammas(ours=config.policy.gamma, blind=BLIND_GAMMA, floor=config.policy.floor)
+        stage = set_stage(place, config.encoder)
+        with open_gateway(config, place) as gateway:
+            console.print(f"The gateway serves {len(place.models)} simulated models on {gateway.url}/v1")
+            console.print(f"{place.users} simulated people in {place.roles} roles begin to ask and to rate …")
+            until = None if seconds is None else begun + seconds * (_LIVE_PART if seeds else 1.0)
+            people = People(place, stage, LIVE_SEED)
+            live = come(gateway, people, gammas, lambda line: console.print(line, soft_wrap=True), until)
+            rate, votes = live.requests / live.seconds, f"{live.votes:,} votes, {live.votes_of_asked} of them asked for"
+            console.print(f"{live.seconds:.0f} s, {rate:.0f} requests a second, {votes}\n")
+            console.print(live_table(live, place), traffic_table(live))
+            results = _seeds(place, stage, gammas, seeds, console, None if seconds is None else begun + seconds)
+            if json_ is not None:
+                found = document(place, sha256, config, gammas, live, results, LIVE_SEED)
+                json_.write_text(json.dumps(found, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+                console.print(f"wrote {json_}")
+            if not exit_:
+                _serve_on(gateway.url, console)
+
+
+def _seeds(
+    world: DemoWorld, stage: Stage, gammas: Gammas, count: int, console: Console, deadline: float | None
+) -> list[SeedResult]:
+    """Further seeds, and what they say together."""
+    if not count:
+        return []
+    console.print(f"{count} more seeds of the same world, in process …")
+    results: list[SeedResult] = []
+    for result in play_seeds(world, stage, gammas, range(LIVE_SEED + 1, LIVE_SEED + 1 + count), deadline):
+        results.append(result)
+        if len(results) % 5 == 0 and len(results) < count:
+            console.print(f"{len(results)} of {count}")
+    results.sort(key=lambda result: result.seed)
+    if results:
+        console.print(seeds_table(results, world))
+        found = summary(results, world)
+        above = f"{found['above_best_single']} of {found['seeds']}"
+        console.print(f"Last quarter: above the best single model in {above} seeds.")
+        if found["closed_mean"] is not None:
+            console.print(f"Of the gap between the two oracles it closes {found['closed_mean']:.0%} on average.\n")
+    return results
+
+
+@contextmanager
+def _folder(data: Path | None) -> Iterator[Path]:
+    """The given folder, which must be new, or a temporary one that is removed."""
+    if data is not None:
+        if data.exists() and any(data.iterdir()):
+            raise ConfigError(f"--data: {str(data)!r} is not empty; the demo begins with a new folder")
+        data.mkdir(parents=True, exist_ok=True)
+        yield data.resolve()
+        return
+    folder = Path(tempfile.mkdtemp(prefix="fitrouter-demo-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _serve_on(url: str, console: Console) -> None:
+    """Go on until Ctrl-C."""
+    body = {
+        "model": "fitrouter/auto",
+        "messages": [{"role": "user", "content": "Any tips on changing jobs at forty?"}],
+        "user": "person-0",
+        "metadata": {"role": "school teacher"},
+    }
+    console.print("It goes on serving. Ask it yourself:\n", markup=False)
+    console.print(f"  curl -i {url}/v1/chat/completions -H 'content-type: application/json' \\", soft_wrap=True)
+    console.print(f"    -d '{json.dumps(body)}'\n", markup=False, soft_wrap=True)
+    console.print(f"Why this model: {url}/v1/decisions/ID with the answer's x-fitrouter-decision", soft_wrap=True)
+    console.print("Ctrl-C ends it.")
+    try:
+        threading.Event().wait()
+    except KeyboardInterrupt:
+        console.print("ended")

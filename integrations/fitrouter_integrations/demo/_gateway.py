@@ -1,0 +1,90 @@
+"""The demo's gateway: a real one on loopback, over simulated models, in a thread of this process."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from fitrouter.assemble import assemble
+from fitrouter.config import Config, parse_config
+from fitrouter.errors import FitrouterError
+from fitrouter.hooks import Hooks
+from fitrouter.learner import DAY_S
+from fitrouter.router import Router
+from fitrouter_integrations.demo._clock import RoundClock
+from fitrouter_integrations.demo._world import DemoWorld
+from fitrouter_integrations.gateway import bind, create_app
+from fitrouter_integrations.gateway._worker import server_of
+
+__all__ = ["Gateway", "demo_config", "open_gateway"]
+
+_PATIENCE_S = 30.0
+
+
+class Gateway(NamedTuple):
+    """A gateway that serves."""
+
+    url: str
+    router: Router
+    clock: RoundClock
+
+
+def demo_config(world: DemoWorld, data: Path, port: int = 0, policy: dict[str, Any] | None = None) -> Config:
+    """The settings of the demo's gateway: the product's own but for what a world must say."""
+    personas = {name: msgspec.to_builtins(model.persona) for name, model in world.models.items()}
+    models = [
+        {"name": name, "provider": "personas", "prices": msgspec.to_builtins(model.prices)}
+        for name, model in sorted(world.models.items())
+    ]
+    # A request that takes two days of the demo's time is given up, so that none under way is taken for lost.
+    server = {"port": port, "deadline_s": 2 * DAY_S}
+    return parse_config(
+        {
+            "data": data,
+            "providers": {"personas": {"kind": "simulated", "options": personas}},
+            "models": models,
+            "default_model": world.default_model,
+            "policy": policy or {},
+            "feedback": {"ask": world.raters.asked},
+            "server": server,
+        },
+        "the demo's configuration",
+    )
+
+
+@contextmanager
+def open_gateway(config: Config, world: DemoWorld) -> Iterator[Gateway]:
+    """Serve until the context ends.
+
+    Raises:
+        ConfigError: the port is taken.
+        FitrouterError: the gateway does not start.
+    """
+    clock = RoundClock(world.rounds, world.rounds_per_day)
+    with bind(config) as listener:
+        router = assemble(config, hooks=Hooks(clock.hear), clock=clock)
+        server = server_of(create_app(router, config))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="fitrouter-demo", daemon=True)
+        thread.start()
+        try:
+            _wait(lambda: server.started or not thread.is_alive())
+            if not server.started:
+                raise FitrouterError("the demo's gateway did not start; the log says why")
+            yield Gateway(f"http://127.0.0.1:{listener.getsockname()[1]}", router, clock)
+        finally:
+            server.should_exit = True
+            thread.join(_PATIENCE_S)
+
+
+def _wait(condition: Any) -> None:
+    deadline = time.monotonic() + _PATIENCE_S
+    while not condition():
+        if time.monotonic() > deadline:
+            raise FitrouterError(f"the demo's gateway did not start within {_PATIENCE_S:g} s")
+        time.sleep(0.01)

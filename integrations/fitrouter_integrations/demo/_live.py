@@ -1,0 +1,164 @@
+"""The HTTP part: people come to the gateway, and what the warehouse says of it afterwards."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from fitrouter.errors import FitrouterError, StoreError
+from fitrouter.types import Floats
+from fitrouter.warehouse import Warehouse
+from fitrouter_integrations.demo._gateway import Gateway
+from fitrouter_integrations.demo._play import People
+from fitrouter_integrations.demo._seeds import Gammas, Strategy, learned, strategies, strategy
+from fitrouter_integrations.demo._visit import Visit, visit
+
+__all__ = ["TABLES", "Live", "come"]
+
+TABLES = ("decisions", "executions", "scores", "feedback")
+_SETTLE_S = 60.0
+_EVERY = 500
+
+
+class Live(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of the requests over HTTP."""
+
+    rounds: int
+    seconds: float
+    """That the requests took."""
+    requests: int
+    votes: int
+    asked: int
+    votes_of_asked: int
+    satisfaction: float
+    """Mean P(satisfied) with the texts that really came."""
+    cost_usd: float
+    """As the gateway counted it."""
+    best_single: str
+    rows: dict[str, Strategy]
+    traffic: dict[str, dict[str, float]]
+    """Role → model → share of the role's requests in the last half."""
+    warehouse: dict[str, int]
+    """Table → rows."""
+    reliance: tuple[float, ...]
+
+
+def come(
+    gateway: Gateway, people: People, gammas: Gammas, say: Callable[[str], None], deadline: float | None = None
+) -> Live:
+    """Send the people of all rounds to the gateway, and sum up when all of it is in the warehouse.
+
+    Args:
+        gateway: it serves.
+        people: one seed's.
+        gammas: of the rows that are computed beside.
+        say: takes a line now and then.
+        deadline: on the monotonic clock; nobody comes after it.
+
+    Raises:
+        FitrouterError: the gateway failed, or nobody came before the deadline.
+    """
+    begun = time.monotonic()
+    visits = visit(gateway.url, people, _Reporter(people, say), deadline)
+    seconds = time.monotonic() - begun
+    gateway.clock.let_go()
+    if not visits:
+        raise FitrouterError("nobody came before the time was over; give more --seconds")
+    warehouse = _settled(gateway, visits)
+    probs = _probabilities(warehouse, people, visits)
+    rounds = len(visits)
+    best, rows = strategies(people, rounds)
+    rows["ours"] = strategy(people, probs)
+    for row, name in (("label-only", "user-blind bandit"), ("scores", "user-blind + scores")):
+        beside, _ = learned(people, row, gammas.blind, gammas.floor)
+        rows[name] = strategy(people, beside[:rounds])
+    asked = [seen for seen in visits if seen.asked]
+    return Live(
+        rounds=rounds,
+        seconds=seconds,
+        requests=rounds + sum(seen.verdict is not None for seen in visits),
+        votes=sum(seen.verdict is not None for seen in visits),
+        asked=len(asked),
+        votes_of_asked=sum(seen.verdict is not None for seen in asked),
+        satisfaction=float(np.mean([seen.satisfaction for seen in visits])),
+        cost_usd=float(warehouse.query("SELECT sum(cost_usd) FROM executions")[0][0]),
+        best_single=best,
+        rows=rows,
+        traffic=_traffic(people, visits),
+        warehouse=_counts(warehouse),
+        reliance=tuple(gateway.router.learner.fit.reliance().tolist()),
+    )
+
+
+class _Reporter:
+    """Says a line every few hundred rounds."""
+
+    def __init__(self, people: People, say: Callable[[str], None]) -> None:
+        self._world, self._say = people.world, say
+        self._every = min(_EVERY, max(1, people.world.rounds // 4))
+        self._visits: list[Visit] = []
+
+    def __call__(self, seen: Visit) -> None:
+        self._visits.append(seen)
+        n = len(self._visits)
+        if n % self._every == 0:
+            recent = self._visits[-self._every :]
+            models = Counter(seen.model for seen in recent).most_common(3)
+            shares = ", ".join(f"{model} {count / len(recent):.0%}" for model, count in models)
+            far, near = (float(np.mean([seen.satisfaction for seen in part])) for part in (self._visits, recent))
+            day = n / self._world.rounds_per_day
+            self._say(f"round {n:5d}, day {day:4.1f}: reward {far:.3f}, the last {len(recent)} {near:.3f}; {shares}")
+
+
+def _settled(gateway: Gateway, visits: Sequence[Visit]) -> Warehouse:
+    """The warehouse once every answer is scored and every event is in it.
+
+    Raises:
+        FitrouterError: that takes too long.
+    """
+    feed = gateway.router.feed
+    assert feed is not None
+    votes = sum(seen.verdict is not None for seen in visits)
+    wanted = dict.fromkeys(TABLES, len(visits)) | {"feedback": votes}
+    until = time.monotonic() + _SETTLE_S
+    while True:
+        try:
+            counts = _counts(feed.warehouse)
+        except StoreError:  # not made yet
+            counts = {}
+        if counts == wanted:
+            return feed.warehouse
+        if time.monotonic() > until:
+            raise FitrouterError(f"the warehouse holds {counts} after {_SETTLE_S:g} s; expected are {wanted}")
+        time.sleep(0.1)
+
+
+def _counts(warehouse: Warehouse) -> dict[str, int]:
+    row = warehouse.query(
+        "SELECT (SELECT count(*) FROM decisions), (SELECT count(*) FROM executions), "
+        "(SELECT count(*) FROM scores WHERE status = 'ok'), (SELECT count(*) FROM feedback)"
+    )[0]
+    return dict(zip(TABLES, map(int, row), strict=True))
+
+
+def _probabilities(warehouse: Warehouse, people: People, visits: Sequence[Visit]) -> Floats:
+    """float64[T, K] as they were logged."""
+    rows = warehouse.query("SELECT decision_id, eligible, probs FROM decisions")
+    logged = {decision: dict(zip(eligible, probs, strict=True)) for decision, eligible, probs in rows}
+    models = people.stage.pool.models
+    return np.array([[logged[seen.decision_id][model] for model in models] for seen in visits])
+
+
+def _traffic(people: People, visits: Sequence[Visit]) -> dict[str, dict[str, float]]:
+    late: Sequence[Visit] = visits[len(visits) // 2 :]
+    table: dict[str, Any] = {}
+    for i, role in enumerate(people.world.role_names):
+        models = [seen.model for seen in late if people.play.role[people.play.user[seen.t]] == i]
+        count = Counter(models)
+        table[role] = {model: count[model] / max(1, len(models)) for model in people.stage.pool.models}
+    return table

@@ -1,0 +1,64 @@
+"""What simulated people notice in an answer: eight attributes of the evaluators' pool, and four more.
+
+The four have no feature in the scorer (`fitrouter_evaluators.reward.style`); what it sees of them is correlation.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from fitrouter.errors import ConfigError
+from fitrouter.types import Floats
+from fitrouter_evaluators.pool import ATTRIBUTES, attributes
+
+__all__ = ["HIDDEN", "notice"]
+
+_WORD = re.compile(r"[A-Za-z']+")
+_SENTENCE = re.compile(r"[.!?]+(?:\s|$)|\n")
+_NO = frozenset({"not", "no", "never", "don't", "isn't", "won't", "aren't", "can't", "nothing", "without"})
+
+
+def _rhythm(sentences: Sequence[int], _words: Sequence[str]) -> float:
+    return float(np.std(sentences))
+
+
+def _negation(_sentences: Sequence[int], words: Sequence[str]) -> float:
+    return sum(word in _NO for word in words) / math.sqrt(len(words))
+
+
+def _opening(sentences: Sequence[int], _words: Sequence[str]) -> float:
+    return math.log1p(sentences[0])
+
+
+def _ending(sentences: Sequence[int], _words: Sequence[str]) -> float:
+    return math.log1p(sentences[-1])
+
+
+HIDDEN: dict[str, Callable[[Sequence[int], Sequence[str]], float]] = {
+    "rhythm": _rhythm,
+    "negation": _negation,
+    "opening": _opening,
+    "ending": _ending,
+}
+"""Name → function of (words of each sentence, words); rhythm is the standard deviation of the sentences' lengths."""
+
+
+def notice(text: str, seen: Sequence[str], hidden: Sequence[str]) -> Floats:
+    """float64[len(seen) + len(hidden)]: the named attributes of a text, not yet standardised.
+
+    Raises:
+        ConfigError: an attribute has no such name.
+    """
+    for name, known in [(name, ATTRIBUTES) for name in seen] + [(name, tuple(HIDDEN)) for name in hidden]:
+        if name not in known:
+            raise ConfigError(f"there is no attribute {name!r} of a text; allowed are {', '.join(known)}")
+    counts = attributes(text)
+    words = [word.casefold() for word in _WORD.findall(text)] or ["none"]
+    sentences = [n for part in _SENTENCE.split(text) if (n := len(_WORD.findall(part)))] or [0]
+    return np.array(
+        [counts[ATTRIBUTES.index(name)] for name in seen] + [HIDDEN[name](sentences, words) for name in hidden]
+    )

@@ -1,0 +1,150 @@
+"""Many seeds of the demo's world in process: the router's own code, without network and disk."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+
+import msgspec
+import numpy as np
+
+from fitrouter.types import Floats
+from fitrouter_evaluators.simulate import contender, simulate
+from fitrouter_integrations.demo._play import People
+from fitrouter_integrations.demo._stage import Stage
+from fitrouter_integrations.demo._world import DemoWorld
+
+__all__ = ["QUARTERS", "Gammas", "SeedResult", "Strategy", "play_seed", "play_seeds", "strategies", "strategy"]
+
+QUARTERS = 4
+
+
+class Gammas(msgspec.Struct, frozen=True, kw_only=True):
+    """SquareCB's exploitation scale of each row; both were chosen on seeds that are not reported."""
+
+    ours: float
+    blind: float
+    floor: float
+
+
+class Strategy(msgspec.Struct, frozen=True, kw_only=True):
+    """What one way to route was worth: rewards are P(satisfied) in expectation, without the luck of single answers."""
+
+    reward: float
+    quarters: tuple[float, ...]
+    cost_usd: float
+    """Of all rounds."""
+    shares: dict[str, float]
+    """Model → mean probability in the last quarter."""
+    all_shares: dict[str, float]
+    """Model → mean probability in all rounds."""
+
+
+class SeedResult(msgspec.Struct, frozen=True, kw_only=True):
+    """One seed: row → what it was worth."""
+
+    seed: int
+    best_single: str
+    rows: dict[str, Strategy]
+    reliance: tuple[float, ...]
+    """How far each part of the fit counted at the end of ours."""
+
+    @property
+    def closed(self) -> float:
+        """Last quarter: the share of the gap between the two oracles that ours closes."""
+        blind, knowing = (self.rows[row].quarters[-1] for row in ("blind oracle", "knowing oracle"))
+        return (self.rows["ours"].quarters[-1] - blind) / (knowing - blind) if knowing > blind else float("nan")
+
+
+def strategy(people: People, probs: Floats) -> Strategy:
+    """What routing with these probabilities, float64[T, K], is worth in the first T rounds."""
+    T = len(probs)
+    rewards = np.einsum("tk,tk->t", probs, people.rounds()[:T])
+    costs = np.einsum("tk,kt->t", probs, people.stage.cost[:, people.play.prompt[:T]])
+    models, last = people.stage.pool.models, max(1, T // QUARTERS)
+    return Strategy(
+        reward=float(rewards.mean()),
+        quarters=tuple(float(part.mean()) for part in np.array_split(rewards, QUARTERS)),
+        cost_usd=float(costs.sum()),
+        shares=dict(zip(models, probs[-last:].mean(axis=0).tolist(), strict=True)),
+        all_shares=dict(zip(models, probs.mean(axis=0).tolist(), strict=True)),
+    )
+
+
+def strategies(people: People, T: int) -> tuple[str, dict[str, Strategy]]:
+    """The best single model of the first T rounds in hindsight, and what needs no learning."""
+    models = people.stage.pool.models
+    K, always = len(models), np.eye(len(models))
+    best = int(people.rounds()[:T].mean(axis=0).argmax())
+    default = models.index(people.world.default_model)
+    return models[best], {
+        "random": strategy(people, np.full((T, K), 1.0 / K)),
+        "default model": strategy(people, np.repeat(always[default][None], T, axis=0)),
+        "best single": strategy(people, np.repeat(always[best][None], T, axis=0)),
+        "blind oracle": strategy(people, always[people.blind()[:T]]),
+        "knowing oracle": strategy(people, always[people.knowing()[:T]]),
+    }
+
+
+def learned(people: People, row: str, gamma: float, floor: float) -> tuple[Floats, Floats]:
+    """(probs float64[T, K], reliance) of one learning row: label-only, scores or ours."""
+    world, pool, ask = people.world, people.stage.pool, people.world.raters.asked
+    who = contender(row, gamma)
+    outcome = simulate(world, pool, people.play, who, floor=floor, opinion=people.opinion, ask=ask)
+    return outcome.probs, outcome.reliance
+
+
+def play_seed(world: DemoWorld, stage: Stage, seed: int, gammas: Gammas) -> SeedResult:
+    """One seed, all rows."""
+    people = People(world, stage, seed)
+    best, rows = strategies(people, world.rounds)
+    probs, reliance = learned(people, "ours", gammas.ours, gammas.floor)
+    rows["ours"] = strategy(people, probs)
+    for row, name in (("label-only", "user-blind bandit"), ("scores", "user-blind + scores")):
+        probs, _ = learned(people, row, gammas.blind, gammas.floor)
+        rows[name] = strategy(people, probs)
+    return SeedResult(seed=seed, best_single=best, rows=rows, reliance=tuple(reliance.tolist()))
+
+
+# --- many of them --------------------------------------------------------------------------------------------------
+
+_given: tuple[DemoWorld, Stage, Gammas] | None = None
+
+
+def _start(world: DemoWorld, stage: Stage, gammas: Gammas) -> None:
+    global _given
+    _given = world, stage, gammas
+
+
+def _play(seed: int) -> SeedResult:
+    assert _given is not None
+    world, stage, gammas = _given
+    return play_seed(world, stage, seed, gammas)
+
+
+def play_seeds(
+    world: DemoWorld, stage: Stage, gammas: Gammas, seeds: Sequence[int], deadline: float | None = None
+) -> Iterator[SeedResult]:
+    """Results as they come, from a process on each core; those that are not there by the deadline (monotonic) never."""
+    if len(seeds) < 2:
+        yield from (play_seed(world, stage, seed, gammas) for seed in seeds)
+        return
+    # Two processes that each use all cores for small matrices would only stand in each other's way.
+    os.environ.update(OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1", MKL_NUM_THREADS="1")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with ProcessPoolExecutor(
+        min(cores, len(seeds)),
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=_start,
+        initargs=(world, stage, gammas),
+    ) as processes:
+        tasks = [processes.submit(_play, seed) for seed in seeds]
+        left = None if deadline is None else max(0.0, deadline - time.monotonic())
+        try:
+            for task in as_completed(tasks, timeout=left):
+                yield task.result()
+        except TimeoutError:
+            processes.shutdown(wait=False, cancel_futures=True)
