@@ -26,8 +26,8 @@ from fitrouter.providers import Provider
 from fitrouter.router import Router
 from fitrouter.types import Call, Chunk, Completion, Message, ModelCard, Prices, Usage
 from fitrouter_dashboards.metrics import Metrics
-from fitrouter_integrations.gateway import create_app
-from fitrouter_integrations.gateway._serve import bind, server_of
+from fitrouter_integrations.gateway import bind, create_app
+from fitrouter_integrations.gateway._worker import server_of
 
 NAMES = ("alpha", "beta", "gamma")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
 import logging
 import multiprocessing
@@ -18,29 +17,20 @@ from multiprocessing.process import BaseProcess
 from types import FrameType
 from typing import Any
 
-import uvicorn
-from fastapi import FastAPI
-
 from fitrouter.config import Config
 from fitrouter.errors import ConfigError, FitrouterError
-from fitrouter.router import Router
-from fitrouter_integrations.gateway._app import create_app
 from fitrouter_integrations.gateway._keys import Keys
-from fitrouter_integrations.gateway._limits import LimitedProtocol
 
-__all__ = ["bind", "serve", "server_of"]
+__all__ = ["bind", "serve"]
 
-GRACE_S = 30.0
-"""How long running answers may take to end after SIGTERM."""
-IDLE_S = 60
-"""How long a connection may be kept between requests."""
 _BACKLOG = 2048
 _BACKOFF_S = (0.1, 5.0)
 _SETTLED_S = 30.0
 """A worker that lived this long did not fail at its start."""
 _GIVE_UP = 5
 """Starts in a row that may fail."""
-_CLOSING_S = 20.0
+_END_S = 50.0
+"""How long workers may take to end: they give answers 30 seconds, and stores 20."""
 _FAILED = 3
 _log = logging.getLogger("fitrouter.gateway")
 
@@ -89,82 +79,18 @@ def serve(config: Config, workers: int = 1, listener: socket.socket | None = Non
         raise ConfigError(f"workers: given is {workers}, allowed is 1 or more")
     with listener or bind(config) as bound:
         if workers == 1:
-            _work(config, bound)
+            from fitrouter_integrations.gateway._worker import work
+
+            work(config, bound)
         else:
             _Crew(config, workers, bound).run()
 
 
-# --- one worker ----------------------------------------------------------------------------------------------------
-
-
 def _work(config: Config, listener: socket.socket) -> None:
-    """Serve in this process."""
-    server = server_of(create_app(Router.from_config(config), config))
-    if threading.current_thread() is threading.main_thread():
-        # uvicorn takes signals while it runs and repeats them at its end, when all is done.
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, _ignore)
-    server.run(sockets=[listener])
-    if not server.started:
-        raise FitrouterError("the gateway could not start; the log says why")
+    """The life of a worker process. What it needs is imported there: the parent stays small and quick to start."""
+    from fitrouter_integrations.gateway._worker import work_as_process
 
-
-def server_of(app: FastAPI, grace_s: float = GRACE_S) -> uvicorn.Server:
-    """A server for the application, with our limits; `run(sockets=[...])` it."""
-    settings = uvicorn.Config(
-        app,
-        http=LimitedProtocol,
-        ws="none",
-        loop="asyncio",
-        lifespan="on",
-        log_config=None,
-        access_log=False,
-        proxy_headers=False,
-        server_header=False,
-        date_header=False,
-        timeout_keep_alive=IDLE_S,
-        timeout_graceful_shutdown=max(1, round(grace_s)),
-    )
-    return _Server(settings)
-
-
-def _ignore(_number: int, _frame: FrameType | None) -> None:
-    """Take a signal that was obeyed already."""
-
-
-class _Server(uvicorn.Server):
-    """Ends with its parent, and ends for good: a store that hangs cannot hold the process."""
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to listen, and to watch the parent."""
-        parent = multiprocessing.parent_process()
-        if parent is not None:
-            asyncio.get_running_loop().add_reader(parent.sentinel, self._orphaned, parent.sentinel)
-        await super().startup(sockets)
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """End, and see to it that nothing keeps us."""
-        last_resort = threading.Timer(GRACE_S + _CLOSING_S, os._exit, [1])
-        last_resort.daemon = True
-        last_resort.start()
-        await super().shutdown(sockets)
-
-    def _orphaned(self, sentinel: int) -> None:
-        asyncio.get_running_loop().remove_reader(sentinel)
-        self.should_exit = True
-
-
-def _worker(config: Config, listener: socket.socket) -> None:
-    """The life of a worker process."""
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s")
-    try:
-        _work(config, listener)
-    except FitrouterError as error:
-        _log.error("a worker cannot start: %s", error)
-        raise SystemExit(_FAILED) from None
-
-
-# --- the parent of many --------------------------------------------------------------------------------------------
+    work_as_process(config, listener)
 
 
 class _Crew:
@@ -197,7 +123,7 @@ class _Crew:
                 end.close()
 
     def _start(self) -> None:
-        process = self._context.Process(target=_worker, args=(self._config, self._listener), name="fitrouter-worker")
+        process = self._context.Process(target=_work, args=(self._config, self._listener), name="fitrouter-worker")
         process.start()
         self._crew[process] = time.monotonic()
 
@@ -235,7 +161,7 @@ class _Crew:
         """Ask all to end, and make those that do not."""
         for process in self._crew:
             process.terminate()
-        deadline = time.monotonic() + GRACE_S + _CLOSING_S
+        deadline = time.monotonic() + _END_S
         for process in self._crew:
             process.join(max(0.0, deadline - time.monotonic()))
             if process.is_alive():

@@ -1,0 +1,100 @@
+"""One worker: a server for the application, with our limits, that ends with its parent."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import multiprocessing
+import os
+import signal
+import socket
+import threading
+from types import FrameType
+
+import uvicorn
+from fastapi import FastAPI
+
+from fitrouter.config import Config
+from fitrouter.errors import FitrouterError
+from fitrouter.router import Router
+from fitrouter_integrations.gateway._app import create_app
+from fitrouter_integrations.gateway._limits import LimitedProtocol
+
+__all__ = ["CLOSING_S", "FAILED", "GRACE_S", "server_of", "work", "work_as_process"]
+
+GRACE_S = 30.0
+"""How long running answers may take to end after SIGTERM."""
+CLOSING_S = 20.0
+"""How long stores may take to close after that."""
+FAILED = 3
+"""Exit code of a worker that could not start."""
+IDLE_S = 60
+"""How long a connection may be kept between requests."""
+_log = logging.getLogger("fitrouter.gateway")
+
+
+def work(config: Config, listener: socket.socket) -> None:
+    """Serve in this process."""
+    server = server_of(create_app(Router.from_config(config), config))
+    if threading.current_thread() is threading.main_thread():
+        # uvicorn takes signals while it runs and repeats them at its end, when all is done.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, _ignore)
+    server.run(sockets=[listener])
+    if not server.started:
+        raise FitrouterError("the gateway could not start; the log says why")
+
+
+def server_of(app: FastAPI, grace_s: float = GRACE_S) -> uvicorn.Server:
+    """A server for the application, with our limits; `run(sockets=[...])` it."""
+    settings = uvicorn.Config(
+        app,
+        http=LimitedProtocol,
+        ws="none",
+        loop="asyncio",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        date_header=False,
+        timeout_keep_alive=IDLE_S,
+        timeout_graceful_shutdown=max(1, round(grace_s)),
+    )
+    return _Server(settings)
+
+
+def _ignore(_number: int, _frame: FrameType | None) -> None:
+    """Take a signal that was obeyed already."""
+
+
+class _Server(uvicorn.Server):
+    """Ends with its parent, and ends for good: a store that hangs cannot hold the process."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to listen, and to watch the parent."""
+        parent = multiprocessing.parent_process()
+        if parent is not None:
+            asyncio.get_running_loop().add_reader(parent.sentinel, self._orphaned, parent.sentinel)
+        await super().startup(sockets)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End, and see to it that nothing keeps us."""
+        last_resort = threading.Timer(GRACE_S + CLOSING_S, os._exit, [1])
+        last_resort.daemon = True
+        last_resort.start()
+        await super().shutdown(sockets)
+
+    def _orphaned(self, sentinel: int) -> None:
+        asyncio.get_running_loop().remove_reader(sentinel)
+        self.should_exit = True
+
+
+def work_as_process(config: Config, listener: socket.socket) -> None:
+    """The life of a worker process."""
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s")
+    try:
+        work(config, listener)
+    except FitrouterError as error:
+        _log.error("a worker cannot start: %s", error)
+        raise SystemExit(FAILED) from None
