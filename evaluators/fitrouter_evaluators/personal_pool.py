@@ -20,7 +20,7 @@ from fitrouter_evaluators.worlds import World, draw_play
 
 __all__ = ["GAMMAS", "TUNING_SEEDS", "Task", "compare", "open_pool", "run_tasks", "tune"]
 
-GAMMAS = (40.0, 160.0, 640.0, 2560.0)
+GAMMAS = (160.0, 640.0, 2560.0)
 """What each row's γ is chosen from."""
 TUNING_SEEDS = tuple(range(1000, 1006))
 """Seeds that γ is chosen on; never reported."""

@@ -21,7 +21,19 @@ from fitrouter.learner import DAY_S, Learner
 from fitrouter.people import Person
 from fitrouter.policies import SquareCB
 from fitrouter.taste import Gaussian
-from fitrouter.types import Decision, Event, Execution, Feedback, FeedbackKind, Floats, Identity, ModelCard, Score, pack
+from fitrouter.types import (
+    Decision,
+    Event,
+    Execution,
+    Feedback,
+    FeedbackKind,
+    Floats,
+    Identity,
+    ModelCard,
+    ModelChange,
+    Score,
+    pack,
+)
 from fitrouter_evaluators.pool import Pool
 from fitrouter_evaluators.worlds import Play, World
 
@@ -51,31 +63,23 @@ class Contender(msgspec.Struct, frozen=True, kw_only=True):
     params: FitParams
     sees_text: bool = True
     """False: no response features at all, only labels per model."""
-    roles: bool = True
-    users: bool = True
 
 
 def contender(row: str, gamma: float, params: FitParams | None = None) -> Contender:
-    """The contender of a row in `ROWS`."""
+    """The contender of a row in `ROWS`. All know who votes, so that votes are capped alike."""
     base = params or FitParams()
     if row in {"label-only", "label-only-tight"}:
         # Nothing but c_k(x) learns, so it gets a width that suits it (DESIGN §4; the tight one was found on these very
         # worlds, so it is a baseline that knows them); h is 1, the overall level.
         wide = ArmParams(correction_intercept=0.2, correction_slope=0.1 if row == "label-only" else 0.03)
         return Contender(
-            row=row,
-            gamma=gamma,
-            params=msgspec.structs.replace(base, personal=False, arms=wide),
-            sees_text=False,
-            roles=False,
-            users=False,
+            row=row, gamma=gamma, params=msgspec.structs.replace(base, personal=False, arms=wide), sees_text=False
         )
     if row == "scores":
-        return Contender(
-            row=row, gamma=gamma, params=msgspec.structs.replace(base, personal=False), roles=False, users=False
-        )
+        return Contender(row=row, gamma=gamma, params=msgspec.structs.replace(base, personal=False))
     if row == "role":
-        return Contender(row=row, gamma=gamma, params=base, users=False)
+        without_users = msgspec.structs.replace(base, user=0.0, user_intercept=0.0, user_offset=0.0)
+        return Contender(row=row, gamma=gamma, params=without_users)
     if row in {"ours", "true-tastes", "reward-score"}:
         return Contender(row=row, gamma=gamma, params=base)
     raise ValueError(f"there is no row {row!r}; allowed are {ROWS}")
@@ -122,15 +126,14 @@ class _Runner:
         self.cards = [ModelCard(name=model, provider="pool") for model in pool.models]
         self.index = {model: k for k, model in enumerate(pool.models)}
         self.seq = 0
+        self._fold(self.learner, [ModelChange(id="registry", ts=0.0, cards=tuple(self.cards), registry="pool")])
 
     def run(self) -> Outcome:
         play, T, K = self.play, self.world.rounds, len(self.cards)
         reward, regret, probs = np.empty(T), np.empty(T), np.empty((T, K))
         for t in range(T):
             user, n = int(play.user[t]), int(play.prompt[t])
-            who = Identity(
-                user=f"u{user}" if self.who.users else None, role=f"r{play.role[user]}" if self.who.roles else None
-            )
+            who = Identity(user=f"u{user}", role=f"r{play.role[user]}")
             ts = 1e9 + t * DAY_S / self.world.rounds_per_day
             decision = self.decider.decide(str(uuid.UUID(int=t)), ts, who, self.pool.x[n], self.cards)
             k = self.index[decision.chosen]
@@ -196,7 +199,7 @@ class _Runner:
 
 
 def _know(fit: Fit, play: Play) -> None:
-    """Put the true tastes into the fit, in reward per attribute: the logistic function's mean slope times the weights."""
+    """Put the true tastes into the fit, in reward per attribute: the mean slope of σ times the weights."""
     slope = float((play.reward * (1 - play.reward)).mean())
     D = 1 + play.tastes.shape[1]
     level = np.concatenate([[fit.params.level], np.zeros(D - 1)])

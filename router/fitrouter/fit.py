@@ -34,11 +34,13 @@ class FitParams(msgspec.Struct, frozen=True, kw_only=True):
     arms: ArmParams = ArmParams()
     level: float = 0.7
     """Prior mean of a label: mildly optimistic, so that every model is tried."""
-    population: float = 0.003
+    population: float = 0.024
+    role: float = 0.08
+    user: float = 0.08
+    """Prior variances of hᵀw_0, hᵀw_role and hᵀδ for a typical answer, spread evenly over its features."""
     population_intercept: float = 0.01
-    role: float = 0.01
-    user: float = 0.01
-    """Prior variances of w_0, w_role and δ per coordinate; w_role has no intercept (its offsets have)."""
+    user_intercept: float = 0.01
+    """Prior variances of the intercepts; w_role has none (its offsets have)."""
     role_offset: float = 0.003
     user_offset: float = 0.003
     noise_thumb: float = 0.25
@@ -84,9 +86,9 @@ class Fit:
         self.d, self.D = d, D
         self.params = params or FitParams()
         self.arms = Arms(d, D, self.params.arms)
-        mean, variance = np.zeros(D), np.full(D, self.params.population)
-        mean[0], variance[0] = self.params.level, self.params.population_intercept
-        self.population = Gaussian.prior(mean, variance)
+        mean = np.zeros(D)
+        mean[0] = self.params.level
+        self.population = self._taste(self.params.population, self.params.population_intercept, mean)
         self.roles: dict[str, Person] = {}
         self.users: dict[str, Person] = {}
         self._new_role, self._new_user = self.new_role(), self.new_user()
@@ -123,16 +125,19 @@ class Fit:
             self.users[key] = self.new_user()
         return self.users[key]
 
+    def _taste(self, spread: float, intercept: float, mean: Floats | None = None) -> Gaussian:
+        """A prior whose variance of hᵀw is `spread` where each of the features has variance 1."""
+        variance = np.full(self.D, spread / max(self.D - 1, 1))
+        variance[0] = intercept
+        return Gaussian.prior(np.zeros(self.D) if mean is None else mean, variance)
+
     def new_role(self) -> Person:
         """A role's terms before any label."""
-        variance = np.full(self.D, self.params.role)
-        variance[0] = 0.0
-        return Person(Gaussian.prior(np.zeros(self.D), variance), self.params.role_offset)
+        return Person(self._taste(self.params.role, 0.0), self.params.role_offset)
 
     def new_user(self) -> Person:
         """A user's terms before any label."""
-        variance = np.full(self.D, self.params.user)
-        return Person(Gaussian.prior(np.zeros(self.D), variance), self.params.user_offset)
+        return Person(self._taste(self.params.user, self.params.user_intercept), self.params.user_offset)
 
     def reliance(self) -> Floats:
         """float64[4] in [0, 1]: how far each of `PARTS` counts in decisions."""

@@ -18,7 +18,19 @@ from fitrouter.fit import Fit, FitParams, Label
 from fitrouter.journal import Journal, Row, Snapshot
 from fitrouter.people import Person
 from fitrouter.taste import Gaussian
-from fitrouter.types import Decision, Erasure, Event, Execution, Feedback, Floats, Identity, Mode, Score, unpack
+from fitrouter.types import (
+    Decision,
+    Erasure,
+    Event,
+    Execution,
+    Feedback,
+    Floats,
+    Identity,
+    Mode,
+    ModelChange,
+    Score,
+    unpack,
+)
 
 __all__ = ["Batch", "Learner", "Session", "read_batch"]
 
@@ -124,6 +136,11 @@ class Learner:
                 self._score(event, related)
             case Feedback() as event:
                 self._feedback(event, related)
+            case ModelChange() as event:
+                # Arms that are decided between together stand side by side.
+                for arm in sorted(card.arm for card in event.cards):
+                    self.fit.arms.row(arm)
+                    self._dirty.add(f"arm:{arm}")
             case Erasure() as event:
                 self.fit.users.pop(event.subject, None)
                 self._dirty.add(f"user:{event.subject}")
