@@ -131,7 +131,7 @@ def demo(context: typer.Context) -> None:
 @app.command(context_settings=_LATER)
 def simulate(context: typer.Context) -> None:
     """The personal pool in process: simulated people judge real responses."""
-    _run("fitrouter_evaluators.simulate", "simulate", context.args)
+    _run("fitrouter_integrations._simulate", "simulate", context.args)
 
 
 def _run(module: str, verb: str, arguments: list[str]) -> None:
