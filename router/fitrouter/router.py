@@ -405,7 +405,7 @@ class Router:
             InvalidRequest: the value is not on its scale.
             UnknownDecision: there is no such logged decision for the tenant.
             NotAuthorized: the user is not the one that was served.
-            StoreError: it cannot be made durable now; try again. It may have become durable all the same.
+            StoreError: it cannot be made durable now; try again (it may have become so all the same).
         """
         low, high = scale
         if not (np.isfinite([low, high, value]).all() and low < high and low <= value <= high):
@@ -437,9 +437,7 @@ class Router:
             self.hooks.trouble("journal", error)
             if isinstance(error, StoreError):
                 raise
-            raise StoreError(
-                f"feedback: the journal could not take it now ({type(error).__name__}); try again"
-            ) from error
+            raise StoreError(f"feedback: the journal failed ({type(error).__name__}); try again") from error
         self.hooks.happened(event, next((row.served_by for row in rows if isinstance(row, Execution)), None))
         self.follower.wake()
         return event.id
