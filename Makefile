@@ -1,5 +1,5 @@
 # fitrouter: `make help` lists the verbs. The first verb that needs it sets up .venv.
-PYTHON ?= python3
+THON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := router evaluators dashboards integrations tests benchmarks examples
@@ -31,7 +31,7 @@ check: install ## lint, types, import layers
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/mypy
-	$(BIN)/pyright
+	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
 
 format: install ## rewrite the sources in the house style

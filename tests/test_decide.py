@@ -72,9 +72,7 @@ def test_draws_follow_the_logged_pmf() -> None:
     n, K = 20_000, 4
     decider = Decider(SquareCB(20.0), fit(0, K), rules)
     rng = np.random.default_rng(5)
-    made = [
-        decider.decide(str(uuid.UUID(bytes=rng.bytes(16))), 1.0, Identity(user="u"), X, cards(K)) for _ in range(n)
-    ]
+    made = [decider.decide(str(uuid.UUID(bytes=rng.bytes(16))), 1.0, Identity(user="u"), X, cards(K)) for _ in range(n)]
     weights = np.array([1 / (K * decision.propensity) for decision in made])
     assert abs(weights.mean() - 1) < 5 * weights.std() / np.sqrt(n)
     counts = np.array([sum(decision.chosen == arm for decision in made) for arm in made[0].eligible])

@@ -137,7 +137,8 @@ def story(seed: int, n: int = 40) -> MemoryJournal:
     log = Log(MemoryJournal(), rng)
     open_: list[str] = []
     for _ in range(n):
-        user, arm, role = ("ann", "bob", None)[rng.integers(3)], "ab"[rng.integers(2)], ("Analyst", "poet")[rng.integers(2)]
+        user, role = ("ann", "bob", None)[rng.integers(3)], ("Analyst", "poet")[rng.integers(2)]
+        arm = "ab"[rng.integers(2)]
         name = log.answer(user, arm, role=role, ok=bool(rng.random() < 0.9))
         answered = any(isinstance(r.event, Execution) and r.event.served_by for r in log.journal.of(name))
         if answered and rng.random() < 0.3:

@@ -55,7 +55,7 @@ def test_import_is_light() -> None:
 
 
 def test_layers_hold() -> None:
-    """integrations → dashboards → evaluators → fitrouter: imports run one way."""
+    """Layers: integrations → dashboards → evaluators → fitrouter: imports run one way."""
     lint = Path(sys.executable).with_name("lint-imports")
     result = subprocess.run([lint], cwd=ROOT, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout

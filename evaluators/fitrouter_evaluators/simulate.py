@@ -108,9 +108,10 @@ class _Runner:
 
     def __init__(self, world: World, pool: Pool, play: Play, who: Contender, opinion: Opinion, rules: Rules) -> None:
         self.world, self.pool, self.play, self.who, self.opinion = world, pool, play, who, opinion
-        self.h = play.h if who.sees_text else np.ones((*play.h.shape[:2], 1))
+        ones = np.ones((play.h.shape[0], play.h.shape[1], 1))
+        self.h: Floats = play.h if who.sees_text else ones
         if who.row == "true-tastes":
-            self.h = np.concatenate([np.ones((*play.h.shape[:2], 1)), play.attributes], axis=2)
+            self.h = np.concatenate([ones, play.attributes], axis=2)
         self.learner = Learner(
             pool.x.shape[1], self.h.shape[2], schema=pool.schema, params=who.params, expects_scores=True
         )

@@ -315,7 +315,7 @@ class Learner:
                 fit.labels,
                 list(fit.arms.names),
                 list(self.open.items()),
-                [(key, *session) for key, session in self.sessions.items()],
+                [(key, draw, arm, ts) for key, (draw, arm, ts) in self.sessions.items()],
             )
         )
 
