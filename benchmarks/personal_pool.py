@@ -11,11 +11,14 @@ import sys
 import time
 from pathlib import Path
 
-from fitrouter_evaluators.personal_pool import compare, open_pool, tune
+from fitrouter_evaluators.personal_pool import GAMMAS, TUNING_SEEDS, compare, open_pool, tune
 from fitrouter_evaluators.worlds import load_world
 
 HERE = Path(__file__).resolve().parent
 ROWS = ("label-only", "label-only-tight", "scores", "role", "ours", "true-tastes", "reward-score")
+LIKE = {"true-tastes": "ours", "reward-score": "label-only"}
+"""Rows that borrow another row's γ: they differ from it in what is known or learnt, not in exploration."""
+TUNED = tuple(row for row in ROWS if row not in LIKE)
 CELLS = [(world, feedback) for world in ("env", "lab-s1", "lab-s0") for feedback in (0.1, 0.3, 1.0)]
 CELLS.append(("impostor", 0.1))
 
@@ -25,26 +28,36 @@ def main() -> int:
     parser.add_argument("--pool", type=Path, default=HERE / "../../shared/data/alpaca_eval/responses.parquet")
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--floor", type=float, default=0.05)
+    parser.add_argument("--encoder", default="minilm", help="of prompts, for the router")
     parser.add_argument("--cells", nargs="*", help="world:feedback, for example env:0.3; all where left out")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     if not options.pool.is_file():
         print(f"skipped: there is no pool {options.pool}", file=sys.stderr)
         return 0
-    pool = open_pool(options.pool)
+    pool = open_pool(options.pool, encoder=options.encoder)
     wanted = [(cell.split(":")[0], float(cell.split(":")[1])) for cell in options.cells] if options.cells else CELLS
-    cells = []
+    cells, tuned = [], {}
     for name, feedback in wanted:
         started = time.monotonic()
         world = load_world(HERE / "worlds" / f"{name}.yaml")
-        gammas = tune(pool, world, ROWS, feedback, floor=options.floor)
-        cells.append(compare(pool, world, gammas, feedback, range(options.seeds), floor=options.floor))
+        if name not in tuned:
+            gammas = tune(pool, world, TUNED, 0.3, floor=options.floor)
+            tuned[name] = {row: gammas[LIKE.get(row, row)] for row in ROWS}
+        cells.append(compare(pool, world, tuned[name], feedback, range(options.seeds), floor=options.floor))
         print(f"{name} {feedback}: {time.monotonic() - started:.0f} s", file=sys.stderr)
         if options.out:
-            options.out.write_text(json.dumps({"cells": cells}, indent=1) + "\n", encoding="utf-8")
+            options.out.write_text(_dump(options.encoder, cells), encoding="utf-8")
     if not options.out:
-        print(json.dumps({"cells": cells}, indent=1))
+        print(_dump(options.encoder, cells), end="")
     return 0
+
+
+def _dump(encoder: str, cells: list[dict[str, object]]) -> str:
+    return (
+        json.dumps({"encoder": encoder, "gammas": GAMMAS, "tuning_seeds": TUNING_SEEDS, "cells": cells}, indent=1)
+        + "\n"
+    )
 
 
 if __name__ == "__main__":
