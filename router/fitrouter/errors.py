@@ -7,7 +7,7 @@ FitrouterError
 │   └── TooLarge            a body, header or history is over its limit (413)
 ├── NotAuthorized           no key, or a key of another tenant (401, 403)
 ├── UnknownDecision         no logged decision has this id for this tenant (404)
-├── NoEligibleModel         every model was excluded; carries the reasons (422)
+├── NoEligibleModel         every model was excluded; carries the reasons (400)
 ├── ProviderError           a provider gave no usable answer
 │   ├── ProviderTimeout     it did not answer in time
 │   ├── ProviderRejected    it refused the request itself (4xx other than 408/429); no other model is tried
