@@ -20,7 +20,7 @@ from fitrouter.router import Router
 from fitrouter_integrations.gateway._app import create_app
 from fitrouter_integrations.gateway._limits import LimitedProtocol
 
-__all__ = ["CLOSING_S", "FAILED", "GRACE_S", "server_of", "work", "work_as_process"]
+__all__ = ["CLOSING_S", "FAILED", "GRACE_S", "Server", "server_of", "work", "work_as_process"]
 
 GRACE_S = 30.0
 """How long running answers may take to end after SIGTERM."""
@@ -34,18 +34,28 @@ _log = logging.getLogger("fitrouter.gateway")
 
 
 def work(config: Config, listener: socket.socket) -> None:
-    """Serve in this process."""
+    """Serve in this process, from its main thread."""
     server = server_of(create_app(Router.from_config(config), config))
-    if threading.current_thread() is threading.main_thread():
-        # uvicorn takes signals while it runs and repeats them at its end, when all is done.
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, _ignore)
-    server.run(sockets=[listener])
+    # A store that hangs must not hold the process for ever.
+    server.last_resort = threading.Timer(GRACE_S + CLOSING_S, os._exit, [1])
+    server.last_resort.daemon = True
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        server.should_exit = True
+
+    # uvicorn takes signals while it runs, and repeats them at its end, when they have been obeyed.
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        server.run(sockets=[listener])
+    finally:
+        server.last_resort.cancel()
+        for number, handler in before.items():
+            signal.signal(number, handler)
     if not server.started:
         raise FitrouterError("the gateway could not start; the log says why")
 
 
-def server_of(app: FastAPI, grace_s: float = GRACE_S) -> uvicorn.Server:
+def server_of(app: FastAPI, grace_s: float = GRACE_S) -> Server:
     """A server for the application, with our limits; `run(sockets=[...])` it."""
     settings = uvicorn.Config(
         app,
@@ -61,15 +71,14 @@ def server_of(app: FastAPI, grace_s: float = GRACE_S) -> uvicorn.Server:
         timeout_keep_alive=IDLE_S,
         timeout_graceful_shutdown=max(1, round(grace_s)),
     )
-    return _Server(settings)
+    return Server(settings)
 
 
-def _ignore(_number: int, _frame: FrameType | None) -> None:
-    """Take a signal that was obeyed already."""
+class Server(uvicorn.Server):
+    """Ends with its parent process, where it has one."""
 
-
-class _Server(uvicorn.Server):
-    """Ends with its parent, and ends for good: a store that hangs cannot hold the process."""
+    last_resort: threading.Timer | None = None
+    """Started when the server begins to end."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to listen, and to watch the parent."""
@@ -79,10 +88,9 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """End, and see to it that nothing keeps us."""
-        last_resort = threading.Timer(GRACE_S + CLOSING_S, os._exit, [1])
-        last_resort.daemon = True
-        last_resort.start()
+        """End."""
+        if self.last_resort is not None:
+            self.last_resort.start()
         await super().shutdown(sockets)
 
     def _orphaned(self, sentinel: int) -> None:
