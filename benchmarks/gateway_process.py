@@ -64,6 +64,12 @@ class Gateway:
         wait_for(lambda: len(self.reports()) == self.workers)
         return took
 
+    @property
+    def parent(self) -> int:
+        """Process id of the one that keeps the workers alive."""
+        assert self._process is not None
+        return self._process.pid
+
     def reports(self) -> dict[int, dict[str, Any]]:
         """What each worker that answers says in /readyz, by its process id."""
         found: dict[int, dict[str, Any]] = {}

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 from benchmarks.crash import run
-from benchmarks.gateway_process import RESPONSES
+from benchmarks.gateway_process import RESPONSES, Gateway, alive, kill_9, wait_for
+
+from fitrouter_integrations._init import render
 
 
 @pytest.mark.skipif(not RESPONSES.is_file(), reason="the recorded responses are not here")
@@ -16,3 +18,14 @@ def test_nothing_acknowledged_is_lost_or_doubled_by_kill_9(tmp_path: Path, worke
     result = run(tmp_path, kills=5, workers=workers)
     assert result["decisions"] >= 5
     assert result["passed"], result
+
+
+def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
+    """No orphan keeps the port, the journal or a lease: kill -9 of the parent ends its workers too."""
+    file = tmp_path / "fitrouter.yaml"
+    file.write_text(render(()))
+    with Gateway(file, workers=2) as gateway:
+        workers = set(gateway.pids)
+        assert len(workers) == 2
+        kill_9(gateway.parent)
+        wait_for(lambda: not any(alive(pid) for pid in workers))
