@@ -246,7 +246,14 @@ def test_scores_of_another_schema_teach_nothing() -> None:
     """Features of another encoder never mix with these."""
     log = Log(MemoryJournal(), np.random.default_rng(0))
     log.score(log.answer("ann", "a"), schema="other")
-    assert not fold(log.journal).fit.arms.profile[1:].any()
+    arms, prior = fold(log.journal).fit.arms, learner().fit.arms
+    assert arms.profile[arms.row("a")].tobytes() == prior.profile[0].tobytes()
+
+
+def test_an_arm_that_was_never_asked_is_believed_average() -> None:
+    """Before any response a model is expected to be worth the prior level: new arms are tried."""
+    mean = learner().fit.estimate(Identity(user="ann"), np.array([1.0, 0.3, 0, 0, 0]), ("new",), 0.0).mean
+    assert mean[0] == pytest.approx(FitParams().level)
 
 
 def after_votes(*values: float) -> Fit:

@@ -101,11 +101,13 @@ class Arms:
         slopes[0] = p.correction_intercept
         profile = np.full(self.d, p.profile_slope)
         profile[0] = p.profile_intercept
+        mean = np.zeros((self.d, self.D))
+        mean[0, 0] = 1.0  # h begins with 1 as x does: that much is known of an arm that was never asked
         operations = np.zeros((self.d, 2))
         operations[0] = p.tokens, p.seconds
         return {
             "profile_cov": np.diag(profile),
-            "profile": np.zeros((self.d, self.D)),
+            "profile": mean,
             "correction_cov": np.diag(slopes),
             "correction": np.zeros(self.d),
             "operations_cov": np.eye(self.d) / p.operations_precision,
