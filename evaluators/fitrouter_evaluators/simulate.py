@@ -69,8 +69,8 @@ def contender(row: str, gamma: float, params: FitParams | None = None) -> Conten
     """The contender of a row in `ROWS`. All know who votes, so that votes are capped alike."""
     base = params or FitParams()
     if row in {"label-only", "label-only-tight"}:
-        # A plain ridge bandit: c_k(x) alone learns, at a width that suits it (DESIGN §4; the tight one was found on these
-        # very worlds, so it is a baseline that knows them), and nothing weighs its parts. h is 1, the overall level.
+        # A plain ridge bandit: c_k(x) alone learns, at a width that suits it (DESIGN §4; the tight one was found on
+        # these very worlds, so it is a baseline that knows them), and nothing weighs its parts. h is 1, the level.
         wide = ArmParams(correction_intercept=0.2, correction_slope=0.1 if row == "label-only" else 0.03)
         plain = msgspec.structs.replace(base, personal=False, slopes_reliance=(1.0, 0.0), arms=wide)
         return Contender(row=row, gamma=gamma, params=plain, sees_text=False)
