@@ -66,17 +66,17 @@ def come(
     begun = time.monotonic()
     visits = visit(gateway.url, people, _Reporter(people, say), deadline)
     seconds = time.monotonic() - begun
-    gateway.clock.let_go()
     if not visits:
         raise FitrouterError("nobody came before the time was over; give more --seconds")
     warehouse = _settled(gateway, visits)
+    gateway.clock.let_go()
     probs = _probabilities(warehouse, people, visits)
     rounds = len(visits)
     best, rows = strategies(people, rounds)
     rows["ours"] = strategy(people, probs)
     for row, name in (("label-only", "user-blind bandit"), ("scores", "user-blind + scores")):
-        beside, _ = learned(people, row, gammas.blind, gammas.floor)
-        rows[name] = strategy(people, beside[:rounds])
+        beside, _ = learned(people, row, gammas.blind, gammas.floor, rounds)
+        rows[name] = strategy(people, beside)
     asked = [seen for seen in visits if seen.asked]
     return Live(
         rounds=rounds,

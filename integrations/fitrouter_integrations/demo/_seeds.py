@@ -89,9 +89,10 @@ def strategies(people: People, T: int) -> tuple[str, dict[str, Strategy]]:
     }
 
 
-def learned(people: People, row: str, gamma: float, floor: float) -> tuple[Floats, Floats]:
-    """(probs float64[T, K], reliance) of one learning row: label-only, scores or ours."""
-    world, pool, ask = people.world, people.stage.pool, people.world.raters.asked
+def learned(people: People, row: str, gamma: float, floor: float, rounds: int) -> tuple[Floats, Floats]:
+    """(probs float64[rounds, K], reliance) of one learning row: label-only, scores or ours."""
+    world = msgspec.structs.replace(people.world, rounds=rounds)
+    pool, ask = people.stage.pool, world.raters.asked
     who = contender(row, gamma)
     outcome = simulate(world, pool, people.play, who, floor=floor, opinion=people.opinion, ask=ask)
     return outcome.probs, outcome.reliance
@@ -101,10 +102,10 @@ def play_seed(world: DemoWorld, stage: Stage, seed: int, gammas: Gammas) -> Seed
     """One seed, all rows."""
     people = People(world, stage, seed)
     best, rows = strategies(people, world.rounds)
-    probs, reliance = learned(people, "ours", gammas.ours, gammas.floor)
+    probs, reliance = learned(people, "ours", gammas.ours, gammas.floor, world.rounds)
     rows["ours"] = strategy(people, probs)
     for row, name in (("label-only", "user-blind bandit"), ("scores", "user-blind + scores")):
-        probs, _ = learned(people, row, gammas.blind, gammas.floor)
+        probs, _ = learned(people, row, gammas.blind, gammas.floor, world.rounds)
         rows[name] = strategy(people, probs)
     return SeedResult(seed=seed, best_single=best, rows=rows, reliance=tuple(reliance.tolist()))
 
@@ -129,6 +130,8 @@ def play_seeds(
     world: DemoWorld, stage: Stage, gammas: Gammas, seeds: Sequence[int], deadline: float | None = None
 ) -> Iterator[SeedResult]:
     """Results as they come, from a process on each core; those that are not there by the deadline (monotonic) never."""
+    if deadline is not None and time.monotonic() > deadline:
+        return
     if len(seeds) < 2:
         yield from (play_seed(world, stage, seed, gammas) for seed in seeds)
         return
