@@ -9,11 +9,11 @@ import os
 import shutil
 import signal
 import socket
-import tempfile
 import threading
 import time
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -86,6 +86,29 @@ def serve(config: Config, workers: int = 1, listener: socket.socket | None = Non
             _Crew(config, workers, bound).run()
 
 
+def _metrics_folder(data: Path) -> Path:
+    """An empty folder where workers add their metrics up; those of parents that were killed are removed."""
+    folders = data / "metrics"
+    folders.mkdir(parents=True, exist_ok=True)
+    for folder in folders.iterdir():
+        if not folder.name.isdecimal() or not _alive(int(folder.name)):
+            shutil.rmtree(folder, ignore_errors=True)
+    mine = folders / str(os.getpid())
+    shutil.rmtree(mine, ignore_errors=True)
+    mine.mkdir()
+    return mine
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
 def _work(config: Config, listener: socket.socket) -> None:
     """The life of a worker process. What it needs is imported there: the parent stays small and quick to start."""
     from fitrouter_integrations.gateway._worker import work_as_process
@@ -106,8 +129,8 @@ class _Crew:
 
     def run(self) -> None:
         """Supervise until SIGTERM or SIGINT."""
-        folder = tempfile.mkdtemp(prefix="fitrouter-metrics-")
-        os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
+        folder = _metrics_folder(self._config.data)
+        os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(folder)
         before = {number: signal.signal(number, self._stop) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
             for _ in range(self._workers):
