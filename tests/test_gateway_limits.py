@@ -160,7 +160,9 @@ def test_a_long_body_is_413_announced_or_chunked(url: str) -> None:
     assert reply.startswith(b"HTTP/1.1 413"), reply[:100]
     assert b'"code":"too_large"' in reply
     chunk = b"%x\r\n" % 100_000 + b"x" * 100_000 + b"\r\n"
-    assert _until_refused(url, _post(b"transfer-encoding: chunked"), chunk).startswith(b"HTTP/1.1 413")
+    # A client that goes on sending may find the connection reset before it has read why.
+    endless = _until_refused(url, _post(b"transfer-encoding: chunked"), chunk)
+    assert endless == b"" or endless.startswith(b"HTTP/1.1 413")
 
 
 def _post(*headers: bytes, path: bytes = b"/v1/chat/completions") -> bytes:
