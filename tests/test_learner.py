@@ -388,3 +388,21 @@ def test_roles_without_a_name_are_no_roles(text: str | None) -> None:
     log.score(name)
     log.vote(name, 1.0)
     assert not fold(log.journal).fit.roles
+
+
+def test_heads_on_a_device_are_a_cache_of_the_fold() -> None:
+    """Means and sds of a batch on torch's device equal the fold's own to 1e-5, also after it moved on."""
+    from fitrouter_evaluators.reward import DeviceHeads
+
+    journal = story(4)
+    state = fold(journal, until=30)
+    heads = DeviceHeads(state.tastes, D_H, "cpu")
+    people = [Identity(user=user, role=role) for user in ("ann", "bob", None, "new") for role in ("poet", None)]
+    h = np.random.default_rng(1).normal(size=(len(people), D_H))
+    h[0, 2] = np.nan
+    for _ in range(2):
+        means, sds = heads.score_many(people, h)
+        expected = np.array([state.score(who, row) for who, row in zip(people, h, strict=True)])
+        np.testing.assert_allclose(means, expected[:, 0], atol=1e-5)
+        np.testing.assert_allclose(sds, expected[:, 1], atol=1e-5)
+        fold(journal, state)

@@ -11,7 +11,7 @@ from fitrouter.hooks import Hooks
 from fitrouter.identities import Identities
 from fitrouter.journal import Journal
 from fitrouter.learner import Learner
-from fitrouter_evaluators.reward import ResponseFeatures
+from fitrouter_evaluators.reward import DeviceHeads, ResponseFeatures, found_device
 from fitrouter_evaluators.scorer import Scorer
 
 __all__ = ["ScorerService", "make_scorer"]
@@ -21,7 +21,7 @@ class ScorerService:
     """Response features by the configured encoder, and a scorer over them once it is attached."""
 
     def __init__(self, config: ScorerConfig) -> None:
-        self._batch = config.batch
+        self._batch, self._device = config.batch, config.device
         self._features = ResponseFeatures(get_encoder(config.encoder, config.device))
         self.dim, self.schema = self._features.dim, self._features.schema
         self._scorer: Scorer | None = None
@@ -35,11 +35,13 @@ class ScorerService:
         clock: Callable[[], float] = time.time,
     ) -> None:
         """Say what to read, whose heads to score with, whom to tell, and what time it is."""
+        device = found_device(self._device)
+        heads = learner if device == "cpu" else DeviceHeads(learner.tastes, self.dim, device)
         self._scorer = Scorer(
             journal,
             identities,
             self._features,
-            learner,
+            heads,
             batch=self._batch,
             clock=clock,
             hook=hooks.trouble,

@@ -178,16 +178,21 @@ class Fit:
             availability=arms.availability(rows, now),
         )
 
+    def tastes(self, identity: Identity) -> list[Gaussian]:
+        """The blocks whose sum is this user's w. Safe from another thread."""
+        if not self.params.personal:
+            return [self.population]
+        role, user = self.role(identity) or self._new_role, self.user(identity) or self._new_user
+        return [self.population, role.taste, user.taste]
+
     def score(self, identity: Identity, h: Floats) -> tuple[float, float]:
         """Mean and sd of hᵀw for this user; a missing feature (NaN) counts as average. Safe from another thread."""
         h = np.where(np.isnan(h), 0.0, h)
-        mean = np.einsum("i,i->", h, self.population.mean)
-        variance = np.einsum("i,i->", h, self.population.gain(h))
-        if self.params.personal:
-            for person in (self.role(identity) or self._new_role, self.user(identity) or self._new_user):
-                mean = mean + np.einsum("i,i->", h, person.taste.mean)
-                variance = variance + np.einsum("i,i->", h, person.taste.gain(h))
-        return float(mean), float(np.sqrt(max(variance, 0.0)))
+        mean = variance = 0.0
+        for block in self.tastes(identity):
+            mean += float(np.einsum("i,i->", h, block.mean))
+            variance += float(np.einsum("i,i->", h, block.gain(h)))
+        return mean, float(np.sqrt(max(variance, 0.0)))
 
     # --- learning ---
 

@@ -120,6 +120,10 @@ class Learner:
         """Mean and sd of this user's reward for an answer with features h."""
         return self.fit.score(identity, h)
 
+    def tastes(self, identity: Identity) -> list[Gaussian]:
+        """The blocks whose sum is this user's reward weights."""
+        return self.fit.tastes(identity)
+
     # --- the fold ---
 
     def apply(self, row: Row, related: Sequence[Event] = ()) -> None:
