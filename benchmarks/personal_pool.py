@@ -15,10 +15,9 @@ from fitrouter_evaluators.personal_pool import GAMMAS, TUNING_SEEDS, compare, op
 from fitrouter_evaluators.worlds import load_world
 
 HERE = Path(__file__).resolve().parent
-ROWS = ("label-only", "label-only-tight", "scores", "role", "ours", "true-tastes", "reward-score")
-LIKE = {"true-tastes": "ours", "reward-score": "label-only"}
+ROWS = ("label-only", "label-only-tight", "scores", "role", "ours", "unweighted", "true-tastes", "reward-score")
+LIKE = {"unweighted": "ours", "true-tastes": "ours", "reward-score": "label-only"}
 """Rows that borrow another row's γ: they differ from it in what is known or learnt, not in exploration."""
-TUNED = tuple(row for row in ROWS if row not in LIKE)
 CELLS = [(world, feedback) for world in ("env", "lab-s1", "lab-s0") for feedback in (0.1, 0.3, 1.0)]
 CELLS.append(("impostor", 0.1))
 
@@ -29,6 +28,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--floor", type=float, default=0.05)
     parser.add_argument("--encoder", default="minilm", help="of prompts, for the router")
+    parser.add_argument("--rows", nargs="*", default=ROWS)
     parser.add_argument("--cells", nargs="*", help="world:feedback, for example env:0.3; all where left out")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
@@ -42,8 +42,9 @@ def main() -> int:
         started = time.monotonic()
         world = load_world(HERE / "worlds" / f"{name}.yaml")
         if name not in tuned:
-            gammas = tune(pool, world, TUNED, 0.3, floor=options.floor)
-            tuned[name] = {row: gammas[LIKE.get(row, row)] for row in ROWS}
+            sources = tuple(dict.fromkeys(LIKE.get(row, row) for row in options.rows))
+            gammas = tune(pool, world, sources, 0.3, floor=options.floor)
+            tuned[name] = {row: gammas[LIKE.get(row, row)] for row in options.rows}
         cells.append(compare(pool, world, tuned[name], feedback, range(options.seeds), floor=options.floor))
         print(f"{name} {feedback}: {time.monotonic() - started:.0f} s", file=sys.stderr)
         if options.out:

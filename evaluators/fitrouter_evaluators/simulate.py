@@ -39,8 +39,9 @@ from fitrouter_evaluators.worlds import Play, World
 
 __all__ = ["ROWS", "Contender", "Opinion", "Outcome", "Verdict", "best_single", "contender", "simulate"]
 
-ROWS = ("label-only", "label-only-tight", "scores", "role", "ours", "true-tastes", "reward-score")
-"""From a user-blind bandit on labels to everything, then a row with knowledge that nobody has, and an ablation."""
+ROWS = ("label-only", "label-only-tight", "scores", "role", "ours", "unweighted", "true-tastes", "reward-score")
+"""From a user-blind bandit on labels to everything; everything without reliance; a row that knows what nobody knows; and
+the ablation that learns from its own scores."""
 
 
 class Verdict(NamedTuple):
@@ -79,6 +80,9 @@ def contender(row: str, gamma: float, params: FitParams | None = None) -> Conten
     if row == "role":
         without_users = msgspec.structs.replace(base, user=0.0, user_intercept=0.0, user_offset=0.0)
         return Contender(row=row, gamma=gamma, params=without_users)
+    if row == "unweighted":
+        certain = msgspec.structs.replace(base, slopes_reliance=(1.0, 0.0), people_reliance=(1.0, 0.0))
+        return Contender(row=row, gamma=gamma, params=certain)
     if row in {"ours", "true-tastes", "reward-score"}:
         return Contender(row=row, gamma=gamma, params=base)
     raise ValueError(f"there is no row {row!r}; allowed are {ROWS}")
