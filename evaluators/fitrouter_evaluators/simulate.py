@@ -40,8 +40,8 @@ from fitrouter_evaluators.worlds import Play, World
 __all__ = ["ROWS", "Contender", "Opinion", "Outcome", "Verdict", "best_single", "contender", "simulate"]
 
 ROWS = ("label-only", "label-only-tight", "scores", "role", "ours", "unweighted", "true-tastes", "reward-score")
-"""From a user-blind bandit on labels to everything; everything without reliance; a row that knows what nobody knows; and
-the ablation that learns from its own scores."""
+"""From a user-blind bandit on labels to everything; everything without reliance; a row that knows what nobody knows;
+and the ablation that learns from its own scores."""
 
 
 class Verdict(NamedTuple):
