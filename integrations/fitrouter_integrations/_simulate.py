@@ -32,6 +32,7 @@ def command(
     gamma: Annotated[float, typer.Option(min=0.1, help="SquareCB's γ of every row.")] = 640.0,
     floor: Annotated[float, typer.Option(min=0.0, max=1.0, help="Traffic that is spread over all models.")] = 0.05,
     encoder: Annotated[str, typer.Option(help="Encoder of prompts: static, hashing, minilm.")] = "static",
+    topics: Annotated[str, typer.Option(help="Encoder that a world with topics draws them with.")] = "minilm",
     reward: Annotated[Reward, typer.Option(help="score: the ablation that learns from its own scores.")] = Reward.LABEL,
     prompts: Annotated[int, typer.Option(min=0, help="Use only so many prompts of the pool; 0: all.")] = 0,
     out: Annotated[Path | None, typer.Option("--json", help="Write everything here.")] = None,
@@ -47,7 +48,7 @@ def command(
         described = msgspec.structs.replace(described, rounds=rounds)
     rows = ["label-only", "scores", "role", "ours"] + (["reward-score"] if reward is Reward.SCORE else [])
     found = compare(
-        open_pool(pool, encoder=encoder, limit=prompts),
+        open_pool(pool, encoder=encoder, topics=topics, limit=prompts),
         described,
         dict.fromkeys(rows, gamma),
         feedback,
