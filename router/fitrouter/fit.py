@@ -27,6 +27,9 @@ __all__ = ["PARTS", "Estimate", "Fit", "FitParams", "Label"]
 PARTS = ("slopes of c", "role", "user's taste", "user's offset")
 """What is added to the population's taste and an arm's level as far as it can be relied upon."""
 
+CERTAIN = 4.0
+"""Standard deviations above 0 from which on a people's term counts in full."""
+
 
 class FitParams(msgspec.Struct, frozen=True, kw_only=True):
     """Prior scales of the fit model, for labels in [0, 1] and features of about unit variance."""
@@ -140,8 +143,16 @@ class Fit:
         return Person(self._taste(self.params.user, self.params.user_intercept), self.params.user_offset)
 
     def reliance(self) -> Floats:
-        """float64[4] in [0, 1]: how far each of `PARTS` counts in decisions."""
-        return np.clip(self.stack.mean, 0.0, 1.0)
+        """float64[4] in [0, 1]: how far each of `PARTS` counts in decisions.
+
+        A part is itself an estimate with errors, which draws its coefficient towards 0 (errors in variables) however
+        sure it is that the part helps. So a people's term counts in full once its coefficient is `CERTAIN` standard
+        deviations above 0, and in proportion before, where that is more than the coefficient.
+        """
+        mean, sd = self.stack.mean, np.sqrt(np.diag(self.stack.cov) + 1e-300)
+        sure = np.minimum(mean / sd, CERTAIN) / CERTAIN
+        sure[0] = mean[0]
+        return np.clip(np.maximum(mean, sure), 0.0, 1.0)
 
     # --- reading ---
 
