@@ -211,7 +211,9 @@ def _know(fit: Fit, play: Play) -> None:
     for user, taste in enumerate(play.tastes):
         mean = np.concatenate([[0.0], slope * taste])
         fit.users[f"u{user}"] = Person(Gaussian(mean, np.diag(np.full(D, 1e-12))), 1e-12)
-    fit.stack = Gaussian(np.ones(4), np.diag(np.full(4, 1e-12)))
+    # The tastes count in full; how far the slopes of c can be relied upon is still to be learnt, as by everybody.
+    slopes, variance = fit.params.slopes_reliance
+    fit.stack = Gaussian(np.array([slopes, 1.0, 1.0, 1.0]), np.diag([variance, 1e-12, 1e-12, 1e-12]))
 
 
 def simulate(
