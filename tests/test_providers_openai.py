@@ -233,14 +233,13 @@ STREAM_FAULTS = {
 
 @pytest.mark.parametrize("fault", STREAM_FAULTS.values(), ids=STREAM_FAULTS.keys())
 async def test_every_broken_stream_is_unavailable(fault: Reply) -> None:
-    """100 % typed outcomes; no chunk at all comes of a stream that says nothing, so that another model can be asked."""
+    """100 % typed outcomes: a stream without an answer never ends as if it had one."""
     async with FakeOpenAI([fault]) as server:
         provider = OpenAICompatible(server.base_url, max_bytes=1_000_000)
         found: list[Chunk] = []
         with pytest.raises(ProviderUnavailable):
             await chunks(provider, call(stream=True), found)
         assert text(found) in {"", "hi"}
-        assert bool(found) == bool(text(found))
         assert text(await chunks(provider, call(stream=True))) == "m answers: hello"
         await provider.aclose()
 

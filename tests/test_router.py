@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,9 @@ from fitrouter.providers import Fault, Faulty
 from fitrouter.router import Router
 from fitrouter.sync import SyncRouter
 from fitrouter.types import (
+    Call,
     Chunk,
+    Completion,
     Decision,
     Execution,
     Feedback,
@@ -343,6 +345,26 @@ async def test_a_stream_falls_back_before_its_first_piece_only(tmp_path: Path) -
             await anext(chunks)
     (execution,) = events(router, Execution)
     assert (execution.status, execution.served_by) == ("partial", stream.served_by)
+
+
+async def test_a_stream_that_says_nothing_falls_back(tmp_path: Path) -> None:
+    """A role and an end are no answer: nobody has seen a byte, so another model is asked."""
+
+    class Silent(Echo):
+        async def complete(self, call: Call) -> Completion | AsyncIterator[Chunk]:
+            async def nothing() -> AsyncIterator[Chunk]:
+                yield Chunk(delta={"role": "assistant", "content": ""})
+                yield Chunk(finish_reason="stop")
+
+            return nothing()
+
+    models = cards(provider=lambda name: "echo" if name == "beta" else "silent")
+    async with make_router(tmp_path, {"silent": Silent(), "echo": Echo()}, models=models) as router:
+        for i in range(6):
+            stream = await router.stream(ask(f"q{i}"))
+            assert stream.served_by == "beta"
+            assert [chunk async for chunk in stream]
+            await router.settled()
 
 
 async def test_a_stream_that_ends_without_a_reason_is_partial(tmp_path: Path) -> None:

@@ -149,7 +149,8 @@ async def _ask(request: Request, card: ModelCard, provider: Provider, timers: Ti
         try:
             async for chunk in rest:
                 head.append(chunk)
-                if chunk.finish_reason or any(value for key, value in chunk.delta.items() if key != "role"):
+                # Nothing but a role, or an end, is no answer yet: until one begins, another model can give it.
+                if any(value for key, value in chunk.delta.items() if key != "role"):
                     return Answering(arm="", attempts=(), provider_s=0.0, head=tuple(head), rest=rest)
         except BaseException:
             await close(rest)

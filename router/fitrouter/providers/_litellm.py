@@ -104,27 +104,19 @@ class LiteLLM:
         return Completion(message=message, finish_reason=finish_reason, usage=_usage(response) or Usage())
 
     async def _chunks(self, response: Any) -> AsyncGenerator[Chunk]:
-        held: list[Chunk] | None = []  # until something is said, so that an empty stream fails before its first chunk
-        finished = False
+        said = finished = False
         try:
             async for part in response:
                 choice = next(iter(part.choices or ()), None)
                 delta = _plain(choice.delta) if choice is not None else {}
                 reason = getattr(choice, "finish_reason", None)
                 finished = finished or reason is not None
-                chunk = Chunk(delta=delta, finish_reason=reason, usage=_usage(part))
-                if held is None:
-                    yield chunk
-                    continue
-                held.append(chunk)
-                if any(delta.get(key) for key in _CONTENT):
-                    for early in held:
-                        yield early
-                    held = None
+                said = said or any(delta.get(key) for key in _CONTENT)
+                yield Chunk(delta=delta, finish_reason=reason, usage=_usage(part))
         except Exception as error:
             raise self._translated(error) from error
-        if held is not None or not finished:
-            raise ProviderUnavailable("litellm's stream ended without " + ("an answer" if held else "a finish reason"))
+        if not (said and finished):
+            raise ProviderUnavailable("litellm's stream ended without " + ("a finish reason" if said else "an answer"))
 
     def _translated(self, error: Exception) -> ProviderError:
         """An error of litellm as ours; its classes carry the HTTP status they stand for."""

@@ -133,8 +133,7 @@ class OpenAICompatible:
         return Completion(message=message, finish_reason=finish_reason or "stop", usage=_usage(body) or Usage())
 
     async def _chunks(self, response: aiohttp.ClientResponse) -> AsyncGenerator[Chunk]:
-        held: list[Chunk] | None = []  # until something is said
-        finished = False
+        said = finished = False
         with self._translated():
             async for data in sse_data(response.content.iter_any(), self._base_url, self._max_bytes):
                 if data == b"[DONE]":
@@ -142,17 +141,10 @@ class OpenAICompatible:
                 body = self._object(data)
                 delta, reason = _first_choice(body, "delta")
                 finished = finished or reason is not None
-                chunk = Chunk(delta=delta, finish_reason=reason, usage=_usage(body))
-                if held is None:
-                    yield chunk
-                    continue
-                held.append(chunk)
-                if any(delta.get(key) for key in _CONTENT):
-                    for early in held:
-                        yield early
-                    held = None
-            if held is not None or not finished:
-                what = "no answer" if held is not None else "an answer without a finish reason: it may be cut off"
+                said = said or any(delta.get(key) for key in _CONTENT)
+                yield Chunk(delta=delta, finish_reason=reason, usage=_usage(body))
+            if not (said and finished):
+                what = "an answer without a finish reason: it may be cut off" if said else "no answer"
                 raise ProviderUnavailable(f"{self._base_url} streamed {what}")
             await asyncio.sleep(0)  # lets the end of the body come in, so that the connection can be used again
 
