@@ -1,5 +1,5 @@
 # fitrouter: `make help` lists the verbs. The first verb that needs it sets up .venv.
-THON ?= python3
+PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := router evaluators dashboards integrations tests benchmarks examples
