@@ -60,7 +60,6 @@ class Arms:
         """Running mean square of the profile's residuals, for the variance of ĥ."""
         self.beta = np.empty((0, 3))
         """Fading counts of answers and failures, and the time of the last."""
-        self.labels = np.empty(0)
         self.responses = np.empty(0)
         self._append()
 
@@ -73,7 +72,6 @@ class Arms:
         "operations",
         "spread",
         "beta",
-        "labels",
         "responses",
     )
 
@@ -93,7 +91,7 @@ class Arms:
     def _append(self) -> int:
         for array, prior in self._prior().items():
             setattr(self, array, np.concatenate([getattr(self, array), prior[None]]))
-        return len(self.labels) - 1
+        return len(self.responses) - 1
 
     def _prior(self) -> dict[str, Floats]:
         p = self.params
@@ -114,7 +112,6 @@ class Arms:
             "operations": operations,
             "spread": np.ones(self.D),
             "beta": np.zeros(3),
-            "labels": np.zeros(()),
             "responses": np.zeros(()),
         }
 

@@ -57,7 +57,7 @@ class ProviderConfig(_Section):
     path: Path | None = None
     """recorded: a Parquet or JSONL file with the columns prompt, model, response."""
     options: dict[str, Any] = {}
-    """simulated: name → {style, latency_s, failure}."""
+    """simulated: name → knobs of a `Persona`: length, bullets, warmth, latency_s, failure, skill …"""
 
 
 class ModelConfig(_Section):

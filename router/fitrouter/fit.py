@@ -220,7 +220,6 @@ class Fit:
         parts, text_variance = self._learn_taste(label, h, noise, role, user)
         self._learn_offsets(label, k, parts, text_variance, noise, role, user)
         self.labels += 1
-        self.arms.labels[k] += 1.0
 
     def _learn_taste(
         self, label: Label, h: Floats, noise: float, role: Person | None, user: Person | None

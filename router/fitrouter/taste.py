@@ -15,7 +15,7 @@ import numpy as np
 
 from fitrouter.types import Floats
 
-__all__ = ["Gaussian", "Innovation", "innovate", "probability_better"]
+__all__ = ["Gaussian", "Innovation", "innovate"]
 
 
 class Gaussian:
@@ -106,12 +106,3 @@ def _sigmoid(a: float) -> float:
         return float(1.0 / (1.0 + np.exp(-a)))
     e = float(np.exp(a))
     return e / (1.0 + e)
-
-
-def probability_better(mean_gap: float, variance_gap: float) -> float:
-    """P(a ≻ b) = σ(Δm / √(1 + π Δv / 8)) on the logit scale (MacKay 1992).
-
-    >>> round(probability_better(1.0, 0.0), 4), round(probability_better(1.0, 4.0), 4)
-    (0.7311, 0.6511)
-    """
-    return _sigmoid(mean_gap / float(np.sqrt(1.0 + np.pi * variance_gap / 8.0)))
