@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -14,9 +13,11 @@ import pytest
 from fitrouter.content import pack_content
 from fitrouter.encoders import Hashing
 from fitrouter.errors import StoreError
+from fitrouter.hooks import Hooks
 from fitrouter.identities import Identities
 from fitrouter.ids import uuid7
 from fitrouter.journal import Entry, Journal, MemoryJournal, SqliteJournal
+from fitrouter.services import Service
 from fitrouter.taste import Gaussian
 from fitrouter.types import Execution, Floats, Identity, Score, pack, unpack
 from fitrouter_evaluators.reward import Answer, DeviceHeads, ResponseFeatures, found_device
@@ -184,9 +185,7 @@ def test_only_the_lease_holder_scores(world: World) -> None:
     world.answer("Two.")
     assert second.step() == 0
     assert (first.leading, second.leading) == (True, False)
-    stop = threading.Event()
-    stop.set()
-    first.run(stop)
+    first._lease.release()
     assert second.step() == 1
     assert len(world.scores()) == 2
 
@@ -368,7 +367,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 def test_the_thread_lives_through_everything(world: World) -> None:
-    """run() scores what comes, survives a broken encoder, a hook that raises and a listener that raises, and stops."""
+    """As a service it survives a broken encoder, a hook and a listener that raise, and scores what comes."""
 
     def raising(*args: object) -> None:
         world.troubles.append("told")
@@ -386,19 +385,15 @@ def test_the_thread_lives_through_everything(world: World) -> None:
     )
     world.encoder.broken = True
     ids = [world.answer(f"Answer {i}.") for i in range(5)]
-    stop = threading.Event()
-    thread = threading.Thread(target=scorer.run, args=(stop,))
-    thread.start()
+    service = Service("scorer", scorer.step, Hooks(raising), idle_s=0.02, retry_s=0.1)
+    service.start()
     wait_for(lambda: bool(world.troubles))
     world.encoder.broken = False
     wait_for(lambda: len(world.scores()) == 5)
     ids.append(world.answer("Later."))
     wait_for(lambda: len(world.scores()) == 6)
-    stop.set()
-    thread.join(20.0)
-    assert not thread.is_alive()
+    service.stop(20.0)
     assert sorted(world.scores()) == sorted(ids)
-    assert world.journal.lease("scorer").held()
 
 
 def test_a_scorer_needs_a_batch(world: World) -> None:

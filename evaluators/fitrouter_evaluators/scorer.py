@@ -1,14 +1,13 @@
 """The scorer: reads every answer once, says what its user's reward model thinks of it, and appends that as a Score.
 
 It takes answers from the journal's content spool, so that nothing waits in memory: what was not scored is still there
-after a crash, or for another process. It runs in a thread of its own beside the gateway; when it raises or hangs,
-scores come late and requests do not notice.
+after a crash, or for another process. A `Service` steps it in a thread of its own beside the gateway; when it raises or
+hangs, scores come late and requests do not notice.
 """
 
 from __future__ import annotations
 
 import hashlib
-import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -29,10 +28,6 @@ __all__ = ["EXPIRES_S", "BatchHeads", "Heads", "Lag", "Scorer", "Vault"]
 EXPIRES_S = 86_400.0
 """Content older than this is not scored any more."""
 
-_BATCHING_S = 0.005
-_IDLE_S = 0.05
-_STANDBY_S = 0.5
-_TROUBLE_S = 1.0
 _ACK_S = 30.0
 _COUNTED = 1000
 
@@ -167,22 +162,6 @@ class Scorer:
         if readable:
             self._append([self._score(*pair) for pair in zip(readable, self._judge(readable), strict=True)])
         return len(jobs)
-
-    def run(self, stop: threading.Event) -> None:
-        """Score until `stop` is set, then give the lease back. Lives through every exception."""
-        pause = 0.0
-        while not stop.wait(pause):
-            try:
-                scored = self.step()
-            except Exception as error:  # noqa: BLE001 - whatever an encoder, a head or a disk raises: scores come later
-                self._tell("scorer", error)
-                pause = _TROUBLE_S
-            else:
-                busy = 0.0 if scored >= self._batch else _BATCHING_S
-                pause = busy if scored else _IDLE_S if self.leading else _STANDBY_S
-        with suppress(Exception):
-            self._lease.release()
-        self.leading = False
 
     # --- one batch ---
 
