@@ -163,7 +163,7 @@ async def test_all_hanging_ends_at_the_deadline(tmp_path: Path) -> None:
     assert failure.value.timed_out
 
 
-WRITING = ("profile", "profile_cov", "correction", "correction_cov", "spread", "responses", "labels")
+WRITING = ("profile", "profile_cov", "correction", "correction_cov", "spread", "responses")
 
 
 def writing(router: Router, arm: str) -> dict[str, Any]:
