@@ -1,0 +1,163 @@
+"""Reading the open formats: JSONL or Parquet by the file's suffix, bad rows reported and never silently dropped."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from fitrouter.errors import ConfigError
+from fitrouter_evaluators.datasets._formats import Choice, MatrixRow, Pair, Rating, Row, lift
+
+__all__ = ["Problem", "Records", "read_choices", "read_matrix", "read_pairs", "read_ratings", "read_values"]
+
+T = TypeVar("T", bound=Row)
+JSONL = (".jsonl", ".ndjson", ".json")
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """A row that could not be used."""
+
+    line: int
+    """Line of the JSONL file, row of the Parquet file, counted from 1."""
+    reason: str
+    """What was given, what is allowed, what to do."""
+
+
+class Records(msgspec.Struct, Generic[T], frozen=True):
+    """What a file holds: its usable rows in the file's order, and the others as problems."""
+
+    rows: list[T]
+    problems: list[Problem]
+
+
+def read_pairs(path: str | os.PathLike[str]) -> Records[Pair]:
+    """Votes between two answers. Raises ConfigError where the file is missing or of another type."""
+    return _read(Path(path), Pair)
+
+
+def read_ratings(path: str | os.PathLike[str]) -> Records[Rating]:
+    """Ratings of answers, prompts or items. Raises ConfigError where the file is missing or of another type."""
+    return _read(Path(path), Rating)
+
+
+def read_choices(path: str | os.PathLike[str]) -> Records[Choice]:
+    """Choices by preferences in words. Raises ConfigError where the file is missing or of another type."""
+    return _read(Path(path), Choice)
+
+
+def read_matrix(path: str | os.PathLike[str]) -> Records[MatrixRow]:
+    """Every model's answers to the same prompts. Raises ConfigError where the file is missing or of another type."""
+    return _read(Path(path), MatrixRow)
+
+
+def read_values(path: Path) -> Iterator[tuple[int, Any]]:
+    """(line, parsed JSON value or the ValueError of a line that is none) of a JSONL or Parquet file.
+
+    Empty lines of a JSONL file are not rows.
+
+    Raises:
+        ConfigError: the file is missing, of another type, or no Parquet file in spite of its name.
+    """
+    if not path.is_file():
+        raise ConfigError(f"there is no file {str(path)!r}; give a JSONL or Parquet file in one of the open formats")
+    suffix = path.suffix.lower()
+    if suffix in JSONL:
+        return _json_lines(path)
+    if suffix == ".parquet":
+        return _parquet_rows(path)
+    raise ConfigError(
+        f"{str(path)!r} ends in {suffix!r}; allowed are .parquet, {', '.join(JSONL)}: rename or convert it"
+    )
+
+
+def _read(path: Path, kind: type[T]) -> Records[T]:
+    rows: list[T] = []
+    problems: list[Problem] = []
+    for line, value in read_values(path):
+        try:
+            rows.append(msgspec.convert(lift(kind, _object(value)), kind))
+        except RecursionError:
+            problems.append(Problem(line, "the row is nested too deeply to be read; flatten it"))
+        except ValueError as error:
+            problems.append(Problem(line, f"{error}{_remedy(kind, error)}"))
+    return Records(rows, problems)
+
+
+def _object(value: Any) -> dict[str, Any]:
+    """A line's value if it is a JSON object."""
+    if isinstance(value, ValueError):
+        raise value
+    if not isinstance(value, dict):
+        raise ValueError(f"the line holds a {type(value).__name__}; a row is one JSON object")  # noqa: TRY004
+    return value
+
+
+def _remedy(kind: type[Row], error: ValueError) -> str:
+    """What msgspec's own messages leave out: which fields a row must have, and which it may."""
+    if isinstance(error, msgspec.ValidationError) and str(error).startswith(("Expected", "Object missing", "Invalid")):
+        fields = [field.name + ("" if field.required else "?") for field in msgspec.structs.fields(kind)]
+        return f"; a row has the fields {', '.join(name for name in fields if name != 'extra?')}: correct it"
+    return ""
+
+
+def _json_lines(path: Path) -> Iterator[tuple[int, Any]]:
+    decode = msgspec.json.Decoder().decode
+    with path.open("rb") as file:
+        for line, raw in enumerate(file, start=1):
+            text = raw.removeprefix(b"\xef\xbb\xbf").strip() if line == 1 else raw.strip()
+            if not text:
+                continue
+            try:
+                yield line, decode(text)
+            except RecursionError:
+                yield line, ValueError("the line is nested too deeply to be read; flatten it")
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                yield line, ValueError(f"the line is not JSON in UTF-8 ({error}); write one JSON object a line")
+
+
+def _parquet_rows(path: Path) -> Iterator[tuple[int, Any]]:
+    import duckdb
+
+    with duckdb.connect() as connection:
+        try:
+            table = connection.execute("select * from read_parquet(?)", [str(path)])
+        except duckdb.Error as error:
+            raise ConfigError(f"{str(path)!r} is no Parquet file: {error}; write it again or give JSONL") from None
+        columns, line = table.description or [], 0
+        while batch := table.fetchmany(1024):
+            for cells in batch:
+                line += 1
+                try:
+                    row = {name: _cell(cell, type_) for cell, (name, type_, *_) in zip(cells, columns, strict=True)}
+                except (msgspec.DecodeError, RecursionError) as error:
+                    yield line, ValueError(f"a column of type JSON holds something else ({error}); write it again")
+                else:
+                    yield line, {name: value for name, value in row.items() if value is not None}
+
+
+def _cell(value: Any, type_: Any) -> Any:
+    """A Parquet cell as a JSON value. Columns of type JSON hold JSON; in structures a null is an absent field."""
+    if value is None:
+        return None
+    if str(type_) == "JSON":
+        return msgspec.json.decode(value)
+    if type_.id == "struct":
+        cells = {name: _cell(value[name], child) for name, child in type_.children}
+        return {name: cell for name, cell in cells.items() if cell is not None}
+    if type_.id == "map":
+        child = dict(type_.children)["value"]
+        return {str(name): _cell(cell, child) for name, cell in value.items() if cell is not None}
+    if type_.id in ("list", "array"):
+        child = type_.children[0][1]
+        return [_cell(cell, child) for cell in value]
+    if isinstance(value, decimal.Decimal):
+        return float(value)
+    if isinstance(value, datetime.date | datetime.time):
+        return value.isoformat()
+    return value if isinstance(value, bool | int | float | str) else str(value)

@@ -1,0 +1,50 @@
+"""What the converters of public sets share: finding and parsing the files as their authors published them."""
+
+from __future__ import annotations
+
+import csv
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from fitrouter.errors import ConfigError
+
+__all__ = ["number", "read_json", "read_jsonl", "read_table", "source"]
+
+
+def source(folder: str | os.PathLike[str], name: str) -> Path:
+    """A file of a published set.
+
+    Raises:
+        ConfigError: the folder has no such file.
+    """
+    path = Path(folder) / name
+    if not path.is_file():
+        raise ConfigError(
+            f"{str(folder)!r} has no file {name!r}; give the folder of the set as its authors published it"
+        )
+    return path
+
+
+def read_table(path: Path, delimiter: str = ",") -> list[dict[str, str]]:
+    """Rows of a CSV or TSV file with a header, every cell as text."""
+    csv.field_size_limit(1 << 30)
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        return list(csv.DictReader(file, delimiter=delimiter))
+
+
+def read_json(path: Path) -> Any:
+    """The value of a JSON file."""
+    return msgspec.json.decode(path.read_bytes())
+
+
+def read_jsonl(path: Path) -> list[dict[str, Any]]:
+    """The objects of a JSONL file."""
+    return [msgspec.json.decode(line) for line in path.read_bytes().splitlines() if line.strip()]
+
+
+def number(cell: str) -> float | None:
+    """A cell as a number; None where it is empty, which is how the published tables write a missing value."""
+    return float(cell) if cell.strip() not in ("", "nan", "NA") else None

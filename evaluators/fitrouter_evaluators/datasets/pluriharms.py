@@ -1,0 +1,78 @@
+"""PluriHarms: how harmful people find prompts, 100 raters × 150 prompts on 0–100 (MIT).
+
+The prompts describe harmful requests; nobody answered them, so the prompt is what was rated, and more is more harmful.
+Features of the prompts are the same for every rater: `items` has them once.
+"""
+
+from __future__ import annotations
+
+import os
+
+from fitrouter_evaluators.datasets._formats import Rating
+from fitrouter_evaluators.datasets._sources import number, read_table, source
+
+__all__ = ["FACTOR_SCALE", "convert", "demographics", "items"]
+
+FACTOR_SCALE = 8.0
+"""The published factor scores lie within about ±8; divided by this they are declared values of about −1 … 1."""
+
+_FACTORS = ("Factor_1", "Factor_2", "Factor_3")
+_TEXTS = ("Question_Index", "Question_Content")
+
+
+def convert(folder: str | os.PathLike[str]) -> list[Rating]:
+    """Ratings by rater, then by prompt; a cell without a rating is left out.
+
+    `user` is the participant, `item` the prompt's index. `declared` has factor_1 (power and authority against
+    universalism), factor_2 (care and fairness) and factor_3 (tradition against stimulation), each / `FACTOR_SCALE`.
+    `extra` has harm_level (the authors' graded level, 0–1), trial (position in which this rater saw the prompt, from 0;
+    attention checks took positions too) and demographics.
+
+    Raises:
+        ConfigError: a file of the set is missing.
+    """
+    prompts = read_table(source(folder, "prompts.csv"))
+    people = demographics(folder)
+    ratings = []
+    for row in read_table(source(folder, "annotations.csv")):
+        user = row["Participant_ID"]
+        declared = {name.lower(): float(row[name]) / FACTOR_SCALE for name in _FACTORS}
+        for prompt in prompts:
+            item = prompt["Question_Index"]
+            rating, trial = number(row[f"Rating_{item}"]), number(row[f"Trial_{item}"])
+            if rating is None:
+                continue
+            extra = {"harm_level": float(prompt["Harm_Level"]), "demographics": people[user]}
+            ratings.append(
+                Rating(
+                    user=user,
+                    prompt=prompt["Question_Content"],
+                    rating=rating,
+                    scale=(0.0, 100.0),
+                    item=item,
+                    dimension="harm",
+                    declared=declared,
+                    extra=extra if trial is None else {**extra, "trial": int(trial)},
+                )
+            )
+    return ratings
+
+
+def items(folder: str | os.PathLike[str]) -> dict[str, dict[str, float]]:
+    """The authors' annotations of each prompt: harm level, kinds of action, effects, value topics."""
+    return {
+        row["Question_Index"]: {name: number(cell) or 0.0 for name, cell in row.items() if name not in _TEXTS}
+        for row in read_table(source(folder, "prompts.csv"))
+    }
+
+
+def demographics(folder: str | os.PathLike[str]) -> dict[str, dict[str, str]]:
+    """What each rater said of themselves, by participant: age, gender, political affiliation and so on."""
+    return {
+        row["Participant_ID"]: {
+            name: cell.strip()
+            for name, cell in row.items()
+            if not name.startswith(("Participant_", "Rating_", "Trial_", "Factor_"))
+        }
+        for row in read_table(source(folder, "annotations.csv"))
+    }
