@@ -16,7 +16,7 @@ from fitrouter.fit import Fit, Label
 from fitrouter.policies import SquareCB
 from fitrouter.types import FeedbackKind, Identity, ModelCard, Request
 
-D_H = 31
+D_H = 38
 PROMPT = "How are dividends of a foreign company taxed for a person who moved during the year? " * 12
 
 

@@ -20,11 +20,17 @@ from fitrouter.journal import Entry, Journal, MemoryJournal, SqliteJournal
 from fitrouter.services import Service
 from fitrouter.taste import Gaussian
 from fitrouter.types import Execution, Floats, Identity, Score, pack, unpack
-from fitrouter_evaluators.reward import Answer, DeviceHeads, ResponseFeatures, found_device
+from fitrouter_evaluators.reward import Answer, DeviceHeads, ResponseFeatures, directions, found_device
 from fitrouter_evaluators.scorer import EXPIRES_S, Scorer
 
 NOW = 1_800_000_000.0
 X = np.array([1.0, 0.5])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def statements_are_encoded() -> None:
+    """The value directions are known before an encoder counts or breaks, whichever test runs first."""
+    directions(Hashing(32))
 
 
 class Heads:
@@ -142,7 +148,7 @@ def test_a_score_carries_what_the_fold_needs(world: World) -> None:
     features = ResponseFeatures(Hashing(32))
     h = features.encode([Answer(text="You could try this.")])[0]
     assert score.h == pack(h)
-    assert np.isnan(unpack(score.h)).sum() == 3
+    assert np.isnan(unpack(score.h)).sum() == 4  # no scalar, no tool calls
     assert (score.status, score.served_by, score.identity.role) == ("ok", "b@1", "cook")
     assert (score.schema, score.encoder) == (features.schema, "hashing-v1-32")
     assert score.features == pack(X)

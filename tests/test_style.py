@@ -12,16 +12,29 @@ from hypothesis import strategies as st
 
 from fitrouter.content import pack_content, unpack_content
 from fitrouter.encoders import Hashing
-from fitrouter_evaluators.reward import STYLE, TOOLS, Answer, ResponseFeatures, ToolCall, measure, standardise
+from fitrouter.types import Floats
+from fitrouter_evaluators.reward import (
+    STYLE,
+    TOOLS,
+    VALUES,
+    Answer,
+    ResponseFeatures,
+    ToolCall,
+    directions,
+    measure,
+    standardise,
+)
 from fitrouter_evaluators.reward._constants import LATENT_CONSTANTS, STYLE_CONSTANTS
 from fitrouter_evaluators.reward.features import latent_directions
 
 MT_BENCH = Path(__file__).parents[2] / "shared/data/mt_bench_human/model_answer"
 PLAIN = "The river rises in the hills and flows past two villages before it meets the sea near the old harbour."
 BY_NAME = {dimension.name: dimension for dimension in STYLE}
-TEXT = slice(1, 1 + len(STYLE))
-TOOL = slice(1 + len(STYLE), 1 + len(STYLE) + len(TOOLS))
-LATENT = slice(1 + len(STYLE) + len(TOOLS), None)
+G = 1
+TEXT = slice(2, 2 + len(STYLE))
+VALUE = slice(TEXT.stop, TEXT.stop + len(VALUES))
+TOOL = slice(VALUE.stop, VALUE.stop + len(TOOLS))
+LATENT = slice(TOOL.stop, None)
 
 HIGHER_LOWER = [
     ("length", PLAIN * 2, PLAIN),
@@ -233,7 +246,10 @@ def test_tool_calls_mask_the_text(features: ResponseFeatures) -> None:
     assert np.isfinite(h[0, TOOL]).all()
     assert np.isfinite(h[1, TEXT]).all()
     assert np.isnan(h[1, TOOL]).all()
-    assert np.isfinite(h[2]).all()
+    assert np.isnan(h[0, VALUE]).all()
+    assert np.isfinite(h[1:, VALUE]).all()
+    assert np.isfinite(np.delete(h[2], G)).all()
+    assert np.isnan(h[:, G]).all()
     assert (h[2, TEXT] == h[1, TEXT]).all()
 
 
@@ -341,6 +357,7 @@ class Counting(Hashing):
 def test_rows_are_cached_by_content() -> None:
     """An answer seen again is not encoded again; the oldest rows make room; callers cannot spoil the cache."""
     encoder = Counting(32)
+    directions(Hashing(32))
     features = ResponseFeatures(encoder, cache=2)
     a, b, c = (Answer(text=text) for text in ("one", "two", "three"))
     first = features.encode([a, a, b])
@@ -356,10 +373,62 @@ def test_rows_are_cached_by_content() -> None:
 
 
 def test_a_text_without_words_has_no_direction(features: ResponseFeatures) -> None:
-    """A vector of length 0 gives missing directions, and the style of an empty text is still finite."""
+    """A vector of length 0 gives missing directions and values, and the style of an empty text is still finite."""
     h = features.encode([Answer(text="")])[0]
     assert np.isnan(h[LATENT]).all()
+    assert np.isnan(h[VALUE]).all()
     assert np.isfinite(h[TEXT]).all()
+
+
+class Agreement:
+    """A scalar: how near an answer is to its prompt, and the length beside it."""
+
+    id = "agreement-1"
+
+    def __init__(self) -> None:
+        self.seen: list[Floats] = []
+
+    def of(self, prompts: Floats, answers: Floats, h: Floats) -> Floats:
+        """The dot product, and the length."""
+        self.seen.append(h)
+        return np.einsum("nd,nd->n", prompts, answers) + h[:, 2]
+
+
+def test_the_scalar_reads_prompt_answer_and_features() -> None:
+    """With a scalar g is its value, of the same prompt, answer and row, cut to ±3; the rest of h is what it was."""
+    encoder, scalar = Hashing(32), Agreement()
+    features = ResponseFeatures(encoder, scalar=scalar)
+    items = [Answer(text=PLAIN, prompt="Where does the river rise?"), Answer(text="A" * 50_000, prompt="")]
+    h = features.encode(items)
+    plain = ResponseFeatures(encoder).encode(items)
+    assert np.delete(h, G, axis=1).tobytes() == np.delete(plain, G, axis=1).tobytes()
+    near = float(encoder.encode([items[0].prompt])[0] @ encoder.encode([PLAIN])[0])
+    assert h[0, G] == pytest.approx(near + h[0, 2])
+    assert h[1, G] == pytest.approx(min(h[1, 2], 3.0))
+    assert np.isnan(scalar.seen[0][:, G]).all()
+    assert features.schema == f"{ResponseFeatures(encoder).schema}/agreement-1"
+
+
+def test_the_prompt_counts_only_where_a_scalar_reads_it() -> None:
+    """The same text under two prompts is one row without a scalar, and two with one."""
+    items = [Answer(text=PLAIN, prompt="The river"), Answer(text=PLAIN, prompt="Cake")]
+    plain = ResponseFeatures(Hashing(32)).encode(items)
+    assert plain[0].tobytes() == plain[1].tobytes()
+    judged = ResponseFeatures(Hashing(32), scalar=Agreement())
+    h = judged.encode(items)
+    assert h[0, G] != h[1, G]
+    assert judged.encode(items[::-1])[::-1].tobytes() == h.tobytes()
+
+
+def test_nothing_is_judged_without_words() -> None:
+    """Neither an answer of calls nor a text without words has a scalar, and the others of the batch keep theirs."""
+    scalar = Agreement()
+    features = ResponseFeatures(Hashing(32), scalar=scalar)
+    calls = Answer.of("p", {"tool_calls": [call("weather", {})]})
+    g = features.encode([calls, Answer(text=" "), Answer(text=PLAIN)])[:, G]
+    assert np.isnan(g).tolist() == [True, True, False]
+    assert [len(h) for h in scalar.seen] == [1]
+    assert np.isnan(features.encode([calls, Answer(text="")])[:, G]).all()
 
 
 def test_directions_are_the_leading_ones_or_a_fixed_projection() -> None:

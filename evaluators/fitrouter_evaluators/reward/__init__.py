@@ -4,19 +4,26 @@ from __future__ import annotations
 
 from fitrouter_evaluators.reward._answer import Answer, ToolCall, arguments_fit
 from fitrouter_evaluators.reward.device_heads import DeviceHeads, found_device
-from fitrouter_evaluators.reward.features import TOOLS, ResponseFeatures
+from fitrouter_evaluators.reward.features import TOOLS, ResponseFeatures, Scalar
 from fitrouter_evaluators.reward.style import STYLE, Dimension, measure, standardise
+from fitrouter_evaluators.reward.values import VALUES, Directions, Value, directions, value_scores
 
 __all__ = [
     "STYLE",
     "TOOLS",
+    "VALUES",
     "Answer",
     "DeviceHeads",
     "Dimension",
+    "Directions",
     "ResponseFeatures",
+    "Scalar",
     "ToolCall",
+    "Value",
     "arguments_fit",
+    "directions",
     "found_device",
     "measure",
     "standardise",
+    "value_scores",
 ]

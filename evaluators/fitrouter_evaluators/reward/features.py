@@ -1,11 +1,12 @@
 """Response features: an answer as the vector h that tastes are learnt over.
 
-    h = [1, style dimensions, tool dimensions, latent directions]
+    h = [1, global scalar, style dimensions, value dimensions, tool dimensions, latent directions]
 
-**Missing is NaN, never zero.** An answer of tool calls has no text: its style and latent entries are NaN. A text answer
-makes no calls: its tool entries are NaN. A text without any word that the encoder knows has no direction: its latent
-entries are NaN. Whoever reads h takes NaN as 'no information', as the fit model does: for a score it counts as average
-(0 after standardising), for a response profile as what was predicted.
+**Missing is NaN, never zero.** An answer of tool calls has no text: of its entries only the first and the tool ones are
+numbers. A text answer makes no calls: its tool entries are NaN. A text without any word that the encoder knows has no
+direction: its scalar, value and latent entries are NaN. Without a trained scalar its entry is NaN for every answer.
+Whoever reads h takes NaN as 'no information', as the fit model does: for a score it counts as average (0 after
+standardising), for a response profile as what was predicted.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import math
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
+from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -26,17 +28,43 @@ from fitrouter_evaluators.reward._answer import Answer, ToolCall, arguments_fit
 from fitrouter_evaluators.reward._constants import LATENT_CONSTANTS
 from fitrouter_evaluators.reward._reading import clip_text
 from fitrouter_evaluators.reward.style import CLIP, STYLE, measure, standardise
+from fitrouter_evaluators.reward.values import VALUES, value_scores
 
-__all__ = ["STYLE_VERSION", "TOOLS", "ResponseFeatures", "latent_directions", "readable", "tool_features"]
+__all__ = ["STYLE_VERSION", "TOOLS", "ResponseFeatures", "Scalar", "latent_directions", "readable", "tool_features"]
 
-STYLE_VERSION = "style-1"
-"""Changes whenever the same answer could get other style or tool features."""
+STYLE_VERSION = "style-2"
+"""Changes whenever the same answer could get other style, value or tool features."""
 
 TOOLS = ("tool_calls", "tool_arguments_fit", "tool_repeats")
 """Names of the tool dimensions, in order."""
 
 _EDGE = 1024
 """Characters of each end of the text that the encoder reads."""
+
+_G = 1
+_STYLE = slice(2, 2 + len(STYLE))
+_VALUES = slice(_STYLE.stop, _STYLE.stop + len(VALUES))
+_TOOLS = slice(_VALUES.stop, _VALUES.stop + len(TOOLS))
+_LATENT = slice(_TOOLS.stop, None)
+
+
+class Scalar(Protocol):
+    """The seam to a trained global reward: how good an answer is to its prompt, whoever reads it."""
+
+    @property
+    def id(self) -> str:
+        """Name and version: scalars of different ids never mix."""
+        ...
+
+    def of(self, prompts: Floats, answers: Floats, h: Floats) -> Floats:
+        """float64[n], about unit variance; NaN where nothing can be said.
+
+        Args:
+            prompts: float64[n, d], the encoder's vectors of the prompts; 0 for an empty one.
+            answers: float64[n, d], of the answers; none is 0.
+            h: float64[n, dim], the features with the scalar's own entry still NaN.
+        """
+        ...
 
 
 def tool_features(answer: Answer) -> Floats:
@@ -88,20 +116,24 @@ class ResponseFeatures:
     keeps to that.
 
     Args:
-        encoder: reads the first and last 1,024 characters of the text.
+        encoder: reads the first and last 1,024 characters of the text, and of the prompt where there is a scalar.
         latent: number of latent directions, K.
+        scalar: the trained global reward; without one its entry is NaN.
         cache: rows that are kept.
     """
 
-    def __init__(self, encoder: Encoder, latent: int = 8, *, cache: int = 4096) -> None:
+    def __init__(self, encoder: Encoder, latent: int = 8, *, scalar: Scalar | None = None, cache: int = 4096) -> None:
         if latent < 0:
             raise ValueError(f"latent is {latent}; allowed are 0 and more")
         self.encoder = encoder
         self.latent = latent
-        self.schema = f"{STYLE_VERSION}/{encoder.id}/{latent}"
+        self.scalar = scalar
+        self.schema = "/".join([STYLE_VERSION, encoder.id, str(latent), *([scalar.id] if scalar else [])])
         self.names: tuple[str, ...] = (
             "one",
+            "g",
             *(dimension.name for dimension in STYLE),
+            *(value.name for value in VALUES),
             *TOOLS,
             *(f"latent_{i}" for i in range(latent)),
         )
@@ -120,7 +152,7 @@ class ResponseFeatures:
         Raises:
             Exception: whatever the encoder raises; nothing is cached then.
         """
-        keys = [_key(item) for item in items]
+        keys = [_key(item, prompted=self.scalar is not None) for item in items]
         with self._lock:
             found = {key: row for key in keys if (row := self._rows.get(key)) is not None}
         fresh = {key: item for key, item in zip(keys, items, strict=True) if key not in found}
@@ -138,23 +170,38 @@ class ResponseFeatures:
     def _compute(self, items: Sequence[Answer]) -> Floats:
         out = np.full((len(items), self.dim), np.nan)
         out[:, 0] = 1.0
-        tools = 1 + len(STYLE)
-        latent = tools + len(TOOLS)
         spoken = [i for i, item in enumerate(items) if item.has_text]
         for i in spoken:
-            out[i, 1:tools] = standardise(measure(items[i].text))
+            out[i, _STYLE] = standardise(measure(items[i].text))
         for i, item in enumerate(items):
-            out[i, tools:latent] = tool_features(item)
-        if spoken and self.latent:
-            vectors = self.encoder.encode([readable(items[i].text) for i in spoken])
-            if vectors.shape != (len(spoken), self.encoder.dim) or not np.isfinite(vectors).all():
-                raise ValueError(
-                    f"encoder {self.encoder.id!r} gave {vectors.shape} for {len(spoken)} texts; "
-                    f"it must give finite numbers of shape {(len(spoken), self.encoder.dim)}"
-                )
-            directions = latent_directions(self.encoder, vectors, self.latent)
-            out[spoken, latent:] = np.clip((directions - self._centre) / self._scale, -CLIP, CLIP)
+            out[i, _TOOLS] = tool_features(item)
+        if spoken:
+            vectors = self._vectors([items[i].text for i in spoken])
+            out[spoken, _VALUES] = np.clip(value_scores(self.encoder, vectors), -CLIP, CLIP)
+            if self.latent:
+                latent = (latent_directions(self.encoder, vectors, self.latent) - self._centre) / self._scale
+                out[spoken, _LATENT] = np.clip(latent, -CLIP, CLIP)
+            self._judge(out, items, [(i, row) for i, row in zip(spoken, vectors, strict=True) if row.any()])
         return out
+
+    def _judge(self, out: Floats, items: Sequence[Answer], known: list[tuple[int, Floats]]) -> None:
+        """Write the scalar of the answers with a direction."""
+        if self.scalar is None or not known:
+            return
+        rows, answers = [i for i, _ in known], np.array([row for _, row in known])
+        prompts = list(dict.fromkeys(items[i].prompt for i in rows))
+        at = dict(zip(prompts, self._vectors(prompts), strict=True))
+        g = self.scalar.of(np.array([at[items[i].prompt] for i in rows]), answers, out[rows])
+        out[rows, _G] = np.clip(g, -CLIP, CLIP)
+
+    def _vectors(self, texts: list[str]) -> Floats:
+        vectors = self.encoder.encode([readable(text) for text in texts])
+        if vectors.shape != (len(texts), self.encoder.dim) or not np.isfinite(vectors).all():
+            raise ValueError(
+                f"encoder {self.encoder.id!r} gave {vectors.shape} for {len(texts)} texts; "
+                f"it must give finite numbers of shape {(len(texts), self.encoder.dim)}"
+            )
+        return vectors
 
 
 def readable(text: str) -> str:
@@ -163,9 +210,12 @@ def readable(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
-def _key(item: Answer) -> bytes:
-    """A hash of what h depends on; the prompt is no part of it."""
+def _key(item: Answer, *, prompted: bool) -> bytes:
+    """A hash of what h depends on; the prompt is part of it only where a scalar reads it."""
     digest = hashlib.blake2b(item.text.encode("utf-8", "surrogatepass"), digest_size=16)
+    # No text holds the byte 0xff in UTF-8, so the parts cannot run into each other.
     if item.calls:
-        digest.update(repr((item.calls, item.tools)).encode("utf-8", "surrogatepass"))
+        digest.update(b"\xff" + repr((item.calls, item.tools)).encode("utf-8", "surrogatepass"))
+    if prompted:
+        digest.update(b"\xff\xff" + item.prompt.encode("utf-8", "surrogatepass"))
     return digest.digest()
