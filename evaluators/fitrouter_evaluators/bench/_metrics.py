@@ -1,0 +1,167 @@
+"""What predictions are worth: losses of single predictions and metrics of many.
+
+y are labels, p predictions, both float64[n]. For verdicts y is in [0, 1] and p is a probability; ratings may have any
+scale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from fitrouter.types import Floats
+
+__all__ = [
+    "ACCURACY",
+    "AUC",
+    "ECE",
+    "KENDALL",
+    "NLL",
+    "PEARSON",
+    "RMSE",
+    "SPEARMAN",
+    "USER_RMSE",
+    "Agreement",
+    "Metric",
+    "agreement",
+    "log_loss",
+    "squared",
+    "wrong",
+]
+
+_EPS = 1e-6
+_BINS = 10
+
+
+class Metric(NamedTuple):
+    """One number of many predictions.
+
+    Args:
+        name: as it stands in tables.
+        of: (y, p) -> value; NaN where it is not defined, as an AUC of one class.
+        per_user: the mean of every user's own value, not the value of all predictions together.
+        higher: whether more is better.
+        loss: (y, p) -> float64[n], where `of` is root(mean(loss)); makes intervals quick.
+        root: see `loss`.
+    """
+
+    name: str
+    of: Callable[[Floats, Floats], float]
+    per_user: bool = False
+    higher: bool = False
+    loss: Callable[[Floats, Floats], Floats] | None = None
+    root: Callable[[Floats], Floats] | None = None
+
+
+# --- losses ---
+
+
+def squared(y: Floats, p: Floats) -> Floats:
+    """float64[n]: (y − p)²."""
+    out: Floats = (y - p) ** 2
+    return out
+
+
+def log_loss(y: Floats, p: Floats) -> Floats:
+    """float64[n], nats: −log p(y), p kept 1e-6 away from 0 and 1; y may be soft."""
+    p = np.clip(p, _EPS, 1.0 - _EPS)
+    out: Floats = -(y * np.log(p) + (1.0 - y) * np.log1p(-p))
+    return out
+
+
+def wrong(y: Floats, p: Floats) -> Floats:
+    """float64[n]: 1 where p is on the other side of ½ than y, ½ where p is ½ or y is a tie."""
+    out: Floats = 0.5 - 0.5 * np.sign(y - 0.5) * np.sign(p - 0.5)
+    return out
+
+
+def _right(y: Floats, p: Floats) -> Floats:
+    out: Floats = 1.0 - wrong(y, p)
+    return out
+
+
+# --- metrics ---
+
+
+def _rmse(y: Floats, p: Floats) -> float:
+    return float(np.sqrt(squared(y, p).mean()))
+
+
+def _auc(y: Floats, p: Floats) -> float:
+    """Mann and Whitney's: the share of (yes, no) pairs in the right order, ties half."""
+    from scipy import stats
+
+    truth = y > 0.5
+    yes, no = int(truth.sum()), int((~truth).sum())
+    if not yes or not no:
+        return float("nan")
+    return float((stats.rankdata(p)[truth].sum() - yes * (yes + 1) / 2) / (yes * no))
+
+
+def _ece(y: Floats, p: Floats) -> float:
+    """Expected calibration error in ten bins of equal counts (Naeini et al. 2015; Nguyen and O'Connor 2015)."""
+    parts = np.array_split(np.argsort(p, kind="stable"), min(_BINS, len(p)))
+    return float(sum(len(part) * abs(float(y[part].mean() - p[part].mean())) for part in parts) / len(p))
+
+
+def _correlation(kind: str) -> Callable[[Floats, Floats], float]:
+    def of(y: Floats, p: Floats) -> float:
+        from scipy import stats
+
+        if len(y) < 3 or np.ptp(y) == 0.0 or np.ptp(p) == 0.0:
+            return float("nan")
+        return float(getattr(stats, kind)(y, p).statistic)
+
+    return of
+
+
+RMSE = Metric("rmse", _rmse, loss=squared, root=np.sqrt)
+USER_RMSE = Metric("user rmse", _rmse, per_user=True, loss=squared, root=np.sqrt)
+"""Every user counts the same."""
+NLL = Metric("nll", lambda y, p: float(log_loss(y, p).mean()), loss=log_loss)
+ACCURACY = Metric("accuracy", lambda y, p: float(_right(y, p).mean()), higher=True, loss=_right)
+AUC = Metric("auc", _auc, higher=True)
+ECE = Metric("ece", _ece)
+PEARSON = Metric("pearson", _correlation("pearsonr"), higher=True)
+SPEARMAN = Metric("spearman", _correlation("spearmanr"), higher=True)
+KENDALL = Metric("kendall", _correlation("kendalltau"), higher=True)
+
+
+class Agreement(NamedTuple):
+    """How far two people who judged the same thing agree; each thing counts by its judgements."""
+
+    same: float
+    """Share of pairs of verdicts on the same side of ½ (labels in [0, 1])."""
+    rmse: float
+    """Root mean squared difference of two judgements."""
+    correlation: float
+    """Intraclass correlation, ICC(1) (Shrout and Fleiss 1979)."""
+    items: int
+    """Things judged by at least two."""
+
+
+def agreement(item: np.ndarray, y: Floats) -> Agreement:
+    """Human-human agreement of judgements y float64[n] of items [n]; NaN where no item was judged twice."""
+    _, code, counts = np.unique(item, return_inverse=True, return_counts=True)
+    shared = counts >= 2
+    if not shared.any():
+        return Agreement(float("nan"), float("nan"), float("nan"), 0)
+    kept = shared[code]
+    code, y = code[kept], y[kept]
+    n = counts[shared].astype(np.float64)
+    code = np.unique(code, return_inverse=True)[1]
+    mean = np.bincount(code, y) / n
+    within = float(((y - mean[code]) ** 2).sum() / (n - 1.0).sum())
+    yes = np.bincount(code, y > 0.5)
+    same = (yes * (yes - 1) + (n - yes) * (n - yes - 1)) / (n * (n - 1.0))
+    size = (n.sum() - (n**2).sum() / n.sum()) / max(len(n) - 1, 1)
+    between = float((n * (mean - y.mean()) ** 2).sum() / max(len(n) - 1, 1))
+    total = between + (size - 1.0) * within
+    return Agreement(
+        float((same * n).sum() / n.sum()),
+        float(np.sqrt(2.0 * within)),
+        (between - within) / total if total > 0 else float("nan"),
+        len(n),
+    )
