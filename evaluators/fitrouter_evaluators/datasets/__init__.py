@@ -6,7 +6,16 @@ authors published it and give rows in the files' order.
 
 from __future__ import annotations
 
-from fitrouter_evaluators.datasets import llm_rubric, mt_bench, pluriharms
+from fitrouter_evaluators.datasets import (
+    alpaca,
+    halie,
+    llm_rubric,
+    mt_bench,
+    personalized_rewardbench,
+    pluriharms,
+    realhumaneval,
+    ttcw,
+)
 from fitrouter_evaluators.datasets._formats import KINDS, Cell, Choice, Kind, MatrixRow, Pair, Rating, Row, Text
 from fitrouter_evaluators.datasets._reading import (
     Problem,
@@ -16,7 +25,7 @@ from fitrouter_evaluators.datasets._reading import (
     read_pairs,
     read_ratings,
 )
-from fitrouter_evaluators.datasets._writing import write_jsonl
+from fitrouter_evaluators.datasets._writing import write_jsonl, write_parquet
 
 __all__ = [
     "KINDS",
@@ -30,12 +39,18 @@ __all__ = [
     "Records",
     "Row",
     "Text",
+    "alpaca",
+    "halie",
     "llm_rubric",
     "mt_bench",
+    "personalized_rewardbench",
     "pluriharms",
     "read_choices",
     "read_matrix",
     "read_pairs",
     "read_ratings",
+    "realhumaneval",
+    "ttcw",
     "write_jsonl",
+    "write_parquet",
 ]
