@@ -37,8 +37,7 @@ def write_jsonl(path: str | os.PathLike[str], rows: Iterable[Row]) -> None:
         ValueError: a text holds half a character (a lone surrogate), which UTF-8 cannot say.
     """
     with Path(path).open("wb") as file:
-        for number, row in enumerate(rows, start=1):
-            file.write(_line(number, row))
+        file.writelines(_line(number, row) for number, row in enumerate(rows, start=1))
 
 
 def write_parquet(path: str | os.PathLike[str], rows: Sequence[Row]) -> None:
@@ -86,7 +85,7 @@ def _columns(kind: type[Row], rows: Sequence[Row]) -> dict[str, _Type]:
         held = [getattr(row, name) for row in rows]
         if kind is MatrixRow:
             cells = [cell for models in held for cell in models.values()]
-            columns[name] = duckdb.map_type("VARCHAR", duckdb.struct_type(_columns(part, cells)))  # type: ignore[arg-type]
+            columns[name] = duckdb.map_type("VARCHAR", duckdb.struct_type(_columns(part, cells)))
         else:
             columns[name] = duckdb.struct_type(_columns(part, held))
     extras: list[Mapping[str, Any]] = [row.extra for row in rows]  # type: ignore[attr-defined]
