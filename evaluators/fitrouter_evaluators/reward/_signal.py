@@ -1,0 +1,79 @@
+"""One kind of feedback as an observation of an answer's utility."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import msgspec
+import numpy as np
+
+from fitrouter.taste import Innovation, innovate
+
+__all__ = ["LEVEL", "Signal"]
+
+LEVEL = 0.7
+"""Mean utility of an answer before any label, as in the core's `FitParams`."""
+
+
+class Signal(msgspec.Struct, frozen=True, kw_only=True):
+    """How events of one kind observe the utility u of an answer (of a pair: the difference of two)."""
+
+    kind: str
+    link: Literal["gaussian", "logistic"]
+    weight: float
+    """ρ in [0, 1]: how many observations an event counts for."""
+    weight_sd: float | None = None
+    """How uncertain ρ is after the fit."""
+    noise: float | None = None
+    """Variance of a Gaussian kind, in squared label units."""
+    temperature: float | None = None
+    """Of a logistic kind, in label units."""
+    level: float = 0.0
+    """Utility at which y = 1 and y = 0 are equally likely."""
+    knots: tuple[tuple[float, float], ...] = ()
+    """Piecewise linear map from what is measured to y; none: y is what is measured."""
+    length: tuple[float, float, float] | None = None
+    """Of dwell: intercept, slope on log(1 + characters) and residual scale of log seconds."""
+    note: str = ""
+    source: str = ""
+    predicts: str = ""
+    """The kind whose held-out likelihood chose ρ."""
+    events: int = 0
+    people: int = 0
+    nll: float | None = None
+    """Mean negative log likelihood of what is predicted, held-out people, learning from the events …"""
+    nll_without: float | None = None
+    """… and never learning from them."""
+    gain_se: float | None = None
+    """Standard error of the difference, over people."""
+
+    def label(self, measured: float, characters: float = 0.0) -> float:
+        """Y in [0, 1] of what was measured: a vote, a share, an edit's relative distance, seconds of dwell."""
+        if self.length is not None:
+            intercept, slope, scale = self.length
+            measured = (math.log(max(measured, 1e-3)) - intercept - slope * math.log1p(characters)) / scale
+        if self.knots:
+            at, y = zip(*self.knots, strict=True)
+            measured = float(np.interp(measured, at, y))
+        return min(max(measured, 0.0), 1.0)
+
+    def innovate(self, predicted: float, variance: float, y: float, weight: float = 1.0) -> Innovation:
+        """The posterior of one event, for a prediction N(predicted, variance) of u; `weight` times the kind's own."""
+        weight *= self.weight
+        if weight <= 0.0:
+            return Innovation(0.0, 0.0)
+        if self.temperature is None:
+            return innovate(predicted, variance, y, noise=self.noise, weight=weight)
+        T = self.temperature
+        inner = innovate((predicted - self.level) / T, variance / T**2, y, weight=weight)
+        return Innovation(inner.step / T, inner.shrink / T**2)
+
+    def nll_of(self, predicted: float, variance: float, y: float) -> float:
+        """−log p(y) under the prediction N(predicted, variance) of u; cross entropy where y lies between 0 and 1."""
+        if self.temperature is None:
+            total = variance + (self.noise or 0.0)
+            return 0.5 * ((y - predicted) ** 2 / total + math.log(2.0 * math.pi * total))
+        T = self.temperature
+        a = (predicted - self.level) / T / math.sqrt(1.0 + math.pi * variance / T**2 / 8.0)
+        return float(np.logaddexp(0.0, a)) - y * a
