@@ -84,7 +84,8 @@ class Pair(Row, frozen=True, omit_defaults=True):
         _filled(user=self.user, prompt=self.prompt, dimension=self.dimension)
         if self.label not in (0.0, 0.5, 1.0):
             raise ValueError(f"label is {self.label!r}; give 1 where a is better, 0 where b is, 0.5 for a tie")
-        _numbers(ts=self.ts, **self.declared)
+        _numbers({"ts": self.ts})
+        _numbers(self.declared)
         self._check_extra(self.extra)
 
 
@@ -112,11 +113,12 @@ class Rating(Row, frozen=True, omit_defaults=True):
         if not self.prompt.strip() and not self.item:
             raise ValueError(f"prompt is {self.prompt!r} and there is no item; name at least one of them")
         low, high = self.scale
-        if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        if not (0.0 < high - low < math.inf):
             raise ValueError(f"scale is [{low!r}, {high!r}]; give two finite numbers, the lowest rating first")
         if not low <= self.rating <= high:
             raise ValueError(f"rating is {self.rating!r}; the scale allows {low!r} to {high!r}: correct either")
-        _numbers(ts=self.ts, **self.declared)
+        _numbers({"ts": self.ts})
+        _numbers(self.declared)
         self._check_extra(self.extra)
 
     @property
@@ -158,7 +160,7 @@ class Cell(Row, frozen=True, omit_defaults=True):
     extra: dict[str, Any] = {}
 
     def __post_init__(self) -> None:
-        _numbers(reward=self.reward, cost_usd=self.cost_usd, latency_s=self.latency_s)
+        _numbers({"reward": self.reward, "cost_usd": self.cost_usd, "latency_s": self.latency_s})
         for name, value in (("cost_usd", self.cost_usd), ("latency_s", self.latency_s)):
             if value is not None and value < 0:
                 raise ValueError(f"{name} is {value!r}; it is 0 or more, or left out where it is not known")
@@ -222,7 +224,7 @@ def _filled(**texts: str) -> None:
             raise ValueError(f"{name} is {text!r}; it cannot be empty: fill it in or leave the row out")
 
 
-def _numbers(**values: float | None) -> None:
+def _numbers(values: Mapping[str, float | None]) -> None:
     for name, value in values.items():
         if value is not None and not math.isfinite(value):
             raise ValueError(f"{name} is {value!r}; only finite numbers are allowed: leave a missing value out")

@@ -12,8 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from fitrouter.errors import ConfigError
-from fitrouter_evaluators.datasets._formats import Pair, Text
+from fitrouter_evaluators.datasets._formats import Pair
 from fitrouter_evaluators.datasets._reading import read_values
 from fitrouter_evaluators.datasets._sources import read_json
 
@@ -79,14 +81,15 @@ def _pair(row: Any, subset: str) -> Pair:
     missing = [name for name in _NEEDED if row.get(name) is None]
     if missing:
         raise ValueError(f"it has no {', '.join(missing)}")
-    return Pair(
-        user=str(row["id"]),
-        prompt=row["question"],
-        a=Text(text=row["chosen"]),
-        b=Text(text=row["rejected"]),
-        label=1.0,
-        extra={"subset": subset, "category": row.get("category") or subset, "profile": _posts(row["profile"])},
-    )
+    fields = {
+        "user": str(row["id"]),
+        "prompt": row["question"],
+        "a": {"text": row["chosen"]},
+        "b": {"text": row["rejected"]},
+        "label": 1.0,
+        "extra": {"subset": subset, "category": row.get("category") or subset, "profile": _posts(row["profile"])},
+    }
+    return msgspec.convert(fields, Pair)
 
 
 def _posts(profile: Any) -> list[dict[str, Any]]:
