@@ -9,6 +9,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fitrouter.content import pack_content
 from fitrouter.encoders import Hashing
@@ -20,6 +22,7 @@ from fitrouter.journal import Entry, Journal, MemoryJournal, SqliteJournal
 from fitrouter.services import Service
 from fitrouter.taste import Gaussian
 from fitrouter.types import Execution, Floats, Identity, Score, pack, unpack
+from fitrouter_evaluators.pace import Pace
 from fitrouter_evaluators.reward import Answer, DeviceHeads, ResponseFeatures, directions, found_device
 from fitrouter_evaluators.scorer import EXPIRES_S, Scorer
 
@@ -234,6 +237,77 @@ def test_an_answer_without_execution_fails(world: World, monkeypatch: pytest.Mon
     assert world.scorer().step() == 1
     assert world.scores()[decision_id].status == "failed"
     assert world.journal.spooled() == []
+
+
+class Timer:
+    """Time passes by what the encoder costs: so much a call, and so much a text."""
+
+    def __init__(self, encoder: Encoder, call_s: float, text_s: float) -> None:
+        self.encoder, self.call_s, self.text_s = encoder, call_s, text_s
+
+    def __call__(self) -> float:
+        return self.call_s * len(self.encoder.batches) + self.text_s * sum(self.encoder.batches)
+
+
+def paced(world: World, timer: Timer) -> Scorer:
+    """A scorer whose time is the timer's."""
+    features = ResponseFeatures(world.encoder)
+    return Scorer(world.journal, world.identities, features, world.heads, batch=64, clock=lambda: NOW, timer=timer)
+
+
+def test_a_backlog_is_taken_in_growing_steps(world: World) -> None:
+    """While much waits steps grow to the largest allowed; once all is scored they begin small again."""
+    for i in range(200):
+        world.answer(f"Answer {i}.")
+    scorer = paced(world, Timer(world.encoder, 0.001, 0.0))
+    assert [scorer.step() for _ in range(6)] == [16, 32, 64, 64, 24, 0]
+    assert scorer.pace.size == 16
+    assert len(world.scores()) == 200
+
+
+@pytest.mark.parametrize(("text_s", "taken"), [(0.0124, [16, 4, 4, 4]), (1.0, [16, 1, 1, 1])])
+def test_a_slow_encoder_gets_small_steps(world: World, text_s: float, taken: list[int]) -> None:
+    """Where an answer takes long a step holds only what it can score in its time, so that nobody waits behind many."""
+    for i in range(40):
+        world.answer(f"Answer {i}.")
+    scorer = paced(world, Timer(world.encoder, 0.0, text_s))
+    assert [scorer.step() for _ in range(4)] == taken
+
+
+def test_one_answer_waits_for_no_other(world: World) -> None:
+    """An answer that is alone is scored by the next step, after a backlog as before one."""
+    timer = Timer(world.encoder, 0.001, 0.0)
+    scorer = paced(world, timer)
+    for number in range(3):
+        world.answer(f"Alone {number}.")
+        assert scorer.step() == 1
+        for i in range(100):
+            world.answer(f"Together {number} {i}.")
+        while scorer.step():
+            pass
+    assert len(world.scores()) == 303
+
+
+@given(
+    most=st.integers(1, 500),
+    step_s=st.floats(0.001, 10.0),
+    steps=st.lists(st.tuples(st.floats(0.0, 1.0), st.floats(0.0, 100.0))),
+)
+def test_the_pace_stays_in_its_bounds(most: int, step_s: float, steps: list[tuple[float, float]]) -> None:
+    """Whatever is measured, a step takes at least 1 and at most `most`, and one that was too long is not repeated."""
+    pace = Pace(most, step_s)
+    for share, seconds in steps:
+        answers = max(1, round(share * pace.size))
+        size = pace.took(answers, seconds)
+        assert 1 <= size == pace.size <= most
+        assert size == 1 or seconds <= step_s or size * seconds <= answers * step_s * (1 + 1e-9)
+
+
+def test_a_pace_needs_room() -> None:
+    """No answers, or no time, is refused."""
+    for most, step_s in ((0, 0.1), (1, 0.0), (1, float("nan"))):
+        with pytest.raises(ValueError, match="at least 1 answer"):
+            Pace(most, step_s)
 
 
 def test_old_content_expires_unread(world: World) -> None:

@@ -21,6 +21,7 @@ from fitrouter.identities import SubjectErased
 from fitrouter.ids import uuid7
 from fitrouter.journal import Entry, Journal, Row, Spooled
 from fitrouter.types import Execution, Floats, Identity, Score, pack
+from fitrouter_evaluators.pace import Pace
 from fitrouter_evaluators.reward import Answer, ResponseFeatures
 
 __all__ = ["EXPIRES_S", "BatchHeads", "Heads", "Lag", "Scorer", "Vault"]
@@ -102,8 +103,9 @@ class Scorer:
         identities: decrypts the answers.
         features: turns answers into h.
         heads: the users' reward heads; `score_many` is used where there is one (see `DeviceHeads`).
-        batch: answers of one step.
+        batch: answers of one step at most; `Pace` takes less while less waits or an answer takes long.
         clock: seconds since the epoch.
+        timer: seconds since whenever, by which the pace is measured.
         hook: told of every failure as (part, error); part is scorer, content, or features.
         happened: told of every Score once it is durable.
     """
@@ -117,6 +119,7 @@ class Scorer:
         *,
         batch: int = 64,
         clock: Callable[[], float] = time.time,
+        timer: Callable[[], float] = time.perf_counter,
         hook: Callable[[str, Exception], None] = _ignore,
         happened: Callable[[Score], None] = _unheard,
     ) -> None:
@@ -126,11 +129,13 @@ class Scorer:
         self._identities = identities
         self._features = features
         self._heads = heads
-        self._batch = batch
         self._clock = clock
+        self._timer = timer
         self._hook = hook
         self._happened = happened
         self._lease = journal.lease("scorer")
+        self.pace = Pace(batch)
+        """How many answers the next step takes."""
         self.leading = False
         """Whether this process held the lease at the last step."""
 
@@ -153,7 +158,8 @@ class Scorer:
         self.leading = self._lease.held()
         if not self.leading:
             return 0
-        jobs = [self._read(item) for item in self._journal.spooled(self._batch)]
+        started = self._timer()
+        jobs = [self._read(item) for item in self._journal.spooled(self.pace.size)]
         if not jobs:
             return 0
         # First those without a text: a broken encoder must not keep content beyond its time.
@@ -161,6 +167,7 @@ class Scorer:
         readable = [job for job in jobs if job.answer is not None]
         if readable:
             self._append([self._score(*pair) for pair in zip(readable, self._judge(readable), strict=True)])
+        self.pace.took(len(jobs), self._timer() - started)
         return len(jobs)
 
     # --- one batch ---

@@ -1,0 +1,42 @@
+"""How many answers a step takes."""
+
+from __future__ import annotations
+
+__all__ = ["Pace"]
+
+_FIRST = 16
+
+
+class Pace:
+    """Keeps a step short, so that who comes during one is heard soon, and lets it grow while answers queue.
+
+    `size` doubles after a step that was full and took less than half of `step_s`, shrinks in proportion after one that
+    took longer than `step_s`, and goes back to where it began once nothing waits. An answer that is alone is a step of
+    its own: nothing waits for a batch to fill.
+
+    >>> pace = Pace(most=64, step_s=0.1)
+    >>> pace.size, pace.took(16, 0.02), pace.took(32, 0.04), pace.took(64, 0.4), pace.took(3, 0.01)
+    (16, 32, 64, 16, 16)
+
+    Args:
+        most: answers of a step at most.
+        step_s: seconds that a step may take.
+    """
+
+    def __init__(self, most: int, step_s: float = 0.05) -> None:
+        if most < 1 or not step_s > 0.0:
+            raise ValueError(f"most is {most} and step_s {step_s}; a step takes at least 1 answer and some time")
+        self.most = most
+        self.step_s = step_s
+        self.size = min(_FIRST, most)
+        """Answers that the next step takes at most."""
+
+    def took(self, answers: int, seconds: float) -> int:
+        """A step of so many answers took so long; returns the next size."""
+        if seconds > self.step_s:
+            self.size = max(1, int(answers * self.step_s / seconds))
+        elif answers < self.size:
+            self.size = min(self.size, _FIRST)
+        elif seconds < self.step_s / 2:
+            self.size = min(2 * self.size, self.most)
+        return self.size
