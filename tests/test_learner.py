@@ -2,155 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Sequence
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.learner_kit import D_H, D_X, Log, fold, learner, story
 
 from fitrouter.fit import Fit, FitParams
-from fitrouter.journal import Entry, MemoryJournal, Row, Snapshot
-from fitrouter.learner import Learner, read_batch
+from fitrouter.journal import MemoryJournal, Snapshot
+from fitrouter.tastes import TasteParams
 from fitrouter.types import (
-    Attempt,
-    Decision,
-    Erasure,
-    Event,
-    Execution,
-    Feedback,
-    FeedbackKind,
     Identity,
-    Mode,
-    PolicyVersion,
-    Score,
-    pack,
 )
-
-D_X, D_H, SCHEMA = 5, 4, "test-1"
-
-
-@dataclasses.dataclass
-class Log:
-    """Writes the events of answers into a journal, as router, scorer and gateway would."""
-
-    journal: MemoryJournal
-    rng: np.random.Generator
-    count: int = 0
-
-    def put(self, *events: Event) -> None:
-        for event in events:
-            self.journal.append(Entry(event)).result()
-
-    def answer(self, user: str | None, arm: str, *, role: str = "analyst", ok: bool = True) -> str:
-        """A decision and its execution; returns the decision id."""
-        self.count += 1
-        name = f"d{self.count}"
-        x = pack(np.concatenate([[1.0], self.rng.normal(size=D_X - 1) * 0.4]))
-        who = Identity(user=user, role=role, session=f"s{self.count % 7}")
-        ts = 1000.0 + 60.0 * self.count
-        self.put(
-            Decision(
-                id=name,
-                ts=ts,
-                draw_id=name,
-                identity=who,
-                mode=Mode.ONLINE,
-                eligible=("a", "b"),
-                probs=(0.5, 0.5),
-                chosen=arm,
-                propensity=0.5,
-                features=x,
-                policy=PolicyVersion(algorithm="squarecb"),
-            ),
-            Execution(
-                id=f"{name}:execution",
-                ts=ts,
-                decision_id=name,
-                identity=who,
-                chosen=arm,
-                served_by=arm if ok else None,
-                status="ok" if ok else "failed",
-                attempts=(Attempt(model=arm, probability=1.0, error=None if ok else "ProviderUnavailable"),),
-                features=x,
-                completion_tokens=100,
-                latency_ms=500.0,
-            ),
-        )
-        return name
-
-    def score(self, decision_id: str, *, schema: str = SCHEMA, status: str = "ok", bias: float = 0.0) -> None:
-        """The answer's features."""
-        execution = next(r.event for r in self.journal.of(decision_id) if isinstance(r.event, Execution))
-        h = np.concatenate([[1.0], self.rng.normal(size=D_H - 1) + bias])
-        self.put(
-            Score(
-                id=f"{decision_id}:score",
-                ts=execution.ts,
-                decision_id=decision_id,
-                identity=execution.identity,
-                served_by=execution.served_by or "",
-                features=execution.features,
-                h=pack(h) if status == "ok" else b"",
-                schema=schema,
-                status=status,
-            )
-        )
-
-    def vote(self, decision_id: str, value: float, *, kind: FeedbackKind = FeedbackKind.THUMB) -> None:
-        """A verdict."""
-        decision = next(r.event for r in self.journal.of(decision_id) if isinstance(r.event, Decision))
-        self.count += 1
-        self.put(
-            Feedback(
-                id=f"f{self.count}",
-                ts=decision.ts,
-                decision_id=decision_id,
-                identity=decision.identity,
-                kind=kind,
-                value=value,
-            )
-        )
-
-
-def learner(**settings_: object) -> Learner:
-    return Learner(D_X, D_H, schema=SCHEMA, **settings_)  # type: ignore[arg-type]
-
-
-def fold(journal: MemoryJournal, into: Learner | None = None, until: int | None = None) -> Learner:
-    """Fold a journal from where the learner stands."""
-    into = into or learner()
-    while batch := read_batch(journal, into.seq, 7):
-        rows: Sequence[tuple[Row, Sequence[Event]]] = batch.rows
-        if not rows or (until is not None and rows[0][0].seq > until):
-            return into
-        for row, related in rows:
-            if until is None or row.seq <= until:
-                into.apply(row, related)
-    return into
-
-
-def story(seed: int, n: int = 40) -> MemoryJournal:
-    """A journal in which all kinds of things happen in a random order."""
-    rng = np.random.default_rng(seed)
-    log = Log(MemoryJournal(), rng)
-    open_: list[str] = []
-    for _ in range(n):
-        user, role = ("ann", "bob", None)[rng.integers(3)], ("Analyst", "poet")[rng.integers(2)]
-        arm = "ab"[rng.integers(2)]
-        name = log.answer(user, arm, role=role, ok=bool(rng.random() < 0.9))
-        answered = any(isinstance(r.event, Execution) and r.event.served_by for r in log.journal.of(name))
-        if answered and rng.random() < 0.3:
-            log.vote(name, float(rng.integers(2)))  # before its score
-        if answered and rng.random() < 0.9:
-            log.score(name, status="ok" if rng.random() < 0.9 else "failed")
-            open_.append(name)
-        if open_ and rng.random() < 0.5:
-            kind = FeedbackKind.RATING if rng.random() < 0.3 else FeedbackKind.THUMB
-            log.vote(str(rng.choice(open_)), float(rng.random()) if kind is FeedbackKind.RATING else 1.0, kind=kind)
-    log.put(Erasure(id="e", ts=1.0, subject="bob"))
-    return log.journal
 
 
 @settings(max_examples=20, deadline=None)
@@ -206,7 +69,7 @@ def test_damaged_snapshots_are_refused_whole(at: int, junk: bytes) -> None:
 def test_states_of_other_settings_are_not_mixed() -> None:
     """A snapshot of other prior scales is ignored, so that the fold starts from zero."""
     journal = story(1)
-    other = learner(params=FitParams(user=0.5))
+    other = learner(params=FitParams(tastes=TasteParams(user=0.5)))
     assert not other.restore(fold(journal).snapshot())
 
 
@@ -222,7 +85,7 @@ def test_votes_before_the_score_wait_for_it() -> None:
         if not early:
             log.vote(name, 1.0)
         state = fold(log.journal)
-        digests.append((state.fit.users["ann"].dump(), state.fit.arms.dump("a")))
+        digests.append((state.fit.tastes.users["ann"].dump(), state.fit.arms.dump("a")))
     assert digests[0] == digests[1]
 
 
@@ -233,11 +96,11 @@ def test_scores_are_features_not_rewards() -> None:
         log.score(log.answer("ann", "a"))
     state, fresh = fold(log.journal).fit, learner().fit
     k = state.arms.row("a")
-    assert state.population.mean.tobytes() == fresh.population.mean.tobytes()
-    assert state.population.cov.tobytes() == fresh.population.cov.tobytes()
+    assert state.tastes.population.mean.tobytes() == fresh.tastes.population.mean.tobytes()
+    assert state.tastes.population.cov.tobytes() == fresh.tastes.population.cov.tobytes()
     assert state.stack.mean.tobytes() == fresh.stack.mean.tobytes()
-    assert not state.users
-    assert not state.roles
+    assert not state.tastes.users
+    assert not state.tastes.roles
     assert not state.arms.correction[k].any()
     assert state.arms.profile[k].any(), "responses teach the profile"
 
@@ -253,7 +116,7 @@ def test_scores_of_another_schema_teach_nothing() -> None:
 def test_an_arm_that_was_never_asked_is_believed_average() -> None:
     """Before any response a model is expected to be worth the prior level: new arms are tried."""
     mean = learner().fit.estimate(Identity(user="ann"), np.array([1.0, 0.3, 0, 0, 0]), ("new",), 0.0).mean
-    assert mean[0] == pytest.approx(FitParams().level)
+    assert mean[0] == pytest.approx(FitParams().tastes.level)
 
 
 def after_votes(*values: float) -> Fit:
@@ -272,10 +135,10 @@ def test_a_later_vote_supersedes(block: str) -> None:
 
     def read(fit: Fit) -> np.ndarray:
         return {
-            "population": fit.population.mean,
-            "user": fit.users["ann"].taste.mean,
+            "population": fit.tastes.population.mean,
+            "user": fit.tastes.users["ann"].taste.mean,
             "correction": fit.arms.correction[fit.arms.row("a")],
-            "offset": np.array(fit.users["ann"].offsets["a"]),
+            "offset": np.array(fit.tastes.users["ann"].offsets["a"]),
         }[block]
 
     down, up, changed = after_votes(0.0), after_votes(1.0), after_votes(1.0, 0.0)
@@ -297,9 +160,10 @@ def test_repeated_votes_stop_counting_for_others() -> None:
         after = fold(log.journal)
         moved.append(
             (
-                before.fit.population.mean.tobytes() != after.fit.population.mean.tobytes(),
+                before.fit.tastes.population.mean.tobytes() != after.fit.tastes.population.mean.tobytes(),
                 before.fit.arms.correction.tobytes() != after.fit.arms.correction.tobytes(),
-                (before.fit.users["ann"].dump() if "ann" in before.fit.users else b"") != after.fit.users["ann"].dump(),
+                (before.fit.tastes.users["ann"].dump() if "ann" in before.fit.tastes.users else b"")
+                != after.fit.tastes.users["ann"].dump(),
             )
         )
     assert moved == [(True, True, True)] * 3 + [(False, False, True)] * 2
@@ -312,11 +176,11 @@ def test_anonymous_callers_count_as_one_voter() -> None:
         name = log.answer(None, "a")
         log.score(name)
         log.vote(name, 0.0)
-    three = fold(log.journal).fit.population.mean.tobytes()
+    three = fold(log.journal).fit.tastes.population.mean.tobytes()
     name = log.answer(None, "a")
     log.score(name)
     log.vote(name, 0.0)
-    assert fold(log.journal).fit.population.mean.tobytes() == three
+    assert fold(log.journal).fit.tastes.population.mean.tobytes() == three
 
 
 def test_an_outage_teaches_nothing_of_writing() -> None:
@@ -354,11 +218,11 @@ def test_erasure_forgets_the_user() -> None:
     """After an erasure nothing of the user's own is kept, in memory or in the next snapshot."""
     journal = story(5)
     state = fold(journal)
-    assert "bob" not in state.fit.users
+    assert "bob" not in state.fit.tastes.users
     journal.save(state.snapshot())
     restored = learner()
     assert restored.restore(journal.snapshot())
-    assert "bob" not in restored.fit.users
+    assert "bob" not in restored.fit.tastes.users
 
 
 def test_a_user_is_served_by_their_taste() -> None:
@@ -387,7 +251,7 @@ def test_roles_without_a_name_are_no_roles(text: str | None) -> None:
     name = log.answer("ann", "a", role=text)  # type: ignore[arg-type]
     log.score(name)
     log.vote(name, 1.0)
-    assert not fold(log.journal).fit.roles
+    assert not fold(log.journal).fit.tastes.roles
 
 
 def test_heads_on_a_device_are_a_cache_of_the_fold() -> None:
@@ -396,7 +260,7 @@ def test_heads_on_a_device_are_a_cache_of_the_fold() -> None:
 
     journal = story(4)
     state = fold(journal, until=30)
-    heads = DeviceHeads(state.tastes, D_H, "cpu")
+    heads = DeviceHeads(state.heads, D_H, "cpu")
     people = [Identity(user=user, role=role) for user in ("ann", "bob", None, "new") for role in ("poet", None)]
     h = np.random.default_rng(1).normal(size=(len(people), D_H))
     h[0, 2] = np.nan

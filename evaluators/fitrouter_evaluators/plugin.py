@@ -11,6 +11,7 @@ from fitrouter.hooks import Hooks
 from fitrouter.identities import Identities
 from fitrouter.journal import Journal
 from fitrouter.learner import Learner
+from fitrouter.tastes import TastePrior
 from fitrouter_evaluators.reward import DeviceHeads, ResponseFeatures, found_device
 from fitrouter_evaluators.scorer import Scorer
 
@@ -23,7 +24,8 @@ class ScorerService:
     def __init__(self, config: ScorerConfig) -> None:
         self._batch, self._device = config.batch, config.device
         self._features = ResponseFeatures(get_encoder(config.encoder, config.device))
-        self.dim, self.schema = self._features.dim, self._features.schema
+        self.dim, self.schema, self.names = self._features.dim, self._features.schema, self._features.names
+        self.prior: TastePrior | None = None
         self._scorer: Scorer | None = None
 
     def attach(
@@ -36,7 +38,7 @@ class ScorerService:
     ) -> None:
         """Say what to read, whose heads to score with, whom to tell, and what time it is."""
         device = found_device(self._device)
-        heads = learner if device == "cpu" else DeviceHeads(learner.tastes, self.dim, device)
+        heads = learner if device == "cpu" else DeviceHeads(learner.heads, self.dim, device)
         self._scorer = Scorer(
             journal,
             identities,

@@ -15,10 +15,10 @@ import numpy as np
 
 from fitrouter.arms import ArmParams
 from fitrouter.decide import Decider, Rules
-from fitrouter.fit import Fit, FitParams, Label
+from fitrouter.fit import Answered, Fit, FitParams, Label
 from fitrouter.journal import Row
-from fitrouter.learner import DAY_S, Learner
-from fitrouter.people import Person
+from fitrouter.learner import Learner
+from fitrouter.people import DAY_S, Person
 from fitrouter.policies import SquareCB
 from fitrouter.taste import Gaussian
 from fitrouter.types import (
@@ -78,8 +78,8 @@ def contender(row: str, gamma: float, params: FitParams | None = None) -> Conten
     if row == "scores":
         return Contender(row=row, gamma=gamma, params=msgspec.structs.replace(base, personal=False))
     if row == "role":
-        without_users = msgspec.structs.replace(base, user=0.0, user_intercept=0.0, user_offset=0.0)
-        return Contender(row=row, gamma=gamma, params=without_users)
+        nobody = msgspec.structs.replace(base.tastes, user=0.0, user_intercept=0.0, user_offset=0.0)
+        return Contender(row=row, gamma=gamma, params=msgspec.structs.replace(base, tastes=nobody))
     if row == "unweighted":
         certain = msgspec.structs.replace(base, slopes_reliance=(1.0, 0.0), people_reliance=(1.0, 0.0))
         return Contender(row=row, gamma=gamma, params=certain)
@@ -199,18 +199,20 @@ class _Runner:
         """What law 5 forbids: a score as if it were a label."""
         x = np.frombuffer(decision.features, dtype="<f4").astype(np.float64)
         one = np.ones(1)
-        self.learner.fit.learn(Label(decision.identity, decision.chosen, x, one, score, FeedbackKind.THUMB, True))
+        answer = Answered(decision.chosen, x, one)
+        self.learner.fit.learn(Label(decision.identity, answer, score, FeedbackKind.THUMB))
 
 
 def _know(fit: Fit, play: Play) -> None:
     """Put the true tastes into the fit, in reward per attribute: the mean slope of σ times the weights."""
     slope = float((play.reward * (1 - play.reward)).mean())
     D = 1 + play.tastes.shape[1]
-    level = np.concatenate([[fit.params.level], np.zeros(D - 1)])
-    fit.population = Gaussian(level, np.diag(np.full(D, 1e-12)))
+    sure = np.full(D, 1e-12)
+    level = np.concatenate([[fit.params.tastes.level], np.zeros(D - 1)])
+    fit.tastes.population = Gaussian.prior(level, sure)
     for user, taste in enumerate(play.tastes):
-        mean = np.concatenate([[0.0], slope * taste])
-        fit.users[f"u{user}"] = Person(Gaussian(mean, np.diag(np.full(D, 1e-12))), 1e-12)
+        known = fit.tastes.users[f"u{user}"] = Person(sure, 1e-12)
+        known.taste.mean = np.concatenate([[0.0], slope * taste])
     # The tastes count in full; how far the slopes of c can be relied upon is still to be learnt, as by everybody.
     slopes, variance = fit.params.slopes_reliance
     fit.stack = Gaussian(np.array([slopes, 1.0, 1.0, 1.0]), np.diag([variance, 1e-12, 1e-12, 1e-12]))

@@ -50,6 +50,8 @@ def assemble(config: Config, *, hooks: Hooks | None = None, clock: Callable[[], 
         scorer.dim if scorer else 1,
         schema=scorer.schema if scorer else "",
         params=FitParams(personal=config.policy.personal),
+        names=scorer.names if scorer else (),
+        prior=scorer.prior if scorer else None,
         votes_per_day=config.feedback.votes_per_day,
         expects_scores=scorer is not None,
     )

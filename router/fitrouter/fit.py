@@ -12,17 +12,20 @@ parts), so that a world without tastes is routed almost as if their terms did no
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
 from fitrouter.arms import ArmParams, Arms
-from fitrouter.people import Person, canonical_role
+from fitrouter.people import Person
+from fitrouter.signals import Observation, heard
 from fitrouter.taste import Gaussian, Innovation, innovate
+from fitrouter.tastes import OVERALL, TasteParams, TastePrior, Tastes, learn
 from fitrouter.types import FeedbackKind, Floats, Identity
 
-__all__ = ["PARTS", "Estimate", "Fit", "FitParams", "Label"]
+__all__ = ["PARTS", "Answered", "Estimate", "Fit", "FitParams", "Label"]
 
 PARTS = ("slopes of c", "role", "user's taste", "user's offset")
 """What is added to the population's taste and an arm's level as far as it can be relied upon."""
@@ -35,39 +38,42 @@ class FitParams(msgspec.Struct, frozen=True, kw_only=True):
     """Prior scales of the fit model, for labels in [0, 1] and features of about unit variance."""
 
     arms: ArmParams = ArmParams()
-    level: float = 0.7
-    """Prior mean of a label: mildly optimistic, so that every model is tried."""
-    population: float = 0.024
-    role: float = 0.08
-    user: float = 0.08
-    """Prior variances of hᵀw_0, hᵀw_role and hᵀδ for a typical answer, spread evenly over its features."""
-    population_intercept: float = 0.01
-    user_intercept: float = 0.01
-    """Prior variances of the intercepts; w_role has none (its offsets have)."""
-    role_offset: float = 0.003
-    user_offset: float = 0.003
-    noise_thumb: float = 0.25
-    noise_rating: float = 0.1
+    tastes: TasteParams = TasteParams()
     slopes_reliance: tuple[float, float] = (1.0, 0.1)
     people_reliance: tuple[float, float] = (0.2, 0.1)
     """Prior mean and variance of the reliance on c's slopes, and on each term of role and user."""
-    roles: int = 32
-    """Roles that get terms of their own, in order of appearance."""
     personal: bool = True
 
 
-class Label(NamedTuple):
-    """A person's verdict on an answer, ready to be learnt from."""
+class Answered(NamedTuple):
+    """An answer that a person judges."""
 
-    identity: Identity
     arm: str
     x: Floats
     h: Floats | None
-    """Features of the actual answer; None where it has no score."""
+    """Its features; None where it has no score."""
+
+
+class Label(NamedTuple):
+    """A person's verdict, ready to be learnt from."""
+
+    identity: Identity
+    answer: Answered
     y: float
     kind: FeedbackKind
-    pooled: bool
+    pooled: bool = True
     """False where this user's cap for the model and day is used up: only the user's own terms learn."""
+    against: Answered | None = None
+    """The other answer of a pair."""
+    dimension: str = OVERALL
+    tokens: int = 0
+    """Length of the answer, which a stay depends on."""
+    ts: float = 0.0
+
+    @property
+    def read(self) -> bool:
+        """Whether the texts that it is about are known."""
+        return self.answer.h is not None and (self.against is None or self.against.h is not None)
 
 
 class Estimate(NamedTuple):
@@ -82,19 +88,39 @@ class Estimate(NamedTuple):
     availability: Floats
 
 
-class Fit:
-    """Arms, people, and how far people matter; every method is a pure function of what was folded before."""
+class _Side(NamedTuple):
+    """One answer of a label in the fit's terms: +1 for the answer, −1 for the one it is compared with."""
 
-    def __init__(self, d: int, D: int, params: FitParams | None = None) -> None:
+    sign: float
+    arm: str
+    k: int
+    x: Floats
+
+
+class Fit:
+    """Arms, people, and how far people matter; every method is a pure function of what was folded before.
+
+    Args:
+        d: length of the context x.
+        D: length of the response features h.
+        params: prior scales.
+        names: of the response features.
+        prior: what tastes are like elsewhere.
+    """
+
+    def __init__(
+        self,
+        d: int,
+        D: int,
+        params: FitParams | None = None,
+        *,
+        names: Sequence[str] = (),
+        prior: TastePrior | None = None,
+    ) -> None:
         self.d, self.D = d, D
         self.params = params or FitParams()
         self.arms = Arms(d, D, self.params.arms)
-        mean = np.zeros(D)
-        mean[0] = self.params.level
-        self.population = self._taste(self.params.population, self.params.population_intercept, mean)
-        self.roles: dict[str, Person] = {}
-        self.users: dict[str, Person] = {}
-        self._new_role, self._new_user = self.new_role(), self.new_user()
+        self.tastes = Tastes(D, self.params.tastes, names, prior)
         slopes, people = self.params.slopes_reliance, self.params.people_reliance
         self.stack = Gaussian.prior(
             np.array([slopes[0], people[0], people[0], people[0]]),
@@ -102,45 +128,6 @@ class Fit:
         )
         """Coefficients of the parts `PARTS` in the best prediction of a label."""
         self.labels = 0
-
-    # --- people ---
-
-    def role(self, identity: Identity) -> Person | None:
-        """The role's terms; None for no role, or for one that no label has named yet."""
-        return self.roles.get(_role_key(identity)) if self.params.personal else None
-
-    def user(self, identity: Identity) -> Person | None:
-        """The user's terms; None for an anonymous caller, or for one without any label."""
-        return self.users.get(identity.user or "") if self.params.personal else None
-
-    def _meet(self, identity: Identity) -> None:
-        """Make room for the people that a label speaks of. Only learning does this: reading leaves no trace."""
-        key = _role_key(identity)
-        if key and key not in self.roles and len(self.roles) < self.params.roles:
-            self.roles[key] = self.new_role()
-        if identity.user and identity.user not in self.users:
-            self.users[identity.user] = self.new_user()
-
-    def voter(self, identity: Identity) -> Person:
-        """Whose votes are counted: the user, or all anonymous callers of a tenant as one."""
-        key = identity.user or f"anonymous {identity.tenant}"
-        if key not in self.users:
-            self.users[key] = self.new_user()
-        return self.users[key]
-
-    def _taste(self, spread: float, intercept: float, mean: Floats | None = None) -> Gaussian:
-        """A prior whose variance of hᵀw is `spread` where each of the features has variance 1."""
-        variance = np.full(self.D, spread / max(self.D - 1, 1))
-        variance[0] = intercept
-        return Gaussian.prior(np.zeros(self.D) if mean is None else mean, variance)
-
-    def new_role(self) -> Person:
-        """A role's terms before any label."""
-        return Person(self._taste(self.params.role, 0.0), self.params.role_offset)
-
-    def new_user(self) -> Person:
-        """A user's terms before any label."""
-        return Person(self._taste(self.params.user, self.params.user_intercept), self.params.user_offset)
 
     def reliance(self) -> Floats:
         """float64[4] in [0, 1]: how far each of `PARTS` counts in decisions.
@@ -154,6 +141,12 @@ class Fit:
         sure[0] = mean[0]
         return np.clip(np.maximum(mean, sure), 0.0, 1.0)
 
+    def _people(self, identity: Identity) -> tuple[Person | None, Person | None]:
+        """The role and the user that have terms of their own."""
+        if not self.params.personal:
+            return None, None
+        return self.tastes.role(identity), self.tastes.user(identity)
+
     # --- reading ---
 
     def estimate(self, identity: Identity, x: Floats, names: tuple[str, ...], now: float) -> Estimate:
@@ -164,18 +157,21 @@ class Fit:
         profile = np.einsum("kdh,d->kh", arms.profile[rows], x)
         spread = np.einsum("ki,i->k", np.einsum("kij,j->ki", arms.profile_cov[rows], x), x)
         correction = arms.correction[rows]
-        w, cov = self.population.mean, self.population.cov
+        population = self.tastes.population
+        w, cov = population.mean, population.cov
         blind = np.einsum("kh,h->k", profile, w) + correction[:, 0] * x[0]
         blind = blind + relied[0] * np.einsum("kd,d->k", correction[:, 1:], x[1:])
         variance = np.einsum("ki,i->k", np.einsum("kij,j->ki", arms.correction_cov[rows], x), x)
         mean = blind
         if self.params.personal:
-            role, user = self.role(identity) or self._new_role, self.user(identity) or self._new_user
+            nobody = self.tastes.nobody
+            role, user = self.tastes.role(identity) or nobody[0], self.tastes.user(identity) or nobody[1]
             for person, taste, offset in ((role, relied[1], relied[1]), (user, relied[2], relied[3])):
                 offsets = np.array([person.offset(name) for name in names])
-                mean = mean + taste * np.einsum("kh,h->k", profile, person.taste.mean) + offset * offsets[:, 0]
+                own = person.base_mean + taste * person.learnt()
+                mean = mean + np.einsum("kh,h->k", profile, own) + offset * offsets[:, 0]
                 variance = variance + offset * offset * offsets[:, 1]
-                w = w + taste * person.taste.mean
+                w = w + own
                 cov = cov + taste * taste * person.taste.cov
         variance = variance + np.einsum("kh,kh->k", np.einsum("kh,hj->kj", profile, cov), profile)
         variance = variance + spread * np.einsum("kh,h->k", arms.spread[rows], w * w)
@@ -189,18 +185,16 @@ class Fit:
             availability=arms.availability(rows, now),
         )
 
-    def tastes(self, identity: Identity) -> list[Gaussian]:
-        """The blocks whose sum is this user's w. Safe from another thread."""
-        if not self.params.personal:
-            return [self.population]
-        role, user = self.role(identity) or self._new_role, self.user(identity) or self._new_user
-        return [self.population, role.taste, user.taste]
+    def heads(self, identity: Identity, dimension: str = OVERALL) -> list[Gaussian]:
+        """The blocks whose sum is this user's w in a dimension. Safe from another thread."""
+        blocks = self.tastes.of(identity, dimension)
+        return blocks if self.params.personal else blocks[:1]
 
-    def score(self, identity: Identity, h: Floats) -> tuple[float, float]:
+    def score(self, identity: Identity, h: Floats, dimension: str = OVERALL) -> tuple[float, float]:
         """Mean and sd of hᵀw for this user; a missing feature (NaN) counts as average. Safe from another thread."""
         h = np.where(np.isnan(h), 0.0, h)
         mean = variance = 0.0
-        for block in self.tastes(identity):
+        for block in self.heads(identity, dimension):
             mean += float(np.einsum("i,i->", h, block.mean))
             variance += float(np.einsum("i,i->", h, block.gain(h)))
         return mean, float(np.sqrt(max(variance, 0.0)))
@@ -209,119 +203,163 @@ class Fit:
 
     def learn(self, label: Label) -> None:
         """Fold one label: first what it says of the text (tastes), then what it says beyond it (c and d)."""
-        self._meet(label.identity)
-        k = self.arms.row(label.arm)
-        h = label.h
-        if h is None:
-            h = np.einsum("dh,d->h", self.arms.profile[k], label.x)
-        h = np.where(np.isnan(h), 0.0, h)
-        noise = self.params.noise_thumb if label.kind is FeedbackKind.THUMB else self.params.noise_rating
-        role, user = self.role(label.identity), self.user(label.identity)
-        parts, text_variance = self._learn_taste(label, h, noise, role, user)
-        self._learn_offsets(label, k, parts, text_variance, noise, role, user)
-        self.labels += 1
+        tastes = self.tastes
+        tastes.meet(label.identity)
+        role, user = self._people(label.identity)
+        if user is not None and label.ts:
+            user.age(label.ts, tastes.params.memory)
+        seen = heard(label.kind, label.y, label.tokens)
+        h = self._h(label)
+        if user is not None and label.kind is FeedbackKind.RATING and label.dimension == OVERALL:
+            seen = self._on_common_scale(label, seen, h, user)
+        parts, variance = self._learn_taste(label, h, seen, role, user)
+        if label.dimension == OVERALL:
+            self._learn_offsets(label, parts, variance, seen, role, user)
+            self.labels += 1
+
+    def _h(self, label: Label) -> Floats:
+        """float64[D] that the label is about: an answer's features, a pair's difference; what is missing is average."""
+
+        def of(answer: Answered) -> Floats:
+            h = answer.h
+            if h is None:
+                h = np.einsum("dh,d->h", self.arms.profile[self.arms.row(answer.arm)], answer.x)
+            return np.where(np.isnan(h), 0.0, h)
+
+        return of(label.answer) if label.against is None else of(label.answer) - of(label.against)
+
+    def _on_common_scale(self, label: Label, seen: Observation, h: Floats, user: Person) -> Observation:
+        """The rating on everybody's scale, as the user was known before it; the rating then teaches their scale."""
+        level = self.tastes.params.level
+        blocks = self.heads(label.identity)
+        predicted = sum(float(np.einsum("i,i->", h, block.mean)) for block in blocks)
+        y, noisier = user.scale.common(label.y, level)
+        spread = sum(float(np.einsum("i,i->", h, block.gain(h))) for block in blocks)
+        if label.read:
+            user.scale.learn(label.y, predicted, level, seen.signal.noise + spread)
+        return Observation(y, msgspec.structs.replace(seen.signal, noise=seen.signal.noise * noisier))
 
     def _learn_taste(
-        self, label: Label, h: Floats, noise: float, role: Person | None, user: Person | None
+        self, label: Label, h: Floats, seen: Observation, role: Person | None, user: Person | None
     ) -> tuple[list[float], float]:
-        """Fold into w_0, w_role and δ. Returns hᵀw of (population, role, user) and var(hᵀw), as before the label."""
-        blocks = self._blocks(label, role, user)
-        gains = [block.gain(h) for block, _ in blocks]
-        parts = [float(np.einsum("i,i->", h, block.mean)) for block, _ in blocks]
-        variance = float(sum(np.einsum("i,i->", h, gain) for gain in gains))
-        innovation = innovate(sum(parts), variance, label.y, noise=noise)
-        if label.h is not None:
-            for (block, learns), gain in zip(blocks, gains, strict=True):
-                if learns:
-                    block.learn(gain, innovation)
-        by_block = [parts[0], parts[1] if role else 0.0, parts[-1] if user else 0.0]
-        return by_block, variance
+        """Fold into w_0, w_role and δ.
 
-    def _blocks(self, label: Label, role: Person | None, user: Person | None) -> list[tuple[Gaussian, bool]]:
-        """The tastes that a label is about, and whether it counts for them."""
-        blocks = [(self.population, label.pooled)]
-        if role:
-            blocks.append((role.taste, label.pooled))
-        if user:
-            blocks.append((user.taste, True))
-        return blocks
+        Returns:
+            hᵀw of (population and what the user declared, role, user) and var(hᵀw), all as before the label.
+        """
+        identity = label.identity if self.params.personal else Identity(tenant=label.identity.tenant)
+        blocks = self.tastes.blocks(identity, label.dimension, label.pooled)
+        if not blocks:
+            return [0.0, 0.0, 0.0], 0.0
+        gains = [block.taste.gain(h) for block in blocks]
+        means = [float(np.einsum("i,i->", h, block.taste.mean)) for block in blocks]
+        variance = float(sum(np.einsum("i,i->", h, gain) for gain in gains))
+        parts = [means[0], means[1] if role else 0.0, means[-1] if user else 0.0]
+        if label.dimension == OVERALL and user is not None:
+            declared = float(np.einsum("i,i->", h, user.base_mean))
+            parts[0], parts[2] = parts[0] + declared, parts[2] - declared
+        if label.read:
+            if user is not None and label.dimension == OVERALL:
+                params = self.tastes.params
+                excess = seen.surprise(sum(means)) - seen.surprise(sum(means) - means[-1])
+                user.surprise(excess, limit=params.surprise_nats, row=params.surprises)
+                gains[-1] = user.taste.gain(h)
+                variance = float(sum(np.einsum("i,i->", h, gain) for gain in gains))
+            learn(blocks, gains, seen.innovate(sum(means), variance))
+        return parts, variance
+
+    def _sides(self, label: Label) -> list[_Side]:
+        sides = [(1.0, label.answer)] + ([] if label.against is None else [(-1.0, label.against)])
+        return [_Side(sign, answer.arm, self.arms.row(answer.arm), answer.x) for sign, answer in sides]
 
     def _learn_offsets(
         self,
         label: Label,
-        k: int,
         parts: list[float],
         text_variance: float,
-        noise: float,
+        seen: Observation,
         role: Person | None,
         user: Person | None,
     ) -> None:
-        """Fold the residual y − hᵀw (w as before this label) into c and d, and weigh the parts."""
-        arms = self.arms
-        gain = np.einsum("ij,j->i", arms.correction_cov[k], label.x)
-        intercept = float(arms.correction[k, 0] * label.x[0])
-        slopes = float(np.einsum("i,i->", arms.correction[k, 1:], label.x[1:]))
-        c_variance = float(np.einsum("i,i->", gain, label.x))
-        role_d = role.offset(label.arm) if role else (0.0, 0.0)
-        user_d = user.offset(label.arm) if user else (0.0, 0.0)
-        variance = c_variance + role_d[1] + user_d[1] + text_variance
+        """Fold what the label says beyond hᵀw (w as before it) into c and d, and weigh the parts."""
+        arms, sides = self.arms, self._sides(label)
+        if len(sides) > 1 and sides[0].k == sides[1].k:
+            sides = [sides[0]._replace(x=sides[0].x - sides[1].x)]  # c of one model at two contexts; d cancels
+            role = user = None
+        gains = [np.einsum("ij,j->i", arms.correction_cov[side.k], side.x) * side.sign for side in sides]
+        intercept = sum(side.sign * float(arms.correction[side.k, 0] * side.x[0]) for side in sides)
+        slopes = sum(side.sign * float(np.einsum("i,i->", arms.correction[side.k, 1:], side.x[1:])) for side in sides)
+        variance = text_variance
+        for side, gain in zip(sides, gains, strict=True):
+            variance += side.sign * float(np.einsum("i,i->", gain, side.x))
+        offsets = []
+        for person in (role, user):
+            held = [person.offset(side.arm) for side in sides] if person else []
+            offsets.append(sum(side.sign * mean for side, (mean, _) in zip(sides, held, strict=False)))
+            variance += sum(v for _, v in held)
         if label.pooled:
-            z = np.array([slopes, parts[1] + role_d[0], parts[2], user_d[0]])
-            self._weigh(z, label.y - parts[0] - intercept, noise)
-        predicted = intercept + slopes + role_d[0] + user_d[0]
-        innovation = innovate(predicted, variance, label.y - sum(parts), noise=noise)
-        if label.pooled:
-            arms.correction[k] += gain * innovation.step
-            arms.correction_cov[k] -= np.multiply.outer(gain, gain) * innovation.shrink
-            if role:
-                role.offsets[label.arm] = _scalar(*role_d, innovation)
-        if user:
-            user.offsets[label.arm] = _scalar(*user_d, innovation)
+            z = np.array([slopes, parts[1] + offsets[0], parts[2], offsets[1]])
+            self._weigh(z, parts[0] + intercept, seen)
+        innovation = seen.innovate(sum(parts) + intercept + slopes + sum(offsets), variance)
+        for side, gain in zip(sides, gains, strict=True):
+            if label.pooled:
+                arms.correction[side.k] += gain * innovation.step
+                arms.correction_cov[side.k] -= np.multiply.outer(gain, gain) * innovation.shrink
+                if role:
+                    role.offsets[side.arm] = _scalar(*role.offset(side.arm), side.sign, innovation)
+            if user:
+                user.offsets[side.arm] = _scalar(*user.offset(side.arm), side.sign, innovation)
 
-    def _weigh(self, z: Floats, y: float, noise: float) -> None:
-        """Learn how much of each part to add to the population's and the arm's level to predict y."""
+    def _weigh(self, z: Floats, base: float, seen: Observation) -> None:
+        """Learn how much of each part to add to `base`, the population's and the arm's level, to predict a label."""
         gain = self.stack.gain(z)
         predicted = float(np.einsum("i,i->", z, self.stack.mean))
-        self.stack.learn(gain, innovate(predicted, float(np.einsum("i,i->", z, gain)), y, noise=noise))
+        y, noise = seen.linear(base + predicted)
+        self.stack.learn(gain, innovate(predicted, float(np.einsum("i,i->", z, gain)), y - base, noise=noise))
 
     def revise(self, label: Label, before: float) -> None:
         """Change the label y of an earlier observation: a vote that supersedes `before`.
 
         In a Gaussian block the posterior mean is linear in every label, with slope S h / (σ² + variance of the other
-        blocks) for the present S; covariances do not depend on labels, so nothing else moves.
+        blocks) for the present S; covariances do not depend on labels, so nothing else moves. For logistic signals
+        it is their linearisation. `fitrouter.refit` reads the vote as if it had been so from the start.
         """
-        k = self.arms.row(label.arm)
-        if label.h is None:
+        if not label.read:
             return
-        h = np.where(np.isnan(label.h), 0.0, label.h)
-        noise = self.params.noise_thumb if label.kind is FeedbackKind.THUMB else self.params.noise_rating
-        role, user = self.role(label.identity), self.user(label.identity)
-        change = label.y - before
-        blocks = self._blocks(label, role, user)
-        gains = [block.gain(h) for block, _ in blocks]
+        h = self._h(label)
+        role, user = self._people(label.identity)
+        identity = label.identity if self.params.personal else Identity(tenant=label.identity.tenant)
+        blocks = self.tastes.blocks(identity, label.dimension, label.pooled)
+        gains = [block.taste.gain(h) for block in blocks]
         own = [float(np.einsum("i,i->", h, gain)) for gain in gains]
-        for (block, learns), gain, variance in zip(blocks, gains, own, strict=True):
-            if learns:
-                block.mean = block.mean + gain * (change / (noise + sum(own) - variance))
-        gain = np.einsum("ij,j->i", self.arms.correction_cov[k], label.x)
-        c_variance = float(np.einsum("i,i->", gain, label.x))
-        role_d = role.offset(label.arm) if role else (0.0, 0.0)
-        user_d = user.offset(label.arm) if user else (0.0, 0.0)
-        total = noise + c_variance + role_d[1] + user_d[1] + sum(own)
-        if label.pooled:
-            self.arms.correction[k] += gain * (change / (total - c_variance))
-            if role:
-                role.offsets[label.arm] = role_d[0] + role_d[1] * change / (total - role_d[1]), role_d[1]
-        if user:
-            user.offsets[label.arm] = user_d[0] + user_d[1] * change / (total - user_d[1]), user_d[1]
+        predicted = sum(float(np.einsum("i,i->", h, block.taste.mean)) for block in blocks)
+        y, noise = heard(label.kind, label.y, label.tokens).linear(predicted)
+        change = y - heard(label.kind, before, label.tokens).linear(predicted)[0]
+        if label.kind is FeedbackKind.RATING and user is not None and label.dimension == OVERALL:
+            change, noise = change / user.scale.gain, noise / user.scale.gain**2
+        for block, gain, variance in zip(blocks, gains, own, strict=True):
+            if block.learns:
+                block.taste.mean = block.taste.mean + gain * (change / (noise + sum(own) - variance))
+        if label.dimension == OVERALL:
+            self._revise_offsets(label, change, noise + sum(own), role, user)
+
+    def _revise_offsets(
+        self, label: Label, change: float, noise: float, role: Person | None, user: Person | None
+    ) -> None:
+        """The same for c and d, of each side of the label."""
+        for side in self._sides(label):
+            gain = np.einsum("ij,j->i", self.arms.correction_cov[side.k], side.x)
+            c_variance = float(np.einsum("i,i->", gain, side.x))
+            held = [person.offset(side.arm) if person else (0.0, 0.0) for person in (role, user)]
+            total = noise + c_variance + held[0][1] + held[1][1]
+            moved = change * side.sign
+            if label.pooled:
+                self.arms.correction[side.k] += gain * (moved / (total - c_variance))
+            for person, (mean, variance), learns in ((role, held[0], label.pooled), (user, held[1], True)):
+                if person and learns:
+                    person.offsets[side.arm] = mean + variance * moved / (total - variance), variance
 
 
-def _role_key(identity: Identity) -> str:
-    """Roles belong to their tenant; empty for no role."""
-    name = canonical_role(identity.role)
-    return f"{identity.tenant}\x1f{name}" if name else ""
-
-
-def _scalar(mean: float, variance: float, innovation: Innovation) -> tuple[float, float]:
-    """A scalar Gaussian block after an innovation along it."""
-    return mean + variance * innovation.step, variance - variance * variance * innovation.shrink
+def _scalar(mean: float, variance: float, sign: float, innovation: Innovation) -> tuple[float, float]:
+    """A scalar Gaussian block after an innovation along ±1."""
+    return mean + sign * variance * innovation.step, variance - variance * variance * innovation.shrink

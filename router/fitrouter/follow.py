@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 from fitrouter.hooks import Hooks
 from fitrouter.journal import Journal
 from fitrouter.learner import Batch, Learner, read_batch
+from fitrouter.refit import refit
 
 __all__ = ["Follower"]
 
@@ -16,6 +18,8 @@ POLL_S = 0.1
 SLICE = 16
 """Events folded before requests get their turn."""
 SNAPSHOT_EVERY = 2000
+YIELD_S = 0.01
+"""How long a re-fit rests between batches: requests come first."""
 
 
 class Follower:
@@ -31,6 +35,7 @@ class Follower:
         self._woken = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
+        self._refit: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Restore the newest snapshot, fold up to the head, then follow in the background."""
@@ -47,6 +52,9 @@ class Follower:
 
     async def aclose(self) -> None:
         """Stop, with a last snapshot."""
+        if self._refit is not None:
+            self._refit.cancel()
+            await asyncio.gather(self._refit, return_exceptions=True)
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -63,9 +71,9 @@ class Follower:
             self._loop.call_soon_threadsafe(self._woken.set)
 
     async def caught_up(self) -> None:
-        """Wait until everything that is durable now is folded."""
+        """Wait until everything that is durable now is folded, a re-fit that it asks for included."""
         head = await asyncio.to_thread(self.journal.head)
-        while self.learner.seq < head:
+        while self.learner.seq < head or self.learner.stale:
             self._woken.set()
             await asyncio.sleep(0.01)
 
@@ -79,10 +87,33 @@ class Follower:
                             await self._woken.wait()
                     except TimeoutError:
                         pass
+                if self.learner.stale and (self._refit is None or self._refit.done()):
+                    self._refit = asyncio.create_task(self._fold_again(self.learner.stale), name="fitrouter-refit")
                 await self._save(every=SNAPSHOT_EVERY)
             except Exception as error:  # noqa: BLE001 - a failing journal delays learning and nothing else
                 self.hooks.trouble("learner", error)
                 await asyncio.sleep(1.0)
+
+    async def _fold_again(self, until: int) -> None:
+        """Re-fit beside the requests, then go on from there; what came meanwhile is folded again."""
+        stopped = threading.Event()
+
+        def rest() -> None:
+            if stopped.wait(YIELD_S):
+                raise asyncio.CancelledError
+
+        try:
+            fresh = await asyncio.to_thread(refit, self.journal, self.learner, until, rest)
+        except asyncio.CancelledError:
+            stopped.set()
+            raise
+        except Exception as error:  # noqa: BLE001 - what was known before still serves
+            self.hooks.trouble("learner", error)
+            await asyncio.sleep(1.0)
+            return
+        self.learner.take(fresh)
+        self._saved = min(self._saved, until - 1)
+        self._woken.set()
 
     async def _step(self) -> int:
         """Fold the next rows; returns how many there were."""

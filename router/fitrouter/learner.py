@@ -9,25 +9,30 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 import msgspec
 import numpy as np
 
-from fitrouter.fit import Fit, FitParams, Label
+from fitrouter.fit import Answered, Fit, FitParams, Label
 from fitrouter.journal import Journal, Row, Snapshot
-from fitrouter.people import Person
+from fitrouter.people import DAY_S, Person
+from fitrouter.signals import SIGNALS
 from fitrouter.taste import Gaussian
+from fitrouter.tastes import OVERALL, TastePrior
 from fitrouter.types import (
     Decision,
     Erasure,
     Event,
     Execution,
     Feedback,
+    FeedbackKind,
     Floats,
     Identity,
     Mode,
     ModelChange,
+    ProfileChange,
+    Refit,
     Score,
     unpack,
 )
@@ -36,7 +41,6 @@ __all__ = ["Batch", "Learner", "Session", "read_batch"]
 
 SESSIONS = 4096
 """Sessions that are remembered, the last ones first."""
-DAY_S = 86_400.0
 
 
 class Session(NamedTuple):
@@ -54,12 +58,15 @@ class Batch(NamedTuple):
 
 
 def read_batch(journal: Journal, after: int, limit: int = 256) -> Batch:
-    """The next rows and what they refer to. Blocks on the disk: call it off the event loop."""
+    """The next rows and what they refer to, a pair's other answer included. It blocks: call it off the loop."""
     rows = []
     for row in journal.tail(after, limit):
         related: list[Event] = []
         if isinstance(row.event, (Score, Feedback)):
             related = [other.event for other in journal.of(row.event.decision_id) if other.seq < row.seq]
+            votes = [vote for vote in (row.event, *related) if isinstance(vote, Feedback)]
+            for other_id in dict.fromkeys(vote.other for vote in votes if vote.other):
+                related += [other.event for other in journal.of(other_id) if other.seq < row.seq]
         rows.append((row, related))
     return Batch(rows)
 
@@ -67,11 +74,12 @@ def read_batch(journal: Journal, after: int, limit: int = 256) -> Batch:
 class _Scalars(msgspec.Struct, array_like=True):
     """The small state, stored as one value."""
 
-    population_mean: bytes
-    population_cov: bytes
+    population: tuple[bytes, bytes]
+    others: list[tuple[str, bytes, bytes]]
     stack_mean: bytes
     stack_cov: bytes
     labels: int
+    stale: int
     arms: list[str]
     open: list[tuple[str, float]]
     sessions: list[tuple[str, str, str, float]]
@@ -85,6 +93,8 @@ class Learner:
         D: length of the response features h.
         schema: name of the response features; scores with another name teach nothing.
         params: prior scales of the fit.
+        names: of the response features.
+        prior: what tastes are like elsewhere.
         votes_per_day: a user's votes on one model and day that count for others.
         expects_scores: labels wait for the answer's score; False where no scorer runs.
     """
@@ -96,14 +106,19 @@ class Learner:
         *,
         schema: str = "",
         params: FitParams | None = None,
+        names: Sequence[str] = (),
+        prior: TastePrior | None = None,
         votes_per_day: int = 3,
         expects_scores: bool = True,
     ) -> None:
-        self.fit = Fit(d, D, params)
+        self.fit = Fit(d, D, params, names=names, prior=prior)
+        self.names, self.prior = tuple(names), prior
         self.schema = schema
         self.votes_per_day = votes_per_day
         self.expects_scores = expects_scores
         self.seq = 0
+        self.stale = 0
+        """Position up to which everything is to be folded again (`fitrouter.refit`); 0 where nothing is."""
         self.open: dict[str, float] = {}
         """Decisions without an Execution, with their time."""
         self.sessions: OrderedDict[str, Session] = OrderedDict()
@@ -113,16 +128,40 @@ class Learner:
     def version(self) -> str:
         """Sixteen hex digits: states of different versions never mix."""
         fit = self.fit
-        text = repr((1, fit.d, fit.D, self.schema, fit.params, self.votes_per_day, self.expects_scores))
+        prior = self.prior.id if self.prior else ""
+        text = repr((2, fit.d, fit.D, self.schema, prior, fit.params, SIGNALS, self.votes_per_day, self.expects_scores))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
-    def score(self, identity: Identity, h: Floats) -> tuple[float, float]:
-        """Mean and sd of this user's reward for an answer with features h."""
-        return self.fit.score(identity, h)
+    def blank(self) -> Learner:
+        """A learner like this one that has folded nothing."""
+        return Learner(
+            self.fit.d,
+            self.fit.D,
+            schema=self.schema,
+            params=self.fit.params,
+            names=self.names,
+            prior=self.prior,
+            votes_per_day=self.votes_per_day,
+            expects_scores=self.expects_scores,
+        )
 
-    def tastes(self, identity: Identity) -> list[Gaussian]:
-        """The blocks whose sum is this user's reward weights."""
-        return self.fit.tastes(identity)
+    def take(self, other: Learner) -> None:
+        """Become what another learner is, in place: deciders hold this fit."""
+        self.fit.__dict__.update(other.fit.__dict__)
+        self.open, self.sessions, self.seq, self.stale = other.open, other.sessions, other.seq, other.stale
+        self._dirty = {key for key, _ in self.state() if key != "scalars"}
+
+    def score(self, identity: Identity, h: Floats, dimension: str = OVERALL) -> tuple[float, float]:
+        """Mean and sd of this user's reward for an answer with features h."""
+        return self.fit.score(identity, h, dimension)
+
+    def dimensions(self) -> tuple[str, ...]:
+        """Dimensions beside `overall` that somebody has judged."""
+        return tuple(self.fit.tastes.others)
+
+    def heads(self, identity: Identity, dimension: str = OVERALL) -> list[Gaussian]:
+        """The blocks whose sum is this user's reward weights in a dimension."""
+        return self.fit.heads(identity, dimension)
 
     # --- the fold ---
 
@@ -145,9 +184,15 @@ class Learner:
                 for arm in sorted(card.arm for card in event.cards):
                     self.fit.arms.row(arm)
                     self._dirty.add(f"arm:{arm}")
+            case ProfileChange() as event:
+                self.fit.tastes.declare(event.identity, event.declared)
+                self._dirty.add(f"user:{event.identity.user}")
             case Erasure() as event:
-                self.fit.users.pop(event.subject, None)
+                self.fit.tastes.users.pop(event.subject, None)
                 self._dirty.add(f"user:{event.subject}")
+                self.stale = row.seq
+            case Refit():
+                self.stale = row.seq
             case _:
                 pass
 
@@ -183,56 +228,64 @@ class Learner:
 
     def _score(self, event: Score, related: Sequence[Event]) -> None:
         x = unpack(event.features)
-        if len(x) != self.fit.d or any(isinstance(other, Score) for other in related):
+        if len(x) != self.fit.d or _scored(event.decision_id, related):
             return
         h = self._h(event)
         if h is not None:
             self.fit.arms.observe_response(self.fit.arms.row(event.served_by), x, h)
             self._dirty.add(f"arm:{event.served_by}")
-        votes = {(vote.kind, vote.dimension): vote for vote in related if isinstance(vote, Feedback)}
+        votes = {_key(vote): vote for vote in related if _votes_on(vote, event.decision_id)}
         for vote in votes.values():
-            self._vote(vote, event.served_by, x, h)
+            self._vote(vote, [*related, event])
 
     def _feedback(self, event: Feedback, related: Sequence[Event]) -> None:
-        answer = next((other for other in related if isinstance(other, Score)), None)
-        if answer is None:
-            execution = next((other for other in related if isinstance(other, Execution)), None)
-            if self.expects_scores or execution is None or execution.served_by is None:
-                return
-            x, arm, h = unpack(execution.features), execution.served_by, None
-        else:
-            x, arm, h = unpack(answer.features), answer.served_by, self._h(answer)
-        if len(x) != self.fit.d:
-            return
-        earlier = [
-            vote
-            for vote in related
-            if isinstance(vote, Feedback) and (vote.kind, vote.dimension) == (event.kind, event.dimension)
-        ]
-        self._vote(event, arm, x, h, earlier[-1] if earlier else None)
+        earlier = [vote for vote in related if _votes_on(vote, event.decision_id) and _key(vote) == _key(event)]
+        self._vote(event, related, earlier[-1] if earlier else None)
 
     def _h(self, score: Score) -> Floats | None:
         h = unpack(score.h)
         return h if score.status == "ok" and score.schema == self.schema and len(h) == self.fit.D else None
 
-    def _vote(self, vote: Feedback, arm: str, x: Floats, h: Floats | None, earlier: Feedback | None = None) -> None:
+    def _answered(self, decision_id: str, events: Sequence[Event]) -> Answered | None:
+        """The answer of a decision as far as it is known; None where it is not there yet, or can teach nothing."""
+        for event in events:
+            if isinstance(event, Score) and event.decision_id == decision_id:
+                x = unpack(event.features)
+                return Answered(event.served_by, x, self._h(event)) if len(x) == self.fit.d else None
+        if self.expects_scores:
+            return None
+        for event in events:
+            if isinstance(event, Execution) and event.decision_id == decision_id and event.served_by is not None:
+                x = unpack(event.features)
+                return Answered(event.served_by, x, None) if len(x) == self.fit.d else None
+        return None
+
+    def _vote(self, vote: Feedback, events: Sequence[Event], earlier: Feedback | None = None) -> None:
         """Learn from a vote, or change what an earlier one taught."""
-        if vote.dimension != "overall" or not np.isfinite(vote.y):
+        answer = self._answered(vote.decision_id, events)
+        against = self._answered(vote.other, events) if vote.other else None
+        pair = vote.kind is FeedbackKind.PAIR
+        if answer is None or (pair and against is None) or not np.isfinite(vote.y):
             return
-        voter = self.fit.voter(vote.identity)
-        name = f"{vote.decision_id} {vote.kind.value} {vote.dimension}"
+        voter = self.fit.tastes.voter(vote.identity)
+        name = f"{vote.decision_id} {vote.kind.value} {vote.dimension} {vote.other}".rstrip()
         if earlier is not None:
             pooled = name in voter.pooled
+        elif vote.dimension == OVERALL:
+            pooled = voter.counts(answer.arm, int(vote.ts // DAY_S), self.votes_per_day, name)
         else:
-            pooled = voter.counts(arm, int(vote.ts // DAY_S), self.votes_per_day, name)
-        label = Label(vote.identity, arm, x, h, vote.y, vote.kind, pooled)
+            pooled = voter.counts(f"{answer.arm} {vote.dimension}", int(vote.ts // DAY_S), self.votes_per_day, name)
+        tokens = next((e.completion_tokens for e in events if _ends(e, vote.decision_id)), 0)
+        label = Label(
+            vote.identity, answer, vote.y, vote.kind, pooled, against if pair else None, vote.dimension, tokens, vote.ts
+        )
         if earlier is not None:
             self.fit.revise(label, earlier.y)
         else:
             self.fit.learn(label)
-        self._dirty.add(f"arm:{arm}")
+        self._dirty.update(f"arm:{arm.arm}" for arm in (answer, against) if arm)
         self._dirty.update(f"user:{key}" for key in (vote.identity.user, f"anonymous {vote.identity.tenant}") if key)
-        self._dirty.update(f"role:{key}" for key in self.fit.roles)
+        self._dirty.update(f"role:{key}" for key in self.fit.tastes.roles)
 
     # --- state ---
 
@@ -245,7 +298,7 @@ class Learner:
     def state(self) -> Iterator[tuple[str, bytes]]:
         """All keys in order, with their bytes."""
         keys = [f"arm:{name}" for name in self.fit.arms.names]
-        keys += [f"role:{key}" for key in self.fit.roles] + [f"user:{key}" for key in self.fit.users]
+        keys += [f"role:{key}" for key in self.fit.tastes.roles] + [f"user:{key}" for key in self.fit.tastes.users]
         for key in sorted(keys):
             yield key, self._dump(key)
         yield "scalars", self._scalars()
@@ -270,19 +323,12 @@ class Learner:
         state = {key[len(prefix) :]: payload for key, payload in snapshot.state.items() if key.startswith(prefix)}
         if "scalars" not in state:
             return False
-        fresh = Learner(
-            self.fit.d,
-            self.fit.D,
-            schema=self.schema,
-            params=self.fit.params,
-            votes_per_day=self.votes_per_day,
-            expects_scores=self.expects_scores,
-        )
+        fresh = self.blank()
         if not fresh._load(state.items()):
             return False
-        self.fit.__dict__.update(fresh.fit.__dict__)  # in place: deciders hold this fit
-        self.open, self.sessions = fresh.open, fresh.sessions
-        self.seq = snapshot.seq
+        fresh.seq = snapshot.seq
+        self.take(fresh)
+        self._dirty.clear()
         return True
 
     def _load(self, state: Iterable[tuple[str, bytes]]) -> bool:
@@ -295,28 +341,30 @@ class Learner:
                 if not self.fit.arms.load(name, payload):
                     return False
             elif payload:
-                person = self.fit.new_user() if kind == "user" else self.fit.new_role()
+                tastes = self.fit.tastes
+                person = tastes.new_user() if kind == "user" else tastes.new_role()
                 if not person.load(payload):
                     return False
-                (self.fit.users if kind == "user" else self.fit.roles)[name] = person
+                (tastes.users if kind == "user" else tastes.roles)[name] = person
         return True
 
     def _dump(self, key: str) -> bytes:
         kind, _, name = key.partition(":")
         if kind == "arm":
             return self.fit.arms.dump(name)
-        people: dict[str, Person] = self.fit.users if kind == "user" else self.fit.roles
+        people: dict[str, Person] = self.fit.tastes.users if kind == "user" else self.fit.tastes.roles
         return people[name].dump() if name in people else b""
 
     def _scalars(self) -> bytes:
         fit = self.fit
         return msgspec.msgpack.encode(
             _Scalars(
-                fit.population.mean.tobytes(),
-                fit.population.cov.tobytes(),
+                _bytes(fit.tastes.population),
+                [(name, *_bytes(block)) for name, block in fit.tastes.others.items()],
                 fit.stack.mean.tobytes(),
                 fit.stack.cov.tobytes(),
                 fit.labels,
+                self.stale,
                 list(fit.arms.names),
                 list(self.open.items()),
                 [(key, draw, arm, ts) for key, (draw, arm, ts) in self.sessions.items()],
@@ -327,21 +375,48 @@ class Learner:
         try:
             stored = msgspec.msgpack.decode(payload, type=_Scalars)
             D = self.fit.D
-            population = Gaussian(
-                np.frombuffer(stored.population_mean).copy(), np.frombuffer(stored.population_cov).reshape(D, D).copy()
-            )
-            stack = Gaussian(
-                np.frombuffer(stored.stack_mean).copy(), np.frombuffer(stored.stack_cov).reshape(4, 4).copy()
-            )
+            population = _gaussian(*stored.population, D)
+            others = {name: _gaussian(mean, cov, D) for name, mean, cov in stored.others}
+            stack = _gaussian(stored.stack_mean, stored.stack_cov, 4)
         except (msgspec.DecodeError, ValueError):
             return False
-        if not population.valid() or len(population.mean) != D or not stack.valid():
+        if not all(block.valid() for block in (population, stack, *others.values())):
             return False
-        self.fit.population = population
+        self.fit.tastes.population, self.fit.tastes.others = population, others
         self.fit.stack = stack
-        self.fit.labels = stored.labels
+        self.fit.labels, self.stale = stored.labels, stored.stale
         for name in stored.arms:  # rows keep their order
             self.fit.arms.row(name)
         self.open = dict(stored.open)
         self.sessions = OrderedDict((key, Session(draw, arm, ts)) for key, draw, arm, ts in stored.sessions)
         return True
+
+
+def _scored(decision_id: str, events: Sequence[Event]) -> bool:
+    return any(isinstance(event, Score) and event.decision_id == decision_id for event in events)
+
+
+def _ends(event: Event, decision_id: str) -> TypeGuard[Execution]:
+    return isinstance(event, Execution) and event.decision_id == decision_id
+
+
+def _votes_on(event: Event, decision_id: str) -> TypeGuard[Feedback]:
+    return isinstance(event, Feedback) and event.decision_id == decision_id
+
+
+def _key(vote: Feedback) -> tuple[str, str, str]:
+    """A later vote with the same key supersedes an earlier one on the same answer."""
+    return vote.kind.value, vote.dimension, vote.other
+
+
+def _bytes(block: Gaussian) -> tuple[bytes, bytes]:
+    return block.mean.tobytes(), block.cov.tobytes()
+
+
+def _gaussian(mean: bytes, cov: bytes, D: int) -> Gaussian:
+    """The block that `_bytes` took apart.
+
+    Raises:
+        ValueError: it has another dimension.
+    """
+    return Gaussian(np.frombuffer(mean).reshape(D).copy(), np.frombuffer(cov).reshape(D, D).copy())

@@ -1,6 +1,7 @@
-"""What is believed of people: a taste over text, and an offset per model.
+"""What is believed of people: a taste over text, an offset per model, a way to use scales.
 
-The same state serves a user and a role: both are deviations that start at zero and are shrunk towards it.
+The same state serves a user and a role: both are deviations that start at their base, zero or what was declared, and
+are shrunk towards it.
 """
 
 from __future__ import annotations
@@ -11,10 +12,14 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from fitrouter.scale import RatingScale
 from fitrouter.taste import Gaussian
 from fitrouter.types import Floats
 
-__all__ = ["Person", "canonical_role"]
+__all__ = ["DAY_S", "Person", "canonical_role"]
+
+DAY_S = 86_400.0
+"""Seconds of a day."""
 
 _TEMPLATE = re.compile(r"\{\{.*?\}\}|\{.*?\}|<[^<>]*>")
 _SPACE = re.compile(r"[\s_\-]+")
@@ -34,29 +39,54 @@ def canonical_role(role: str | None) -> str | None:
 class _Stored(msgspec.Struct, array_like=True):
     mean: bytes
     cov: bytes
+    base_mean: bytes
+    base_variance: bytes
+    others: list[tuple[str, bytes, bytes]]
     offsets: list[tuple[str, float, float]]
+    scale: tuple[bytes, bytes]
+    seen: float
+    surprises: int
     day: int
     votes: list[tuple[str, int]]
     pooled: list[str]
 
 
 class Person:
-    """A taste δ (Gaussian over float64[D]) and offsets d_k (Gaussian scalars), with today's counted votes."""
+    """A taste δ (Gaussian over float64[D]), offsets d_k (Gaussian scalars) and a rating scale, with today's votes.
 
-    def __init__(self, taste: Gaussian, offset_variance: float) -> None:
-        self.taste = taste
+    Args:
+        variance: float64[D], prior variances of the taste's coordinates.
+        offset_variance: prior variance of each d_k.
+    """
+
+    def __init__(self, variance: Floats, offset_variance: float) -> None:
+        self.base_mean = np.zeros(len(variance))
+        self.base_variance = variance.copy()
+        """The taste before any label: independent coordinates, moved by what was declared (`declare`)."""
+        self.taste = Gaussian.prior(self.base_mean, variance)
+        self.others: dict[str, Gaussian] = {}
+        """Dimension → the taste in it; `taste` is that of the dimension overall."""
         self.offset_variance = offset_variance
         self.offsets: dict[str, tuple[float, float]] = {}
         """arm → (mean, variance)."""
+        self.scale = RatingScale()
+        self.seen = 0.0
+        """Time of the last label."""
+        self.surprises = 0
+        """Labels in a row that everybody's taste predicted much better."""
         self.day = 0
         self.votes: dict[str, int] = {}
         """arm → votes that counted for others on `day`."""
         self.pooled: set[str] = set()
-        """Votes of `day` that counted for others, as 'decision kind dimension'."""
+        """Votes of `day` that counted for others, by their names."""
 
     def offset(self, arm: str) -> tuple[float, float]:
         """Mean and variance of d_k."""
         return self.offsets.get(arm, (0.0, self.offset_variance))
+
+    def learnt(self) -> Floats:
+        """float64[D]: how far labels have moved the taste from its base."""
+        return self.taste.mean - self.base_mean
 
     def counts(self, arm: str, day: int, cap: int, vote: str) -> bool:
         """Whether a new vote counts for others: the first `cap` on an arm and day do. Remembers those that do."""
@@ -68,13 +98,63 @@ class Person:
         self.pooled.add(vote)
         return True
 
+    # --- time ---
+
+    def age(self, ts: float, memory: float) -> None:
+        """Tastes drift: what is known fades towards the base, by the factor `memory` a day since the last label.
+
+        S ← γS + (1 − γ)S_base, which adds the variance of an Ornstein–Uhlenbeck step and never exceeds the base; the
+        mean stays. Times that run backwards change nothing.
+        """
+        if self.seen and ts > self.seen and memory < 1.0:
+            self._loosen(1.0 - memory ** ((ts - self.seen) / DAY_S))
+        self.seen = max(self.seen, ts)
+
+    def surprise(self, excess: float, *, limit: float, row: int) -> None:
+        """Note by how many nats everybody's taste predicted a label better; `row` times running is a change of mind."""
+        self.surprises = self.surprises + 1 if excess > limit else 0
+        if self.surprises >= row:
+            self._loosen(0.5)
+            self.surprises = 0
+
+    def _loosen(self, share: float) -> None:
+        """Move every covariance this share of the way to the base."""
+        for block in (self.taste, *self.others.values()):
+            block.cov = block.cov * (1.0 - share) + np.diag(self.base_variance) * share
+
+    # --- what people say of themselves ---
+
+    def declare(self, mean: Floats, variance: Floats) -> None:
+        """Change the base to N(mean, diag(variance)) under labels that were learnt already, exactly.
+
+        Each changed coordinate is a rank-1 change of the precision (Sherman and Morrison 1950).
+        """
+        changed = np.flatnonzero((mean != self.base_mean) | (variance != self.base_variance))
+        block = self.taste
+        for j in changed:
+            more = 1.0 / variance[j] - 1.0 / self.base_variance[j]
+            pull = mean[j] / variance[j] - self.base_mean[j] / self.base_variance[j]
+            column = block.cov[:, j]
+            cov = block.cov - np.multiply.outer(column, column) * (more / (1.0 + more * column[j]))
+            block.mean = block.mean + cov[:, j] * (pull - more * block.mean[j])
+            block.cov = cov
+        self.base_mean, self.base_variance = mean.copy(), variance.copy()
+
+    # --- state ---
+
     def dump(self) -> bytes:
         """The state, exactly."""
         return msgspec.msgpack.encode(
             _Stored(
                 self.taste.mean.tobytes(),
                 self.taste.cov.tobytes(),
+                self.base_mean.tobytes(),
+                self.base_variance.tobytes(),
+                [(name, block.mean.tobytes(), block.cov.tobytes()) for name, block in sorted(self.others.items())],
                 [(arm, m, v) for arm, (m, v) in sorted(self.offsets.items())],
+                (self.scale.state.mean.tobytes(), self.scale.state.cov.tobytes()),
+                self.seen,
+                self.surprises,
                 self.day,
                 sorted(self.votes.items()),
                 sorted(self.pooled),
@@ -87,12 +167,19 @@ class Person:
             stored = msgspec.msgpack.decode(payload, type=_Stored)
             D = len(self.taste.mean)
             taste = Gaussian(_floats(stored.mean, D), _floats(stored.cov, D, D))
+            base_mean, base_variance = _floats(stored.base_mean, D), _floats(stored.base_variance, D)
+            others = {name: Gaussian(_floats(mean, D), _floats(cov, D, D)) for name, mean, cov in stored.others}
+            scale = Gaussian(_floats(stored.scale[0], 2), _floats(stored.scale[1], 2, 2))
         except (msgspec.DecodeError, ValueError):
             return False
-        if not taste.valid() or not all(np.isfinite([m, v]).all() and v > 0 for _, m, v in stored.offsets):
+        sound = all(block.valid() for block in (taste, scale, *others.values()))
+        sound = sound and bool(np.isfinite(base_mean).all() and np.isfinite(stored.seen) and (base_variance >= 0).all())
+        if not sound or not all(np.isfinite([m, v]).all() and v > 0 for _, m, v in stored.offsets):
             return False
-        self.taste = taste
+        self.taste, self.others, self.scale.state = taste, others, scale
+        self.base_mean, self.base_variance = base_mean, base_variance
         self.offsets = {arm: (m, v) for arm, m, v in stored.offsets}
+        self.seen, self.surprises = stored.seen, stored.surprises
         self.day, self.votes, self.pooled = stored.day, dict(stored.votes), set(stored.pooled)
         return True
 

@@ -12,6 +12,7 @@ from fitrouter.hooks import Hooks
 from fitrouter.identities import Identities
 from fitrouter.journal import Journal
 from fitrouter.learner import Learner
+from fitrouter.tastes import TastePrior
 
 if TYPE_CHECKING:
     from fitrouter.config import Config
@@ -61,6 +62,10 @@ class ScorerPlugin(Protocol):
     """Length of the response features h."""
     schema: str
     """Name and version of the response features."""
+    names: tuple[str, ...]
+    """Name of each response feature."""
+    prior: TastePrior | None
+    """What tastes over these features are like elsewhere."""
 
     def attach(
         self, journal: Journal, identities: Identities, learner: Learner, hooks: Hooks, clock: Callable[[], float]

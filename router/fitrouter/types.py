@@ -36,6 +36,7 @@ __all__ = [
     "PolicyVersion",
     "Prices",
     "ProfileChange",
+    "Refit",
     "Request",
     "Score",
     "Usage",
@@ -266,6 +267,8 @@ class Score(_Event, frozen=True, kw_only=True, tag="score"):
     encoder: str = ""
     mean: float = 0.0
     sd: float = 0.0
+    dimensions: dict[str, tuple[float, float]] = {}
+    """Mean and sd of the user's other reward heads, where there are any."""
     status: str = "ok"
 
 
@@ -276,6 +279,18 @@ class FeedbackKind(enum.StrEnum):
     """value 0 (down) or 1 (up)"""
     RATING = "rating"
     """value on scale"""
+    PAIR = "pair"
+    """value 1: better than the answer of `other`; 0: worse; ½: as good"""
+    ACCEPT = "accept"
+    """value 1: taken over as it is; 0: left"""
+    COPY = "copy"
+    """value 1: a part was copied; 0: nothing"""
+    EDIT = "edit"
+    """value: share of the text that was changed before use, 0…1"""
+    DWELL = "dwell"
+    """value: seconds spent on it"""
+    REGENERATE = "regenerate"
+    """value 1: another answer was asked for; 0: not"""
 
 
 class Feedback(_Event, frozen=True, kw_only=True, tag="feedback"):
@@ -287,13 +302,17 @@ class Feedback(_Event, frozen=True, kw_only=True, tag="feedback"):
     value: float
     scale: tuple[float, float] = (0.0, 1.0)
     dimension: str = "overall"
+    other: str = ""
+    """A pair's other answer, by its decision id."""
     asked: bool = False
     """The decision had solicited it (asked stream), else volunteered."""
     source: str = "user"
 
     @property
     def y(self) -> float:
-        """The value on [0, 1]."""
+        """The value on [0, 1]; for a stay its seconds."""
+        if self.kind is FeedbackKind.DWELL:
+            return self.value
         low, high = self.scale
         return (self.value - low) / (high - low)
 
@@ -303,6 +322,7 @@ class ProfileChange(_Event, frozen=True, kw_only=True, tag="profile"):
 
     identity: Identity
     declared: dict[str, float] = {}
+    """Dimension → −1 (wants less of it) … 1 (wants more). It replaces what was declared before."""
 
 
 class ModelChange(_Event, frozen=True, kw_only=True, tag="model"):
@@ -325,7 +345,13 @@ class Erasure(_Event, frozen=True, kw_only=True, tag="erasure"):
     subject: str
 
 
-Event: TypeAlias = Decision | Execution | Score | Feedback | ProfileChange | ModelChange | ArtifactChange | Erasure
+class Refit(_Event, frozen=True, kw_only=True, tag="refit"):
+    """Everything that the journal holds now is to be folded again, each vote as it stands."""
+
+
+Event: TypeAlias = (
+    Decision | Execution | Score | Feedback | ProfileChange | ModelChange | ArtifactChange | Erasure | Refit
+)
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Event] = msgspec.msgpack.Decoder(Event)

@@ -15,7 +15,7 @@ from fitrouter.assemble import assemble
 from fitrouter.config import Config, parse_config
 from fitrouter.errors import FitrouterError
 from fitrouter.hooks import Hooks
-from fitrouter.learner import DAY_S
+from fitrouter.people import DAY_S
 from fitrouter.router import Router
 from fitrouter_integrations.demo._clock import RoundClock
 from fitrouter_integrations.demo._world import DemoWorld

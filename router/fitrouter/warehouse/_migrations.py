@@ -136,3 +136,15 @@ def m002_views(connection: duckdb.DuckDBPyConnection) -> None:
             LEFT JOIN score USING (decision_id)
             LEFT JOIN vote USING (decision_id);
     """)
+
+
+@_migration
+def m003_heads(connection: duckdb.DuckDBPyConnection) -> None:
+    """Reward heads beside the overall one, and the other answer of a pair."""
+    connection.execute("""
+        DROP VIEW outcomes;
+        DROP VIEW latest_feedback;
+        ALTER TABLE scores ADD COLUMN dimensions MAP(VARCHAR, STRUCT(mean DOUBLE, sd DOUBLE));
+        ALTER TABLE feedback ADD COLUMN other VARCHAR;
+    """)
+    m002_views(connection)

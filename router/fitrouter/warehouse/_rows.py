@@ -112,6 +112,7 @@ def _score(seq: int, event: Score) -> Cells:
         event.mean,
         event.sd,
         event.status,
+        {name: {"mean": mean, "sd": sd} for name, (mean, sd) in event.dimensions.items()},
     )
 
 
@@ -129,6 +130,7 @@ def _feedback(seq: int, event: Feedback) -> Cells:
         event.dimension,
         event.asked,
         event.source,
+        event.other,
     )
 
 
