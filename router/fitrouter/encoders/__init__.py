@@ -8,13 +8,23 @@ from pathlib import Path
 from fitrouter.encoders._base import Encoder
 from fitrouter.encoders._cached import Cached
 from fitrouter.encoders._hashing import Hashing
+from fitrouter.encoders._int8 import Int8Encoder
 from fitrouter.encoders._minilm import SentenceTransformerEncoder
 from fitrouter.encoders._static import Static
 from fitrouter.errors import ConfigError
 
-__all__ = ["ENCODERS", "Cached", "Encoder", "Hashing", "SentenceTransformerEncoder", "Static", "get_encoder"]
+__all__ = [
+    "ENCODERS",
+    "Cached",
+    "Encoder",
+    "Hashing",
+    "Int8Encoder",
+    "SentenceTransformerEncoder",
+    "Static",
+    "get_encoder",
+]
 
-ENCODERS = ("hashing", "minilm", "static")
+ENCODERS = ("hashing", "minilm", "minilm-int8", "static")
 """Names of the encoders that need no hub."""
 
 
@@ -31,6 +41,10 @@ def get_encoder(name: str, device: str = "auto") -> Encoder:
         return Static()
     if Path(name).joinpath("static.json").is_file():
         return Static(Path(name))
+    if name == "minilm-int8":
+        return Int8Encoder()
+    if Path(name).joinpath("int8.json").is_file():
+        return Int8Encoder(Path(name))
     if name == "minilm" or "/" in name:
         return SentenceTransformerEncoder(name, device)
     near = difflib.get_close_matches(name, ENCODERS, n=1)

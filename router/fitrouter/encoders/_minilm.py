@@ -63,8 +63,14 @@ def minilm_path() -> Path:
 class SentenceTransformerEncoder:
     """Any sentence-transformers model. `minilm` is the one that works offline; other names are looked up on the hub.
 
-    `device` is auto (cuda where there is one), cpu or cuda. Texts are encoded in batches of `batch`; a text is cut at
-    the model's own length (MiniLM: 256 tokens).
+    Texts are encoded in batches of `batch`; a text is cut at the model's own length (MiniLM: 256 tokens). In half
+    precision a row is within 1 - 1e-4 of what it is in float32, by cosine, and keeps its id.
+
+    Args:
+        name: minilm, or a model of the hub, or its folder.
+        device: auto (cuda where there is one), cpu or cuda.
+        batch: texts of one pass; None is 32 on a CPU and 256 elsewhere.
+        half: float16 weights and activations; None where the device is no CPU.
 
     Raises:
         ConfigError: the library or the model is missing.
@@ -75,7 +81,9 @@ class SentenceTransformerEncoder:
     slow = True
     """Encoding takes milliseconds: keep it off the event loop."""
 
-    def __init__(self, name: str = "minilm", device: str = "auto", batch: int = 32) -> None:
+    def __init__(
+        self, name: str = "minilm", device: str = "auto", batch: int | None = None, half: bool | None = None
+    ) -> None:
         try:
             library: Any = importlib.import_module("sentence_transformers")
             torch: Any = importlib.import_module("torch")
@@ -93,13 +101,19 @@ class SentenceTransformerEncoder:
                 f"the encoder {name!r} cannot be loaded on {self.device!r} ({error}); "
                 f"name a sentence-transformers model or its folder, or use 'minilm', 'static' or 'hashing'"
             ) from None
+        cpu = self.device == "cpu"
+        if not cpu if half is None else half:
+            self._model.half()
         self.id = f"minilm-{MINILM_SHA256[:12]}" if name == "minilm" else f"sentence-transformers:{name}"
         self.dim = int(self._model.get_embedding_dimension())
         self.basis = minilm_basis() if name == "minilm" else None
-        self._batch = batch
+        self._batch = (32 if cpu else 256) if batch is None else batch
 
     def encode(self, texts: Sequence[str]) -> Floats:
-        """float64[n, dim], rows of length 1 (0 for a blank text); the rest of a batch moves a row by less than 1e-5."""
+        """float64[n, dim], rows of length 1 (0 for a blank text); the rest of a batch moves a row by less than 1e-5.
+
+        In half precision it moves it by less than 1e-3.
+        """
         out = np.zeros((len(texts), self.dim))
         spoken = [i for i, text in enumerate(texts) if text.strip()]
         if spoken:
