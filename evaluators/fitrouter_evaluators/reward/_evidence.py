@@ -6,7 +6,6 @@ signals' numbers are about the kinds, and must not move whenever a feature is ad
 
 from __future__ import annotations
 
-import ast
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -16,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 
 from fitrouter.types import Floats
-from fitrouter_evaluators.datasets import llm_rubric, mt_bench, pluriharms
-from fitrouter_evaluators.datasets._sources import number, read_json, read_table, source
+from fitrouter_evaluators.datasets import Rating, halie, llm_rubric, mt_bench, pluriharms, realhumaneval, ttcw
+from fitrouter_evaluators.datasets._sources import read_table, source
 from fitrouter_evaluators.reward.style import STYLE, measure, standardise
 
 __all__ = ["Evidence", "Track", "read_evidence"]
@@ -26,7 +25,6 @@ _TEXT = [
     [d.name for d in STYLE].index(name) for name in ("length", "structure", "hedging", "warmth", "code", "questions")
 ]
 _COMPONENTS = 6
-_SURVEY = "helpfulness"
 
 
 class Track(NamedTuple):
@@ -38,8 +36,8 @@ class Track(NamedTuple):
     """float64[n], labels of the kind itself on [0, 1]; of dwell, seconds."""
     primary: Floats
     """float64[n], labels of the kind that it should help to predict, on [0, 1]."""
-    characters: Floats
-    """float64[n], length of the text that was judged."""
+    tokens: Floats
+    """float64[n], length of the text that was judged, at four characters a token."""
 
 
 class Evidence(NamedTuple):
@@ -75,17 +73,17 @@ class _Rows:
         self.people: list[str] = []
         self.columns: tuple[list[float], list[float], list[float]] = ([], [], [])
 
-    def add(self, person: str, y: float, primary: float = math.nan, characters: float = 0.0) -> None:
+    def add(self, person: str, y: float, primary: float = math.nan, characters: int = 0) -> None:
         self.people.append(person)
-        for column, value in zip(self.columns, (y, primary, characters), strict=True):
+        for column, value in zip(self.columns, (y, primary, characters / 4.0), strict=True):
             column.append(value)
 
     def tracks(self, X: Floats) -> list[Track]:
         index: dict[str, list[int]] = defaultdict(list)
         for i, person in enumerate(self.people):
             index[person].append(i)
-        y, primary, characters = (np.array(column, dtype=np.float64) for column in self.columns)
-        return [Track(X[rows], y[rows], primary[rows], characters[rows]) for rows in index.values()]
+        y, primary, tokens = (np.array(column, dtype=np.float64) for column in self.columns)
+        return [Track(X[rows], y[rows], primary[rows], tokens[rows]) for rows in index.values()]
 
 
 def _style(texts: Iterable[str]) -> Floats:
@@ -171,37 +169,32 @@ def _unique(texts: Iterable[str]) -> list[tuple[str, Floats]]:
 
 def _halie_dialogue(folder: Path) -> Evidence:
     """A verdict a turn; at the end of a session its quality, 1–5, is rated: that is what verdicts should predict."""
-    turns = {
-        (row["session_id"], row["turn_id"]): row["model_completion"]
-        for row in read_table(source(folder, "event_blocks.csv"))
-    }
     rows, models, texts = _Rows(), [], []
-    table = read_table(source(folder, "survey_responses.csv"))
-    # The last row of a session is its own rating, numbered −1.
-    for row in sorted(table, key=lambda row: (row["session_id"], int(row["turn_id"]) % 1000)):
-        text = turns.get((row["session_id"], row["turn_id"]), "")
-        verdict, quality = number(row["preference"]), number(row["quality"])
-        rows.add(
-            row["worker_id"] + row["session_id"],
-            math.nan if verdict is None else verdict,
-            math.nan if quality is None else (quality - 1.0) / 4.0,
-        )
-        models.append(row["model"])
-        texts.append(text)
-    style = _style(texts)
-    style[[i for i, text in enumerate(texts) if not text]] = 0.0
-    return Evidence("thumb", "HALIE dialogue", rows.tracks(_one(_one_hot(models), style)), "rating")
+    quality = {rating.extra["session"]: rating for rating in halie.convert_quality(folder)}
+    sessions: dict[str, list[Rating]] = defaultdict(list)
+    for verdict in halie.convert_dialogue(folder):
+        if verdict.dimension == "preference":
+            sessions[verdict.extra["session"]].append(verdict)
+    for session, verdicts in sessions.items():
+        for verdict in sorted(verdicts, key=lambda verdict: int(verdict.extra["turn"])):
+            rows.add(verdict.user, verdict.y)
+            models.append(verdict.model or "")
+            texts.append(verdict.response or "")
+        if session in quality:
+            rows.add(verdicts[0].user, math.nan, quality[session].y)
+            models.append(verdicts[0].model or "")
+            texts.append(quality[session].response or "")
+    return Evidence("thumb", "HALIE dialogue", rows.tracks(_one(_one_hot(models), _style(texts))), "rating")
 
 
 def _ttcw(folder: Path) -> Evidence:
     """Yes or no to fourteen criteria; a story is known by who wrote it."""
-    stories = {row["story_id"]: row for row in read_json(source(folder, "ttcw_short_stories.json"))}
-    rows, writers, criteria = _Rows(), [], []
-    for row in read_json(source(folder, "ttcw_annotations.json")):
-        rows.add(str(row["expert_idx"]), float(row["binary_verdict"] == "Yes"))
-        writers.append(stories[row["story_id"]]["story_id"].partition("_")[2])
-        criteria.append(row["category"])
-    return Evidence("thumb", "TTCW", rows.tracks(_one(_one_hot(writers), _one_hot(criteria))))
+    verdicts = ttcw.convert(folder)
+    rows = _Rows()
+    for verdict in verdicts:
+        rows.add(verdict.user, verdict.y)
+    writers = _one_hot([verdict.model or "" for verdict in verdicts])
+    return Evidence("thumb", "TTCW", rows.tracks(_one(writers, _one_hot([v.dimension for v in verdicts]))))
 
 
 # --- behaviour ---
@@ -213,23 +206,21 @@ def _halie_metaphor(folder: Path) -> list[Evidence]:
     What was suggested and not taken was not published, so the text says nothing here. An edit's distance is relative
     to the longer of the two texts.
     """
-    survey = {row["session_id"]: row for row in read_table(source(folder, "survey_responses.csv"))}
-    accept, edit, models, places = _Rows(), _Rows(), [], []
-    table = read_table(source(folder, "event_blocks.csv"))
-    last = {row["session_id"]: i for i, row in enumerate(table)}
-    for i, row in enumerate(table):
-        taken, rated = number(row["acceptance"]), math.nan
-        if last[row["session_id"]] == i:
-            rated = (float(survey[row["session_id"]][_SURVEY]) - 1.0) / 4.0
-        suggestion, final = row["model_completion"], row["final_sentence"]
-        distance = math.nan
-        if suggestion:
-            distance = min(float(row["edit_model_final_char"]) / max(len(suggestion), len(final), 1), 1.0)
-        accept.add(row["worker_id"], math.nan if taken is None else taken / 100.0, rated)
-        edit.add(row["worker_id"], distance, rated, float(len(suggestion)))
-        models.append(row["model"])
-        places.append([float(row["norm_order_id"])])
-    X = _one(_one_hot(models), _scaled(places))
+    helpful = {
+        row["session_id"]: (float(row["helpfulness"]) - 1.0) / 4.0
+        for row in read_table(source(folder, "survey_responses.csv"))
+    }
+    events = halie.convert_metaphor(folder)
+    last = {event.extra["session"]: i for i, event in enumerate(events)}
+    accept, edit = _Rows(), _Rows()
+    for i, event in enumerate(events):
+        session = event.extra["session"]
+        rated = helpful[session] if last[session] == i else math.nan
+        taken = event.kind == "accept"
+        accept.add(event.user, event.y if taken else math.nan, rated)
+        edit.add(event.user, math.nan if taken else 1.0 - event.y, rated, len(event.response or ""))
+    places = _scaled([[math.log1p(event.extra["order"])] for event in events])
+    X = _one(_one_hot([event.model or "" for event in events]), places)
     return [
         Evidence("accept", "HALIE metaphor", accept.tracks(X), "rating"),
         Evidence("edit", "HALIE metaphor", edit.tracks(X), "rating"),
@@ -238,18 +229,16 @@ def _halie_metaphor(folder: Path) -> list[Evidence]:
 
 def _realhumaneval(folder: Path) -> list[Evidence]:
     """Answers of which something was copied, and the seconds until the same task's next request."""
-    table = read_table(source(folder, "chat_data.csv"))
-    copy, dwell, models, places = _Rows(), _Rows(), [], []
-    for row, after in zip(table, [*table[1:], None], strict=True):
-        copied = float(bool(ast.literal_eval(row["copy_events"] or "[]")))
-        seconds = math.nan
-        if after and (row["programmer_id"], row["task_name"]) == (after["programmer_id"], after["task_name"]):
-            seconds = float(after["timestamp"]) - float(row["timestamp"])
-        copy.add(row["programmer_id"], copied)
-        dwell.add(row["programmer_id"], seconds, copied, float(len(row["response"])))
-        models.append(row["model"])
-        places.append([float(len(ast.literal_eval(row["request"]))), float(row["timestamp"])])
-    X = _one(_one_hot(models), _scaled(np.log1p(np.array(places))), _style(row["response"] for row in table))
+    copy, dwell = _Rows(), _Rows()
+    events = realhumaneval.convert(folder)
+    seconds = {(e.user, e.extra["order"]): e.rating for e in events if e.kind == "dwell" and e.extra["same_task"]}
+    events = [event for event in events if event.kind == "copy"]
+    for event in events:
+        copy.add(event.user, event.y)
+        spent = seconds.get((event.user, event.extra["order"]), math.nan)
+        dwell.add(event.user, spent, event.y, len(event.response or ""))
+    places = _scaled([[math.log1p(event.extra["turn"]), math.log1p(event.extra["at"])] for event in events])
+    X = _one(_one_hot([e.model or "" for e in events]), places, _style(e.response or "" for e in events))
     return [
         Evidence("copy", "RealHumanEval", copy.tracks(X)),
         Evidence("dwell", "RealHumanEval", dwell.tracks(X), "copy"),

@@ -26,7 +26,7 @@ class Signal(msgspec.Struct, frozen=True, kw_only=True):
     weight_sd: float | None = None
     """How uncertain ρ is after the fit."""
     noise: float | None = None
-    """Variance of a Gaussian kind, in squared label units."""
+    """Variance of a Gaussian kind, in squared label units; of a thumb, where y itself is read as utility."""
     temperature: float | None = None
     """Of a logistic kind, in label units."""
     level: float = 0.0
@@ -34,7 +34,7 @@ class Signal(msgspec.Struct, frozen=True, kw_only=True):
     knots: tuple[tuple[float, float], ...] = ()
     """Piecewise linear map from what is measured to y; none: y is what is measured."""
     length: tuple[float, float, float] | None = None
-    """Of dwell: intercept, slope on log(1 + characters) and residual scale of log seconds."""
+    """Of dwell: intercept and slope of log(1 + seconds) on log(1 + tokens), sd around it; y = σ(residual / sd)."""
     note: str = ""
     source: str = ""
     predicts: str = ""
@@ -48,11 +48,12 @@ class Signal(msgspec.Struct, frozen=True, kw_only=True):
     gain_se: float | None = None
     """Standard error of the difference, over people."""
 
-    def label(self, measured: float, characters: float = 0.0) -> float:
-        """Y in [0, 1] of what was measured: a vote, a share, an edit's relative distance, seconds of dwell."""
+    def label(self, measured: float, tokens: float = 0.0) -> float:
+        """The label in [0, 1] of what was measured: a vote, an edit's relative distance, seconds spent on `tokens`."""
         if self.length is not None:
-            intercept, slope, scale = self.length
-            measured = (math.log(max(measured, 1e-3)) - intercept - slope * math.log1p(characters)) / scale
+            intercept, slope, sd = self.length
+            z = (math.log1p(max(measured, 0.0)) - intercept - slope * math.log1p(tokens)) / sd
+            return 1.0 / (1.0 + math.exp(-min(max(z, -30.0), 30.0)))
         if self.knots:
             at, y = zip(*self.knots, strict=True)
             measured = float(np.interp(measured, at, y))
@@ -63,7 +64,7 @@ class Signal(msgspec.Struct, frozen=True, kw_only=True):
         weight *= self.weight
         if weight <= 0.0:
             return Innovation(0.0, 0.0)
-        if self.temperature is None:
+        if self.link == "gaussian" or self.temperature is None:
             return innovate(predicted, variance, y, noise=self.noise, weight=weight)
         T = self.temperature
         inner = innovate((predicted - self.level) / T, variance / T**2, y, weight=weight)
@@ -71,7 +72,7 @@ class Signal(msgspec.Struct, frozen=True, kw_only=True):
 
     def nll_of(self, predicted: float, variance: float, y: float) -> float:
         """−log p(y) under the prediction N(predicted, variance) of u; cross entropy where y lies between 0 and 1."""
-        if self.temperature is None:
+        if self.link == "gaussian" or self.temperature is None:
             total = variance + (self.noise or 0.0)
             return 0.5 * ((y - predicted) ** 2 / total + math.log(2.0 * math.pi * total))
         T = self.temperature

@@ -23,7 +23,6 @@ VERDICTS = ("pair", "tie", "thumb")
 
 _FOLDS = 4
 _ITERATIONS = 8
-_SQUASH = tuple((float(z), round(1.0 / (1.0 + math.exp(-z)), 4)) for z in range(-3, 4))
 _KEEP = ((0.0, 1.0), (1.0, 0.0))
 """The closed form of an edit: what share of the text was kept."""
 
@@ -31,7 +30,7 @@ _NOTES = {
     "rating": "noise of a rating on [0, 1] around hᵀw; the unit of utility",
     "pair": "votes between two answers, ties apart",
     "tie": "y = ½ along the difference; ρ is what ties say of a judge's other votes",
-    "thumb": "ρ is what verdicts on turns say of the session's rating",
+    "thumb": "ρ is what verdicts on turns say of the session's rating; noise is that of y read as utility itself",
     "accept": "share of suggestions taken; ρ is what it says of the session's rated helpfulness",
     "edit": "y = share of the text that was kept, never ranked within a user; ρ is what it says of rated helpfulness",
     "copy": "something of the answer was copied; ρ is what it says of the next copies",
@@ -105,6 +104,9 @@ def _fit_kind(sets: Sequence[Evidence], found: Mapping[str, Signal], spread: flo
     else:
         scales = [_scale(_labelled(one.tracks, shape), "logistic") for one in sets]
         signal = _placed(shape, _geometric(scale.spread for scale in scales), _mean(s.mean for s in scales), spread)
+        if shape.kind == "thumb":
+            noise = _geometric(_scale(one.tracks, "gaussian").noise for one in sets)
+            signal = msgspec.structs.replace(signal, noise=noise)
     judged = [one for one in sets if one.primary] or sets
     folds = [fold for one in judged for fold in _folds(one, shape, found, spread)]
     weight, sd = _weight(folds, doubt=0.0 if shape.kind in VERDICTS else 2.0)
@@ -120,16 +122,16 @@ def _shape(kind: str, tracks: Sequence[Track]) -> Signal:
     if kind == "edit":
         return msgspec.structs.replace(shape, knots=fit_edit(tracks))
     if kind == "dwell":
-        return msgspec.structs.replace(shape, length=fit_length(tracks), knots=_SQUASH)
+        return msgspec.structs.replace(shape, length=fit_length(tracks))
     return shape
 
 
 def fit_length(tracks: Sequence[Track]) -> tuple[float, float, float]:
-    """(intercept, slope, residual sd) of log seconds on log(1 + characters): what length alone explains of dwell."""
+    """(intercept, slope, residual sd) of log(1 + seconds) on log(1 + tokens): what length alone explains of dwell."""
     seconds = np.concatenate([track.y for track in tracks])
-    characters = np.concatenate([track.characters for track in tracks])
+    tokens = np.concatenate([track.tokens for track in tracks])
     seen = ~np.isnan(seconds)
-    x, z = np.log1p(characters[seen]), np.log(np.maximum(seconds[seen], 1e-3))
+    x, z = np.log1p(tokens[seen]), np.log1p(seconds[seen])
     slope, intercept = np.polyfit(x, z, 1)
     return float(intercept), float(slope), max(float((z - intercept - slope * x).std()), 1e-6)
 
@@ -180,8 +182,8 @@ def _labelled(tracks: Sequence[Track], signal: Signal) -> list[Track]:
     """The tracks with y on [0, 1] instead of what was measured."""
 
     def label(track: Track) -> Floats:
-        measured = zip(track.y, track.characters, strict=True)
-        return np.array([math.nan if math.isnan(y) else signal.label(y, c) for y, c in measured])
+        measured = zip(track.y, track.tokens, strict=True)
+        return np.array([math.nan if math.isnan(y) else signal.label(y, n) for y, n in measured])
 
     return [track._replace(y=label(track)) for track in tracks]
 
