@@ -401,6 +401,7 @@ def test_the_schema_is_published_and_lists_every_route(http: httpx.Client) -> No
         ("/v1/models", "get"),
         ("/v1/models/{model}", "get"),
         ("/v1/feedback", "post"),
+        ("/v1/profile", "put"),
         ("/v1/decisions/{decision_id}", "get"),
         ("/metrics", "get"),
         ("/healthz", "get"),

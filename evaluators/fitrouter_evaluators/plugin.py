@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from fitrouter.config import ScorerConfig
 from fitrouter.encoders import get_encoder
@@ -13,6 +13,7 @@ from fitrouter.journal import Journal
 from fitrouter.learner import Learner
 from fitrouter.tastes import TastePrior
 from fitrouter_evaluators.reward import DeviceHeads, ResponseFeatures, found_device
+from fitrouter_evaluators.reward.declared import DeclaredValues
 from fitrouter_evaluators.scorer import Scorer
 
 __all__ = ["ScorerService", "make_scorer"]
@@ -49,6 +50,15 @@ class ScorerService:
             hook=hooks.trouble,
             happened=hooks.happened,
         )
+
+    def understand(self, statements: Sequence[str]) -> dict[str, dict[str, float]]:
+        """What statements of a preference say: statement → dimension → −1 … 1; nothing for one not understood."""
+        declared = DeclaredValues(self._features.encoder)
+        found = {}
+        for statement in statements:
+            taste = declared.read(statement)
+            found[statement] = {name: belief.mean for name, belief in taste.values.items() if name in self.names}
+        return found
 
     def step(self) -> int:
         """Score what waits, if this process holds the lease."""

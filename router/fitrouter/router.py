@@ -9,27 +9,22 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import numpy as np
 
 from fitrouter.attempts import Answering, Assembler, Timers, Unanswered, close, first_answer
 from fitrouter.decide import Decider
 from fitrouter.encoders import Encoder
 from fitrouter.errors import (
-    InvalidRequest,
-    NotAuthorized,
     ProviderError,
     ProviderTimeout,
-    StoreError,
 )
 from fitrouter.follow import Follower
 from fitrouter.hooks import Hooks
 from fitrouter.identities import Identities
-from fitrouter.ids import uuid7
-from fitrouter.journal import Entry, Journal
+from fitrouter.journal import Journal
 from fitrouter.learner import Learner
 from fitrouter.proposals import Proposer
 from fitrouter.providers import Provider
-from fitrouter.records import STORE_WAIT_S, Recorder, execution_of, read_in_time
+from fitrouter.records import Recorder, execution_of
 from fitrouter.services import ScorerPlugin, Service
 from fitrouter.types import (
     Attempt,
@@ -38,7 +33,6 @@ from fitrouter.types import (
     Decision,
     Event,
     Execution,
-    Feedback,
     FeedbackKind,
     Identity,
     Message,
@@ -47,6 +41,7 @@ from fitrouter.types import (
     Request,
     Usage,
 )
+from fitrouter.verdicts import Declared, Verdicts
 
 if TYPE_CHECKING:
     from fitrouter.config import Config
@@ -136,6 +131,7 @@ class Router:
         self.services, self.feed, self.scorer = list(services), feed, scorer
         self.follower = Follower(journal, learner, self.hooks)
         self.recorder = Recorder(journal, identities, self.hooks, self.follower.wake)
+        self.verdicts = Verdicts(journal, identities, self.recorder, self.hooks, scorer, self.clock, self.follower.wake)
         self.proposer = Proposer(
             self.cards, self.aliases, decider, learner, identities, encoder, self.hooks, self.clock
         )
@@ -389,58 +385,45 @@ class Router:
         *,
         scale: tuple[float, float] = (0.0, 1.0),
         dimension: str = "overall",
+        other: str | None = None,
         identity: Identity | None = None,
     ) -> str:
         """Take a verdict on an answer; returns the feedback's id once it is durable.
 
         Args:
             decision_id: of the answer.
-            kind: what sort of verdict.
-            value: on the scale.
-            scale: lowest and highest value.
+            kind: what sort of verdict; see `FeedbackKind` for the values of each.
+            value: of the verdict.
+            scale: lowest and highest value of a rating.
             dimension: what is judged.
+            other: a pair's other answer, by its decision id; both must be the same user's.
             identity: who speaks; the tenant must be the one that was served, the user too where given.
 
         Raises:
-            InvalidRequest: the value is not on its scale.
+            InvalidRequest: the value is not on its scale, or a pair is none.
             UnknownDecision: there is no such logged decision for the tenant.
             NotAuthorized: the user is not the one that was served.
             StoreError: it cannot be made durable now; try again (it may have become so all the same).
         """
-        low, high = scale
-        if not (np.isfinite([low, high, value]).all() and low < high and low <= value <= high):
-            raise InvalidRequest(f"feedback: {value!r} is not on the scale {scale!r}; give low <= value <= high")
-        speaker = identity or Identity()
-        rows = await self.recorder.events(decision_id, speaker.tenant)
-        decision = rows[0]
-        assert isinstance(decision, Decision)
-        if speaker.user is not None:
-            subject = await read_in_time(self.identities.subject, speaker.tenant, speaker.user)
-            if subject != decision.identity.user:
-                raise NotAuthorized(f"feedback: decision {decision_id!r} was made for another user")
-        now = self.clock()
-        event = Feedback(
-            id=uuid7(now),
-            ts=now,
-            decision_id=decision_id,
-            identity=decision.identity,
-            kind=kind,
-            value=value,
-            scale=scale,
-            dimension=dimension,
-            asked=decision.asked,
+        return await self.verdicts.feedback(
+            decision_id, kind, value, scale=scale, dimension=dimension, other=other, identity=identity
         )
-        try:
-            async with asyncio.timeout(STORE_WAIT_S):
-                await asyncio.wrap_future(self.journal.append(Entry(event)))
-        except Exception as error:
-            self.hooks.trouble("journal", error)
-            if isinstance(error, StoreError):
-                raise
-            raise StoreError(f"feedback: the journal failed ({type(error).__name__}); try again") from error
-        self.hooks.happened(event, next((row.served_by for row in rows if isinstance(row, Execution)), None))
-        self.follower.wake()
-        return event.id
+
+    async def declare(
+        self, identity: Identity, values: Mapping[str, float] | None = None, words: Sequence[str] = ()
+    ) -> Declared:
+        """Take what a user says of themselves; it replaces what they said before, and their votes can overrule it.
+
+        Args:
+            identity: the tenant and the user.
+            values: dimension → −1 (wants less of it) … 1 (wants more).
+            words: statements such as "I dislike bullet points"; a value given for the same dimension goes before.
+
+        Raises:
+            InvalidRequest: no user, no such dimension, or a value out of range.
+            StoreError: it cannot be made durable now; try again.
+        """
+        return await self.verdicts.declare(identity, values, words)
 
     async def explain(self, decision_id: str, tenant: str = "default") -> list[Event]:
         """All events of a decision, the decision first.

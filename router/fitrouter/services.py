@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import metadata
 from typing import TYPE_CHECKING, Protocol
 
@@ -71,6 +71,10 @@ class ScorerPlugin(Protocol):
         self, journal: Journal, identities: Identities, learner: Learner, hooks: Hooks, clock: Callable[[], float]
     ) -> None:
         """Say what to read, whose heads to score with, whom to tell, and what time it is."""
+        ...
+
+    def understand(self, statements: Sequence[str]) -> dict[str, dict[str, float]]:
+        """What statements of a preference say: statement → dimension → −1 … 1; nothing for one not understood."""
         ...
 
     def step(self) -> int:

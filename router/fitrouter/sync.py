@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from fitrouter.router import Answer, Router
 from fitrouter.types import Chunk, Event, FeedbackKind, Identity, Request
+from fitrouter.verdicts import Declared
 
 __all__ = ["SyncRouter"]
 
@@ -59,12 +60,21 @@ class SyncRouter:
         *,
         scale: tuple[float, float] = (0.0, 1.0),
         dimension: str = "overall",
+        other: str | None = None,
         identity: Identity | None = None,
     ) -> str:
         """Take a verdict on an answer."""
         return self._run(
-            self.router.feedback(decision_id, kind, value, scale=scale, dimension=dimension, identity=identity)
+            self.router.feedback(
+                decision_id, kind, value, scale=scale, dimension=dimension, other=other, identity=identity
+            )
         )
+
+    def declare(
+        self, identity: Identity, values: Mapping[str, float] | None = None, words: Sequence[str] = ()
+    ) -> Declared:
+        """Take what a user says of themselves."""
+        return self._run(self.router.declare(identity, values, words))
 
     def explain(self, decision_id: str, tenant: str = "default") -> list[Event]:
         """All events of a decision."""

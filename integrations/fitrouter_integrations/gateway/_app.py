@@ -27,7 +27,7 @@ from fitrouter_integrations.gateway._json import read_json
 from fitrouter_integrations.gateway._keys import Keys
 from fitrouter_integrations.gateway._limits import headers_of, read_body
 from fitrouter_integrations.gateway._ready import Readiness
-from fitrouter_integrations.gateway._requests import chat_request, verdict, wants_usage
+from fitrouter_integrations.gateway._requests import chat_request, profile, verdict, wants_usage
 from fitrouter_integrations.gateway._stream import ClientGone, EventStream, while_client_waits
 from fitrouter_integrations.gateway._wire import Problem, Reply, as_problem, dump
 
@@ -59,6 +59,7 @@ def create_app(router: Router, config: Config, metrics: Metrics | None = None) -
         ("GET", "/v1/models", gateway.models, _schema.MODELS, False),
         ("GET", "/v1/models/{model:path}", gateway.model, _schema.MODEL, False),
         ("POST", "/v1/feedback", gateway.feedback, _schema.FEEDBACK, False),
+        ("PUT", "/v1/profile", gateway.profile, _schema.PROFILE, False),
         ("GET", "/v1/decisions/{decision_id}", gateway.decision, _schema.DECISION, False),
         ("GET", "/metrics", gateway.metrics_page, _schema.METRICS, False),
         ("GET", "/healthz", gateway.healthz, _schema.HEALTHZ, True),
@@ -207,9 +208,27 @@ class Gateway:
         """Take a person's verdict on an answer; it is durable when this answers 200."""
         given, speaker = verdict(await self._body(call), call.headers, call.tenant)
         feedback_id = await self.router.feedback(
-            given.decision_id, given.kind, given.value, scale=given.scale, dimension=given.dimension, identity=speaker
+            given.decision_id,
+            given.kind,
+            given.value,
+            scale=given.scale,
+            dimension=given.dimension,
+            other=given.other,
+            identity=speaker,
         )
         return _json({"id": feedback_id, "object": "fitrouter.feedback", "decision_id": given.decision_id})
+
+    async def profile(self, call: Call) -> Response:
+        """Take what a user says of themselves, in numbers or in words; it replaces what they said before."""
+        given, whose = profile(await self._body(call), call.headers, call.tenant)
+        declared = await self.router.declare(whose, given.values, given.statements)
+        return _json(
+            {
+                "object": "fitrouter.profile",
+                "declared": declared.values,
+                "not_understood": list(declared.not_understood),
+            }
+        )
 
     async def decision(self, call: Call) -> Response:
         """Explain a decision: why this model, with what probability, and what came of it."""

@@ -114,6 +114,7 @@ def _vote(event: Feedback) -> dict[str, Any]:
         "value": event.value,
         "scale": list(event.scale),
         "dimension": event.dimension,
+        **({"other": event.other} if event.other else {}),
         "asked": event.asked,
     }
 

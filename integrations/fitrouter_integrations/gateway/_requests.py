@@ -13,6 +13,7 @@ from fitrouter_integrations.gateway._transport import forbid_transport
 
 __all__ = ["MAX_MESSAGES", "Verdict", "chat_request", "verdict", "wants_usage"]
 
+MAX_STATEMENT = 1000
 MAX_MESSAGES = 2048
 _MAX_NAME = 512
 """Characters of a user, role, task, session or model."""
@@ -38,6 +39,14 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     value: float
     scale: tuple[float, float] = (0.0, 1.0)
     dimension: str = "overall"
+    other: str | None = None
+
+
+class Profile(msgspec.Struct, frozen=True, kw_only=True):
+    """A body of PUT /v1/profile: what a user says of themselves."""
+
+    values: dict[str, float] = {}
+    statements: tuple[str, ...] = ()
 
 
 def chat_request(body: dict[str, Any], headers: Mapping[str, bytes], tenant: str) -> Request:
@@ -87,22 +96,41 @@ def verdict(body: dict[str, Any], headers: Mapping[str, bytes], tenant: str) -> 
         raise InvalidRequest(f"{unknown[0]}: there is no such field; allowed are {allowed}")
     decision_id = _string(body.get("decision_id"), "decision_id")
     kind = body.get("kind")
-    if kind not in ("thumb", "rating"):
-        raise InvalidRequest(f"kind: given {kind!r}, allowed are 'thumb' and 'rating'")
-    if kind == "thumb":
-        if "scale" in body:
-            raise InvalidRequest("scale: a thumb has none; leave it out")
-        value, scale = _thumb(body.get("value")), (0.0, 1.0)
-    else:
-        value, scale = _number(body.get("value"), "value"), _scale(body.get("scale", (0, 1)))
+    if not isinstance(kind, str) or kind not in list(FeedbackKind):
+        raise InvalidRequest(f"kind: given {_shown(kind)}, allowed are {', '.join(FeedbackKind)}")
+    if kind != "rating" and "scale" in body:
+        raise InvalidRequest(f"scale: a {kind} has none; leave it out")
+    scale = _scale(body.get("scale", (0, 1)))
+    value = _thumb(body.get("value")) if kind == "thumb" else _number(body.get("value"), "value")
     found = Verdict(
         decision_id=decision_id,
         kind=FeedbackKind(kind),
         value=value,
         scale=scale,
         dimension=_string(body.get("dimension", "overall"), "dimension"),
+        other=None if body.get("other") is None else _string(body.get("other"), "other"),
     )
     return found, _identity({"user": body.get("user")}, headers, tenant)
+
+
+def profile(body: dict[str, Any], headers: Mapping[str, bytes], tenant: str) -> tuple[Profile, Identity]:
+    """What is declared in a body of PUT /v1/profile, and whose profile it is.
+
+    Raises:
+        InvalidRequest: with the place and the reason.
+    """
+    allowed = (*Profile.__struct_fields__, "user", "role")
+    unknown = sorted(set(body) - set(allowed))
+    if unknown:
+        raise InvalidRequest(f"{unknown[0]}: there is no such field; allowed are {', '.join(allowed)}")
+    values = _optional(body, "values", dict, "an object of dimension → −1 … 1") or {}
+    statements = _optional(body, "statements", list, "an array of strings") or []
+    found = Profile(
+        values={_string(name, "values"): _number(value, f"values.{name}") for name, value in values.items()},
+        statements=tuple(_statement(text, f"statements[{i}]") for i, text in enumerate(statements)),
+    )
+    who = {"user": body.get("user"), "metadata": {"role": body.get("role")}}
+    return found, _identity(who, headers, tenant)
 
 
 # --- messages and parameters ---------------------------------------------------------------------------------------
@@ -230,6 +258,12 @@ def _string(value: object, where: str) -> str:
     if name is None:
         raise InvalidRequest(f"{where}: given is {_shown(value)}; give a string of 1 to {_MAX_NAME} characters")
     return name
+
+
+def _statement(value: object, where: str) -> str:
+    if not isinstance(value, str) or not value.strip() or len(value) > MAX_STATEMENT:
+        raise InvalidRequest(f"{where}: given is {_shown(value)}; give a string of 1 to {MAX_STATEMENT} characters")
+    return value
 
 
 def _number(value: object, where: str) -> float:

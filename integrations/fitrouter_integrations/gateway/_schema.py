@@ -5,7 +5,9 @@ from __future__ import annotations
 from importlib import metadata
 from typing import Any
 
-__all__ = ["CHAT", "DECISION", "FEEDBACK", "HEALTHZ", "METRICS", "MODEL", "MODELS", "READYZ", "version"]
+from fitrouter.types import FeedbackKind
+
+__all__ = ["CHAT", "DECISION", "FEEDBACK", "HEALTHZ", "METRICS", "MODEL", "MODELS", "PROFILE", "READYZ", "version"]
 
 _STRING: dict[str, Any] = {"type": "string"}
 _NUMBER: dict[str, Any] = {"type": "number"}
@@ -55,15 +57,37 @@ _CHAT_BODY = _object(
 _FEEDBACK_BODY = _object(
     {
         "decision_id": _STRING,
-        "kind": {"enum": ["thumb", "rating"]},
-        "value": {"description": "thumb: up, down, true, false, 1, 0; rating: a number on the scale"},
+        "kind": {"enum": [kind.value for kind in FeedbackKind]},
+        "value": {
+            "description": "thumb: up, down, true, false, 1, 0; rating: a number on the scale; pair: 1 better than "
+            "`other`, 0.5 as good, 0 worse; accept, copy, regenerate: 1 or 0; edit: share of the text that was "
+            "changed; dwell: seconds"
+        },
         "scale": {"type": "array", "items": _NUMBER, "minItems": 2, "maxItems": 2, "default": [0, 1]},
         "dimension": {**_STRING, "default": "overall"},
+        "other": {**_STRING, "description": "a pair's other answer, by its decision id"},
         "user": {**_STRING, "description": "must be the user that was served"},
     },
     "decision_id",
     "kind",
     "value",
+)
+_PROFILE_BODY = _object(
+    {
+        "user": _STRING,
+        "role": _STRING,
+        "values": {
+            "type": "object",
+            "additionalProperties": {"type": "number", "minimum": -1, "maximum": 1},
+            "description": "dimension → −1 (less of it) … 1 (more of it)",
+        },
+        "statements": {
+            "type": "array",
+            "items": {"type": "string", "maxLength": 1000},
+            "maxItems": 64,
+            "description": "preferences in words, such as 'I dislike bullet points'",
+        },
+    }
 )
 _IDENTITY = [
     {"name": f"x-fitrouter-{name}", "in": "header", "required": False, "schema": _STRING}
@@ -87,6 +111,7 @@ def _path(name: str) -> list[dict[str, Any]]:
 
 CHAT = _shape(_ANY, 400, 401, 403, 404, 408, 413, 415, 502, 503, 504, body=_CHAT_BODY, parameters=_IDENTITY)
 FEEDBACK = _shape(_ANY, 400, 401, 403, 404, 408, 413, 415, 503, body=_FEEDBACK_BODY, parameters=_IDENTITY[:1])
+PROFILE = _shape(_ANY, 400, 401, 403, 408, 413, 415, 503, body=_PROFILE_BODY, parameters=_IDENTITY[:2])
 DECISION = _shape(_ANY, 401, 403, 404, 503, parameters=_path("decision_id"))
 MODELS = _shape(_ANY, 401, 403)
 MODEL = _shape(_ANY, 401, 403, 404, parameters=_path("model"))
