@@ -91,7 +91,7 @@ def run_choices(path: Path, encoder: Encoder, *, seed: int = 0) -> dict[str, Any
     }
 
 
-def development(data: Path, seeds: int, encoder: str) -> list[Result]:
+def development(data: Path, seeds: int, encoder: str) -> list[Result]:  # noqa: ARG001 - nothing is random here
     """The rows of the result table from the folder of public sets; empty where the set is not there."""
     path = data / "choices" / "declared.jsonl"
     if not path.is_file():
@@ -102,6 +102,8 @@ def development(data: Path, seeds: int, encoder: str) -> list[Result]:
         Result(set="choices", metric="accuracy", row=name, **sizes, **interval)
         for name, interval in found["accuracy"].items()
     ]
+    if found["twins"]["n"] == 0:
+        return rows
     twins = {name: found["twins"][name] for name in ("mean", "low", "high")}
     return [*rows, Result(set="choices", metric="negated twins reverse", row="declared", **sizes, **twins)]
 
@@ -146,8 +148,9 @@ def _right(data: _Rows) -> dict[str, Floats]:
 
 def _picks(utility: Floats) -> Floats:
     """float64[options]: the probability of each under the rule 'the most useful one, ties by lot'."""
-    best: Floats = (utility >= utility.max() - 1e-9).astype(np.float64)
-    return best / best.sum()
+    best = (utility >= utility.max() - 1e-9).astype(np.float64)
+    out: Floats = best / best.sum()
+    return out
 
 
 def _interval(values: Floats, owner: np.ndarray, draws: np.ndarray) -> dict[str, float]:
@@ -163,14 +166,15 @@ def _interval(values: Floats, owner: np.ndarray, draws: np.ndarray) -> dict[str,
 
 def _twins(data: _Rows) -> dict[str, Any]:
     """Share of (row, pair of opposite statements) whose chosen options lie on opposite sides; by pair of users."""
-    shares, by_pair = [], {}
+    shares: list[tuple[tuple[Phrase, Phrase], float]] = []
+    by_pair: dict[str, dict[str, Any]] = {}
     for more, less in _opposites({row.user for row in data.rows}):
         attribute = _attribute(data, more, less)
         reversed_ = [_reversal(data, i, attribute, pair) for pair, i in _comparisons(data, more, less)]
         by_pair[f"{more} / {less}"] = {"attribute": data.names[attribute], "reversed": float(np.mean(reversed_))}
         shares.extend((pair, value) for (pair, _), value in zip(_comparisons(data, more, less), reversed_, strict=True))
     if not shares:
-        return {"mean": float("nan"), "low": float("nan"), "high": float("nan"), "n": 0, "pairs": {}}
+        return {"mean": None, "low": None, "high": None, "n": 0, "pairs": {}}
     pairs = sorted({pair for pair, _ in shares})
     owner = np.array([pairs.index(pair) for pair, _ in shares])
     draws = np.random.default_rng(2026).integers(len(pairs), size=(_RESAMPLES, len(pairs)))
@@ -220,7 +224,10 @@ def _strengths(data: _Rows) -> dict[str, Any]:
     halves = _halves(data.rows)
     if not all(halves):
         return {}
-    folds, held, plain, uniform = [], [], [], []
+    folds: list[dict[str, float]] = []
+    held: list[float] = []
+    plain: list[float] = []
+    uniform: list[float] = []
     for fit, test in (halves, halves[::-1]):
         strength, variance = _fit_strength([_utilities(data, phrase) for phrase in fit])
         for phrase in test:

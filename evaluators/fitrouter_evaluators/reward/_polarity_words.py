@@ -26,6 +26,7 @@ FUNCTION = frozenset(
     something, everything, each, every, much, many, other, others, such, own, same, please, pls, thanks, kindly
     now, again, still, yet, already, well, rather, instead, whatever, actually, honestly, personally, absolutely
     definitely, truly, especially, particularly, want, wants, wanted, read, reading, reads, one, ones, part, parts
+    anymore, contain, contains, containing, think, thinks, yes, happier
     time, times, try, trying, need, needs, needed, people, someone, anyone, assistant, ai, at all
     """)
 )
@@ -33,9 +34,12 @@ FUNCTION = frozenset(
 
 FOREIGN = frozenset(
     phrases("""
-    ich, nicht, kein, keine, keinen, bitte, und, mag, aber, der, das, dem, den, mir, mich, mehr, ohne, ist, sind, viel, viele
-    je, ne, pas, veux, aime, moi, sans, des, les, mais, une, avec, réponses, est, du, el, los, las, por, sin, pero, muy, una
-    quiero, gusta, gustan, con, más, non, voglio, senza, sono, che, più, mi, il, gli, della, não, gosto, sem, eu, mais, ik
+    ich, nicht, kein, keine, keinen, bitte, und, mag, aber, der, das, dem, den, mir, mich, mehr, ohne, ist, sind
+    viel, viele
+    je, ne, pas, veux, aime, moi, sans, des, les, mais, une, avec, réponses, est, du, el, los, las, por, sin, pero
+    muy, una
+    quiero, gusta, gustan, con, más, non, voglio, senza, sono, che, più, mi, il, gli, della, não, gosto, sem, eu
+    mais, ik
     geen, niet, wil, graag, een, het, jag, inte, vill, och, nie, lubię, proszę, bez, ei, ole, ikke, jeg, og
     """)
 )
@@ -62,7 +66,8 @@ LEADS = frozenset(phrases("and, then, just, please, simply, only, rather, instea
 """Passed over in looking for what begins a clause."""
 
 _FLIPS = phrases("""
-    not, no, never, neither, nor, none, nothing, nobody, without, minus, zero, less, fewer, least, hardly, rarely, seldom
+    not, no, never, neither, nor, none, nothing, nobody, without, minus, zero, less, fewer, least, hardly, rarely
+    seldom
     barely, scarcely, except, excluding, sans
     avoid, avoids, avoiding, avoided, skip, skips, skipping, skipped, omit, omits, omitting, omitted, drop, dropping
     dropped, ditch, ditching, remove, removing, exclude, eliminate, eliminating, forget, forgetting, ignore, ignoring
@@ -92,7 +97,8 @@ _FORS = phrases("""
     like, likes, liked, liking, love, loves, loved, loving, enjoy, enjoys, enjoyed, prefer, prefers, preferred, adore
     appreciate, appreciates, appreciated, value, values, favour, favor, fond, keen, crave, craves, wish, hope, welcome
     help, helps, helpful, useful, great, good, nice, fine, better, best, happy, glad, pleased, pleasant, important
-    essential, crucial, vital, matter, matters, convince, convinces, convinced, persuade, persuades, persuaded, impress, impresses, sway, sways
+    essential, crucial, vital, matter, matters, convince, convinces, convinced, persuade, persuades, persuaded
+    impress, impresses, sway, sways
     delight, delights, please, pleases, suit, suits, work, works, okay, ok
     more, most, plenty, lots, extra, favourite, favorite, preferable, preference, fan, advocate, cherish
     treasure, relish, embrace, expect, demand, require, insist, ideal, perfect, wonderful, lovely, necessary, missing
@@ -133,7 +139,8 @@ REWRITES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"\bno[- ]nonsense\b", " direct "),
         (r"\bwithout (?:fail|exception|hesitation|delay)\b|\bno matter\b|\bor not\b|\bno doubt\b|\bfull stop\b", " "),
         (
-            r"\b(?:a|an|say|says|saying|said|plain|clear|blunt|flat|hear) no\b(?= *(?:$|[.,;!]|gently|to|is|in|openly|softly|"
+            r"\b(?:a|an|say|says|saying|said|plain|clear|blunt|flat|hear) no\b(?= *(?:$|[.,;!]|gently|to|is|in"
+            r"|openly|softly|"
             r"hurts|better|instead|politely|directly|plainly|when))",
             " refusal ",
         ),
@@ -145,9 +152,15 @@ REWRITES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         ),
         # idioms whose words mislead
         (
-            r"\b(?:when|if|where|unless) (?:you|it|they|i|we) (?:is|are|am|do|can|was|were|need) not(?: to)? *(?=$|[.,;!?])",
+            r"\b(?:when|if|where|unless) (?:you|it|they|i|we) (?:is|are|am|do|can|was|were|need) not(?: to)? *(?=$"
+            r"|[.,;!?])",
             " ",
         ),
+        (r"\bas (\w+) as (?:you can|possible)\b", r" \1 "),
+        (r"\b(?:not|never) leave (?:anything|things?) out\b|\bleave nothing out\b", " thorough "),
+        (r"\bhow (?:certain|sure|confident)\b", " uncertainty "),
+        (r"\bleaves? me (?:wanting|hungry|unsatisfied|dissatisfied)(?: \w+)?", " AGAINST "),
+        (r"\bleave (.{2,20}?) to me\b", r" \1 "),
         (r"\b(?:kind|sort) of\b|\bfor nothing\b", " "),
         (r", (\w+(?: \w+)?) (?:do|does|is|are|will|can) not(?= *(?:$|[.;!?]))", r" CUT FLIP \1 CUT "),
         (r"\blet(?:ting)? me down\b", " refusal "),
@@ -182,12 +195,17 @@ REWRITES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"\b(?:can|could) (?:not|never|hardly) (?:\w+ ){0,2}(?:enough|too (?:much|many)|too)\b(?: of)?", " FOR "),
         (r"\bno such thing as too (?:much|many)\b|\bnever enough\b", " FOR "),
         (
-            r"\b(?:not|never) (?:\w+ ){0,2}?enough\b|\b(?:not|never) (\w+) enough\b|\btoo (?:few|little)\b|\bshort of\b",
+            r"\b(?:not|never) (?:\w+ ){0,2}?enough\b|\b(?:not|never) (\w+) enough\b|\btoo (?:few|little)\b"
+            r"|\bshort of\b",
             r" FOR \1 ",
         ),
         (r"\b(?:sick|tired|weary|bored|had enough|fed up|enough)(?: and tired)? (?:of|with|by)\b", " FLIP "),
         (r"\b(?:is|are) enough\b|\benough\b", " "),
         # phrases that flip
+        (r"\bwho needs\b|\b(?:am|are|is) against\b", " FLIP "),
+        (r"\bwhy (?:do|not|can) not (?:you|we)\b", " FOR "),
+        (r"\? *(?:no|nope|never)(?: thanks| thank you| please| way)?(?= *(?:$|[.!]))", " AGAINST "),
+        (r"\b(?:the|is|are) (?:the )?worst\b", " AGAINST "),
         (
             r"\b(?:not|never|stop|without|do not) (?:be )?wast(?:e|ing)(?: (?:my|any|your|our|the))*"
             r"(?: (?:time|words|space|breath|energy))*(?: (?:on|with))?",
@@ -196,20 +214,22 @@ REWRITES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"\b(?:is|are|a|just)*\s*(?:a |just )*waste of (?:my )?\w+", " AGAINST "),
         (r"\bwaste (?:my )?(?:time|space)\b", " AGAINST "),
         (
-            r"\b(?:not|never) (?:\w+ )?(?:bother|bothering)(?: (?:me|yourself))? (?:with|to|about|adding|including|giving)\b",
+            r"\b(?:not|never) (?:\w+ )?(?:bother|bothering)(?: (?:me|yourself))? (?:with|to|about|adding|including"
+            r"|giving)\b",
             " FLIP ",
         ),
         (r"\bbother me with\b|\bbother to\b", " "),
         (r"\b(?:do|can|could|will) without\b|\blive without\b", " FLIP "),
         (r"\b(?:can|could) not (?:bear|stand|stomach|tolerate|abide|take|deal with|endure)\b", " FLIP "),
         (
-            r"\b(?:have|has|had|got|with) (?:no|little|zero|never)(?: \w+)? (?:time|patience|need|use|interest|appetite|taste|love"
+            r"\b(?:have|has|had|got|with) (?:no|little|zero|never)(?: \w+)? (?:time|patience|need|use|interest"
+            r"|appetite|taste|love"
             r"|tolerance|desire|wish|liking|stomach)" + _DET,
             " FLIP ",
         ),
         (
-            r"\b(?:have|had|do|see|get) not (?:\w+ )?(?:any |the |have |see |get )*(?:time|patience|need|use|interest|appetite|point|desire)"
-            + _DET,
+            r"\b(?:have|had|do|see|get) not (?:\w+ )?(?:any |the |have |see |get )*(?:time|patience|need|use"
+            r"|interest|appetite|point|desire)" + _DET,
             " FLIP ",
         ),
         (r"\bno (?:need|use|time|patience|interest|point|room|place|thanks|reason)" + _DET, " FLIP "),
@@ -219,7 +239,8 @@ REWRITES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
             " FLIP ",
         ),
         (
-            r"\b(?:not|never) (?:my thing|my cup of tea|for me|worth \w+|necessary|needed|wanted|required|welcome|helpful)\b",
+            r"\b(?:not|never) (?:my thing|my cup of tea|for me|worth \w+|necessary|needed|wanted|required|welcome"
+            r"|helpful)\b",
             " FLIP FOR ",
         ),
         (r"\b(?:lose|losing|lost) (?:patience|interest)" + _DET, " FLIP "),
@@ -239,12 +260,14 @@ REWRITES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"\bleft out\b", " FLIP "),
         (r"\bto a (?:bare )?minimum\b|\bto yourself\b", " AGAINST "),
         (
-            r"\b(?:do|doing) away with\b|\b(?:get|getting) rid of\b|\brid of\b|\bsteer clear of\b|\b(?:stay|keep|shy)(?:ing)? away from\b"
+            r"\b(?:do|doing) away with\b|\b(?:get|getting) rid of\b|\brid of\b|\bsteer clear of\b|\b(?:stay|keep"
+            r"|shy)(?:ing)? away from\b"
             r"|\baway with\b|\bdevoid of\b|\blight on\b|\blow on\b|\bskimp(?:ing)? on\b|\bstingy with\b|\bshort on\b",
             " FLIP ",
         ),
         (
-            r"\b(?:be|being) (?:afraid|scared|shy|hesitant|stingy|reluctant) (?:to|of|about|with)\b|\bshy about\b|\bfear to\b",
+            r"\b(?:be|being) (?:afraid|scared|shy|hesitant|stingy|reluctant) (?:to|of|about|with)\b|\bshy about\b"
+            r"|\bfear to\b",
             " FLIP ",
         ),
         (
@@ -253,7 +276,8 @@ REWRITES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
             " FLIP ",
         ),
         (
-            r"\b(?:put|puts|turn|turns|tick|ticks) (?:me|people|us) off\b|\bput-off\b|\b(?:is|are) (?:bad|worse|wrong)(?= *$)"
+            r"\b(?:put|puts|turn|turns|tick|ticks) (?:me|people|us) off\b|\bput-off\b|\b(?:is|are) (?:bad|worse"
+            r"|wrong)(?= *$)"
             r"|\bhurts? (?:me|my \w+)\b|\b(?:are|is) lost on me\b",
             " AGAINST ",
         ),
@@ -262,7 +286,8 @@ REWRITES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
             r"|\bmake (?:me|my \w+) (?:cringe|sick|angry|nervous|yawn|spin|crawl|mad|tired|uneasy|impatient)\b"
             r"|\bmakes (?:me|my \w+) (?:cringe|sick|angry|nervous|yawn|spin|crawl|mad|tired|uneasy|impatient)\b"
             r"|\b(?:slow|slows|weigh|weighs|wear|wears|bring|brings) me (?:down|out)\b|\bleaves? me cold\b"
-            r"|\b(?:mean|means|do|does|teach|teaches|say|says|add|adds|bring|brings|give|gives) (?:me )?(?:nothing|little)(?: (?:to|for) me)?\b"
+            r"|\b(?:mean|means|do|does|teach|teaches|say|says|add|adds|bring|brings|give|gives) (?:me )?(?:nothing"
+            r"|little)(?: (?:to|for) me)?\b"
             r"|\bhard (?:for me )?to (?:read|follow|bear|take|digest)\b|\bare out\b",
             " AGAINST ",
         ),
@@ -274,16 +299,18 @@ REWRITES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
             " CONTRAST ",
         ),
         (
-            r"\b(?:rather than|instead of|as opposed to|in place of|in lieu of|more than|better than|above|ahead of|than|versus|vs)\b",
+            r"\b(?:rather than|instead of|as opposed to|in place of|in lieu of|more than|better than|above|ahead of"
+            r"|than|versus|vs)\b",
             " CONTRAST ",
         ),
         (r"(?<!glaze )(?<!go )(?<!talk )(?<!over and )\bover\b(?! and| again| the top| time| the years)", " CONTRAST "),
-        (r"\b(prefer|like|favou?r) ([^.,;]{2,40}?) to (?!be\b|have\b|see\b|get\b|read\b)", r" FOR \2 CONTRAST "),
+        (r"\bprefer (?!you |it |them |everything |things |answers |replies )([^.,;]{2,40}?) to ", r" FOR \1 CONTRAST "),
+        (r"\bbig fans? of\b|\b(?:big|heavy|keen|hooked) on\b", " FOR "),
         (r"\bbeats?\b", " CONTRAST "),
         (r"\b(?:the )?(?:fewer|less)\b(.*)\bthe better\b", r" FLIP \1 "),
         (r"\b(?:only (?:if|when)|except (?:if|when|where)|apart from when)\b", " SKIP "),
         (r"\bexcept for\b|\bother than\b|\banything but\b|\bapart from\b", " FLIP "),
-        (r"\bfeel free to\b|\bmake sure (?:to|that)\b|\bas \w+ as (?:you can|possible)\b", " FOR "),
+        (r"\bfeel free to\b|\bmake sure (?:to|that)\b", " FOR "),
         # a word of complaint is excess before its noun and against what it follows
         (rf"\b(?:{_any(', '.join(_COMPLAINTS))})\b(?= *(?:$|[.,;:!?]|and|or|but|to|for|when|in|on))", " AGAINST "),
         (rf"\b(?:{_any(', '.join(_COMPLAINTS))})\b", " EXCESS "),

@@ -32,7 +32,6 @@ from fitrouter_evaluators.reward._polarity import Unit, units
 from fitrouter_evaluators.reward._polarity_words import FOREIGN, FUNCTION
 
 __all__ = [
-    "NOTHING",
     "Belief",
     "DeclaredTaste",
     "DeclaredValues",
@@ -48,7 +47,9 @@ _WIDTH = 0.5
 """γ of the kernel exp(−γ |x − x'|²); x consists of two unit vectors, so that |x − x'|² ≤ 8."""
 _RIDGE = 0.1
 _RELEVANT = 0.25
-"""A piece speaks of a dimension from this relevance on, if no other is twice as relevant. Chosen by cross-validation."""
+"""A piece speaks of a dimension from this relevance on, if no other is twice as relevant; by cross-validation."""
+_SAYS = 0.1
+"""A smaller value says nothing."""
 
 
 class Belief(msgspec.Struct, frozen=True):
@@ -110,7 +111,7 @@ def preferences() -> tuple[Preferences, ...]:
     return msgspec.json.decode(payload, type=tuple[Preferences, ...])
 
 
-def NOTHING(reason: str) -> DeclaredTaste:  # noqa: N802 - reads as the value that it is
+def _nothing(reason: str) -> DeclaredTaste:
     """No effect."""
     return DeclaredTaste({}, understood=False, reason=reason)
 
@@ -212,10 +213,10 @@ class DeclaredValues:
         Raises:
             Exception: what the encoder or the refiner raises; no text is an error.
         """
-        if not statement.strip():
-            return NOTHING("it is empty")
+        if not any(map(str.isalpha, statement)):
+            return _nothing("it has no words")
         if len(statement) > _LONGEST:
-            return NOTHING(f"it has {len(statement)} characters; a statement has at most {_LONGEST}")
+            return _nothing(f"it has {len(statement)} characters; a statement has at most {_LONGEST}")
         taste = self._map(statement)
         return taste if self._refiner is None else self._refiner.refine(statement, taste)
 
@@ -230,23 +231,23 @@ class DeclaredValues:
             for name, belief in taste.values.items():
                 by_name.setdefault(name, []).append(belief)
         if not by_name:
-            return NOTHING("; ".join(dict.fromkeys(taste.reason for taste in tastes)) or "nothing was stated")
+            return _nothing("; ".join(dict.fromkeys(taste.reason for taste in tastes)) or "nothing was stated")
         return DeclaredTaste({name: _pool(beliefs) for name, beliefs in by_name.items()})
 
     def _map(self, statement: str) -> DeclaredTaste:
         if _foreign(statement):
-            return NOTHING("it is not English")
+            return _nothing("it is not English")
         pieces = units(statement)
         if not pieces:
-            return NOTHING("it names nothing that an answer can have more or less of")
+            return _nothing("it names nothing that an answer can have more or less of")
         mapping = _mapping(self._encoder)
         values = _values(mapping, pieces, self._encoder)
         found = {
             name: Belief(float(np.clip(value, -1.0, 1.0)), float(variance))
             for name, value, variance in zip(mapping.dimensions, values, mapping.variance, strict=True)
-            if value != 0.0
+            if abs(value) >= _SAYS
         }
-        return DeclaredTaste(found) if found else NOTHING("it speaks of no dimension that is known")
+        return DeclaredTaste(found) if found else _nothing("it speaks of no dimension that is known")
 
 
 def _values(mapping: _Mapping, pieces: Sequence[Unit], encoder: Encoder) -> Floats:
