@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from fitrouter.fit import Answered, Fit, Label
 from fitrouter.people import DAY_S, Person
 from fitrouter.scale import GAINS, RatingScale
-from fitrouter.signals import SIGNALS, heard
+from fitrouter.signals import DWELL_LENGTH, DWELL_SPREAD, SIGNALS, TIE, heard
 from fitrouter.taste import Gaussian, innovate
 from fitrouter.tastes import TasteParams, Tastes
 from fitrouter.types import FeedbackKind, Floats, Identity
+from fitrouter_evaluators.reward.signals import load_signals
 
 ANN = Identity(user="ann", role="analyst")
 D = 4
@@ -130,6 +131,25 @@ def test_every_kind_has_a_signal() -> None:
     """No verdict is without its likelihood."""
     assert set(SIGNALS) == set(FeedbackKind)
     assert all(s.weight > 0 and s.noise > 0 and s.temperature > 0 for s in SIGNALS.values())
+
+
+def test_the_numbers_are_those_that_were_fitted() -> None:
+    """The core's table is the one that `reward.signals` wrote, to three digits."""
+    fitted = load_signals()
+    for kind, signal in SIGNALS.items():
+        found = fitted[kind.value]
+        if kind is FeedbackKind.THUMB:
+            a = (TasteParams().level - found.level) / found.temperature  # type: ignore[operator]
+            p = 1 / (1 + math.exp(-a))
+            assert signal.noise == pytest.approx(p * (1 - p) / found.weight, rel=3e-3)
+        elif signal.link == "gaussian":
+            assert signal.noise == pytest.approx(found.noise, rel=3e-3)
+        else:
+            expected = (found.temperature, found.level, found.weight)
+            assert (signal.temperature, signal.level, signal.weight) == pytest.approx(expected, rel=5e-3)
+    assert (TIE.temperature, TIE.weight) == pytest.approx((fitted["tie"].temperature, fitted["tie"].weight), rel=5e-3)
+    assert (*DWELL_LENGTH, DWELL_SPREAD) == pytest.approx(fitted["dwell"].length, rel=5e-3)
+    assert fitted["edit"].knots == ((0.0, 1.0), (1.0, 0.0)), "the core reads an edit as 1 − distance"
 
 
 # --- rating scales ---

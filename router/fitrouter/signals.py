@@ -2,7 +2,7 @@
 
 A reward model predicts the fit f = hᵀw (+ c + d) of an answer, on the scale of labels in [0, 1]. A signal is an
 observation of f: Gaussian, y = f + ε, for a verdict on a scale; logistic, P(y = 1) = σ((f − level) / temperature), for
-something that people do or leave. A pair is a logistic observation of the difference of two answers, a tie its y = ½.
+something that people do or leave. A pair is a logistic observation of the difference of two answers.
 
 The numbers are fitted on people's data, not set by hand: `fitrouter_evaluators.reward.signals` makes the table, and a
 test holds the two together.
@@ -18,7 +18,7 @@ import msgspec
 from fitrouter.taste import Innovation, innovate
 from fitrouter.types import FeedbackKind
 
-__all__ = ["SIGNALS", "Observation", "Signal", "heard"]
+__all__ = ["DWELL_LENGTH", "DWELL_SPREAD", "SIGNALS", "TIE", "Observation", "Signal", "heard"]
 
 
 class Signal(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,19 +36,23 @@ class Signal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 SIGNALS: dict[FeedbackKind, Signal] = {
-    FeedbackKind.THUMB: Signal(link="gaussian", noise=0.25),
-    FeedbackKind.RATING: Signal(link="gaussian", noise=0.1),
-    FeedbackKind.PAIR: Signal(link="logistic", temperature=0.2),
-    FeedbackKind.ACCEPT: Signal(link="logistic", level=0.5, temperature=0.25, weight=0.5),
-    FeedbackKind.COPY: Signal(link="logistic", level=0.85, temperature=0.25, weight=0.5),
-    FeedbackKind.EDIT: Signal(link="logistic", level=0.5, temperature=0.25, weight=0.5),
-    FeedbackKind.DWELL: Signal(link="logistic", level=0.7, temperature=0.5, weight=0.1),
-    FeedbackKind.REGENERATE: Signal(link="logistic", level=0.2, temperature=0.25, weight=0.5),
+    FeedbackKind.THUMB: Signal(link="gaussian", noise=0.219),
+    FeedbackKind.RATING: Signal(link="gaussian", noise=0.0655),
+    FeedbackKind.PAIR: Signal(link="logistic", temperature=0.208, weight=0.770),
+    FeedbackKind.ACCEPT: Signal(link="logistic", temperature=0.535, level=0.504, weight=0.246),
+    FeedbackKind.COPY: Signal(link="logistic", temperature=0.197, level=0.895, weight=0.858),
+    FeedbackKind.EDIT: Signal(link="logistic", temperature=1.05, level=0.0531, weight=0.222),
+    FeedbackKind.DWELL: Signal(link="logistic", temperature=0.628, level=0.689, weight=0.164),
+    FeedbackKind.REGENERATE: Signal(link="logistic", temperature=0.535, level=0.504, weight=0.123),
 }
+"""A thumb is read as a label itself, with the noise that its fitted logistic signal has at the prior's level."""
 
-DWELL_LENGTH = (1.5, 0.4)
+TIE = Signal(link="logistic", temperature=0.208, weight=0.143)
+"""A pair with y = ½: judges who call a tie have said little."""
+
+DWELL_LENGTH = (2.97, 0.252)
 """log(1 + seconds) of a typical stay = first + second · log(1 + tokens of the answer)."""
-DWELL_SPREAD = 1.0
+DWELL_SPREAD = 0.817
 """Standard deviation of log(1 + seconds) around it."""
 
 
@@ -99,4 +103,5 @@ def heard(kind: FeedbackKind, y: float, tokens: int = 0) -> Observation:
     elif kind is FeedbackKind.DWELL:
         typical = DWELL_LENGTH[0] + DWELL_LENGTH[1] * math.log1p(tokens)
         y = 1.0 / (1.0 + math.exp(-(math.log1p(y) - typical) / DWELL_SPREAD))
-    return Observation(y, SIGNALS[kind])
+    tie = kind is FeedbackKind.PAIR and y == 0.5
+    return Observation(y, TIE if tie else SIGNALS[kind])
