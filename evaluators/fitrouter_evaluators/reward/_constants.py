@@ -5,7 +5,7 @@ From the 960 answers of MT-bench (see the data sheet in `style`).
 
 from __future__ import annotations
 
-__all__ = ["LATENT_CONSTANTS", "STYLE_CONSTANTS"]
+__all__ = ["LATENT_CONSTANTS", "STYLE_CONSTANTS", "VALUE_CONSTANTS"]
 
 STYLE_CONSTANTS: dict[str, tuple[float, float]] = {
     "length": (6.0825, 1.3665),
@@ -71,3 +71,25 @@ LATENT_CONSTANTS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     ),
 }
 """Encoder id → (centres, scales) of its leading directions."""
+
+VALUE_CONSTANTS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
+    "static-3e88f1182f64": (
+        (
+            0.0411,
+            0.5571,
+            0.2474,
+            -0.0325,
+            -0.6926,
+            1.0182,
+        ),
+        (
+            0.742,
+            0.9579,
+            1.1096,
+            0.9529,
+            1.1138,
+            1.4196,
+        ),
+    ),
+}
+"""Encoder id → (centres, scales) of the value scores, in the order of `values.VALUES`."""

@@ -23,8 +23,9 @@ from fitrouter.encoders import Encoder, get_encoder
 from fitrouter.types import Floats
 from fitrouter_evaluators.reward.features import latent_directions, readable
 from fitrouter_evaluators.reward.style import STYLE, measure
+from fitrouter_evaluators.reward.values import encode_statements, fit
 
-__all__ = ["latent_constants", "main", "read_answers", "render", "style_constants"]
+__all__ = ["latent_constants", "main", "read_answers", "render", "style_constants", "value_constants"]
 
 _FLOOR = 0.05
 _FLOORS = {"structure": 0.5, "emphasis": 0.5, "warmth": 0.35}
@@ -36,7 +37,7 @@ From the 960 answers of MT-bench (see the data sheet in `style`).
 
 from __future__ import annotations
 
-__all__ = ["LATENT_CONSTANTS", "STYLE_CONSTANTS"]
+__all__ = ["LATENT_CONSTANTS", "STYLE_CONSTANTS", "VALUE_CONSTANTS"]
 '''
 
 
@@ -75,16 +76,31 @@ def latent_constants(texts: Sequence[str], encoder: Encoder) -> tuple[tuple[floa
     return tuple(np.round(centres, 4).tolist()), tuple(np.round(scales, 4).tolist())
 
 
-def render(texts: Sequence[str], encoders: Iterable[Encoder]) -> str:
+def value_constants(texts: Sequence[str], encoder: Encoder) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """(centres, scales) of the value scores that the statements alone give, four decimals."""
+    scores = fit(encode_statements(encoder))(encoder.encode([readable(text) for text in texts]))
+    centres, scales = _centre_scale(scores[~np.isnan(scores).any(axis=1)])
+    return tuple(np.round(centres, 4).tolist()), tuple(np.round(scales, 4).tolist())
+
+
+def render(texts: Sequence[str], encoders: Sequence[Encoder]) -> str:
     """The module's text."""
     lines = [_HEADER, "STYLE_CONSTANTS: dict[str, tuple[float, float]] = {"]
     lines += [f'    "{name}": {pair},' for name, pair in style_constants(texts).items()]
     lines += ["}", '"""Dimension → (centre, scale)."""', ""]
-    lines += ["LATENT_CONSTANTS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {"]
-    for encoder in encoders:
-        centres, scales = latent_constants(texts, encoder)
-        lines += [f'    "{encoder.id}": (', *_tuple(centres), *_tuple(scales), "    ),"]
-    return "\n".join([*lines, "}", '"""Encoder id → (centres, scales) of its leading directions."""', ""])
+    latent = [(encoder.id, latent_constants(texts, encoder)) for encoder in encoders]
+    lines += _table("LATENT_CONSTANTS", latent, "Encoder id → (centres, scales) of its leading directions.")
+    values = [(encoder.id, value_constants(texts, encoder)) for encoder in encoders]
+    note = "Encoder id → (centres, scales) of the value scores, in the order of `values.VALUES`."
+    return "\n".join([*lines, "", *_table("VALUE_CONSTANTS", values, note), ""])
+
+
+def _table(name: str, rows: Iterable[tuple[str, tuple[tuple[float, ...], tuple[float, ...]]]], note: str) -> list[str]:
+    """The lines of a table by encoder."""
+    lines = [f"{name}: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {{"]
+    for key, (centres, scales) in rows:
+        lines += [f'    "{key}": (', *_tuple(centres), *_tuple(scales), "    ),"]
+    return [*lines, "}", f'"""{note}"""']
 
 
 def _tuple(values: Sequence[float]) -> list[str]:

@@ -7,15 +7,17 @@ Fisher's linear discriminant (Fisher 1936) of its pairs,
     w = ((1 − λ) C + λ tr(C)/d · I)⁻¹ · mean(x₊ − x₋),
 
 C being the covariance within the twelve poles, pooled over all values: what statements differ in anyway, such as
-their topics, weighs less. λ is fixed by hand (`SHRINKAGE`).
+their topics, weighs less. λ was chosen by cross-validation over the pairs with three encoders (`SHRINKAGE`).
 
 Directions are computed from the statements for any encoder when they are first asked for, and kept by the encoder's
-id: no constant ships for an encoder. A score is centred by the statements of all values together, which are balanced
-between the poles, and scaled by the standard deviation of the other five values' statements: ordinary answers
-have about unit variance and lie near 0. English only, as the style dimensions are.
+id. A score is centred by the statements of all values together, which are balanced between the poles, and scaled by
+the standard deviation of the other five values' statements. For an encoder that ships (`_constants.VALUE_CONSTANTS`)
+the same answers that calibrate the style put it right: they have mean 0 and standard deviation 1. With any other one
+ordinary answers lie within a standard deviation or so of 0. English only, as the style dimensions are.
 
 A score says what a text sounds like to an encoder that reads words. It is weak on negation and irony, and it says
-nothing about whether a stance is right.
+nothing about whether a stance is right. `benchmarks/values.py` measures how well it tells statements apart that took
+no part.
 """
 
 from __future__ import annotations
@@ -30,10 +32,23 @@ import numpy as np
 
 from fitrouter.encoders import Encoder
 from fitrouter.types import Floats
+from fitrouter_evaluators.reward._constants import VALUE_CONSTANTS
 
-__all__ = ["SHRINKAGE", "VALUES", "Contrast", "Directions", "Value", "directions", "fit", "statements", "value_scores"]
+__all__ = [
+    "SHRINKAGE",
+    "VALUES",
+    "Contrast",
+    "Directions",
+    "Value",
+    "cross_validate",
+    "directions",
+    "encode_statements",
+    "fit",
+    "statements",
+    "value_scores",
+]
 
-SHRINKAGE = 0.5
+SHRINKAGE = 0.7
 """λ, the share of the spherical covariance."""
 
 
@@ -79,6 +94,10 @@ class Directions(NamedTuple):
         scores = (np.einsum("nd,dk->nk", vectors, self.weights) - self.centre) / self.scale
         return np.where((vectors == 0.0).all(axis=1, keepdims=True), np.nan, scores)
 
+    def rescaled(self, centre: Floats, scale: Floats) -> Directions:
+        """The same directions with scores (s − centre) / scale."""
+        return Directions(self.weights, self.centre + self.scale * centre, self.scale * scale)
+
 
 @functools.cache
 def statements(name: str) -> tuple[Contrast, ...]:
@@ -88,7 +107,7 @@ def statements(name: str) -> tuple[Contrast, ...]:
 
 
 def fit(pairs: list[Floats], shrinkage: float = SHRINKAGE) -> Directions:
-    """The directions of float64[pairs, 2, dim], one array a value; the high pole is first."""
+    """The directions of float64[pairs, 2, dim], one array a value, two values or more; the high pole is first."""
     weights = _discriminants(pairs, shrinkage)
     raw = [np.einsum("npd,dk->npk", value, weights).reshape(-1, weights.shape[1]) for value in pairs]
     centre = np.mean([scores.mean(axis=0) for scores in raw], axis=0)
@@ -108,26 +127,51 @@ def _discriminants(pairs: list[Floats], shrinkage: float) -> Floats:
     return out
 
 
+def encode_statements(encoder: Encoder) -> list[Floats]:
+    """float64[pairs, 2, dim] a value: all statements, encoded in one batch.
+
+    Raises:
+        Exception: whatever the encoder raises.
+        ValueError: it gives vectors that are not finite.
+    """
+    sets = [statements(value.name) for value in VALUES]
+    vectors = encoder.encode([text for pairs in sets for pair in pairs for text in (pair.high, pair.low)])
+    if not np.isfinite(vectors).all():
+        raise ValueError(f"encoder {encoder.id!r} gave vectors that are not finite; value directions need finite ones")
+    ends = np.cumsum([2 * len(pairs) for pairs in sets])[:-1]
+    return [part.reshape(-1, 2, encoder.dim) for part in np.split(vectors, ends)]
+
+
+def cross_validate(pairs: list[Floats], folds: int = 5, shrinkage: float = SHRINKAGE) -> list[Floats]:
+    """float64[pairs, 2] a value: each pair's scores by directions that were fitted without its fold.
+
+    Both poles of a pair are in one fold, so that its topic is unknown to the directions. Pair i is in fold i mod
+    `folds`.
+    """
+    scores = [np.zeros(value.shape[:2]) for value in pairs]
+    for fold in range(folds):
+        kept = fit([value[np.arange(len(value)) % folds != fold] for value in pairs], shrinkage)
+        for k, value in enumerate(pairs):
+            scores[k][fold::folds] = np.stack([kept(pole)[:, k] for pole in value[fold::folds].swapaxes(0, 1)], axis=1)
+    return scores
+
+
 _known: dict[str, Directions] = {}
 _lock = threading.Lock()
 
 
 def directions(encoder: Encoder) -> Directions:
-    """The directions of an encoder; the first call for an id encodes all statements, in one batch.
+    """The directions of an encoder; the first call for an id encodes all statements, and keeps nothing if that fails.
 
     Raises:
-        Exception: whatever the encoder raises; nothing is kept then.
-        ValueError: the encoder gives vectors that are not finite.
+        Exception: as `encode_statements`.
     """
     with _lock:
         found = _known.get(encoder.id)
     if found is None:
-        sets = [statements(value.name) for value in VALUES]
-        vectors = encoder.encode([text for pairs in sets for pair in pairs for text in (pair.high, pair.low)])
-        if not np.isfinite(vectors).all():
-            raise ValueError(f"encoder {encoder.id!r} gave vectors that are not finite; value directions need them")
-        ends = np.cumsum([2 * len(pairs) for pairs in sets])[:-1]
-        found = fit([part.reshape(-1, 2, encoder.dim) for part in np.split(vectors, ends)])
+        found = fit(encode_statements(encoder))
+        if encoder.id in VALUE_CONSTANTS:
+            found = found.rescaled(*np.array(VALUE_CONSTANTS[encoder.id]))
         with _lock:
             found = _known.setdefault(encoder.id, found)
     return found
