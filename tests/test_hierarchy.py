@@ -70,6 +70,23 @@ def test_the_logistic_posterior_is_a_stationary_point(seed: int, n: int, D: int)
     np.testing.assert_allclose(found.cov @ hessian, np.eye(D), atol=1e-7)
 
 
+@given(st.integers(0, 10_000), st.integers(2, 12))
+@settings(max_examples=30, deadline=None)
+def test_ratings_and_choices_of_one_user_meet_in_one_posterior(seed: int, n: int) -> None:
+    """The mode of a mixed posterior is stationary; a mixed one of one kind alone is that of its own link."""
+    rng = np.random.default_rng(seed)
+    prior = _prior(rng, 4)
+    X, y, offset = rng.normal(size=(n, 4)), rng.uniform(size=n), rng.normal(size=n)
+    kind = np.arange(n) % 2 == 0
+    found = prior.posterior(Observations(X, y, None, kind, offset))
+    p = 1 / (1 + np.exp(-X @ found.mean - offset))
+    score = np.where(kind, y - p, (y - X @ found.mean) / prior.noise)
+    assert np.abs(X.T @ score - np.linalg.inv(prior.cov) @ (found.mean - prior.mean)).max() < 1e-7
+    alone = prior.posterior(Observations(X, y, None, np.ones(n, dtype=bool)))
+    other = prior._replace(link="logistic").posterior(Observations(X, y))
+    np.testing.assert_allclose(alone.mean, other.mean, atol=1e-10)
+
+
 def test_no_label_means_the_prior() -> None:
     """A user without labels is the prior, moved by what they declared."""
     rng = np.random.default_rng(0)

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fitrouter.taste import Gaussian
 from fitrouter.types import Floats
@@ -30,11 +31,17 @@ _FLOOR = 1e-9
 
 
 class Observations(NamedTuple):
-    """One user's labels: y float64[n] along the rows of X float64[n, D], each counted `weight` times (once if None)."""
+    """One user's labels: y float64[n] along the rows of X float64[n, D], each counted `weight` times (once if None).
+
+    `logistic` marks the rows whose link is not the prior's own: with it a Gaussian prior takes ratings and choices of
+    one user together, log odds xᵀw + offset for the choices.
+    """
 
     X: Floats
     y: Floats
     weight: Floats | None = None
+    logistic: NDArray[np.bool_] | None = None
+    offset: Floats | None = None
 
 
 class Shrinkage(NamedTuple):
@@ -130,7 +137,7 @@ def e_step(prior: Prior, users: Sequence[Observations], declared: Floats | None 
         z = np.ones(1) if v is None else np.concatenate([[1.0], v])
         A += np.kron(np.outer(z, z), seen)
         b += np.kron(z, pull)
-        weight = _weight(user)
+        weight = _weight(user) * ~_logistic(prior, user)
         errors = (user.y - user.X @ fitted.mean) ** 2 + np.einsum("ni,ij,nj->n", user.X, fitted.cov, user.X)
         residual += float(weight @ errors)
         labels += float(weight.sum())
@@ -148,7 +155,7 @@ def m_step(prior: Prior, sums: Sums, shrinkage: Shrinkage) -> Prior:
     gamma = found[1:].T if P else None
     psi = np.broadcast_to(np.asarray(shrinkage.psi, dtype=np.float64), D)
     cov = (sums.scatter + shrinkage.nu * np.diag(psi)) / (sums.users + shrinkage.nu)
-    noise = sums.residual / max(sums.labels, 1.0) if prior.link == "gaussian" else 1.0
+    noise = sums.residual / sums.labels if prior.link == "gaussian" and sums.labels else prior.noise
     return Prior(found[0], _definite(cov), max(noise, _FLOOR), prior.link, gamma)
 
 
@@ -233,9 +240,9 @@ def choose_prior(
 
 
 def _fit_user(prior: Prior, precision: Floats, user: Observations, centre: Floats) -> _User:
-    """Posterior of one user: closed form for the Gaussian link, damped Newton to the mode for the logistic one."""
-    weight = _weight(user)
-    if prior.link == "gaussian":
+    """Posterior of one user: closed form where all rows are Gaussian, else damped Newton to the mode."""
+    weight, logistic = _weight(user), _logistic(prior, user)
+    if not logistic.any():
         G = (user.X * (weight / prior.noise)[:, None]).T @ user.X
         r = user.X.T @ (weight * user.y) / prior.noise
         cov = _inverse(precision + G)
@@ -243,9 +250,9 @@ def _fit_user(prior: Prior, precision: Floats, user: Observations, centre: Float
     m = centre.copy()
     value = _objective(prior, precision, user, centre, m)
     for _ in range(_STEPS):
-        p = _sigmoid(user.X @ m)
-        gradient = user.X.T @ (weight * (user.y - p)) - precision @ (m - centre)
-        G = (user.X * (weight * p * (1.0 - p))[:, None]).T @ user.X
+        score, curvature = _slopes(prior, user, m)
+        gradient = user.X.T @ (weight * score) - precision @ (m - centre)
+        G = (user.X * (weight * curvature)[:, None]).T @ user.X
         step = np.linalg.solve(precision + G, gradient)
         scale, reached = 1.0, _objective(prior, precision, user, centre, m + step)
         while reached < value - 1e-12 * abs(value) and scale > 1e-6:
@@ -254,10 +261,19 @@ def _fit_user(prior: Prior, precision: Floats, user: Observations, centre: Float
         m, value = m + scale * step, reached
         if np.abs(step).max() < 1e-12 * max(1.0, float(np.abs(m).max())):
             break
-    p = _sigmoid(user.X @ m)
-    G = (user.X * (weight * p * (1.0 - p))[:, None]).T @ user.X
-    r = G @ m + user.X.T @ (weight * (user.y - p))
+    score, curvature = _slopes(prior, user, m)
+    G = (user.X * (weight * curvature)[:, None]).T @ user.X
+    r = G @ m + user.X.T @ (weight * score)
     return _User(m, _inverse(precision + G), G, r)
+
+
+def _slopes(prior: Prior, user: Observations, m: Floats) -> tuple[Floats, Floats]:
+    """float64[n] each: first and minus second derivative of every label's log likelihood in xᵀw."""
+    a = user.X @ m
+    p = _sigmoid(a + _offset(user))
+    logistic = _logistic(prior, user)
+    score = np.where(logistic, user.y - p, (user.y - a) / prior.noise)
+    return score, np.where(logistic, p * (1.0 - p), 1.0 / prior.noise)
 
 
 def _objective(prior: Prior, precision: Floats, user: Observations, centre: Floats, m: Floats) -> float:
@@ -269,15 +285,23 @@ def _objective(prior: Prior, precision: Floats, user: Observations, centre: Floa
 def _log_likelihood(prior: Prior, user: Observations, m: Floats) -> Floats:
     """float64[n]: log p(y | xᵀm) of each label."""
     a = user.X @ m
-    if prior.link == "gaussian":
-        gaussian: Floats = -0.5 * ((user.y - a) ** 2 / prior.noise + np.log(2.0 * np.pi * prior.noise))
-        return gaussian
-    logistic: Floats = user.y * a - np.logaddexp(0.0, a)
-    return logistic
+    gaussian = -0.5 * ((user.y - a) ** 2 / prior.noise + np.log(2.0 * np.pi * prior.noise))
+    a = a + _offset(user)
+    out: Floats = np.where(_logistic(prior, user), user.y * a - np.logaddexp(0.0, a), gaussian)
+    return out
 
 
 def _weight(user: Observations) -> Floats:
     return np.ones(len(user.y)) if user.weight is None else user.weight
+
+
+def _logistic(prior: Prior, user: Observations) -> NDArray[np.bool_]:
+    """bool[n]: which labels are logistic."""
+    return np.full(len(user.y), prior.link == "logistic") if user.logistic is None else user.logistic
+
+
+def _offset(user: Observations) -> Floats:
+    return np.zeros(len(user.y)) if user.offset is None else user.offset
 
 
 def _inverse(matrix: Floats) -> Floats:
