@@ -190,7 +190,8 @@ HELD_OUT = {
     ("evidence_experience", 1): ["Scientific studies convince me."],
     ("evidence_experience", -1): ["Lived experience convinces me more than research."],
 }
-"""Written apart from the corpus, before the mapping was first run on them."""
+"""Written apart from the corpus. Of the list that these are from, 90 of 98 were right at the first run; some rules of
+scope were mended after it, the corpus was not."""
 IRRELEVANT = [
     "I live in a small town in Norway.",
     "My cat sleeps all day.",
@@ -337,7 +338,7 @@ def test_politeness_and_case_change_nothing(paraphrases: list[str]) -> None:
 
 
 def test_irrelevant_statements_do_nothing() -> None:
-    """Statements about something else: nine of ten name nothing, and none of the others says much."""
+    """Statements about something else: most name nothing, and none of the others says much."""
     found = [means(text) for text in IRRELEVANT]
     assert np.mean([not values for values in found]) >= 0.85
     assert max((abs(mean) for values in found for mean in values.values()), default=0.0) <= 0.3

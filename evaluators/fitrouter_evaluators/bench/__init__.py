@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from fitrouter_evaluators.bench._protocol import KS, Fold, Ledger, NoHarm, Paired, Person, Result, folds
+from fitrouter_evaluators.bench.choices import run_choices
 
-__all__ = ["KS", "Fold", "Ledger", "NoHarm", "Paired", "Person", "Result", "folds"]
+__all__ = ["KS", "Fold", "Ledger", "NoHarm", "Paired", "Person", "Result", "folds", "run_choices"]

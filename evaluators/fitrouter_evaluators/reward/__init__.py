@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from fitrouter_evaluators.reward._answer import Answer, ToolCall, arguments_fit
+from fitrouter_evaluators.reward.declared import Belief, DeclaredTaste, DeclaredValues, Refiner
 from fitrouter_evaluators.reward.device_heads import DeviceHeads, found_device
 from fitrouter_evaluators.reward.features import TOOLS, ResponseFeatures, Scalar
+from fitrouter_evaluators.reward.scalar import GlobalScalar, global_scalar
 from fitrouter_evaluators.reward.style import STYLE, Dimension, measure, standardise
 from fitrouter_evaluators.reward.values import VALUES, Directions, Value, directions, value_scores
 
@@ -13,9 +15,14 @@ __all__ = [
     "TOOLS",
     "VALUES",
     "Answer",
+    "Belief",
+    "DeclaredTaste",
+    "DeclaredValues",
     "DeviceHeads",
     "Dimension",
     "Directions",
+    "GlobalScalar",
+    "Refiner",
     "ResponseFeatures",
     "Scalar",
     "ToolCall",
@@ -23,6 +30,7 @@ __all__ = [
     "arguments_fit",
     "directions",
     "found_device",
+    "global_scalar",
     "measure",
     "standardise",
     "value_scores",
