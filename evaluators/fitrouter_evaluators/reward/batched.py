@@ -128,7 +128,8 @@ class BatchedTastes:
         """One observation of each of these people: m += s·step, S −= s sᵀ·shrink, with s = S h."""
         torch = self._torch
         parts = [slice(i, i + self._chunk) for i in range(0, len(rows), self._chunk)]
-        s = torch.cat([torch.bmm(self.cov[rows[part]], h[part, :, None])[:, :, 0] for part in parts])
+        # As S is symmetric, hᵀS is S h; torch is faster at it.
+        s = torch.cat([torch.bmm(h[part, None, :], self.cov.index_select(0, rows[part]))[:, 0] for part in parts])
         v = torch.einsum("bi,bi->b", h, s)
         a = torch.einsum("bi,bi->b", h, self.mean[rows]) + offset
         step, shrink = self._innovate(a, v, y, noise, weight)

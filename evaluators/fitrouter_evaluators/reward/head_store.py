@@ -81,8 +81,8 @@ class HeadStore:
             for begin in range(0, n, self._chunk):
                 part = slice(begin, begin + self._chunk)
                 x, slot = h[part], slots[part]
-                mean[part] = torch.bmm(x, self._means[slot][:, :, None])[:, :, 0]
-                variance[part] = (torch.bmm(x, self._covs[slot]) * x).sum(-1)
+                mean[part] = torch.bmm(x, self._means.index_select(0, slot)[:, :, None])[:, :, 0]
+                variance[part] = (torch.bmm(x, self._covs.index_select(0, slot)) * x).sum(-1)
         return mean, variance
 
     def _room(self, slots: int) -> tuple[Any, Any]:
