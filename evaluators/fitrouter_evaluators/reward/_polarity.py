@@ -56,7 +56,8 @@ def _marked(statement: str) -> list[str]:
     text = unicodedata.normalize("NFKC", statement).replace("’", "'").lower()
     for pattern, mark in words.REWRITES:
         text = pattern.sub(mark, text)
-    return [words.MARKS.get(token, token) for token in _TOKEN.findall(text)]
+    tokens: list[str] = _TOKEN.findall(text)
+    return [words.MARKS.get(token, token) for token in tokens]
 
 
 def _clauses(tokens: list[str]) -> list[list[str]]:
