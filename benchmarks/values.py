@@ -3,8 +3,9 @@
     python benchmarks/values.py [--encoders static,minilm,hashing] [--pluriharms FOLDER]
 
 Areas under the ROC curve, statement by statement (not within pairs): `cross_validated` over the shipped pairs, and over
-the two sets in `tests/data/values`, which nothing was fitted on. `first` was written before any measurement; after it
-the shipped statements of caution grew, without a look at its single scores. `second` was written before they did.
+the sets in `tests/data/values`, which nothing was fitted on and whose single scores nobody looked at. `first` was
+written before any measurement. Caution then had .71 to .73, so its shipped statements grew twice; `second` (all values) was
+written before the last two growths, `third` (caution only) after everything else. `all` is the three together.
 
 PluriHarms (100 people rated the harm of 150 prompts): `mean_rating`, Spearman's correlation of a prompt's score with
 its mean rating; `reliability`, the split-half correlation of people's slopes on the score (odd prompts against even
@@ -37,17 +38,16 @@ def auc(high: Floats, low: Floats) -> float:
     return float(((gaps > 0).mean() + (gaps >= 0).mean()) / 2.0)
 
 
-def held_out(encoder: Encoder, sets: tuple[str, ...]) -> dict[str, float]:
-    """AUC by value on statements that took no part."""
+def held_out(encoder: Encoder, part: str) -> dict[str, float]:
+    """AUC by value on statements that took no part: those of one set, or of all ('*')."""
     found = {}
     for k, value in enumerate(VALUES):
-        files = [HELD_OUT / name / f"{value.name}.json" for name in sets]
+        files = sorted(HELD_OUT.glob(f"{part}/{value.name}.json"))
         pairs = [pair for file in files for pair in msgspec.json.decode(file.read_bytes(), type=list[Contrast])]
-        high, low = (
-            directions(encoder)(encoder.encode([getattr(pair, pole) for pair in pairs]))[:, k]
-            for pole in ("high", "low")
-        )
-        found[value.name] = round(auc(high, low), 3)
+        if pairs:
+            poles = [[pair.high for pair in pairs], [pair.low for pair in pairs]]
+            high, low = (directions(encoder)(encoder.encode(texts))[:, k] for texts in poles)
+            found[value.name] = round(auc(high, low), 3)
     return found
 
 
@@ -56,9 +56,8 @@ def statements(encoder: Encoder) -> dict[str, Any]:
     scores = cross_validate(encode_statements(encoder))
     return {
         "cross_validated": {v.name: round(auc(*s.T), 3) for v, s in zip(VALUES, scores, strict=True)},
-        "first": held_out(encoder, ("first",)),
-        "second": held_out(encoder, ("second",)),
-        "both": held_out(encoder, ("first", "second")),
+        **{part: held_out(encoder, part) for part in ("first", "second", "third")},
+        "all": held_out(encoder, "*"),
     }
 
 

@@ -41,7 +41,7 @@ def auc(high: Floats, low: Floats) -> float:
 
 def unseen(name: str) -> list[Contrast]:
     """The pairs of a value that nothing was fitted on."""
-    files = [HELD_OUT / part / f"{name}.json" for part in ("first", "second")]
+    files = sorted(HELD_OUT.glob(f"*/{name}.json"))
     return [pair for file in files for pair in msgspec.json.decode(file.read_bytes(), type=list[Contrast])]
 
 
@@ -87,13 +87,14 @@ def test_directions_hold_across_topics(encoder: Encoder) -> None:
         assert auc(*scores.T) >= floor, name
 
 
-def test_labels_at_random_give_no_direction() -> None:
-    """With poles swapped in half of the pairs cross-validation finds nothing: no fold leaks into another."""
-    rng = np.random.default_rng(0)
-    pairs = [np.where((rng.random(len(v)) < 0.5)[:, None, None], v, v[:, ::-1]) for v in encode_statements(Static())]
-    found = [auc(*scores.T) for scores in cross_validate(pairs)]
-    assert min(found) >= 0.35
-    assert max(found) <= 0.65
+def test_poles_at_random_give_no_direction() -> None:
+    """With the poles of half of the pairs swapped cross-validation finds nothing: no fold leaks into another."""
+    pairs, rng = encode_statements(Static()), np.random.default_rng(0)
+    found = []
+    for _ in range(8):
+        swapped = [np.where((rng.random(len(v)) < 0.5)[:, None, None], v, v[:, ::-1]) for v in pairs]
+        found.append([auc(*scores.T) for scores in cross_validate(swapped)])
+    assert np.mean(found, axis=0) == pytest.approx(np.full(len(VALUES), 0.5), abs=0.1)
 
 
 def test_unseen_statements_fall_to_the_right_side() -> None:
