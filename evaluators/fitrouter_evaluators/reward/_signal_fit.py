@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -13,16 +13,20 @@ from fitrouter.taste import Gaussian
 from fitrouter.types import Floats
 from fitrouter_evaluators.reward._evidence import Evidence, Track
 from fitrouter_evaluators.reward._signal import LEVEL, Signal
-from fitrouter_evaluators.reward.hierarchy import Observations, Prior, fit_prior
+from fitrouter_evaluators.reward.hierarchy import Link, Observations, Prior, Shrinkage, evidence, fit_prior
 
 __all__ = ["VERDICTS", "fit_edit", "fit_length", "fit_signals"]
 
-_GRID = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+_GRID = (0.0, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0)
 VERDICTS = ("pair", "tie", "thumb")
 """Kinds that are meant as a judgement: nothing is doubted of them beforehand."""
 
 _FOLDS = 4
 _ITERATIONS = 8
+_PSI = {"gaussian": (0.001, 0.003, 0.01), "logistic": (0.03, 0.1, 0.3)}
+"""Variances of a slope between people that are tried, in the link's units …"""
+_LEVELS = 5.0
+"""… and how much more a level varies."""
 _KEEP = ((0.0, 1.0), (1.0, 0.0))
 """The closed form of an edit: what share of the text was kept."""
 
@@ -47,6 +51,7 @@ class _Scale(NamedTuple):
     mean: float
     noise: float
     prior: Prior
+    shrinkage: Shrinkage
 
 
 class _Fold(NamedTuple):
@@ -58,27 +63,27 @@ class _Fold(NamedTuple):
     tracks: Sequence[Track]
 
 
-def fit_signals(evidence: Sequence[Evidence]) -> dict[str, Signal]:
+def fit_signals(sets: Sequence[Evidence]) -> dict[str, Signal]:
     """Every kind's numbers from the sets that show it; a kind that should help to predict another follows that one.
 
     Raises:
         ValueError: there are no ratings, which set the unit, or a primary kind does not come before.
     """
-    ratings = [one for one in evidence if one.kind == "rating"]
+    ratings = [one for one in sets if one.kind == "rating"]
     if not ratings:
-        raise ValueError("evidence holds no ratings; they set the unit of utility: add at least one set of ratings")
+        raise ValueError("there are no ratings; they set the unit of utility: add at least one set of ratings")
     scales = [_scale(one.tracks, "gaussian") for one in ratings]
     spread = _geometric(scale.spread for scale in scales)
     rating = Signal(kind="rating", link="gaussian", weight=1.0, noise=_geometric(scale.noise for scale in scales))
     found = {
         "rating": _measured(rating, ratings, [fold for one in ratings for fold in _folds(one, rating, {}, spread)])
     }
-    for kind in dict.fromkeys(one.kind for one in evidence if one.kind != "rating"):
-        sets = [one for one in evidence if one.kind == kind]
-        missing = [one.primary for one in sets if one.primary and one.primary not in found]
+    for kind in dict.fromkeys(one.kind for one in sets if one.kind != "rating"):
+        own = [one for one in sets if one.kind == kind]
+        missing = [one.primary for one in own if one.primary and one.primary not in found]
         if missing:
             raise ValueError(f"{kind!r} should predict {missing[0]!r}, which is not fitted yet; give that one first")
-        found[kind] = _fit_kind(sets, found, spread)
+        found[kind] = _fit_kind(own, found, spread)
     if "accept" in found and "copy" in found:
         found |= {kind: _derived(kind, found["accept"], found["copy"]) for kind in ("regenerate", "interrupt")}
     return {kind: msgspec.structs.replace(signal, note=_NOTES.get(kind, "")) for kind, signal in found.items()}
@@ -191,18 +196,37 @@ def _labelled(tracks: Sequence[Track], signal: Signal) -> list[Track]:
 # --- temperature and level ---
 
 
-def _scale(tracks: Sequence[Track], link: Literal["gaussian", "logistic"]) -> _Scale:
-    """A hierarchical model of one set's labels."""
+def _scale(tracks: Sequence[Track], link: Link, shrinkage: Shrinkage | None = None) -> _Scale:
+    """A hierarchical model of one set's labels; how strongly it is drawn in is chosen where it is not given."""
     users = [Observations(t.X[~np.isnan(t.y)], t.y[~np.isnan(t.y)]) for t in tracks if not np.isnan(t.y).all()]
-    prior = fit_prior(users, link=link, iterations=_ITERATIONS)
+    shrinkage = shrinkage or _shrinkage(users, link)
+    prior = fit_prior(users, link=link, shrinkage=shrinkage, iterations=_ITERATIONS)
     X = np.vstack([user.X for user in users])
     a = X @ prior.mean
     variance = float(a.var() + np.einsum("ni,ij,nj->n", X, prior.cov, X).mean())
-    return _Scale(math.sqrt(variance), float(a.mean()), prior.noise, prior)
+    return _Scale(math.sqrt(variance), float(a.mean()), prior.noise, prior, shrinkage)
+
+
+def _shrinkage(users: Sequence[Observations], link: Link) -> Shrinkage:
+    """What predicts every other person best from the rest."""
+    halves = (users[::2], users[1::2])
+
+    def worth(shrinkage: Shrinkage) -> float:
+        return sum(
+            evidence(fit_prior(one, link=link, shrinkage=shrinkage, iterations=_ITERATIONS // 2), other)
+            for one, other in (halves, halves[::-1])
+        )
+
+    ratio = np.ones(users[0].X.shape[1])
+    ratio[0] = _LEVELS
+    candidates = [Shrinkage(nu=3.0, psi=psi * ratio, ridge=1.0) for psi in _PSI[link]]
+    return max(candidates, key=worth) if len(users) > 1 else candidates[0]
 
 
 def _placed(shape: Signal, spread: float, mean: float, unit: float, level: float = LEVEL) -> Signal:
     """The kind's temperature and level, for utility of this sd (`unit`) and mean (`level`)."""
+    if shape.link == "gaussian":  # it is the unit, whatever its level in a set
+        return shape
     if shape.kind == "pair":  # a difference has twice the variance of each side, and no level
         return msgspec.structs.replace(shape, temperature=math.sqrt(2.0) * unit / spread)
     temperature = unit / spread
@@ -221,32 +245,31 @@ def _belief(scale: _Scale, signal: Signal) -> Gaussian:
 
 
 def _folds(one: Evidence, shape: Signal, found: Mapping[str, Signal], unit: float) -> list[_Fold]:
-    """Each quarter of the people, with everything fitted on the other three."""
+    """Each quarter of the people, with everything but the shrinkage fitted on the other three."""
     tracks = _labelled(one.tracks, shape)
+    primary = found[one.primary] if one.primary else None
+    own = None if shape.kind == "tie" else _scale(tracks, shape.link).shrinkage
+    outer = None if primary is None else _scale(_outcomes(tracks), primary.link).shrinkage
     out = []
     for fold in range(_FOLDS):
         known = [track for i, track in enumerate(tracks) if i % _FOLDS != fold]
         left = [track for i, track in enumerate(tracks) if i % _FOLDS == fold]
-        primary = found[one.primary] if one.primary else None
-        if shape.link == "gaussian":
-            scale = _scale(known, "gaussian")
-            signal = msgspec.structs.replace(shape, noise=scale.noise)
-            out.append(_Fold(_belief(scale, signal), signal, None, left))
-            continue
-        if primary is None:
-            scale = _scale(known, "logistic")
-            signal = _placed(shape, scale.spread, scale.mean, unit)
-            out.append(_Fold(_belief(scale, signal), signal, None, left))
-            continue
-        outcome = _scale([track._replace(y=track.primary) for track in known], primary.link)
-        primary, level = _primary(primary, outcome, unit)
-        if shape.kind == "tie":
+        signal, level = shape, LEVEL
+        if primary is not None:
+            outcome = _scale(_outcomes(known), primary.link, outer)
+            primary, level = _primary(primary, outcome, unit)
             signal = msgspec.structs.replace(shape, temperature=primary.temperature)
-        else:
-            scale = _scale(known, "logistic")
+            start = _belief(outcome, primary)
+        if shape.kind != "tie":
+            scale = _scale(known, shape.link, own)
             signal = _placed(shape, scale.spread, scale.mean, unit, level)
-        out.append(_Fold(_belief(outcome, primary), signal, primary, left))
+            start = start if primary is not None else _belief(scale, signal)
+        out.append(_Fold(start, signal, primary, left))
     return out
+
+
+def _outcomes(tracks: Sequence[Track]) -> list[Track]:
+    return [track._replace(y=track.primary) for track in tracks]
 
 
 def _primary(primary: Signal, outcome: _Scale, unit: float) -> tuple[Signal, float]:
