@@ -100,6 +100,45 @@ def test_any_text_is_encoded(texts: list[str]) -> None:
 _STATIC = Static()
 
 
+_PIECES = st.sampled_from(
+    [
+        "loan",
+        "Loan's",
+        " ",
+        "\n\n",
+        "\t",
+        "\r",
+        "\x00",
+        "\x0b",
+        "\x1c",
+        "\x7f",
+        "_",
+        "[UNK]",
+        "naïve",
+        "漢",
+        "Σ",
+        "\u0301",
+    ]
+    + ["\u00a0", "’", "İ", "🙂", "3.5", "x" * 101, "\u200d", "##s", "ﬁ", "\u2028", "\x85", "\ufffd"]
+)
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.lists(st.one_of(_PIECES, st.text(max_size=8))).map("".join))
+def test_known_words_change_no_token(text: str) -> None:
+    """Whatever is remembered of words, the tokens are the tokenizer's own."""
+    text = text.encode("utf-8", "replace").decode()
+    assert _STATIC._ids(text) == _STATIC._tokenizer.encode(text, add_special_tokens=False).ids
+
+
+def test_static_forgets_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The memory of words is bounded, and a text is read alike before and after it is emptied."""
+    monkeypatch.setattr("fitrouter.encoders._static._WORDS", 4)
+    static, text = Static(), "one two three four five six seven one two"
+    assert static._ids(text) == static._tokenizer.encode(text, add_special_tokens=False).ids
+    assert len(static._words) <= 4
+
+
 def test_hashing_is_the_same_on_every_machine() -> None:
     """Golden: buckets and signs come from CRC-32 and a fixed multiplier, not from Python's salted hash."""
     vector = Hashing(8).encode(["hello world"])[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,12 @@ _SHIPPED_SHA256 = "d08051ab6316f84de6fe5db7ab456201298aba5ff1022359068ddde088b75
 
 _MAX_CHARS = 8192
 """What is read of a long text; half from either end."""
+
+_WORDS = 1 << 16
+"""Words whose tokens are kept."""
+_PLAIN = re.compile(r"[a-z0-9]+|[^a-z0-9\s]")
+_BLANK = re.compile(r"[ \t\n\r]+")
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
 
 class Static:
@@ -60,6 +67,7 @@ class Static:
         self._tokenizer = Tokenizer(model)
         self._tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
         self._tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        self._words: dict[str, list[int]] = {}
 
     def encode(self, texts: Sequence[str]) -> Floats:
         """float64[n, dim], rows of length 1 (0 for a text without any token); a row depends on its own text only."""
@@ -69,13 +77,38 @@ class Static:
                 text = f"{text[: _MAX_CHARS // 2]} {text[-_MAX_CHARS // 2 :]}"
             if not text.isascii():
                 text = text.encode("utf-8", "replace").decode()
-            ids = self._tokenizer.encode(text, add_special_tokens=False).ids
-            if ids:
+            if ids := self._ids(text):
                 pooled = np.einsum("i,ij->j", self._weights[ids], self._table[ids].astype(np.float64)) * self._scale
                 norm = np.sqrt(np.einsum("j,j->", pooled, pooled))
                 if norm > 0.0:
                     row[:] = pooled / norm
         return out
+
+    def _ids(self, text: str) -> list[int]:
+        """The tokens of a text, as the tokenizer gives them; of words that came before, without asking it again."""
+        if text.isascii():
+            return self._plain(text)
+        # What the tokenizer makes of a stretch between blanks does not depend on the others.
+        stretches = _BLANK.split(text)
+        return [i for part in stretches for i in (self._plain(part) if part.isascii() else self._read(part))]
+
+    def _plain(self, text: str) -> list[int]:
+        if _CONTROL.search(text):  # it drops these and joins what they part
+            return self._read(text)
+        known, ids = self._words, list[int]()
+        for word in _PLAIN.findall(text.lower()):
+            found = known.get(word)
+            if found is None:
+                found = self._read(word)
+                if len(known) >= _WORDS:
+                    known.clear()
+                known[word] = found
+            ids += found
+        return ids
+
+    def _read(self, text: str) -> list[int]:
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
 
 
 def _checked(path: Path, sha256: str) -> bytes:
