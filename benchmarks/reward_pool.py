@@ -1,6 +1,8 @@
-"""What reward heads are worth on the recorded pool (docs/results/reward_pool.md). Prints JSON.
+"""What reward heads are worth on the recorded pool, and where tastes belong (docs/results/reward_pool.md). Prints JSON.
 
 python benchmarks/reward_pool.py --pool ../shared/data/alpaca_eval/responses.parquet --out FILE
+
+About two minutes on one core.
 """
 
 from __future__ import annotations
@@ -12,8 +14,11 @@ import time
 from pathlib import Path
 
 from fitrouter.encoders import get_encoder
+from fitrouter_evaluators.bench.context import draw_setting, run_context
 from fitrouter_evaluators.bench.pool import run_pool
 from fitrouter_evaluators.bench.pool_heads import family, simulated_reference
+from fitrouter_evaluators.bench.pool_votes import vote_family, vote_pool
+from fitrouter_evaluators.datasets import mt_bench
 from fitrouter_evaluators.pool import load_pool
 from fitrouter_evaluators.reward import ResponseFeatures
 from fitrouter_evaluators.worlds import draw_play, load_world
@@ -24,9 +29,11 @@ HERE = Path(__file__).resolve().parent
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pool", type=Path, default=HERE / "../../shared/data/alpaca_eval/responses.parquet")
+    parser.add_argument("--votes", type=Path, default=HERE / "../../shared/data/mt_bench_human")
     parser.add_argument("--world", default="lab-s1")
     parser.add_argument("--users", type=int, default=30, help="measured; the world's others train the prior")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seeds", type=int, default=3, help="of the settings in which tastes apply in some tasks only")
     parser.add_argument("--topics", default="minilm", help="encoder of the world's topics")
     parser.add_argument("--limit", type=int, default=0, help="use only so many prompts; 0 for all")
     parser.add_argument("--out", type=Path)
@@ -34,16 +41,25 @@ def main() -> int:
     if not options.pool.is_file():
         print(f"skipped: there is no pool {options.pool}", file=sys.stderr)
         return 0
-    started = time.monotonic()
+    started = time.process_time()
     features = ResponseFeatures(get_encoder("static"))
     pool = load_pool(options.pool, get_encoder("static"), features, get_encoder(options.topics), options.limit)
-    play = draw_play(load_world(HERE / "worlds" / f"{options.world}.yaml"), pool, options.seed)
+    world = load_world(HERE / "worlds" / f"{options.world}.yaml")
+    play = draw_play(world, pool, options.seed)
     reference = simulated_reference(pool, play, options.users, seed=options.seed)
-    print(f"pool: {time.monotonic() - started:.0f} s", file=sys.stderr)
     heads = family(pool, features.names, play, reference, adversary="NullModel", seed=options.seed)
-    print(f"heads: {time.monotonic() - started:.0f} s", file=sys.stderr)
-    text = json.dumps({"world": options.world, "seed": options.seed, **run_pool(heads, reference)}, indent=1) + "\n"
-    print(f"done: {time.monotonic() - started:.0f} s", file=sys.stderr)
+    print(f"{time.process_time() - started:.0f} s of CPU: pool and heads", file=sys.stderr)
+    measured = run_pool(heads, reference)
+    print(f"{time.process_time() - started:.0f} s of CPU: heads measured", file=sys.stderr)
+    context = run_context(lambda kind, seed: draw_setting(pool, world, kind, 60, seed), seeds=range(options.seeds))
+    print(f"{time.process_time() - started:.0f} s of CPU: context measured", file=sys.stderr)
+    votes = {}
+    if options.votes.is_dir():
+        crowd = vote_pool(mt_bench.convert(options.votes), options.seed)
+        votes = run_pool(vote_family(crowd, features, get_encoder("static"), options.seed), crowd.reference)
+    print(f"{time.process_time() - started:.0f} s of CPU: votes measured", file=sys.stderr)
+    out = {"world": options.world, "seed": options.seed, "pool": measured, "votes": votes, "context": context}
+    text = json.dumps(out, indent=1) + "\n"
     if options.out:
         options.out.write_text(text, encoding="utf-8")
     else:

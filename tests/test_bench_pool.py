@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fitrouter.encoders import get_encoder
+from fitrouter.errors import ConfigError
 from fitrouter_evaluators.bench._optimum import KLS, best_of, kl_at, optimum
 from fitrouter_evaluators.bench.pool import (
     Reference,
@@ -19,6 +21,9 @@ from fitrouter_evaluators.bench.pool import (
     routing_regret,
     run_pool,
 )
+from fitrouter_evaluators.bench.pool_votes import vote_family, vote_pool
+from fitrouter_evaluators.datasets import Pair, Text
+from fitrouter_evaluators.reward import ResponseFeatures
 
 seeds = st.integers(0, 10_000)
 
@@ -201,7 +206,7 @@ def test_oracle_and_its_negation_frame_every_head() -> None:
     oracle, noisy, anti = (out["heads"][name] for name in ("oracle", "noisy", "anti"))
     assert (np.diff(oracle["along"]) > 0).all()
     assert oracle["peak"] == "none up to 2 nats"
-    assert oracle["lost_at_2_nats"] == oracle["users_past_peak"] == 0.0
+    assert oracle["lost_at_2_nats"] == oracle["past_their_peak"] == 0.0
     assert oracle["accuracy"][0] == oracle["share_of_oracle"] == 1.0
     assert anti["accuracy"][0] == 0.0
     assert anti["peak_nats"] == 0.0
@@ -260,3 +265,55 @@ def test_what_cannot_be_measured_is_refused() -> None:
         Reference(("a",), reference.utility, reference.known, reference.task)
     with pytest.raises(ValueError, match="heads is empty"):
         run_pool({}, reference)
+
+
+# --- votes as the reference ---
+
+
+def _vote_rows(rng: np.random.Generator, N: int = 40, each: int = 30) -> list[Pair]:
+    """Votes on answers whose worth is their model's and falls with the place: m0 best."""
+    rows = []
+    for n in range(N):
+        for _ in range(each):
+            a, b = (int(k) for k in rng.choice(4, 2, replace=False))
+            label = float(rng.random() < 1 / (1 + np.exp(1.0 * (a - b))))
+            texts = [Text(f"answer {'word ' * (k + 1)} to {n}", model=f"m{k}") for k in (a, b)]
+            rows.append(Pair(f"u{n}", f"prompt {n}", *texts, label, extra={"category": n % 2}))
+    return rows
+
+
+def test_votes_give_back_the_utilities_they_were_drawn_from() -> None:
+    """Bradley–Terry utilities of 1,200 votes: models one logit apart, and intervals over prompts."""
+    pool = vote_pool(_vote_rows(np.random.default_rng(0)))
+    level = pool.reference.utility[0].mean(axis=0)
+    np.testing.assert_allclose(np.diff(level), -1.0, atol=0.25)
+    assert pool.reference.models == ("m0", "m1", "m2", "m3")
+    assert pool.answers[3][2] == "answer word word word  to 3"
+    out = run_pool({"known": lambda user: pool.reference.utility[user]}, pool.reference, resamples=30)
+    row = out["heads"]["known"]
+    assert out["users"] == 1
+    assert row["accuracy"] == [1.0, 1.0, 1.0]
+    assert row["best_of_all"][1] < row["best_of_all"][0] < row["best_of_all"][2]
+    assert row["past_their_peak"] == 0.0
+
+
+def test_heads_learn_from_votes_on_known_prompts() -> None:
+    """The name of the model, and the text that gives it away, are learnt; the reversed reference is all wrong."""
+    pool = vote_pool(_vote_rows(np.random.default_rng(1)))
+    features = ResponseFeatures(get_encoder("hashing"), latent=2)
+    heads = vote_family(pool, features, get_encoder("hashing"))
+    out = run_pool(heads, pool.reference, resamples=30)["heads"]
+    assert out["reversed"]["accuracy"][0] == 0.0
+    assert out["reference"]["share_of_oracle"] == 1.0
+    assert out["model's name, 600 votes"]["accuracy"][0] > 0.9
+    assert out["text, 600 votes"]["accuracy"][0] > 0.8
+    assert out["shortest"]["accuracy"][0] > 0.9 > out["longest"]["accuracy"][0]
+
+
+def test_a_pool_of_votes_needs_all_answers() -> None:
+    """Prompts that lack a model's answer are left out; with hardly any left the pool is refused."""
+    rows = _vote_rows(np.random.default_rng(2), N=6)
+    lone = Pair("u", "another", Text("x", model="m0"), Text("y", model="m1"), 1.0)
+    assert "another" not in vote_pool([*rows, lone]).prompts
+    with pytest.raises(ConfigError, match="at least 4"):
+        vote_pool([lone])

@@ -87,7 +87,7 @@ class Learnt:
         self,
         C: int,
         D: int,
-        level: float = 0.7,
+        level: float = 0.5,
         shared: float = 0.25,
         own: float = 0.1,
         feature: float = 0.3,

@@ -45,7 +45,8 @@ class Reference(msgspec.Struct, frozen=True):
 
     models: tuple[str, ...]
     utility: Floats
-    """float64[U, N, K]: what each answer is worth to each user, in logits."""
+    """float64[U, N, K]: what each answer is worth to each user, in logits. One user may stand for all: then intervals
+    are over prompts."""
     known: NDArray[np.bool_]
     """bool[N]: prompts that heads may have learnt from, and that tell what a model can be expected to answer.
     Everything is measured on the others."""
@@ -154,7 +155,7 @@ def run_pool(heads: Mapping[str, Head], reference: Reference, *, resamples: int 
     Args:
         heads: name → head. At least three are needed for correlations across them.
         reference: the pool.
-        resamples: bootstrap resamples; of users, and for the correlations of users and heads.
+        resamples: bootstrap resamples; of users (of prompts where there is one user), and of heads with them.
 
     Returns:
         JSON: `heads` (name → numbers with 95 % intervals over users), `predicts` (outcome → rank correlations with
@@ -170,7 +171,8 @@ def run_pool(heads: Mapping[str, Head], reference: Reference, *, resamples: int 
     found = {name: measure_head(np.array([head(u) for u in range(U)]), reference) for name, head in heads.items()}
     oracle = measure_head(reference.utility, reference)
     uniform = float(measure_head(np.zeros((U, N, K)), reference).regret.mean())
-    users = np.random.default_rng(2026).integers(U, size=(resamples, U))
+    units = U if U > 1 else int((~reference.known).sum())
+    draws = np.random.default_rng(2026).integers(units, size=(resamples, units))
     outcomes = {name: _outcomes(m, uniform) for name, m in found.items()}
     accuracy = {name: float(values["accuracy"].mean()) for name, values in outcomes.items()}
     middle = float(np.median(list(accuracy.values())))
@@ -183,69 +185,91 @@ def run_pool(heads: Mapping[str, Head], reference: Reference, *, resamples: int 
         "kl_grid": KLS.tolist(),
         "oracle": {"best_of": _round(oracle.best.mean(axis=(0, 1))), "along": _round(oracle.along.mean(axis=(0, 1)))},
         "random_routing_regret": round(uniform, 4),
-        "heads": {name: _row(m, oracle, users) for name, m in found.items()},
-        "predicts": predictiveness(outcomes, users) if len(heads) > 2 else {},
-        "predicts_better_half": predictiveness(better, users) if len(better) > 2 else {},
+        "heads": {name: _row(m, oracle, draws) for name, m in found.items()},
+        "predicts": predictiveness(outcomes, draws) if len(heads) > 2 else {},
+        "predicts_better_half": predictiveness(better, draws) if len(better) > 2 else {},
     }
+
+
+def _units(values: Floats) -> Floats:
+    """float64[U, n, …] by user: means over prompts; by prompt where there is one user."""
+    return values.mean(axis=1) if len(values) > 1 else values[0]
+
+
+def _agreement(m: _Measured) -> Floats:
+    """Accuracy by unit; a prompt whose answers are all worth the same is left out (½ where it is the unit)."""
+    if len(m.accuracy) > 1:
+        return np.nanmean(m.accuracy, axis=1)
+    return np.where(np.isnan(m.accuracy[0]), 0.5, m.accuracy[0])
+
+
+def _lost(m: _Measured) -> Floats:
+    """By unit: utility at the best point of the way to 2 nats minus that at 2 nats.
+
+    A user has a best point of their own, and all prompts of one user the same.
+    """
+    along = _units(m.along)
+    peak = along.max(axis=1) if len(m.along) > 1 else along[:, int(along.mean(axis=0).argmax())]
+    out: Floats = peak - along[:, -1]
+    return out
 
 
 def _outcomes(m: _Measured, uniform: float) -> dict[str, Floats]:
-    """Outcomes by user, float64[U] each, more is better."""
+    """Outcomes by unit, float64[units] each, more is better."""
     K = m.best.shape[-1]
-    along = m.along.mean(axis=1)
+    best, along = _units(m.best), _units(m.along)
     return {
-        "accuracy": np.nanmean(m.accuracy, axis=1),
-        "best_of_4": m.best[:, :, min(4, K) - 1].mean(axis=1),
-        "best_of_all": m.best[:, :, K - 1].mean(axis=1),
+        "accuracy": _agreement(m),
+        "best_of_4": best[:, min(4, K) - 1],
+        "best_of_all": best[:, K - 1],
         "at_1_nat": along[:, int(np.argmin(np.abs(KLS - 1.0)))],
         "at_2_nats": along[:, -1],
-        "kept_at_2_nats": along[:, -1] - along.max(axis=1),
-        "routing_gain": uniform - m.regret.mean(axis=1),
+        "kept_at_2_nats": -_lost(m),
+        "routing_gain": uniform - _units(m.regret),
     }
 
 
-def _row(m: _Measured, oracle: _Measured, users: NDArray[np.int64]) -> dict[str, Any]:
+def _row(m: _Measured, oracle: _Measured, draws: NDArray[np.int64]) -> dict[str, Any]:
     """A head's numbers as JSON."""
     K = m.best.shape[-1]
     curve = m.along.mean(axis=(0, 1))
     peak = int(curve.argmax())
-    own = m.along.mean(axis=1)
-    lost = own.max(axis=1) - own[:, -1]
+    lost = _lost(m)
     return {
-        "accuracy": _interval(np.nanmean(m.accuracy, axis=1), users),
-        "vote_accuracy": _interval(m.votes.mean(axis=1), users),
+        "accuracy": _interval(_agreement(m), draws),
+        "vote_accuracy": _interval(_units(m.votes), draws),
         "best_of": _round(m.best.mean(axis=(0, 1))),
-        "best_of_all": _interval(m.best[:, :, K - 1].mean(axis=1), users),
+        "best_of_all": _interval(_units(m.best)[:, K - 1], draws),
         "share_of_oracle": round(float(m.best[:, :, K - 1].mean() / oracle.best[:, :, K - 1].mean()), 4),
         "along": _round(curve),
         "peak_nats": None if peak == len(KLS) - 1 else round(float(KLS[peak]), 4),
         "peak": "none up to 2 nats" if peak == len(KLS) - 1 else f"{KLS[peak]:.2g} nats",
         "lost_at_2_nats": round(float(curve[peak] - curve[-1]), 4),
-        "users_past_peak": round(float((lost > 1e-9).mean()), 4),
-        "lost_per_user": _interval(lost, users),
+        "past_their_peak": round(float((lost > 1e-9).mean()), 4),
+        "lost_by_unit": _interval(lost, draws),
         "saturated_users": round(float((m.saturated < KLS[-1]).mean()), 4),
-        "routing_regret": _interval(m.regret.mean(axis=1), users),
+        "routing_regret": _interval(_units(m.regret), draws),
     }
 
 
-def predictiveness(outcomes: Mapping[str, Mapping[str, Floats]], users: NDArray[np.int64]) -> dict[str, Any]:
+def predictiveness(outcomes: Mapping[str, Mapping[str, Floats]], draws: NDArray[np.int64]) -> dict[str, Any]:
     """Rank correlations across heads of accuracy with each other outcome.
 
     Args:
-        outcomes: head → outcome → float64[U].
-        users: int64[B, U], resamples of users; heads are resampled with them.
+        outcomes: head → outcome → float64[units]; units are users, or prompts.
+        draws: int64[B, units], resamples of them; heads are resampled with them.
 
     Returns:
-        outcome → `spearman` and `kendall` of the means over users, each [value, low, high] with a 95 % interval over
-        users and heads, None where heads do not differ; `kendall_users` with an interval over users alone;
-        `kendall_within_user`, the mean over users of each one's own correlation across heads.
+        outcome → `spearman` and `kendall` of the means over units, each [value, low, high] with a 95 % interval over
+        units and heads, None where heads do not differ; `kendall_these` with an interval for these very heads;
+        `kendall_within`, the mean over units of each one's own correlation across heads.
     """
     from scipy import stats
 
     names = list(outcomes)
     values = {key: np.array([outcomes[name][key] for name in names]) for key in ("accuracy", *_TARGETS)}
     rng = np.random.default_rng(2026)
-    heads = rng.integers(len(names), size=(len(users), len(names)))
+    heads = rng.integers(len(names), size=(len(draws), len(names)))
     accuracy = values["accuracy"]
 
     def correlate(kind: str, a: Floats, b: Floats) -> float:
@@ -260,13 +284,13 @@ def predictiveness(outcomes: Mapping[str, Mapping[str, Floats]], users: NDArray[
         for name, kind in (("spearman", "spearmanr"), ("kendall", "kendalltau")):
             drawn = [
                 correlate(kind, accuracy[h][:, u].mean(axis=1), target[h][:, u].mean(axis=1))
-                for h, u in zip(heads, users, strict=True)
+                for h, u in zip(heads, draws, strict=True)
             ]
             row[name] = _spread(correlate(kind, accuracy.mean(axis=1), target.mean(axis=1)), drawn)
-        drawn = [correlate("kendalltau", accuracy[:, u].mean(axis=1), target[:, u].mean(axis=1)) for u in users]
-        row["kendall_users"] = _spread(correlate("kendalltau", accuracy.mean(axis=1), target.mean(axis=1)), drawn)
+        drawn = [correlate("kendalltau", accuracy[:, u].mean(axis=1), target[:, u].mean(axis=1)) for u in draws]
+        row["kendall_these"] = _spread(correlate("kendalltau", accuracy.mean(axis=1), target.mean(axis=1)), drawn)
         own = [correlate("kendalltau", accuracy[:, u], target[:, u]) for u in range(accuracy.shape[1])]
-        row["kendall_within_user"] = round(float(np.nanmean(own)), 3) if np.isfinite(own).any() else None
+        row["kendall_within"] = round(float(np.nanmean(own)), 3) if np.isfinite(own).any() else None
         out[key] = row
     return out
 
@@ -279,9 +303,9 @@ def _spread(value: float, drawn: Sequence[float]) -> list[float] | None:
     return [round(float(x), 3) for x in (value, low, high)]
 
 
-def _interval(values: Floats, users: NDArray[np.int64]) -> list[float]:
-    """[mean, low, high] of float64[U] over resamples of the users."""
-    low, high = np.quantile(values[users].mean(axis=1), [0.025, 0.975])
+def _interval(values: Floats, draws: NDArray[np.int64]) -> list[float]:
+    """[mean, low, high] of float64[units] over resamples of them."""
+    low, high = np.quantile(values[draws].mean(axis=1), [0.025, 0.975])
     return [round(float(x), 4) for x in (values.mean(), low, high)]
 
 
