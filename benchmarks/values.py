@@ -4,8 +4,8 @@
 
 Areas under the ROC curve, statement by statement (not within pairs): `cross_validated` over the shipped pairs, and over
 the sets in `tests/data/values`, which nothing was fitted on and whose single scores nobody looked at. `first` was
-written before any measurement. Caution then had .71 to .73, so its shipped statements grew twice; `second` (all values) was
-written before the last two growths, `third` (caution only) after everything else. `all` is the three together.
+written before any measurement. Caution then had .71 to .73, so its shipped statements grew; `second` (all values) was
+written before they had grown in full, `third` (caution only) after everything else. `all` is the three together.
 
 PluriHarms (100 people rated the harm of 150 prompts): `mean_rating`, Spearman's correlation of a prompt's score with
 its mean rating; `reliability`, the split-half correlation of people's slopes on the score (odd prompts against even
