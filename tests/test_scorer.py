@@ -556,6 +556,33 @@ def test_a_batch_goes_to_heads_that_take_one(world: World) -> None:
     assert (score.mean, score.sd) == pytest.approx(expected(blocks, h), abs=1e-5)
 
 
+@pytest.mark.parametrize("batched", [False, True])
+def test_every_dimension_is_scored(world: World, batched: bool) -> None:
+    """A Score carries every other dimension that the heads know; one that is no number is left out alone."""
+    pytest.importorskip("torch")
+    features = ResponseFeatures(world.encoder)
+    blocks = {name: tastes(i, features.dim, 2) for i, name in enumerate(("overall", "humour", "broken"))}
+    blocks["broken"][0].mean = blocks["broken"][0].mean * np.nan
+
+    class Several:
+        def dimensions(self) -> list[str]:
+            return ["humour", "broken"]
+
+        def score(self, identity: Identity, h: Floats, dimension: str = "overall") -> tuple[float, float]:
+            return expected(blocks[dimension], h)
+
+    def of(identity: Identity, dimension: str = "overall") -> list[Gaussian]:
+        return blocks[dimension]
+
+    heads = DeviceHeads(of, features.dim, "cpu", capacity=3, dimensions=Several().dimensions) if batched else Several()
+    decision_id = world.answer("An answer with a joke.")
+    assert Scorer(world.journal, world.identities, features, heads, clock=lambda: NOW).step() == 1
+    score, h = world.scores()[decision_id], features.encode([Answer(text="An answer with a joke.")])[0]
+    assert (score.mean, score.sd) == pytest.approx(expected(blocks["overall"], h), abs=1e-5)
+    assert list(score.dimensions) == ["humour"]
+    assert score.dimensions["humour"] == pytest.approx(expected(blocks["humour"], h), abs=1e-5)
+
+
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_a_named_device_is_taken_at_its_word(device: str) -> None:
     """Only 'auto' looks around."""

@@ -20,6 +20,7 @@ from fitrouter.errors import StoreError
 from fitrouter.identities import SubjectErased
 from fitrouter.ids import uuid7
 from fitrouter.journal import Entry, Journal, Row, Spooled
+from fitrouter.tastes import OVERALL
 from fitrouter.types import Execution, Floats, Identity, Score, pack
 from fitrouter_evaluators.pace import Pace
 from fitrouter_evaluators.reward import Answer, ResponseFeatures
@@ -50,7 +51,7 @@ class Vault(Protocol):
 class Heads(Protocol):
     """Reward heads of all users."""
 
-    def score(self, identity: Identity, h: Floats) -> tuple[float, float]:
+    def score(self, identity: Identity, h: Floats, dimension: str = OVERALL) -> tuple[float, float]:
         """Mean and sd of hᵀw for this user; h is float64[D] with NaN where a feature is missing."""
         ...
 
@@ -59,8 +60,17 @@ class Heads(Protocol):
 class BatchHeads(Heads, Protocol):
     """Heads that take many answers at once."""
 
-    def score_many(self, identities: Sequence[Identity], h: Floats) -> tuple[Floats, Floats]:
+    def score_many(self, identities: Sequence[Identity], h: Floats, dimension: str = OVERALL) -> tuple[Floats, Floats]:
         """float64[n] means and sds of float64[n, D], as `score` gives them for each row."""
+        ...
+
+
+@runtime_checkable
+class DimensionHeads(Protocol):
+    """Heads that know more than how good an answer is overall. Others are asked without naming a dimension."""
+
+    def dimensions(self) -> Sequence[str]:
+        """Names of the other dimensions."""
         ...
 
 
@@ -85,6 +95,7 @@ class _Verdict(NamedTuple):
     h: Floats
     mean: float
     sd: float
+    dimensions: dict[str, tuple[float, float]]
 
 
 def _ignore(_part: str, _error: Exception) -> None:
@@ -226,7 +237,13 @@ class Scorer:
         means, sds = _score_many(self._heads, identities, h)
         if not (np.isfinite(means).all() and np.isfinite(sds).all()):
             raise ValueError("the reward heads gave a score that is no finite number")
-        return [_Verdict(*row) for row in zip(h, means.tolist(), sds.tolist(), strict=True)]
+        others: list[dict[str, tuple[float, float]]] = [{} for _ in answers]
+        for name in self._heads.dimensions() if isinstance(self._heads, DimensionHeads) else ():
+            # A head that is no number is left out: the answer's own score is worth more than any of these.
+            for found, mean, sd in zip(others, *_score_many(self._heads, identities, h, name), strict=True):
+                if np.isfinite(mean) and np.isfinite(sd):
+                    found[name] = float(mean), float(sd)
+        return [_Verdict(*row) for row in zip(h, means.tolist(), sds.tolist(), others, strict=True)]
 
     def _score(self, job: _Job, verdict: _Verdict | None) -> Score:
         """The event. Its id follows from the decision, so that two processes that race for an answer score it once."""
@@ -247,6 +264,7 @@ class Scorer:
             encoder=self._features.encoder.id,
             mean=mean,
             sd=sd,
+            dimensions={} if verdict is None else verdict.dimensions,
             status=missing if verdict is None else "ok",
         )
 
@@ -259,8 +277,10 @@ def _last_execution(rows: Sequence[Row]) -> Execution | None:
     return next((row.event for row in reversed(rows) if isinstance(row.event, Execution)), None)
 
 
-def _score_many(heads: Heads, identities: Sequence[Identity], h: Floats) -> tuple[Floats, Floats]:
+def _score_many(heads: Heads, identities: Sequence[Identity], h: Floats, *dimension: str) -> tuple[Floats, Floats]:
+    """Means and sds of a batch, of one dimension where it is named."""
     if isinstance(heads, BatchHeads):
-        return heads.score_many(identities, h)
-    pairs = np.array([heads.score(identity, row) for identity, row in zip(identities, h, strict=True)]).reshape(-1, 2)
+        return heads.score_many(identities, h, *dimension)
+    rows = zip(identities, h, strict=True)
+    pairs = np.array([heads.score(identity, row, *dimension) for identity, row in rows]).reshape(-1, 2)
     return pairs[:, 0], pairs[:, 1]

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fitrouter.taste import Gaussian
+from fitrouter.tastes import OVERALL
 from fitrouter.types import Floats, Identity
 from fitrouter_evaluators.reward.head_store import HeadStore
 
@@ -51,42 +52,46 @@ class DeviceHeads:
     first needed and again when it has changed; blocks not used for longest make room. The sum equals numpy's to 1e-5.
 
     Args:
-        tastes: the blocks of a user, as they are now.
+        tastes: the blocks of a user, as they are now; of another dimension than the overall one with its name behind.
         dim: D, the length of h.
         device: 'cuda', 'cuda:1', 'cpu' …
         capacity: blocks that are kept at most, 4·(D + D²) bytes each.
+        dimensions: names of the other dimensions, as they are now.
     """
 
     def __init__(
         self,
-        tastes: Callable[[Identity], Sequence[Gaussian]],
+        tastes: Callable[..., Sequence[Gaussian]],
         dim: int,
         device: str = "cuda",
         *,
         capacity: int = 1_000_000,
+        dimensions: Callable[[], Sequence[str]] = tuple,
     ) -> None:
         import torch  # heavy, and only this class needs it
 
         self._torch = torch
         self._tastes = tastes
+        self.dimensions = dimensions
         self._store = HeadStore(dim, device, capacity)
         self._copied: OrderedDict[int, _Copied] = OrderedDict()
         self._lock = threading.Lock()
         self.uploads = 0
         """Blocks copied so far."""
 
-    def score(self, identity: Identity, h: Floats) -> tuple[float, float]:
+    def score(self, identity: Identity, h: Floats, dimension: str = OVERALL) -> tuple[float, float]:
         """Mean and sd for one answer, float64[D]; a missing feature (NaN) counts as average."""
-        means, sds = self.score_many([identity], h[None])
+        means, sds = self.score_many([identity], h[None], dimension)
         return float(means[0]), float(sds[0])
 
-    def score_many(self, identities: Sequence[Identity], h: Floats) -> tuple[Floats, Floats]:
+    def score_many(self, identities: Sequence[Identity], h: Floats, dimension: str = OVERALL) -> tuple[Floats, Floats]:
         """float64[n] means and sds of float64[n, D].
 
         Raises:
             ValueError: one answer needs more blocks than the cache holds.
         """
-        blocks = [list(self._tastes(identity)) for identity in identities]
+        named = () if dimension == OVERALL else (dimension,)
+        blocks = [list(self._tastes(identity, *named)) for identity in identities]
         needed = {id(block) for row in blocks for block in row}
         torch, device = self._torch, self._store.device
         with self._lock, torch.no_grad():
@@ -101,16 +106,16 @@ class DeviceHeads:
                     total.index_add_(0, owner, part[:, 0].double())
                 means, variances = out.cpu().numpy()
                 return means, np.sqrt(np.maximum(variances, 0.0))
-        return self._halves(identities, h)
+        return self._halves(identities, h, dimension)
 
-    def _halves(self, identities: Sequence[Identity], h: Floats) -> tuple[Floats, Floats]:
+    def _halves(self, identities: Sequence[Identity], h: Floats, dimension: str) -> tuple[Floats, Floats]:
         n = len(identities)
         if n == 1:
             raise ValueError(
                 f"the capacity of {self._store.capacity} blocks is less than one user's; raise it, or free the device"
             )
-        first = self.score_many(identities[: n // 2], h[: n // 2])
-        second = self.score_many(identities[n // 2 :], h[n // 2 :])
+        first = self.score_many(identities[: n // 2], h[: n // 2], dimension)
+        second = self.score_many(identities[n // 2 :], h[n // 2 :], dimension)
         return np.concatenate([first[0], second[0]]), np.concatenate([first[1], second[1]])
 
     def _slots(self, blocks: Sequence[Gaussian], needed: set[int]) -> list[int]:
