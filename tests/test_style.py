@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -386,12 +387,12 @@ class Agreement:
     id = "agreement-1"
 
     def __init__(self) -> None:
-        self.seen: list[Floats] = []
+        self.seen: list[Answer] = []
 
-    def of(self, prompts: Floats, answers: Floats, h: Floats) -> Floats:
+    def of(self, items: Sequence[Answer], _readings: object, vectors: Floats, style: Floats) -> Floats:
         """The dot product, and the length."""
-        self.seen.append(h)
-        return np.einsum("nd,nd->n", prompts, answers) + h[:, 2]
+        self.seen.extend(items)
+        return np.einsum("nd,nd->n", Hashing(32).encode([item.prompt for item in items]), vectors) + style[:, 0]
 
 
 def test_the_scalar_reads_prompt_answer_and_features() -> None:
@@ -405,7 +406,6 @@ def test_the_scalar_reads_prompt_answer_and_features() -> None:
     near = float(encoder.encode([items[0].prompt])[0] @ encoder.encode([PLAIN])[0])
     assert h[0, G] == pytest.approx(near + h[0, 2])
     assert h[1, G] == pytest.approx(min(h[1, 2], 3.0))
-    assert np.isnan(scalar.seen[0][:, G]).all()
     assert features.schema == f"{ResponseFeatures(encoder).schema}/agreement-1"
 
 
@@ -420,15 +420,14 @@ def test_the_prompt_counts_only_where_a_scalar_reads_it() -> None:
     assert judged.encode(items[::-1])[::-1].tobytes() == h.tobytes()
 
 
-def test_nothing_is_judged_without_words() -> None:
-    """Neither an answer of calls nor a text without words has a scalar, and the others of the batch keep theirs."""
+def test_calls_are_not_judged_but_silence_is() -> None:
+    """An answer of calls alone has no scalar; an empty text has one, for it is an answer too."""
     scalar = Agreement()
     features = ResponseFeatures(Hashing(32), scalar=scalar)
     calls = Answer.of("p", {"tool_calls": [call("weather", {})]})
     g = features.encode([calls, Answer(text=" "), Answer(text=PLAIN)])[:, G]
-    assert np.isnan(g).tolist() == [True, True, False]
-    assert [len(h) for h in scalar.seen] == [1]
-    assert np.isnan(features.encode([calls, Answer(text="")])[:, G]).all()
+    assert np.isnan(g).tolist() == [True, False, False]
+    assert [item.text for item in scalar.seen] == [" ", PLAIN]
 
 
 def test_directions_are_the_leading_ones_or_a_fixed_projection() -> None:

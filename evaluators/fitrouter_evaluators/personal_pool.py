@@ -14,7 +14,7 @@ import numpy as np
 from fitrouter.encoders import get_encoder
 from fitrouter.types import Floats
 from fitrouter_evaluators.pool import Pool, load_pool
-from fitrouter_evaluators.reward import ResponseFeatures
+from fitrouter_evaluators.reward import ResponseFeatures, global_scalar
 from fitrouter_evaluators.simulate import best_single, contender, simulate
 from fitrouter_evaluators.worlds import World, draw_play
 
@@ -57,7 +57,9 @@ def open_pool(
     path: Path, *, encoder: str = "static", topics: str = "minilm", scorer: str = "static", limit: int = 0
 ) -> Pool:
     """The pool of a file with the named encoders; see `load_pool`."""
-    return load_pool(path, get_encoder(encoder), ResponseFeatures(get_encoder(scorer)), get_encoder(topics), limit)
+    reader = get_encoder(scorer)
+    features = ResponseFeatures(reader, scalar=global_scalar(reader))
+    return load_pool(path, get_encoder(encoder), features, get_encoder(topics), limit)
 
 
 def _start(pool: Pool) -> None:

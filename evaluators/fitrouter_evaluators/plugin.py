@@ -12,7 +12,7 @@ from fitrouter.identities import Identities
 from fitrouter.journal import Journal
 from fitrouter.learner import Learner
 from fitrouter.tastes import TastePrior
-from fitrouter_evaluators.reward import DeviceHeads, ResponseFeatures, found_device
+from fitrouter_evaluators.reward import DeviceHeads, ResponseFeatures, found_device, global_scalar
 from fitrouter_evaluators.reward.declared import DeclaredValues
 from fitrouter_evaluators.scorer import Scorer
 
@@ -24,7 +24,8 @@ class ScorerService:
 
     def __init__(self, config: ScorerConfig) -> None:
         self._batch, self._device = config.batch, config.device
-        self._features = ResponseFeatures(get_encoder(config.encoder, config.device))
+        encoder = get_encoder(config.encoder, config.device)
+        self._features = ResponseFeatures(encoder, scalar=global_scalar(encoder))
         self.dim, self.schema, self.names = self._features.dim, self._features.schema, self._features.names
         self.prior: TastePrior | None = None
         self._scorer: Scorer | None = None

@@ -4,7 +4,7 @@
 
 **Missing is NaN, never zero.** An answer of tool calls has no text: of its entries only the first and the tool ones are
 numbers. A text answer makes no calls: its tool entries are NaN. A text without any word that the encoder knows has no
-direction: its scalar, value and latent entries are NaN. Without a trained scalar its entry is NaN for every answer.
+direction: its value and latent entries are NaN. Without a trained scalar its entry is NaN for every answer.
 Whoever reads h takes NaN as 'no information', as the fit model does: for a score it counts as average (0 after
 standardising), for a response profile as what was predicted.
 """
@@ -26,7 +26,7 @@ from fitrouter.encoders import Encoder
 from fitrouter.types import Floats
 from fitrouter_evaluators.reward._answer import Answer, ToolCall, arguments_fit
 from fitrouter_evaluators.reward._constants import LATENT_CONSTANTS
-from fitrouter_evaluators.reward._reading import clip_text
+from fitrouter_evaluators.reward._reading import Reading, clip_text
 from fitrouter_evaluators.reward.style import CLIP, STYLE, measure, standardise
 from fitrouter_evaluators.reward.values import VALUES, value_scores
 
@@ -56,13 +56,14 @@ class Scalar(Protocol):
         """Name and version: scalars of different ids never mix."""
         ...
 
-    def of(self, prompts: Floats, answers: Floats, h: Floats) -> Floats:
+    def of(self, items: Sequence[Answer], readings: Sequence[Reading], vectors: Floats, style: Floats) -> Floats:
         """float64[n], about unit variance; NaN where nothing can be said.
 
         Args:
-            prompts: float64[n, d], the encoder's vectors of the prompts; 0 for an empty one.
-            answers: float64[n, d], of the answers; none is 0.
-            h: float64[n, dim], the features with the scalar's own entry still NaN.
+            items: answers with a text, and what they answer.
+            readings: of their texts.
+            vectors: float64[n, d], the encoder's vectors of the answers; 0 for a text without any known word.
+            style: float64[n, len(STYLE)], their standardised style.
         """
         ...
 
@@ -116,9 +117,9 @@ class ResponseFeatures:
     keeps to that.
 
     Args:
-        encoder: reads the first and last 1,024 characters of the text, and of the prompt where there is a scalar.
+        encoder: reads the first and last 1,024 characters of the text.
         latent: number of latent directions, K.
-        scalar: the trained global reward; without one its entry is NaN.
+        scalar: the trained global reward, as `global_scalar` gives it; without one its entry is NaN.
         cache: rows that are kept.
     """
 
@@ -171,8 +172,9 @@ class ResponseFeatures:
         out = np.full((len(items), self.dim), np.nan)
         out[:, 0] = 1.0
         spoken = [i for i, item in enumerate(items) if item.has_text]
-        for i in spoken:
-            out[i, _STYLE] = standardise(measure(items[i].text))
+        readings = [Reading(items[i].text) for i in spoken]
+        if spoken:
+            out[spoken, _STYLE] = standardise(np.array([measure(reading) for reading in readings]))
         for i, item in enumerate(items):
             out[i, _TOOLS] = tool_features(item)
         if spoken:
@@ -181,18 +183,10 @@ class ResponseFeatures:
             if self.latent:
                 latent = (latent_directions(self.encoder, vectors, self.latent) - self._centre) / self._scale
                 out[spoken, _LATENT] = np.clip(latent, -CLIP, CLIP)
-            self._judge(out, items, [(i, row) for i, row in zip(spoken, vectors, strict=True) if row.any()])
+            if self.scalar is not None:
+                g = self.scalar.of([items[i] for i in spoken], readings, vectors, out[spoken, _STYLE])
+                out[spoken, _G] = np.clip(g, -CLIP, CLIP)
         return out
-
-    def _judge(self, out: Floats, items: Sequence[Answer], known: list[tuple[int, Floats]]) -> None:
-        """Write the scalar of the answers with a direction."""
-        if self.scalar is None or not known:
-            return
-        rows, answers = [i for i, _ in known], np.array([row for _, row in known])
-        prompts = list(dict.fromkeys(items[i].prompt for i in rows))
-        at = dict(zip(prompts, self._vectors(prompts), strict=True))
-        g = self.scalar.of(np.array([at[items[i].prompt] for i in rows]), answers, out[rows])
-        out[rows, _G] = np.clip(g, -CLIP, CLIP)
 
     def _vectors(self, texts: list[str]) -> Floats:
         vectors = self.encoder.encode([readable(text) for text in texts])
