@@ -102,7 +102,7 @@ def people(encoder: Encoder, rows: list[Rating]) -> dict[str, Any]:
     scores = directions(encoder)(encoder.encode(prompts))
     names = [value.name for value in VALUES]
     rng = np.random.default_rng(0)
-    mean = np.nanmean(ratings, axis=0)[:, None]
+    mean: Floats = np.nanmean(ratings, axis=0)[:, None]
     with_mean = _correlations(_ranks(scores), _ranks(mean))[:, 0]
     by_chance = np.array(
         [np.abs(_correlations(_ranks(scores), _ranks(rng.permutation(mean)))[:, 0]) for _ in range(PERMUTATIONS)]
