@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fitrouter.fit import Answered, Fit, Label
+from fitrouter.fit import Answered, Fit, FitParams, Label
 from fitrouter.people import DAY_S, Person
+from fitrouter.relevance import Relevance, task_of
 from fitrouter.scale import GAINS, RatingScale
 from fitrouter.signals import DWELL_LENGTH, DWELL_SPREAD, SIGNALS, TIE, heard
 from fitrouter.taste import Gaussian, innovate
@@ -317,3 +318,85 @@ def test_there_is_a_limit_to_dimensions() -> None:
         fit.learn(Label(ANN, _answer(rng), 1.0, FeedbackKind.THUMB, dimension=f"d{i}"))
     assert len(fit.tastes.others) == 16
     assert len(fit.tastes.users["ann"].others) == 16
+
+
+# --- where a taste belongs ---
+
+
+def _x(*text: float) -> Floats:
+    return np.array([1.0, *text])
+
+
+def test_a_taste_is_not_applied_where_it_does_not_belong() -> None:
+    """Users who like long answers in one task only: the relevance falls in the other, and so does their taste there."""
+    rng = np.random.default_rng(0)
+    fit = Fit(5, D)
+    for _ in range(150):
+        for i in range(10):
+            task = ("code", "poems")[int(rng.integers(2))]
+            who = Identity(user=f"u{i}", task=task)
+            answer = Answered("m", _x(0, 0, 0, 0), np.concatenate([[1.0], rng.normal(size=D - 1)]))
+            likes = 0.3 * answer.h[1] * (1 if i % 2 else -1) if task == "code" else 0.0  # type: ignore[index]
+            y = float(np.clip(0.6 + likes + 0.1 * rng.normal(), 0, 1))
+            fit.learn(Label(who, answer, y, FeedbackKind.RATING))
+    code, poems = fit.relevance.at("task code"), fit.relevance.at("task poems")
+    assert code[1] > 0.6
+    assert poems[1] < 0.4
+    fit.arms.observe_response(fit.arms.row("long"), _x(0, 0, 0, 0), np.array([1.0, 2.0, 0.0, 0.0]))
+    gaps = {}
+    for task in ("code", "poems"):
+        likes, dislikes = (
+            fit.estimate(Identity(user=user, task=task), _x(0, 0, 0, 0), ("long",), 0.0).mean[0]
+            for user in ("u1", "u0")
+        )
+        gaps[task] = abs(likes - dislikes)
+    assert gaps["poems"] < 0.5 * gaps["code"]
+
+
+def test_a_sensitive_role_starts_without_the_users_taste() -> None:
+    """In the service of a sensitive role a user's learnt taste moves no estimate until labels of that role say so."""
+    params = FitParams(sensitive_roles=("Judge",))
+    fit, rng = Fit(5, D, params), np.random.default_rng(0)
+    for _ in range(60):
+        answer = _answer(rng)._replace(x=_x(0, 0, 0, 0))
+        fit.learn(Label(ANN, answer, float(answer.h[1] > 0), FeedbackKind.THUMB))  # type: ignore[index]
+    fit.arms.observe_response(fit.arms.row("long"), _x(0, 0, 0, 0), np.array([1.0, 2.0, 0.0, 0.0]))
+    seen = {}
+    for role in ("analyst", "judge"):
+        estimate = fit.estimate(Identity(user="ann", role=role), _x(0, 0, 0, 0), ("long",), 0.0)
+        plain = fit.estimate(Identity(role=role), _x(0, 0, 0, 0), ("long",), 0.0)
+        offset = fit.reliance()[3] * fit.tastes.users["ann"].offset("long")[0]
+        seen[role] = estimate.mean[0] - plain.mean[0] - offset
+    assert seen["analyst"] > 0.02
+    assert abs(seen["judge"]) < 1e-12
+
+
+@given(st.integers(0, 1000))
+@settings(max_examples=25, deadline=None)
+def test_relevance_stays_sound_and_round_trips(seed: int) -> None:
+    """Whatever is seen, it is read in [0, 1], its state comes back bit for bit, and broken bytes change nothing."""
+    rng = np.random.default_rng(seed)
+    state = Relevance(D)
+    for _ in range(40):
+        state.see(f"t{rng.integers(70)}", rng.normal(size=D) * 3, float(rng.normal()), 0.1, float(rng.integers(2)))
+    assert all(((state.at(f"t{i}") >= 0) & (state.at(f"t{i}") <= 1)).all() for i in range(80))
+    payload = state.dump()
+    other = Relevance(D)
+    assert other.load(payload)
+    assert other.dump() == payload
+    assert not other.load(payload[:-3])
+    assert not other.load(b"nonsense")
+    assert other.dump() == payload
+
+
+def test_without_evidence_a_taste_belongs_everywhere() -> None:
+    """An unknown task, and one whose labels a taste predicts, have relevance 1 or nearly."""
+    assert (Relevance(D).at("new") == 1.0).all()
+
+
+def test_tasks_are_labels_or_clusters_of_prompts() -> None:
+    """The client's label comes first, however it is written; else one of 16 clusters by the prompt."""
+    x = np.concatenate([[1.0], np.random.default_rng(0).normal(size=20)])
+    assert task_of(Identity(task="Write_Code "), x) == task_of(Identity(task="write code"), -x)
+    clusters = {task_of(Identity(), np.random.default_rng(i).normal(size=20)) for i in range(400)}
+    assert len(clusters) == 16

@@ -1,10 +1,10 @@
 """The fit model: what an answer of model k is worth to user u.
 
-    fit = (w_0 + w_role + δ_u)ᵀ ĥ_k(x) + c_k(x) + d_{role,k} + d_{u,k}
+    fit = (w_0 + w_role + a(x) ⊙ δ_u + δ_{u,task})ᵀ ĥ_k(x) + c_k(x) + d_{role,k} + d_{u,k}
 
-ĥ is learnt from every response; tastes from labels on the actual answer's text, without the model's name; c and d from
-labels only, on what the taste could not say. A score (hᵀw) is never an observation: scores are features, labels are
-rewards.
+a(x) says where a taste belongs (`relevance`). ĥ is learnt from every response; tastes from labels on the actual
+answer's text, without the model's name; c and d from labels only, on what the taste could not say. A score (hᵀw) is
+never an observation: scores are features, labels are rewards.
 
 Each part of it counts as far as it has predicted labels so far (`Fit.reliance`, a Bayesian linear stacking of the
 parts), so that a world without tastes is routed almost as if their terms did not exist.
@@ -19,7 +19,8 @@ import msgspec
 import numpy as np
 
 from fitrouter.arms import ArmParams, Arms
-from fitrouter.people import Person
+from fitrouter.people import Person, canonical_role
+from fitrouter.relevance import Relevance, task_of
 from fitrouter.signals import Observation, heard
 from fitrouter.taste import Gaussian, Innovation, innovate
 from fitrouter.tastes import OVERALL, TasteParams, TastePrior, Tastes, learn
@@ -42,6 +43,10 @@ class FitParams(msgspec.Struct, frozen=True, kw_only=True):
     slopes_reliance: tuple[float, float] = (1.0, 0.1)
     people_reliance: tuple[float, float] = (0.2, 0.1)
     """Prior mean and variance of the reliance on c's slopes, and on each term of role and user."""
+    task_share: float = 0.1
+    """Prior variance of what a taste has of its own in one task, in variances of the taste."""
+    sensitive_roles: tuple[str, ...] = ()
+    """Roles in whose service a user's taste starts as irrelevant."""
     personal: bool = True
 
 
@@ -88,6 +93,27 @@ class Estimate(NamedTuple):
     availability: Floats
 
 
+class _Where(NamedTuple):
+    """A user's taste in a task, as it is known before a label; arrays are float64[D]."""
+
+    task: str
+    level: float
+    relevance: Floats
+    learnt: Floats
+    """δ_u without what was declared."""
+    own: Floats
+    """float64[2, D]: mean and variance of δ_{u,task}."""
+
+
+class _Text(NamedTuple):
+    """What a label's text was thought to be worth before it."""
+
+    parts: list[float]
+    """hᵀw of the population with what the user declared, of the role, and of the user."""
+    variance: float
+    where: _Where | None
+
+
 class _Side(NamedTuple):
     """One answer of a label in the fit's terms: +1 for the answer, −1 for the one it is compared with."""
 
@@ -121,6 +147,8 @@ class Fit:
         self.params = params or FitParams()
         self.arms = Arms(d, D, self.params.arms)
         self.tastes = Tastes(D, self.params.tastes, names, prior)
+        self.relevance = Relevance(D)
+        self._sensitive = {canonical_role(role) for role in self.params.sensitive_roles}
         slopes, people = self.params.slopes_reliance, self.params.people_reliance
         self.stack = Gaussian.prior(
             np.array([slopes[0], people[0], people[0], people[0]]),
@@ -147,6 +175,14 @@ class Fit:
             return None, None
         return self.tastes.role(identity), self.tastes.user(identity)
 
+    def _where(self, identity: Identity, x: Floats, user: Person) -> _Where:
+        """Where the request stands for the user's taste."""
+        task, level = task_of(identity, x), 1.0
+        if identity.role and canonical_role(identity.role) in self._sensitive:
+            task, level = f"sensitive {task}", 0.0
+        relevance = self.relevance.at(task, level)
+        return _Where(task, level, relevance, user.learnt(), user.task(task, self.params.task_share))
+
     # --- reading ---
 
     def estimate(self, identity: Identity, x: Floats, names: tuple[str, ...], now: float) -> Estimate:
@@ -166,13 +202,21 @@ class Fit:
         if self.params.personal:
             nobody = self.tastes.nobody
             role, user = self.tastes.role(identity) or nobody[0], self.tastes.user(identity) or nobody[1]
-            for person, taste, offset in ((role, relied[1], relied[1]), (user, relied[2], relied[3])):
+            where = self._where(identity, x, user)
+            a = where.relevance
+            own = user.base_mean + relied[2] * (a * where.learnt + where.own[0])
+            spread_of_user = a[:, None] * user.taste.cov * a + np.diag(where.own[1])
+            for taste, its_cov, relied_on in (
+                (relied[1] * role.taste.mean, role.taste.cov, relied[1]),
+                (own, spread_of_user, relied[2]),
+            ):
+                w = w + taste
+                cov = cov + relied_on * relied_on * its_cov
+            mean = mean + np.einsum("kh,h->k", profile, w - population.mean)
+            for person, relied_on in ((role, relied[1]), (user, relied[3])):
                 offsets = np.array([person.offset(name) for name in names])
-                own = person.base_mean + taste * person.learnt()
-                mean = mean + np.einsum("kh,h->k", profile, own) + offset * offsets[:, 0]
-                variance = variance + offset * offset * offsets[:, 1]
-                w = w + own
-                cov = cov + taste * taste * person.taste.cov
+                mean = mean + relied_on * offsets[:, 0]
+                variance = variance + relied_on * relied_on * offsets[:, 1]
         variance = variance + np.einsum("kh,kh->k", np.einsum("kh,hj->kj", profile, cov), profile)
         variance = variance + spread * np.einsum("kh,h->k", arms.spread[rows], w * w)
         operations = np.einsum("kdo,d->ko", arms.operations[rows], x)
@@ -191,7 +235,11 @@ class Fit:
         return blocks if self.params.personal else blocks[:1]
 
     def score(self, identity: Identity, h: Floats, dimension: str = OVERALL) -> tuple[float, float]:
-        """Mean and sd of hᵀw for this user; a missing feature (NaN) counts as average. Safe from another thread."""
+        """Mean and sd of hᵀw for this user; a missing feature (NaN) counts as average. Safe from another thread.
+
+        It is the user's reward model wherever their taste belongs; how far it belongs to a request is the router's
+        affair (`estimate`).
+        """
         h = np.where(np.isnan(h), 0.0, h)
         mean = variance = 0.0
         for block in self.heads(identity, dimension):
@@ -212,9 +260,9 @@ class Fit:
         h = self._h(label)
         if user is not None and label.kind is FeedbackKind.RATING and label.dimension == OVERALL:
             seen = self._on_common_scale(label, seen, h, user)
-        parts, variance = self._learn_taste(label, h, seen, role, user)
+        text = self._learn_taste(label, h, seen, role, user)
         if label.dimension == OVERALL:
-            self._learn_offsets(label, parts, variance, seen, role, user)
+            self._learn_offsets(label, h, text, seen, role, user)
             self.labels += 1
 
     def _h(self, label: Label) -> Floats:
@@ -241,32 +289,46 @@ class Fit:
 
     def _learn_taste(
         self, label: Label, h: Floats, seen: Observation, role: Person | None, user: Person | None
-    ) -> tuple[list[float], float]:
-        """Fold into w_0, w_role and δ.
-
-        Returns:
-            hᵀw of (population and what the user declared, role, user) and var(hᵀw), all as before the label.
-        """
+    ) -> _Text:
+        """Fold into w_0, w_role, δ and δ_{u,task}; returns what was thought before."""
         identity = label.identity if self.params.personal else Identity(tenant=label.identity.tenant)
         blocks = self.tastes.blocks(identity, label.dimension, label.pooled)
         if not blocks:
-            return [0.0, 0.0, 0.0], 0.0
-        gains = [block.taste.gain(h) for block in blocks]
-        means = [float(np.einsum("i,i->", h, block.taste.mean)) for block in blocks]
-        variance = float(sum(np.einsum("i,i->", h, gain) for gain in gains))
+            return _Text([0.0, 0.0, 0.0], 0.0, None)
+        where = None
+        if user is not None and label.dimension == OVERALL:
+            where = self._where(label.identity, label.answer.x, user)
+        along = self._along(h, len(blocks), where)
+        gains = [block.taste.gain(v) for block, v in zip(blocks, along, strict=True)]
+        means = [float(np.einsum("i,i->", v, block.taste.mean)) for block, v in zip(blocks, along, strict=True)]
         parts = [means[0], means[1] if role else 0.0, means[-1] if user else 0.0]
-        if label.dimension == OVERALL and user is not None:
-            declared = float(np.einsum("i,i->", h, user.base_mean))
-            parts[0], parts[2] = parts[0] + declared, parts[2] - declared
-        if label.read:
-            if user is not None and label.dimension == OVERALL:
+        if where is not None and user is not None:
+            parts[0] += float(np.einsum("i,i->", h, user.base_mean))
+            parts[2] = float(np.einsum("i,i->", h, where.relevance * where.learnt + where.own[0]))
+            if label.read:
                 params = self.tastes.params
-                excess = seen.surprise(sum(means)) - seen.surprise(sum(means) - means[-1])
+                excess = seen.surprise(sum(parts)) - seen.surprise(sum(parts) - parts[2])
                 user.surprise(excess, limit=params.surprise_nats, row=params.surprises)
-                gains[-1] = user.taste.gain(h)
-                variance = float(sum(np.einsum("i,i->", h, gain) for gain in gains))
-            learn(blocks, gains, seen.innovate(sum(means), variance))
-        return parts, variance
+                gains[-1] = user.taste.gain(along[-1])
+        variance = float(sum(np.einsum("i,i->", v, gain) for v, gain in zip(along, gains, strict=True)))
+        if where is not None:
+            variance += float(np.einsum("i,i->", h * h, where.own[1]))
+        if label.read:
+            innovation = seen.innovate(sum(parts), variance)
+            learn(blocks, gains, innovation)
+            if where is not None and user is not None:
+                gain = where.own[1] * h
+                user.tasks[where.task] = np.stack(
+                    [where.own[0] + gain * innovation.step, where.own[1] - gain * gain * innovation.shrink]
+                )
+        return _Text(parts, variance, where)
+
+    def _along(self, h: Floats, blocks: int, where: _Where | None) -> list[Floats]:
+        """The direction that each block is observed along: a user's taste only as far as it belongs to the task."""
+        along = [h] * blocks
+        if where is not None:
+            along[-1] = where.relevance * h
+        return along
 
     def _sides(self, label: Label) -> list[_Side]:
         sides = [(1.0, label.answer)] + ([] if label.against is None else [(-1.0, label.against)])
@@ -275,21 +337,21 @@ class Fit:
     def _learn_offsets(
         self,
         label: Label,
-        parts: list[float],
-        text_variance: float,
+        h: Floats,
+        text: _Text,
         seen: Observation,
         role: Person | None,
         user: Person | None,
     ) -> None:
-        """Fold what the label says beyond hᵀw (w as before it) into c and d, and weigh the parts."""
-        arms, sides = self.arms, self._sides(label)
+        """Fold what the label says beyond hᵀw (w as before it) into c and d; weigh the parts, and where they belong."""
+        arms, sides, parts = self.arms, self._sides(label), text.parts
         if len(sides) > 1 and sides[0].k == sides[1].k:
             sides = [sides[0]._replace(x=sides[0].x - sides[1].x)]  # c of one model at two contexts; d cancels
             role = user = None
         gains = [np.einsum("ij,j->i", arms.correction_cov[side.k], side.x) * side.sign for side in sides]
         intercept = sum(side.sign * float(arms.correction[side.k, 0] * side.x[0]) for side in sides)
         slopes = sum(side.sign * float(np.einsum("i,i->", arms.correction[side.k, 1:], side.x[1:])) for side in sides)
-        variance = text_variance
+        variance = text.variance
         for side, gain in zip(sides, gains, strict=True):
             variance += side.sign * float(np.einsum("i,i->", gain, side.x))
         offsets = []
@@ -299,6 +361,7 @@ class Fit:
             variance += sum(v for _, v in held)
         if label.pooled:
             z = np.array([slopes, parts[1] + offsets[0], parts[2], offsets[1]])
+            self._place(h, z, parts[0] + intercept, text, seen, variance)
             self._weigh(z, parts[0] + intercept, seen)
         innovation = seen.innovate(sum(parts) + intercept + slopes + sum(offsets), variance)
         for side, gain in zip(sides, gains, strict=True):
@@ -309,6 +372,19 @@ class Fit:
                     role.offsets[side.arm] = _scalar(*role.offset(side.arm), side.sign, innovation)
             if user:
                 user.offsets[side.arm] = _scalar(*user.offset(side.arm), side.sign, innovation)
+
+    def _place(self, h: Floats, z: Floats, base: float, text: _Text, seen: Observation, variance: float) -> None:
+        """Learn how far the user's taste counts in this task: what it would add, against what nothing else explains."""
+        where = text.where
+        if where is None or not where.learnt.any():
+            return
+        relied = self.reliance()
+        others = base + float(np.einsum("i,i->", z, relied)) - relied[2] * z[2]
+        y, noise = seen.linear(others + relied[2] * z[2])
+        own = relied[2] * float(np.einsum("i,i->", h, where.own[0]))
+        self.relevance.see(
+            where.task, relied[2] * h * where.learnt, y - others - own, noise + variance, level=where.level
+        )
 
     def _weigh(self, z: Floats, base: float, seen: Observation) -> None:
         """Learn how much of each part to add to `base`, the population's and the arm's level, to predict a label."""
@@ -330,9 +406,13 @@ class Fit:
         role, user = self._people(label.identity)
         identity = label.identity if self.params.personal else Identity(tenant=label.identity.tenant)
         blocks = self.tastes.blocks(identity, label.dimension, label.pooled)
-        gains = [block.taste.gain(h) for block in blocks]
-        own = [float(np.einsum("i,i->", h, gain)) for gain in gains]
-        predicted = sum(float(np.einsum("i,i->", h, block.taste.mean)) for block in blocks)
+        where = None
+        if user is not None and label.dimension == OVERALL:
+            where = self._where(label.identity, label.answer.x, user)
+        along = self._along(h, len(blocks), where)
+        gains = [block.taste.gain(v) for block, v in zip(blocks, along, strict=True)]
+        own = [float(np.einsum("i,i->", v, gain)) for v, gain in zip(along, gains, strict=True)]
+        predicted = sum(float(np.einsum("i,i->", v, block.taste.mean)) for block, v in zip(blocks, along, strict=True))
         y, noise = heard(label.kind, label.y, label.tokens).linear(predicted)
         change = y - heard(label.kind, before, label.tokens).linear(predicted)[0]
         if label.kind is FeedbackKind.RATING and user is not None and label.dimension == OVERALL:

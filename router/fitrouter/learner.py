@@ -76,6 +76,7 @@ class _Scalars(msgspec.Struct, array_like=True):
 
     population: tuple[bytes, bytes]
     others: list[tuple[str, bytes, bytes]]
+    relevance: bytes
     stack_mean: bytes
     stack_cov: bytes
     labels: int
@@ -361,6 +362,7 @@ class Learner:
             _Scalars(
                 _bytes(fit.tastes.population),
                 [(name, *_bytes(block)) for name, block in fit.tastes.others.items()],
+                fit.relevance.dump(),
                 fit.stack.mean.tobytes(),
                 fit.stack.cov.tobytes(),
                 fit.labels,
@@ -381,6 +383,8 @@ class Learner:
         except (msgspec.DecodeError, ValueError):
             return False
         if not all(block.valid() for block in (population, stack, *others.values())):
+            return False
+        if not self.fit.relevance.load(stored.relevance):
             return False
         self.fit.tastes.population, self.fit.tastes.others = population, others
         self.fit.stack = stack

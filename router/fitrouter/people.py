@@ -42,6 +42,7 @@ class _Stored(msgspec.Struct, array_like=True):
     base_mean: bytes
     base_variance: bytes
     others: list[tuple[str, bytes, bytes]]
+    tasks: list[tuple[str, bytes]]
     offsets: list[tuple[str, float, float]]
     scale: tuple[bytes, bytes]
     seen: float
@@ -66,6 +67,8 @@ class Person:
         self.taste = Gaussian.prior(self.base_mean, variance)
         self.others: dict[str, Gaussian] = {}
         """Dimension → the taste in it; `taste` is that of the dimension overall."""
+        self.tasks: dict[str, Floats] = {}
+        """Task → mean and variance, float64[2, D], of what the taste has of its own there."""
         self.offset_variance = offset_variance
         self.offsets: dict[str, tuple[float, float]] = {}
         """arm → (mean, variance)."""
@@ -87,6 +90,11 @@ class Person:
     def learnt(self) -> Floats:
         """float64[D]: how far labels have moved the taste from its base."""
         return self.taste.mean - self.base_mean
+
+    def task(self, task: str, share: float) -> Floats:
+        """float64[2, D]: mean and variance of δ_{u,task}, at first 0 and a share of the taste's own variance."""
+        found = self.tasks.get(task)
+        return np.stack([np.zeros_like(self.base_mean), share * self.base_variance]) if found is None else found
 
     def counts(self, arm: str, day: int, cap: int, vote: str) -> bool:
         """Whether a new vote counts for others: the first `cap` on an arm and day do. Remembers those that do."""
@@ -151,6 +159,7 @@ class Person:
                 self.base_mean.tobytes(),
                 self.base_variance.tobytes(),
                 [(name, block.mean.tobytes(), block.cov.tobytes()) for name, block in sorted(self.others.items())],
+                [(name, part.tobytes()) for name, part in sorted(self.tasks.items())],
                 [(arm, m, v) for arm, (m, v) in sorted(self.offsets.items())],
                 (self.scale.state.mean.tobytes(), self.scale.state.cov.tobytes()),
                 self.seen,
@@ -169,14 +178,16 @@ class Person:
             taste = Gaussian(_floats(stored.mean, D), _floats(stored.cov, D, D))
             base_mean, base_variance = _floats(stored.base_mean, D), _floats(stored.base_variance, D)
             others = {name: Gaussian(_floats(mean, D), _floats(cov, D, D)) for name, mean, cov in stored.others}
+            tasks = {name: _floats(part, 2, D) for name, part in stored.tasks}
             scale = Gaussian(_floats(stored.scale[0], 2), _floats(stored.scale[1], 2, 2))
         except (msgspec.DecodeError, ValueError):
             return False
         sound = all(block.valid() for block in (taste, scale, *others.values()))
+        sound = sound and all(bool(np.isfinite(part).all() and (part[1] >= 0).all()) for part in tasks.values())
         sound = sound and bool(np.isfinite(base_mean).all() and np.isfinite(stored.seen) and (base_variance >= 0).all())
         if not sound or not all(np.isfinite([m, v]).all() and v > 0 for _, m, v in stored.offsets):
             return False
-        self.taste, self.others, self.scale.state = taste, others, scale
+        self.taste, self.others, self.tasks, self.scale.state = taste, others, tasks, scale
         self.base_mean, self.base_variance = base_mean, base_variance
         self.offsets = {arm: (m, v) for arm, m, v in stored.offsets}
         self.seen, self.surprises = stored.seen, stored.surprises

@@ -36,18 +36,18 @@ class Signal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 SIGNALS: dict[FeedbackKind, Signal] = {
-    FeedbackKind.THUMB: Signal(link="gaussian", noise=0.219),
-    FeedbackKind.RATING: Signal(link="gaussian", noise=0.0655),
-    FeedbackKind.PAIR: Signal(link="logistic", temperature=0.208, weight=0.770),
-    FeedbackKind.ACCEPT: Signal(link="logistic", temperature=0.535, level=0.504, weight=0.246),
-    FeedbackKind.COPY: Signal(link="logistic", temperature=0.197, level=0.895, weight=0.858),
-    FeedbackKind.EDIT: Signal(link="logistic", temperature=1.05, level=0.0531, weight=0.222),
-    FeedbackKind.DWELL: Signal(link="logistic", temperature=0.628, level=0.689, weight=0.164),
-    FeedbackKind.REGENERATE: Signal(link="logistic", temperature=0.535, level=0.504, weight=0.123),
+    FeedbackKind.THUMB: Signal(link="gaussian", noise=0.255),
+    FeedbackKind.RATING: Signal(link="gaussian", noise=0.0651),
+    FeedbackKind.PAIR: Signal(link="logistic", temperature=0.141, weight=0.75),
+    FeedbackKind.ACCEPT: Signal(link="logistic", temperature=0.148, level=0.673, weight=0.131),
+    FeedbackKind.COPY: Signal(link="logistic", temperature=0.0916, level=0.811, weight=0.809),
+    FeedbackKind.EDIT: Signal(link="logistic", temperature=0.204, level=0.568, weight=0.137),
+    FeedbackKind.DWELL: Signal(link="logistic", temperature=0.4, level=0.692, weight=0.173),
+    FeedbackKind.REGENERATE: Signal(link="logistic", temperature=0.148, level=0.673, weight=0.0653),
 }
 """A thumb is read as a label itself, with the noise that its fitted logistic signal has at the prior's level."""
 
-TIE = Signal(link="logistic", temperature=0.208, weight=0.143)
+TIE = Signal(link="logistic", temperature=0.141, weight=0.0725)
 """A pair with y = ½: judges who call a tie have said little."""
 
 DWELL_LENGTH = (2.97, 0.252)
