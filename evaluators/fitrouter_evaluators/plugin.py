@@ -19,6 +19,10 @@ from fitrouter_evaluators.scorer import Scorer
 __all__ = ["ScorerService", "make_scorer"]
 
 
+_SURE = 0.5
+"""A statement says something of a dimension from this many standard deviations on."""
+
+
 class ScorerService:
     """Response features by the configured encoder, and a scorer over them once it is attached."""
 
@@ -58,7 +62,11 @@ class ScorerService:
         found = {}
         for statement in statements:
             taste = declared.read(statement)
-            found[statement] = {name: belief.mean for name, belief in taste.values.items() if name in self.names}
+            found[statement] = {
+                name: belief.mean
+                for name, belief in taste.values.items()
+                if name in self.names and belief.mean**2 > _SURE**2 * belief.variance
+            }
         return found
 
     def step(self) -> int:

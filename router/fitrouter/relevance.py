@@ -3,8 +3,8 @@
     a_cd = clip(b_c + f_d + e_cd, 0, 1)        score = hᵀ(w_0 + w_role) + hᵀ(a_c ⊙ δ_u + δ_{u,c})
 
 c is the task, d the feature. b_c is the task's own level, f_d a feature's in all tasks, e_cd the rest; all are Gaussian
-around a taste that counts everywhere (0 and without f for roles marked sensitive), and one label moves them by the kernel of
-`fitrouter.taste`. The regressor of a_cd is h_d m_ud, the user's taste before the label; it is a posterior mean, so its
+around a taste that counts everywhere (0, and without f, for roles marked sensitive); one label moves them by the
+kernel of `fitrouter.taste`. The regressor of a_cd is h_d m_ud, the user's taste before the label; it is a posterior mean, so its
 coefficient is 1 where the taste is relevant (Berkson's errors: no attenuation). How far tastes can be relied upon at
 all is `Fit.reliance`. Correlations between b, f and e that labels make are left out.
 
