@@ -75,9 +75,9 @@ def fit_signals(sets: Sequence[Evidence]) -> dict[str, Signal]:
     scales = [_scale(one.tracks, "gaussian") for one in ratings]
     spread = _geometric(scale.spread for scale in scales)
     rating = Signal(kind="rating", link="gaussian", weight=1.0, noise=_geometric(scale.noise for scale in scales))
-    found = {
-        "rating": _measured(rating, ratings, [fold for one in ratings for fold in _folds(one, rating, {}, spread)])
-    }
+    pairs = zip(ratings, scales, strict=True)
+    folds = [fold for one, scale in pairs for fold in _folds(one, rating, {}, spread, scale.shrinkage)]
+    found = {"rating": _measured(rating, ratings, folds)}
     for kind in dict.fromkeys(one.kind for one in sets if one.kind != "rating"):
         own = [one for one in sets if one.kind == kind]
         missing = [one.primary for one in own if one.primary and one.primary not in found]
@@ -103,17 +103,20 @@ def _derived(kind: str, accept: Signal, copy: Signal) -> Signal:
 
 def _fit_kind(sets: Sequence[Evidence], found: Mapping[str, Signal], spread: float) -> Signal:
     """One kind's signal from all of its sets."""
-    shape = _shape(sets[0].kind, [track for one in sets for track in one.tracks])
+    signal = shape = _shape(sets[0].kind, [track for one in sets for track in one.tracks])
+    drawn: list[Shrinkage | None] = [None] * len(sets)
     if shape.kind == "tie":
         signal = msgspec.structs.replace(shape, temperature=found["pair"].temperature)
     else:
         scales = [_scale(_labelled(one.tracks, shape), "logistic") for one in sets]
+        drawn = [scale.shrinkage for scale in scales]
         signal = _placed(shape, _geometric(scale.spread for scale in scales), _mean(s.mean for s in scales), spread)
         if shape.kind == "thumb":
             noise = _geometric(_scale(one.tracks, "gaussian").noise for one in sets)
             signal = msgspec.structs.replace(signal, noise=noise)
-    judged = [one for one in sets if one.primary] or sets
-    folds = [fold for one in judged for fold in _folds(one, shape, found, spread)]
+    telling = any(one.primary for one in sets)
+    judged = [(one, own) for one, own in zip(sets, drawn, strict=True) if one.primary or not telling]
+    folds = [fold for one, own in judged for fold in _folds(one, shape, found, spread, own)]
     weight, sd = _weight(folds, doubt=0.0 if shape.kind in VERDICTS else 2.0)
     return _measured(msgspec.structs.replace(signal, weight=weight, weight_sd=sd), sets, folds)
 
@@ -244,11 +247,12 @@ def _belief(scale: _Scale, signal: Signal) -> Gaussian:
 # --- weight ---
 
 
-def _folds(one: Evidence, shape: Signal, found: Mapping[str, Signal], unit: float) -> list[_Fold]:
-    """Each quarter of the people, with everything but the shrinkage fitted on the other three."""
+def _folds(
+    one: Evidence, shape: Signal, found: Mapping[str, Signal], unit: float, own: Shrinkage | None
+) -> list[_Fold]:
+    """Each quarter of the people, with everything but the shrinkage (`own`) fitted on the other three."""
     tracks = _labelled(one.tracks, shape)
     primary = found[one.primary] if one.primary else None
-    own = None if shape.kind == "tie" else _scale(tracks, shape.link).shrinkage
     outer = None if primary is None else _scale(_outcomes(tracks), primary.link).shrinkage
     out = []
     for fold in range(_FOLDS):
