@@ -36,10 +36,10 @@ from fitrouter.journal import Entry, SqliteJournal
 from fitrouter.services import Service
 from fitrouter.taste import Gaussian
 from fitrouter.types import Execution, Floats, Identity, Score, encode_event, pack
-from fitrouter_evaluators.reward import Answer, DeviceHeads, ResponseFeatures
+from fitrouter_evaluators.reward import Answer, DeviceHeads, ResponseFeatures, global_scalar
 from fitrouter_evaluators.reward.batched import BatchedTastes
 from fitrouter_evaluators.reward.head_store import HeadStore
-from fitrouter_evaluators.scorer import Scorer
+from fitrouter_evaluators.scorer import BatchHeads, Heads, Scorer
 
 TOKENS = 256
 D = 32
@@ -72,6 +72,18 @@ def answers(n: int, seed: int = 0) -> list[str]:
             left -= lengths[k]
         texts.append(" ".join(parts))
     return texts
+
+
+def prompt(i: int) -> str:
+    """A prompt of about 40 WordPieces, like no other."""
+    return f"Question {i}: {SENTENCES[i % 8]} {SENTENCES[(i // 8) % 8]} How is this done where I live?"
+
+
+def response_features(encoder: Encoder) -> ResponseFeatures:
+    """As the gateway has them, with nothing remembered and everything loaded."""
+    features = ResponseFeatures(encoder, scalar=global_scalar(encoder), cache=16)
+    features.encode([Answer(text="The first answer loads what is loaded late.")])
+    return features
 
 
 # --- timing ---
@@ -230,31 +242,48 @@ def transformer(clock: Clock, matrix: dict[str, float]) -> dict[str, Any]:
 class Population:
     """Three blocks for everybody, as the learner has them: population, one of eight roles, the user."""
 
-    def __init__(self, d: int, users: int = 200) -> None:
+    def __init__(self, d: int, number: dict[str, int] | None = None, users: int = 200) -> None:
+        self.number = number
         rng = np.random.default_rng(0)
         made = [Gaussian.prior(rng.normal(size=d) * 0.1, rng.uniform(0.01, 0.1, d)) for _ in range(9 + users)]
         self.population, self.roles, self.users = made[0], made[1:9], made[9:]
 
     def tastes(self, identity: Identity) -> list[Gaussian]:
         """The blocks of one user."""
-        k = int(identity.user or 0)
+        k = self.number.get(identity.user or "", 0) if self.number else int(identity.user or 0)
         return [self.population, self.roles[k % 8], self.users[k % len(self.users)]]
+
+    def score(self, identity: Identity, h: Floats) -> tuple[float, float]:
+        """As the fold does it."""
+        h = np.where(np.isnan(h), 0.0, h)
+        mean = variance = 0.0
+        for block in self.tastes(identity):
+            mean += float(np.einsum("i,i->", h, block.mean))
+            variance += float(np.einsum("i,i->", h, block.gain(h)))
+        return mean, float(np.sqrt(max(variance, 0.0)))
+
+    def heads(self, device: str) -> Heads:
+        """What the gateway scores with: the fold itself on a CPU."""
+        d = len(self.population.mean)
+        return self if device == "cpu" else DeviceHeads(self.tastes, d, device)
 
 
 def in_memory(texts: list[str], encoder: Encoder, device: str, batch: int) -> dict[str, Any]:
     """Features, heads, the Score event made and encoded; answers come as text, in batches."""
-    features = ResponseFeatures(encoder, cache=16)
-    features.encode([Answer(text="The first answer loads what is loaded late.")])
-    scoring = DeviceHeads(Population(features.dim).tastes, features.dim, device)
+    features = response_features(encoder)
+    scoring = Population(features.dim).heads(device)
     who = [Identity(tenant="t", user=str(i), role="cook") for i in range(len(texts))]
     size, spent = 0, {"features": 0.0, "heads": 0.0, "event": 0.0}
     started, cpu = time.perf_counter(), time.process_time()
     for begin in range(0, len(texts), batch):
         part = slice(begin, begin + batch)
         a = time.perf_counter()
-        h = features.encode([Answer(text=text) for text in texts[part]])
+        h = features.encode([Answer(text=text, prompt=prompt(begin + i)) for i, text in enumerate(texts[part])])
         b = time.perf_counter()
-        means, sds = scoring.score_many(who[part], h)
+        if isinstance(scoring, BatchHeads):
+            means, sds = scoring.score_many(who[part], h)
+        else:
+            means, sds = np.array([scoring.score(*one) for one in zip(who[part], h, strict=True)]).T
         c = time.perf_counter()
         for identity, row, mean, sd in zip(who[part], h, means, sds, strict=True):
             size += len(encode_event(event(identity, row, float(mean), float(sd), features)))
@@ -292,16 +321,10 @@ class Spool:
         self.journal = SqliteJournal(folder / "journal.db")
         self.identities = Identities(folder / "identities.db")
         self.subjects = [self.identities.subject("t", str(i)) for i in range(50)]
-        self.number = {subject: str(i) for i, subject in enumerate(self.subjects)}
         self.done: dict[str, float] = {}
-        features = ResponseFeatures(encoder, cache=16)
-        features.encode([Answer(text="The first answer loads what is loaded late.")])
-        population = Population(features.dim)
-        heads = DeviceHeads(
-            lambda identity: population.tastes(Identity(user=self.number.get(identity.user or "", "0"))),
-            features.dim,
-            device,
-        )
+        features = response_features(encoder)
+        number = {subject: i for i, subject in enumerate(self.subjects)}
+        heads = Population(features.dim, number).heads(device)
         self.scorer = Scorer(
             self.journal,
             self.identities,
@@ -314,7 +337,7 @@ class Spool:
     def entry(self, i: int, text: str) -> Entry:
         """An answer of user i, with its encrypted text."""
         subject = self.subjects[i % len(self.subjects)]
-        content = pack_content("How is this done?", {"role": "assistant", "content": text})
+        content = pack_content(prompt(i), {"role": "assistant", "content": text})
         execution = Execution(
             id=uuid7(time.time()),
             ts=time.time(),
@@ -401,7 +424,9 @@ def main() -> None:
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--users", type=int, help="users of the heads; 10,000 on a CPU, a million on a GPU")
     parser.add_argument("--threads", type=int, default=1, help="cores that torch may take on a CPU")
-    parser.add_argument("--answers", type=int, default=2000, help="answers of the end-to-end rows; fewer for MiniLM")
+    parser.add_argument(
+        "--answers", type=int, default=2000, help="answers of the end-to-end rows; a 20th for MiniLM on a CPU"
+    )
     parser.add_argument("--encoders", nargs="*", default=["static", "minilm-int8", "minilm"])
     parser.add_argument("--json", type=Path, help="also write it here")
     given = parser.parse_args()
@@ -427,7 +452,7 @@ def main() -> None:
         "updates": [updates(clock, min(users, 100_000), D, noise) for noise in (None, 0.25)],
         "transformer": transformer(clock, limit["matrix_tflop_s"]),
         "encoders": {
-            name: whole(name, device, given.answers if name == "static" or cuda else given.answers // 10, batch)
+            name: whole(name, device, given.answers if name == "static" or cuda else given.answers // 20, batch)
             for name in given.encoders
         },
     }

@@ -265,7 +265,7 @@ def test_a_backlog_is_taken_in_growing_steps(world: World) -> None:
     assert len(world.scores()) == 200
 
 
-@pytest.mark.parametrize(("text_s", "taken"), [(0.0124, [16, 4, 4, 4]), (1.0, [16, 1, 1, 1])])
+@pytest.mark.parametrize(("text_s", "taken"), [(0.0248, [16, 4, 4, 4]), (1.0, [16, 1, 1, 1])])
 def test_a_slow_encoder_gets_small_steps(world: World, text_s: float, taken: list[int]) -> None:
     """Where an answer takes long a step holds only what it can score in its time, so that nobody waits behind many."""
     for i in range(40):

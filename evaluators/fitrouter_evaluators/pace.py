@@ -23,7 +23,7 @@ class Pace:
         step_s: seconds that a step may take.
     """
 
-    def __init__(self, most: int, step_s: float = 0.05) -> None:
+    def __init__(self, most: int, step_s: float = 0.1) -> None:
         if most < 1 or not step_s > 0.0:
             raise ValueError(f"most is {most} and step_s {step_s}; a step takes at least 1 answer and some time")
         self.most = most
