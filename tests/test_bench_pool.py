@@ -293,6 +293,8 @@ def test_votes_give_back_the_utilities_they_were_drawn_from() -> None:
     row = out["heads"]["known"]
     assert out["users"] == 1
     assert row["accuracy"] == [1.0, 1.0, 1.0]
+    assert row["peak"] == "none up to 2 nats"
+    assert row["saturated_users"] == 1.0
     assert row["best_of_all"][1] < row["best_of_all"][0] < row["best_of_all"][2]
     assert row["past_their_peak"] == 0.0
 

@@ -234,6 +234,7 @@ def _row(m: _Measured, oracle: _Measured, draws: NDArray[np.int64]) -> dict[str,
     K = m.best.shape[-1]
     curve = m.along.mean(axis=(0, 1))
     peak = int(curve.argmax())
+    rising = bool(curve[peak] - curve[-1] <= 1e-9)
     lost = _lost(m)
     return {
         "accuracy": _interval(_agreement(m), draws),
@@ -242,8 +243,8 @@ def _row(m: _Measured, oracle: _Measured, draws: NDArray[np.int64]) -> dict[str,
         "best_of_all": _interval(_units(m.best)[:, K - 1], draws),
         "share_of_oracle": round(float(m.best[:, :, K - 1].mean() / oracle.best[:, :, K - 1].mean()), 4),
         "along": _round(curve),
-        "peak_nats": None if peak == len(KLS) - 1 else round(float(KLS[peak]), 4),
-        "peak": "none up to 2 nats" if peak == len(KLS) - 1 else f"{KLS[peak]:.2g} nats",
+        "peak_nats": None if rising else round(float(KLS[peak]), 4),
+        "peak": "none up to 2 nats" if rising else f"{KLS[peak]:.2g} nats",
         "lost_at_2_nats": round(float(curve[peak] - curve[-1]), 4),
         "past_their_peak": round(float((lost > 1e-9).mean()), 4),
         "lost_by_unit": _interval(lost, draws),
