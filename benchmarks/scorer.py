@@ -4,13 +4,15 @@ Needs torch, numpy, msgspec and sentence-transformers, so that it runs on a bare
 
     PYTHONPATH=router:evaluators python benchmarks/scorer.py --device cuda --users 1000000
 
-Rows that need more (MiniLM's weights, the int8 file, cryptography) are null where that is missing. Machines are shared:
-what is compared is measured in turns, and beside wall time stands CPU time, which neighbours disturb less.
+Rows of MiniLM are null where its weights or the int8 file are missing; without cryptography the spool is not encrypted.
+Machines are shared: what is compared is measured in turns, and beside wall time stands CPU time, which neighbours
+disturb less.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import platform
@@ -214,12 +216,18 @@ def encoder_rate(encoder: Encoder, texts: list[str]) -> dict[str, Any]:
     return {"texts_s": round(len(texts) / wall, 1), "texts_per_cpu_s": round(len(texts) / cpu, 1)}
 
 
+def cosines(a: Encoder, b: Encoder, texts: list[str]) -> dict[str, float]:
+    """How near one encoder's vectors are to another's."""
+    found = np.einsum("ij,ij->i", a.encode(texts), b.encode(texts))
+    return {"texts": len(texts), "mean": round(float(found.mean()), 4), "min": round(float(found.min()), 4)}
+
+
 def transformer(clock: Clock, matrix: dict[str, float]) -> dict[str, Any]:
     """The pass of a network of MiniLM's shape, weights random, over ids: what is left of the matrix rate."""
     from transformers import BertConfig, BertModel
 
     layers, hidden, inner = 6, 384, 1536
-    shape = {"hidden_size": hidden, "num_hidden_layers": layers, "intermediate_size": inner}
+    shape: dict[str, Any] = {"hidden_size": hidden, "num_hidden_layers": layers, "intermediate_size": inner}
     model = BertModel(BertConfig(num_attention_heads=12, **shape), add_pooling_layer=False).eval().to(clock.device)
     half = clock.device == "cuda"
     model = model.half() if half else model
@@ -314,12 +322,32 @@ def event(identity: Identity, row: Floats, mean: float, sd: float, features: Res
     )
 
 
+class Open:
+    """Identities without keys, for a machine without cryptography."""
+
+    def subject(self, _tenant: str, user: str) -> str:
+        """The user's own name."""
+        return user
+
+    def encrypt(self, _subject: str, text: str) -> bytes:
+        """The text as it is."""
+        return text.encode()
+
+    def decrypt(self, blob: bytes) -> str:
+        """The text."""
+        return blob.decode()
+
+    def close(self) -> None:
+        """End."""
+
+
 class Spool:
-    """A journal on disk with encrypted answers, and a scorer over it."""
+    """A journal on disk with answers, encrypted where that can be, and a scorer over it."""
 
     def __init__(self, folder: Path, encoder: Encoder, device: str, batch: int) -> None:
         self.journal = SqliteJournal(folder / "journal.db")
-        self.identities = Identities(folder / "identities.db")
+        self.encrypted = importlib.util.find_spec("cryptography") is not None
+        self.identities = Identities(folder / "identities.db") if self.encrypted else Open()
         self.subjects = [self.identities.subject("t", str(i)) for i in range(50)]
         self.done: dict[str, float] = {}
         features = response_features(encoder)
@@ -372,6 +400,7 @@ def from_spool(texts: list[str], encoder: Encoder, device: str, batch: int) -> d
     return {
         "answers_s": round(n / wall, 1),
         "answers_per_cpu_s": round(n / cpu, 1),
+        "encrypted": spool.encrypted,
         "steps": len(sizes),
         "largest_step": max(sizes),
     }
@@ -397,15 +426,6 @@ def alone(texts: list[str], encoder: Encoder, device: str, batch: int) -> dict[s
     return {"answers": len(waits), "p50_ms": quantile_ms(waits, 0.5), "p99_ms": quantile_ms(waits, 0.99)}
 
 
-def guarded(call: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
-    """None where a package is missing."""
-    try:
-        return call()
-    except ImportError as error:
-        sys.stderr.write(f"left out: {error}\n")
-        return None
-
-
 def whole(name: str, device: str, n: int, batch: int) -> dict[str, Any] | None:
     encoder = known_encoder(name, device)
     if encoder is None:
@@ -414,8 +434,8 @@ def whole(name: str, device: str, n: int, batch: int) -> dict[str, Any] | None:
     return {
         "encoder": encoder_rate(encoder, texts),
         "in_memory": in_memory(texts, encoder, device, batch),
-        "from_spool": guarded(lambda: from_spool(texts, encoder, device, batch)),
-        "alone": guarded(lambda: alone(answers(min(n, 300), 1), encoder, device, batch)),
+        "from_spool": from_spool(texts, encoder, device, batch),
+        "alone": alone(answers(min(n, 300), 1), encoder, device, batch),
     }
 
 
@@ -440,7 +460,9 @@ def main() -> None:
     limit = limits(clock)
     found: dict[str, Any] = {
         "machine": {
-            "device": torch.cuda.get_device_name() if torch_device.type == "cuda" else platform.processor(),
+            "device": torch.cuda.get_device_name()
+            if torch_device.type == "cuda"
+            else platform.processor() or platform.machine(),
             "kind": device,
             "threads": torch.get_num_threads(),
             "cores": os.cpu_count(),
@@ -456,6 +478,9 @@ def main() -> None:
             for name in given.encoders
         },
     }
+    if found["encoders"].get("minilm-int8") and found["encoders"].get("minilm"):
+        texts = [*(sentence.strip() for sentence in SENTENCES), *answers(20, 2)]
+        found["cosine_of_int8_to_minilm"] = cosines(get_encoder("minilm-int8"), get_encoder("minilm", device), texts)
     found["machine"]["load_after"] = round(os.getloadavg()[0], 2)
     text = json.dumps(found, indent=1)
     print(text)
