@@ -258,17 +258,19 @@ def _folds(
     for fold in range(_FOLDS):
         known = [track for i, track in enumerate(tracks) if i % _FOLDS != fold]
         left = [track for i, track in enumerate(tracks) if i % _FOLDS == fold]
-        signal, level = shape, LEVEL
-        if primary is not None:
-            outcome = _scale(_outcomes(known), primary.link, outer)
-            primary, level = _primary(primary, outcome, unit)
-            signal = msgspec.structs.replace(shape, temperature=primary.temperature)
-            start = _belief(outcome, primary)
-        if shape.kind != "tie":
+        if primary is None:
+            scale = _scale(known, shape.link, own)
+            signal = _placed(shape, scale.spread, scale.mean, unit)
+            out.append(_Fold(_belief(scale, signal), signal, None, left))
+            continue
+        outcome = _scale(_outcomes(known), primary.link, outer)
+        shown, level = _primary(primary, outcome, unit)
+        if shape.kind == "tie":
+            signal = msgspec.structs.replace(shape, temperature=shown.temperature)
+        else:
             scale = _scale(known, shape.link, own)
             signal = _placed(shape, scale.spread, scale.mean, unit, level)
-            start = start if primary is not None else _belief(scale, signal)
-        out.append(_Fold(start, signal, primary, left))
+        out.append(_Fold(_belief(outcome, shown), signal, shown, left))
     return out
 
 
