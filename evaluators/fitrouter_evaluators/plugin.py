@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from fitrouter.config import ScorerConfig
 from fitrouter.encoders import get_encoder
@@ -14,10 +15,10 @@ from fitrouter.learner import Learner
 from fitrouter.tastes import TastePrior
 from fitrouter_evaluators.reward import DeviceHeads, ResponseFeatures, found_device, global_scalar
 from fitrouter_evaluators.reward.declared import DeclaredValues
+from fitrouter_evaluators.reward.prior import load_prior, shipped_prior
 from fitrouter_evaluators.scorer import Scorer
 
 __all__ = ["ScorerService", "make_scorer"]
-
 
 _SURE = 0.5
 """A statement says something of a dimension from this many standard deviations on."""
@@ -31,7 +32,7 @@ class ScorerService:
         encoder = get_encoder(config.encoder, config.device)
         self._features = ResponseFeatures(encoder, scalar=global_scalar(encoder))
         self.dim, self.schema, self.names = self._features.dim, self._features.schema, self._features.names
-        self.prior: TastePrior | None = None
+        self.prior = _prior(config.prior, self.names, encoder.id)
         self._scorer: Scorer | None = None
 
     def attach(
@@ -88,10 +89,16 @@ class ScorerService:
         return self._scorer
 
 
+def _prior(name: str, names: Sequence[str], encoder: str) -> TastePrior | None:
+    if name == "none":
+        return None
+    return shipped_prior(names, encoder) if name == "shipped" else load_prior(Path(name), names, encoder)
+
+
 def make_scorer(config: ScorerConfig) -> ScorerService:
     """The entry point.
 
     Raises:
-        ConfigError: there is no such encoder.
+        ConfigError: there is no such encoder, or no such prior.
     """
     return ScorerService(config)

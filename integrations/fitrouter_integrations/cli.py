@@ -122,6 +122,19 @@ def encoder(
     typer.echo(json.dumps(train_static(out, dim)))
 
 
+@train_app.command()
+def prior(
+    data: Annotated[Path, typer.Option(help="Folder of public sets, or of pairs and ratings in the open formats.")],
+    out: Annotated[Path, typer.Option(help="The file to write.")] = Path("prior.safetensors"),
+    encoder: Annotated[str, typer.Option(help="Encoder of the response features.")] = "static",
+) -> None:
+    """Learn what tastes are like from other people's judgements, and print its data sheet as JSON."""
+    from fitrouter.encoders import get_encoder
+    from fitrouter_evaluators.reward.train_prior import train_prior
+
+    typer.echo(json.dumps(train_prior(data, out, get_encoder(encoder)), indent=1, ensure_ascii=False))
+
+
 @app.command(context_settings=_LATER)
 def demo(context: typer.Context) -> None:
     """Simulated people and models over real HTTP, and what routing was worth."""

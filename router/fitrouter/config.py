@@ -122,6 +122,8 @@ class ScorerConfig(_Section):
     """How answers are read. `encoder`: static, hashing, minilm, or any sentence-transformers name."""
 
     encoder: str = "static"
+    prior: str = "shipped"
+    """What is believed of tastes before the first label: shipped, none, or a file that `fitrouter train prior` made."""
     batch: int = Field(default=64, ge=1)
     device: Literal["auto", "cpu", "cuda"] = "auto"
 
@@ -259,6 +261,9 @@ def load_config(path: str | os.PathLike[str]) -> Config:
         raise ConfigError(f"{str(path)!r} is not valid YAML: {error}") from None
     config = parse_config(data, f"{str(path)!r}")
     root = file.resolve().parent
+    if config.scorer.prior not in {"shipped", "none"}:
+        scorer = config.scorer.model_copy(update={"prior": str(root / config.scorer.prior)})
+        config = config.model_copy(update={"scorer": scorer})
     providers = {
         name: provider.model_copy(update={"path": root / provider.path}) if provider.path else provider
         for name, provider in config.providers.items()

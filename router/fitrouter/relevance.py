@@ -4,9 +4,9 @@
 
 c is the task, d the feature. b_c is the task's own level, f_d a feature's in all tasks, e_cd the rest; all are Gaussian
 around a taste that counts everywhere (0, and without f, for roles marked sensitive); one label moves them by the
-kernel of `fitrouter.taste`. The regressor of a_cd is h_d m_ud, the user's taste before the label; it is a posterior mean, so its
-coefficient is 1 where the taste is relevant (Berkson's errors: no attenuation). How far tastes can be relied upon at
-all is `Fit.reliance`. Correlations between b, f and e that labels make are left out.
+kernel of `fitrouter.taste`. The regressor of a_cd is h_d m_ud, the user's taste before the label; it is a posterior
+mean, so its coefficient is 1 where the taste is relevant (Berkson's errors: no attenuation). How far tastes can be
+relied upon at all is `Fit.reliance`. Correlations between b, f and e that labels make are left out.
 
 A taste that is applied to every prompt alike is over-personalisation by design; `fitrouter_evaluators.bench.context`
 measures it, and its opposite.

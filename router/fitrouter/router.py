@@ -27,6 +27,7 @@ from fitrouter.providers import Provider
 from fitrouter.records import Recorder, execution_of
 from fitrouter.services import ScorerPlugin, Service
 from fitrouter.types import (
+    ArtifactChange,
     Attempt,
     Chunk,
     Completion,
@@ -165,6 +166,11 @@ class Router:
         self.recorder.append_event(
             ModelChange(id=f"registry:{registry}", ts=self.clock(), cards=tuple(self.cards.values()), registry=registry)
         )
+        if self.learner.prior is not None:
+            sha256 = self.learner.prior.id
+            self.recorder.append_event(
+                ArtifactChange(id=f"prior:{sha256}", ts=self.clock(), name="prior", sha256=sha256)
+            )
         self._sweeper = asyncio.create_task(self._sweep(), name="fitrouter-sweep")
         for service in self.services:
             service.start()

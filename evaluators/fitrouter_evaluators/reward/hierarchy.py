@@ -131,9 +131,10 @@ def e_step(prior: Prior, users: Sequence[Observations], declared: Floats | None 
         fitted = _fit_user(prior, precision, user, centre)
         away = fitted.mean - centre
         scatter += fitted.cov + np.outer(away, away)
-        # Marginal likelihood of the centre: w_u integrated out (Woodbury).
-        seen = fitted.G - fitted.G @ fitted.cov @ fitted.G
-        pull = fitted.r - fitted.G @ (fitted.cov @ fitted.r)
+        # Marginal likelihood of the centre, w_u integrated out: G − G S G = Σ⁻¹ S G, without the cancellation.
+        seen = precision @ fitted.cov @ fitted.G
+        seen = (seen + seen.T) / 2.0
+        pull = precision @ (fitted.cov @ fitted.r)
         z = np.ones(1) if v is None else np.concatenate([[1.0], v])
         A += np.kron(np.outer(z, z), seen)
         b += np.kron(z, pull)

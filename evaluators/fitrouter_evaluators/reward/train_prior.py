@@ -1,0 +1,186 @@
+"""Trains the population prior: `fitrouter train prior --data FOLDER --out prior.safetensors`.
+
+Two levels of EM. Within a source, users vary around its own w_0 (`hierarchy`). Between sources, w_0 varies around what
+people have in common, and a new installation is one more source:
+
+    w_0 ~ N(μ, diag(T)),   T_j, μ_j by EM over sources, shrunk as if ν and κ plain sources had been seen
+
+(random effects meta-analysis; DerSimonian and Laird 1986). What the sources agree on comes with a small variance; what
+they do not comes wide, and an installation's own labels decide. The shrinkage is what is worth most to the source that
+gains least when each in turn is left out and predicted from the others, in log evidence over a prior that knows
+nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fitrouter.encoders import Encoder
+from fitrouter.errors import ConfigError
+from fitrouter.tastes import TasteParams, Tastes
+from fitrouter.types import Floats
+from fitrouter_evaluators.reward._prior_sources import Source, observe, read_sets
+from fitrouter_evaluators.reward.features import ResponseFeatures
+from fitrouter_evaluators.reward.hierarchy import Shrinkage, e_step, fit_prior
+from fitrouter_evaluators.reward.prior import write_prior
+from fitrouter_evaluators.reward.scalar import global_scalar
+
+__all__ = ["train_prior"]
+
+_G = 1
+"""Where h has the global scalar."""
+SCALAR_SDS = (0.05, 0.1, 0.2)
+"""Prior standard deviations of its weight, in labels per unit: it is there to be liked."""
+PSEUDO_SOURCES = (2.0, 4.0, 8.0)
+_ROUNDS = 50
+
+
+class _Likelihood(NamedTuple):
+    """What a source says of its w_0: a Gaussian with precision A and A·mode = b; users' tastes are integrated out."""
+
+    A: Floats
+    b: Floats
+    labels: int
+    spread: Floats
+    """float64[D]: variances between its users."""
+
+
+class _Population(NamedTuple):
+    """N(mean, diag(variance)) of w_0."""
+
+    mean: Floats
+    variance: Floats
+
+
+def train_prior(data: Path, out: Path, encoder: Encoder) -> dict[str, Any]:
+    """Train on what `data` holds and write the prior; returns its data sheet.
+
+    Raises:
+        ConfigError: there is nothing to learn from.
+    """
+    features = ResponseFeatures(encoder, scalar=global_scalar(encoder))
+    sources = [source for judged in read_sets(data) if (source := observe(judged, features)).users]
+    if not sources:
+        raise ConfigError(f"{str(data)!r} holds no judgement of a text; a rating needs a 'response', a pair its texts")
+    likelihoods = [_likelihood(source, features.dim) for source in sources]
+    plain = _plain(features.dim)
+    tried = [
+        ((sd, pseudo), _left_out(likelihoods, _start(plain, sd), pseudo, plain))
+        for sd, pseudo in product(SCALAR_SDS, PSEUDO_SOURCES)
+    ]
+    (sd, pseudo), gains = max(tried, key=lambda found: min(found[1], default=0.0))
+    population = _between(likelihoods, _start(plain, sd), pseudo)
+    sheet = {
+        "what": "N(w_0, cov) over response features, and how roles and users vary around it; see reward.train_prior",
+        "sources": [_describe(*found) for found in zip(sources, likelihoods, gains or [0.0], strict=False)],
+        "schema": features.schema,
+        "scalar_sd": sd,
+        "pseudo_sources": pseudo,
+        "strongest": _strongest(population, features.names),
+    }
+    write_prior(out, features.names, encoder.id, _arrays(population, likelihoods), sheet)
+    return sheet
+
+
+def _describe(source: Source, likelihood: _Likelihood, gain: float) -> dict[str, Any]:
+    return {
+        "name": source.name,
+        "licence": source.licence,
+        "users": len(source.users),
+        "labels": likelihood.labels,
+        "left_out_gain_nats": round(gain, 2),
+    }
+
+
+# --- within a source ---
+
+
+def _likelihood(source: Source, D: int) -> _Likelihood:
+    users = list(source.users.values())
+    vary = np.full(D, 0.02 / max(D - 1, 1))
+    vary[0] = 0.005
+    ridge = np.full(D, 100.0)
+    ridge[_G] = 10.0
+    prior = fit_prior(users, shrinkage=Shrinkage(nu=50.0, psi=vary, ridge=ridge), iterations=15)
+    sums = e_step(prior, users)
+    return _Likelihood(sums.A, sums.b, sum(len(user.y) for user in users), np.diag(prior.cov).copy())
+
+
+# --- between sources ---
+
+
+def _plain(D: int) -> _Population:
+    """What an installation without a prior starts from."""
+    population = Tastes(D, TasteParams()).population
+    return _Population(population.mean.copy(), np.diag(population.cov).copy())
+
+
+def _start(plain: _Population, scalar_sd: float) -> _Population:
+    variance = plain.variance.copy()
+    variance[_G] = scalar_sd**2
+    return _Population(plain.mean, variance)
+
+
+def _between(likelihoods: Sequence[_Likelihood], start: _Population, pseudo: float) -> _Population:
+    """EM over sources, shrunk towards `start` as if so many sources had been just like it; levels stay the start's."""
+    mean, variance = start
+    for _ in range(_ROUNDS):
+        covs = [np.linalg.inv(found.A + np.diag(1.0 / variance)) for found in likelihoods]
+        modes = np.array([cov @ (found.b + mean / variance) for cov, found in zip(covs, likelihoods, strict=True)])
+        spread = np.sum([np.diag(cov) for cov in covs], axis=0)
+        n = len(likelihoods)
+        mean = (modes.sum(axis=0) + pseudo * start.mean) / (n + pseudo)
+        away = ((modes - mean) ** 2).sum(axis=0) + pseudo * (mean - start.mean) ** 2
+        variance = (away + spread + pseudo * start.variance) / (n + 2.0 * pseudo)
+        mean[0], variance[0] = start.mean[0], start.variance[0]
+    return _Population(mean, variance)
+
+
+def _left_out(likelihoods: Sequence[_Likelihood], start: _Population, pseudo: float, plain: _Population) -> list[float]:
+    """For each source what a prior from the others is worth to it, in nats over the plain one."""
+    gains = []
+    for i, found in enumerate(likelihoods):
+        others = [other for j, other in enumerate(likelihoods) if j != i]
+        if others:
+            gains.append(_evidence(found, _between(others, start, pseudo)) - _evidence(found, plain))
+    return gains
+
+
+def _evidence(found: _Likelihood, population: _Population) -> float:
+    """Log ∫ exp(−½ wᵀA w + bᵀw) N(w) dw."""
+    mean, precision = population.mean, 1.0 / population.variance
+    r = found.b + precision * mean
+    inner = np.eye(len(mean)) + population.variance[:, None] * found.A
+    value = r @ np.linalg.solve(found.A + np.diag(precision), r) - mean @ (precision * mean)
+    return 0.5 * float(value - np.linalg.slogdet(inner)[1])
+
+
+# --- what ships ---
+
+
+def _arrays(population: _Population, likelihoods: Sequence[_Likelihood]) -> dict[str, Floats]:
+    """The population, and the product's own total variances of roles and users, shaped as people here vary."""
+    D = len(population.mean)
+    tastes = Tastes(D, TasteParams())
+    shape = np.mean([found.spread[1:] / found.spread[1:].mean() for found in likelihoods], axis=0)
+    role, user = tastes.new_role().base_variance.copy(), tastes.new_user().base_variance.copy()
+    role[1:], user[1:] = role[1:] * shape, user[1:] * shape
+    return {
+        "mean": population.mean,
+        "cov": np.diag(population.variance),
+        "role_variance": role,
+        "user_variance": user,
+    }
+
+
+def _strongest(population: _Population, names: Sequence[str]) -> dict[str, list[float]]:
+    """The ten features with the largest means: [mean, sd]."""
+    order = np.argsort(-np.abs(population.mean[1:]))[:10] + 1
+    return {
+        names[i]: [round(float(population.mean[i]), 4), round(float(np.sqrt(population.variance[i])), 4)] for i in order
+    }
