@@ -2,7 +2,7 @@
 
 python benchmarks/reward_pool.py --pool ../shared/data/alpaca_eval/responses.parquet --out FILE
 
-About two minutes on one core.
+About three minutes on one core.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from fitrouter.encoders import get_encoder
 from fitrouter_evaluators.bench.context import draw_setting, run_context
-from fitrouter_evaluators.bench.pool import run_pool
+from fitrouter_evaluators.bench.pool import run_pool, run_pools
 from fitrouter_evaluators.bench.pool_heads import family, simulated_reference
 from fitrouter_evaluators.bench.pool_votes import vote_family, vote_pool
 from fitrouter_evaluators.datasets import mt_bench
@@ -24,6 +24,8 @@ from fitrouter_evaluators.reward import ResponseFeatures
 from fitrouter_evaluators.worlds import draw_play, load_world
 
 HERE = Path(__file__).resolve().parent
+PRINTED = ("global", "style only", "personal, k = 2", "personal, k = 50")
+"""Heads whose routing is printed seed by seed."""
 
 
 def main() -> int:
@@ -31,9 +33,8 @@ def main() -> int:
     parser.add_argument("--pool", type=Path, default=HERE / "../../shared/data/alpaca_eval/responses.parquet")
     parser.add_argument("--votes", type=Path, default=HERE / "../../shared/data/mt_bench_human")
     parser.add_argument("--world", default="lab-s1")
-    parser.add_argument("--users", type=int, default=30, help="measured; the world's others train the prior")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--seeds", type=int, default=3, help="of the settings in which tastes apply in some tasks only")
+    parser.add_argument("--users", type=int, default=20, help="measured in a seed; the world's others train the prior")
+    parser.add_argument("--seeds", type=int, default=4, help="of the world, and of where tastes apply")
     parser.add_argument("--topics", default="minilm", help="encoder of the world's topics")
     parser.add_argument("--limit", type=int, default=0, help="use only so many prompts; 0 for all")
     parser.add_argument("--out", type=Path)
@@ -45,20 +46,26 @@ def main() -> int:
     features = ResponseFeatures(get_encoder("static"))
     pool = load_pool(options.pool, get_encoder("static"), features, get_encoder(options.topics), options.limit)
     world = load_world(HERE / "worlds" / f"{options.world}.yaml")
-    play = draw_play(world, pool, options.seed)
-    reference = simulated_reference(pool, play, options.users, seed=options.seed)
-    heads = family(pool, features.names, play, reference, adversary="NullModel", seed=options.seed)
+    pools = []
+    for seed in range(options.seeds):
+        play = draw_play(world, pool, seed)
+        reference = simulated_reference(pool, play, options.users, seed=seed)
+        pools.append((family(pool, features.names, play, reference, adversary="NullModel", seed=seed), reference))
     print(f"{time.process_time() - started:.0f} s of CPU: pool and heads", file=sys.stderr)
-    measured = run_pool(heads, reference)
+    measured = run_pools(pools)
+    by_seed = [run_pool({name: heads[name] for name in PRINTED}, one, resamples=2) for heads, one in pools]
+    measured["routing_regret_by_seed"] = {
+        name: [one["heads"][name]["routing_regret"][0] for one in by_seed] for name in PRINTED
+    }
     print(f"{time.process_time() - started:.0f} s of CPU: heads measured", file=sys.stderr)
     context = run_context(lambda kind, seed: draw_setting(pool, world, kind, 60, seed), seeds=range(options.seeds))
     print(f"{time.process_time() - started:.0f} s of CPU: context measured", file=sys.stderr)
     votes = {}
     if options.votes.is_dir():
-        crowd = vote_pool(mt_bench.convert(options.votes), options.seed)
-        votes = run_pool(vote_family(crowd, features, get_encoder("static"), options.seed), crowd.reference)
+        crowd = vote_pool(mt_bench.convert(options.votes))
+        votes = run_pool(vote_family(crowd, features, get_encoder("static")), crowd.reference)
     print(f"{time.process_time() - started:.0f} s of CPU: votes measured", file=sys.stderr)
-    out = {"world": options.world, "seed": options.seed, "pool": measured, "votes": votes, "context": context}
+    out = {"world": options.world, "seeds": options.seeds, "pool": measured, "votes": votes, "context": context}
     text = json.dumps(out, indent=1) + "\n"
     if options.out:
         options.out.write_text(text, encoding="utf-8")

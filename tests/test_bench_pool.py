@@ -20,6 +20,7 @@ from fitrouter_evaluators.bench.pool import (
     predictiveness,
     routing_regret,
     run_pool,
+    run_pools,
 )
 from fitrouter_evaluators.bench.pool_votes import vote_family, vote_pool
 from fitrouter_evaluators.datasets import Pair, Text
@@ -235,6 +236,23 @@ def test_a_head_that_is_fooled_by_one_answer_over_optimises() -> None:
     assert row["best_of_all"][0] < -2.0
     assert row["peak_nats"] is not None
     assert row["lost_at_2_nats"] > 1.0
+
+
+def test_several_pools_put_their_users_together() -> None:
+    """Means over two pools of as many users are the mean of their means; pools that do not match are refused."""
+    rng = np.random.default_rng(8)
+    pools = []
+    for _ in range(2):
+        reference = _reference(rng, U=4)
+        scores = rng.normal(size=reference.utility.shape)
+        pools.append(({"a": lambda user, scores=scores: scores[user]}, reference))
+    both = run_pools(pools, resamples=10)
+    apart = [run_pool(*one, resamples=10)["heads"]["a"] for one in pools]
+    assert both["users"] == 8
+    for key in ("accuracy", "best_of_all", "routing_regret"):
+        assert both["heads"]["a"][key][0] == pytest.approx(np.mean([one[key][0] for one in apart]), abs=1e-4)
+    with pytest.raises(ValueError, match="one by one"):
+        run_pools([pools[0], (pools[1][0], _reference(rng, N=20))])
 
 
 def test_predictiveness_sees_order_and_its_absence() -> None:

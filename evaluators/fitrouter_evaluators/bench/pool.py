@@ -25,7 +25,16 @@ from numpy.typing import NDArray
 from fitrouter.types import Floats
 from fitrouter_evaluators.bench._optimum import KLS, best_of, optimum
 
-__all__ = ["Head", "Reference", "measure_head", "pair_accuracy", "predictiveness", "routing_regret", "run_pool"]
+__all__ = [
+    "Head",
+    "Reference",
+    "measure_head",
+    "pair_accuracy",
+    "predictiveness",
+    "routing_regret",
+    "run_pool",
+    "run_pools",
+]
 
 _RESAMPLES = 1000
 _TARGETS = ("best_of_4", "best_of_all", "at_1_nat", "at_2_nats", "kept_at_2_nats", "routing_gain")
@@ -150,11 +159,17 @@ def measure_head(scores: Floats, reference: Reference) -> _Measured:
 
 
 def run_pool(heads: Mapping[str, Head], reference: Reference, *, resamples: int = _RESAMPLES) -> dict[str, Any]:
-    """Every head on the pool, and how well pair accuracy predicts the rest across heads.
+    """`run_pools` of one pool."""
+    return run_pools([(heads, reference)], resamples=resamples)
+
+
+def run_pools(pools: Sequence[tuple[Mapping[str, Head], Reference]], *, resamples: int = _RESAMPLES) -> dict[str, Any]:
+    """Every head on the pools, and how well pair accuracy predicts the rest across heads.
 
     Args:
-        heads: name → head. At least three are needed for correlations across them.
-        reference: the pool.
+        pools: heads by name, and the pool that they are measured on. Several pools, as the seeds of a world are, have
+            the same names of heads and as many measured prompts; their users are put together. Correlations across
+            heads need three.
         resamples: bootstrap resamples; of users (of prompts where there is one user), and of heads with them.
 
     Returns:
@@ -163,15 +178,20 @@ def run_pool(heads: Mapping[str, Head], reference: Reference, *, resamples: int 
         have to choose), and what was measured. Utilities are in logits, relative to a random answer.
 
     Raises:
-        ValueError: there are no heads, or a head's scores cannot be used.
+        ValueError: there are no heads, the pools do not match, or a head's scores cannot be used.
     """
-    if not heads:
-        raise ValueError("heads is empty; give at least one")
-    U, N, K = reference.utility.shape
-    found = {name: measure_head(np.array([head(u) for u in range(U)]), reference) for name, head in heads.items()}
-    oracle = measure_head(reference.utility, reference)
-    uniform = float(measure_head(np.zeros((U, N, K)), reference).regret.mean())
-    units = U if U > 1 else int((~reference.known).sum())
+    if not pools or not pools[0][0]:
+        raise ValueError("heads is empty; give at least one, and a pool to measure it on")
+    names, reference = list(pools[0][0]), pools[0][1]
+    prompts = int((~reference.known).sum())
+    if any(set(heads) != set(names) or int((~one.known).sum()) != prompts for heads, one in pools):
+        raise ValueError("the pools differ in heads or in the number of measured prompts; measure them one by one")
+    found = {name: _together([_measure(heads[name], one) for heads, one in pools]) for name in names}
+    oracle = _together([measure_head(one.utility, one) for _, one in pools])
+    blank = [routing_regret(np.zeros_like(one.utility), one) for _, one in pools]
+    uniform = float(np.concatenate(blank).mean())
+    U = len(oracle.regret)
+    units = U if U > 1 else prompts
     draws = np.random.default_rng(2026).integers(units, size=(resamples, units))
     outcomes = {name: _outcomes(m, uniform) for name, m in found.items()}
     accuracy = {name: float(values["accuracy"].mean()) for name, values in outcomes.items()}
@@ -179,27 +199,39 @@ def run_pool(heads: Mapping[str, Head], reference: Reference, *, resamples: int 
     better = {name: values for name, values in outcomes.items() if accuracy[name] >= middle}
     return {
         "users": U,
-        "prompts": int((~reference.known).sum()),
+        "prompts": prompts,
         "models": list(reference.models),
         "tasks": len(np.unique(reference.task)),
         "kl_grid": KLS.tolist(),
         "oracle": {"best_of": _round(oracle.best.mean(axis=(0, 1))), "along": _round(oracle.along.mean(axis=(0, 1)))},
         "random_routing_regret": round(uniform, 4),
         "heads": {name: _row(m, oracle, draws) for name, m in found.items()},
-        "predicts": predictiveness(outcomes, draws) if len(heads) > 2 else {},
+        "predicts": predictiveness(outcomes, draws) if len(names) > 2 else {},
         "predicts_better_half": predictiveness(better, draws) if len(better) > 2 else {},
     }
 
 
+def _measure(head: Head, reference: Reference) -> _Measured:
+    return measure_head(np.array([head(user) for user in range(len(reference.utility))]), reference)
+
+
+def _together(parts: Sequence[_Measured]) -> _Measured:
+    """The users of all parts."""
+    fields = _Measured.__struct_fields__
+    return _Measured(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in fields})
+
+
 def _units(values: Floats) -> Floats:
     """float64[U, n, …] by user: means over prompts; by prompt where there is one user."""
-    return values.mean(axis=1) if len(values) > 1 else values[0]
+    out: Floats = values.mean(axis=1) if len(values) > 1 else values[0]
+    return out
 
 
 def _agreement(m: _Measured) -> Floats:
     """Accuracy by unit; a prompt whose answers are all worth the same is left out (½ where it is the unit)."""
     if len(m.accuracy) > 1:
-        return np.nanmean(m.accuracy, axis=1)
+        mine: Floats = np.nanmean(m.accuracy, axis=1)
+        return mine
     return np.where(np.isnan(m.accuracy[0]), 0.5, m.accuracy[0])
 
 
