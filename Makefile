@@ -8,7 +8,7 @@ export TRANSFORMERS_OFFLINE := 1
 export LITELLM_LOCAL_MODEL_COST_MAP := True
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check format bench bench-acceptance bench-crash bench-pool clean
+.PHONY: help install demo test check format bench bench-acceptance bench-crash bench-pool bench-reward bench-scorer clean
 
 help: ## list the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  \1\t/' | expand -t 20
@@ -18,7 +18,7 @@ install: $(VENV)/.installed ## make .venv with everything that the demo, the tes
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet "pip>=25.3"
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[gateway,reward]" --group dev
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[gateway,reward,int8]" --group dev
 	touch $@
 
 demo: install ## simulated users and models over real HTTP; ARGS="--exit --json demo.json"
@@ -47,6 +47,9 @@ bench-acceptance: install ## 2,000 requests of the openai client against the rec
 
 bench-crash: install ## 50 kills of the gateway under load
 	$(BIN)/python benchmarks/crash.py $(ARGS)
+
+bench-scorer: install ## what an answer costs to score, beside the device's own limits
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/scorer.py $(ARGS)
 
 bench-pool: install ## the personal pool: 20 seeds of every row and world
 	$(BIN)/python benchmarks/personal_pool.py $(ARGS)

@@ -123,6 +123,16 @@ def encoder(
 
 
 @train_app.command()
+def int8(
+    out: Annotated[Path | None, typer.Option(help="Folder; the one that is looked in by default.")] = None,
+) -> None:
+    """Export the sentence encoder with int8 weights for CPUs: `encoder: minilm-int8` uses it."""
+    from fitrouter_evaluators.train_int8 import train_int8
+
+    typer.echo(json.dumps(train_int8(out)))
+
+
+@train_app.command()
 def prior(
     data: Annotated[Path, typer.Option(help="Folder of public sets, or of pairs and ratings in the open formats.")],
     out: Annotated[Path, typer.Option(help="The file to write.")] = Path("prior.safetensors"),
@@ -142,6 +152,12 @@ def demo(context: typer.Context) -> None:
 
 
 @app.command(context_settings=_LATER)
+def bench(context: typer.Context) -> None:
+    """Personal benchmarks on your own data: pairs, ratings, choices; and converters of public sets."""
+    _module("fitrouter_integrations._bench", "bench").app(context.args, prog_name="fitrouter bench")
+
+
+@app.command(context_settings=_LATER)
 def simulate(context: typer.Context) -> None:
     """The personal pool in process: simulated people judge real responses."""
     _run("fitrouter_integrations._simulate", "simulate", context.args)
@@ -149,13 +165,18 @@ def simulate(context: typer.Context) -> None:
 
 def _run(module: str, verb: str, arguments: list[str]) -> None:
     """Run the function `command` of a module as this verb; its options are its own."""
-    try:
-        function: Any = importlib.import_module(module).command
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"`fitrouter {verb}` cannot run: {error}; install fitrouter with all its extras") from error
+    function: Any = _module(module, verb).command
     late = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     late.command()(function)
     late(arguments, prog_name=f"fitrouter {verb}")
+
+
+def _module(name: str, verb: str) -> Any:
+    """The module of a verb, which extras bring."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise ConfigError(f"`fitrouter {verb}` cannot run: {error}; install fitrouter with all its extras") from error
 
 
 def _gateway() -> Any:

@@ -124,7 +124,8 @@ class ScorerConfig(_Section):
     encoder: str = "static"
     prior: str = "shipped"
     """What is believed of tastes before the first label: shipped, none, or a file that `fitrouter train prior` made."""
-    batch: int = Field(default=64, ge=1)
+    batch: int = Field(default=512, ge=1)
+    """Answers that a step takes at most; it takes fewer while it waits for little or runs long."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
 
 
