@@ -6,8 +6,9 @@ reward is the exponential tilt of π₀ (Ziegler et al. 2019; Korbak et al. 2022
 
 from __future__ import annotations
 
+import importlib
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -88,15 +89,15 @@ def optimum(scores: Floats, utility: Floats, kls: Floats = KLS) -> Optimum:
 
 def _temperature(unit: Floats, kl: float, reached: Floats) -> float:
     """The t with kl_at(unit, t) = kl; 0 for 0 nats, inf for more than can be reached."""
-    from scipy.optimize import brentq
-
+    optimize: Any = importlib.import_module("scipy.optimize")
     if kl <= reached[0]:
         return 0.0 if kl < 1e-9 else np.inf
     if kl >= reached[-1]:
         return np.inf
     above = int(np.searchsorted(np.maximum.accumulate(reached), kl))
     low, high = float(_LOG_T[above - 1]), float(_LOG_T[above])
-    return float(np.exp(brentq(lambda x: kl_at(unit, float(np.exp(x))) - kl, low, high, xtol=1e-13, rtol=1e-14)))
+    root = optimize.brentq(lambda x: kl_at(unit, float(np.exp(x))) - kl, low, high, xtol=1e-13, rtol=1e-14)
+    return float(np.exp(root))
 
 
 def _tilt(scores: Floats, t: float) -> tuple[Floats, Floats]:

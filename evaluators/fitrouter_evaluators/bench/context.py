@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from fitrouter.types import Floats
 from fitrouter_evaluators.bench._relevance import Fixed, Learner, Learnt, TasteLearner
+from fitrouter_evaluators.bench._tasks import cluster_tasks
 from fitrouter_evaluators.pool import ATTRIBUTES, Pool
 from fitrouter_evaluators.worlds import World
 
@@ -73,8 +74,6 @@ def draw_setting(
     Raises:
         ValueError: there is no such kind.
     """
-    from sklearn.cluster import KMeans
-
     rng = np.random.default_rng([2026, seed])
     A, N = len(ATTRIBUTES), len(pool.prompts)
     order = rng.permutation(tasks)
@@ -83,7 +82,7 @@ def draw_setting(
     if kind not in KINDS:
         raise ValueError(f"kind is {kind!r}; allowed are {KINDS}")
     applies = rng.random((tasks, A)) < 0.5 if kind == "per attribute" else np.repeat(chosen[kind][:, None], A, axis=1)
-    task = KMeans(tasks, n_init=4, random_state=0).fit_predict(pool.topics[:, 1:]).astype(np.int64)
+    task = cluster_tasks(pool, tasks)
     quality = np.array([world.quality[model] for model in pool.models])
     quality = world.quality_weight * (quality - quality.mean()) / quality.std()
     taste = rng.normal(0.0, spread, (users, A))

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fitrouter.types import Floats
+from fitrouter_evaluators.bench._tasks import cluster_tasks
 from fitrouter_evaluators.bench.pool import Head, Reference
 from fitrouter_evaluators.pool import Pool
 from fitrouter_evaluators.reward.hierarchy import Observations, Prior, Shrinkage, fit_prior
@@ -35,14 +36,11 @@ class _Votes(NamedTuple):
 
 def simulated_reference(pool: Pool, play: Play, users: int, tasks: int = 8, seed: int = 0) -> Reference:
     """The first `users` of a play; half of the prompts are known, tasks are clusters of the prompts."""
-    from sklearn.cluster import KMeans
-
     N = len(pool.prompts)
     known = np.zeros(N, dtype=bool)
     known[np.random.default_rng([2026, seed]).permutation(N)[: N // 2]] = True
-    task = KMeans(tasks, n_init=4, random_state=0).fit_predict(pool.topics[:, 1:])
     utility = _logits(play)[:users]
-    return Reference(models=pool.models, utility=utility, known=known, task=task.astype(np.int64))
+    return Reference(models=pool.models, utility=utility, known=known, task=cluster_tasks(pool, tasks))
 
 
 def family(
@@ -121,7 +119,7 @@ def _simple(h: Floats, names: Sequence[str], rng: np.random.Generator) -> dict[s
 
 
 def _learnt(
-    h: Floats, style: Floats, training: Sequence[_Votes], own: Sequence[_Votes], ks: Sequence[int]
+    h: Floats, style: NDArray[np.bool_], training: Sequence[_Votes], own: Sequence[_Votes], ks: Sequence[int]
 ) -> dict[str, Head]:
     """Heads that learn from votes: of others (global, style), of the user alone, and of both."""
     shrinkage = Shrinkage(nu=10.0, psi=0.02, ridge=5.0)
