@@ -98,7 +98,8 @@ class Dense:
     def scores(self, question: str, posts: Sequence[str]) -> Floats:
         """float64[posts] in [−1, 1]."""
         found = self.vectors([question, *posts])
-        return np.einsum("nd,d->n", found[1:], found[0])
+        out: Floats = np.einsum("nd,d->n", found[1:], found[0])
+        return out
 
 
 class Contriever:
@@ -148,7 +149,8 @@ class Contriever:
     def scores(self, question: str, posts: Sequence[str]) -> Floats:
         """float64[posts]: dot products."""
         found = self.encode([question, *posts])
-        return np.einsum("nd,d->n", found[1:], found[0])
+        out: Floats = np.einsum("nd,d->n", found[1:], found[0])
+        return out
 
 
 def get_retriever(name: str) -> Retriever:
