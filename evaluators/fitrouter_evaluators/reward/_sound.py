@@ -28,6 +28,7 @@ _GRADER_PHRASES = tuple((entry.split(), f" {'  '.join(entry.split())} ") for ent
 _PRAISE = frozenset(PRAISE)
 _READER = frozenset(("you", "your", "yours", "you're", "you've", "question", "questions"))
 _ENDS = 400
+_WORDS = 40
 _SENTENCES = re.compile(r"[.!?\n]+")
 _MARK = re.compile(
     r"\b(?:10|100)\s*(?:/|out of)\s*(?:10|100)\b|\b(?:score|rating|grade|verdict|winner|preferred|rank)\b\W{0,4}[:=]"
@@ -108,12 +109,14 @@ MEASURES = (
     "prompt_words",
     "praise",
     "quoted",
+    "start_shares",
+    "end_shares",
 )
 """Names of the measures, in order."""
 
 
 def measure_soundness(prompt: Asked, text: str, reading: Reading | None = None) -> list[float]:
-    """One number a measure, finite; `reading` is the text's, where it is known."""
+    """One number a measure, NaN where there is none; `reading` is the text's, where it is known."""
     if reading is None or len(text) > 2 * EDGE:
         text = clip_text(text, EDGE)
         reading = Reading(text)
@@ -148,6 +151,8 @@ def measure_soundness(prompt: Asked, text: str, reading: Reading | None = None) 
         len(distinct & prompt.words) / max(len(distinct), 8),
         _praise(text, reading),
         math.log1p(sum(text.count(opening) for opening in prompt.openings)),
+        _shared(words[:_WORDS], words[_WORDS:], prompt),
+        _shared(words[-_WORDS:], words[:-_WORDS], prompt),
     ]
 
 
@@ -157,6 +162,14 @@ def grader_talk(reading: Reading) -> float:
     found = sum(counts[word] for word in _GRADER_WORDS & counts.keys())
     found += sum(spaced.count(phrase) for words, phrase in _GRADER_PHRASES if all(word in counts for word in words))
     return math.log1p(found + len(_MARK.findall(reading.text)))
+
+
+def _shared(part: list[str], rest: list[str], prompt: Asked) -> float:
+    """Share of a part's content words, but for the prompt's, that the rest has too; NaN where there is no rest."""
+    if len(rest) < _WORDS // 2:
+        return math.nan
+    own = set(part) - _FUNCTION_WORDS - prompt.words
+    return len(own & set(rest)) / max(len(own), 5)
 
 
 def _praise(text: str, reading: Reading) -> float:

@@ -39,6 +39,12 @@ CONSTANTS: Mapping[Part, tuple[str, ...]] = {"train": texts.CONSTANTS_TRAIN, "he
 """Replies that are the same to every prompt."""
 
 
+_ECHOES = (
+    "You asked: {p}\n\n{p}\n\nTo answer the question: {p}\n\n{a}",
+    'Regarding "{p}":\n\n{p}\n\n{a}\n\nThat is what can be said on: {p}',
+)
+
+
 def constants(part: Part) -> tuple[str, ...]:
     """Constant replies, and stubs of noise made from a fixed seed."""
     return (*CONSTANTS[part], *(_noise(f"{part}{i}") for i in range(4)))
@@ -54,15 +60,16 @@ def attacks(part: Part) -> tuple[Attack, ...]:
     injections = texts.INJECTION_HELD_OUT if held else texts.INJECTION_TRAIN
     out = [Attack("filler", f"filler {i}", _after(" ".join(part))) for i, part in enumerate(_halves(fillers))]
     out += [Attack("filler", "all filler", _after("\n\n".join(fillers)))]
-    times = (3, 8, 30) if held else (2, 5, 15, 40)
-    out += [Attack("repetition", f"{n} times", _repeated(n, "\n\n" if held else " ")) for n in times]
+    times = ((4, "\n---\n"), (11, "\n"), (25, " ")) if held else ((2, " "), (5, " "), (15, "\n\n"), (40, " "))
+    out += [Attack("repetition", f"{n} times", _repeated(n, between)) for n, between in times]
     out += [Attack("boilerplate", f"list {i}", _after(text)) for i, text in enumerate(boiler)]
     out += [Attack("headings", f"headings {i}", _around(*pair)) for i, pair in enumerate(heads)]
     out += [Attack("flattery", f"flattery {i}", _around(*pair)) for i, pair in enumerate(flattery)]
     out += [Attack("injection", f"injection {i}", _after(text)) for i, text in enumerate(injections)]
     out += [Attack("injection", f"injection first {i}", _before(text)) for i, text in enumerate(injections)]
-    out += [Attack("echo", "prompt first", _echo_held_out if held else _echo_train)]
-    joints = ((", ", 4), (" / ", 6)) if held else ((" ", 6), ("; ", 3), ("\n- ", 2))
+    echoes = ("Your request: {p}\n\n{a}\n\nSo much for: {p}",) if held else _ECHOES
+    out += [Attack("echo", f"echo {i}", _filled(form)) for i, form in enumerate(echoes)]
+    joints = ((" | ", 3), (" ... ", 5)) if held else ((" ", 6), ("; ", 3), ("\n- ", 2), (", ", 4), (" / ", 6))
     out += [Attack("keywords", f"keywords {i}", _keywords(*joint)) for i, joint in enumerate(joints)]
     return tuple(out)
 
@@ -88,12 +95,8 @@ def _repeated(times: int, between: str) -> Callable[[str, str], str]:
     return lambda answer, _prompt: between.join([answer] * times)
 
 
-def _echo_train(answer: str, prompt: str) -> str:
-    return f"You asked: {prompt}\n\n{prompt}\n\nTo answer the question: {prompt}\n\n{answer}"
-
-
-def _echo_held_out(answer: str, prompt: str) -> str:
-    return f'Regarding "{prompt}":\n\n{prompt}\n\n{answer}\n\nThat is what can be said on: {prompt}'
+def _filled(form: str) -> Callable[[str, str], str]:
+    return lambda answer, prompt: form.replace("{a}", answer).replace("{p}", prompt)
 
 
 def _keywords(between: str, times: int) -> Callable[[str, str], str]:

@@ -20,6 +20,7 @@ beside. With MiniLM's vectors votes are predicted no better (see the results), a
 from __future__ import annotations
 
 import functools
+import hashlib
 from collections.abc import Sequence
 from importlib import resources
 
@@ -132,7 +133,7 @@ def design(constants: Constants, view: View) -> dict[str, Floats]:
     """The blocks of the design, float64[n, ·] each; weights are not read."""
     n, m = len(view.sound), len(MEASURES)
     centre, scale = np.array(constants.centre), np.array(constants.scale)
-    sound = np.clip((view.sound - centre[:m]) / scale[:m], -CLIP, CLIP)
+    sound = np.nan_to_num(np.clip((view.sound - centre[:m]) / scale[:m], -CLIP, CLIP))  # missing is average
     asking = np.array([[ask.code, ask.maths, ask.prose] for ask in view.asks]).reshape(n, 3)
     looks = np.hstack([sound[:, [_SOUND[k] for k in _LOOKS[0]]], view.style[:, [_STYLE[k] for k in _LOOKS[1]]]])
     near = np.clip((view.near - centre[m:]) / scale[m:], -CLIP, CLIP)
@@ -166,7 +167,7 @@ class GlobalScalar:
                 f"the global scalar's constants are for the encoder {constants.encoder!r}, not for {reader.id!r}; "
                 f"make them with `python -m fitrouter_evaluators.reward.train_scalar DATA OUT`"
             )
-        self.id = "g1"
+        self.id = f"g1-{hashlib.sha256(msgspec.json.encode(constants)).hexdigest()[:8]}"
         self.temperature = constants.temperature
         self._constants = constants
         self._reads = encoder.id == reader.id

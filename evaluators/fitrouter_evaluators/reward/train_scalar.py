@@ -31,25 +31,25 @@ from fitrouter_evaluators.reward.features import readable
 from fitrouter_evaluators.reward.scalar import Constants, View, design, look
 from fitrouter_evaluators.reward.style import measure, standardise
 
-__all__ = ["Lost", "Problem", "Votes", "fit", "main", "problem", "read_votes", "view_of"]
+__all__ = ["Lost", "Problem", "Votes", "fit", "logistic", "main", "problem", "read_votes", "view_of"]
 
 QUALITY = {"sound": 30.0, "style": 500.0, "asked": 300.0, "relevance": 30.0, "vector": 1500.0}
 """Ridge of q's blocks."""
-DRESSED = {"sound": 1.0, "style": 3.0, "relevance": 1.0, "coherence": 1.0, "vector": 100.0}
+DRESSED = {"sound": 1.0, "style": 3.0, "asked": 3.0, "relevance": 1.0, "coherence": 1.0, "vector": 100.0}
 """Ridge of d's blocks."""
 WEIGHTS = {
     "filler": 0.015,
-    "boilerplate": 0.006,
+    "boilerplate": 0.025,
     "headings": 0.006,
     "flattery": 0.005,
     "echo": 0.008,
-    "keywords": 0.004,
-    "injection": 0.002,
+    "keywords": 0.006,
+    "injection": 0.004,
     "off topic": 0.003,
     "constant": 0.003,
 }
 """What all attacks of a kind weigh together in q, in votes of people; other kinds teach d only."""
-THRESHOLD, PENALTY, MOST = -1.0, 0.5, 3.0
+THRESHOLD, PENALTY, MOST = -1.5, 0.45, 4.0
 _FLOOR = 0.02
 _FOLDS = 5
 Ints = NDArray[np.int64]
@@ -156,8 +156,8 @@ def problem(folder: Path, encoder: Encoder) -> Problem:
     seen = np.hstack([view.sound, view.near])[:honest]
     start = Constants(
         encoder=encoder.id,
-        centre=_rounded(seen.mean(axis=0)),
-        scale=_rounded(np.maximum(seen.std(axis=0), _FLOOR)),
+        centre=_rounded(np.nanmean(seen, axis=0)),
+        scale=_rounded(np.maximum(np.nanstd(seen, axis=0), _FLOOR)),
         mean=_rounded(view.vectors[:honest].mean(axis=0)),
     )
     everything = np.concatenate([question, question[lost.winner]])
@@ -195,14 +195,14 @@ def _fit_quality(p: Problem, votes: NDArray[np.bool_], lost: NDArray[np.bool_]) 
     y = np.concatenate([v.y[votes], np.ones(len(extra))])
     weight = np.concatenate([np.ones(int(votes.sum())), extra])
     X, ridge = _stack(p.blocks, QUALITY)
-    return _spread_out(p.blocks, QUALITY, _logistic(X[winner] - X[loser], y, weight, ridge))
+    return _spread_out(p.blocks, QUALITY, logistic(X[winner] - X[loser], y, weight, ridge))
 
 
 def _fit_dressed(p: Problem, kept: NDArray[np.bool_]) -> Floats:
     X, ridge = _stack(p.blocks, DRESSED)
     y = (np.arange(len(X)) >= p.honest).astype(np.float64)[kept]
     weight = np.where(y > 0, (1.0 - y).sum() / max(y.sum(), 1.0), 1.0)
-    found = _logistic(np.column_stack([X, np.ones(len(X))])[kept], y, weight, np.append(ridge, 1e-3))
+    found = logistic(np.column_stack([X, np.ones(len(X))])[kept], y, weight, np.append(ridge, 1e-3))
     return np.append(_spread_out(p.blocks, DRESSED, found[:-1]), found[-1])
 
 
@@ -224,7 +224,7 @@ def _spread_out(blocks: dict[str, Floats], ridge: dict[str, float], w: Floats) -
     return np.concatenate(out)
 
 
-def _logistic(X: Floats, y: Floats, weight: Floats, ridge: Floats) -> Floats:
+def logistic(X: Floats, y: Floats, weight: Floats, ridge: Floats) -> Floats:
     """float64[D]: the weights of least penalised loss, by Newton steps; y may be soft."""
     w = np.zeros(X.shape[1])
     for _ in range(30):

@@ -1,0 +1,254 @@
+"""Heads over pairs: one score that all users share, and what a user's own labels add to it.
+
+The shared score is Bradley–Terry under a ridge a block: models' names where they may be used, and what the global
+scalar sees of the answers (`reward.scalar`). Users' heads stand on few features: position, that score, models' names
+and named style dimensions, under a population prior learnt by EM. What the prior is learnt from are shared scores of
+questions that the score had not seen, so that it learns how far to trust them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fitrouter.encoders import Encoder
+from fitrouter.taste import Gaussian
+from fitrouter.types import Floats
+from fitrouter_evaluators.datasets import Pair
+from fitrouter_evaluators.reward import Answer
+from fitrouter_evaluators.reward._reading import Reading
+from fitrouter_evaluators.reward.hierarchy import Observations, Prior, Shrinkage, evidence, fit_prior
+from fitrouter_evaluators.reward.scalar import Constants, design, global_scalar
+from fitrouter_evaluators.reward.style import STYLE
+from fitrouter_evaluators.reward.train_scalar import logistic, view_of
+
+__all__ = [
+    "NAMES",
+    "RIDGE",
+    "TASTES",
+    "Heads",
+    "Pairs",
+    "fit_heads",
+    "fit_shared",
+    "observe",
+    "probability",
+    "three_way",
+]
+
+Ints = NDArray[np.int64]
+
+RIDGE = {
+    "model": 3.0,
+    "model_asked": 50.0,
+    "sound": 60.0,
+    "style": 500.0,
+    "asked": 500.0,
+    "relevance": 100.0,
+    "vector": 3000.0,
+    "g": 10.0,
+}
+"""Of each block of the shared score; chosen on seeds that are not reported."""
+NAMES = ("model", "model_asked")
+"""Blocks that know which model wrote an answer."""
+TASTES = ("length", "structure", "emphasis", "hedging", "warmth", "formality", "code", "evidence")
+"""Style dimensions that a user's head may weigh for itself."""
+
+_FOLDS = 5
+_POSITION, _SCORE = 0, 1
+
+
+class Pairs(NamedTuple):
+    """Votes as arrays; blocks are differences a − b, float64[n, ·]."""
+
+    y: Floats
+    user: Ints
+    item: Ints
+    models: tuple[str, ...]
+    blocks: dict[str, Floats]
+    """`model`: +1 for a's model, −1 for b's; the others as in `reward.scalar.design`."""
+    tastes: Floats
+    """float64[n, len(TASTES)]"""
+    key: Ints
+    """Of the unordered pair of texts; the same for every judge of it."""
+    turned: NDArray[np.bool_]
+    """Whether a is the second of its unordered pair."""
+
+
+def observe(rows: Sequence[Pair], items: Sequence[object], encoder: Encoder, *, shipped: bool) -> Pairs:
+    """Measure all answers once; `shipped` adds the shipped global scalar, which MT-bench taught."""
+    at: dict[tuple[str, str], int] = {}
+    for row in rows:
+        for text in (row.a, row.b):
+            at.setdefault((row.prompt, text.text), len(at))
+    answers = [Answer(prompt=prompt, text=text) for prompt, text in at]
+    view = view_of(answers, encoder)
+    seen = np.hstack([view.sound, view.near])
+    centred = Constants(
+        encoder=encoder.id,
+        centre=tuple(np.nanmean(seen, axis=0)),
+        scale=tuple(np.maximum(np.nanstd(seen, axis=0), 0.02)),
+        mean=tuple(view.vectors.mean(axis=0)),
+    )
+    each = design(centred, view)
+    if shipped:
+        readings = [Reading(answer.text) for answer in answers]
+        each["g"] = global_scalar(encoder).of(answers, readings, view.vectors, view.style)[:, None]
+    a = np.array([at[row.prompt, row.a.text] for row in rows])
+    b = np.array([at[row.prompt, row.b.text] for row in rows])
+    models = tuple(sorted({name for row in rows for name in (row.a.model, row.b.model) if name}))
+    model = np.zeros((len(rows), len(models)))
+    for i, row in enumerate(rows):
+        for text, sign in ((row.a, 1.0), (row.b, -1.0)):
+            if text.model:
+                model[i, models.index(text.model)] += sign
+    blocks = {name: block[a] - block[b] for name, block in each.items()}
+    wants = np.array([[ask.code, ask.maths, ask.prose] for ask in view.asks]).reshape(len(at), 3)[a]
+    blocks["model"], blocks["model_asked"] = model, (wants[:, :, None] * model[:, None, :]).reshape(len(rows), -1)
+    named = [[dimension.name for dimension in STYLE].index(name) for name in TASTES]
+    return Pairs(
+        y=np.array([row.label for row in rows]),
+        user=np.unique([row.user for row in rows], return_inverse=True)[1],
+        item=np.unique([repr(item) for item in items], return_inverse=True)[1],
+        models=models,
+        blocks=blocks,
+        tastes=view.style[a][:, named] - view.style[b][:, named],
+        key=np.unique(np.sort(np.column_stack([a, b]), axis=1), axis=0, return_inverse=True)[1].ravel(),
+        turned=a > b,
+    )
+
+
+class Heads(NamedTuple):
+    """What training knows: the shared score of every pair, and priors over a user's head."""
+
+    X: Floats
+    """float64[n, D]: position, shared score, models, tastes."""
+    named: Floats
+    """float64[n]: the shared score that knows models' names and what is asked, but no answer; 0 without names."""
+    prior: Prior
+    own: Prior
+    """Of a user without a population: N(0, I) in all but the shared score, which is unknown."""
+    bias: NDArray[np.bool_]
+    """bool[D]: position and models."""
+    tie: float
+    """Davidson's ν."""
+
+    def posterior(self, row: str, shown: Ints, y: Floats) -> Gaussian:
+        """A user's head under a row's rules, after the labels `shown`."""
+        labels = Observations(self.X[shown], y[shown])
+        if row == "user-only":
+            return self.own.posterior(labels)
+        if row == "global":
+            return Gaussian(self.prior.mean, np.zeros_like(self.prior.cov))
+        if row == "hierarchical":
+            return self.prior.posterior(labels)
+        free = self.prior.cov * np.outer(self.bias, self.bias)
+        return self.prior._replace(cov=free + 1e-9 * np.eye(len(free))).posterior(labels)
+
+
+def probability(head: Gaussian, X: Floats) -> Floats:
+    """float64[n]: P(a is better) at the head's mean.
+
+    The population's mean is fitted to predict by itself; averaging over the spread of people would draw every
+    prediction towards ½ a little, which costs most of them a little.
+    """
+    out: Floats = 0.5 * (1.0 + np.tanh(0.5 * (X @ head.mean)))
+    return out
+
+
+def fit_shared(pairs: Pairs, train: Ints, ridge: dict[str, float], *, ties: float = 0.3) -> Floats:
+    """float64[n]: the shared score of all pairs, learnt from the rows `train`; a tie is ½ and counts `ties`."""
+    blocks = pairs.blocks
+    used = [name for name in ridge if name in blocks and blocks[name].shape[1]]
+    X = np.hstack([blocks[name] for name in used])
+    penalty = np.concatenate([np.full(blocks[name].shape[1], ridge[name]) for name in used])
+    y = pairs.y[train]
+    score: Floats = X @ logistic(X[train], y, np.where(y == 0.5, ties, 1.0), penalty)
+    return score
+
+
+def fit_heads(pairs: Pairs, train: Ints, *, identity: bool, seed: int = 0) -> Heads:
+    """Everything that the rows `train` teach; `identity` lets models' names in."""
+    ridge = {name: value for name, value in RIDGE.items() if identity or name not in NAMES}
+    score = fit_shared(pairs, train, ridge)
+    fold = np.random.default_rng([seed, 7]).integers(_FOLDS, size=int(pairs.item.max()) + 1)[pairs.item[train]]
+    honest = np.zeros(len(pairs.y))
+    for k in range(_FOLDS):
+        if (fold == k).any():
+            honest[train[fold == k]] = fit_shared(pairs, train[fold != k], ridge)[train[fold == k]]
+    model = pairs.blocks["model"][:, : len(pairs.models) if identity else 0]
+    X = np.column_stack([np.ones(len(score)), score, model, pairs.tastes])
+    known = X.copy()
+    known[:, _SCORE] = honest
+    clear = train[pairs.y[train] != 0.5]
+    users = [
+        Observations(known[mine], pairs.y[mine])
+        for user in np.unique(pairs.user[clear])
+        if len(mine := clear[pairs.user[clear] == user])
+    ]
+    D, bias = X.shape[1], np.arange(X.shape[1]) >= 2
+    bias[2 + model.shape[1] :] = False
+    bias[_POSITION] = True
+    prior = cautious(users, shrinkages(D, model.shape[1]))
+    own = Prior(np.zeros(D), np.diag(np.where(np.arange(D) == _SCORE, 1e-9, 0.5)), link="logistic")
+    named = fit_shared(pairs, train, {name: RIDGE[name] for name in NAMES}) if identity else np.zeros(len(score))
+    return Heads(X, named, prior, own, bias, _davidson(pairs, train, honest))
+
+
+def shrinkages(D: int, models: int) -> tuple[Shrinkage, ...]:
+    """What is tried, cautious first: how much people vary in position, models and tastes around the shared head."""
+    ridge = np.full(D, 50.0)
+    ridge[_SCORE] = 1.0
+    out = []
+    for taste in (1e-4, 0.01, 0.05, 0.2):
+        psi = np.full(D, taste)
+        psi[_POSITION], psi[_SCORE] = 0.1, 3e-4
+        psi[2 : 2 + models] = min(taste, 0.05)
+        out.append(Shrinkage(nu=100.0 if taste < 0.01 else 30.0, psi=psi, ridge=ridge))
+    return tuple(out)
+
+
+def cautious(users: Sequence[Observations], candidates: Sequence[Shrinkage], folds: int = 3) -> Prior:
+    """The prior of the first candidate that is within a standard error of the best on left-out users.
+
+    The standard error is of the difference, over users (the rule of Breiman et al. 1984). Votes on one question look
+    alike for reasons that are no taste, and evidence takes them for one; the rule holds against it.
+    """
+    worth = np.zeros((len(candidates), len(users)))
+    for i, shrinkage in enumerate(candidates):
+        for fold in range(folds):
+            prior = fit_prior(
+                [user for j, user in enumerate(users) if j % folds != fold],
+                link="logistic",
+                shrinkage=shrinkage,
+                iterations=6,
+            )
+            for j in range(fold, len(users), folds):
+                worth[i, j] = evidence(prior, [users[j]])
+    behind = worth[worth.sum(axis=1).argmax()] - worth
+    error = behind.std(axis=1, ddof=1) * np.sqrt(len(users)) if len(users) > 1 else np.zeros(len(worth))
+    chosen = int(np.argmax(behind.sum(axis=1) <= error))
+    return fit_prior(users, link="logistic", shrinkage=candidates[chosen], iterations=12)
+
+
+def _davidson(pairs: Pairs, train: Ints, score: Floats) -> float:
+    """ν of P(tie) ∝ ν √(p q) (Davidson 1970), by a search on a grid."""
+    y, s = pairs.y[train], score[train]
+    grid = np.exp(np.linspace(-4.0, 2.0, 61))
+    return float(grid[np.argmin([three_way_loss(y, s, nu) for nu in grid])])
+
+
+def three_way(score: Floats, nu: float) -> Floats:
+    """float64[n, 3]: P(a), P(tie), P(b) of log odds."""
+    weight = np.stack([score / 2.0, np.full(len(score), np.log(nu)), -score / 2.0], axis=1)
+    weight = np.exp(weight - weight.max(axis=1, keepdims=True))
+    out: Floats = weight / weight.sum(axis=1, keepdims=True)
+    return out
+
+
+def three_way_loss(y: Floats, score: Floats, nu: float) -> float:
+    """Mean −log P of what was said, a, tie or b."""
+    said = np.where(y == 1.0, 0, np.where(y == 0.5, 1, 2))
+    return float(-np.log(three_way(score, nu)[np.arange(len(y)), said]).mean())

@@ -1,0 +1,236 @@
+"""The personal protocol on pairs: who prefers which of two answers.
+
+Rows: *global*, the head that all share; *bias-only*, a user's own liking of positions and models; *user-only*, a
+user's labels alone; *hierarchical*, all of it under the population prior. Ties teach the shared score a little and are
+not predicted but in `with ties` (Davidson 1970).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from fitrouter.encoders import Encoder, get_encoder
+from fitrouter_evaluators.bench._metrics import ACCURACY, ECE, NLL, log_loss, wrong
+from fitrouter_evaluators.bench._pair_model import (
+    NAMES,
+    RIDGE,
+    Heads,
+    Pairs,
+    fit_heads,
+    fit_shared,
+    observe,
+    probability,
+    three_way,
+)
+from fitrouter_evaluators.bench._protocol import KS, Fold, Ledger, folds
+from fitrouter_evaluators.datasets import Pair, mt_bench, read_pairs
+
+__all__ = ["ROWS", "agreement_of_pairs", "development", "run_pairs"]
+
+ROWS = ("global", "bias-only", "user-only", "hierarchical")
+
+
+def run_pairs(
+    source: str | os.PathLike[str] | Sequence[Pair],
+    encoder: str | Encoder = "static",
+    *,
+    name: str = "pairs",
+    ks: Sequence[int] = KS,
+    seeds: Sequence[int] = tuple(range(5)),
+    identity: bool = True,
+    shipped: bool = True,
+    item: Callable[[Pair], object] = lambda pair: pair.prompt,
+    users: float = 1 / 3,
+    items: float = 0.35,
+    profiles: Callable[[Sequence[Pair]], dict[str, Any]] | None = None,
+) -> dict[str, Any]:
+    """Run the protocol.
+
+    Args:
+        source: a file of pairs, or its rows.
+        encoder: reads prompts and answers; a name or an encoder.
+        name: of the set in the results.
+        ks: labels that are shown of an unseen user; the first is 0.
+        seeds: one split each.
+        identity: whether heads may know which model wrote an answer.
+        shipped: whether the shipped global scalar takes part; not on MT-bench, from which it was made.
+        item: what of a pair must be unseen together; pairs of one conversation belong to one item.
+        users: share of unseen users.
+        items: share of unseen items.
+        profiles: measures pairs that carry `extra["profile"]` with and without it (`bench.profiles.profile_pairs`).
+
+    Returns:
+        JSON: `results` (ECE of all splits together), `paired` (hierarchical − global), `no_harm`, `with_ties`,
+        `agreement`, `routing` (where models are named), `profile`, and `problems`, the number of unreadable lines.
+
+    Raises:
+        ConfigError: there is no such file.
+        ValueError: too few users or items for a split.
+    """
+    rows, problems = _rows(source)
+    read = get_encoder(encoder) if isinstance(encoder, str) else encoder
+    pairs = observe(rows, [item(row) for row in rows], read, shipped=shipped)
+    identity = identity and len(pairs.models) > 1
+    ledger, pooled, ties, routed = Ledger(name), Ledger(name), [], []
+    for fold in folds(pairs.user, pairs.item, seeds, users=users, items=items):
+        heads = fit_heads(pairs, fold.train, identity=identity, seed=fold.seed)
+        _predict((ledger, pooled), pairs, heads, fold, ks)
+        ties.append(_with_ties(pairs, heads, fold))
+        if identity:
+            routed.append(_route(pairs, heads, fold, max(ks)))
+    out = {
+        "set": name,
+        "encoder": read.id,
+        "identity": identity,
+        "pairs": len(rows),
+        "users": int(pairs.user.max()) + 1,
+        "problems": problems,
+        "results": [
+            msgspec.to_builtins(result) for result in (*ledger.results((ACCURACY, NLL)), *pooled.results((ECE,)))
+        ],
+        "paired": [
+            msgspec.to_builtins(ledger.paired("hierarchical", k, metric, base_k=0))
+            for k in ks
+            for metric in (ACCURACY, NLL)
+        ],
+        "no_harm": [msgspec.to_builtins(ledger.no_harm("hierarchical", k, log_loss)) for k in ks if k],
+        "with_ties": {key: float(np.mean([one[key] for one in ties])) for key in ties[0]},
+        "agreement": agreement_of_pairs(pairs),
+    }
+    if routed:
+        out["routing"] = {key: float(np.mean([one[key] for one in routed])) for key in routed[0]}
+    with_profile = [row for row in rows if row.extra.get("profile")]
+    if profiles is not None and with_profile:
+        out["profile"] = profiles(with_profile)
+    return out
+
+
+def development(data: Path, seeds: int = 10, encoder: str = "static") -> dict[str, Any]:
+    """D1 of the notes: MT-bench's human votes, a third of the judges and 35 % of the questions unseen.
+
+    `floor` are the notes' kinds of features on the same splits: models' names alone, and text alone.
+    """
+    rows = mt_bench.convert(data / "mt_bench_human")
+    found = run_pairs(
+        rows,
+        encoder,
+        name="D1 MT-bench",
+        seeds=range(seeds),
+        shipped=False,
+        item=lambda pair: pair.extra["question_id"],
+    )
+    text = run_pairs(
+        rows,
+        encoder,
+        name="D1 MT-bench, text only",
+        seeds=range(seeds),
+        identity=False,
+        shipped=False,
+        item=lambda pair: pair.extra["question_id"],
+    )
+    return {"with_identity": found, "text_only": text, "floors": _floors(rows, range(seeds), encoder)}
+
+
+def _rows(source: str | os.PathLike[str] | Sequence[Pair]) -> tuple[Sequence[Pair], int]:
+    if isinstance(source, (str, os.PathLike)):
+        records = read_pairs(source)
+        return records.rows, len(records.problems)
+    return source, 0
+
+
+def _predict(ledgers: tuple[Ledger, Ledger], pairs: Pairs, heads: Heads, fold: Fold, ks: Sequence[int]) -> None:
+    """All rows at all k for the unseen users of one split; ties are neither shown nor predicted.
+
+    The second ledger takes all splits as one: ten bins of one split's few labels are off by chance alone.
+    """
+    for person in fold.people:
+        shown = person.order[pairs.y[person.order] != 0.5]
+        unseen = person.held_out[pairs.y[person.held_out] != 0.5]
+        if not len(unseen):
+            continue
+        X, y = heads.X[unseen], pairs.y[unseen]
+        for row in ROWS:
+            for k in ks if row != "global" else (0,):
+                p = probability(heads.posterior(row, shown[:k], pairs.y), X)
+                ledgers[0].add(row, k, fold.seed, person.user, y, p)
+                ledgers[1].add(row, k, 0, person.user, y, p)
+
+
+def _with_ties(pairs: Pairs, heads: Heads, fold: Fold) -> dict[str, float]:
+    """Accuracy and loss of a, tie and b by the global head."""
+    unseen = np.concatenate([person.held_out for person in fold.people])
+    p = three_way(heads.X[unseen] @ heads.prior.mean, heads.tie)
+    said = (2.0 - 2.0 * pairs.y[unseen]).astype(np.int64)
+    return {
+        "accuracy": float((p.argmax(axis=1) == said).mean()),
+        "nll": float(-np.log(p[np.arange(len(said)), said]).mean()),
+        "davidson": heads.tie,
+    }
+
+
+def _route(pairs: Pairs, heads: Heads, fold: Fold, k: int) -> dict[str, float]:
+    """How often the model wins that is picked of the two by names and prompt alone, before either has answered.
+
+    The control of routing: a personal pick (the user's own models' offsets after k labels) loses nothing.
+    """
+    columns = slice(2, 2 + len(pairs.models))
+    won: dict[str, list[float]] = {"global": [], "hierarchical": []}
+    for person in fold.people:
+        shown = person.order[pairs.y[person.order] != 0.5][:k]
+        unseen = person.held_out[pairs.y[person.held_out] != 0.5]
+        own = heads.posterior("hierarchical", shown, pairs.y).mean - heads.prior.mean
+        shift = pairs.blocks["model"][unseen] @ own[columns]
+        for row, score in (("global", heads.named[unseen]), ("hierarchical", heads.named[unseen] + shift)):
+            won[row] += (1.0 - wrong(pairs.y[unseen], 0.5 + score)).tolist()
+    return {row: float(np.mean(wins)) if wins else float("nan") for row, wins in won.items()}
+
+
+def agreement_of_pairs(pairs: Pairs) -> dict[str, float]:
+    """How often two judges of the same two answers say the same: among those who decide, and with ties as a verdict."""
+    y = np.where(pairs.turned, 1.0 - pairs.y, pairs.y)
+    clear = same = total = alike = 0
+    for key in np.unique(pairs.key):
+        said, who = y[pairs.key == key], pairs.user[pairs.key == key]
+        for i in range(len(said)):
+            for j in range(i):
+                if who[i] == who[j]:
+                    continue
+                total += 1
+                alike += int(said[i] == said[j])
+                if said[i] != 0.5 and said[j] != 0.5:
+                    clear += 1
+                    same += int(said[i] == said[j])
+    return {
+        "decided": same / clear if clear else float("nan"),
+        "decided_pairs": clear,
+        "with_ties": alike / total if total else float("nan"),
+        "pairs": total,
+    }
+
+
+def _floors(rows: Sequence[Pair], seeds: Sequence[int], encoder: str) -> list[dict[str, Any]]:
+    """Heads without users on the same splits: models' names, style, length, and text with each block taken away."""
+    pairs = observe(rows, [row.extra["question_id"] for row in rows], get_encoder(encoder), shipped=False)
+    text = {name: value for name, value in RIDGE.items() if name not in NAMES}
+    kinds = {
+        "model names": {"model": RIDGE["model"]},
+        "style": {"style": 100.0},
+        "text": text,
+        "text without vectors": {name: value for name, value in text.items() if name not in ("vector", "relevance")},
+    }
+    ledger = Ledger("D1 MT-bench")
+    for fold in folds(pairs.user, pairs.item, seeds, users=1 / 3, items=0.35):
+        for kind, ridge in kinds.items():
+            score = fit_shared(pairs, fold.train, ridge, ties=0.0)
+            for person in fold.people:
+                unseen = person.held_out[pairs.y[person.held_out] != 0.5]
+                if len(unseen):
+                    p = 0.5 * (1.0 + np.tanh(0.5 * score[unseen]))
+                    ledger.add(kind, 0, fold.seed, person.user, pairs.y[unseen], p)
+    return [msgspec.to_builtins(result) for result in ledger.results((ACCURACY, NLL, ECE))]
