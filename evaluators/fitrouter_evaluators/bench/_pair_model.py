@@ -21,9 +21,9 @@ from fitrouter_evaluators.datasets import Pair
 from fitrouter_evaluators.reward import Answer
 from fitrouter_evaluators.reward._reading import Reading
 from fitrouter_evaluators.reward.hierarchy import Observations, Prior, Shrinkage, evidence, fit_prior
-from fitrouter_evaluators.reward.scalar import Constants, design, global_scalar
+from fitrouter_evaluators.reward.scalar import design, global_scalar
 from fitrouter_evaluators.reward.style import STYLE
-from fitrouter_evaluators.reward.train_scalar import logistic, view_of
+from fitrouter_evaluators.reward.train_scalar import logistic, scales, view_of
 
 __all__ = [
     "NAMES",
@@ -85,14 +85,7 @@ def observe(rows: Sequence[Pair], items: Sequence[object], encoder: Encoder, *, 
             at.setdefault((row.prompt, text.text), len(at))
     answers = [Answer(prompt=prompt, text=text) for prompt, text in at]
     view = view_of(answers, encoder)
-    seen = np.hstack([view.sound, view.near])
-    centred = Constants(
-        encoder=encoder.id,
-        centre=tuple(np.nanmean(seen, axis=0)),
-        scale=tuple(np.maximum(np.nanstd(seen, axis=0), 0.02)),
-        mean=tuple(view.vectors.mean(axis=0)),
-    )
-    each = design(centred, view)
+    each = design(scales(view, encoder.id), view)
     if shipped:
         readings = [Reading(answer.text) for answer in answers]
         each["g"] = global_scalar(encoder).of(answers, readings, view.vectors, view.style)[:, None]

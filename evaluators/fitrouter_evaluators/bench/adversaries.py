@@ -23,7 +23,7 @@ from fitrouter.encoders import Encoder, get_encoder
 from fitrouter.types import Floats
 from fitrouter_evaluators.datasets import alpaca, mt_bench
 from fitrouter_evaluators.reward import Answer, ResponseFeatures, global_scalar
-from fitrouter_evaluators.reward.attacks import STUBS, Part, attacks, constants
+from fitrouter_evaluators.reward.attacks import STUBS, Part, attacks, constants, guards
 from fitrouter_evaluators.reward.hierarchy import Observations, Prior, Shrinkage, fit_prior
 
 __all__ = ["Verdict", "battle", "development", "heads_of", "honest_answers", "population_head"]
@@ -74,7 +74,7 @@ def battle(
         part: whose templates.
         replies: more constant replies by name.
         sample: honest answers that are attacked, and prompts that stubs and constant replies answer.
-        seed: which.
+        seed: which of them.
     """
     rng = np.random.default_rng([2026, seed])
     flat = [answer for answers in honest for answer in answers]
@@ -91,24 +91,22 @@ def battle(
     for name, head in heads.items():
         scores = head(H)
         middle, spread = float(np.median(scores)), float(scores.std()) or 1.0
-
-        def scaled(
-            h: Floats, head: Callable[[Floats], Floats] = head, at: float = middle, by: float = spread
-        ) -> Floats:
-            return (head(h) - at) / by
-
+        scaled = _scaled(head, middle, spread)
         for reply, h in fixed.items():
             label = reply if reply in (replies or {}) else "constant"
             out.append(_verdict(name, label, "constant", scaled(h), None))
         before = scaled(H[picked])
         for kind in dict.fromkeys(way.kind for way in ways):
             these = [way.name for way in ways if way.kind == kind]
-            on_stubs = np.concatenate([scaled(dressed[way]) for way in these])
-            out.append(_verdict(name, kind, "stubs", on_stubs, None))
+            out.append(_verdict(name, kind, "stubs", np.concatenate([scaled(dressed[way]) for way in these]), None))
             after = np.array([scaled(changed[way]) for way in these])
             lift = float((after - before).mean())
             out.append(_verdict(name, kind, "weak", after[:, before < 0.0].ravel(), lift))
     return _merged(out)
+
+
+def _scaled(head: Callable[[Floats], Floats], middle: float, spread: float) -> Callable[[Floats], Floats]:
+    return lambda h: (head(h) - middle) / spread
 
 
 def _dress(of: Callable[[str, str], str], answer: Answer) -> Answer:
@@ -134,7 +132,7 @@ def _merged(verdicts: Sequence[Verdict]) -> list[Verdict]:
 
 
 def population_head(
-    folder: Path, features: ResponseFeatures, *, guard: float = 0.3
+    folder: Path, features: ResponseFeatures, *, guard: float = 0.2
 ) -> tuple[Prior, list[Observations]]:
     """A population prior over h learnt from MT-bench's judges, and each judge's own pairs.
 
@@ -150,20 +148,8 @@ def population_head(
     y, user = np.array([p.label for p in pairs]), np.array([p.user for p in pairs])
     users = [Observations(X[user == name], y[user == name]) for name in np.unique(user)]
     shrinkage = Shrinkage(nu=50.0, psi=0.01, ridge=30.0)
-    taught = [*users, *_guards(answers, at, features, guard)] if guard else users
+    taught = [*users, *guards(answers, features, guard)] if guard else users
     return fit_prior(taught, link="logistic", shrinkage=shrinkage, iterations=6), users
-
-
-def _guards(
-    answers: Sequence[Answer], at: Mapping[tuple[str, str], Floats], features: ResponseFeatures, weight: float
-) -> list[Observations]:
-    """Honest answers against themselves attacked, as the labels of people who all see through it."""
-    rng, ways = np.random.default_rng(2026), attacks("train")
-    pairs = [(answer, ways[int(i)]) for answer in answers for i in rng.permutation(len(ways))[:3]]
-    lost = np.nan_to_num(features.encode([_dress(way.of, answer) for answer, way in pairs]))
-    X = np.array([at[answer.prompt, answer.text] for answer, _ in pairs]) - lost
-    parts = np.array_split(rng.permutation(len(X)), max(1, len(X) // 40))
-    return [Observations(X[part], np.ones(len(part)), np.full(len(part), weight)) for part in parts]
 
 
 def heads_of(prior: Prior, users: Sequence[Observations]) -> dict[str, Callable[[Floats], Floats]]:

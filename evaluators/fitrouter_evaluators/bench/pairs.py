@@ -77,7 +77,8 @@ def run_pairs(
     read = get_encoder(encoder) if isinstance(encoder, str) else encoder
     pairs = observe(rows, [item(row) for row in rows], read, shipped=shipped)
     identity = identity and len(pairs.models) > 1
-    ledger, pooled, ties, routed = Ledger(name), Ledger(name), [], []
+    ledger, pooled = Ledger(name), Ledger(name)
+    ties, routed = [], []
     for fold in folds(pairs.user, pairs.item, seeds, users=users, items=items):
         heads = fit_heads(pairs, fold.train, identity=identity, seed=fold.seed)
         _predict((ledger, pooled), pairs, heads, fold, ks)
@@ -91,24 +92,31 @@ def run_pairs(
         "pairs": len(rows),
         "users": int(pairs.user.max()) + 1,
         "problems": problems,
-        "results": [
-            msgspec.to_builtins(result) for result in (*ledger.results((ACCURACY, NLL)), *pooled.results((ECE,)))
-        ],
-        "paired": [
-            msgspec.to_builtins(ledger.paired("hierarchical", k, metric, base_k=0))
-            for k in ks
-            for metric in (ACCURACY, NLL)
-        ],
-        "no_harm": [msgspec.to_builtins(ledger.no_harm("hierarchical", k, log_loss)) for k in ks if k],
-        "with_ties": {key: float(np.mean([one[key] for one in ties])) for key in ties[0]},
+        **_measured(ledger, pooled, ks),
+        "with_ties": _mean(ties),
         "agreement": agreement_of_pairs(pairs),
     }
     if routed:
-        out["routing"] = {key: float(np.mean([one[key] for one in routed])) for key in routed[0]}
+        out["routing"] = _mean(routed)
     with_profile = [row for row in rows if row.extra.get("profile")]
     if profiles is not None and with_profile:
         out["profile"] = profiles(with_profile)
     return out
+
+
+def _measured(ledger: Ledger, pooled: Ledger, ks: Sequence[int]) -> dict[str, Any]:
+    """Results, paired differences and harm as JSON."""
+    results = (*ledger.results((ACCURACY, NLL)), *pooled.results((ECE,)))
+    pairs = [(k, metric) for k in ks for metric in (ACCURACY, NLL)]
+    return {
+        "results": [msgspec.to_builtins(result) for result in results],
+        "paired": [msgspec.to_builtins(ledger.paired("hierarchical", k, metric, base_k=0)) for k, metric in pairs],
+        "no_harm": [msgspec.to_builtins(ledger.no_harm("hierarchical", k, log_loss)) for k in ks if k],
+    }
+
+
+def _mean(rows: Sequence[dict[str, float]]) -> dict[str, float]:
+    return {key: float(np.mean([row[key] for row in rows])) for key in rows[0]}
 
 
 def development(data: Path, seeds: int = 10, encoder: str = "static") -> dict[str, Any]:

@@ -10,12 +10,17 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from fitrouter_evaluators.reward import _attack_texts as texts
+import numpy as np
 
-__all__ = ["CONSTANTS", "KINDS", "STUBS", "Attack", "Part", "attacks", "constants"]
+from fitrouter_evaluators.reward import _attack_texts as texts
+from fitrouter_evaluators.reward._answer import Answer
+from fitrouter_evaluators.reward.features import ResponseFeatures
+from fitrouter_evaluators.reward.hierarchy import Observations
+
+__all__ = ["CONSTANTS", "KINDS", "STUBS", "Attack", "Part", "attacks", "constants", "guards"]
 
 Part = Literal["train", "held_out"]
 
@@ -72,6 +77,24 @@ def attacks(part: Part) -> tuple[Attack, ...]:
     joints = ((" | ", 3), (" ... ", 5)) if held else ((" ", 6), ("; ", 3), ("\n- ", 2), (", ", 4), (" / ", 6))
     out += [Attack("keywords", f"keywords {i}", _keywords(*joint)) for i, joint in enumerate(joints)]
     return tuple(out)
+
+
+def guards(
+    answers: Sequence[Answer], features: ResponseFeatures, weight: float, *, each: int = 3, seed: int = 2026
+) -> list[Observations]:
+    """Honest answers against themselves attacked, as labels of people who all see through it, forty a person.
+
+    A head that was shown what judges say of honest answers alone has never seen an attack; with these among its users
+    it has. Labels are along h(honest) − h(attacked), each counted `weight` times; `each` attacks of the train part an
+    answer.
+    """
+    rng, ways = np.random.default_rng(seed), attacks("train")
+    pairs = [(i, ways[int(j)]) for i in range(len(answers)) for j in rng.permutation(len(ways))[:each]]
+    lost = [Answer(prompt=answers[i].prompt, text=way.of(answers[i].text, answers[i].prompt)) for i, way in pairs]
+    honest = np.nan_to_num(features.encode(answers))[[i for i, _ in pairs]]
+    X = honest - np.nan_to_num(features.encode(lost))
+    parts = np.array_split(rng.permutation(len(X)), max(1, len(X) // 40))
+    return [Observations(X[part], np.ones(len(part)), np.full(len(part), weight)) for part in parts]
 
 
 def _halves(parts: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:

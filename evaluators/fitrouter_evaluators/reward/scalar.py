@@ -76,8 +76,9 @@ class Constants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def combine(self, X: Floats) -> Floats:
         """float64[n]: g of rows of the design."""
-        q = X @ np.array(self.quality)
-        d = X @ np.array(self.dressed[:-1]) + self.dressed[-1]
+        # einsum and not BLAS, so that a row does not depend on its batch.
+        q = np.einsum("nd,d->n", X, np.array(self.quality))
+        d = np.einsum("nd,d->n", X, np.array(self.dressed[:-1])) + self.dressed[-1]
         guarded = q - self.penalty * np.clip(d - self.threshold, 0.0, self.most)
         out: Floats = np.clip((guarded - self.middle) / self.spread, -CLIP, CLIP)
         return out

@@ -31,25 +31,25 @@ from fitrouter_evaluators.reward.features import readable
 from fitrouter_evaluators.reward.scalar import Constants, View, design, look
 from fitrouter_evaluators.reward.style import measure, standardise
 
-__all__ = ["Lost", "Problem", "Votes", "fit", "logistic", "main", "problem", "read_votes", "view_of"]
+__all__ = ["Lost", "Problem", "Votes", "fit", "logistic", "main", "problem", "read_votes", "scales", "view_of"]
 
 QUALITY = {"sound": 30.0, "style": 500.0, "asked": 300.0, "relevance": 30.0, "vector": 1500.0}
 """Ridge of q's blocks."""
 DRESSED = {"sound": 1.0, "style": 3.0, "asked": 3.0, "relevance": 1.0, "coherence": 1.0, "vector": 100.0}
 """Ridge of d's blocks."""
 WEIGHTS = {
-    "filler": 0.015,
-    "boilerplate": 0.025,
-    "headings": 0.006,
+    "filler": 0.02,
+    "boilerplate": 0.03,
+    "headings": 0.012,
     "flattery": 0.005,
     "echo": 0.008,
-    "keywords": 0.006,
+    "keywords": 0.012,
     "injection": 0.004,
     "off topic": 0.003,
     "constant": 0.003,
 }
 """What all attacks of a kind weigh together in q, in votes of people; other kinds teach d only."""
-THRESHOLD, PENALTY, MOST = -1.5, 0.45, 4.0
+THRESHOLD, PENALTY, MOST = -1.0, 0.2, 4.0
 _FLOOR = 0.02
 _FOLDS = 5
 Ints = NDArray[np.int64]
@@ -153,15 +153,23 @@ def problem(folder: Path, encoder: Encoder) -> Problem:
     more, lost = attacked(items, question)
     view = view_of([*items, *more], encoder)
     honest = len(items)
-    seen = np.hstack([view.sound, view.near])[:honest]
-    start = Constants(
-        encoder=encoder.id,
-        centre=_rounded(np.nanmean(seen, axis=0)),
-        scale=_rounded(np.maximum(np.nanstd(seen, axis=0), _FLOOR)),
-        mean=_rounded(view.vectors[:honest].mean(axis=0)),
-    )
+    some = View(view.asks[:honest], *(part[:honest] for part in (view.sound, view.style, view.near, view.vectors)))
+    start = scales(some, encoder.id)
     everything = np.concatenate([question, question[lost.winner]])
     return Problem([*items, *more], honest, everything, votes, lost, start, design(start, view))
+
+
+def scales(view: View, encoder: str) -> Constants:
+    """Centres and scales of these answers; no weights. A measure that none of them has is 0 ± 1."""
+    seen = np.hstack([view.sound, view.near])
+    there = np.isfinite(seen)
+    count = np.maximum(there.sum(axis=0), 1)
+    centre = np.where(there, seen, 0.0).sum(axis=0) / count
+    spread = np.sqrt((np.where(there, seen - centre, 0.0) ** 2).sum(axis=0) / count)
+    spread = np.where(there.any(axis=0), np.maximum(spread, _FLOOR), 1.0)
+    return Constants(
+        encoder=encoder, centre=_rounded(centre), scale=_rounded(spread), mean=_rounded(view.vectors.mean(axis=0))
+    )
 
 
 def fit(p: Problem, kept: NDArray[np.bool_] | None = None, judges: NDArray[np.bool_] | None = None) -> Constants:
