@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fitrouter.types import Floats
-from fitrouter_evaluators.bench._relevance import Fixed, Learnt, TasteLearner
+from fitrouter_evaluators.bench._relevance import FoldLearner, TasteLearner
 from fitrouter_evaluators.bench.context import KINDS, ROWS, Setting, draw_setting, measure_setting, run_context
 from fitrouter_evaluators.pool import Pool
 from fitrouter_evaluators.worlds import World
@@ -104,42 +104,11 @@ def test_learnt_relevance_neither_over_nor_under_personalises() -> None:
 def test_relevance_is_found_where_it_is() -> None:
     """After fifty labels of twenty users the mean relevance is higher in tasks where tastes apply than in others."""
     setting = _setting("half", 3)
-    learner = TasteLearner(20, A + 1, Learnt(C, A + 1))
+    learner = FoldLearner(A + 1)
     measure_setting(setting, {"global": ROWS["global"], "ours": lambda _: learner}, 3, [50])
-    a = np.array([learner.relevance.at(c)[1:].mean() for c in range(C)])
+    a = np.array([learner.fit.relevance.at(f"task {c}")[1:].mean() for c in range(C)])
     belongs = setting.relevance[:, 0] > 0
     assert a[belongs].min() > a[~belongs].max()
-
-
-@given(st.integers(0, 10_000))
-@settings(max_examples=25, deadline=None)
-def test_the_blocks_are_one_gaussian(seed: int) -> None:
-    """b, f and e together learn what a dense Gaussian over them learns from the first label on, to 1e-10."""
-    rng = np.random.default_rng(seed)
-    tasks, D = 3, 4
-    ours = Learnt(tasks, D, 0.7, 0.25, 0.1, 0.3, 0.2)
-    task, z = int(rng.integers(tasks)), rng.normal(size=D)
-    y, noise = float(rng.normal()), float(rng.uniform(0.1, 1.0))
-    prior = np.zeros((tasks + D + tasks * D,) * 2)
-    prior[:tasks, :tasks] = 0.25 + 0.1 * np.eye(tasks)
-    prior[tasks : tasks + D, tasks : tasks + D] = 0.3 * np.eye(D)
-    prior[tasks + D :, tasks + D :] = 0.2 * np.eye(tasks * D)
-    mean = np.concatenate([np.full(tasks, 0.7), np.zeros(D + tasks * D)])
-    x = np.zeros(len(mean))
-    x[task], x[tasks : tasks + D] = z.sum(), z
-    x[tasks + D + task * D : tasks + D + (task + 1) * D] = z
-    gain = prior @ x / (noise + x @ prior @ x)
-    mean = mean + gain * (y - x @ mean)
-    cov = prior - np.outer(gain, x @ prior)
-    ours.see(task, z, y, noise)
-    e = mean[tasks + D :].reshape(tasks, D)
-    np.testing.assert_allclose(ours.b.mean, mean[:tasks], atol=1e-10)
-    np.testing.assert_allclose(ours.f, mean[tasks : tasks + D], atol=1e-10)
-    np.testing.assert_allclose(ours.e, e, atol=1e-10)
-    np.testing.assert_allclose(ours.b.cov, cov[:tasks, :tasks], atol=1e-10)
-    np.testing.assert_allclose(ours.f_variance, np.diag(cov)[tasks : tasks + D], atol=1e-10)
-    for c in range(tasks):
-        np.testing.assert_allclose(ours.at(c), np.clip(mean[c] + mean[tasks : tasks + D] + e[c], 0.0, 1.0), atol=1e-10)
 
 
 @given(st.integers(0, 10_000))
@@ -147,7 +116,7 @@ def test_the_blocks_are_one_gaussian(seed: int) -> None:
 def test_no_relevance_is_no_user(seed: int) -> None:
     """With a relevance of 0 all users are scored alike and their tastes stay at the prior."""
     rng = np.random.default_rng(seed)
-    learner = TasteLearner(3, 5, Fixed(np.zeros((2, 5))))
+    learner = TasteLearner(3, np.zeros((2, 5)))
     for _ in range(10):
         learner.learn(int(rng.integers(3)), rng.normal(size=5), int(rng.integers(2)), float(rng.random()))
     scores = learner.scores(rng.normal(size=(4, 3, 5)), rng.integers(2, size=4), 3)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fitrouter.fit import Answered, Fit, FitParams, Label
 from fitrouter.people import DAY_S, Person
-from fitrouter.relevance import Relevance, task_of
+from fitrouter.relevance import FEATURE, OWN, REST, Relevance, task_of
 from fitrouter.scale import GAINS, RatingScale
 from fitrouter.signals import DWELL_LENGTH, DWELL_SPREAD, SIGNALS, TIE, heard
 from fitrouter.taste import Gaussian, innovate
@@ -387,6 +387,25 @@ def test_relevance_stays_sound_and_round_trips(seed: int) -> None:
     assert not other.load(payload[:-3])
     assert not other.load(b"nonsense")
     assert other.dump() == payload
+
+
+@given(st.integers(0, 10_000), st.sampled_from([0.0, 1.0]))
+@settings(max_examples=25, deadline=None)
+def test_the_blocks_of_relevance_are_one_gaussian(seed: int, level: float) -> None:
+    """b, f and e together learn from a first label what a dense Gaussian over them learns, to 1e-10."""
+    rng = np.random.default_rng(seed)
+    ours, z, y, noise = Relevance(D), rng.normal(size=D), float(rng.normal()), float(rng.uniform(0.1, 1.0))
+    prior = np.diag(np.concatenate([[OWN], np.full(D, FEATURE), np.full(D, REST)]))
+    mean = np.concatenate([[level], np.zeros(2 * D)])
+    x = np.concatenate([[z.sum()], level * z, z])
+    gain = prior @ x / (noise + x @ prior @ x)
+    mean, cov = mean + gain * (y - x @ mean), prior - np.outer(gain, x @ prior)
+    ours.see("t", z, y, noise, level)
+    np.testing.assert_allclose(ours.b[0], [mean[0], cov[0, 0]], atol=1e-10)
+    np.testing.assert_allclose(ours.f, [mean[1 : 1 + D], np.diag(cov)[1 : 1 + D]], atol=1e-10)
+    np.testing.assert_allclose(ours.e[0], [mean[1 + D :], np.diag(cov)[1 + D :]], atol=1e-10)
+    read = np.clip(mean[0] + level * mean[1 : 1 + D] + mean[1 + D :], 0.0, 1.0)
+    np.testing.assert_allclose(ours.at("t", level), read, atol=1e-10)
 
 
 def test_without_evidence_a_taste_belongs_everywhere() -> None:

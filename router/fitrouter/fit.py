@@ -204,7 +204,7 @@ class Fit:
             role, user = self.tastes.role(identity) or nobody[0], self.tastes.user(identity) or nobody[1]
             where = self._where(identity, x, user)
             a = where.relevance
-            own = user.base_mean + relied[2] * (a * where.learnt + where.own[0])
+            own = self._own(where, user, float(relied[2]))
             spread_of_user = a[:, None] * user.taste.cov * a + np.diag(where.own[1])
             for taste, its_cov, relied_on in (
                 (relied[1] * role.taste.mean, role.taste.cov, relied[1]),
@@ -228,6 +228,22 @@ class Fit:
             seconds=np.maximum(operations[:, 1], 0.0),
             availability=arms.availability(rows, now),
         )
+
+    def taste(self, identity: Identity, x: Floats) -> Floats:
+        """float64[D]: this user's w in the task of x, each part as far as it counts in decisions."""
+        population = self.tastes.population.mean
+        if not self.params.personal:
+            return population
+        relied, nobody = self.reliance(), self.tastes.nobody
+        role, user = self.tastes.role(identity) or nobody[0], self.tastes.user(identity) or nobody[1]
+        own = self._own(self._where(identity, x, user), user, float(relied[2]))
+        w: Floats = population + relied[1] * role.taste.mean + own
+        return w
+
+    def _own(self, where: _Where, user: Person, relied: float) -> Floats:
+        """float64[D]: what a user's taste adds in a task."""
+        own: Floats = user.base_mean + relied * (where.relevance * where.learnt + where.own[0])
+        return own
 
     def heads(self, identity: Identity, dimension: str = OVERALL) -> list[Gaussian]:
         """The blocks whose sum is this user's w in a dimension. Safe from another thread."""

@@ -21,7 +21,7 @@ from fitrouter.people import canonical_role
 from fitrouter.taste import innovate
 from fitrouter.types import Floats, Identity
 
-__all__ = ["Relevance", "task_of"]
+__all__ = ["FEATURE", "OWN", "REST", "Relevance", "task_of"]
 
 TASKS = 64
 """Tasks that have a relevance of their own, in order of appearance."""

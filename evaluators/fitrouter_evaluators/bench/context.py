@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fitrouter.types import Floats
-from fitrouter_evaluators.bench._relevance import Fixed, Learner, Learnt, TasteLearner
+from fitrouter_evaluators.bench._relevance import FoldLearner, Learner, TasteLearner
 from fitrouter_evaluators.bench._tasks import cluster_tasks
 from fitrouter_evaluators.pool import ATTRIBUTES, Pool
 from fitrouter_evaluators.worlds import World
@@ -105,14 +105,13 @@ Row: TypeAlias = Callable[[Setting], Learner]
 
 def _taste(relevance: Callable[[Setting], Floats]) -> Row:
     def make(setting: Setting) -> Learner:
-        return TasteLearner(len(setting.personal), setting.h.shape[2], Fixed(relevance(setting)))
+        return TasteLearner(len(setting.personal), relevance(setting))
 
     return make
 
 
 def _learnt(setting: Setting) -> Learner:
-    C, D = setting.relevance.shape
-    return TasteLearner(len(setting.personal), D, Learnt(C, D))
+    return FoldLearner(setting.h.shape[2])
 
 
 ROWS: Mapping[str, Row] = {
