@@ -8,6 +8,7 @@ questions that the score had not seen, so that it learns how far to trust them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -26,6 +27,7 @@ from fitrouter_evaluators.reward.style import STYLE
 from fitrouter_evaluators.reward.train_scalar import logistic, scales, view_of
 
 __all__ = [
+    "EVIDENT",
     "NAMES",
     "RIDGE",
     "TASTES",
@@ -55,6 +57,9 @@ NAMES = ("model", "model_asked")
 """Blocks that know which model wrote an answer."""
 TASTES = ("length", "structure", "emphasis", "hedging", "warmth", "formality", "code", "evidence")
 """Style dimensions that a user's head may weigh for itself."""
+
+EVIDENT = 3.0
+"""Labels must be so much likelier under a head of one's own, else the shared one is kept (Jeffreys 1961)."""
 
 _FOLDS = 5
 _POSITION, _SCORE = 0, 1
@@ -135,10 +140,18 @@ class Heads(NamedTuple):
             return self.own.posterior(labels)
         if row == "global":
             return Gaussian(self.prior.mean, np.zeros_like(self.prior.cov))
-        if row == "hierarchical":
-            return self.prior.posterior(labels)
-        free = self.prior.cov * np.outer(self.bias, self.bias)
-        return self.prior._replace(cov=free + 1e-9 * np.eye(len(free))).posterior(labels)
+        prior = self.prior
+        if row == "bias-only":
+            free = prior.cov * np.outer(self.bias, self.bias)
+            prior = prior._replace(cov=free + 1e-9 * np.eye(len(free)))
+        return prior.posterior(labels) if _evident(prior, labels) else prior.at()
+
+
+def _evident(prior: Prior, labels: Observations) -> bool:
+    """Whether a user's labels speak for a head of their own: a Bayes factor of `EVIDENT` against the shared one."""
+    a = labels.X @ prior.mean
+    shared = float((labels.y * a - np.logaddexp(0.0, a)).sum())
+    return evidence(prior, [labels]) - shared > math.log(EVIDENT)
 
 
 def probability(head: Gaussian, X: Floats) -> Floats:

@@ -8,7 +8,7 @@ not predicted but in `with ties` (Davidson 1970).
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -77,14 +77,7 @@ def run_pairs(
     read = get_encoder(encoder) if isinstance(encoder, str) else encoder
     pairs = observe(rows, [item(row) for row in rows], read, shipped=shipped)
     identity = identity and len(pairs.models) > 1
-    ledger, pooled = Ledger(name), Ledger(name)
-    ties, routed = [], []
-    for fold in folds(pairs.user, pairs.item, seeds, users=users, items=items):
-        heads = fit_heads(pairs, fold.train, identity=identity, seed=fold.seed)
-        _predict((ledger, pooled), pairs, heads, fold, ks)
-        ties.append(_with_ties(pairs, heads, fold))
-        if identity:
-            routed.append(_route(pairs, heads, fold, max(ks)))
+    splits = folds(pairs.user, pairs.item, seeds, users=users, items=items)
     out = {
         "set": name,
         "encoder": read.id,
@@ -92,16 +85,26 @@ def run_pairs(
         "pairs": len(rows),
         "users": int(pairs.user.max()) + 1,
         "problems": problems,
-        **_measured(ledger, pooled, ks),
-        "with_ties": _mean(ties),
         "agreement": agreement_of_pairs(pairs),
+        **_run(name, pairs, splits, ks, identity=identity),
     }
-    if routed:
-        out["routing"] = _mean(routed)
     with_profile = [row for row in rows if row.extra.get("profile")]
     if profiles is not None and with_profile:
         out["profile"] = profiles(with_profile)
     return out
+
+
+def _run(name: str, pairs: Pairs, splits: Iterable[Fold], ks: Sequence[int], *, identity: bool) -> dict[str, Any]:
+    ledger, pooled = Ledger(name), Ledger(name)
+    ties, routed = [], []
+    for fold in splits:
+        heads = fit_heads(pairs, fold.train, identity=identity, seed=fold.seed)
+        _predict((ledger, pooled), pairs, heads, fold, ks)
+        ties.append(_with_ties(pairs, heads, fold))
+        if identity:
+            routed.append(_route(pairs, heads, fold, max(ks)))
+    out: dict[str, Any] = {**_measured(ledger, pooled, ks), "with_ties": _mean(ties)}
+    return {**out, "routing": _mean(routed)} if routed else out
 
 
 def _measured(ledger: Ledger, pooled: Ledger, ks: Sequence[int]) -> dict[str, Any]:

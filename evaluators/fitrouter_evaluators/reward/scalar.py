@@ -14,7 +14,7 @@ lose to the answers that they were made from (`attacks`, train part). It holds n
 `docs/results/reward_pairs.md`. What it knows of people is what 65 judges thought of English answers of 2023.
 
 g always reads with the static table that ships with the core: with another encoder in the scorer, its vectors are made
-beside. With MiniLM's vectors votes are predicted no better (see the results), and one set of constants serves all.
+beside. MiniLM's vectors predict votes no better (see the results), and one set of constants serves all.
 """
 
 from __future__ import annotations
