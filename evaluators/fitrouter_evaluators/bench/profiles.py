@@ -10,7 +10,7 @@ weights are learnt from other users' pairs: folds over users.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -99,11 +99,18 @@ def profile_pairs(
         "retriever": retriever.name,
         "encoder": encoder.id,
         "k": k,
+        **_compared(mean, draws),
+        "weights": [round(float(w), 4) for w in _fit(np.column_stack([base, own]))[0]],
+    }
+
+
+def _compared(mean: Mapping[str, Floats], draws: NDArray[np.int64]) -> dict[str, list[float]]:
+    """The rows and their differences, over users."""
+    return {
         **{name: _interval(values, draws) for name, values in mean.items()},
         "difference": _interval(mean["with"] - mean["without"], draws),
         "difference_somebody_else": _interval(mean["somebody_else"] - mean["without"], draws),
         "personal": _interval(mean["with"] - mean["somebody_else"], draws),
-        "weights": [round(float(w), 4) for w in _fit(np.column_stack([base, own]))[0]],
     }
 
 

@@ -104,12 +104,15 @@ class Source(NamedTuple):
     name: str
     licence: str
     users: dict[str, Observations]
+    answers: list[Answer]
+    """The texts that were judged."""
 
 
 def observe(judged: Judged, features: ResponseFeatures) -> Source:
     """The judgements of one source as observations in the core's units, by user."""
-    texts = [pair for row in judged.rows for pair in _texts(row)]
-    h = dict(zip(texts, features.encode([Answer(text=text, prompt=prompt) for prompt, text in texts]), strict=True))
+    texts = list(dict.fromkeys(pair for row in judged.rows for pair in _texts(row)))
+    answers = [Answer(text=text, prompt=prompt) for prompt, text in texts]
+    h = dict(zip(texts, features.encode(answers), strict=True))
     h = {key: np.where(np.isnan(row), 0.0, row) for key, row in h.items()}
     labels = [row.y for row in judged.rows if isinstance(row, Rating) and _texts(row) and _gaussian(row)]
     shift = TasteParams().level - float(np.mean(labels)) if labels else 0.0
@@ -118,7 +121,7 @@ def observe(judged: Judged, features: ResponseFeatures) -> Source:
         seen = _row(row, h, shift)
         if seen is not None:
             rows.setdefault(f"{judged.name}/{row.user}", []).append(seen)
-    return Source(judged.name, judged.licence, {user: _stack(found) for user, found in rows.items()})
+    return Source(judged.name, judged.licence, {user: _stack(found) for user, found in rows.items()}, answers)
 
 
 def _texts(row: Pair | Rating) -> list[tuple[str, str]]:

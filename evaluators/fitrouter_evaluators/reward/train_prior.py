@@ -6,9 +6,14 @@ people have in common, and a new installation is one more source:
     w_0 ~ N(μ, diag(T)),   T_j, μ_j by EM over sources, shrunk as if ν and κ plain sources had been seen
 
 (random effects meta-analysis; DerSimonian and Laird 1986). What the sources agree on comes with a small variance; what
-they do not comes wide, and an installation's own labels decide. The shrinkage is what is worth most to the source that
-gains least when each in turn is left out and predicted from the others, in log evidence over a prior that knows
-nothing.
+they do not comes wide, and an installation's own labels decide.
+
+No judge was ever shown an attack, so guards are added: a few of the judged answers against themselves padded, flattered
+or spoken to the judge (`attacks`, train part), as votes for the honest one with a small weight.
+
+Shrinkage and weight are chosen by leaving each source out in turn and predicting it from the others, in log evidence
+over a prior that knows nothing: of those settings that cost no source more than half a nat, the strongest guards, and
+then what is worth most to the source that gains least.
 """
 
 from __future__ import annotations
@@ -22,11 +27,13 @@ import numpy as np
 
 from fitrouter.encoders import Encoder
 from fitrouter.errors import ConfigError
+from fitrouter.signals import SIGNALS
 from fitrouter.tastes import TasteParams, Tastes
-from fitrouter.types import Floats
+from fitrouter.types import FeedbackKind, Floats
 from fitrouter_evaluators.reward._prior_sources import Source, observe, read_sets
+from fitrouter_evaluators.reward.attacks import guards
 from fitrouter_evaluators.reward.features import ResponseFeatures
-from fitrouter_evaluators.reward.hierarchy import Shrinkage, e_step, fit_prior
+from fitrouter_evaluators.reward.hierarchy import Observations, Prior, Shrinkage, e_step, fit_prior
 from fitrouter_evaluators.reward.prior import write_prior
 from fitrouter_evaluators.reward.scalar import global_scalar
 
@@ -37,6 +44,12 @@ _G = 1
 SCALAR_SDS = (0.05, 0.1, 0.2)
 """Prior standard deviations of its weight, in labels per unit: it is there to be liked."""
 PSEUDO_SOURCES = (2.0, 4.0, 8.0)
+GUARDS = (0.0, 0.001, 0.003, 0.01)
+"""Weights of one guard."""
+_COST = 0.5
+"""Nats of all of a source's labels together: what guards may cost it."""
+_GUARDED = 300
+"""Answers of a source that guards are made from."""
 _ROUNDS = 50
 
 
@@ -57,6 +70,14 @@ class _Population(NamedTuple):
     variance: Floats
 
 
+class _Setting(NamedTuple):
+    """How the sources are put together."""
+
+    scalar_sd: float
+    pseudo_sources: float
+    guard: float
+
+
 def train_prior(data: Path, out: Path, encoder: Encoder) -> dict[str, Any]:
     """Train on what `data` holds and write the prior; returns its data sheet.
 
@@ -68,23 +89,29 @@ def train_prior(data: Path, out: Path, encoder: Encoder) -> dict[str, Any]:
     if not sources:
         raise ConfigError(f"{str(data)!r} holds no judgement of a text; a rating needs a 'response', a pair its texts")
     likelihoods = [_likelihood(source, features.dim) for source in sources]
-    plain = _plain(features.dim)
+    guarded = _guards(sources, features)
     tried = [
-        ((sd, pseudo), _left_out(likelihoods, _start(plain, sd), pseudo, plain))
-        for sd, pseudo in product(SCALAR_SDS, PSEUDO_SOURCES)
+        (setting, _left_out(likelihoods, guarded, setting))
+        for setting in (_Setting(*values) for values in product(SCALAR_SDS, PSEUDO_SOURCES, GUARDS))
     ]
-    (sd, pseudo), gains = max(tried, key=lambda found: min(found[1], default=0.0))
-    population = _between(likelihoods, _start(plain, sd), pseudo)
+    setting, gains = max(tried, key=lambda found: _worth(found[0], found[1]))
+    prior = _put_together(likelihoods, guarded, setting)
     sheet = {
         "what": "N(w_0, cov) over response features, and how roles and users vary around it; see reward.train_prior",
         "sources": [_describe(*found) for found in zip(sources, likelihoods, gains or [0.0], strict=False)],
         "schema": features.schema,
-        "scalar_sd": sd,
-        "pseudo_sources": pseudo,
-        "strongest": _strongest(population, features.names),
+        **setting._asdict(),
+        "strongest": _strongest(prior, features.names),
     }
-    write_prior(out, features.names, encoder.id, _arrays(population, likelihoods), sheet)
+    write_prior(out, features.names, encoder.id, _arrays(prior, likelihoods), sheet)
     return sheet
+
+
+def _worth(setting: _Setting, gains: Sequence[float]) -> tuple[bool, float, float]:
+    """In what order settings are better."""
+    least = min(gains, default=0.0)
+    useful = least > -_COST
+    return useful, setting.guard if useful else 0.0, least
 
 
 def _describe(source: Source, likelihood: _Likelihood, gain: float) -> dict[str, Any]:
@@ -141,46 +168,62 @@ def _between(likelihoods: Sequence[_Likelihood], start: _Population, pseudo: flo
     return _Population(mean, variance)
 
 
-def _left_out(likelihoods: Sequence[_Likelihood], start: _Population, pseudo: float, plain: _Population) -> list[float]:
+def _put_together(likelihoods: Sequence[_Likelihood], guarded: Floats, setting: _Setting) -> Prior:
+    """w_0 of a new installation: the population between the sources, which has seen the guards."""
+    start = _start(_plain(len(likelihoods[0].b)), setting.scalar_sd)
+    population = _between(likelihoods, start, setting.pseudo_sources)
+    prior = Prior(population.mean, np.diag(population.variance), link="logistic")
+    if not setting.guard or not len(guarded):
+        return prior
+    seen = Observations(guarded, np.ones(len(guarded)), np.full(len(guarded), setting.guard))
+    posterior = prior.posterior(seen)
+    return prior._replace(mean=posterior.mean, cov=(posterior.cov + posterior.cov.T) / 2.0)
+
+
+def _guards(sources: Sequence[Source], features: ResponseFeatures) -> Floats:
+    """float64[n, D]: rows along which the honest answer is better, in the units of a pair."""
+    rng = np.random.default_rng(2026)
+    picked = []
+    for source in sources:
+        order = rng.permutation(len(source.answers))[:_GUARDED]
+        picked += [source.answers[i] for i in np.sort(order) if source.answers[i].text.strip()]
+    found = guards(picked, features, 1.0)
+    return np.vstack([part.X for part in found]) / SIGNALS[FeedbackKind.PAIR].temperature
+
+
+def _left_out(likelihoods: Sequence[_Likelihood], guarded: Floats, setting: _Setting) -> list[float]:
     """For each source what a prior from the others is worth to it, in nats over the plain one."""
     gains = []
     for i, found in enumerate(likelihoods):
         others = [other for j, other in enumerate(likelihoods) if j != i]
         if others:
-            gains.append(_evidence(found, _between(others, start, pseudo)) - _evidence(found, plain))
+            plain = _plain(len(found.b))
+            nothing = Prior(plain.mean, np.diag(plain.variance))
+            gains.append(_evidence(found, _put_together(others, guarded, setting)) - _evidence(found, nothing))
     return gains
 
 
-def _evidence(found: _Likelihood, population: _Population) -> float:
+def _evidence(found: _Likelihood, prior: Prior) -> float:
     """Log ∫ exp(−½ wᵀA w + bᵀw) N(w) dw."""
-    mean, precision = population.mean, 1.0 / population.variance
-    r = found.b + precision * mean
-    inner = np.eye(len(mean)) + population.variance[:, None] * found.A
-    value = r @ np.linalg.solve(found.A + np.diag(precision), r) - mean @ (precision * mean)
-    return 0.5 * float(value - np.linalg.slogdet(inner)[1])
+    precision = np.linalg.inv(prior.cov)
+    r = found.b + precision @ prior.mean
+    value = r @ np.linalg.solve(found.A + precision, r) - prior.mean @ precision @ prior.mean
+    return 0.5 * float(value - np.linalg.slogdet(np.eye(len(r)) + prior.cov @ found.A)[1])
 
 
 # --- what ships ---
 
 
-def _arrays(population: _Population, likelihoods: Sequence[_Likelihood]) -> dict[str, Floats]:
+def _arrays(prior: Prior, likelihoods: Sequence[_Likelihood]) -> dict[str, Floats]:
     """The population, and the product's own total variances of roles and users, shaped as people here vary."""
-    D = len(population.mean)
-    tastes = Tastes(D, TasteParams())
+    tastes = Tastes(len(prior.mean), TasteParams())
     shape = np.mean([found.spread[1:] / found.spread[1:].mean() for found in likelihoods], axis=0)
     role, user = tastes.new_role().base_variance.copy(), tastes.new_user().base_variance.copy()
     role[1:], user[1:] = role[1:] * shape, user[1:] * shape
-    return {
-        "mean": population.mean,
-        "cov": np.diag(population.variance),
-        "role_variance": role,
-        "user_variance": user,
-    }
+    return {"mean": prior.mean, "cov": prior.cov, "role_variance": role, "user_variance": user}
 
 
-def _strongest(population: _Population, names: Sequence[str]) -> dict[str, list[float]]:
+def _strongest(prior: Prior, names: Sequence[str]) -> dict[str, list[float]]:
     """The ten features with the largest means: [mean, sd]."""
-    order = np.argsort(-np.abs(population.mean[1:]))[:10] + 1
-    return {
-        names[i]: [round(float(population.mean[i]), 4), round(float(np.sqrt(population.variance[i])), 4)] for i in order
-    }
+    order, sd = np.argsort(-np.abs(prior.mean[1:]))[:10] + 1, np.sqrt(np.diag(prior.cov))
+    return {names[i]: [round(float(prior.mean[i]), 4), round(float(sd[i]), 4)] for i in order}

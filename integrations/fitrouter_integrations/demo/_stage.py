@@ -13,7 +13,7 @@ from fitrouter.features import context_features, read_prompt
 from fitrouter.providers import Simulated
 from fitrouter.types import Call, Completion, Floats, Request
 from fitrouter_evaluators.pool import Pool
-from fitrouter_evaluators.reward import Answer, ResponseFeatures
+from fitrouter_evaluators.reward import Answer, ResponseFeatures, global_scalar
 from fitrouter_integrations.demo._reading import notice
 from fitrouter_integrations.demo._world import DemoWorld
 
@@ -61,8 +61,9 @@ def set_stage(world: DemoWorld, encoder: str = "static") -> Stage:
         context_features(read_prompt(Request(messages=({"role": "user", "content": prompt},))), reader)
         for prompt in prompts
     ]
-    features = ResponseFeatures(reader)
-    h = features.encode([Answer(text=text) for text in texts])
+    features = ResponseFeatures(reader, scalar=global_scalar(reader))
+    asked = [prompt for _ in models for prompt in prompts]
+    h = features.encode([Answer(text=text, prompt=prompt) for text, prompt in zip(texts, asked, strict=True)])
     raw = np.array([notice(text, world.tastes, world.hidden_tastes) for text in texts])
     centre, scale = raw.mean(axis=0), raw.std(axis=0) + 1e-9
     prices = np.array([(world.models[model].prices.input, world.models[model].prices.output) for model in models])
