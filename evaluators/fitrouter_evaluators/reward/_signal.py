@@ -8,7 +8,8 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from fitrouter.taste import Innovation, innovate
+from fitrouter import signals
+from fitrouter.taste import Innovation
 
 __all__ = ["LEVEL", "Signal"]
 
@@ -64,11 +65,14 @@ class Signal(msgspec.Struct, frozen=True, kw_only=True):
         weight *= self.weight
         if weight <= 0.0:
             return Innovation(0.0, 0.0)
-        if self.link == "gaussian" or self.temperature is None:
-            return innovate(predicted, variance, y, noise=self.noise, weight=weight)
-        T = self.temperature
-        inner = innovate((predicted - self.level) / T, variance / T**2, y, weight=weight)
-        return Innovation(inner.step / T, inner.shrink / T**2)
+        signal = signals.Signal(
+            link="gaussian" if self.temperature is None else self.link,
+            noise=self.noise or 1.0,
+            level=self.level,
+            temperature=self.temperature or 1.0,
+            weight=weight,
+        )
+        return signals.Observation(y, signal).innovate(predicted, variance)
 
     def nll_of(self, predicted: float, variance: float, y: float) -> float:
         """−log p(y) under the prediction N(predicted, variance) of u; cross entropy where y lies between 0 and 1."""
