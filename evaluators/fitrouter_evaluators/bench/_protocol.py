@@ -91,12 +91,14 @@ class NoHarm(msgspec.Struct, frozen=True, kw_only=True):
     """Users × seeds."""
 
     def misses(self) -> list[str]:
-        """What of the law of no harm does not hold, in words; empty where it does.
+        """What of the law of no harm does not hold, in words; empty where it does. It starts at k = 5.
 
         Where the gain is above 5 %: harmed ≤ helped / 8 at k ≥ 20 (helped / 3 below) and at least 30 % differ;
-        elsewhere harmed ≤ 18 %. The worst decile is at most 1 % worse.
+        elsewhere harmed ≤ 18 %. At k ≥ 20 the worst decile is at most 1 % worse.
         """
-        out = []
+        out: list[str] = []
+        if 0 <= self.k < 5:
+            return out
         if self.gain > 0.05:
             share = 8.0 if self.k >= 20 else 3.0
             if self.harmed > self.helped / share:
@@ -105,7 +107,7 @@ class NoHarm(msgspec.Struct, frozen=True, kw_only=True):
                 out.append(f"differ {self.differ:.2f} < .30")
         elif self.harmed > 0.18:
             out.append(f"harmed {self.harmed:.3f} > .18")
-        if self.worst_decile > 0.01:
+        if self.k >= 20 and self.worst_decile > 0.01:
             out.append(f"worst decile {self.worst_decile:+.3f} > +.01")
         return out
 
@@ -255,11 +257,15 @@ class Ledger:
         *,
         root: Callable[[Floats], Floats] | None = None,
         base: str = "global",
+        spread: float | None = None,
     ) -> NoHarm:
-        """Who is helped and harmed. z is of the loss; gain, worst decile and CVaR are of root(a user's mean loss)."""
+        """Who is helped and harmed. z is of the loss; gain, worst decile and CVaR are of root(a user's mean loss).
+
+        `spread` is the standard deviation of y where y is coded in a way of its own.
+        """
         cells, other = self._pair(row, k, base, None)
         root = root or (lambda value: value)
-        spread = float(np.std(np.concatenate([cell.y for cell in other]))) or 1.0
+        spread = spread or float(np.std(np.concatenate([cell.y for cell in other]))) or 1.0
         mine, theirs = [loss(c.y, c.p) for c in cells], [loss(c.y, c.p) for c in other]
         z = _z([a - b for a, b in zip(mine, theirs, strict=True) if len(a) >= 2])
         a, b = root(np.array([v.mean() for v in mine])), root(np.array([v.mean() for v in theirs]))

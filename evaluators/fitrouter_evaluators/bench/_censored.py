@@ -1,0 +1,54 @@
+"""Ratings on a scale with ends: who gives 0 or 100 might have gone further (Tobin 1958).
+
+Ratings lie on [0, 1]. A label at an end says that the latent opinion is at or beyond it, so that heaps at the ends do
+not flatten tastes; what is predicted of a latent N(a, v) is its mean after cutting off at the ends.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fitrouter.types import Floats
+
+__all__ = ["clipped_mean", "heaped", "latent"]
+
+_END = 0.005
+
+
+def heaped(y: Floats) -> bool:
+    """Whether a tenth or more of the labels lie at the ends, and there are labels between them."""
+    ends = (y <= _END) | (y >= 1.0 - _END)
+    return bool(0.1 <= ends.mean() < 0.9)
+
+
+def latent(y: Floats, a: Floats, sd: float) -> Floats:
+    """float64[n]: E[opinion | label] where the opinion is N(a, sd²); labels between the ends are the opinion."""
+    low, high = y <= _END, y >= 1.0 - _END
+    out = y.copy()
+    out[low] = a[low] - sd * _hazard(-a[low] / sd)
+    out[high] = a[high] + sd * _hazard((a[high] - 1.0) / sd)
+    return out
+
+
+def clipped_mean(a: Floats, v: Floats) -> Floats:
+    """float64[n]: E[min(max(t, 0), 1)] of t ~ N(a, v)."""
+    from scipy.special import ndtr
+
+    sd = np.sqrt(np.maximum(v, 1e-12))
+    low, high = -a / sd, (1.0 - a) / sd
+    inner = a * (ndtr(high) - ndtr(low)) - sd * (_density(high) - _density(low))
+    out: Floats = inner + ndtr(-high)
+    return out
+
+
+def _hazard(t: Floats) -> Floats:
+    """φ(t) / Φ(t)."""
+    from scipy.special import log_ndtr
+
+    out: Floats = np.exp(-0.5 * t**2 - 0.5 * np.log(2.0 * np.pi) - log_ndtr(t))
+    return out
+
+
+def _density(t: Floats) -> Floats:
+    out: Floats = np.exp(-0.5 * t**2) / np.sqrt(2.0 * np.pi)
+    return out

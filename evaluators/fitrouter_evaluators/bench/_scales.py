@@ -1,0 +1,109 @@
+"""How far a person departs from the population, and how noisy they are: a discrete prior over both, learnt by EM.
+
+    w_u ~ N(μ_u, s² Σ),  noise variance r² σ²,  (s, r) ~ π on a grid
+
+With one s for all, a person who is like everybody is moved by noise, and one who is not is held back: a Gaussian prior
+shrinks everyone by the same factor. With π from the training users, the shown labels themselves say how far to trust
+them (a scale mixture; Laird 1978, Kiefer and Wolfowitz 1956). Of the posterior, a mixture, two moments are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from fitrouter.taste import Gaussian
+from fitrouter.types import Floats
+from fitrouter_evaluators.reward.hierarchy import Observations, Prior
+
+__all__ = ["Scales"]
+
+_SPREAD = np.array([0.05, 0.25, 0.6, 1.0, 1.6, 2.5])
+"""s²"""
+_NOISE = np.array([0.4, 0.7, 1.0, 1.5, 2.2])
+"""r²"""
+_ITERATIONS = 30
+_S, _R = (grid.ravel() for grid in np.meshgrid(_SPREAD, _NOISE, indexing="ij"))
+
+
+class Scales(NamedTuple):
+    """π over the grid, float64[30]."""
+
+    weight: Floats
+
+    @classmethod
+    def fit(cls, prior: Prior, users: Sequence[Observations], declared: Floats | None) -> Scales:
+        """π of the users whose labels these are."""
+        parts = []
+        for i, user in enumerate(users):
+            if len(user.y):
+                away = user.y - user.X @ prior.centre(None if declared is None else declared[i])
+                parts.append(_basis(user.X @ prior.cov @ user.X.T, away))
+        return cls.of([(values, z) for values, z, _ in parts], prior.noise)
+
+    @classmethod
+    def of(cls, parts: Sequence[tuple[Floats, Floats]], noise: float) -> Scales:
+        """π by EM from each user's labels z in the basis where their covariance is values + noise.
+
+        A uniform pseudo-count of five users keeps every cell possible.
+        """
+        weight = np.full(len(_S), 1.0 / len(_S))
+        if not parts:
+            return cls(weight)
+        log = np.array([_evidence(values, z, noise) for values, z in parts])
+        for _ in range(_ITERATIONS):
+            share = _normal(log + np.log(weight))
+            weight = (share.sum(axis=0) + 5.0 / len(_S)) / (len(log) + 5.0)
+        return cls(weight)
+
+    def next(self, K: Floats, y: Floats, ahead: Floats, noise: float = 1.0) -> Floats:
+        """float64[m]: means of signals, given labels y float64[n] of others.
+
+        Args:
+            K: covariance of the signals behind y, float64[n, n].
+            y: labels.
+            ahead: covariance of the signals asked for with those behind y, float64[m, n].
+            noise: variance of the labels' noise.
+        """
+        values, z, vectors = _basis(K, y)
+        share = _normal(_evidence(values, z, noise) + np.log(self.weight))
+        shrink = share @ (_S[:, None] / (_S[:, None] * values + _R[:, None] * noise))
+        out: Floats = (ahead @ vectors) @ (shrink * z)
+        return out
+
+    def posterior(self, prior: Prior, labels: Observations, declared: Floats | None = None) -> tuple[Gaussian, float]:
+        """Mean and covariance of a person's taste, and the mean variance of their noise."""
+        centre = prior.centre(declared)
+        gain = prior.cov @ labels.X.T
+        values, z, vectors = _basis(labels.X @ gain, labels.y - labels.X @ centre)
+        share = _normal(_evidence(values, z, prior.noise) + np.log(self.weight))
+        shrink = _S[:, None] / (_S[:, None] * values + _R[:, None] * prior.noise)  # [cells, n]
+        along = gain @ vectors  # [D, n]
+        means = (shrink * z) @ along.T  # [cells, D]
+        mean = share @ means
+        kept = (share * _S) @ shrink
+        cov = float(share @ _S) * prior.cov - (along * kept) @ along.T
+        apart = means - mean
+        cov = cov + (apart * share[:, None]).T @ apart
+        return Gaussian(centre + mean, (cov + cov.T) / 2.0), float(share @ _R) * prior.noise
+
+
+def _basis(K: Floats, y: Floats) -> tuple[Floats, Floats, Floats]:
+    """Eigenvalues of K, y in their basis, and the basis."""
+    values, vectors = np.linalg.eigh(K)
+    return np.maximum(values, 0.0), vectors.T @ y, vectors
+
+
+def _evidence(values: Floats, z: Floats, noise: float) -> Floats:
+    """float64[cells]: log p(labels | s, r), up to a constant; values and z in the basis of X Σ Xᵀ."""
+    variance = _S[:, None] * values + _R[:, None] * noise
+    out: Floats = -0.5 * (np.log(variance) + z**2 / variance).sum(axis=1)
+    return out
+
+
+def _normal(log: Floats) -> Floats:
+    weight = np.exp(log - log.max(axis=-1, keepdims=True))
+    out: Floats = weight / weight.sum(axis=-1, keepdims=True)
+    return out

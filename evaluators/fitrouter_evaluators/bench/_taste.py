@@ -1,0 +1,239 @@
+"""What a crowd rates an item, and how one person departs from it.
+
+    y_ui = crowd_i + b_u + s_u · (crowd_i − mean) + t_uᵀ f(x_i) + ε
+
+crowd_i is the mean of those who rated item i, shrunk to what its features predict (ridge); of an unseen item only the
+prediction is known. b_u and s_u are a person's rating scale, offset and gain, and t_u the taste over leading directions
+of the items' features. All of them together are one Gaussian per user under a prior by EM (`reward.hierarchy`), so each
+is shrunk by what is known of it: for b alone the factor is ω = τ² / (τ² + V), V being its sampling variance.
+
+The prior's scale ψ is learnt by block (offset, gain, taste): EM under a loose ψ, then ψ = the mean variance of the
+block. A taste is learnt from departures from the *known* crowd of the items that were shown, which do not hold what
+makes an item special for everybody; it is applied to unseen items by features alone.
+
+People differ in how far they depart and in how noisy they are: see `_scales`. It is what keeps harm rare.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fitrouter.taste import Gaussian
+from fitrouter.types import Floats
+from fitrouter_evaluators.bench._censored import clipped_mean, heaped, latent
+from fitrouter_evaluators.bench._scales import Scales
+from fitrouter_evaluators.reward.hierarchy import Observations, Prior, Shrinkage, e_step, evidence, m_step
+
+__all__ = ["Labels", "RatingHead", "Seen", "directions"]
+
+Ints = NDArray[np.int64]
+
+_NU = 40.0
+_LIKELIHOOD_RATIO = float(np.log(2.0)) + 3.0
+"""Nats that a prior with differences must win, the three variances of its blocks included; else 0 wins."""
+_ROUNDS = 4
+_STEPS = 6
+_ALPHAS = np.logspace(-2, 5, 22)
+
+
+class Labels(NamedTuple):
+    """Ratings y float64[n] in [0, 1] of items int64[n] by users int64[n]."""
+
+    user: Ints
+    item: Ints
+    y: Floats
+
+
+class Person(NamedTuple):
+    """What is believed of one person: departure from the crowd, and the variance of their noise."""
+
+    taste: Gaussian
+    noise: float
+
+
+class Seen(NamedTuple):
+    """What a head says of items, each float64[n]: predicted ratings, and the sd of the person's departure."""
+
+    mean: Floats
+    sd: Floats
+
+
+def directions(features: Floats, rows: Ints, count: int) -> Floats:
+    """float64[items, ≤ count]: leading principal directions, found on `rows`; their variances sum to 1 or less."""
+    from sklearn.decomposition import PCA
+
+    count = min(count, len(rows) - 1, features.shape[1])
+    if count < 1 or not features[rows].var(axis=0).sum() > 0:
+        return np.zeros((len(features), 0))
+    found = PCA(count, random_state=0).fit(features[rows])
+    out: Floats = found.transform(features) / np.sqrt(features[rows].var(axis=0).sum())
+    return out
+
+
+class RatingHead:
+    """Crowd, prior and people of one set of training labels.
+
+    Args:
+        features: float64[items, F], of about unit variance; what is known of every item.
+        train: the labels of seen users.
+        tastes: number of directions of taste; 0 leaves the rating scale only.
+        gain: whether people have a gain besides the offset.
+        declared: float64[users, P], what each user declared, of about unit variance; None for none.
+        ridge_declared: precision of the weights of what was declared, in units of a taste's.
+        nu: users that the prior's scale counts for.
+    """
+
+    def __init__(
+        self,
+        features: Floats,
+        train: Labels,
+        *,
+        tastes: int = 50,
+        gain: bool = True,
+        declared: Floats | None = None,
+        ridge_declared: float = 40.0,
+        nu: float = _NU,
+    ) -> None:
+        self.declared = declared
+        self._gain, self._nu, self._ridge = gain, nu, ridge_declared
+        self._features, self._train = features, train
+        self.items = np.unique(train.item)
+        self._F = directions(features, self.items, tastes)
+        self.censored = heaped(train.y)
+        self.base = self._crowd(train.y)
+        y = train.y.copy()
+        prior: Prior | None = None
+        for turn in range(_ROUNDS if self.censored else 2):
+            self.crowd = self._crowd(y) if turn else self.base
+            self.X = self._design()
+            prior = self._fit(y, prior)
+            if self.censored:
+                y = self._opinions(prior)
+        assert prior is not None
+        self.prior = prior
+        users, rows = np.unique(train.user, return_inverse=True)
+        known = None if declared is None else declared[users]
+        away = y - self.crowd[train.item]
+        people = [Observations(self.X[train.item[m]], away[m]) for m in _own(rows)]
+        alike = prior._replace(cov=1e-12 * np.eye(len(prior.mean)), noise=float(np.mean(away**2)))
+        self.differ = evidence(prior, people, known) - evidence(alike, people, known) >= _LIKELIHOOD_RATIO
+        self.scales = Scales.fit(self.prior, people, known)
+
+    def posterior(self, item: Ints, y: Floats, declared: Floats | None = None) -> Person:
+        """The person who rated these items so."""
+        if not len(item):
+            return Person(self.prior.at(declared), self.prior.noise)
+        X, crowd, opinion = self.X[item], self.crowd[item], y
+        found = self.scales.posterior(self.prior, Observations(X, opinion - crowd), declared)
+        for _ in range(4 if self.censored else 0):
+            opinion = latent(y, crowd + X @ found[0].mean, float(np.sqrt(found[1])))
+            found = self.scales.posterior(self.prior, Observations(X, opinion - crowd), declared)
+        return Person(*found)
+
+    def predict(self, item: Ints, person: Person | None = None) -> Seen:
+        """Ratings of items by a person; by the crowd where there is none, or where people do not differ.
+
+        A person's departure from the population, on the scale with its ends, is added to the crowd's mean: who is like
+        everybody is predicted to rate as everybody does.
+        """
+        if person is None or not self.differ:
+            return Seen(np.clip(self.base[item], 0.0, 1.0), np.zeros(len(item)))
+        X, crowd, taste = self.X[item], self.crowd[item], person.taste
+        a, a0 = crowd + X @ taste.mean, crowd + X @ self.prior.mean
+        v = np.maximum(np.einsum("ni,ij,nj->n", X, taste.cov, X), 0.0)
+        if self.censored:
+            v0 = np.maximum(np.einsum("ni,ij,nj->n", X, self.prior.cov, X), 0.0)
+            away = clipped_mean(a, v + person.noise) - clipped_mean(a0, v0 + self.prior.noise)
+        else:
+            away = a - a0
+        return Seen(np.clip(self.base[item] + away, 0.0, 1.0), np.sqrt(v))
+
+    # --- fitting ---
+
+    def _crowd(self, y: Floats) -> Floats:
+        """float64[items]: what the crowd rates, own means where there are many raters, else by features."""
+        from sklearn.linear_model import RidgeCV
+
+        count = np.bincount(self._train.item, minlength=len(self._features)).astype(np.float64)
+        y = y - _offsets(self._train.user, self._train.item, y)
+        mean = np.bincount(self._train.item, y, len(self._features)) / np.maximum(count, 1.0)
+        known = self.items
+        if self._features.shape[1] and len(known) > 3:
+            ridge = RidgeCV(_ALPHAS).fit(self._features[known], mean[known], sample_weight=count[known])
+            predicted, left = ridge.predict(self._features), -float(ridge.best_score_)
+        else:
+            predicted = np.full(len(self._features), float(np.average(mean[known], weights=count[known])))
+            left = float(np.average((mean - predicted)[known] ** 2, weights=count[known]))
+        within = float(np.var(y - mean[self._train.item])) * len(y) / max(len(y) - len(known), 1)
+        special = max(left - within * len(known) / count.sum(), 1e-6)
+        trust = count * special / (count * special + within + 1e-12)
+        out: Floats = predicted + trust * (mean - predicted)
+        return out
+
+    def _design(self) -> Floats:
+        spread = float(self.crowd[self.items].std()) or 1.0
+        gain = ((self.crowd - self.crowd[self.items].mean()) / spread)[:, None]
+        parts = [np.ones((len(self._features), 1)), *([gain] if self._gain else []), self._F]
+        return np.hstack(parts)
+
+    def _fit(self, y: Floats, prior: Prior | None) -> Prior:
+        users, rows = np.unique(self._train.user, return_inverse=True)
+        people = [Observations(self.X[self._train.item[m]], (y - self.crowd[self._train.item])[m]) for m in _own(rows)]
+        known = None if self.declared is None else self.declared[users]
+        D = self.X.shape[1]
+        blocks = [np.arange(1), *([np.arange(1, 2)] if self._gain else []), np.arange(1 + self._gain, D)]
+        variance = float(np.var(y - self.crowd[self._train.item]))
+        if prior is None:
+            gamma = None if known is None else np.zeros((D, known.shape[1]))
+            prior = Prior(np.zeros(D), 0.2 * variance * np.eye(D), 0.6 * variance, "gaussian", gamma)
+        for _ in range(2):
+            psi = np.empty(D)
+            for block in blocks:
+                psi[block] = np.diag(prior.cov)[block].mean() if len(block) else 0.0
+            ridge = self._ridge / max(float(psi.mean()), 1e-6)
+            shrinkage = Shrinkage(self._nu, np.maximum(psi, 1e-6), 1e3, ridge)
+            for _ in range(_STEPS // 2):
+                prior = m_step(prior, e_step(prior, people, known), shrinkage)
+        return prior
+
+    def _opinions(self, prior: Prior) -> Floats:
+        """Labels at the ends, replaced by what their users probably meant."""
+        y, out = self._train.y, self._train.y.copy()
+        self.prior = prior
+        users, rows = np.unique(self._train.user, return_inverse=True)
+        for user, mine in zip(users, _own(rows), strict=True):
+            item = self._train.item[mine]
+            declared = None if self.declared is None else self.declared[user]
+            opinion = self._y_of(prior, item, y[mine], declared)
+            out[mine] = opinion
+        return out
+
+    def _y_of(self, prior: Prior, item: Ints, y: Floats, declared: Floats | None) -> Floats:
+        X, crowd, sd = self.X[item], self.crowd[item], float(np.sqrt(prior.noise))
+        opinion = y
+        for _ in range(2):
+            found = prior.posterior(Observations(X, opinion - crowd), declared)
+            opinion = latent(y, crowd + X @ found.mean, sd)
+        return opinion
+
+
+def _own(rows: NDArray[np.integer]) -> list[Ints]:
+    """Row numbers of each user."""
+    order = np.argsort(rows, kind="stable")
+    return np.split(order, np.cumsum(np.bincount(rows))[:-1])
+
+
+def _offsets(user: Ints, item: Ints, y: Floats) -> Floats:
+    """float64[n]: each label's user's offset from the means of the items that they rated, shrunk; 0 on average."""
+    _, who, count = np.unique(user, return_inverse=True, return_counts=True)
+    seen = np.bincount(item).astype(np.float64)
+    mean = np.bincount(item, y) / np.maximum(seen, 1.0)
+    for _ in range(3):
+        away = np.bincount(who, y - mean[item]) / (count + 2.0)
+        away -= np.average(away, weights=count)
+        mean = np.bincount(item, y - away[who]) / np.maximum(seen, 1.0)
+    out: Floats = away[who]
+    return out
