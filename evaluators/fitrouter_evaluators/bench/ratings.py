@@ -101,7 +101,8 @@ def run_ratings(
     for dimension in dict.fromkeys(row.dimension for row in rows):
         one = rating_set([row for row in rows if row.dimension == dimension], reader, features, name=dimension)
         try:
-            out["dimensions"][dimension] = measure_set(one, range(seeds), ks=ks, known_items=known_items)
+            found = measure_set(one, range(seeds), ks=ks, known_items=known_items)
+            out["dimensions"][dimension] = {key: value for key, value in found.items() if key != "ledger"}
         except ValueError as error:
             out["skipped"][dimension] = str(error)
     if not out["dimensions"]:
