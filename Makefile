@@ -48,6 +48,9 @@ bench-acceptance: install ## 2,000 requests of the openai client against the rec
 bench-crash: install ## 50 kills of the gateway under load
 	$(BIN)/python benchmarks/crash.py $(ARGS)
 
+bench-reward: install ## every development target of the reward models, in one table
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/reward.py --out docs/results/reward.json --table docs/results/reward_table.md $(ARGS)
+
 bench-scorer: install ## what an answer costs to score, beside the device's own limits
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/scorer.py $(ARGS)
 
