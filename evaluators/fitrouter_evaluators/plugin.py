@@ -46,9 +46,7 @@ class ScorerService:
         """Say what to read, whose heads to score with, whom to tell, and what time it is."""
         device = found_device(self._device)
         heads = (
-            learner
-            if device == "cpu"
-            else DeviceHeads(learner.heads, self.dim, device, dimensions=learner.dimensions)
+            learner if device == "cpu" else DeviceHeads(learner.heads, self.dim, device, dimensions=learner.dimensions)
         )
         self._scorer = Scorer(
             journal,

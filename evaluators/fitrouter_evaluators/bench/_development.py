@@ -54,13 +54,13 @@ def run(data: str | os.PathLike[str], seeds: int, encoder: str | Encoder) -> dic
 def _d2(folder: Path, seeds: int, encoder: Encoder) -> dict[str, Any]:
     found = _harms.measure(folder, range(seeds), encoder)
     new, known = found.unseen, found.known
-    gain = new.gain
+    gain, lowered = new.gain, float(found.lowered)
     targets = [
         _lower("D2", "unseen prompts, k=20, RMSE", 31.83, 31.0, new.hierarchical),
         _lower("D2", "known prompts, k=20, RMSE", 24.27, 24.0, known.hierarchical),
         Target("D2", "few-shot gain, k=20", -8.7, -10.0, *gain, gain[0] <= -10.0),
         _lower("D2", "known prompts, k=0 from declared values, RMSE", 28.41, 28.1, known.declared),
-        Target("D2", "raters × prompts lowered unsafely", np.nan, 0.0, *(float(found.lowered),) * 3, not found.lowered),
+        Target("D2", "raters × prompts lowered unsafely", np.nan, 0.0, lowered, lowered, lowered, not found.lowered),
     ]
     return {
         "targets": targets,

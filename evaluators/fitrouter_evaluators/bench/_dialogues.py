@@ -309,8 +309,7 @@ def _in_order(data: _Turns, user: int) -> Ints:
 def _whitened(data: _Turns, P: Floats, rows: Ints, N: Floats) -> Floats:
     """Residuals of the crowd, turn by turn, in units of the noise."""
     R = np.nan_to_num(data.Y[rows] - P[rows])
-    out: Floats = np.linalg.solve(np.linalg.cholesky(N), R.T).T.ravel()
-    return out
+    return np.linalg.solve(np.linalg.cholesky(N), R.T).T.ravel().astype(np.float64)
 
 
 def _follow(data: _Turns, P: Floats, rows: Ints, parts: _Parts, *, shown: int) -> Floats:

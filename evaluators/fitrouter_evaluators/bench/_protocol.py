@@ -345,7 +345,8 @@ def _resampled(cells: list[_Cell], metric: Metric, users: list[int]) -> Floats:
     draws = np.random.default_rng(2026).integers(
         len(users), size=(_RESAMPLES if quick else _RESAMPLES_SLOW, len(users))
     )
-    counts = np.vstack([np.ones(len(users)), [np.bincount(draw, minlength=len(users)) for draw in draws]])
+    times = [np.bincount(draw, minlength=len(users)) for draw in draws]
+    counts = np.vstack([np.ones(len(users)), times]).astype(np.float64)
     owner = np.array([at[cell.user] for cell in cells])
     if metric.per_user:
         values = np.array([metric.of(cell.y, cell.p) for cell in cells])

@@ -163,7 +163,7 @@ class RatingHead:
         known = self.items
         if self._features.shape[1] and len(known) > 3:
             ridge = RidgeCV(_ALPHAS).fit(self._features[known], mean[known], sample_weight=count[known])
-            predicted, left = ridge.predict(self._features), -float(ridge.best_score_)
+            predicted, left = ridge.predict(self._features), -float(np.asarray(ridge.best_score_))
         else:
             predicted = np.full(len(self._features), float(np.average(mean[known], weights=count[known])))
             left = float(np.average((mean - predicted)[known] ** 2, weights=count[known]))
@@ -231,6 +231,7 @@ def _offsets(user: Ints, item: Ints, y: Floats) -> Floats:
     _, who, count = np.unique(user, return_inverse=True, return_counts=True)
     seen = np.bincount(item).astype(np.float64)
     mean = np.bincount(item, y) / np.maximum(seen, 1.0)
+    away = np.zeros(len(count))
     for _ in range(3):
         away = np.bincount(who, y - mean[item]) / (count + 2.0)
         away -= np.average(away, weights=count)

@@ -226,4 +226,4 @@ def _arrays(prior: Prior, likelihoods: Sequence[_Likelihood]) -> dict[str, Float
 def _strongest(prior: Prior, names: Sequence[str]) -> dict[str, list[float]]:
     """The ten features with the largest means: [mean, sd]."""
     order, sd = np.argsort(-np.abs(prior.mean[1:]))[:10] + 1, np.sqrt(np.diag(prior.cov))
-    return {names[i]: [round(float(prior.mean[i]), 4), round(float(sd[i]), 4)] for i in order}
+    return {names[i]: [round(float(prior.mean[i]), 4), round(float(sd[i]), 4)] for i in order.tolist()}
