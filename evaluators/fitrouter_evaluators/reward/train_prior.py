@@ -225,5 +225,8 @@ def _arrays(prior: Prior, likelihoods: Sequence[_Likelihood]) -> dict[str, Float
 
 def _strongest(prior: Prior, names: Sequence[str]) -> dict[str, list[float]]:
     """The ten features with the largest means: [mean, sd]."""
-    order, sd = np.argsort(-np.abs(prior.mean[1:]))[:10] + 1, np.sqrt(np.diag(prior.cov))
-    return {names[i]: [round(float(prior.mean[i]), 4), round(float(sd[i]), 4)] for i in order.tolist()}
+    sd = np.sqrt(np.diag(prior.cov))
+    found: dict[str, list[float]] = {}
+    for i in np.argsort(-np.abs(prior.mean[1:]))[:10] + 1:
+        found[names[int(i)]] = [round(float(prior.mean[i]), 4), round(float(sd[i]), 4)]
+    return found
