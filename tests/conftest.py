@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
+
+import pytest
 
 os.environ.update(
     HF_HUB_OFFLINE="1",
@@ -11,3 +14,9 @@ os.environ.update(
     OTEL_SDK_DISABLED="true",
     TOKENIZERS_PARALLELISM="false",
 )
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _quick_garbage_collection() -> None:
+    """What earlier modules imported stays: looking through it again and again would stop servers for half a second."""
+    gc.freeze()

@@ -32,6 +32,7 @@ ROUTES = [
     ("GET", "/v1/models"),
     ("GET", "/v1/models/alpha"),
     ("POST", "/v1/feedback"),
+    ("PUT", "/v1/profile"),
     ("GET", "/v1/decisions/x"),
     ("GET", "/metrics"),
 ]
