@@ -20,3 +20,8 @@ os.environ.update(
 def _quick_garbage_collection() -> None:
     """What earlier modules imported stays: looking through it again and again would stop servers for half a second."""
     gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    """Everything may go again; bindings that count their objects at the end would call the rest a leak."""
+    gc.unfreeze()
