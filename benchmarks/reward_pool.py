@@ -20,7 +20,7 @@ from fitrouter_evaluators.bench.pool_heads import family, simulated_reference
 from fitrouter_evaluators.bench.pool_votes import vote_family, vote_pool
 from fitrouter_evaluators.datasets import mt_bench
 from fitrouter_evaluators.pool import load_pool
-from fitrouter_evaluators.reward import ResponseFeatures
+from fitrouter_evaluators.reward import ResponseFeatures, global_scalar
 from fitrouter_evaluators.worlds import draw_play, load_world
 
 HERE = Path(__file__).resolve().parent
@@ -43,7 +43,7 @@ def main() -> int:
         print(f"skipped: there is no pool {options.pool}", file=sys.stderr)
         return 0
     started = time.process_time()
-    features = ResponseFeatures(get_encoder("static"))
+    features = ResponseFeatures(get_encoder("static"), scalar=global_scalar(get_encoder("static")))
     pool = load_pool(options.pool, get_encoder("static"), features, get_encoder(options.topics), options.limit)
     world = load_world(HERE / "worlds" / f"{options.world}.yaml")
     pools = []
