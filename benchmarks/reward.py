@@ -25,6 +25,26 @@ from fitrouter_evaluators.reward.batched import BatchedTastes
 from fitrouter_evaluators.reward.hierarchy import Observations, Shrinkage, e_step, fit_prior, m_step
 
 HERE = Path(__file__).resolve().parent
+BESIDE = {
+    "unseen prompts, k=20, RMSE": ("D2 unseen prompts", "user rmse", 20, 100.0),
+    "known prompts, k=20, RMSE": ("D2 known prompts", "user rmse", 20, 100.0),
+    "known prompts, k=0 from declared values, RMSE": ("D2 known prompts", "user rmse", 0, 100.0),
+    "offline, Pearson": ("D3 overall satisfaction", "pearson", 0, 1.0),
+    "test-then-learn, pearson": ("D3 overall satisfaction", "pearson", -1, 1.0),
+    "test-then-learn, spearman": ("D3 overall satisfaction", "spearman", -1, 1.0),
+    "test-then-learn, kendall": ("D3 overall satisfaction", "kendall", -1, 1.0),
+    "mean AUC of six dimensions, test-then-learn": ("D4 test-then-learn", "mean auc", -1, 1.0),
+    "accuracy, expert held out, test-then-learn": ("D7 test-then-learn", "accuracy", -1, 1.0),
+    "pairs, k=20, accuracy": ("D1 MT-bench", "accuracy", 20, 1.0),
+    "pairs, k=20, NLL": ("D1 MT-bench", "nll", 20, 1.0),
+    "pairs, k=20, ECE": ("D1 MT-bench", "ece", 20, 1.0),
+    "copies, AUC, in order": ("RealHumanEval copies", "auc", 0, 1.0),
+}
+"""What a line is about → set, metric, k and factor of the rows that stand beside ours."""
+BASELINES = ("global", "bias-only", "user-only")
+PUBLISHED = {"offline, Pearson": 0.313}
+AGREED = {"unseen prompts, k=20, RMSE": 40.8, "known prompts, k=20, RMSE": 40.8}
+"""Two raters of one prompt differ by this, root mean square."""
 
 
 class Row(NamedTuple):
@@ -40,6 +60,8 @@ class Row(NamedTuple):
     people: float | None
     """Agreement of two people, where it is known."""
     met: bool
+    beside: tuple[float | None, ...] = (None, None, None)
+    """`BASELINES` on the same people and items."""
 
 
 def main() -> int:
@@ -50,7 +72,18 @@ def main() -> int:
     parser.add_argument("--content", default="minilm", help="encoder of what is rated in D2, D4 and D7")
     parser.add_argument("--out", type=Path, help="JSON, instead of standard output")
     parser.add_argument("--table", type=Path, help="the table as Markdown")
+    parser.add_argument(
+        "--from", dest="again", type=Path, help="make the tables again from this JSON, and measure nothing"
+    )
     options = parser.parse_args()
+    if options.again:
+        known = json.loads(options.again.read_bytes())
+        rows = [Row(**{**row, "beside": _beside(Row(**row), list(_all(known, "results")))}) for row in known["table"]]
+        rows = [row._replace(people=AGREED.get(row.what, row.people)) for row in rows]
+        known["table"] = [row._asdict() for row in rows]
+        options.again.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
+        options.table.write_text(markdown(rows, known["harm"]), encoding="utf-8")
+        return 0
     if not options.data.is_dir():
         print(f"skipped: there is no folder {options.data}", file=sys.stderr)
         return 0
@@ -64,8 +97,10 @@ def main() -> int:
         rows += more
         print(f"{name}: {time.process_time() - started:.0f} s of CPU", file=sys.stderr)
     rows += systems()
+    rows = [row._replace(beside=_beside(row, list(_all(found, "results")))) for row in rows]
+    rows = [row._replace(people=AGREED.get(row.what, row.people)) for row in rows]
     found["table"] = [row._asdict() for row in rows]
-    found["harm"] = [one for part in ("ratings", "pairs", "behaviour") for one in _harms(found[part])]
+    found["harm"] = list(_all(found, "no_harm"))
     text = json.dumps(msgspec.to_builtins(found, enc_hook=lambda number: number.item()), indent=1) + "\n"
     if options.table:
         options.table.write_text(markdown(rows, found["harm"]), encoding="utf-8")
@@ -175,27 +210,44 @@ def systems() -> list[Row]:
     ]
 
 
-def _harms(found: Any) -> Iterable[dict[str, Any]]:
-    """All rows of no harm in what a part found."""
+def _all(found: Any, name: str) -> Iterable[dict[str, Any]]:
+    """All rows that stand under a name anywhere in what was found."""
     if isinstance(found, dict):
         for key, value in found.items():
-            if key == "no_harm":
+            if key == name:
                 yield from (one if isinstance(one, dict) else msgspec.to_builtins(one) for one in value)
             else:
-                yield from _harms(value)
+                yield from _all(value, name)
     elif isinstance(found, list):
         for value in found:
-            yield from _harms(value)
+            yield from _all(value, name)
+
+
+def _beside(row: Row, results: list[dict[str, Any]]) -> tuple[float | None, ...]:
+    if row.what not in BESIDE:
+        return (None,) * len(BASELINES)
+    name, metric, k, factor = BESIDE[row.what]
+    here = [r for r in results if (r["set"], r["metric"]) == (name, metric)]
+    out = []
+    for baseline in BASELINES:
+        ks = (k, 0, -1) if baseline == "global" else (k,)
+        found = [r["mean"] for at in ks for r in here if (r["row"], r["k"]) == (baseline, at)]
+        out.append(factor * found[0] if found else None)
+    return tuple(out)
 
 
 def markdown(rows: Iterable[Row], harm: Iterable[dict[str, Any]]) -> str:
     """Both tables."""
-    lines = ["| set | what | floor | target | ours (95 %) | two people | |", "|---|---|---|---|---|---|---|"]
+    lines = [
+        "| set | what | floor | published | global | bias-only | user-only | ours (95 %) | target | two people | |"
+    ]
+    lines.append("|---" * 11 + "|")
     for row in rows:
         ours = _number(row.ours)
         if row.low is not None and row.high is not None and row.low != row.high:
             ours += f" ({_number(row.low)}, {_number(row.high)})"
-        cells = [row.set, row.what, _number(row.floor), _number(row.target), ours, _number(row.people)]
+        cells = [row.set, row.what, _number(row.floor), _number(PUBLISHED.get(row.what))]
+        cells += [*map(_number, row.beside), ours, _number(row.target), _number(row.people)]
         lines.append("| " + " | ".join([*cells, "met" if row.met else "**missed**"]) + " |")
     lines += [
         "",
