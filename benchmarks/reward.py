@@ -72,9 +72,7 @@ def main() -> int:
     parser.add_argument("--content", default="minilm", help="encoder of what is rated in D2, D4 and D7")
     parser.add_argument("--out", type=Path, help="JSON, instead of standard output")
     parser.add_argument("--table", type=Path, help="the table as Markdown")
-    parser.add_argument(
-        "--from", dest="again", type=Path, help="make the tables again from this JSON, and measure nothing"
-    )
+    parser.add_argument("--from", dest="again", type=Path, help="make the tables from this JSON, and measure nothing")
     options = parser.parse_args()
     if options.again:
         known = json.loads(options.again.read_bytes())

@@ -19,6 +19,9 @@ from fitrouter_evaluators.bench._protocol import Result
 __all__ = ["Target", "run"]
 
 
+_SAFETY = "prompts that all others rate ≥ 80, lowered (there is none)"
+
+
 class Target(NamedTuple):
     """One line of the table: a capability's floor, its target and what we measured."""
 
@@ -60,7 +63,7 @@ def _d2(folder: Path, seeds: int, encoder: Encoder) -> dict[str, Any]:
         _lower("D2", "known prompts, k=20, RMSE", 24.27, 24.0, known.hierarchical),
         Target("D2", "few-shot gain, k=20", -8.7, -10.0, *gain, gain[0] <= -10.0),
         _lower("D2", "known prompts, k=0 from declared values, RMSE", 28.41, 28.1, known.declared),
-        Target("D2", "prompts that all others rate ≥ 80, lowered (there is none)", np.nan, 0.0, lowered, lowered, lowered, not found.lowered),
+        Target("D2", _SAFETY, np.nan, 0.0, lowered, lowered, lowered, not found.lowered),
     ]
     return {
         "targets": targets,
