@@ -1,10 +1,11 @@
 """What scoring costs: encoders, heads, updates and whole answers, each beside the device's own limit. Prints JSON.
 
-Needs torch, numpy, msgspec and sentence-transformers, so that it runs on a bare GPU machine:
+Needs torch, numpy and sentence-transformers, so that it runs on a bare GPU machine:
 
     PYTHONPATH=router:evaluators python benchmarks/scorer.py --device cuda --users 1000000
 
-Rows of MiniLM are null where its weights or the int8 file are missing; without cryptography the spool is not encrypted.
+Rows of MiniLM are null where its weights or the int8 file are missing; without cryptography the spool is not encrypted;
+without msgspec a stand-in makes the values (`_bare`), and rows that go through the journal are null.
 Machines are shared: what is compared is measured in turns, and beside wall time stands CPU time, which neighbours
 disturb less.
 """
@@ -25,6 +26,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import _bare  # before anything that needs msgspec
 import numpy as np
 import torch
 
@@ -434,8 +436,8 @@ def whole(name: str, device: str, n: int, batch: int) -> dict[str, Any] | None:
     return {
         "encoder": encoder_rate(encoder, texts),
         "in_memory": in_memory(texts, encoder, device, batch),
-        "from_spool": from_spool(texts, encoder, device, batch),
-        "alone": alone(answers(min(n, 300), 1), encoder, device, batch),
+        "from_spool": None if _bare.USED else from_spool(texts, encoder, device, batch),
+        "alone": None if _bare.USED else alone(answers(min(n, 300), 1), encoder, device, batch),
     }
 
 
@@ -468,6 +470,7 @@ def main() -> None:
             "cores": os.cpu_count(),
             "load_before": round(os.getloadavg()[0], 2),
             "torch": torch.__version__,
+            "msgspec": not _bare.USED,
         },
         "limits": limit,
         "heads": [heads(clock, users, d, candidates, limit["copy_gb_s"]) for d in (D, dim) for candidates in (1, 8)],
