@@ -419,3 +419,24 @@ def test_tasks_are_labels_or_clusters_of_prompts() -> None:
     assert task_of(Identity(task="Write_Code "), x) == task_of(Identity(task="write code"), -x)
     clusters = {task_of(Identity(), np.random.default_rng(i).normal(size=20)) for i in range(400)}
     assert len(clusters) == 16
+
+
+# --- how noisy labels are here ---
+
+
+def test_labels_that_are_noisy_here_teach_less() -> None:
+    """The noise of ratings starts at what was fitted elsewhere and ends at what they vary by here."""
+    found = {}
+    for spread in (0.02, 0.35):
+        fit, rng = Fit(2, D), np.random.default_rng(0)
+        first = fit._heard(Label(ANN, _answer(rng), 0.5, FeedbackKind.RATING)).signal.noise
+        assert first == SIGNALS[FeedbackKind.RATING].noise
+        for i in range(600):
+            y = float(np.clip(0.5 + spread * rng.normal(), 0, 1))
+            fit.learn(Label(Identity(user=f"u{i % 40}"), _answer(rng), y, FeedbackKind.RATING))
+        found[spread] = fit._heard(Label(ANN, _answer(rng), 0.5, FeedbackKind.RATING)).signal.noise
+    assert found[0.02] < 0.03
+    assert 0.08 < found[0.35] < 0.2
+    assert fit._heard(Label(ANN, _answer(rng), 0.5, FeedbackKind.THUMB)).signal.noise == pytest.approx(
+        SIGNALS[FeedbackKind.THUMB].noise
+    )

@@ -31,6 +31,9 @@ __all__ = ["PARTS", "Answered", "Estimate", "Fit", "FitParams", "Label"]
 PARTS = ("slopes of c", "role", "user's taste", "user's offset")
 """What is added to the population's taste and an arm's level as far as it can be relied upon."""
 
+NOISE_LABELS = 50.0
+"""How many labels the fitted noise of a Gaussian signal stands for, beside those of this installation."""
+
 CERTAIN = 4.0
 """Standard deviations above 0 from which on a people's term counts in full."""
 
@@ -155,6 +158,8 @@ class Fit:
             np.array([slopes[1], people[1], people[1], people[1]]),
         )
         """Coefficients of the parts `PARTS` in the best prediction of a label."""
+        self.residuals: dict[str, tuple[float, float]] = {}
+        """Kind of a Gaussian signal → sum of the squared errors of what was predicted here, and their number."""
         self.labels = 0
 
     def reliance(self) -> Floats:
@@ -272,7 +277,7 @@ class Fit:
         role, user = self._people(label.identity)
         if user is not None and label.ts:
             user.age(label.ts, tastes.params.memory)
-        seen = heard(label.kind, label.y, label.tokens)
+        seen = self._heard(label)
         h = self._h(label)
         if user is not None and label.kind is FeedbackKind.RATING and label.dimension == OVERALL:
             seen = self._on_common_scale(label, seen, h, user)
@@ -280,6 +285,15 @@ class Fit:
         if label.dimension == OVERALL:
             self._learn_offsets(label, h, text, seen, role, user)
             self.labels += 1
+
+    def _heard(self, label: Label) -> Observation:
+        """The observation in a label, as noisy as labels of its kind are here: people who rate at random teach less."""
+        seen = heard(label.kind, label.y, label.tokens)
+        if seen.signal.link == "logistic":
+            return seen
+        squares, n = self.residuals.get(label.kind.value, (0.0, 0.0))
+        noise = (NOISE_LABELS * seen.signal.noise + squares) / (NOISE_LABELS + n)
+        return Observation(seen.y, msgspec.structs.replace(seen.signal, noise=noise))
 
     def _h(self, label: Label) -> Floats:
         """float64[D] that the label is about: an answer's features, a pair's difference; what is missing is average."""
@@ -378,6 +392,10 @@ class Fit:
         if label.pooled:
             z = np.array([slopes, parts[1] + offsets[0], parts[2], offsets[1]])
             self._place(h, z, parts[0] + intercept, text, seen, variance)
+            if seen.signal.link == "gaussian":
+                error = seen.y - parts[0] - intercept - float(np.einsum("i,i->", z, self.reliance()))
+                squares, n = self.residuals.get(label.kind.value, (0.0, 0.0))
+                self.residuals[label.kind.value] = squares + error * error, n + 1.0
             self._weigh(z, parts[0] + intercept, seen)
         innovation = seen.innovate(sum(parts) + intercept + slopes + sum(offsets), variance)
         for side, gain in zip(sides, gains, strict=True):
@@ -429,7 +447,7 @@ class Fit:
         gains = [block.taste.gain(v) for block, v in zip(blocks, along, strict=True)]
         own = [float(np.einsum("i,i->", v, gain)) for v, gain in zip(along, gains, strict=True)]
         predicted = sum(float(np.einsum("i,i->", v, block.taste.mean)) for block, v in zip(blocks, along, strict=True))
-        y, noise = heard(label.kind, label.y, label.tokens).linear(predicted)
+        y, noise = self._heard(label).linear(predicted)
         change = y - heard(label.kind, before, label.tokens).linear(predicted)[0]
         if label.kind is FeedbackKind.RATING and user is not None and label.dimension == OVERALL:
             change, noise = change / user.scale.gain, noise / user.scale.gain**2

@@ -80,6 +80,7 @@ class _Scalars(msgspec.Struct, array_like=True):
     stack_mean: bytes
     stack_cov: bytes
     labels: int
+    residuals: list[tuple[str, float, float]]
     stale: int
     arms: list[str]
     open: list[tuple[str, float]]
@@ -130,7 +131,7 @@ class Learner:
         """Sixteen hex digits: states of different versions never mix."""
         fit = self.fit
         prior = self.prior.id if self.prior else ""
-        text = repr((2, fit.d, fit.D, self.schema, prior, fit.params, SIGNALS, self.votes_per_day, self.expects_scores))
+        text = repr((3, fit.d, fit.D, self.schema, prior, fit.params, SIGNALS, self.votes_per_day, self.expects_scores))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def blank(self) -> Learner:
@@ -366,6 +367,7 @@ class Learner:
                 fit.stack.mean.tobytes(),
                 fit.stack.cov.tobytes(),
                 fit.labels,
+                [(kind, squares, n) for kind, (squares, n) in sorted(fit.residuals.items())],
                 self.stale,
                 list(fit.arms.names),
                 list(self.open.items()),
@@ -389,6 +391,7 @@ class Learner:
         self.fit.tastes.population, self.fit.tastes.others = population, others
         self.fit.stack = stack
         self.fit.labels, self.stale = stored.labels, stored.stale
+        self.fit.residuals = {kind: (squares, n) for kind, squares, n in stored.residuals}
         for name in stored.arms:  # rows keep their order
             self.fit.arms.row(name)
         self.open = dict(stored.open)
