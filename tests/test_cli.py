@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -235,3 +236,21 @@ def _alive(url: str) -> bool:
         return httpx.get(f"{url}/readyz", timeout=5.0).status_code == 200
     except httpx.TransportError:
         return False
+
+
+async def test_a_refit_is_asked_for_beside_a_running_router(tmp_path: Path) -> None:
+    """`train refit` writes one event into the journal, and who follows it folds again; without a journal it says so."""
+    from fitrouter.router import Router
+    from fitrouter.types import Refit
+
+    file = tmp_path / "fitrouter.yaml"
+    file.write_text("data: d\nproviders: {s: {kind: simulated}}\nmodels: [{name: m, provider: s}]\n")
+    early = await asyncio.to_thread(CliRunner().invoke, cli.app, ["train", "refit", "--config", str(file)])
+    assert isinstance(early.exception, ConfigError)
+    async with Router.from_config(load_config(file)) as router:
+        done = await asyncio.to_thread(CliRunner().invoke, cli.app, ["train", "refit", "--config", str(file)])
+        assert done.exit_code == 0, done.output
+        assert any(isinstance(row.event, Refit) for row in router.journal.tail(0))
+        async with asyncio.timeout(20):
+            await router.follower.caught_up()
+        assert router.learner.stale == 0

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -120,6 +121,29 @@ def encoder(
     from fitrouter_evaluators.train_encoder import train_static
 
     typer.echo(json.dumps(train_static(out, dim)))
+
+
+@train_app.command()
+def refit(config: ConfigPath = _DEFAULT) -> None:
+    """Ask for an exact re-fit from the journal: each vote as it stands now, nothing of those who were erased.
+
+    Running gateways do it beside their requests, others when they start.
+    """
+    from fitrouter.config import load_config
+    from fitrouter.ids import uuid7
+    from fitrouter.journal import Entry, SqliteJournal
+    from fitrouter.types import Refit
+
+    path = load_config(config).data / "journal.db"
+    if not path.is_file():
+        raise ConfigError(f"there is no journal {str(path)!r}; nothing was learnt yet that could be fitted again")
+    journal = SqliteJournal(path)
+    try:
+        now = time.time()
+        journal.append(Entry(Refit(id=uuid7(now), ts=now))).result(30.0)
+    finally:
+        journal.close()
+    typer.echo(f"asked for a re-fit in {path}")
 
 
 @train_app.command()
