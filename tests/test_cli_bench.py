@@ -12,6 +12,7 @@ from typer.testing import CliRunner, Result
 
 from fitrouter.errors import ConfigError
 from fitrouter_evaluators.datasets import Choice, Pair, Rating, Text, read_pairs, write_jsonl
+from fitrouter_integrations import cli
 from fitrouter_integrations._bench import app
 
 LONG = "Vaccines train the body. " * 30
@@ -108,3 +109,16 @@ def test_mistakes_are_named(
     result = run(*arguments)
     assert isinstance(result.exception, ConfigError)
     assert words in str(result.exception)
+
+
+def test_a_missing_extra_is_one_message(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """What an extra brings is named with the extra, not with a traceback."""
+
+    def missing() -> None:
+        raise ModuleNotFoundError("No module named 'sklearn'", name="sklearn")
+
+    monkeypatch.setattr(cli, "app", missing)
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 2
+    assert "'sklearn'" in capsys.readouterr().err

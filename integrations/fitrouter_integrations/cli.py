@@ -43,6 +43,10 @@ def main() -> None:
     except FitrouterError as error:
         Console(stderr=True).print(f"fitrouter: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
         sys.exit(2 if isinstance(error, ConfigError) else 1)
+    except ModuleNotFoundError as error:
+        missing = f"fitrouter: this needs {error.name!r}, which is not installed; install 'fitrouter[all]'"
+        Console(stderr=True).print(missing, style="red", markup=False, highlight=False, soft_wrap=True)
+        sys.exit(2)
 
 
 @app.command()
