@@ -391,12 +391,13 @@ class Fit:
             variance += sum(v for _, v in held)
         if label.pooled:
             z = np.array([slopes, parts[1] + offsets[0], parts[2], offsets[1]])
-            self._place(h, z, parts[0] + intercept, text, seen, variance)
+            relied, base = self.reliance(), parts[0] + intercept
+            self._place(h, z, relied, base, text, seen, variance)
             if seen.signal.link == "gaussian":
-                error = seen.y - parts[0] - intercept - float(np.einsum("i,i->", z, self.reliance()))
+                error = seen.y - base - float(np.einsum("i,i->", z, relied))
                 squares, n = self.residuals.get(label.kind.value, (0.0, 0.0))
                 self.residuals[label.kind.value] = squares + error * error, n + 1.0
-            self._weigh(z, parts[0] + intercept, seen)
+            self._weigh(z, base, seen)
         innovation = seen.innovate(sum(parts) + intercept + slopes + sum(offsets), variance)
         for side, gain in zip(sides, gains, strict=True):
             if label.pooled:
@@ -407,12 +408,13 @@ class Fit:
             if user:
                 user.offsets[side.arm] = _scalar(*user.offset(side.arm), side.sign, innovation)
 
-    def _place(self, h: Floats, z: Floats, base: float, text: _Text, seen: Observation, variance: float) -> None:
+    def _place(
+        self, h: Floats, z: Floats, relied: Floats, base: float, text: _Text, seen: Observation, variance: float
+    ) -> None:
         """Learn how far the user's taste counts in this task: what it would add, against what nothing else explains."""
         where = text.where
         if where is None or not where.learnt.any():
             return
-        relied = self.reliance()
         others = base + float(np.einsum("i,i->", z, relied)) - relied[2] * z[2]
         y, noise = seen.linear(others + relied[2] * z[2])
         own = relied[2] * float(np.einsum("i,i->", h, where.own[0]))

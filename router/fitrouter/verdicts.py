@@ -166,4 +166,4 @@ class Verdicts:
             self.hooks.trouble("journal", error)
             if isinstance(error, StoreError):
                 raise
-            raise StoreError(f"feedback: the journal failed ({type(error).__name__}); try again") from error
+            raise StoreError(f"the journal failed ({type(error).__name__}); try again") from error
