@@ -33,6 +33,7 @@ from fitrouter.types import (
     Mode,
     ModelCard,
     ModelChange,
+    PolicyChange,
     PolicyVersion,
     Prices,
     ProfileChange,
@@ -53,6 +54,7 @@ DUMPS = (
     "SELECT * FROM feedback ORDER BY seq",
     "SELECT * FROM profiles ORDER BY seq",
     "SELECT * FROM models ORDER BY seq, arm",
+    "SELECT * FROM policies ORDER BY seq",
     "SELECT * FROM outcomes ORDER BY seq",
     "SELECT * FROM position",
     "SELECT * FROM migrations ORDER BY name",
@@ -81,6 +83,8 @@ def decision(n: int, user: str | None = "ann") -> Decision:
         mean=(0.1, 0.2),
         sd=(0.3, 0.4),
         twin=(0.5, 0.5),
+        budget_weight=0.25,
+        candidates={"bold": (0.25, 0.75)},
         policy=PolicyVersion(algorithm="squarecb", config_hash="abc", seq=7),
         seed=2**63 - 1,
     )
@@ -115,6 +119,7 @@ def story(n: int) -> list[Event]:
         ProfileChange(id="p1", ts=1.0, identity=who(), declared={"brevity": 0.5, "warmth": -1.0}),
         ModelChange(id="m1", ts=2.0, cards=(card, ModelCard(name="b", provider="q")), registry="r1"),
         ArtifactChange(id="a1", ts=3.0, name="prior", sha256="0" * 64),
+        PolicyChange(id="c1", ts=4.0, action="promote", name="bold", settings={"gamma": 9.0}),
     ]
 
 
@@ -189,6 +194,13 @@ def test_every_field(warehouse: Warehouse) -> None:
         "registry": "",
         "encoder": "",
         "seed": 2**63 - 1,
+        "budget_weight": 0.25,
+        "budget_unit_usd": 0.0,
+        "switch": [],
+        "personal": [],
+        "candidates": {"bold": [0.25, 0.75]},
+        "new": [],
+        "redraw": "",
     }
     assert warehouse.query("SELECT attempts, ttft_ms, cost_usd FROM executions") == [
         (
@@ -209,6 +221,7 @@ def test_every_field(warehouse: Warehouse) -> None:
         ("a@2", 1.0, "streaming"),
         ("b", 0.0, "streaming"),
     ]
+    assert warehouse.query("SELECT action, name, settings FROM policies") == [("promote", "bold", '{"gamma":9.0}')]
     assert warehouse.query("SELECT count(*) FROM ope_runs") == [(0,)]
 
 
@@ -545,9 +558,9 @@ def test_damaged_file(warehouse: Warehouse, tmp_path: Path, how: str) -> None:
 
 def test_from_the_first_schema(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file of the first version is brought to the present one with every row as it was."""
-    events = story(5)
+    events = story(5)[:-1]  # there was no such change then
     first = {"m001_tables": MIGRATIONS["m001_tables"]}
-    later = {"scores": 1, "feedback": 1}
+    later = {"decisions": 7, "scores": 1, "feedback": 1, "models": 2}
     """Columns that were added at the end of a table since."""
 
     def rows_then(row: Row) -> tuple[str, list[tuple[object, ...]]]:
@@ -574,6 +587,7 @@ PUBLISHED = {
     "m001_tables": "84c9638d0b350d33",
     "m002_views": "7a8644b489e7f4f5",
     "m003_heads": "299df1892133af85",
+    "m004_policies": "b3a76d4d273934b1",
 }
 
 

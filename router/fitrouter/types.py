@@ -33,6 +33,7 @@ __all__ = [
     "Mode",
     "ModelCard",
     "ModelChange",
+    "PolicyChange",
     "PolicyVersion",
     "Prices",
     "ProfileChange",
@@ -40,6 +41,7 @@ __all__ = [
     "Request",
     "Score",
     "Usage",
+    "Variant",
     "decode_event",
     "encode_event",
     "pack",
@@ -95,6 +97,16 @@ class Prices(_Value, frozen=True, kw_only=True):
     output: float = 0.0
 
 
+class Variant(_Value, frozen=True, kw_only=True):
+    """A way of asking a model: arms that share how right the model is and what it costs, and differ in how it writes."""
+
+    name: str
+    prefix: str = ""
+    """Goes in front of the caller's system text, which therefore has the last word."""
+    params: dict[str, Any] = {}
+    """Sampling options where the caller gives none."""
+
+
 class ModelCard(_Value, frozen=True, kw_only=True):
     """What is known of a model before it is asked."""
 
@@ -109,11 +121,22 @@ class ModelCard(_Value, frozen=True, kw_only=True):
     capabilities: tuple[str, ...] = ("streaming", "tools", "json")
     """Any of: streaming, tools, json, images."""
     revision: str = ""
+    parameters: tuple[str, ...] | None = None
+    """Request parameters that it takes; None: what its provider is known to take."""
+    max_output_tokens: int | None = None
+    cache_discount: float = 0.5
+    """Share of the input price that a cached prompt saves."""
+    variants: tuple[Variant, ...] = ()
+    """Further ways of asking it; each becomes an arm of its own (`fitrouter.variants`)."""
+    variant: Variant | None = None
+    """The way of asking that this card stands for."""
 
     @property
     def arm(self) -> str:
-        """The identity that posteriors are kept for: a new revision is a new arm."""
-        return f"{self.name}@{self.revision}" if self.revision else self.name
+        """The identity that posteriors are kept for, `name#variant@revision`: a new revision is a new arm."""
+        variant = f"#{self.variant.name}" if self.variant else ""
+        revision = f"@{self.revision}" if self.revision else ""
+        return f"{self.name}{variant}{revision}"
 
 
 class Call(_Value, frozen=True, kw_only=True):
@@ -208,11 +231,24 @@ class Decision(_Event, frozen=True, kw_only=True, tag="decision"):
     """P(answers)."""
     cost_weight: float = 0.0
     latency_weight: float = 0.0
+    budget_weight: float = 0.0
+    """λ: fit that a whole `budget_unit_usd` costs, on top of `cost_weight`; the tenant's dual variable."""
+    budget_unit_usd: float = 0.0
+    switch: tuple[float, ...] = ()
+    """Fit that leaving the session's model costs, where a session is drawn again."""
     floor: float = 0.0
     """Every eligible model has at least floor / K in `probs`."""
     share: float = 1.0
     twin: tuple[float, ...] = ()
     """pmf of the user-blind twin: the same policy without the user's and the role's terms."""
+    personal: tuple[float, ...] = ()
+    """pmf with those terms, where they are switched off and `probs` is the twin's."""
+    candidates: dict[str, tuple[float, ...]] = {}
+    """Shadow candidate → its pmf: what it would have done."""
+    new: tuple[str, ...] = ()
+    """Arms under the raised floor of newcomers."""
+    redraw: str = ""
+    """Why a session was drawn again; empty for a session's first draw and its sticky turns."""
     asked: bool = False
     asked_probability: float = 0.0
     policy: PolicyVersion
@@ -332,6 +368,18 @@ class ModelChange(_Event, frozen=True, kw_only=True, tag="model"):
     registry: str
 
 
+class PolicyChange(_Event, frozen=True, kw_only=True, tag="policy"):
+    """What the policy is to do from now on. `action`: set, promote, restore (the version before), config (the file)."""
+
+    action: str
+    settings: dict[str, Any] = {}
+    """set, promote: what differs from the configuration, see `fitrouter.control.SETTINGS`."""
+    name: str = ""
+    """promote: the candidate."""
+    config_hash: str = ""
+    """The configuration that this was said under."""
+
+
 class ArtifactChange(_Event, frozen=True, kw_only=True, tag="artifact"):
     """A trained file came into force; it is named by its sha256, its result is read and not recomputed."""
 
@@ -350,7 +398,16 @@ class Refit(_Event, frozen=True, kw_only=True, tag="refit"):
 
 
 Event: TypeAlias = (
-    Decision | Execution | Score | Feedback | ProfileChange | ModelChange | ArtifactChange | Erasure | Refit
+    Decision
+    | Execution
+    | Score
+    | Feedback
+    | ProfileChange
+    | ModelChange
+    | PolicyChange
+    | ArtifactChange
+    | Erasure
+    | Refit
 )
 
 _encoder = msgspec.msgpack.Encoder()

@@ -15,6 +15,7 @@ from fitrouter.types import (
     Execution,
     Feedback,
     ModelChange,
+    PolicyChange,
     Refit,
     Score,
     encode_event,
@@ -57,7 +58,7 @@ def subject_of(event: Event) -> str | None:
     """The person that an event is about, as the token that stands for them."""
     if isinstance(event, Erasure):
         return event.subject
-    if isinstance(event, ModelChange | ArtifactChange | Refit):
+    if isinstance(event, ModelChange | PolicyChange | ArtifactChange | Refit):
         return None
     return event.identity.user
 

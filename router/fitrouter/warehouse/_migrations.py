@@ -148,3 +148,25 @@ def m003_heads(connection: duckdb.DuckDBPyConnection) -> None:
         ALTER TABLE feedback ADD COLUMN other VARCHAR;
     """)
     m002_views(connection)
+
+
+@_migration
+def m004_policies(connection: duckdb.DuckDBPyConnection) -> None:
+    """What a decision's budget, session and rivals were, a model's variants, and changes of the policy."""
+    connection.execute("""
+        DROP VIEW outcomes;
+        DROP VIEW latest_feedback;
+        ALTER TABLE decisions ADD COLUMN budget_weight DOUBLE;
+        ALTER TABLE decisions ADD COLUMN budget_unit_usd DOUBLE;
+        ALTER TABLE decisions ADD COLUMN switch DOUBLE[];
+        ALTER TABLE decisions ADD COLUMN personal DOUBLE[];
+        ALTER TABLE decisions ADD COLUMN candidates MAP(VARCHAR, DOUBLE[]);
+        ALTER TABLE decisions ADD COLUMN new VARCHAR[];
+        ALTER TABLE decisions ADD COLUMN redraw VARCHAR;
+        ALTER TABLE models ADD COLUMN variant VARCHAR;
+        ALTER TABLE models ADD COLUMN max_output_tokens BIGINT;
+        CREATE TABLE policies (
+            seq BIGINT, change_id VARCHAR, ts DOUBLE, action VARCHAR, name VARCHAR, settings VARCHAR, config_hash VARCHAR
+        );
+    """)
+    m002_views(connection)

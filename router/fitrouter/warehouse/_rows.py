@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
+import msgspec
 import numpy as np
 
 from fitrouter.journal import Row
-from fitrouter.types import Decision, Execution, Feedback, Identity, ModelChange, ProfileChange, Score
+from fitrouter.types import Decision, Execution, Feedback, Identity, ModelChange, PolicyChange, ProfileChange, Score
 
 __all__ = ["TABLES", "rows_of"]
 
 Cells: TypeAlias = tuple[Any, ...]
 
-TABLES = ("decisions", "executions", "scores", "feedback", "profiles", "models")
+TABLES = ("decisions", "executions", "scores", "feedback", "profiles", "models", "policies")
 """The tables that are filled from the journal."""
 
 
@@ -37,6 +38,9 @@ def rows_of(row: Row) -> tuple[str, Sequence[Cells]]:
         return "profiles", ((row.seq, event.id, event.ts, *_identity(event.identity), event.declared),)
     if isinstance(event, ModelChange):
         return "models", _models(row.seq, event)
+    if isinstance(event, PolicyChange):
+        settings = msgspec.json.encode(event.settings, order="sorted").decode()
+        return "policies", ((row.seq, event.id, event.ts, event.action, event.name, settings, event.config_hash),)
     return "", ()
 
 
@@ -72,6 +76,13 @@ def _decision(seq: int, event: Decision) -> Cells:
         event.registry,
         event.encoder,
         _int64(event.seed),
+        event.budget_weight,
+        event.budget_unit_usd,
+        event.switch,
+        event.personal,
+        event.candidates,
+        event.new,
+        event.redraw,
     )
 
 
@@ -150,6 +161,8 @@ def _models(seq: int, event: ModelChange) -> Sequence[Cells]:
             _int64(card.context_window),
             card.capabilities,
             card.revision,
+            card.variant.name if card.variant else "",
+            card.max_output_tokens and _int64(card.max_output_tokens),
         )
         for card in event.cards
     ]
