@@ -1,0 +1,332 @@
+"""Why this model: what moved a decision, in numbers that add up and in sentences.
+
+A model's expected utility is a sum of terms; what a log cannot say apart (how much of the fit is everybody's taste, the
+role's, the user's, what labels say beyond the text) is split by a fit, which is the one of *now*. What has been learnt
+between the decision and now is a term of its own, `since`, so that the terms always sum to what was logged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+import msgspec
+import numpy as np
+
+from fitrouter._explain_words import tell
+from fitrouter.fit import Fit
+from fitrouter.types import Decision, Event, Execution, Floats, Mode, unpack
+
+__all__ = ["TERMS", "Account", "Contrast", "Explanation", "Feature", "Term", "explain"]
+
+TERMS = {
+    "fit": "predicted fit",
+    "population": "everybody's taste in its text",
+    "role_taste": "the role's taste in its text",
+    "user_taste": "the user's taste in its text",
+    "correction": "what labels say of it beyond its text",
+    "role_offset": "the role's offset for it",
+    "user_offset": "the user's offset for it",
+    "since": "what was believed then and is no longer",
+    "cost": "price",
+    "budget": "price on top while the budget is short",
+    "latency": "wait",
+    "availability": "chance that it does not answer",
+    "switch": "leaving the session's model",
+}
+"""Terms of a utility in their order. Where a fit is given, the seven from `population` to `since` stand for `fit`."""
+
+_SPLIT = ("population", "role_taste", "user_taste", "correction", "role_offset", "user_offset", "since")
+
+
+class _Value(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A frozen value."""
+
+
+class Term(_Value, frozen=True, kw_only=True):
+    """One summand of a utility, in units of fit."""
+
+    name: str
+    """One of `TERMS`."""
+    value: float
+
+
+class Account(_Value, frozen=True, kw_only=True):
+    """One eligible model. What was not logged is None, and the utility without it too."""
+
+    arm: str
+    probability: float | None = None
+    blind_probability: float | None = None
+    """Without what is known of the user and the role."""
+    personal_probability: float | None = None
+    """With it, where it is switched off."""
+    fit: float | None = None
+    sd: float | None = None
+    blind_fit: float | None = None
+    """The fit without the terms of role and user; known with a fit only."""
+    utility: float | None = None
+    terms: tuple[Term, ...] = ()
+    """They sum to `utility`."""
+    cost_usd: float | None = None
+    latency_s: float | None = None
+    availability: float | None = None
+    candidates: dict[str, float] = {}
+    """Shadow candidate → the probability that it would have given this model."""
+    new: bool = False
+    """Under the raised floor of newcomers."""
+
+
+class Feature(_Value, frozen=True, kw_only=True):
+    """What one response feature adds to the gap between two models: a weight times a difference in writing."""
+
+    name: str
+    difference: float
+    """Of the rival's answers from the model's, in standard deviations."""
+    population: float
+    role: float
+    user: float
+    """The difference times everybody's, the role's and the user's weight for the feature."""
+
+    @property
+    def value(self) -> float:
+        """All three."""
+        return self.population + self.role + self.user
+
+
+class Contrast(_Value, frozen=True, kw_only=True):
+    """A model beside the one that it is best compared with: the runner-up of a leader, the leader for all others."""
+
+    arm: str
+    rival: str
+    gap: float
+    """Utility of the rival minus that of the model."""
+    terms: tuple[Term, ...]
+    """They sum to `gap`."""
+    features: tuple[Feature, ...] = ()
+    """Largest first; they sum to the three tastes of `terms`."""
+
+
+class Explanation(_Value, frozen=True, kw_only=True):
+    """What moved one decision."""
+
+    decision_id: str
+    draw_id: str
+    mode: str
+    chosen: str
+    propensity: float
+    leader: str | None = None
+    """The model with the highest utility."""
+    explores: bool = False
+    """A draw whose model is not the leader."""
+    explored: float | None = None
+    """Probability that the draw falls on another than the leader."""
+    floor_each: float = 0.0
+    """Probability that every eligible model has for the sake of exploration."""
+    share: float = 1.0
+    redraw: str = ""
+    models: tuple[Account, ...] = ()
+    contrast: Contrast | None = None
+    excluded: tuple[tuple[str, str], ...] = ()
+    cost_weight: float = 0.0
+    latency_weight: float = 0.0
+    budget_weight: float = 0.0
+    budget_unit_usd: float = 0.0
+    split: bool = False
+    """The fit is split into its parts by what is known now."""
+    unpriced: bool = False
+    """A weight is set and what it refers to is not known, so that there are no utilities."""
+    drew: float | None = None
+    """For a turn that stayed on its session's model: with what probability the draw that it lives on fell there."""
+    served_by: str | None = None
+    """Who answered in the end."""
+    sentences: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return "\n".join(self.sentences)
+
+
+def explain(
+    events: Sequence[Event],
+    fit: Fit | None = None,
+    *,
+    cost_unit_usd: float | None = None,
+    latency_unit_s: float | None = None,
+) -> Explanation:
+    """What moved a decision.
+
+    Args:
+        events: of the decision, the decision first; for a turn that stayed on its session's model the draw it lives on
+            may be among them.
+        fit: splits the predicted fit further.
+        cost_unit_usd: what the cost weight refers to, where the decision does not say it.
+        latency_unit_s: what the latency weight refers to, where the decision does not say it.
+
+    Raises:
+        TypeError: the first event is no decision.
+    """
+    decision = events[0] if events else None
+    if not isinstance(decision, Decision):
+        raise TypeError(f"the first event is a {type(decision).__name__}; give the decision first")
+    table = _Table(decision, fit, cost_unit_usd, latency_unit_s)
+    leader = None if table.utility is None else decision.eligible[int(table.utility.argmax())]
+    drawn = decision.mode in {Mode.ONLINE, Mode.UNIFORM, Mode.SHADOW}
+    first = next((e for e in events[1:] if isinstance(e, Decision) and e.id == decision.draw_id), None)
+    found = Explanation(
+        decision_id=decision.id,
+        draw_id=decision.draw_id,
+        mode=decision.mode.value,
+        chosen=decision.chosen,
+        propensity=decision.propensity,
+        leader=leader,
+        explores=drawn and leader not in {None, decision.chosen},
+        explored=1.0 - decision.probs[decision.eligible.index(leader)] if leader and decision.probs else None,
+        floor_each=decision.floor / len(decision.eligible) if decision.probs else 0.0,
+        share=decision.share,
+        redraw=decision.redraw,
+        models=tuple(table.account(k) for k in range(len(decision.eligible))),
+        contrast=table.contrast(),
+        excluded=decision.excluded,
+        cost_weight=decision.cost_weight,
+        latency_weight=decision.latency_weight,
+        budget_weight=decision.budget_weight,
+        budget_unit_usd=decision.budget_unit_usd,
+        split=table.split is not None,
+        unpriced=table.unpriced,
+        drew=first.propensity if first is not None else None,
+        served_by=next((e.served_by for e in events if isinstance(e, Execution)), None),
+    )
+    return msgspec.structs.replace(found, sentences=tell(found))
+
+
+class _Split:
+    """The fit of now, taken apart for a decision; arrays are float64[K] unless said otherwise."""
+
+    def __init__(self, decision: Decision, fit: Fit, mean: Floats) -> None:
+        identity, names, x = decision.identity, decision.eligible, unpack(decision.features)
+        role_only = msgspec.structs.replace(identity, user=None)
+        everybody = fit.tastes.population.mean
+        self.profile = np.einsum("kdh,d->kh", fit.arms.profile[fit.arms.rows(names)], x)
+        # Where the terms of people are switched off, the fit that was logged is the blind one.
+        off = bool(decision.personal) or not fit.params.personal
+        role = everybody if off else fit.taste(role_only, x)
+        both = everybody if off else fit.taste(identity, x)
+        self.weights = np.stack([everybody, role - everybody, both - role])
+        """float64[3, D]: everybody's taste, what the role adds, and what the user adds."""
+        now = fit.estimate(identity, x, names, decision.ts)
+        with_role = now.blind if off else fit.estimate(role_only, x, names, decision.ts).mean
+        with_user = now.blind if off else now.mean
+        text = np.einsum("kh,bh->bk", self.profile, self.weights)
+        self.blind = now.blind
+        offsets = (with_role - now.blind - text[1], with_user - with_role - text[2])
+        self.parts = (*text, now.blind - text[0], *offsets, mean - with_user)
+        self.names = tuple(sorted(fit.tastes.names, key=fit.tastes.names.__getitem__))
+
+    def features(self, a: int, b: int) -> tuple[Feature, ...]:
+        """What makes the difference in text between the models a and b, b's share being positive."""
+        gap = self.profile[b] - self.profile[a]
+        values = self.weights * gap
+        names = self.names if len(self.names) == len(gap) else [f"feature_{j}" for j in range(len(gap))]
+        found = [
+            Feature(name=name, difference=float(d), population=float(p), role=float(r), user=float(u))
+            for name, d, (p, r, u) in zip(names, gap, values.T, strict=True)
+            if p or r or u
+        ]
+        return tuple(sorted(found, key=lambda feature: -abs(feature.value)))
+
+
+class _Table:
+    """Terms × models of one decision."""
+
+    def __init__(
+        self, decision: Decision, fit: Fit | None, cost_unit_usd: float | None, latency_unit_s: float | None
+    ) -> None:
+        self.decision = decision
+        self.split: _Split | None = None
+        self.terms: dict[str, Floats] = {}
+        self.unpriced = False
+        """A weight is set, and what it refers to is not known."""
+        self.utility: Floats | None = None
+        if not decision.mean:
+            return
+        mean = np.array(decision.mean)
+        if fit is not None and len(unpack(decision.features)) == fit.d:
+            self.split = _Split(decision, fit, mean)
+            self.terms.update(zip(_SPLIT, self.split.parts, strict=True))
+        else:
+            self.terms["fit"] = mean
+        self._price("cost", decision.cost_weight, decision.cost, _unit(decision, "cost_unit_usd", cost_unit_usd))
+        self._price("budget", decision.budget_weight, decision.cost, decision.budget_unit_usd)
+        unit_s = _unit(decision, "latency_unit_s", latency_unit_s)
+        self._price("latency", decision.latency_weight, decision.latency, unit_s)
+        if decision.availability:
+            worth = _total(list(self.terms.values()))
+            self.terms["availability"] = (np.array(decision.availability) - 1.0) * worth
+        if decision.switch:
+            self.terms["switch"] = -np.array(decision.switch)
+        if not self.unpriced:
+            self.utility = _total(list(self.terms.values()))
+
+    def _price(self, name: str, weight: float, amounts: tuple[float, ...], unit: float | None) -> None:
+        if not weight or not amounts:
+            return
+        if unit:
+            self.terms[name] = -weight * np.array(amounts) / unit
+        else:
+            self.unpriced = True
+
+    def _row(self, k: int) -> tuple[Term, ...]:
+        return tuple(Term(name=name, value=float(values[k])) for name, values in self.terms.items())
+
+    def account(self, k: int) -> Account:
+        """The k-th eligible model."""
+        decision = self.decision
+        return Account(
+            arm=decision.eligible[k],
+            probability=_at(decision.probs, k),
+            blind_probability=_at(decision.twin, k),
+            personal_probability=_at(decision.personal, k),
+            fit=_at(decision.mean, k),
+            sd=_at(decision.sd, k),
+            blind_fit=None if self.split is None else float(self.split.blind[k]),
+            utility=None if self.utility is None else float(self.utility[k]),
+            terms=() if self.utility is None else self._row(k),
+            cost_usd=_at(decision.cost, k),
+            latency_s=_at(decision.latency, k),
+            availability=_at(decision.availability, k),
+            candidates={name: pmf[k] for name, pmf in decision.candidates.items()},
+            new=decision.eligible[k] in decision.new,
+        )
+
+    def contrast(self) -> Contrast | None:
+        """The chosen model beside the leader, the leader beside its runner-up; None where there is nothing to say."""
+        eligible, utility = self.decision.eligible, self.utility
+        if utility is None or len(eligible) < 2 or self.decision.chosen not in eligible:
+            return None
+        a = eligible.index(self.decision.chosen)
+        order = np.argsort(-utility, kind="stable")
+        b = int(order[1] if order[0] == a else order[0])
+        return Contrast(
+            arm=eligible[a],
+            rival=eligible[b],
+            gap=float(utility[b] - utility[a]),
+            terms=tuple(Term(name=name, value=float(v[b] - v[a])) for name, v in self.terms.items()),
+            features=() if self.split is None else self.split.features(a, b),
+        )
+
+
+T = TypeVar("T")
+
+
+def _at(values: tuple[T, ...], k: int) -> T | None:
+    """The k-th of what may not have been logged."""
+    return values[k] if values else None
+
+
+def _unit(decision: Decision, name: str, given: float | None) -> float | None:
+    """What a weight refers to, from the decision where it says so."""
+    return getattr(decision, name, None) or given
+
+
+def _total(terms: Sequence[Floats]) -> Floats:
+    total: Floats = np.sum(terms, axis=0)
+    return total
