@@ -1,14 +1,20 @@
-"""The seam between beliefs and choices."""
+"""The seam between beliefs and choices, and the two rules that all policies share."""
 
 from __future__ import annotations
 
+import math
 from typing import Protocol
 
 import msgspec
+import numpy as np
 
+from fitrouter.errors import ConfigError
 from fitrouter.types import Floats
 
-__all__ = ["Beliefs", "Policy"]
+__all__ = ["Beliefs", "Policy", "checked", "sound"]
+
+_LARGE = 1e100
+"""Utilities beyond this are as good as infinite: their differences could overflow."""
 
 
 class Beliefs(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,10 +30,63 @@ class Beliefs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Policy(Protocol):
-    """Turns beliefs into probabilities. Pure: no state, no clock, no random numbers."""
+    """Turns beliefs into probabilities. Pure: no state, no clock, no random numbers.
+
+    All policies treat arms by their beliefs alone: permuting the arms permutes the pmf, and arms that tie share
+    equally. Beliefs that are not finite never enter a pmf, see `sound`.
+    """
 
     name: str
 
     def propose(self, beliefs: Beliefs) -> Floats:
-        """float64[K], the whole pmf before floor and rollout share: non-negative, sums to 1 within 1e-12."""
+        """float64[K], the whole pmf before floor and rollout share: non-negative, sums to 1 within 1e-12.
+
+        Raises:
+            ValueError: there are no arms.
+        """
         ...
+
+
+def sound(beliefs: Beliefs) -> tuple[Floats, Floats]:
+    """Utility and sd, float64[K] each, with numbers that arithmetic can be done on.
+
+    An arm whose utility is not finite counts as the worst of those that are finite, so that a broken belief neither
+    wins nor disturbs the others; an sd that is not finite, or negative, counts as 0, so that it wins no exploration.
+    Sound beliefs are returned as they are, not copied.
+
+    Raises:
+        ValueError: there are no arms.
+    """
+    utility, sd = beliefs.utility, beliefs.sd
+    if not len(utility):
+        raise ValueError(
+            "beliefs of no arms: a policy chooses among at least one eligible arm; a request that no model can take is "
+            "refused before (NoEligibleModel)"
+        )
+    if len(utility) == len(sd) == len(beliefs.arms):
+        # A finite sum of squares means finite entries, far from where differences overflow; one comparison instead of
+        # several passes, since this runs for every pmf.
+        if math.isfinite(np.vdot(utility, utility) + np.vdot(sd, sd)) and sd.min() >= 0.0:
+            return utility, sd
+        return _repaired(utility), np.where(np.isfinite(sd) & (sd > 0.0), np.minimum(sd, _LARGE), 0.0)
+    raise ValueError(
+        f"beliefs of {len(beliefs.arms)} arms with {len(utility)} utilities and {len(sd)} sds: give one of each an arm"
+    )
+
+
+def _repaired(utility: Floats) -> Floats:
+    finite = np.isfinite(utility)
+    worst = utility[finite].min() if finite.any() else 0.0
+    return np.clip(np.where(finite, utility, worst), -_LARGE, _LARGE)
+
+
+def checked(policy: str, setting: str, value: float, *, low: float = 0.0, high: float = math.inf) -> float:
+    """A setting of a policy, over `low` (or 0 where `low` is 0 and `high` is finite) and at most `high`.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    if math.isfinite(value) and (low < value <= high or (value == low and math.isfinite(high))):
+        return float(value)
+    allowed = f"{low:g} to {high:g}" if math.isfinite(high) else f"a finite number over {low:g}"
+    raise ConfigError(f"policy: {setting}={value!r} of {policy!r} cannot be used; allowed is {allowed}: correct it")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fitrouter.policies._base import Beliefs
+from fitrouter.policies._base import Beliefs, sound
 from fitrouter.types import Floats
 
 __all__ = ["Fixed"]
@@ -20,7 +20,7 @@ class Fixed:
 
     def propose(self, beliefs: Beliefs) -> Floats:
         """float64[K], one-hot where the arm is eligible."""
-        K = len(beliefs.arms)
+        K = len(sound(beliefs)[0])
         pmf = np.zeros(K)
         if self.arm in beliefs.arms:
             pmf[beliefs.arms.index(self.arm)] = 1.0

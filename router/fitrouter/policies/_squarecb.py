@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
-from fitrouter.policies._base import Beliefs
+from fitrouter.policies._base import Beliefs, checked, sound
 from fitrouter.types import Floats
 
 __all__ = ["SquareCB"]
@@ -14,6 +16,7 @@ class SquareCB:
     """Probability falls with the gap to the best arm: p_k = 1 / (K + γ_t (u* − u_k)), the rest on the best.
 
     γ_t = gamma · √(1 + steps / 50) grows with what has been learnt: early traffic explores, late traffic does not.
+    Arms that tie for the best share the rest.
     Reference: Foster and Rakhlin (2020), "Beyond UCB: optimal and efficient contextual bandits with regression
     oracles", Algorithm 1.
 
@@ -25,14 +28,14 @@ class SquareCB:
     name = "squarecb"
 
     def __init__(self, gamma: float = 20.0) -> None:
-        self.gamma = gamma
+        self.gamma = checked(self.name, "gamma", gamma)
 
     def propose(self, beliefs: Beliefs) -> Floats:
         """float64[K], as in the class."""
-        utility = beliefs.utility
-        best = int(utility.argmax())
-        gamma = self.gamma * np.sqrt(1.0 + beliefs.steps / 50.0)
-        pmf: Floats = 1.0 / (len(utility) + gamma * (utility[best] - utility))
+        utility, _ = sound(beliefs)
+        gap = utility.max() - utility
+        pmf: Floats = 1.0 / (len(gap) + self.gamma * math.sqrt(1.0 + max(beliefs.steps, 0.0) / 50.0) * gap)
+        best = gap == 0.0
         pmf[best] = 0.0
-        pmf[best] = 1.0 - pmf.sum()
+        pmf[best] = (1.0 - pmf.sum()) / np.count_nonzero(best)
         return pmf

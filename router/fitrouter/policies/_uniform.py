@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fitrouter.policies._base import Beliefs
+from fitrouter.policies._base import Beliefs, sound
 from fitrouter.types import Floats
 
 __all__ = ["Uniform"]
@@ -17,5 +17,5 @@ class Uniform:
 
     def propose(self, beliefs: Beliefs) -> Floats:
         """float64[K], all equal."""
-        K = len(beliefs.arms)
+        K = len(sound(beliefs)[0])
         return np.full(K, 1.0 / K)

@@ -1,0 +1,31 @@
+"""ε-greedy."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fitrouter.policies._base import Beliefs, checked, sound
+from fitrouter.types import Floats
+
+__all__ = ["EpsilonGreedy"]
+
+
+class EpsilonGreedy:
+    """The best arm takes 1 − epsilon, and epsilon is spread evenly over all; arms that tie for the best share.
+
+    >>> beliefs = Beliefs(arms=("a", "b"), utility=np.array([0.7, 0.5]), sd=np.zeros(2), steps=0.0)
+    >>> EpsilonGreedy(epsilon=0.1).propose(beliefs).round(4).tolist()
+    [0.95, 0.05]
+    """
+
+    name = "epsilon_greedy"
+
+    def __init__(self, epsilon: float = 0.05) -> None:
+        self.epsilon = checked(self.name, "epsilon", epsilon, high=1.0)
+
+    def propose(self, beliefs: Beliefs) -> Floats:
+        """float64[K], as in the class."""
+        utility, _ = sound(beliefs)
+        best = utility == utility.max()
+        pmf: Floats = (1.0 - self.epsilon) / np.count_nonzero(best) * best + self.epsilon / len(best)
+        return pmf

@@ -1,0 +1,38 @@
+"""LinUCB: the upper end of an interval."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fitrouter.policies._base import Beliefs, checked, sound
+from fitrouter.types import Floats
+
+__all__ = ["LinUCB"]
+
+
+class LinUCB:
+    """The arm with the highest u_k + alpha · sd_k takes everything; arms that tie share.
+
+    Its choices are certain, so that a log of it can tell nothing of any other policy: it may run as a candidate in the
+    shadow of another, never on traffic (`build_policy`).
+    Reference: Li et al. (2010), "A contextual-bandit approach to personalized news article recommendation".
+
+    >>> beliefs = Beliefs(arms=("a", "b"), utility=np.array([0.7, 0.5]), sd=np.array([0.0, 0.3]), steps=0.0)
+    >>> LinUCB(alpha=1.0).propose(beliefs).tolist()
+    [0.0, 1.0]
+    """
+
+    name = "linucb"
+    shadow_only = True
+    """It has no probabilities to log, so it never takes traffic."""
+
+    def __init__(self, alpha: float = 1.0) -> None:
+        self.alpha = checked(self.name, "alpha", alpha)
+
+    def propose(self, beliefs: Beliefs) -> Floats:
+        """float64[K], one-hot but for ties."""
+        utility, sd = sound(beliefs)
+        upper = utility + self.alpha * sd
+        best = upper == upper.max()
+        pmf: Floats = best / np.count_nonzero(best)
+        return pmf

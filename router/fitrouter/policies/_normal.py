@@ -1,0 +1,52 @@
+"""The standard normal distribution, vectorised in numpy alone."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from fitrouter.types import Floats
+
+__all__ = ["normal"]
+
+_STEPS = 64
+"""Nodes of the table a unit of z."""
+_EDGE = 9
+"""Φ(9) is 1 to 1e-18."""
+# math.erfc is the C library's, correct to an ulp or two.
+_CDF = np.array([0.5 * math.erfc(-i / _STEPS / math.sqrt(2.0)) for i in range(-_EDGE * _STEPS, _EDGE * _STEPS + 1)])
+_DENSITY = 1.0 / math.sqrt(2.0 * math.pi)
+
+
+def normal(z: Floats) -> tuple[Floats, Floats]:
+    """Density and distribution function of N(0, 1) at z, to 1e-12; z is cut to [−9, 9] and must not be NaN.
+
+    Φ at the nearest node of a table, and Taylor's series from z back to it: with φ′ = −zφ,
+    Φ(z) = Φ(z − d) + φ(z) (d + z d²/2 + (z² − 1) d³/6 + (z³ − 3z) d⁴/24) + O(d⁵), |d| ≤ 1/128
+    (Marsaglia 2004, "Evaluating the normal distribution", goes the same way from 0).
+
+    >>> density, cdf = normal(np.array([0.0, 1.96, -20.0]))
+    >>> density.round(6).tolist(), cdf.round(6).tolist()
+    ([0.398942, 0.058441, 0.0], [0.5, 0.975002, 0.0])
+    """
+    z = np.clip(z, -_EDGE, _EDGE)
+    nearest = np.rint(z * _STEPS)
+    d = nearest / -_STEPS
+    d += z
+    square = z * z
+    density: Floats = np.exp(-0.5 * square)
+    density *= _DENSITY
+    series = (square - 3.0) * z
+    series *= d / 24.0
+    series += (square - 1.0) / 6.0
+    series *= d
+    series += 0.5 * z
+    series *= d
+    series += 1.0
+    series *= d
+    series *= density
+    nearest += _EDGE * _STEPS
+    cdf: Floats = _CDF.take(nearest.astype(np.intp))
+    cdf += series
+    return density, cdf

@@ -1,0 +1,35 @@
+"""Softmax, also called Boltzmann exploration."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fitrouter.policies._base import Beliefs, checked, sound
+from fitrouter.types import Floats
+
+__all__ = ["Softmax"]
+
+
+class Softmax:
+    """p_k ∝ exp(u_k / temperature): a gap of one temperature costs a factor e.
+
+    It explores by what arms are worth and never by how little is known of them; for a baseline, and for traffic that is
+    to be spread over models that are nearly as good.
+
+    >>> beliefs = Beliefs(arms=("a", "b"), utility=np.array([0.7, 0.5]), sd=np.zeros(2), steps=0.0)
+    >>> Softmax(temperature=0.1).propose(beliefs).round(4).tolist()
+    [0.8808, 0.1192]
+    """
+
+    name = "softmax"
+
+    def __init__(self, temperature: float = 0.02) -> None:
+        self.temperature = checked(self.name, "temperature", temperature)
+
+    def propose(self, beliefs: Beliefs) -> Floats:
+        """float64[K], as in the class."""
+        utility, _ = sound(beliefs)
+        # Far below the best exp would underflow; 700 temperatures are nothing either way.
+        weight: Floats = np.exp(np.maximum((utility - utility.max()) / self.temperature, -700.0))
+        weight /= weight.sum()
+        return weight
