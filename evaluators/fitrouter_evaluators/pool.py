@@ -18,11 +18,16 @@ from fitrouter.features import context_features, read_prompt
 from fitrouter.types import Floats, Request
 from fitrouter_evaluators.reward import Answer, ResponseFeatures
 
-__all__ = ["ATTRIBUTES", "Pool", "attributes", "load_pool", "principal"]
+__all__ = ["ATTRIBUTES", "UNSEEN", "Pool", "attributes", "load_pool", "principal", "unseen"]
 
 ATTRIBUTES = ("length", "structure", "hedging", "warmth", "word_length", "code", "digits", "examples")
 """What simulated people care about: counts of their own, apart from the scorer's features."""
 
+UNSEEN = ("rhythm", "negation", "opening", "ending")
+"""What other simulated people care about: no feature of the scorer counts it."""
+
+_SENTENCE = re.compile(r"[.!?]+(?:\s|$)|\n+")
+_NO = re.compile(r"\b(?:not|no|never|cannot|without|nothing|\w+n't)\b", re.IGNORECASE)
 _WORD = re.compile(r"[A-Za-z']+")
 _BULLET = re.compile(r"^\s*([-*•]|\d+[.)])\s", re.MULTILINE)
 _HEADING = re.compile(r"^#+ ", re.MULTILINE)
@@ -59,6 +64,21 @@ def attributes(text: str) -> list[float]:
     ]
 
 
+def unseen(text: str) -> list[float]:
+    """The attributes of one answer in the order of `UNSEEN`, not yet standardised.
+
+    How much sentences differ in length, how often the text says no, how long its first and its last sentence are.
+    """
+    words = [len(_WORD.findall(sentence)) for sentence in _SENTENCE.split(text)]
+    words = [n for n in words if n] or [1]
+    return [
+        float(np.std(words)) / float(np.mean(words)),
+        len(_NO.findall(text)) / float(np.sqrt(max(sum(words), 1))),
+        float(np.log1p(words[0])),
+        float(np.log1p(words[-1])),
+    ]
+
+
 class Pool(msgspec.Struct, frozen=True):
     """K models × N prompts."""
 
@@ -73,6 +93,9 @@ class Pool(msgspec.Struct, frozen=True):
     topics: Floats
     """float64[N, 17]: 1 and sixteen principal components of the prompts, in the world's own encoder."""
     schema: str
+    unseen: Floats | None = None
+    """float64[K, N, 4]: what is left of the attributes `UNSEEN` without all that h says of them in this pool,
+    standardised and cut at ±3. So no taste over h can follow them."""
 
 
 def principal(vectors: Floats, dim: int) -> Floats:
@@ -104,9 +127,10 @@ def load_pool(path: Path, encoder: Encoder, features: ResponseFeatures, topics: 
         for prompt in prompts
     ]
     answers = [Answer(prompt=prompts[n], text=texts[k][n]) for k in range(K) for n in range(N)]
-    h = features.encode(answers)
-    seen = np.array([attributes(answer.text) for answer in answers])
-    seen = np.clip((seen - seen.mean(0)) / (seen.std(0) + 1e-9), -3, 3)
+    h = np.asarray(features.encode(answers))
+    seen = _standard(np.array([attributes(answer.text) for answer in answers]))
+    hidden = _standard(np.array([unseen(answer.text) for answer in answers]))
+    hidden = _standard(hidden - _explained(np.where(np.isnan(h), 0.0, h), hidden))
     # Topics are the scaled components that the first experiments used: 16 of them, together of length about 1.
     dim = min(16, N - 1)
     components = principal(np.asarray(topics.encode(prompts)), dim) / np.sqrt(dim)
@@ -114,11 +138,24 @@ def load_pool(path: Path, encoder: Encoder, features: ResponseFeatures, topics: 
         models=tuple(models),
         prompts=tuple(prompts),
         x=np.array(x),
-        h=np.asarray(h).reshape(K, N, -1),
+        h=h.reshape(K, N, -1),
         attributes=seen.reshape(K, N, -1),
         topics=np.concatenate([np.ones((N, 1)), components], axis=1),
         schema=features.schema,
+        unseen=hidden.reshape(K, N, -1),
     )
+
+
+def _standard(values: Floats) -> Floats:
+    """Columns of mean 0 and variance 1, cut at ±3."""
+    result: Floats = np.clip((values - values.mean(0)) / (values.std(0) + 1e-9), -3, 3)
+    return result
+
+
+def _explained(h: Floats, values: Floats) -> Floats:
+    """What is linear in h of the columns."""
+    weights, *_ = np.linalg.lstsq(h, values, rcond=None)
+    return np.asarray(h @ weights)
 
 
 def _read(path: Path) -> tuple[list[str], list[str], list[list[str]]]:
