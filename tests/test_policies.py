@@ -30,8 +30,7 @@ def discovered() -> dict[str, type]:
     return found
 
 
-settings.register_profile("policies", max_examples=40, deadline=None)
-PROFILE = settings.get_profile("policies")
+brief = settings(max_examples=40, deadline=None)
 NAMES = sorted(discovered())
 BY_BELIEFS = [name for name in NAMES if name != "fixed"]
 """Policies that look at beliefs alone, not at names."""
@@ -75,7 +74,7 @@ def test_every_policy_is_exported_and_built_by_its_name() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@PROFILE
+@brief
 @given(state=states())
 def test_proposal_is_a_pmf(name: str, state: Beliefs) -> None:
     """Probabilities are non-negative and sum to 1 within 1e-12, for one arm as for 32; a single arm has all."""
@@ -89,7 +88,7 @@ def test_proposal_is_a_pmf(name: str, state: Beliefs) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@PROFILE
+@brief
 @given(state=states(st.one_of(finite, broken)))
 def test_what_is_not_finite_never_enters(name: str, state: Beliefs) -> None:
     """NaN, infinities and numbers that overflow leave a pmf, without so much as a warning."""
@@ -119,7 +118,7 @@ def test_no_arms_are_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@PROFILE
+@brief
 @given(state=states(), other=states())
 def test_proposing_is_pure(name: str, state: Beliefs, other: Beliefs) -> None:
     """The same beliefs give the same bits whatever was asked before, and are left alone."""
@@ -133,7 +132,7 @@ def test_proposing_is_pure(name: str, state: Beliefs, other: Beliefs) -> None:
 
 
 @pytest.mark.parametrize("name", BY_BELIEFS)
-@PROFILE
+@brief
 @given(state=states(), data=st.data())
 def test_order_of_arms_does_not_matter(name: str, state: Beliefs, data: st.DataObject) -> None:
     """Permuting the arms permutes the pmf, ties included: no arm is favoured for its name."""
@@ -146,7 +145,7 @@ def test_order_of_arms_does_not_matter(name: str, state: Beliefs, data: st.DataO
 
 
 @pytest.mark.parametrize("name", BY_BELIEFS)
-@PROFILE
+@brief
 @given(state=states(), sd=st.floats(0, 2))
 def test_a_better_arm_is_never_less_likely(name: str, state: Beliefs, sd: float) -> None:
     """Among arms of equal sd probability never falls as utility rises; equal arms are equally likely."""
