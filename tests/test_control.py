@@ -35,7 +35,8 @@ def test_a_new_file_goes_before() -> None:
     control = Control()
     control.observe(change("set", share=0.05))
     control.observe(change("config"))
-    assert control.settings == {} and control.config_hash == "h"
+    assert control.settings == {}
+    assert control.config_hash == "h"
 
 
 def test_unknown_changes_are_passed_over() -> None:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
 from fitrouter.fit import Estimate, Fit
 from fitrouter.ids import draws
-from fitrouter.policies import Beliefs, Policy
+from fitrouter.people import canonical_role
+from fitrouter.policies import Beliefs, Policy, build_policy
 from fitrouter.types import Decision, Floats, Identity, Mode, ModelCard, PolicyVersion, pack, unpack
+from fitrouter.watch import Watch
 
-__all__ = ["Decider", "Rules", "renormalise", "replay"]
+__all__ = ["Decider", "Rules", "Stay", "renormalise", "replay"]
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,22 +27,99 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     uniform_slice: float = 0.0
     share: float = 1.0
     default_arm: str | None = None
+    newcomer_floor: float = 0.25
+    """Share of the traffic that goes to models with fewer than `newcomer_pulls` decisions, once others have many."""
+    newcomer_pulls: int = 20
     ask: float = 0.0
     cost_weight: float = 0.0
     cost_unit_usd: float = 0.01
     latency_weight: float = 0.0
     latency_unit_s: float = 10.0
+    consistency: float = 0.02
+    """Fit that it costs a session to hear another model."""
+    personal: bool = True
+    impersonal_roles: tuple[str, ...] = ()
+    """Canonical roles in whose service nobody's taste counts."""
     seed: int = 0
     config_hash: str = ""
     registry: str = ""
     encoder: str = ""
 
 
-class Decider:
-    """Makes decisions out of one policy and one fit model. Pure but for the fit it reads."""
+class Stay(NamedTuple):
+    """The model that a session lives on, where it is drawn again."""
 
-    def __init__(self, policy: Policy, fit: Fit, rules: Rules) -> None:
+    arm: str
+    reason: str
+    usd: Mapping[str, float]
+    """arm → what the prompt costs more there, because the stay has it in its cache."""
+
+
+class _Mix(NamedTuple):
+    """How a policy's pmf becomes the marginal one: `scale · pmf + rest`, the rest being known before it."""
+
+    scale: float
+    rest: Floats
+    """float64[K]: floor, uniform slice, newcomers and the default's share."""
+    uniform: float
+    """The uniform slice's part of every probability."""
+    default: float
+    """The default model's share, on its own arm."""
+    floor: float
+    """Every probability is at least floor / K."""
+
+    def probs(self, pmf: Floats) -> Floats:
+        """float64[K], the marginal pmf."""
+        probs = self.scale * pmf + self.rest
+        probs /= probs.sum()
+        return probs
+
+
+class Decider:
+    """Makes decisions out of one policy and one fit model. Pure but for what it reads: the fit and the watch.
+
+    Args:
+        policy: turns beliefs into probabilities.
+        fit: the beliefs.
+        rules: the configuration's.
+        watch: what is folded beside the fit: settings laid over the rules, budgets, the twin, who is new.
+        parameters: the configured policy's, for changes at run time that name only some.
+        candidates: policies in shadow, each decision logs their pmfs.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        fit: Fit,
+        rules: Rules,
+        *,
+        watch: Watch | None = None,
+        parameters: Mapping[str, Any] | None = None,
+        candidates: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> None:
         self.policy, self.fit, self.rules = policy, fit, rules
+        self.watch = watch or Watch()
+        self.parameters = {"algorithm": policy.name, **(parameters or {})}
+        self.candidates = {name: dict(settings) for name, settings in (candidates or {}).items()}
+        self._shadows = {name: self._build(settings) for name, settings in self.candidates.items()}
+        self._live: tuple[dict[str, Any], Policy, Rules] | None = None
+
+    def live(self) -> tuple[Policy, Rules]:
+        """The policy and the rules in force: the configuration with what was said at run time over it."""
+        settings = self.watch.control.settings
+        if not settings:
+            return self.policy, self.rules
+        if self._live is None or settings != self._live[0]:
+            known = {name: value for name, value in settings.items() if name in Rules.__struct_fields__}
+            policy = self._build(settings) if settings.keys() - known.keys() else self.policy
+            version = hashlib.sha256(json.dumps([self.rules.config_hash, settings], sort_keys=True).encode())
+            known["config_hash"] = version.hexdigest()[:16]
+            self._live = dict(settings), policy, msgspec.structs.replace(self.rules, **known)
+        return self._live[1:]
+
+    def _build(self, settings: Mapping[str, Any]) -> Policy:
+        wanted = self.parameters | {k: v for k, v in settings.items() if k not in Rules.__struct_fields__}
+        return build_policy(wanted.pop("algorithm"), **wanted, default_model=self.rules.default_arm)
 
     def decide(
         self,
@@ -50,75 +132,150 @@ class Decider:
         excluded: tuple[tuple[str, str], ...] = (),
         prompt_tokens: int = 0,
         seq: int = 0,
+        stay: Stay | None = None,
     ) -> Decision:
-        """A drawn decision over the eligible cards (canonical order, at least one)."""
-        rules = self.rules
+        """A drawn decision over the eligible cards (canonical order, at least one).
+
+        Args:
+            decision_id: UUIDv7; keys the draw.
+            ts: seconds since the epoch.
+            identity: who asks.
+            features: float64[d], the context.
+            cards: the eligible models.
+            excluded: the others, with reasons.
+            prompt_tokens: estimated.
+            seq: the last sequence number that the fit has folded.
+            stay: where a session is drawn again, what it lives on.
+        """
+        policy, rules = self.live()
         payload = pack(features)
-        x = unpack(payload)
-        names = tuple(card.arm for card in cards)
-        beliefs = self.fit.estimate(identity, x, names, ts)
-        cost = _expected_cost(cards, prompt_tokens, beliefs.tokens)
-        probs, parts = self._pmf(names, beliefs.mean, beliefs, cost)
-        twin, _ = self._pmf(names, beliefs.blind, beliefs, cost)
+        stage = self._stage(rules, ts, identity, unpack(payload), cards, prompt_tokens, stay)
+        blind, personal = stage.pmf(stage.beliefs.blind, policy), stage.pmf(stage.beliefs.mean, policy)
+        counts = rules.personal and canonical_role(identity.role) not in rules.impersonal_roles
+        probs = personal if counts else blind
         u = draws(rules.seed, decision_id, 2)
-        chosen, mode = _draw(probs, parts, float(u[0]))
+        chosen, mode = _draw(probs, stage.mix, stage.names, rules.default_arm, float(u[0]))
+        shadows = {name: tuple(stage.pmf(stage.beliefs.mean, by).tolist()) for name, by in self._shadows.items()}
         return Decision(
             id=decision_id,
             ts=ts,
             draw_id=decision_id,
             identity=identity,
             mode=mode,
-            eligible=names,
             excluded=excluded,
             probs=tuple(probs.tolist()),
-            chosen=names[chosen],
+            chosen=stage.names[chosen],
             propensity=float(probs[chosen]),
             features=payload,
-            mean=tuple(beliefs.mean.tolist()),
-            sd=tuple(beliefs.sd.tolist()),
-            cost=tuple(cost.tolist()),
-            latency=tuple(beliefs.seconds.tolist()),
-            availability=tuple(beliefs.availability.tolist()),
-            cost_weight=rules.cost_weight,
-            latency_weight=rules.latency_weight,
-            floor=self._floor(names),
-            share=rules.share,
-            twin=tuple(twin.tolist()),
+            twin=tuple(blind.tolist()),
+            personal=() if counts else tuple(personal.tolist()),
+            candidates=shadows,
+            redraw="" if stay is None else stay.reason,
             asked=bool(u[1] < rules.ask),
-            asked_probability=rules.ask,
-            policy=PolicyVersion(algorithm=self.policy.name, config_hash=rules.config_hash, seq=seq),
-            registry=rules.registry,
-            encoder=rules.encoder,
-            seed=rules.seed,
+            policy=PolicyVersion(algorithm=policy.name, config_hash=rules.config_hash, seq=seq),
+            **stage.logged(),
+            **_logged(rules),
         )
 
-    def _pmf(self, names: tuple[str, ...], mean: Floats, beliefs: Estimate, cost: Floats) -> tuple[Floats, Floats]:
-        """The marginal pmf float64[K], and its parts float64[3, K]: policy, uniform slice, default model."""
-        rules, K = self.rules, len(names)
-        price = rules.cost_weight * cost / rules.cost_unit_usd
-        wait = rules.latency_weight * beliefs.seconds / rules.latency_unit_s
-        utility = beliefs.availability * (mean - price - wait)
-        pmf = self.policy.propose(
-            Beliefs(arms=names, utility=utility, sd=beliefs.availability * beliefs.sd, steps=float(self.fit.labels))
+    def _stage(
+        self,
+        rules: Rules,
+        ts: float,
+        identity: Identity,
+        x: Floats,
+        cards: Sequence[ModelCard],
+        prompt_tokens: int,
+        stay: Stay | None,
+    ) -> _Stage:
+        """What is believed and what it costs, before any policy looks at it."""
+        names = tuple(card.arm for card in cards)
+        beliefs = self.fit.estimate(identity, x, names, ts)
+        cost = _expected_cost(cards, prompt_tokens, beliefs.tokens)
+        usd = rules.cost_weight / rules.cost_unit_usd
+        new = self.watch.pulls.newcomers(names, rules.newcomer_pulls) if rules.newcomer_floor else ()
+        return _Stage(
+            names=names,
+            beliefs=beliefs,
+            cost=cost,
+            burden=usd * cost + (rules.latency_weight / rules.latency_unit_s) * beliefs.seconds,
+            switch=None if stay is None else _switch(stay, names, rules.consistency, usd),
+            mix=_mix(rules, names, new),
+            new=new,
+            steps=float(self.fit.labels),
         )
-        share = self._share(names)
-        parts = np.zeros((3, K))
-        parts[0] = share * (1.0 - rules.uniform_slice) * ((1.0 - rules.floor) * pmf + rules.floor / K)
-        parts[1] = share * rules.uniform_slice / K
-        if share < 1.0 and rules.default_arm is not None:
-            parts[2, names.index(rules.default_arm)] = 1.0 - share
-        probs = parts.sum(axis=0)
-        return probs / probs.sum(), parts
 
-    def _share(self, names: tuple[str, ...]) -> float:
-        """The policy's share of this request: all of it where the default model is not eligible."""
-        return self.rules.share if self.rules.default_arm in names else 1.0
 
-    def _floor(self, names: tuple[str, ...]) -> float:
-        rules = self.rules
-        slice_ = rules.uniform_slice
-        # A hair below, so that rounding in the mixture cannot put a probability under its logged floor.
-        return self._share(names) * ((1.0 - slice_) * rules.floor + slice_) * (1.0 - 1e-9)
+class _Stage(NamedTuple):
+    """One request as every policy sees it; arrays are float64[K]."""
+
+    names: tuple[str, ...]
+    beliefs: Estimate
+    cost: Floats
+    burden: Floats
+    """Fit that cost and latency take away."""
+    switch: Floats | None
+    mix: _Mix
+    new: tuple[str, ...]
+    steps: float
+
+    def pmf(self, mean: Floats, policy: Policy) -> Floats:
+        """float64[K]: the marginal pmf of a policy that believes in `mean`."""
+        answers = self.beliefs.availability
+        utility = answers * (mean - self.burden)
+        if self.switch is not None:
+            utility = utility - self.switch
+        beliefs = Beliefs(arms=self.names, utility=utility, sd=answers * self.beliefs.sd, steps=self.steps)
+        return self.mix.probs(policy.propose(beliefs))
+
+    def logged(self) -> dict[str, Any]:
+        """Its fields of a `Decision`."""
+        beliefs = self.beliefs
+        return {
+            "eligible": self.names,
+            "mean": tuple(beliefs.mean.tolist()),
+            "sd": tuple(beliefs.sd.tolist()),
+            "cost": tuple(self.cost.tolist()),
+            "latency": tuple(beliefs.seconds.tolist()),
+            "availability": tuple(beliefs.availability.tolist()),
+            "switch": () if self.switch is None else tuple(self.switch.tolist()),
+            "floor": self.mix.floor,
+            "new": self.new,
+        }
+
+
+def _logged(rules: Rules) -> dict[str, Any]:
+    """The rules' fields of a `Decision`."""
+    return {
+        "cost_weight": rules.cost_weight,
+        "latency_weight": rules.latency_weight,
+        "share": rules.share,
+        "asked_probability": rules.ask,
+        "registry": rules.registry,
+        "encoder": rules.encoder,
+        "seed": rules.seed,
+    }
+
+
+def _mix(rules: Rules, names: tuple[str, ...], new: Sequence[str]) -> _Mix:
+    """The mixture of a decision: floor and newcomers inside the policy's share, beside the slice and the default."""
+    K = len(names)
+    # Where the default model is not eligible, the policy has all of the request.
+    share = rules.share if rules.default_arm in names else 1.0
+    policy = share * (1.0 - rules.uniform_slice) * (1.0 - (rules.newcomer_floor if new else 0.0))
+    uniform = share * rules.uniform_slice / K
+    rest = np.full(K, policy * rules.floor / K + uniform)
+    for arm in new:
+        rest[names.index(arm)] += share * (1.0 - rules.uniform_slice) * rules.newcomer_floor / len(new)
+    if share < 1.0 and rules.default_arm is not None:
+        rest[names.index(rules.default_arm)] += 1.0 - share
+    # A hair below, so that rounding in the mixture cannot put a probability under its logged floor.
+    floor = (policy * rules.floor + uniform * K) * (1.0 - 1e-9)
+    return _Mix(policy * (1.0 - rules.floor), rest, uniform, 1.0 - share, floor)
+
+
+def _switch(stay: Stay, names: tuple[str, ...], consistency: float, usd: float) -> Floats:
+    """float64[K]: the fit that it costs to leave the stay, for consistency and for the lost prompt cache."""
+    return np.array([0.0 if arm == stay.arm else consistency + usd * stay.usd.get(arm, 0.0) for arm in names])
 
 
 def _expected_cost(cards: Sequence[ModelCard], prompt_tokens: int, tokens: Floats) -> Floats:
@@ -128,20 +285,15 @@ def _expected_cost(cards: Sequence[ModelCard], prompt_tokens: int, tokens: Float
     return result
 
 
-def _draw(probs: Floats, parts: Floats, u: float) -> tuple[int, Mode]:
-    """The arm that u falls on, and the part of its probability that u falls in."""
-    chosen = _arm(probs, u)
+def _draw(probs: Floats, mix: _Mix, names: tuple[str, ...], default: str | None, u: float) -> tuple[int, Mode]:
+    """The arm that u falls on, and the part of its probability that u falls in: policy, uniform slice, default."""
     edges = np.cumsum(probs)
-    inside = u * edges[-1] - (edges[chosen - 1] if chosen else 0.0)
-    mine = np.cumsum(parts[:, chosen]) / parts[:, chosen].sum() * probs[chosen]
-    if inside < mine[0]:
-        return chosen, Mode.ONLINE
-    return chosen, Mode.UNIFORM if inside < mine[1] else Mode.SHADOW
-
-
-def _arm(probs: Floats, u: float) -> int:
-    edges = np.cumsum(probs)
-    return min(int(np.searchsorted(edges, u * edges[-1], side="right")), len(probs) - 1)
+    chosen = min(int(np.searchsorted(edges, u * edges[-1], side="right")), len(probs) - 1)
+    left = edges[chosen] - u * edges[-1]
+    shadow = mix.default if names[chosen] == default else 0.0
+    if left <= shadow:
+        return chosen, Mode.SHADOW if shadow else Mode.ONLINE
+    return chosen, Mode.UNIFORM if left <= shadow + mix.uniform else Mode.ONLINE
 
 
 def replay(decision: Decision) -> str:
@@ -162,3 +314,8 @@ def renormalise(decision: Decision, failed: Sequence[str], attempt: int) -> tupl
     probs = probs / probs.sum()
     chosen = _arm(probs, float(draws(decision.seed, decision.id, 2 + attempt)[1 + attempt]))
     return left[chosen][0], float(probs[chosen])
+
+
+def _arm(probs: Floats, u: float) -> int:
+    edges = np.cumsum(probs)
+    return min(int(np.searchsorted(edges, u * edges[-1], side="right")), len(probs) - 1)

@@ -33,6 +33,11 @@ def draws(seed: int, decision_id: str, n: int) -> Floats:
     >>> draws(7, "00000000-03e8-7000-8000-000000000000", 2).round(6).tolist()
     [0.593276, 0.15889]
     """
-    key = np.array([seed, uuid.UUID(decision_id).int >> 64], dtype=np.uint64)
-    counter = np.array([0, 0, 0, uuid.UUID(decision_id).int & (2**64 - 1)], dtype=np.uint64)
-    return np.random.Generator(np.random.Philox(key=key, counter=counter)).random(n)
+    number = uuid.UUID(decision_id).int
+    philox = np.random.Philox(
+        key=np.array([seed, number >> 64], dtype=np.uint64),
+        counter=np.array([0, 0, 0, number & (2**64 - 1)], dtype=np.uint64),
+    )
+    # What Generator.random makes of the same words, without the time it takes to build one.
+    uniforms: Floats = np.multiply(philox.random_raw(n) >> np.uint64(11), 2.0**-53, dtype=np.float64)
+    return uniforms

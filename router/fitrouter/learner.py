@@ -31,11 +31,13 @@ from fitrouter.types import (
     Identity,
     Mode,
     ModelChange,
+    PolicyChange,
     ProfileChange,
     Refit,
     Score,
     unpack,
 )
+from fitrouter.watch import Watch
 
 __all__ = ["Batch", "Learner", "Session", "read_batch"]
 
@@ -114,6 +116,7 @@ class Learner:
         expects_scores: bool = True,
     ) -> None:
         self.fit = Fit(d, D, params, names=names, prior=prior)
+        self.watch = Watch()
         self.names, self.prior = tuple(names), prior
         self.schema = schema
         self.votes_per_day = votes_per_day
@@ -131,7 +134,7 @@ class Learner:
         """Sixteen hex digits: states of different versions never mix."""
         fit = self.fit
         prior = self.prior.id if self.prior else ""
-        text = repr((3, fit.d, fit.D, self.schema, prior, fit.params, SIGNALS, self.votes_per_day, self.expects_scores))
+        text = repr((4, fit.d, fit.D, self.schema, prior, fit.params, SIGNALS, self.votes_per_day, self.expects_scores))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def blank(self) -> Learner:
@@ -148,10 +151,11 @@ class Learner:
         )
 
     def take(self, other: Learner) -> None:
-        """Become what another learner is, in place: deciders hold this fit."""
+        """Become what another learner is, in place: deciders hold this fit and this watch."""
         self.fit.__dict__.update(other.fit.__dict__)
+        self.watch.__dict__.update(other.watch.__dict__)
         self.open, self.sessions, self.seq, self.stale = other.open, other.sessions, other.seq, other.stale
-        self._dirty = {key for key, _ in self.state() if key != "scalars"}
+        self._dirty = {key for key, _ in self.state() if key != "scalars" and not key.startswith("part:")}
 
     def score(self, identity: Identity, h: Floats, dimension: str = OVERALL) -> tuple[float, float]:
         """Mean and sd of this user's reward for an answer with features h."""
@@ -189,6 +193,8 @@ class Learner:
             case ProfileChange() as event:
                 self.fit.tastes.declare(event.identity, event.declared)
                 self._dirty.add(f"user:{event.identity.user}")
+            case PolicyChange() as event:
+                self.watch.control.observe(event)
             case Erasure() as event:
                 self.fit.tastes.users.pop(event.subject, None)
                 self._dirty.add(f"user:{event.subject}")
@@ -217,6 +223,7 @@ class Learner:
     def _execution(self, event: Execution) -> None:
         self.open.pop(event.decision_id, None)
         arms = self.fit.arms
+        self.watch.pulls.observe(event.attempts)
         for attempt in event.attempts:
             # A refused request says nothing about whether the model answers.
             if attempt.error != "ProviderRejected":
@@ -295,7 +302,7 @@ class Learner:
         """Keys that changed since `clean`, with their bytes; an erased key has none."""
         for key in sorted(self._dirty):
             yield key, self._dump(key)
-        yield "scalars", self._scalars()
+        yield from self._parts()
 
     def state(self) -> Iterator[tuple[str, bytes]]:
         """All keys in order, with their bytes."""
@@ -303,6 +310,12 @@ class Learner:
         keys += [f"role:{key}" for key in self.fit.tastes.roles] + [f"user:{key}" for key in self.fit.tastes.users]
         for key in sorted(keys):
             yield key, self._dump(key)
+        yield from self._parts()
+
+    def _parts(self) -> Iterator[tuple[str, bytes]]:
+        """The small state, which is stored every time."""
+        for name, part in self.watch.parts().items():
+            yield f"part:{name}", part.dump()
         yield "scalars", self._scalars()
 
     def digest(self) -> str:
@@ -341,6 +354,10 @@ class Learner:
             kind, _, name = key.partition(":")
             if kind == "arm":
                 if not self.fit.arms.load(name, payload):
+                    return False
+            elif kind == "part":
+                part = self.watch.parts().get(name)
+                if part is None or not part.load(payload):
                     return False
             elif payload:
                 tastes = self.fit.tastes

@@ -98,7 +98,7 @@ class Prices(_Value, frozen=True, kw_only=True):
 
 
 class Variant(_Value, frozen=True, kw_only=True):
-    """A way of asking a model: arms that share how right the model is and what it costs, and differ in how it writes."""
+    """A way of asking a model: its arms share how right it is and what it costs, and differ in how it writes."""
 
     name: str
     prefix: str = ""

@@ -166,7 +166,8 @@ def m004_policies(connection: duckdb.DuckDBPyConnection) -> None:
         ALTER TABLE models ADD COLUMN variant VARCHAR;
         ALTER TABLE models ADD COLUMN max_output_tokens BIGINT;
         CREATE TABLE policies (
-            seq BIGINT, change_id VARCHAR, ts DOUBLE, action VARCHAR, name VARCHAR, settings VARCHAR, config_hash VARCHAR
+            seq BIGINT, change_id VARCHAR, ts DOUBLE,
+            action VARCHAR, name VARCHAR, settings VARCHAR, config_hash VARCHAR
         );
     """)
     m002_views(connection)

@@ -1,0 +1,77 @@
+"""What is folded beside the fit: settings laid over the configuration, and who is new.
+
+The learner feeds it, the decider reads it. Each part is stored under its own name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from fitrouter.control import Control
+from fitrouter.types import Attempt
+
+__all__ = ["Part", "Pulls", "Watch"]
+
+
+class Part(Protocol):
+    """A piece of state."""
+
+    def dump(self) -> bytes:
+        """The state, exactly."""
+        ...
+
+    def load(self, payload: bytes) -> bool:
+        """Restore the state; False, and unchanged, where the bytes cannot be what `dump` made."""
+        ...
+
+
+class Pulls:
+    """How often each arm was asked."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = {}
+
+    def observe(self, attempts: Sequence[Attempt]) -> None:
+        """Fold the calls of one request."""
+        for attempt in attempts:
+            self.counts[attempt.model] = self.counts.get(attempt.model, 0) + 1
+
+    def newcomers(self, arms: Sequence[str], pulls: int) -> tuple[str, ...]:
+        """Arms that were asked less than `pulls` times, once another one was five times as often.
+
+        At an installation's beginning all are new, and none is treated as such.
+        """
+        counts = [self.counts.get(arm, 0) for arm in arms]
+        if not counts or max(counts) < 5 * pulls:
+            return ()
+        return tuple(arm for arm, count in zip(arms, counts, strict=True) if count < pulls)
+
+    def dump(self) -> bytes:
+        """The state, exactly."""
+        return msgspec.msgpack.encode(self.counts)
+
+    def load(self, payload: bytes) -> bool:
+        """Restore the state; False, and unchanged, where the bytes cannot be what `dump` made."""
+        try:
+            counts = msgspec.msgpack.decode(payload, type=dict[str, int])
+        except msgspec.DecodeError:
+            return False
+        if any(count < 0 for count in counts.values()):
+            return False
+        self.counts = counts
+        return True
+
+
+class Watch:
+    """The parts, by name."""
+
+    def __init__(self) -> None:
+        self.control = Control()
+        self.pulls = Pulls()
+
+    def parts(self) -> dict[str, Part]:
+        """Name → part, in a fixed order."""
+        return {"control": self.control, "pulls": self.pulls}
