@@ -224,10 +224,10 @@ def test_price_wait_and_reliability_have_their_words() -> None:
     assert found.explores
     assert found.leader == "b"
     unknown = explain([decision])
-    assert unknown.unpriced
+    assert unknown.missing == "what the price counted for is not in the log"
     assert unknown.leader is None
     assert unknown.contrast is None
-    assert "is not in the log" in told(unknown)
+    assert unknown.missing in told(unknown)
 
 
 def test_exploration_is_said() -> None:
@@ -295,16 +295,21 @@ def test_a_turn_that_stayed_is_led_back_to_its_draw() -> None:
     assert (found.drew, found.explores, found.explored) == (0.3, False, None)
 
 
-def test_where_terms_are_switched_off_the_fit_is_the_blind_one() -> None:
-    """The twin decided: the personal terms take no part in the sum, and nothing is left over for them."""
+def test_where_terms_are_switched_off_they_take_no_part() -> None:
+    """The twin decided: what the logged fit has of people is left out of the sum, and what is left is the blind fit."""
     fit = talkative()
-    blind = fit.estimate(ANN, np.ones(1), ("a", "b"), 5000.0).blind
-    found = explain([logged(fit, np.ones(1), mean=tuple(blind.tolist()), personal=(0.9, 0.1))], fit)
+    decision = logged(fit, np.ones(1), personal=(0.9, 0.1), availability=(1.0, 1.0))
+    found = explain([decision], fit)
     sums(found)
     for account in found.models:
         parts = {term.name: term.value for term in account.terms}
         assert parts["user_taste"] == parts["user_offset"] == 0.0
         assert parts["since"] == pytest.approx(0.0, abs=1e-12)
+        assert account.utility == pytest.approx(account.blind_fit, abs=1e-12)
+    assert found.leader == "b"
+    alone = explain([decision])
+    assert alone.leader is None
+    assert "the fit without the terms of people, which decided, is not in the log" in told(alone)
 
 
 def test_older_and_foreign_decisions_are_explained_as_far_as_they_go() -> None:

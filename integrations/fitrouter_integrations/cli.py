@@ -191,6 +191,12 @@ def simulate(context: typer.Context) -> None:
     _run("fitrouter_integrations._simulate", "simulate", context.args)
 
 
+@app.command(context_settings=_LATER)
+def explain(context: typer.Context) -> None:
+    """Why this model: what moved a decision, in words and in numbers that add up."""
+    _run("fitrouter_integrations._explain", "explain", context.args)
+
+
 def _run(module: str, verb: str, arguments: list[str]) -> None:
     """Run the function `command` of a module as this verb; its options are its own."""
     function: Any = _module(module, verb).command

@@ -45,11 +45,11 @@ FEATURES: dict[str, tuple[str, str]] = {
 _TERMS = {
     "fit": ("is expected to fit worse", "is expected to fit better"),
     "correction": (
-        "is rated lower on such prompts than its text would make one expect",
-        "is rated higher on such prompts than its text would make one expect",
+        "gains less on such prompts from what labels say beyond the text",
+        "gains more on such prompts from what labels say beyond the text",
     ),
-    "role_offset": ("is rated lower in this role", "is rated higher in this role"),
-    "user_offset": ("was rated lower by this user", "was rated higher by this user"),
+    "role_offset": ("is liked less in this role whatever it writes", "is liked more in this role whatever it writes"),
+    "user_offset": ("is liked less by this user whatever it writes", "is liked more by this user whatever it writes"),
     "since": ("was thought less of then than now", "was thought more of then than now"),
     "cost": ("costs more", "costs less"),
     "budget": ("takes more of a short budget", "takes less of a short budget"),
@@ -61,6 +61,7 @@ _TERMS = {
 
 _OTHER = "writes differently in ways without a name"
 _WHO = ("people like", "people in this role like", "this user likes")
+_EXACT = 1e-9
 _REASONS = 3
 _SLIGHT = 0.15
 """A reason is named from this share of the largest one on."""
@@ -92,7 +93,11 @@ def tell(found: Explanation) -> tuple[str, ...]:
     if found.served_by not in {None, found.chosen}:
         said.append(f"{found.chosen} gave no answer; {found.served_by} took its place.")
     if found.split:
-        said.append("The parts of the fit are those of what is known now.")
+        since = [abs(term.value) for account in found.models for term in account.terms if term.name == "since"]
+        exact = max(since, default=1.0) < _EXACT
+        said.append(
+            f"The parts of the fit are {'exactly those that decided' if exact else 'those of what is known now'}."
+        )
     return tuple(said)
 
 
@@ -117,8 +122,8 @@ def _how(found: Explanation, chosen: Account | None) -> str:
     how += f" with probability {number(found.propensity)}"
     if chosen is None or chosen.utility is None:
         fits = "" if chosen is None or chosen.fit is None else f": its expected fit is {_pm(chosen.fit, chosen.sd)}"
-        unpriced = "; what its price and wait counted for is not in the log" if found.unpriced else ""
-        return f"{how}{fits}{unpriced}."
+        missing = f"; {found.missing}" if found.missing else ""
+        return f"{how}{fits}{missing}."
     if not found.explores:
         return f"{how}: best expected utility, {_pm(chosen.utility, chosen.sd)}."
     likelier = next(account for account in found.models if account.arm == found.leader)

@@ -133,8 +133,8 @@ class Explanation(_Value, frozen=True, kw_only=True):
     budget_unit_usd: float = 0.0
     split: bool = False
     """The fit is split into its parts by what is known now."""
-    unpriced: bool = False
-    """A weight is set and what it refers to is not known, so that there are no utilities."""
+    missing: str = ""
+    """Why there are no utilities."""
     drew: float | None = None
     """For a turn that stayed on its session's model: with what probability the draw that it lives on fell there."""
     served_by: str | None = None
@@ -191,7 +191,7 @@ def explain(
         budget_weight=decision.budget_weight,
         budget_unit_usd=decision.budget_unit_usd,
         split=table.split is not None,
-        unpriced=table.unpriced,
+        missing=table.missing,
         drew=first.propensity if first is not None else None,
         served_by=next((e.served_by for e in events if isinstance(e, Execution)), None),
     )
@@ -206,19 +206,19 @@ class _Split:
         role_only = msgspec.structs.replace(identity, user=None)
         everybody = fit.tastes.population.mean
         self.profile = np.einsum("kdh,d->kh", fit.arms.profile[fit.arms.rows(names)], x)
-        # Where the terms of people are switched off, the fit that was logged is the blind one.
-        off = bool(decision.personal) or not fit.params.personal
+        now = fit.estimate(identity, x, names, decision.ts)
+        # Where the terms of people are switched off, they stand in the logged fit and did not decide.
+        off = bool(decision.personal)
         role = everybody if off else fit.taste(role_only, x)
         both = everybody if off else fit.taste(identity, x)
         self.weights = np.stack([everybody, role - everybody, both - role])
         """float64[3, D]: everybody's taste, what the role adds, and what the user adds."""
-        now = fit.estimate(identity, x, names, decision.ts)
         with_role = now.blind if off else fit.estimate(role_only, x, names, decision.ts).mean
         with_user = now.blind if off else now.mean
         text = np.einsum("kh,bh->bk", self.profile, self.weights)
         self.blind = now.blind
         offsets = (with_role - now.blind - text[1], with_user - with_role - text[2])
-        self.parts = (*text, now.blind - text[0], *offsets, mean - with_user)
+        self.parts = (*text, now.blind - text[0], *offsets, mean - now.mean)
         self.names = tuple(sorted(fit.tastes.names, key=fit.tastes.names.__getitem__))
 
     def features(self, a: int, b: int) -> tuple[Feature, ...]:
@@ -243,8 +243,7 @@ class _Table:
         self.decision = decision
         self.split: _Split | None = None
         self.terms: dict[str, Floats] = {}
-        self.unpriced = False
-        """A weight is set, and what it refers to is not known."""
+        self.missing = ""
         self.utility: Floats | None = None
         if not decision.mean:
             return
@@ -254,6 +253,8 @@ class _Table:
             self.terms.update(zip(_SPLIT, self.split.parts, strict=True))
         else:
             self.terms["fit"] = mean
+            if decision.personal:
+                self.missing = "the fit without the terms of people, which decided, is not in the log"
         self._price("cost", decision.cost_weight, decision.cost, _unit(decision, "cost_unit_usd", cost_unit_usd))
         self._price("budget", decision.budget_weight, decision.cost, decision.budget_unit_usd)
         unit_s = _unit(decision, "latency_unit_s", latency_unit_s)
@@ -263,7 +264,7 @@ class _Table:
             self.terms["availability"] = (np.array(decision.availability) - 1.0) * worth
         if decision.switch:
             self.terms["switch"] = -np.array(decision.switch)
-        if not self.unpriced:
+        if not self.missing:
             self.utility = _total(list(self.terms.values()))
 
     def _price(self, name: str, weight: float, amounts: tuple[float, ...], unit: float | None) -> None:
@@ -272,7 +273,7 @@ class _Table:
         if unit:
             self.terms[name] = -weight * np.array(amounts) / unit
         else:
-            self.unpriced = True
+            self.missing = self.missing or f"what the {TERMS[name]} counted for is not in the log"
 
     def _row(self, k: int) -> tuple[Term, ...]:
         return tuple(Term(name=name, value=float(values[k])) for name, values in self.terms.items())
