@@ -102,9 +102,7 @@ class Moments(msgspec.Struct, array_like=True):
         variance = (self.squares + prior[0] * prior[1]) / (self.n - 1 + prior[0])
         scale = (-2.0 * math.log(alpha) + math.log(1.0 - 2.0 * math.log(alpha))) / at
         grown = self.n * scale + 1.0
-        return math.sqrt(
-            variance * 2.0 * grown / (self.n * self.n * scale) * math.log(math.sqrt(grown) / (alpha / 2.0))
-        )
+        return math.sqrt(variance * 2.0 * grown / (self.n * self.n * scale) * math.log(math.sqrt(grown) / alpha))
 
     @property
     def sound(self) -> bool:

@@ -1,8 +1,8 @@
 """The alarm that a reward model cannot be hacked in silence: it tells whose answers the score flatters.
 
 The residual of a label is what the text was thought to be worth minus what the person said, hᵀw − y, before the label
-was learnt. Everybody's text may be misjudged a little, and every model is somewhat better or worse than its text (c_k is
-there for that); an arm that *stands out* of the others flatters the score. Per arm k and label, the hypothesis is
+was learnt. Everybody's text may be misjudged a little, and every model is somewhat better or worse than its text (c_k
+says so); an arm that *stands out* of the others flatters the score. Per arm k and label, the hypothesis is
 
     H0: E[residual | past] ≤ b + max(tolerance, reach · √(s² + se²))
 
