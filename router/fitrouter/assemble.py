@@ -9,7 +9,8 @@ from collections.abc import Callable
 import msgspec
 
 from fitrouter.attempts import Timers
-from fitrouter.config import Config
+from fitrouter.budget import BudgetParams
+from fitrouter.config import CandidateConfig, Config
 from fitrouter.decide import Decider, Rules
 from fitrouter.encoders import Cached, get_encoder
 from fitrouter.features import context_names
@@ -18,12 +19,14 @@ from fitrouter.hooks import Hooks
 from fitrouter.identities import Identities
 from fitrouter.journal import SqliteJournal
 from fitrouter.learner import Learner
+from fitrouter.people import canonical_role
 from fitrouter.policies import build_policy
 from fitrouter.providers import build_providers
 from fitrouter.router import Router
 from fitrouter.services import Service, load_scorer
 from fitrouter.types import ModelCard
 from fitrouter.warehouse import Warehouse, WarehouseFeed
+from fitrouter.watch import WatchParams
 
 __all__ = ["assemble"]
 
@@ -49,11 +52,12 @@ def assemble(config: Config, *, hooks: Hooks | None = None, clock: Callable[[], 
         len(context_names()),
         scorer.dim if scorer else 1,
         schema=scorer.schema if scorer else "",
-        params=FitParams(personal=config.policy.personal),
+        params=FitParams(personal=config.policy.personal, sensitive_roles=config.policy.sensitive_roles),
         names=scorer.names if scorer else (),
         prior=scorer.prior if scorer else None,
         votes_per_day=config.feedback.votes_per_day,
         expects_scores=scorer is not None,
+        watch=_watch(config),
     )
     journal = SqliteJournal(config.data / "journal.db")
     identities = Identities(config.data / "identities.db")
@@ -64,11 +68,19 @@ def assemble(config: Config, *, hooks: Hooks | None = None, clock: Callable[[], 
         services.append(Service("scorer", scorer.step, hooks, idle_s=0.02))
     arms = {model.name: model.card().arm for model in config.models}
     default_arm = arms[config.default_model] if config.default_model else None
-    policy = build_policy(config.policy.algorithm, gamma=config.policy.gamma, default_model=default_arm)
+    parameters = config.policy.model_dump(include=set(CandidateConfig.model_fields))
+    decider = Decider(
+        build_policy(**parameters, default_model=default_arm),
+        learner.fit,
+        _rules(config, cards, default_arm, encoder.id),
+        watch=learner.watch,
+        parameters=parameters,
+        candidates={name: candidate.model_dump() for name, candidate in config.policy.candidates.items()},
+    )
     return Router(
         cards=cards,
         providers=providers,
-        decider=Decider(policy, learner.fit, _rules(config, cards, default_arm, encoder.id)),
+        decider=decider,
         learner=learner,
         journal=journal,
         identities=identities,
@@ -87,6 +99,13 @@ def assemble(config: Config, *, hooks: Hooks | None = None, clock: Callable[[], 
     )
 
 
+def _watch(config: Config) -> WatchParams:
+    if config.budget is None:
+        return WatchParams()
+    budgets = {name: BudgetParams(**budget.model_dump()) for name, budget in config.budget.tenants.items()}
+    return WatchParams(budget=BudgetParams(**config.budget.model_dump(exclude={"tenants"})), tenants=budgets)
+
+
 def _rules(config: Config, cards: list[ModelCard], default_arm: str | None, encoder: str) -> Rules:
     registry = hashlib.sha256(msgspec.json.encode(cards)).hexdigest()[:16]
     return Rules(
@@ -99,6 +118,11 @@ def _rules(config: Config, cards: list[ModelCard], default_arm: str | None, enco
         cost_unit_usd=config.objective.cost_unit_usd,
         latency_weight=config.objective.latency_weight,
         latency_unit_s=config.objective.latency_unit_s,
+        newcomer_floor=config.policy.newcomer_floor,
+        newcomer_pulls=config.policy.newcomer_pulls,
+        consistency=config.session.consistency,
+        personal=config.policy.personal,
+        impersonal_roles=tuple(filter(None, map(canonical_role, config.policy.impersonal_roles))),
         seed=config.seed,
         config_hash=config.hash(),
         registry=registry,

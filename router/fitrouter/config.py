@@ -14,9 +14,11 @@ import yaml
 from pydantic import Field
 
 from fitrouter.errors import ConfigError
-from fitrouter.types import ModelCard, Prices
+from fitrouter.types import ModelCard, Prices, Variant
 
 __all__ = [
+    "BudgetConfig",
+    "CandidateConfig",
     "Config",
     "FeedbackConfig",
     "KeyConfig",
@@ -27,6 +29,9 @@ __all__ = [
     "ProviderConfig",
     "ScorerConfig",
     "ServerConfig",
+    "SessionConfig",
+    "TenantBudgetConfig",
+    "VariantConfig",
     "load_config",
     "parse_config",
 ]
@@ -60,6 +65,16 @@ class ProviderConfig(_Section):
     """simulated: name → knobs of a `Persona`: length, bullets, warmth, latency_s, failure, skill …"""
 
 
+class VariantConfig(_Section):
+    """A further way of asking a model: an arm of its own that shares how right the model is and what it costs."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,39}$")
+    prefix: str = ""
+    """Goes in front of the caller's system text, which has the last word."""
+    params: dict[str, Any] = {}
+    """Sampling options where the caller gives none."""
+
+
 class ModelConfig(_Section):
     """One model that can be chosen."""
 
@@ -70,6 +85,13 @@ class ModelConfig(_Section):
     context_window: int = Field(default=128_000, gt=0)
     capabilities: tuple[Capability, ...] = ("streaming", "tools", "json")
     revision: str = ""
+    """A new revision is a new arm: it starts from what was known of the last one, held less firmly."""
+    parameters: tuple[str, ...] | None = None
+    """Request parameters that it takes, where that is not what its provider is known to take."""
+    max_output_tokens: int | None = Field(default=None, gt=0)
+    cache_discount: Fraction = 0.5
+    """Share of the input price that a cached prompt saves."""
+    variants: tuple[VariantConfig, ...] = Field(default=(), max_length=4)
 
     def card(self) -> ModelCard:
         """The value that the router works with."""
@@ -81,21 +103,78 @@ class ModelConfig(_Section):
             context_window=self.context_window,
             capabilities=tuple(sorted(self.capabilities)),
             revision=self.revision,
+            parameters=self.parameters,
+            max_output_tokens=self.max_output_tokens,
+            cache_discount=self.cache_discount,
+            variants=tuple(Variant(name=v.name, prefix=v.prefix, params=v.params) for v in self.variants),
         )
 
 
-class PolicyConfig(_Section):
-    """How beliefs become probabilities."""
+class CandidateConfig(_Section):
+    """A policy that decides (`policy`), or one in shadow whose pmf every decision logs beside the live one."""
 
     algorithm: str = "squarecb"
     gamma: float = Field(default=640.0, gt=0)
-    """SquareCB's exploitation scale."""
+    """squarecb: how fast probability falls with a gap."""
+    scale: float = Field(default=0.3, gt=0)
+    """linear_thompson: of every standard deviation."""
+    temperature: float = Field(default=0.02, gt=0)
+    """softmax: in fit."""
+    epsilon: Fraction = 0.05
+    """epsilon_greedy: share of the traffic that is spread evenly."""
+    alpha: float = Field(default=1.0, gt=0)
+    """linucb, in shadow only: standard deviations above the mean."""
+
+
+class PolicyConfig(CandidateConfig):
+    """How beliefs become probabilities."""
+
     floor: Fraction = 0.05
     """Every eligible model keeps floor / K."""
     uniform_slice: Fraction = 0.0
     """Share of the traffic that is routed uniformly, for estimators that need it."""
+    newcomer_floor: Fraction = 0.25
+    """Share of the traffic that goes to new models until each had `newcomer_pulls` requests."""
+    newcomer_pulls: int = Field(default=20, ge=0)
     personal: bool = True
     """False leaves out the terms of the user and the role."""
+    impersonal_roles: tuple[str, ...] = ()
+    """Roles in whose service nobody's taste counts."""
+    sensitive_roles: tuple[str, ...] = ()
+    """Roles in whose service a taste counts only as far as labels show that it belongs there."""
+    candidates: dict[str, CandidateConfig] = {}
+    """Policies in shadow, by name; `fitrouter policy promote NAME` makes one live."""
+
+
+class TenantBudgetConfig(_Section):
+    """What a tenant may spend. λ, the price of cost in fit, rises while more is spent and falls while less is."""
+
+    usd_per_request: float | None = Field(default=None, gt=0)
+    """Ceiling of the mean cost of a request."""
+    usd_per_period: float | None = Field(default=None, gt=0)
+    """Ceiling of what a period costs."""
+    period_s: float = Field(default=86_400.0, gt=0)
+    usd_per_request_max: float | None = Field(default=None, gt=0)
+    """Models whose answer is expected to cost more are excluded; the cheapest never is."""
+    hard: bool = True
+    """False: λ alone steers, and nothing is excluded."""
+
+
+class BudgetConfig(TenantBudgetConfig):
+    """The budget of every tenant, and those of some."""
+
+    tenants: dict[str, TenantBudgetConfig] = {}
+
+
+class SessionConfig(_Section):
+    """How long a conversation stays on its model."""
+
+    redraw_every: int = Field(default=8, ge=0)
+    """A session is drawn again after so many of its turns; 0: only where its model fails or can no longer take it."""
+    consistency: float = Field(default=0.02, ge=0)
+    """Fit that it costs to hear another model in the middle of a conversation, beside the lost prompt cache."""
+    idle_s: float = Field(default=3600.0, gt=0)
+    """A session that was silent for longer begins anew."""
 
 
 class ObjectiveConfig(_Section):
@@ -150,6 +229,9 @@ class ServerConfig(_Section):
     max_body_bytes: int = Field(default=10_000_000, gt=0)
 
 
+_DECIDES = ("policy", "objective", "budget", "session", "share", "default_model", "encoder", "droppable")
+
+
 class Config(_Section):
     """All settings; every one but `models` and `providers` has a default."""
 
@@ -163,8 +245,12 @@ class Config(_Section):
     aliases: dict[str, str] = {}
     encoder: str = "static"
     """Encoder of prompts."""
+    droppable: tuple[str, ...] = ()
+    """Request parameters that are left out for models that do not take them; others exclude the model."""
     policy: PolicyConfig = PolicyConfig()
     objective: ObjectiveConfig = ObjectiveConfig()
+    budget: BudgetConfig | None = None
+    session: SessionConfig = SessionConfig()
     feedback: FeedbackConfig = FeedbackConfig()
     scorer: ScorerConfig = ScorerConfig()
     server: ServerConfig = ServerConfig()
@@ -180,6 +266,9 @@ class Config(_Section):
             if name.startswith("fitrouter/"):
                 raise ValueError(f"models: the name {name!r} is reserved; names must not begin with 'fitrouter/'")
         for model in self.models:
+            ways = [variant.name for variant in model.variants]
+            if len(set(ways)) < len(ways):
+                raise ValueError(f"models: the variants of {model.name!r} are {ways}; their names must differ")
             if model.provider not in self.providers:
                 raise ValueError(
                     f"models: {model.name!r} names the provider {model.provider!r}; "
@@ -198,7 +287,7 @@ class Config(_Section):
 
     def hash(self) -> str:
         """Sixteen hex digits that change with any setting that a decision depends on."""
-        relevant = self.model_dump(mode="json", include={"policy", "objective", "share", "default_model", "encoder"})
+        relevant = self.model_dump(mode="json", include={*_DECIDES})
         return hashlib.sha256(json.dumps(relevant, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -224,7 +313,12 @@ def _fields_at(loc: tuple[int | str, ...]) -> list[str]:
         "providers": ProviderConfig,
         "models": ModelConfig,
         "prices": PricesConfig,
+        "variants": VariantConfig,
         "policy": PolicyConfig,
+        "candidates": CandidateConfig,
+        "budget": BudgetConfig,
+        "tenants": TenantBudgetConfig,
+        "session": SessionConfig,
         "objective": ObjectiveConfig,
         "feedback": FeedbackConfig,
         "scorer": ScorerConfig,

@@ -118,7 +118,7 @@ class Control:
             for _, settings in stored.history:
                 if settings:
                     check_settings(settings)
-        except (msgspec.DecodeError, InvalidRequest):
+        except (msgspec.DecodeError, ValueError, InvalidRequest):
             return False
         self.history, self.config_hash = stored.history, stored.config_hash
         return True

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
+from fitrouter.budget import over_cap
 from fitrouter.fit import Estimate, Fit
 from fitrouter.ids import draws
 from fitrouter.people import canonical_role
@@ -101,7 +102,7 @@ class Decider:
         self.watch = watch or Watch()
         self.parameters = {"algorithm": policy.name, **(parameters or {})}
         self.candidates = {name: dict(settings) for name, settings in (candidates or {}).items()}
-        self._shadows = {name: self._build(settings) for name, settings in self.candidates.items()}
+        self._shadows = {name: self._build(settings, shadow=True) for name, settings in self.candidates.items()}
         self._live: tuple[dict[str, Any], Policy, Rules] | None = None
 
     def live(self) -> tuple[Policy, Rules]:
@@ -117,9 +118,9 @@ class Decider:
             self._live = dict(settings), policy, msgspec.structs.replace(self.rules, **known)
         return self._live[1:]
 
-    def _build(self, settings: Mapping[str, Any]) -> Policy:
+    def _build(self, settings: Mapping[str, Any], *, shadow: bool = False) -> Policy:
         wanted = self.parameters | {k: v for k, v in settings.items() if k not in Rules.__struct_fields__}
-        return build_policy(wanted.pop("algorithm"), **wanted, default_model=self.rules.default_arm)
+        return build_policy(**wanted, default_model=self.rules.default_arm, shadow=shadow)
 
     def decide(
         self,
@@ -162,7 +163,7 @@ class Decider:
             draw_id=decision_id,
             identity=identity,
             mode=mode,
-            excluded=excluded,
+            excluded=(*excluded, *stage.excluded),
             probs=tuple(probs.tolist()),
             chosen=stage.names[chosen],
             propensity=float(probs[chosen]),
@@ -188,18 +189,30 @@ class Decider:
         stay: Stay | None,
     ) -> _Stage:
         """What is believed and what it costs, before any policy looks at it."""
-        names = tuple(card.arm for card in cards)
-        beliefs = self.fit.estimate(identity, x, names, ts)
-        cost = _expected_cost(cards, prompt_tokens, beliefs.tokens)
-        usd = rules.cost_weight / rules.cost_unit_usd
+        tenant, budgets = identity.tenant, self.watch.budgets
+        excluded: tuple[tuple[str, str], ...] = ()
+        while True:
+            names = tuple(card.arm for card in cards)
+            beliefs = self.fit.estimate(identity, x, names, ts)
+            cost = _expected_cost(cards, prompt_tokens, beliefs.tokens)
+            barred = over_cap(names, cost, budgets.cap(tenant, ts))
+            if not barred:
+                break
+            excluded = (*excluded, *barred)
+            out = {arm for arm, _ in barred}
+            cards = [card for card in cards if card.arm not in out]
+        weight, unit = budgets.weight(tenant, ts), budgets.unit(tenant, ts)
+        usd = rules.cost_weight / rules.cost_unit_usd + weight / unit
         new = self.watch.pulls.newcomers(names, rules.newcomer_pulls) if rules.newcomer_floor else ()
         return _Stage(
             names=names,
+            excluded=excluded,
             beliefs=beliefs,
             cost=cost,
             burden=usd * cost + (rules.latency_weight / rules.latency_unit_s) * beliefs.seconds,
+            budget=(weight, unit) if weight else (0.0, 0.0),
             switch=None if stay is None else _switch(stay, names, rules.consistency, usd),
-            mix=_mix(rules, names, new),
+            mix=_mix(rules, names, new, budgets.floor(tenant, cost, rules.floor, ts)),
             new=new,
             steps=float(self.fit.labels),
         )
@@ -209,10 +222,14 @@ class _Stage(NamedTuple):
     """One request as every policy sees it; arrays are float64[K]."""
 
     names: tuple[str, ...]
+    excluded: tuple[tuple[str, str], ...]
+    """Arms that money or safety forbids, with reasons."""
     beliefs: Estimate
     cost: Floats
     burden: Floats
     """Fit that cost and latency take away."""
+    budget: tuple[float, float]
+    """The tenant's λ, and the USD of a unit."""
     switch: Floats | None
     mix: _Mix
     new: tuple[str, ...]
@@ -237,6 +254,8 @@ class _Stage(NamedTuple):
             "cost": tuple(self.cost.tolist()),
             "latency": tuple(beliefs.seconds.tolist()),
             "availability": tuple(beliefs.availability.tolist()),
+            "budget_weight": self.budget[0],
+            "budget_unit_usd": self.budget[1],
             "switch": () if self.switch is None else tuple(self.switch.tolist()),
             "floor": self.mix.floor,
             "new": self.new,
@@ -256,21 +275,21 @@ def _logged(rules: Rules) -> dict[str, Any]:
     }
 
 
-def _mix(rules: Rules, names: tuple[str, ...], new: Sequence[str]) -> _Mix:
-    """The mixture of a decision: floor and newcomers inside the policy's share, beside the slice and the default."""
+def _mix(rules: Rules, names: tuple[str, ...], new: Sequence[str], spread: float) -> _Mix:
+    """The mixture: floor (`spread`) and newcomers inside the policy's share, beside the slice and the default."""
     K = len(names)
     # Where the default model is not eligible, the policy has all of the request.
     share = rules.share if rules.default_arm in names else 1.0
     policy = share * (1.0 - rules.uniform_slice) * (1.0 - (rules.newcomer_floor if new else 0.0))
     uniform = share * rules.uniform_slice / K
-    rest = np.full(K, policy * rules.floor / K + uniform)
+    rest = np.full(K, policy * spread / K + uniform)
     for arm in new:
         rest[names.index(arm)] += share * (1.0 - rules.uniform_slice) * rules.newcomer_floor / len(new)
     if share < 1.0 and rules.default_arm is not None:
         rest[names.index(rules.default_arm)] += 1.0 - share
     # A hair below, so that rounding in the mixture cannot put a probability under its logged floor.
-    floor = (policy * rules.floor + uniform * K) * (1.0 - 1e-9)
-    return _Mix(policy * (1.0 - rules.floor), rest, uniform, 1.0 - share, floor)
+    floor = (policy * spread + uniform * K) * (1.0 - 1e-9)
+    return _Mix(policy * (1.0 - spread), rest, uniform, 1.0 - share, floor)
 
 
 def _switch(stay: Stay, names: tuple[str, ...], consistency: float, usd: float) -> Floats:

@@ -37,7 +37,7 @@ from fitrouter.types import (
     Score,
     unpack,
 )
-from fitrouter.watch import Watch
+from fitrouter.watch import Watch, WatchParams
 
 __all__ = ["Batch", "Learner", "Session", "read_batch"]
 
@@ -101,6 +101,7 @@ class Learner:
         prior: what tastes are like elsewhere.
         votes_per_day: a user's votes on one model and day that count for others.
         expects_scores: labels wait for the answer's score; False where no scorer runs.
+        watch: settings of what is folded beside the fit.
     """
 
     def __init__(
@@ -114,9 +115,10 @@ class Learner:
         prior: TastePrior | None = None,
         votes_per_day: int = 3,
         expects_scores: bool = True,
+        watch: WatchParams | None = None,
     ) -> None:
         self.fit = Fit(d, D, params, names=names, prior=prior)
-        self.watch = Watch()
+        self.watch = Watch(watch)
         self.names, self.prior = tuple(names), prior
         self.schema = schema
         self.votes_per_day = votes_per_day
@@ -134,7 +136,8 @@ class Learner:
         """Sixteen hex digits: states of different versions never mix."""
         fit = self.fit
         prior = self.prior.id if self.prior else ""
-        text = repr((4, fit.d, fit.D, self.schema, prior, fit.params, SIGNALS, self.votes_per_day, self.expects_scores))
+        own = (self.schema, prior, self.votes_per_day, self.expects_scores)
+        text = repr((4, fit.d, fit.D, *own, fit.params, SIGNALS, self.watch.params))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def blank(self) -> Learner:
@@ -148,6 +151,7 @@ class Learner:
             prior=self.prior,
             votes_per_day=self.votes_per_day,
             expects_scores=self.expects_scores,
+            watch=self.watch.params,
         )
 
     def take(self, other: Learner) -> None:
@@ -212,6 +216,9 @@ class Learner:
 
     def _decision(self, event: Decision) -> None:
         self.open[event.id] = event.ts
+        if event.cost:
+            cost = event.cost[event.eligible.index(event.chosen)]
+            self.watch.budgets.observe_decision(event.identity.tenant, event.ts, cost, event.id)
         session = event.identity.session
         if session is None or event.mode in {Mode.PINNED, Mode.FORCED}:
             return
@@ -224,6 +231,7 @@ class Learner:
         self.open.pop(event.decision_id, None)
         arms = self.fit.arms
         self.watch.pulls.observe(event.attempts)
+        self.watch.budgets.observe(event.identity.tenant, event.ts, event.cost_usd, event.decision_id)
         for attempt in event.attempts:
             # A refused request says nothing about whether the model answers.
             if attempt.error != "ProviderRejected":

@@ -154,6 +154,5 @@ class Proposer:
 
 def _steered(drawn: Decision, mode: Mode, arm: str, draw_id: str) -> Decision:
     """A decision that was not drawn: it has no pmf of its own."""
-    return msgspec.structs.replace(
-        drawn, mode=mode, chosen=arm, draw_id=draw_id, probs=(), twin=(), propensity=1.0, asked=drawn.asked
-    )
+    bare = msgspec.structs.replace(drawn, probs=(), twin=(), personal=(), candidates={}, new=(), redraw="")
+    return msgspec.structs.replace(bare, mode=mode, chosen=arm, draw_id=draw_id, propensity=1.0)

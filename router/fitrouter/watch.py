@@ -1,19 +1,20 @@
-"""What is folded beside the fit: settings laid over the configuration, and who is new.
+"""What is folded beside the fit: settings laid over the configuration, money, and who is new.
 
 The learner feeds it, the decider reads it. Each part is stored under its own name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import msgspec
 
+from fitrouter.budget import BudgetParams, Budgets
 from fitrouter.control import Control
 from fitrouter.types import Attempt
 
-__all__ = ["Part", "Pulls", "Watch"]
+__all__ = ["Part", "Pulls", "Watch", "WatchParams"]
 
 
 class Part(Protocol):
@@ -57,7 +58,7 @@ class Pulls:
         """Restore the state; False, and unchanged, where the bytes cannot be what `dump` made."""
         try:
             counts = msgspec.msgpack.decode(payload, type=dict[str, int])
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, ValueError):
             return False
         if any(count < 0 for count in counts.values()):
             return False
@@ -65,13 +66,23 @@ class Pulls:
         return True
 
 
+class WatchParams(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of the parts; states that were made under others do not fit."""
+
+    budget: BudgetParams | None = None
+    """Of every tenant that has none of its own."""
+    tenants: Mapping[str, BudgetParams] = {}
+
+
 class Watch:
     """The parts, by name."""
 
-    def __init__(self) -> None:
+    def __init__(self, params: WatchParams | None = None) -> None:
+        self.params = params or WatchParams()
         self.control = Control()
         self.pulls = Pulls()
+        self.budgets = Budgets(self.params.budget, self.params.tenants)
 
     def parts(self) -> dict[str, Part]:
         """Name → part, in a fixed order."""
-        return {"control": self.control, "pulls": self.pulls}
+        return {"control": self.control, "pulls": self.pulls, "budgets": self.budgets}
