@@ -37,10 +37,9 @@ STRICTER = {
     "openai-5": {"temperature": "only 1 is taken (litellm raises on other values)"},
     "groq": {
         **dict.fromkeys(("n", "logprobs", "top_logprobs", "logit_bias"), "answers 400 (console.groq.com/docs/openai)"),
-        **dict.fromkeys(
-            "modalities audio prediction store prompt_cache_key prompt_cache_retention safety_identifier".split(),
-            "OpenAI's alone: litellm lets it through unread",
-        ),
+        **dict.fromkeys(("modalities", "audio", "prediction"), "OpenAI's alone: litellm lets it through unread"),
+        **dict.fromkeys(("store", "safety_identifier"), "OpenAI's alone: litellm lets it through unread"),
+        **dict.fromkeys(("prompt_cache_key", "prompt_cache_retention"), "OpenAI's alone, as above"),
     },
 }
 """Where the table refuses what litellm says is taken, and why."""
