@@ -401,9 +401,9 @@ def test_the_blocks_of_relevance_are_one_gaussian(seed: int, level: float) -> No
     gain = prior @ x / (noise + x @ prior @ x)
     mean, cov = mean + gain * (y - x @ mean), prior - np.outer(gain, x @ prior)
     ours.see("t", z, y, noise, level)
-    np.testing.assert_allclose(ours.b[0], [mean[0], cov[0, 0]], atol=1e-10)
+    np.testing.assert_allclose(ours.own[0, :, 0], [mean[0], cov[0, 0]], atol=1e-10)
     np.testing.assert_allclose(ours.f, [mean[1 : 1 + D], np.diag(cov)[1 : 1 + D]], atol=1e-10)
-    np.testing.assert_allclose(ours.e[0], [mean[1 + D :], np.diag(cov)[1 + D :]], atol=1e-10)
+    np.testing.assert_allclose(ours.own[0, :, 1:], [mean[1 + D :], np.diag(cov)[1 + D :]], atol=1e-10)
     read = np.clip(mean[0] + level * mean[1 : 1 + D] + mean[1 + D :], 0.0, 1.0)
     np.testing.assert_allclose(ours.at("t", level), read, atol=1e-10)
 

@@ -1,27 +1,46 @@
 """What is believed of each model apart from people: how it writes, how right it is, how fast, whether it answers.
 
-Four posteriors an arm, stacked over arms so that one decision is a few einsums:
+Four posteriors an arm, stacked over arms so that one decision is a few products:
 
 * profile     ĥ_k(x) = E[h | x, k], multi-output ridge over every response, labelled or not; one covariance for all;
 * correction  c_k(x), what human labels say beyond the reward model, learnt from labels only;
 * operations  tokens and seconds of an answer, one covariance for both;
 * availability P(answers), a Beta whose evidence fades, so that an outage is forgotten after it.
+
+The arms of one model (its variants, `name#variant@revision`) write in different ways, and share the other three.
+Writing is einsum and ufuncs only, since it is the fold; reading, which is logged and never recomputed, may be BLAS.
 """
 
 from __future__ import annotations
 
-from typing import TypeAlias
+import functools
+import re
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from fitrouter.taste import Innovation, change
 from fitrouter.types import Floats
 
-__all__ = ["ArmParams", "Arms", "Rows"]
+__all__ = ["ArmParams", "Arms", "Reading", "Rows", "base_arm"]
 
 Rows: TypeAlias = NDArray[np.intp] | slice
 """Rows of arms, in the order of the arms they belong to."""
+
+_NOTHING: tuple[tuple[str, ...], Rows, Rows] = (), slice(0), slice(0)
+_VARIANT = re.compile(r"#[^#@]*(?=@[^@]*$|$)")
+
+
+@functools.lru_cache(maxsize=4096)
+def base_arm(arm: str) -> str:
+    """The arm of the model itself, whatever the variant.
+
+    >>> base_arm("gpt#brief@2"), base_arm("gpt@2"), base_arm("gpt#brief")
+    ('gpt@2', 'gpt@2', 'gpt')
+    """
+    return _VARIANT.sub("", arm)
 
 
 class ArmParams(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,6 +62,22 @@ class ArmParams(msgspec.Struct, frozen=True, kw_only=True):
     """Evidence on availability counts half after this time."""
 
 
+class Reading(NamedTuple):
+    """What is believed of K arms at one x; arrays are float64."""
+
+    profile: Floats
+    """[K, D]: ĥ."""
+    spread: Floats
+    """[K]: xᵀPx, the variance of ĥ where a feature's residual has variance 1."""
+    correction: Floats
+    """[K]: c, its slopes as far as they count."""
+    variance: Floats
+    """[K]: of c, its slopes in full."""
+    tokens: Floats
+    seconds: Floats
+    """[K]"""
+
+
 class Arms:
     """Posteriors of K arms over contexts float64[d] and response features float64[D]."""
 
@@ -50,47 +85,77 @@ class Arms:
         self.d, self.D, self.params = d, D, params
         self.names: dict[str, int] = {}
         """arm → row; row 0 is the prior, which stands for every unknown arm."""
+        self.shared: dict[str, int] = {}
+        """arm → row of its model's base arm, where everything but the profile is kept."""
         self.profile_cov = np.empty((0, d, d))
         self.profile = np.empty((0, d, D))
-        self.correction_cov = np.empty((0, d, d))
-        self.correction = np.empty((0, d))
+        self.corrections = np.empty((0, d + 1, d))
+        """`Gaussian.state` of each c."""
         self.operations_cov = np.empty((0, d, d))
-        self.operations = np.empty((0, d, 2))
+        self.operations = np.empty((0, 2, d))
         self.spread = np.empty((0, D))
         """Running mean square of the profile's residuals, for the variance of ĥ."""
         self.beta = np.empty((0, 3))
         """Fading counts of answers and failures, and the time of the last."""
         self.responses = np.empty(0)
+        self._found: tuple[tuple[str, ...], Rows, Rows] = _NOTHING
+        self._priors = self._prior()
+        self._profile_upper, self._correction_upper = _Upper(d), _Upper(d)
         self._append()
 
-    _ARRAYS = (
-        "profile_cov",
-        "profile",
-        "correction_cov",
-        "correction",
-        "operations_cov",
-        "operations",
-        "spread",
-        "beta",
-        "responses",
-    )
+    _PROFILE = ("profile_cov", "profile", "spread", "responses")
+    _ARRAYS = (*_PROFILE, "corrections", "operations_cov", "operations", "beta")
+
+    @property
+    def correction(self) -> Floats:
+        """float64[rows, d]: the means of c, in place."""
+        return self.corrections[:, -1]
+
+    @property
+    def correction_cov(self) -> Floats:
+        """float64[rows, d, d]: their covariances."""
+        return self.corrections[:, :-1]
 
     def row(self, name: str) -> int:
-        """The row of an arm to learn in; an unknown one starts at the prior."""
-        if name not in self.names:
-            self.names[name] = self._append()
-        return self.names[name]
+        """The row of an arm to learn in; an unknown one starts at the prior, a variant with its model's profile."""
+        found = self.names.get(name)
+        return self._add(name) if found is None else found
+
+    def _add(self, name: str) -> int:
+        base = base_arm(name)
+        if base == name:
+            self.names[name] = self.shared[name] = row = self._append()
+            return row
+        # It writes as the model does, for all that is known: no surer than of an arm that was never asked.
+        like = self.row(base)
+        row = self._append()
+        self.names[name], self.shared[name] = row, like
+        self.profile[row], self.spread[row] = self.profile[like], self.spread[like]
+        return row
+
+    def model(self, name: str) -> int:
+        """The row to learn in what an arm shares with its model."""
+        self.row(name)
+        return self.shared[name]
 
     def rows(self, names: tuple[str, ...]) -> Rows:
-        """The rows of arms to read: a slice where they follow each other, which spares a copy of every array."""
-        found = [self.names.get(name, 0) for name in names]
-        if found == list(range(found[0], found[0] + len(found))):
-            return slice(found[0], found[0] + len(found))
-        return np.array(found, dtype=np.intp)
+        """The rows of arms whose profiles are read."""
+        return self.find(names)[0]
+
+    def models(self, names: tuple[str, ...]) -> Rows:
+        """The rows of their models, where correction, operations and availability are read."""
+        return self.find(names)[1]
+
+    def find(self, names: tuple[str, ...]) -> tuple[Rows, Rows]:
+        """`rows` and `models`; most requests have the same arms as the last."""
+        if self._found[0] != names:
+            self._found = names, _rows(self.names, names), _rows(self.shared, names)
+        return self._found[1:]
 
     def _append(self) -> int:
-        for array, prior in self._prior().items():
+        for array, prior in self._priors.items():
             setattr(self, array, np.concatenate([getattr(self, array), prior[None]]))
+        self._found = _NOTHING
         return len(self.responses) - 1
 
     def _prior(self) -> dict[str, Floats]:
@@ -101,41 +166,80 @@ class Arms:
         profile[0] = p.profile_intercept
         mean = np.zeros((self.d, self.D))
         mean[0, 0] = 1.0  # h begins with 1 as x does: that much is known of an arm that was never asked
-        operations = np.zeros((self.d, 2))
-        operations[0] = p.tokens, p.seconds
+        operations = np.zeros((2, self.d))
+        operations[:, 0] = p.tokens, p.seconds
         return {
             "profile_cov": np.diag(profile),
             "profile": mean,
-            "correction_cov": np.diag(slopes),
-            "correction": np.zeros(self.d),
+            "spread": np.ones(self.D),
+            "responses": np.zeros(()),
+            "corrections": np.concatenate([np.diag(slopes), np.zeros((1, self.d))]),
             "operations_cov": np.eye(self.d) / p.operations_precision,
             "operations": operations,
-            "spread": np.ones(self.D),
             "beta": np.zeros(3),
-            "responses": np.zeros(()),
         }
+
+    # --- reading ---
+
+    def read(self, rows: Rows, models: Rows, x: Floats, slopes: float = 1.0) -> Reading:
+        """Beliefs at x, of rows as `rows` and `models` give them; the slopes of c count in this share."""
+        squares, counted = self._profile_upper.squares(x), x * slopes
+        counted[0] = x[0]
+        operations = self.operations[models] @ x
+        return Reading(
+            profile=x @ self.profile[rows],
+            spread=(self._profile_upper.of(self.profile_cov)[rows] @ squares).astype(np.float64),
+            correction=self.correction[models] @ counted,
+            variance=(self._correction_upper.of(self.correction_cov)[models] @ squares).astype(np.float64),
+            tokens=operations[:, 0],
+            seconds=operations[:, 1],
+        )
+
+    def availability(self, models: Rows, now: float) -> Floats:
+        """float64[K]: P(answers) at a time."""
+        answers, fails, last = self.beta[models].T
+        fade = np.exp2(np.maximum(now - last, 0.0) / -self.params.half_life_s)
+        a = answers * fade + self.params.answers
+        result: Floats = a / (a + (fails * fade + self.params.fails))
+        return result
+
+    # --- learning ---
 
     def observe_response(self, k: int, x: Floats, h: Floats) -> None:
         """Fold one answer's features into the profile. A missing feature (NaN) counts as predicted."""
         predicted = np.einsum("dh,d->h", self.profile[k], x)
-        missing = np.isnan(h)
-        if missing.any():
-            h = np.where(missing, predicted, h)
         error = h - predicted
+        missing = np.isnan(error)
+        if missing.any():
+            error[missing] = 0.0
         gain = np.einsum("ij,j->i", self.profile_cov[k], x)
         total = 1.0 + np.einsum("i,i->", gain, x)
-        self.profile[k] += np.multiply.outer(gain / total, error)
-        self.profile_cov[k] -= np.multiply.outer(gain, gain / total)
+        share = gain / total
+        self.profile[k] += share[:, None] * error
+        self.profile_cov[k] -= share[:, None] * gain
+        self._profile_upper.changed.add(k)
         self.responses[k] += 1.0
         self.spread[k] += (error * error / total - self.spread[k]) / (self.responses[k] + 2.0)
+
+    def along(self, k: int, x: Floats) -> tuple[Floats, float, float]:
+        """What an observation of c at x needs: S x, and the mean of intercept and slopes."""
+        state = self.corrections[k]
+        seen = np.einsum("ij,j->i", state, x)
+        intercept = float(state[-1, 0] * x[0])
+        return seen[:-1], intercept, float(seen[-1]) - intercept
+
+    def correct(self, k: int, gain: Floats, innovation: Innovation) -> None:
+        """Move c along S x."""
+        self.corrections[k] -= change(gain, innovation)
+        self._correction_upper.changed.add(k)
 
     def observe_operations(self, k: int, x: Floats, tokens: float, seconds: float) -> None:
         """Fold the size and the latency of one answer."""
         gain = np.einsum("ij,j->i", self.operations_cov[k], x)
-        total = 1.0 + np.einsum("i,i->", gain, x)
-        error = np.array([tokens, seconds]) - np.einsum("do,d->o", self.operations[k], x)
-        self.operations[k] += np.multiply.outer(gain / total, error)
-        self.operations_cov[k] -= np.multiply.outer(gain, gain / total)
+        share = gain / (1.0 + np.einsum("i,i->", gain, x))
+        error = np.array([tokens, seconds]) - np.einsum("od,d->o", self.operations[k], x)
+        self.operations[k] += error[:, None] * share
+        self.operations_cov[k] -= share[:, None] * gain
 
     def observe_answer(self, k: int, answered: bool, ts: float) -> None:
         """Fold whether a call was answered."""
@@ -143,31 +247,71 @@ class Arms:
         fade = 0.5 ** (max(ts - last, 0.0) / self.params.half_life_s)
         self.beta[k] = a * fade + answered, b * fade + (not answered), max(ts, last)
 
-    def availability(self, rows: Rows, now: float) -> Floats:
-        """float64[K]: P(answers) at a time."""
-        fade = 0.5 ** (np.maximum(now - self.beta[rows, 2], 0.0) / self.params.half_life_s)
-        a = self.beta[rows, 0] * fade + self.params.answers
-        b = self.beta[rows, 1] * fade + self.params.fails
-        result: Floats = a / (a + b)
-        return result
+    # --- state ---
 
     def dump(self, name: str) -> bytes:
-        """One arm's rows, exactly."""
+        """One arm's rows, exactly; of a variant, the profile."""
         k = self.names[name]
-        return b"".join(np.ascontiguousarray(getattr(self, array)[k]).tobytes() for array in self._ARRAYS)
+        return b"".join(np.ascontiguousarray(getattr(self, array)[k]).tobytes() for array in self._arrays(name))
 
     def load(self, name: str, payload: bytes) -> bool:
         """Restore one arm; False where the bytes cannot be what `dump` made."""
-        if len(payload) != 8 * sum(prior.size for prior in self._prior().values()):
+        arrays = self._arrays(name)
+        if len(payload) != 8 * sum(self._priors[array].size for array in arrays):
             return False
         values = np.frombuffer(payload, dtype=np.float64)
         if not np.isfinite(values).all():
             return False
         k = self.row(name)
         start = 0
-        for array in self._ARRAYS:
+        for array in arrays:
             target = getattr(self, array)
             size = target[k].size
             target[k] = values[start : start + size].reshape(target[k].shape)
             start += size
+        for upper in (self._profile_upper, self._correction_upper):
+            upper.changed.add(k)
         return True
+
+    def _arrays(self, name: str) -> tuple[str, ...]:
+        return self._ARRAYS if base_arm(name) == name else self._PROFILE
+
+
+class _Upper:
+    """The upper triangles of the rows' covariances side by side, to read xᵀSx of all in one small product.
+
+    float32, which is enough for a standard deviation, so that 32 models fit into a processor's second cache.
+    """
+
+    def __init__(self, d: int) -> None:
+        i, j = np.triu_indices(d)
+        self._i, self._j, self._flat = i, j, i * d + j
+        self._twice = np.where(i == j, 1.0, 2.0).astype(np.float32)
+        self._rows: NDArray[np.float32] = np.empty((0, len(i)), dtype=np.float32)
+        self.changed: set[int] = set()
+        """Rows that were written to since they were read."""
+
+    def squares(self, x: Floats) -> NDArray[np.float32]:
+        """What the rows are multiplied with."""
+        short = x.astype(np.float32)
+        out: NDArray[np.float32] = short.take(self._i) * short.take(self._j)
+        out *= self._twice
+        return out
+
+    def of(self, covs: Floats) -> NDArray[np.float32]:
+        """float32[rows, d (d + 1) / 2]."""
+        if len(self._rows) != len(covs):
+            self.changed.update(range(len(self._rows), len(covs)))
+            self._rows = np.resize(self._rows, (len(covs), len(self._flat)))
+        while self.changed:
+            k = self.changed.pop()
+            self._rows[k] = covs[k].take(self._flat)
+        return self._rows
+
+
+def _rows(index: dict[str, int], names: tuple[str, ...]) -> Rows:
+    """A slice where rows follow each other, which spares a copy of every array."""
+    found = [index.get(name, 0) for name in names]
+    if found == list(range(found[0], found[0] + len(found))):
+        return slice(found[0], found[0] + len(found))
+    return np.array(found, dtype=np.intp)

@@ -12,6 +12,7 @@ parts), so that a world without tastes is routed almost as if their terms did no
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -23,7 +24,7 @@ from fitrouter.people import Person, canonical_role
 from fitrouter.relevance import Relevance, task_of
 from fitrouter.signals import Observation, heard
 from fitrouter.taste import Gaussian, Innovation, innovate
-from fitrouter.tastes import OVERALL, TasteParams, TastePrior, Tastes, learn
+from fitrouter.tastes import OVERALL, Block, TasteParams, TastePrior, Tastes, learn
 from fitrouter.types import FeedbackKind, Floats, Identity
 
 __all__ = ["PARTS", "Answered", "Estimate", "Fit", "FitParams", "Label"]
@@ -111,10 +112,20 @@ class _Where(NamedTuple):
 class _Text(NamedTuple):
     """What a label's text was thought to be worth before it."""
 
-    parts: list[float]
-    """hᵀw of the population with what the user declared, of the role, and of the user."""
-    variance: float
-    where: _Where | None
+    impersonal: float = 0.0
+    """hᵀw of the population, with what the user declared."""
+    role: float = 0.0
+    user: float = 0.0
+    task: float = 0.0
+    """The part of `user` that is δ_{u,task}."""
+    variance: float = 0.0
+    where: _Where | None = None
+    within: float = 0.0
+    """hᵀ of what labels taught of the user's taste, wherever it belongs."""
+
+    @property
+    def mean(self) -> float:
+        return self.impersonal + self.role + self.user
 
 
 class _Side(NamedTuple):
@@ -158,6 +169,8 @@ class Fit:
             np.array([slopes[1], people[1], people[1], people[1]]),
         )
         """Coefficients of the parts `PARTS` in the best prediction of a label."""
+        self._relied: tuple[Floats, Floats] | None = None
+        """The state of the stack, and what `reliance` made of it."""
         self.residuals: dict[str, tuple[float, float]] = {}
         """Kind of a Gaussian signal → sum of the squared errors of what was predicted here, and their number."""
         self.labels = 0
@@ -169,10 +182,14 @@ class Fit:
         sure it is that the part helps. So a people's term counts in full once its coefficient is `CERTAIN` standard
         deviations above 0, and in proportion before, where that is more than the coefficient.
         """
-        mean, sd = self.stack.mean, np.sqrt(np.diag(self.stack.cov) + 1e-300)
-        sure = np.minimum(mean / sd, CERTAIN) / CERTAIN
-        sure[0] = mean[0]
-        return np.clip(np.maximum(mean, sure), 0.0, 1.0)
+        state = self.stack.state
+        if self._relied is None or self._relied[0] is not state:
+            counts = []
+            for part, (mean, variance) in enumerate(zip(state[-1].tolist(), state.diagonal().tolist(), strict=True)):
+                sure = min(mean / math.sqrt(variance + 1e-300), CERTAIN) / CERTAIN if part else mean
+                counts.append(min(max(mean, sure, 0.0), 1.0))
+            self._relied = state, np.array(counts)
+        return self._relied[1]
 
     def _people(self, identity: Identity) -> tuple[Person | None, Person | None]:
         """The role and the user that have terms of their own."""
@@ -192,46 +209,34 @@ class Fit:
 
     def estimate(self, identity: Identity, x: Floats, names: tuple[str, ...], now: float) -> Estimate:
         """Beliefs of the eligible arms for one request, at a time in seconds since the epoch."""
-        arms = self.arms
-        rows = arms.rows(names)
+        rows, models = self.arms.find(names)
         relied = self.reliance()
-        profile = np.einsum("kdh,d->kh", arms.profile[rows], x)
-        spread = np.einsum("ki,i->k", np.einsum("kij,j->ki", arms.profile_cov[rows], x), x)
-        correction = arms.correction[rows]
+        arms = self.arms.read(rows, models, x, float(relied[0]))
+        profile = arms.profile
         population = self.tastes.population
-        w, cov = population.mean, population.cov
-        blind = np.einsum("kh,h->k", profile, w) + correction[:, 0] * x[0]
-        blind = blind + relied[0] * np.einsum("kd,d->k", correction[:, 1:], x[1:])
-        variance = np.einsum("ki,i->k", np.einsum("kij,j->ki", arms.correction_cov[rows], x), x)
-        mean = blind
+        blind = profile @ population.mean + arms.correction
+        mean, variance, w, cov = blind, arms.variance, population.mean, population.cov
         if self.params.personal:
             nobody = self.tastes.nobody
             role, user = self.tastes.role(identity) or nobody[0], self.tastes.user(identity) or nobody[1]
             where = self._where(identity, x, user)
-            a = where.relevance
-            own = self._own(where, user, float(relied[2]))
-            spread_of_user = a[:, None] * user.taste.cov * a + np.diag(where.own[1])
-            for taste, its_cov, relied_on in (
-                (relied[1] * role.taste.mean, role.taste.cov, relied[1]),
-                (own, spread_of_user, relied[2]),
-            ):
-                w = w + taste
-                cov = cov + relied_on * relied_on * its_cov
-            mean = mean + np.einsum("kh,h->k", profile, w - population.mean)
-            for person, relied_on in ((role, relied[1]), (user, relied[3])):
-                offsets = np.array([person.offset(name) for name in names])
-                mean = mean + relied_on * offsets[:, 0]
-                variance = variance + relied_on * relied_on * offsets[:, 1]
-        variance = variance + np.einsum("kh,kh->k", np.einsum("kh,hj->kj", profile, cov), profile)
-        variance = variance + spread * np.einsum("kh,h->k", arms.spread[rows], w * w)
-        operations = np.einsum("kdo,d->ko", arms.operations[rows], x)
+            added = relied[1] * role.taste.mean + self._own(where, user, float(relied[2]))
+            w = w + added
+            cov = cov + role.taste.cov * (relied[1] * relied[1])
+            cov += self._spread(where, user, float(relied[2]))
+            offsets = relied[1] * role.offsets_of(names)
+            spreads = relied[3] * user.offsets_of(names)
+            mean = mean + profile @ added + offsets[0] + spreads[0]
+            variance = variance + relied[1] * offsets[1] + relied[3] * spreads[1]
+        variance = variance + np.vecdot(profile @ cov, profile)
+        variance += arms.spread * (self.arms.spread[rows] @ (w * w))
         return Estimate(
             mean=mean,
             sd=np.sqrt(variance),
             blind=blind,
-            tokens=np.maximum(operations[:, 0], 1.0),
-            seconds=np.maximum(operations[:, 1], 0.0),
-            availability=arms.availability(rows, now),
+            tokens=np.maximum(arms.tokens, 1.0),
+            seconds=np.maximum(arms.seconds, 0.0),
+            availability=self.arms.availability(models, now),
         )
 
     def taste(self, identity: Identity, x: Floats) -> Floats:
@@ -249,6 +254,14 @@ class Fit:
         """float64[D]: what a user's taste adds in a task."""
         own: Floats = user.base_mean + relied * (where.relevance * where.learnt + where.own[0])
         return own
+
+    def _spread(self, where: _Where, user: Person, relied: float) -> Floats:
+        """float64[D, D]: the covariance of what a user's taste adds in a task."""
+        a = relied * where.relevance
+        spread: Floats = a[:, None] * a
+        spread *= user.taste.cov
+        spread.reshape(-1)[:: self.D + 1] += (relied * relied) * where.own[1]
+        return spread
 
     def heads(self, identity: Identity, dimension: str = OVERALL) -> list[Gaussian]:
         """The blocks whose sum is this user's w in a dimension. Safe from another thread."""
@@ -301,8 +314,10 @@ class Fit:
         def of(answer: Answered) -> Floats:
             h = answer.h
             if h is None:
-                h = np.einsum("dh,d->h", self.arms.profile[self.arms.row(answer.arm)], answer.x)
-            return np.where(np.isnan(h), 0.0, h)
+                expected: Floats = np.einsum("dh,d->h", self.arms.profile[self.arms.row(answer.arm)], answer.x)
+                return expected
+            missing = np.isnan(h)
+            return np.where(missing, 0.0, h) if missing.any() else h
 
         return of(label.answer) if label.against is None else of(label.answer) - of(label.against)
 
@@ -321,48 +336,65 @@ class Fit:
         self, label: Label, h: Floats, seen: Observation, role: Person | None, user: Person | None
     ) -> _Text:
         """Fold into w_0, w_role, δ and δ_{u,task}; returns what was thought before."""
-        identity = label.identity if self.params.personal else Identity(tenant=label.identity.tenant)
-        blocks = self.tastes.blocks(identity, label.dimension, label.pooled)
+        blocks = self._blocks(label)
         if not blocks:
-            return _Text([0.0, 0.0, 0.0], 0.0, None)
-        where = None
-        if user is not None and label.dimension == OVERALL:
-            where = self._where(label.identity, label.answer.x, user)
-        along = self._along(h, len(blocks), where)
-        gains = [block.taste.gain(v) for block, v in zip(blocks, along, strict=True)]
-        means = [float(np.einsum("i,i->", v, block.taste.mean)) for block, v in zip(blocks, along, strict=True)]
-        parts = [means[0], means[1] if role else 0.0, means[-1] if user else 0.0]
-        if where is not None and user is not None:
-            parts[0] += float(np.einsum("i,i->", h, user.base_mean))
-            parts[2] = float(np.einsum("i,i->", h, where.relevance * where.learnt + where.own[0]))
-            if label.read:
-                params = self.tastes.params
-                excess = seen.surprise(sum(parts)) - seen.surprise(sum(parts) - parts[2])
-                user.surprise(excess, limit=params.surprise_nats, row=params.surprises)
-                gains[-1] = user.taste.gain(along[-1])
-        variance = float(sum(np.einsum("i,i->", v, gain) for v, gain in zip(along, gains, strict=True)))
-        if where is not None:
-            variance += float(np.einsum("i,i->", h * h, where.own[1]))
+            return _Text()
+        if user is None or label.dimension != OVERALL:
+            return self._learn_blocks(label, h, seen, blocks, role, user)
+        where = self._where(label.identity, label.answer.x, user)
+        rows = np.empty((5, self.D))
+        rows[0] = where.learnt
+        np.multiply(where.relevance, where.learnt, out=rows[1])
+        rows[2] = user.base_mean
+        rows[3:] = where.own
+        rows[4] *= h
+        within, taste, base, task, spread = np.einsum("bi,i->b", rows, h).tolist()
+        found = [block.taste.along(h) for block in blocks[:-1]]
+        gain, _ = user.taste.along(where.relevance * h)
+        impersonal, of_role, personal = found[0][1] + base, found[1][1] if role else 0.0, taste + task
+        predicted = impersonal + of_role + personal
         if label.read:
-            innovation = seen.innovate(sum(parts), variance)
-            learn(blocks, gains, innovation)
-            if where is not None and user is not None:
-                gain = where.own[1] * h
-                user.tasks[where.task] = np.stack(
-                    [where.own[0] + gain * innovation.step, where.own[1] - gain * gain * innovation.shrink]
-                )
-        return _Text(parts, variance, where)
+            params = self.tastes.params
+            excess = seen.surprise(predicted) - seen.surprise(predicted - personal)
+            if user.surprise(excess, limit=params.surprise_nats, row=params.surprises):
+                gain = user.taste.gain(where.relevance * h)
+        total = where.relevance * gain
+        for other, _ in found:
+            total += other
+        variance = spread + float(np.einsum("i,i->", h, total))
+        if label.read:
+            innovation = seen.innovate(predicted, variance)
+            learn(blocks, [*(other for other, _ in found), gain], innovation)
+            own = rows[3:]  # their gain is the variance times h
+            own[0] += own[1] * innovation.step
+            own[1] = where.own[1] - own[1] * own[1] * innovation.shrink
+            user.tasks[where.task] = own.copy()
+        return _Text(impersonal, of_role, personal, task, variance, where, within)
 
-    def _along(self, h: Floats, blocks: int, where: _Where | None) -> list[Floats]:
-        """The direction that each block is observed along: a user's taste only as far as it belongs to the task."""
-        along = [h] * blocks
-        if where is not None:
-            along[-1] = where.relevance * h
-        return along
+    def _learn_blocks(
+        self, label: Label, h: Floats, seen: Observation, blocks: list[Block], role: Person | None, user: Person | None
+    ) -> _Text:
+        """The same where a taste counts everywhere: in other dimensions, and for nobody in particular."""
+        found = [block.taste.along(h) for block in blocks]
+        means = [mean for _, mean in found]
+        variance = sum(float(np.einsum("i,i->", h, gain)) for gain, _ in found)
+        if label.read:
+            learn(blocks, [gain for gain, _ in found], seen.innovate(sum(means), variance))
+        return _Text(means[0], means[1] if role else 0.0, means[-1] if user else 0.0, 0.0, variance)
+
+    def _blocks(self, label: Label) -> list[Block]:
+        identity = label.identity if self.params.personal else Identity(tenant=label.identity.tenant)
+        return self.tastes.blocks(identity, label.dimension, label.pooled)
 
     def _sides(self, label: Label) -> list[_Side]:
-        sides = [(1.0, label.answer)] + ([] if label.against is None else [(-1.0, label.against)])
-        return [_Side(sign, answer.arm, self.arms.row(answer.arm), answer.x) for sign, answer in sides]
+        answer, against, arms = label.answer, label.against, self.arms
+        side = _Side(1.0, answer.arm, arms.model(answer.arm), answer.x)
+        if against is None:
+            return [side]
+        other = _Side(-1.0, against.arm, arms.model(against.arm), against.x)
+        if side.k == other.k:
+            return [side._replace(x=side.x - other.x)]  # c of one model at two contexts; d cancels
+        return [side, other]
 
     def _learn_offsets(
         self,
@@ -374,58 +406,56 @@ class Fit:
         user: Person | None,
     ) -> None:
         """Fold what the label says beyond hᵀw (w as before it) into c and d; weigh the parts, and where they belong."""
-        arms, sides, parts = self.arms, self._sides(label), text.parts
-        if len(sides) > 1 and sides[0].k == sides[1].k:
-            sides = [sides[0]._replace(x=sides[0].x - sides[1].x)]  # c of one model at two contexts; d cancels
+        arms, sides = self.arms, self._sides(label)
+        if label.against is not None and len(sides) == 1:
             role = user = None
-        gains = [np.einsum("ij,j->i", arms.correction_cov[side.k], side.x) * side.sign for side in sides]
-        intercept = sum(side.sign * float(arms.correction[side.k, 0] * side.x[0]) for side in sides)
-        slopes = sum(side.sign * float(np.einsum("i,i->", arms.correction[side.k, 1:], side.x[1:])) for side in sides)
-        variance = text.variance
-        for side, gain in zip(sides, gains, strict=True):
-            variance += side.sign * float(np.einsum("i,i->", gain, side.x))
-        offsets = []
-        for person in (role, user):
-            held = [person.offset(side.arm) for side in sides] if person else []
-            offsets.append(sum(side.sign * mean for side, (mean, _) in zip(sides, held, strict=False)))
-            variance += sum(v for _, v in held)
+        intercept = slopes = d_role = d_user = 0.0
+        variance, gains = text.variance, []
+        for side in sides:
+            gain, level, rest = arms.along(side.k, side.x)
+            gains.append(gain)
+            intercept += side.sign * level
+            slopes += side.sign * rest
+            variance += float(np.einsum("i,i->", gain, side.x))
+            if role:
+                mean, spread = role.offset(side.arm)
+                d_role += side.sign * mean
+                variance += spread
+            if user:
+                mean, spread = user.offset(side.arm)
+                d_user += side.sign * mean
+                variance += spread
         if label.pooled:
-            z = np.array([slopes, parts[1] + offsets[0], parts[2], offsets[1]])
-            relied, base = self.reliance(), parts[0] + intercept
-            self._place(h, z, relied, base, text, seen, variance)
-            if seen.signal.link == "gaussian":
-                error = seen.y - base - float(np.einsum("i,i->", z, relied))
-                squares, n = self.residuals.get(label.kind.value, (0.0, 0.0))
-                self.residuals[label.kind.value] = squares + error * error, n + 1.0
-            self._weigh(z, base, seen)
-        innovation = seen.innovate(sum(parts) + intercept + slopes + sum(offsets), variance)
+            z = np.array([slopes, text.role + d_role, text.user, d_user])
+            self._weigh(label, h, z, text, seen, text.impersonal + intercept, variance)
+        innovation = seen.innovate(text.mean + intercept + slopes + d_role + d_user, variance)
         for side, gain in zip(sides, gains, strict=True):
             if label.pooled:
-                arms.correction[side.k] += gain * innovation.step
-                arms.correction_cov[side.k] -= np.multiply.outer(gain, gain) * innovation.shrink
+                arms.correct(side.k, gain, innovation if side.sign > 0 else innovation.mirrored())
                 if role:
-                    role.offsets[side.arm] = _scalar(*role.offset(side.arm), side.sign, innovation)
+                    _offer(role, side, innovation)
             if user:
-                user.offsets[side.arm] = _scalar(*user.offset(side.arm), side.sign, innovation)
+                _offer(user, side, innovation)
 
-    def _place(
-        self, h: Floats, z: Floats, relied: Floats, base: float, text: _Text, seen: Observation, variance: float
+    def _weigh(
+        self, label: Label, h: Floats, z: Floats, text: _Text, seen: Observation, base: float, variance: float
     ) -> None:
-        """Learn how far the user's taste counts in this task: what it would add, against what nothing else explains."""
-        where = text.where
-        if where is None or not where.learnt.any():
-            return
-        others = base + float(np.einsum("i,i->", z, relied)) - relied[2] * z[2]
-        y, noise = seen.linear(others + relied[2] * z[2])
-        own = relied[2] * float(np.einsum("i,i->", h, where.own[0]))
-        self.relevance.see(
-            where.task, relied[2] * h * where.learnt, y - others - own, noise + variance, level=where.level
-        )
+        """Learn what a pooled label says of the parts z, beside `base`: the population's and the arm's level.
 
-    def _weigh(self, z: Floats, base: float, seen: Observation) -> None:
-        """Learn how much of each part to add to `base`, the population's and the arm's level, to predict a label."""
-        gain = self.stack.gain(z)
-        predicted = float(np.einsum("i,i->", z, self.stack.mean))
+        Where the taste belongs: what it would add, against what nothing else explains. How noisy such labels are. And
+        how much of each part to add to the base to predict a label.
+        """
+        relied = self.reliance()
+        counted = base + float(np.einsum("i,i->", z, relied))
+        where, r = text.where, float(relied[2])
+        if where is not None and text.within * r:
+            y, noise = seen.linear(counted)
+            rest = y - (counted - r * text.user) - r * text.task
+            self.relevance.see(where.task, h * where.learnt * r, rest, noise + variance, level=where.level)
+        if seen.signal.link == "gaussian":
+            squares, n = self.residuals.get(label.kind.value, (0.0, 0.0))
+            self.residuals[label.kind.value] = squares + (seen.y - counted) ** 2, n + 1.0
+        gain, predicted = self.stack.along(z)
         y, noise = seen.linear(base + predicted)
         self.stack.learn(gain, innovate(predicted, float(np.einsum("i,i->", z, gain)), y - base, noise=noise))
 
@@ -440,15 +470,13 @@ class Fit:
             return
         h = self._h(label)
         role, user = self._people(label.identity)
-        identity = label.identity if self.params.personal else Identity(tenant=label.identity.tenant)
-        blocks = self.tastes.blocks(identity, label.dimension, label.pooled)
-        where = None
+        blocks = self._blocks(label)
+        along = [h] * len(blocks)
         if user is not None and label.dimension == OVERALL:
-            where = self._where(label.identity, label.answer.x, user)
-        along = self._along(h, len(blocks), where)
-        gains = [block.taste.gain(v) for block, v in zip(blocks, along, strict=True)]
+            along[-1] = self._where(label.identity, label.answer.x, user).relevance * h
+        found = [block.taste.along(v) for block, v in zip(blocks, along, strict=True)]
+        gains, predicted = [gain for gain, _ in found], sum(mean for _, mean in found)
         own = [float(np.einsum("i,i->", v, gain)) for v, gain in zip(along, gains, strict=True)]
-        predicted = sum(float(np.einsum("i,i->", v, block.taste.mean)) for block, v in zip(blocks, along, strict=True))
         y, noise = self._heard(label).linear(predicted)
         change = y - heard(label.kind, before, label.tokens).linear(predicted)[0]
         if label.kind is FeedbackKind.RATING and user is not None and label.dimension == OVERALL:
@@ -463,19 +491,24 @@ class Fit:
         self, label: Label, change: float, noise: float, role: Person | None, user: Person | None
     ) -> None:
         """The same for c and d, of each side of the label."""
-        for side in self._sides(label):
-            gain = np.einsum("ij,j->i", self.arms.correction_cov[side.k], side.x)
+        sides = self._sides(label)
+        if label.against is not None and len(sides) == 1:
+            role = user = None
+        for side in sides:
+            gain, _, _ = self.arms.along(side.k, side.x)
             c_variance = float(np.einsum("i,i->", gain, side.x))
             held = [person.offset(side.arm) if person else (0.0, 0.0) for person in (role, user)]
             total = noise + c_variance + held[0][1] + held[1][1]
             moved = change * side.sign
             if label.pooled:
-                self.arms.correction[side.k] += gain * (moved / (total - c_variance))
+                self.arms.correct(side.k, gain, Innovation(moved / (total - c_variance), 0.0))
             for person, (mean, variance), learns in ((role, held[0], label.pooled), (user, held[1], True)):
                 if person and learns:
-                    person.offsets[side.arm] = mean + variance * moved / (total - variance), variance
+                    person.offer(side.arm, mean + variance * moved / (total - variance), variance)
 
 
-def _scalar(mean: float, variance: float, sign: float, innovation: Innovation) -> tuple[float, float]:
-    """A scalar Gaussian block after an innovation along ±1."""
-    return mean + sign * variance * innovation.step, variance - variance * variance * innovation.shrink
+def _offer(person: Person, side: _Side, innovation: Innovation) -> None:
+    """Move d by an observation along ±1."""
+    mean, variance = person.offset(side.arm)
+    step, shrink = side.sign * variance * innovation.step, variance * variance * innovation.shrink
+    person.offer(side.arm, mean + step, variance - shrink)

@@ -14,6 +14,7 @@ from typing import NamedTuple, TypeGuard
 import msgspec
 import numpy as np
 
+from fitrouter.arms import base_arm
 from fitrouter.fit import Answered, Fit, FitParams, Label
 from fitrouter.journal import Journal, Row, Snapshot
 from fitrouter.people import DAY_S, Person
@@ -193,7 +194,7 @@ class Learner:
                 # Arms that are decided between together stand side by side.
                 for arm in sorted(card.arm for card in event.cards):
                     self.fit.arms.row(arm)
-                    self._dirty.add(f"arm:{arm}")
+                    self._touch(arm)
             case ProfileChange() as event:
                 self.fit.tastes.declare(event.identity, event.declared)
                 self._dirty.add(f"user:{event.identity.user}")
@@ -207,6 +208,10 @@ class Learner:
                 self.stale = row.seq
             case _:
                 pass
+
+    def _touch(self, *arms: str) -> None:
+        """What is known of arms has changed; a variant's model holds what variants share."""
+        self._dirty.update(f"arm:{name}" for arm in arms for name in (arm, base_arm(arm)))
 
     def apply_batch(self, batch: Batch) -> int:
         """Fold a batch; returns its length."""
@@ -235,13 +240,13 @@ class Learner:
         for attempt in event.attempts:
             # A refused request says nothing about whether the model answers.
             if attempt.error != "ProviderRejected":
-                arms.observe_answer(arms.row(attempt.model), attempt.error is None, event.ts)
-                self._dirty.add(f"arm:{attempt.model}")
+                arms.observe_answer(arms.model(attempt.model), attempt.error is None, event.ts)
+                self._touch(attempt.model)
         x = unpack(event.features)
         if event.served_by is not None and len(x) == self.fit.d and event.status in {"ok", "partial", "cancelled"}:
-            k = arms.row(event.served_by)
+            k = arms.model(event.served_by)
             arms.observe_operations(k, x, float(event.completion_tokens), event.latency_ms / 1000.0)
-            self._dirty.add(f"arm:{event.served_by}")
+            self._touch(event.served_by)
 
     def _score(self, event: Score, related: Sequence[Event]) -> None:
         x = unpack(event.features)
@@ -250,7 +255,7 @@ class Learner:
         h = self._h(event)
         if h is not None:
             self.fit.arms.observe_response(self.fit.arms.row(event.served_by), x, h)
-            self._dirty.add(f"arm:{event.served_by}")
+            self._touch(event.served_by)
         votes = {_key(vote): vote for vote in related if _votes_on(vote, event.decision_id)}
         for vote in votes.values():
             self._vote(vote, [*related, event])
@@ -300,7 +305,7 @@ class Learner:
             self.fit.revise(label, earlier.y)
         else:
             self.fit.learn(label)
-        self._dirty.update(f"arm:{arm.arm}" for arm in (answer, against) if arm)
+        self._touch(*(arm.arm for arm in (answer, against) if arm))
         self._dirty.update(f"user:{key}" for key in (vote.identity.user, f"anonymous {vote.identity.tenant}") if key)
         self._dirty.update(f"role:{key}" for key in self.fit.tastes.roles)
 

@@ -6,6 +6,7 @@ are shrunk towards it.
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import Any
 
@@ -25,6 +26,7 @@ _TEMPLATE = re.compile(r"\{\{.*?\}\}|\{.*?\}|<[^<>]*>")
 _SPACE = re.compile(r"[\s_\-]+")
 
 
+@functools.lru_cache(maxsize=4096)
 def canonical_role(role: str | None) -> str | None:
     """The id of a role: template fields stripped, casefolded, one space between words; None where nothing is left.
 
@@ -71,7 +73,8 @@ class Person:
         """Task → mean and variance, float64[2, D], of what the taste has of its own there."""
         self.offset_variance = offset_variance
         self.offsets: dict[str, tuple[float, float]] = {}
-        """arm → (mean, variance)."""
+        """arm → (mean, variance); written by `offer`."""
+        self._read: tuple[tuple[str, ...], Floats] = (), np.empty((2, 0))
         self.scale = RatingScale()
         self.seen = 0.0
         """Time of the last label."""
@@ -86,6 +89,18 @@ class Person:
     def offset(self, arm: str) -> tuple[float, float]:
         """Mean and variance of d_k."""
         return self.offsets.get(arm, (0.0, self.offset_variance))
+
+    def offer(self, arm: str, mean: float, variance: float) -> None:
+        """Set d_k."""
+        self.offsets[arm] = mean, variance
+        self._read = (), np.empty((2, 0))
+
+    def offsets_of(self, arms: tuple[str, ...]) -> Floats:
+        """float64[2, K]: means and variances of d_k, remembered until the next label."""
+        if self._read[0] != arms:
+            unknown = 0.0, self.offset_variance
+            self._read = arms, np.array([self.offsets.get(arm, unknown) for arm in arms]).T
+        return self._read[1]
 
     def learnt(self) -> Floats:
         """float64[D]: how far labels have moved the taste from its base."""
@@ -118,17 +133,25 @@ class Person:
             self._loosen(1.0 - memory ** ((ts - self.seen) / DAY_S))
         self.seen = max(self.seen, ts)
 
-    def surprise(self, excess: float, *, limit: float, row: int) -> None:
-        """Note by how many nats everybody's taste predicted a label better; `row` times running is a change of mind."""
+    def surprise(self, excess: float, *, limit: float, row: int) -> bool:
+        """Note by how many nats everybody's taste predicted a label better; `row` times running is a change of mind.
+
+        True where it is one; half of the taste's covariance is forgotten then.
+        """
         self.surprises = self.surprises + 1 if excess > limit else 0
-        if self.surprises >= row:
-            self._loosen(0.5)
-            self.surprises = 0
+        if self.surprises < row:
+            return False
+        self._loosen(0.5)
+        self.surprises = 0
+        return True
 
     def _loosen(self, share: float) -> None:
         """Move every covariance this share of the way to the base."""
         for block in (self.taste, *self.others.values()):
-            block.cov = block.cov * (1.0 - share) + np.diag(self.base_variance) * share
+            state = block.state.copy()
+            state[:-1] *= 1.0 - share
+            state[:-1].reshape(-1)[:: len(self.base_variance) + 1] += self.base_variance * share
+            block.state = state
 
     # --- what people say of themselves ---
 
@@ -190,6 +213,7 @@ class Person:
         self.taste, self.others, self.tasks, self.scale.state = taste, others, tasks, scale
         self.base_mean, self.base_variance = base_mean, base_variance
         self.offsets = {arm: (m, v) for arm, m, v in stored.offsets}
+        self._read = (), np.empty((2, 0))
         self.seen, self.surprises = stored.seen, stored.surprises
         self.day, self.votes, self.pooled = stored.day, dict(stored.votes), set(stored.pooled)
         return True

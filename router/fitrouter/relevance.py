@@ -26,6 +26,7 @@ __all__ = ["FEATURE", "OWN", "REST", "Relevance", "task_of"]
 TASKS = 64
 """Tasks that have a relevance of their own, in order of appearance."""
 _BITS = 4
+_CLUSTERS = tuple(f"cluster {i}" for i in range(1 << _BITS))
 OWN, FEATURE, REST = 0.1, 0.3, 0.3
 """Prior variances of b_c, f_d and e_cd, chosen on seeds that no table uses."""
 
@@ -38,15 +39,13 @@ def task_of(identity: Identity, x: Floats) -> str:
     """
     if identity.task:
         return f"task {canonical_role(identity.task)}"
-    signs = x[1 : 1 + _BITS] > 0.0
-    return f"cluster {sum(int(sign) << i for i, sign in enumerate(signs))}"
+    return _CLUSTERS[sum(1 << i for i, value in enumerate(x[1 : 1 + _BITS].tolist()) if value > 0.0)]
 
 
 class _Stored(msgspec.Struct, array_like=True):
     tasks: list[tuple[str, float]]
-    b: bytes
+    own: bytes
     f: bytes
-    e: bytes
 
 
 class Relevance:
@@ -56,17 +55,23 @@ class Relevance:
         self.D = D
         self.tasks: dict[str, tuple[int, float]] = {}
         """Task → its row, and the level that it started from."""
-        self.b = np.zeros((0, 2))
+        self.own = np.zeros((0, 2, 1 + D))
+        """float64[T, 2, 1 + D]: means and variances of b_c and e_c."""
         self.f = np.stack([np.zeros(D), np.full(D, FEATURE)])
-        self.e = np.zeros((0, 2, D))
-        """Means and variances: float64[T, 2], [2, D] and [T, 2, D]."""
+        """float64[2, D]: mean and variance of f."""
 
     def at(self, task: str, level: float = 1.0) -> Floats:
         """float64[D] in [0, 1]: only what is read is cut, not what is known."""
         row = self.tasks.get(task)
-        own = level if row is None else self.b[row[0], 0] + self.e[row[0], 0]
-        out: Floats = np.clip(own + level * self.f[0], 0.0, 1.0)
-        return out
+        out: Floats = level * self.f[0]
+        if row is None:
+            out += level
+        else:
+            mean = self.own[row[0], 0]
+            out += mean[1:]
+            out += mean[0]
+        np.maximum(out, 0.0, out=out)
+        return np.minimum(out, 1.0, out=out)
 
     def see(self, task: str, z: Floats, residual: float, noise: float, level: float = 1.0) -> None:
         """Learn that residual ≈ Σ_d a_cd z_d.
@@ -78,42 +83,52 @@ class Relevance:
             noise: variance of the label given the relevance.
             level: where a new task starts.
         """
-        if task not in self.tasks:
-            if len(self.tasks) >= TASKS:
-                return
-            self.tasks[task] = len(self.tasks), level
-            self.b = np.concatenate([self.b, [[level, OWN]]])
-            self.e = np.concatenate([self.e, [[np.zeros(self.D), np.full(self.D, REST)]]])
-        row = self.tasks[task][0]
-        b, f, e = self.b[row], self.f, self.e[row]
-        total = float(np.einsum("i->", z))
-        b_gain, f_gain, e_gain = b[1] * total, level * f[1] * z, e[1] * z
-        spread = float(b_gain * total + np.einsum("i,i->", level * f_gain + e_gain, z))
-        predicted = float(b[0] * total + np.einsum("i,i->", level * f[0] + e[0], z))
-        moved = innovate(predicted, spread, residual, noise=noise)
-        self.b = self.b.copy()
-        self.b[row] = b[0] + b_gain * moved.step, b[1] - b_gain * b_gain * moved.shrink
-        self.f = np.stack([f[0] + f_gain * moved.step, f[1] - f_gain * f_gain * moved.shrink])
-        self.e = self.e.copy()
-        self.e[row] = e[0] + e_gain * moved.step, e[1] - e_gain * e_gain * moved.shrink
+        row = self.tasks[task][0] if task in self.tasks else self._begin(task, level)
+        if row is None:
+            return
+        D, own, f = self.D, self.own[row], self.f
+        along = np.empty(1 + 2 * D)
+        along[0] = np.add.reduce(z)
+        along[1 : 1 + D] = z
+        np.multiply(z, level, out=along[1 + D :])
+        state = np.concatenate([own, f], axis=1)
+        gain = state[1] * along
+        predicted, spread = np.einsum("i,i->", state[0], along), np.einsum("i,i->", gain, along)
+        moved = innovate(float(predicted), float(spread), residual, noise=noise)
+        state[0] += gain * moved.step
+        gain *= gain
+        gain *= moved.shrink
+        state[1] -= gain
+        own[:], f[:] = state[:, : 1 + D], state[:, 1 + D :]
+
+    def _begin(self, task: str, level: float) -> int | None:
+        """The row of a new task; None where there are too many."""
+        if len(self.tasks) >= TASKS:
+            return None
+        own = np.zeros((1, 2, 1 + self.D))
+        own[0, 0, 0] = level
+        own[0, 1] = REST
+        own[0, 1, 0] = OWN
+        self.own = np.concatenate([self.own, own])
+        self.tasks[task] = len(self.tasks), level
+        return len(self.tasks) - 1
 
     def dump(self) -> bytes:
         """The state, exactly."""
         tasks = [(name, level) for name, (_, level) in self.tasks.items()]
-        return msgspec.msgpack.encode(_Stored(tasks, self.b.tobytes(), self.f.tobytes(), self.e.tobytes()))
+        return msgspec.msgpack.encode(_Stored(tasks, self.own.tobytes(), self.f.tobytes()))
 
     def load(self, payload: bytes) -> bool:
         """Restore the state; False, and unchanged, where the bytes cannot be what `dump` made."""
         try:
             stored = msgspec.msgpack.decode(payload, type=_Stored)
-            T = len(stored.tasks)
-            b = np.frombuffer(stored.b).reshape(T, 2).copy()
+            own = np.frombuffer(stored.own).reshape(len(stored.tasks), 2, 1 + self.D).copy()
             f = np.frombuffer(stored.f).reshape(2, self.D).copy()
-            e = np.frombuffer(stored.e).reshape(T, 2, self.D).copy()
         except (msgspec.DecodeError, ValueError):
             return False
-        if not all(np.isfinite(part).all() for part in (b, f, e)) or min([*b[:, 1], f[1].min(), *e[:, 1].ravel()]) < 0:
+        sound = bool(np.isfinite(own).all() and np.isfinite(f).all() and (own[:, 1] >= 0).all() and (f[1] >= 0).all())
+        tasks = {name: (row, level) for row, (name, level) in enumerate(stored.tasks)}
+        if not sound or len(tasks) != len(stored.tasks):
             return False
-        self.tasks = {name: (row, level) for row, (name, level) in enumerate(stored.tasks)}
-        self.b, self.f, self.e = b, f, e
+        self.tasks, self.own, self.f = tasks, own, f
         return True

@@ -15,36 +15,68 @@ import numpy as np
 
 from fitrouter.types import Floats
 
-__all__ = ["Gaussian", "Innovation", "innovate"]
+__all__ = ["Gaussian", "Innovation", "change", "innovate"]
 
 
 class Gaussian:
-    """N(mean, cov) over float64[D]. Updates replace the arrays, so that a reader in another thread sees old or new."""
+    """N(mean, cov) over float64[D]. Updates replace the array, so that a reader in another thread sees old or new."""
 
-    __slots__ = ("cov", "mean")
+    __slots__ = ("state",)
 
     def __init__(self, mean: Floats, cov: Floats) -> None:
-        self.mean = mean
-        self.cov = cov
+        self.state: Floats = np.concatenate([cov, mean[None]])
+        """float64[D + 1, D]: the covariance, and the mean under it, so that one product reads and one moves both."""
 
     @classmethod
     def prior(cls, mean: Floats, variance: Floats) -> Gaussian:
         """Independent coordinates: both arguments are float64[D]."""
-        return cls(mean.copy(), np.diag(variance).astype(np.float64))
+        return cls(mean, np.diag(variance).astype(np.float64))
+
+    @property
+    def mean(self) -> Floats:
+        """float64[D]."""
+        mean: Floats = self.state[-1]
+        return mean
+
+    @mean.setter
+    def mean(self, mean: Floats) -> None:
+        self.state = np.concatenate([self.cov, mean[None]])
+
+    @property
+    def cov(self) -> Floats:
+        """float64[D, D]."""
+        return self.state[:-1]
+
+    @cov.setter
+    def cov(self, cov: Floats) -> None:
+        self.state = np.concatenate([cov, self.mean[None]])
 
     def gain(self, h: Floats) -> Floats:
         """float64[D]: s = S h."""
-        s: Floats = np.einsum("ij,j->i", self.cov, h)
-        return s
+        return self.along(h)[0]
+
+    def along(self, h: Floats) -> tuple[Floats, float]:
+        """What an observation along h needs: s = S h, and the mean of hᵀw."""
+        seen = np.einsum("ij,j->i", self.state, h)
+        return seen[:-1], float(seen[-1])
 
     def learn(self, gain: Floats, innovation: Innovation) -> None:
         """Move along S h by an innovation that `innovate` computed over all blocks."""
-        self.mean = self.mean + gain * innovation.step
-        self.cov = self.cov - np.multiply.outer(gain, gain) * innovation.shrink
+        new = change(gain, innovation)
+        self.state = np.subtract(self.state, new, out=new)
 
     def valid(self) -> bool:
         """Every number is finite and no variance is negative."""
-        return bool(np.isfinite(self.mean).all() and np.isfinite(self.cov).all() and (np.diag(self.cov) >= 0).all())
+        return bool(np.isfinite(self.state).all() and (np.diag(self.cov) >= 0).all())
+
+
+def change(gain: Floats, innovation: Innovation) -> Floats:
+    """What an innovation takes from a `Gaussian.state`: (S h)(S h)ᵀ·shrink over −(S h)·step."""
+    by = np.empty(len(gain) + 1)
+    np.multiply(gain, innovation.shrink, out=by[:-1])
+    by[-1] = -innovation.step
+    out: Floats = by[:, None] * gain
+    return out
 
 
 class Innovation:
@@ -55,6 +87,10 @@ class Innovation:
     def __init__(self, step: float, shrink: float) -> None:
         self.step = step
         self.shrink = shrink
+
+    def mirrored(self) -> Innovation:
+        """The innovation of what was observed with a minus."""
+        return Innovation(-self.step, self.shrink)
 
 
 def innovate(

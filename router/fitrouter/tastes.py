@@ -8,6 +8,7 @@ heads of their own over the same features, learnt by the same kernel and reporte
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -207,5 +208,10 @@ def learn(blocks: Sequence[Block], gains: Sequence[Floats], innovation: Innovati
 
 def role_key(identity: Identity) -> str:
     """Roles belong to their tenant; empty for no role."""
-    name = canonical_role(identity.role)
-    return f"{identity.tenant}\x1f{name}" if name else ""
+    return _role_key(identity.tenant, identity.role) if identity.role else ""
+
+
+@functools.lru_cache(maxsize=4096)
+def _role_key(tenant: str, role: str) -> str:
+    name = canonical_role(role)
+    return f"{tenant}\x1f{name}" if name else ""
