@@ -90,7 +90,13 @@ def make_router(
     return Router(
         cards=models or cards(),
         providers=providers or {"echo": Echo()},
-        decider=Decider(SquareCB(), learner.fit, rules or Rules(registry="r1")),
+        decider=Decider(
+            SquareCB(),
+            learner.fit,
+            rules or Rules(registry="r1"),
+            watch=learner.watch,
+            candidates=more.pop("candidates", None),
+        ),
         learner=learner,
         journal=journal or MemoryJournal(),
         identities=more.pop("identities", None) or Identities(folder / "identities.db"),

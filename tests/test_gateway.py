@@ -403,6 +403,7 @@ def test_the_schema_is_published_and_lists_every_route(http: httpx.Client) -> No
         ("/v1/feedback", "post"),
         ("/v1/profile", "put"),
         ("/v1/decisions/{decision_id}", "get"),
+        ("/v1/policy", "get", "post"),
         ("/metrics", "get"),
         ("/healthz", "get"),
         ("/readyz", "get"),

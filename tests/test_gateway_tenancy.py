@@ -34,6 +34,7 @@ ROUTES = [
     ("POST", "/v1/feedback"),
     ("PUT", "/v1/profile"),
     ("GET", "/v1/decisions/x"),
+    ("POST", "/v1/policy"),
     ("GET", "/metrics"),
 ]
 PUBLIC = [("GET", "/healthz"), ("GET", "/readyz"), ("GET", "/openapi.json")]

@@ -215,6 +215,8 @@ class KeyConfig(_Section):
     tenant: str = "default"
     key_env: str
     """Name of the environment variable that holds the key."""
+    admin: bool = False
+    """Whether it may change the policy (`POST /v1/policy`)."""
 
 
 class ServerConfig(_Section):

@@ -102,7 +102,7 @@ class Decider:
         self.watch = watch or Watch()
         self.parameters = {"algorithm": policy.name, **(parameters or {})}
         self.candidates = {name: dict(settings) for name, settings in (candidates or {}).items()}
-        self._shadows = {name: self._build(settings, shadow=True) for name, settings in self.candidates.items()}
+        self._shadows = {name: self.build(settings, shadow=True) for name, settings in self.candidates.items()}
         self._live: tuple[dict[str, Any], Policy, Rules] | None = None
 
     def live(self) -> tuple[Policy, Rules]:
@@ -112,13 +112,18 @@ class Decider:
             return self.policy, self.rules
         if self._live is None or settings != self._live[0]:
             known = {name: value for name, value in settings.items() if name in Rules.__struct_fields__}
-            policy = self._build(settings) if settings.keys() - known.keys() else self.policy
+            policy = self.build(settings) if settings.keys() - known.keys() else self.policy
             version = hashlib.sha256(json.dumps([self.rules.config_hash, settings], sort_keys=True).encode())
             known["config_hash"] = version.hexdigest()[:16]
             self._live = dict(settings), policy, msgspec.structs.replace(self.rules, **known)
         return self._live[1:]
 
-    def _build(self, settings: Mapping[str, Any], *, shadow: bool = False) -> Policy:
+    def build(self, settings: Mapping[str, Any], *, shadow: bool = False) -> Policy:
+        """The policy that these settings, laid over the configuration, make.
+
+        Raises:
+            ConfigError: they make none.
+        """
         wanted = self.parameters | {k: v for k, v in settings.items() if k not in Rules.__struct_fields__}
         return build_policy(**wanted, default_model=self.rules.default_arm, shadow=shadow)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -16,6 +17,7 @@ from fitrouter.encoders import Encoder
 from fitrouter.errors import (
     ProviderError,
     ProviderTimeout,
+    StoreError,
 )
 from fitrouter.follow import Follower
 from fitrouter.hooks import Hooks
@@ -26,6 +28,7 @@ from fitrouter.proposals import Proposer
 from fitrouter.providers import Provider
 from fitrouter.records import Recorder, execution_of
 from fitrouter.services import ScorerPlugin, Service
+from fitrouter.steering import Steering
 from fitrouter.types import (
     ArtifactChange,
     Attempt,
@@ -136,6 +139,7 @@ class Router:
         self.proposer = Proposer(
             self.cards, self.aliases, decider, learner, identities, encoder, self.hooks, self.clock
         )
+        self.steering = Steering(decider, journal, self.hooks, self.clock, self._folded)
         self._sweeper: asyncio.Task[None] | None = None
 
     @classmethod
@@ -162,6 +166,8 @@ class Router:
         """Restore what is known, catch up with the journal, and close what a crash left open."""
         await self._warm()
         await self.follower.start()
+        with contextlib.suppress(StoreError):  # told to the hooks; what was in force stays
+            await self.steering.heed_the_file()
         registry = self.decider.rules.registry
         self.recorder.append_event(
             ModelChange(id=f"registry:{registry}", ts=self.clock(), cards=tuple(self.cards.values()), registry=registry)
@@ -197,6 +203,11 @@ class Router:
                 self.hooks.trouble(f"provider {name}", error)
         await asyncio.to_thread(self.journal.close)
         await asyncio.to_thread(self.identities.close)
+
+    async def _folded(self) -> None:
+        """Wait until what is durable now is folded."""
+        self.follower.wake()
+        await self.follower.caught_up()
 
     async def settled(self) -> None:
         """Wait until all that happened so far is durable and folded."""

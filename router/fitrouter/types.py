@@ -247,6 +247,8 @@ class Decision(_Event, frozen=True, kw_only=True, tag="decision"):
     """Shadow candidate → its pmf: what it would have done."""
     new: tuple[str, ...] = ()
     """Arms under the raised floor of newcomers."""
+    user_turn: bool = True
+    """A person's words began it; False for an agent's steps within a turn."""
     redraw: str = ""
     """Why a session was drawn again; empty for a session's first draw and its sticky turns."""
     asked: bool = False

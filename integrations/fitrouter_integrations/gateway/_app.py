@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
+import msgspec
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.requests import Request as HttpRequest
@@ -24,10 +25,10 @@ from fitrouter_dashboards.metrics import Metrics
 from fitrouter_integrations.gateway import _schema
 from fitrouter_integrations.gateway._explain import explain
 from fitrouter_integrations.gateway._json import read_json
-from fitrouter_integrations.gateway._keys import Keys
+from fitrouter_integrations.gateway._keys import Keys, Speaker
 from fitrouter_integrations.gateway._limits import headers_of, read_body
 from fitrouter_integrations.gateway._ready import Readiness
-from fitrouter_integrations.gateway._requests import chat_request, profile, verdict, wants_usage
+from fitrouter_integrations.gateway._requests import chat_request, policy_change, profile, verdict, wants_usage
 from fitrouter_integrations.gateway._stream import ClientGone, EventStream, while_client_waits
 from fitrouter_integrations.gateway._wire import Problem, Reply, as_problem, dump
 
@@ -61,6 +62,8 @@ def create_app(router: Router, config: Config, metrics: Metrics | None = None) -
         ("POST", "/v1/feedback", gateway.feedback, _schema.FEEDBACK, False),
         ("PUT", "/v1/profile", gateway.profile, _schema.PROFILE, False),
         ("GET", "/v1/decisions/{decision_id}", gateway.decision, _schema.DECISION, False),
+        ("GET", "/v1/policy", gateway.policy, _schema.POLICY, False),
+        ("POST", "/v1/policy", gateway.steer, _schema.STEER, False),
         ("GET", "/metrics", gateway.metrics_page, _schema.METRICS, False),
         ("GET", "/healthz", gateway.healthz, _schema.HEALTHZ, True),
         ("GET", "/readyz", gateway.readyz, _schema.READYZ, True),
@@ -82,8 +85,9 @@ def create_app(router: Router, config: Config, metrics: Metrics | None = None) -
 class Call:
     """One HTTP request that was let in."""
 
-    def __init__(self, http: HttpRequest, headers: Mapping[str, bytes], tenant: str) -> None:
-        self.http, self.headers, self.tenant = http, headers, tenant
+    def __init__(self, http: HttpRequest, headers: Mapping[str, bytes], speaker: Speaker) -> None:
+        self.http, self.headers = http, headers
+        self.tenant, self.admin = speaker
 
 
 Handler = Callable[[Call], Awaitable[Response]]
@@ -133,26 +137,26 @@ class Gateway:
 
         return endpoint
 
-    def _admit(self, headers: Mapping[str, bytes], public: bool) -> str:
-        """The tenant that speaks."""
+    def _admit(self, headers: Mapping[str, bytes], public: bool) -> Speaker:
+        """Who speaks."""
         if not self._keys:
             # A page in a browser can send requests here under a name of its own that leads to this machine.
             if _PORT.sub(b"", headers.get("host", b"")).lower() not in _LOOPBACK_NAMES:
                 raise Problem(
                     403, "wrong_host", "the host header must name this machine: 127.0.0.1, localhost or [::1]"
                 )
-            return "default"
-        tenant = self._keys.tenant(headers.get("authorization"))
-        if tenant is None:
+            return Speaker("default", True)
+        speaker = self._keys.speaker(headers.get("authorization"))
+        if speaker is None:
             if public:
-                return ""
+                return Speaker("", False)
             raise Problem(
                 401,
                 "invalid_api_key",
                 "the key is missing or unknown; send 'Authorization: Bearer KEY' with a key of this gateway",
                 headers={"www-authenticate": "Bearer"},
             )
-        return tenant
+        return speaker
 
     def _refuse(self, error: Exception) -> Response:
         if isinstance(error, ClientGone):
@@ -233,6 +237,24 @@ class Gateway:
     async def decision(self, call: Call) -> Response:
         """Explain a decision: why this model, with what probability, and what came of it."""
         return _json(explain(await self.router.explain(call.http.path_params["decision_id"], call.tenant)))
+
+    async def policy(self, _call: Call) -> Response:
+        """Show the policy in force, the versions before it, and the candidates in shadow."""
+        return _json({"object": "fitrouter.policy", **msgspec.to_builtins(self.router.steering.standing())})
+
+    async def steer(self, call: Call) -> Response:
+        """Change the policy: set weights, promote a candidate, or restore the version before."""
+        if not call.admin:
+            raise Problem(403, "not_admin", "this key may not change the policy; give the key 'admin: true'")
+        action, settings, name = policy_change(await self._body(call))
+        steering = self.router.steering
+        if action == "set":
+            await steering.set(settings)
+        elif action == "promote":
+            await steering.promote(name)
+        else:
+            await steering.restore()
+        return await self.policy(call)
 
     async def metrics_page(self, _call: Call) -> Response:
         """Prometheus metrics, of all workers together."""

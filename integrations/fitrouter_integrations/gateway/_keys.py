@@ -6,20 +6,29 @@ import hashlib
 import hmac
 import os
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from fitrouter.config import ServerConfig
 from fitrouter.errors import ConfigError
 
-__all__ = ["Keys"]
+__all__ = ["Keys", "Speaker"]
 
 _LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 _SHORTEST = 16
 
 
-class Keys:
-    """Key → tenant. Only digests are kept, so that no repr and no log can show a key.
+class Speaker(NamedTuple):
+    """Whom a key stands for."""
 
-    Without keys everybody on this machine is the tenant `default`.
+    tenant: str
+    admin: bool
+    """May change the policy, which is everybody's."""
+
+
+class Keys:
+    """Key → who speaks. Only digests are kept, so that no repr and no log can show a key.
+
+    Without keys everybody on this machine is the tenant `default`, and may change the policy.
 
     Args:
         config: names of the environment variables that hold the keys.
@@ -36,7 +45,7 @@ class Keys:
                 f"server.host: {config.host!r} can be reached by others, and no keys are configured; "
                 "allowed without 'server.keys' are 127.0.0.1, ::1 and localhost. Add keys or listen on 127.0.0.1"
             )
-        self._tenants: list[tuple[bytes, str]] = []
+        self._known: list[tuple[bytes, Speaker]] = []
         for key in config.keys:
             secret = environ.get(key.key_env, "")
             if len(secret) < _SHORTEST:
@@ -45,21 +54,21 @@ class Keys:
                     f"server.keys: {key.name!r} reads the environment variable {key.key_env!r}, which {fault}; "
                     f"give it a key of at least {_SHORTEST} characters"
                 )
-            self._tenants.append((_digest(secret.encode()), key.tenant))
+            self._known.append((_digest(secret.encode()), Speaker(key.tenant, key.admin)))
 
     def __bool__(self) -> bool:
-        return bool(self._tenants)
+        return bool(self._known)
 
-    def tenant(self, authorization: bytes | None) -> str | None:
-        """The tenant of an `Authorization` header, None where its key is unknown. Takes the same time for every key."""
-        if not self._tenants:
-            return "default"
+    def speaker(self, authorization: bytes | None) -> Speaker | None:
+        """Who sends an `Authorization` header, None where its key is unknown. Takes the same time for every key."""
+        if not self._known:
+            return Speaker("default", True)
         scheme, _, secret = (authorization or b"").partition(b" ")
         digest = _digest(secret.strip())
         found = None
-        for known, tenant in self._tenants:
+        for known, speaker in self._known:
             if hmac.compare_digest(digest, known) and scheme.lower() == b"bearer":
-                found = tenant
+                found = speaker
         return found
 
 

@@ -11,7 +11,7 @@ from fitrouter.errors import InvalidRequest
 from fitrouter.types import AUTO, FeedbackKind, Identity, Message, Request
 from fitrouter_integrations.gateway._transport import forbid_transport
 
-__all__ = ["MAX_MESSAGES", "Verdict", "chat_request", "verdict", "wants_usage"]
+__all__ = ["MAX_MESSAGES", "Verdict", "chat_request", "policy_change", "profile", "verdict", "wants_usage"]
 
 MAX_STATEMENT = 1000
 MAX_MESSAGES = 2048
@@ -131,6 +131,24 @@ def profile(body: dict[str, Any], headers: Mapping[str, bytes], tenant: str) -> 
     )
     who = {"user": body.get("user"), "metadata": {"role": body.get("role")}}
     return found, _identity(who, headers, tenant)
+
+
+def policy_change(body: dict[str, Any]) -> tuple[str, dict[str, Any], str]:
+    """(action, settings, candidate) of a body of POST /v1/policy.
+
+    Raises:
+        InvalidRequest: with the place and the reason.
+    """
+    takes = {"set": "settings", "promote": "name", "restore": None}
+    action = body.get("action")
+    if not isinstance(action, str) or action not in takes:
+        raise InvalidRequest(f"action: given is {_shown(action)}; allowed are {', '.join(takes)}")
+    unknown = sorted(set(body) - {"action", takes[action]})
+    if unknown:
+        raise InvalidRequest(f"{unknown[0]}: there is no such field with the action {action!r}")
+    settings = _optional(body, "settings", dict, "an object of setting → value") or {}
+    name = _optional(body, "name", str, "the name of a candidate") or ""
+    return action, settings, name
 
 
 # --- messages and parameters ---------------------------------------------------------------------------------------

@@ -5,9 +5,23 @@ from __future__ import annotations
 from importlib import metadata
 from typing import Any
 
+from fitrouter.control import SETTINGS
 from fitrouter.types import FeedbackKind
 
-__all__ = ["CHAT", "DECISION", "FEEDBACK", "HEALTHZ", "METRICS", "MODEL", "MODELS", "PROFILE", "READYZ", "version"]
+__all__ = [
+    "CHAT",
+    "DECISION",
+    "FEEDBACK",
+    "HEALTHZ",
+    "METRICS",
+    "MODEL",
+    "MODELS",
+    "POLICY",
+    "PROFILE",
+    "READYZ",
+    "STEER",
+    "version",
+]
 
 _STRING: dict[str, Any] = {"type": "string"}
 _NUMBER: dict[str, Any] = {"type": "number"}
@@ -89,6 +103,14 @@ _PROFILE_BODY = _object(
         },
     }
 )
+_POLICY_BODY = _object(
+    {
+        "action": {"enum": ["set", "promote", "restore"]},
+        "settings": {"type": "object", "description": f"set: any of {', '.join(SETTINGS)}"},
+        "name": {**_STRING, "description": "promote: a candidate in shadow"},
+    },
+    "action",
+)
 _IDENTITY = [
     {"name": f"x-fitrouter-{name}", "in": "header", "required": False, "schema": _STRING}
     for name in ("user", "role", "task", "session")
@@ -112,6 +134,8 @@ def _path(name: str) -> list[dict[str, Any]]:
 CHAT = _shape(_ANY, 400, 401, 403, 404, 408, 413, 415, 502, 503, 504, body=_CHAT_BODY, parameters=_IDENTITY)
 FEEDBACK = _shape(_ANY, 400, 401, 403, 404, 408, 413, 415, 503, body=_FEEDBACK_BODY, parameters=_IDENTITY[:1])
 PROFILE = _shape(_ANY, 400, 401, 403, 408, 413, 415, 503, body=_PROFILE_BODY, parameters=_IDENTITY[:2])
+POLICY = _shape(_ANY, 401, 403)
+STEER = _shape(_ANY, 400, 401, 403, 408, 413, 415, 503, body=_POLICY_BODY)
 DECISION = _shape(_ANY, 401, 403, 404, 503, parameters=_path("decision_id"))
 MODELS = _shape(_ANY, 401, 403)
 MODEL = _shape(_ANY, 401, 403, 404, parameters=_path("model"))

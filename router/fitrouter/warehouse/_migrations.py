@@ -162,6 +162,7 @@ def m004_policies(connection: duckdb.DuckDBPyConnection) -> None:
         ALTER TABLE decisions ADD COLUMN personal DOUBLE[];
         ALTER TABLE decisions ADD COLUMN candidates MAP(VARCHAR, DOUBLE[]);
         ALTER TABLE decisions ADD COLUMN new VARCHAR[];
+        ALTER TABLE decisions ADD COLUMN user_turn BOOLEAN;
         ALTER TABLE decisions ADD COLUMN redraw VARCHAR;
         ALTER TABLE models ADD COLUMN variant VARCHAR;
         ALTER TABLE models ADD COLUMN max_output_tokens BIGINT;

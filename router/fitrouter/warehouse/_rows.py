@@ -82,6 +82,7 @@ def _decision(seq: int, event: Decision) -> Cells:
         event.personal,
         event.candidates,
         event.new,
+        event.user_turn,
         event.redraw,
     )
 
