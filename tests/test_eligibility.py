@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fitrouter.eligibility import DROPPABLE, Eligible, Wants, eligible, wants
+from fitrouter.eligibility import DROPPABLE, Eligible, Roster, Wants, wants
 from fitrouter.parameters import FAMILIES, NEUTRAL, PARAMETERS, family, lineage, takes
 from fitrouter.types import ModelCard, Request, Variant
 
@@ -75,6 +76,10 @@ ALL = ("audio", "files", "images", "json", "streaming", "tools", "video")
 
 def card(target: str, **known: Any) -> ModelCard:
     return ModelCard(name="m", provider="p", target=target, **{"capabilities": ALL, **known})
+
+
+def eligible(cards: Sequence[ModelCard], asked: Wants, **droppable: Any) -> Eligible:
+    return Roster(cards).eligible(asked, **droppable)
 
 
 def ask(*messages: dict[str, Any], stream: bool = False, **params: Any) -> Wants:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Mapping
 
 from fitrouter.types import ModelCard
 
-__all__ = ["FAMILIES", "NEUTRAL", "PARAMETERS", "family", "lineage", "takes"]
+__all__ = ["FAMILIES", "NEUTRAL", "PARAMETERS", "doubtful", "family", "lineage", "takes"]
 
 _TABLE = """
                         openai openai-o openai-5 anthropic google mistral cohere xai groq bedrock ollama
@@ -71,6 +72,15 @@ _FORMS: dict[tuple[str, str], tuple[str, ...]] = {
     ("perplexity", "response_format"): ("text", "json_schema", "regex"),
 }
 """Of a parameter that can take several forms, those that a family takes; all of them where it is not here."""
+
+_DOUBTFUL = {
+    kin: frozenset(
+        [name for name, columns in PARAMETERS.items() if not columns.get(kin, True)]
+        + [name for other, name in _FORMS if other == kin]
+    )
+    for kin in (*FAMILIES, *(kin for kin, _ in _FORMS))
+}
+"""Family → parameters that it does not take, or not in every form."""
 
 NEUTRAL: dict[str, tuple[object, ...]] = {
     "temperature": (1,),
@@ -160,6 +170,13 @@ def takes(card: ModelCard, name: str, value: object) -> str:
     if forms is not None and (form := _form(value)) not in forms:
         return f"parameter: needs {name} {form!r}, {kin} models take {', '.join(forms)}"
     return ""
+
+
+def doubtful(card: ModelCard, params: Mapping[str, object]) -> list[str]:
+    """The parameters, sorted, of which `takes` has to be asked: the others are taken whatever their value."""
+    if card.parameters is not None:
+        return sorted(params.keys() - _BY_CAPABILITY - set(card.parameters))
+    return sorted(params.keys() & _DOUBTFUL.get(family(card), frozenset()))
 
 
 def family(card: ModelCard) -> str:
