@@ -6,12 +6,12 @@ from pathlib import Path
 
 import httpx
 import pytest
+from tests.gateway_kit import config, make_router, serving
 
 from fitrouter.decide import Rules
 from fitrouter.errors import InvalidRequest
 from fitrouter.journal import MemoryJournal
 from fitrouter.types import Mode, PolicyChange, Request
-from tests.gateway_kit import config, make_router, serving
 
 CANDIDATES = {"bold": {"algorithm": "epsilon_greedy", "epsilon": 0.0}, "peer": {"algorithm": "linucb"}}
 ASK = Request(messages=({"role": "user", "content": "hello"},))

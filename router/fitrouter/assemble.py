@@ -25,6 +25,7 @@ from fitrouter.providers import build_providers
 from fitrouter.router import Router
 from fitrouter.services import Service, load_scorer
 from fitrouter.types import ModelCard
+from fitrouter.variants import expand
 from fitrouter.warehouse import Warehouse, WarehouseFeed
 from fitrouter.watch import WatchParams
 
@@ -44,7 +45,7 @@ def assemble(config: Config, *, hooks: Hooks | None = None, clock: Callable[[], 
     """
     hooks = hooks or Hooks()
     config.data.mkdir(parents=True, exist_ok=True)
-    cards = [model.card() for model in config.models]
+    cards = expand(model.card() for model in config.models)
     providers = build_providers(config)
     encoder = Cached(get_encoder(config.encoder))
     scorer = load_scorer(config)
@@ -91,6 +92,7 @@ def assemble(config: Config, *, hooks: Hooks | None = None, clock: Callable[[], 
             chunk_gap_s=config.server.chunk_gap_s,
         ),
         aliases=config.aliases,
+        droppable=config.droppable,
         hooks=hooks,
         services=services,
         feed=feed,
@@ -121,6 +123,8 @@ def _rules(config: Config, cards: list[ModelCard], default_arm: str | None, enco
         newcomer_floor=config.policy.newcomer_floor,
         newcomer_pulls=config.policy.newcomer_pulls,
         consistency=config.session.consistency,
+        redraw_every=config.session.redraw_every,
+        idle_s=config.session.idle_s,
         personal=config.policy.personal,
         impersonal_roles=tuple(filter(None, map(canonical_role, config.policy.impersonal_roles))),
         seed=config.seed,

@@ -20,6 +20,7 @@ from fitrouter.errors import (
 )
 from fitrouter.providers import Provider
 from fitrouter.types import Attempt, Call, Chunk, Completion, Decision, Message, ModelCard, Request
+from fitrouter.variants import apply
 
 __all__ = ["Answering", "Assembler", "Timers", "Unanswered", "first_answer"]
 
@@ -64,6 +65,8 @@ async def first_answer(
     providers: Mapping[str, Provider],
     timers: Timers,
     deadline: float,
+    *,
+    dropped: Mapping[str, tuple[str, ...]] | None = None,
 ) -> Answering:
     """Ask the chosen model, then others drawn from the fallback's pmf, until one begins to answer.
 
@@ -75,6 +78,7 @@ async def first_answer(
         providers: provider name → provider.
         timers: limits.
         deadline: absolute, on the monotonic clock.
+        dropped: arm → parameters of the request that its call leaves out.
 
     Raises:
         Unanswered: with ProviderRejected where the request itself is at fault, else with AllModelsFailed.
@@ -89,7 +93,8 @@ async def first_answer(
         patience = left if last else 0.6 * left
         try:
             card = cards[arm]
-            answering = await _ask(request, card, providers[card.provider], timers, patience)
+            asked = _asked(request, card, (dropped or {}).get(arm, ()))
+            answering = await _ask(asked, card, providers[card.provider], timers, patience)
         except (ProviderError, TimeoutError, OSError) as error:
             failure = error if isinstance(error, ProviderError) else ProviderTimeout(f"no answer in {patience:.1f} s")
         except Exception as error:  # noqa: BLE001 - a provider may raise anything; that must not end the request
@@ -120,6 +125,15 @@ def _failed(failure: ProviderError, decision: Decision, attempts: tuple[Attempt,
     timed_out = time.monotonic() >= deadline - 0.01 or isinstance(failure, ProviderTimeout)
     message = f"no model answered; tried {tried}; the last said: {failure}"
     return Unanswered(AllModelsFailed(message, decision.id, timed_out), attempts)
+
+
+def _asked(request: Request, card: ModelCard, dropped: tuple[str, ...]) -> Request:
+    """The request in the way of a card's variant, without the parameters that it does not take."""
+    if card.variant is None and not dropped:
+        return request
+    params = {name: value for name, value in request.params.items() if name not in dropped}
+    messages, params = apply(card.variant, request.messages, params)
+    return msgspec.structs.replace(request, messages=messages, params=params)
 
 
 async def _ask(request: Request, card: ModelCard, provider: Provider, timers: Timers, patience: float) -> Answering:

@@ -38,6 +38,10 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     latency_unit_s: float = 10.0
     consistency: float = 0.02
     """Fit that it costs a session to hear another model."""
+    redraw_every: int = 8
+    """User turns after which a session is drawn again; 0: never for that."""
+    idle_s: float = 3600.0
+    """A session that was silent for longer begins anew."""
     personal: bool = True
     impersonal_roles: tuple[str, ...] = ()
     """Canonical roles in whose service nobody's taste counts."""
@@ -51,9 +55,8 @@ class Stay(NamedTuple):
     """The model that a session lives on, where it is drawn again."""
 
     arm: str
-    reason: str
     usd: Mapping[str, float]
-    """arm → what the prompt costs more there, because the stay has it in its cache."""
+    """arm → what the prompt costs more there, because another has it in its cache."""
 
 
 class _Mix(NamedTuple):
@@ -176,7 +179,6 @@ class Decider:
             twin=tuple(blind.tolist()),
             personal=() if counts else tuple(personal.tolist()),
             candidates=shadows,
-            redraw="" if stay is None else stay.reason,
             asked=bool(u[1] < rules.ask),
             policy=PolicyVersion(algorithm=policy.name, config_hash=rules.config_hash, seq=seq),
             **stage.logged(),

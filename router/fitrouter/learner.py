@@ -7,7 +7,6 @@ needs of earlier events of the same decision is handed to it (`related`), so tha
 from __future__ import annotations
 
 import hashlib
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeGuard
 
@@ -30,7 +29,6 @@ from fitrouter.types import (
     FeedbackKind,
     Floats,
     Identity,
-    Mode,
     ModelChange,
     PolicyChange,
     ProfileChange,
@@ -40,18 +38,7 @@ from fitrouter.types import (
 )
 from fitrouter.watch import Watch, WatchParams
 
-__all__ = ["Batch", "Learner", "Session", "read_batch"]
-
-SESSIONS = 4096
-"""Sessions that are remembered, the last ones first."""
-
-
-class Session(NamedTuple):
-    """The draw that a session lives on."""
-
-    draw_id: str
-    arm: str
-    ts: float
+__all__ = ["Batch", "Learner", "read_batch"]
 
 
 class Batch(NamedTuple):
@@ -87,7 +74,6 @@ class _Scalars(msgspec.Struct, array_like=True):
     stale: int
     arms: list[str]
     open: list[tuple[str, float]]
-    sessions: list[tuple[str, str, str, float]]
 
 
 class Learner:
@@ -129,7 +115,6 @@ class Learner:
         """Position up to which everything is to be folded again (`fitrouter.refit`); 0 where nothing is."""
         self.open: dict[str, float] = {}
         """Decisions without an Execution, with their time."""
-        self.sessions: OrderedDict[str, Session] = OrderedDict()
         self._dirty: set[str] = set()
 
     @property
@@ -138,7 +123,7 @@ class Learner:
         fit = self.fit
         prior = self.prior.id if self.prior else ""
         own = (self.schema, prior, self.votes_per_day, self.expects_scores)
-        text = repr((4, fit.d, fit.D, *own, fit.params, SIGNALS, self.watch.params))
+        text = repr((5, fit.d, fit.D, *own, fit.params, SIGNALS, self.watch.params))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def blank(self) -> Learner:
@@ -159,7 +144,7 @@ class Learner:
         """Become what another learner is, in place: deciders hold this fit and this watch."""
         self.fit.__dict__.update(other.fit.__dict__)
         self.watch.__dict__.update(other.watch.__dict__)
-        self.open, self.sessions, self.seq, self.stale = other.open, other.sessions, other.seq, other.stale
+        self.open, self.seq, self.stale = other.open, other.seq, other.stale
         self._dirty = {key for key, _ in self.state() if key != "scalars" and not key.startswith("part:")}
 
     def score(self, identity: Identity, h: Floats, dimension: str = OVERALL) -> tuple[float, float]:
@@ -224,18 +209,13 @@ class Learner:
         if event.cost:
             cost = event.cost[event.eligible.index(event.chosen)]
             self.watch.budgets.observe_decision(event.identity.tenant, event.ts, cost, event.id)
-        session = event.identity.session
-        if session is None or event.mode in {Mode.PINNED, Mode.FORCED}:
-            return
-        self.sessions[session] = Session(event.draw_id, event.chosen, event.ts)
-        self.sessions.move_to_end(session)
-        if len(self.sessions) > SESSIONS:
-            self.sessions.popitem(last=False)
+        self.watch.sessions.observe_decision(event, user_turn=event.user_turn)
 
     def _execution(self, event: Execution) -> None:
         self.open.pop(event.decision_id, None)
         arms = self.fit.arms
         self.watch.pulls.observe(event.attempts)
+        self.watch.sessions.observe_execution(event)
         self.watch.budgets.observe(event.identity.tenant, event.ts, event.cost_usd, event.decision_id)
         for attempt in event.attempts:
             # A refused request says nothing about whether the model answers.
@@ -401,7 +381,6 @@ class Learner:
                 self.stale,
                 list(fit.arms.names),
                 list(self.open.items()),
-                [(key, draw, arm, ts) for key, (draw, arm, ts) in self.sessions.items()],
             )
         )
 
@@ -425,7 +404,6 @@ class Learner:
         for name in stored.arms:  # rows keep their order
             self.fit.arms.row(name)
         self.open = dict(stored.open)
-        self.sessions = OrderedDict((key, Session(draw, arm, ts)) for key, draw, arm, ts in stored.sessions)
         return True
 
 

@@ -3,29 +3,40 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
-from fitrouter.decide import Decider
-from fitrouter.eligibility import partition
+from fitrouter.decide import Decider, Stay
+from fitrouter.eligibility import DROPPABLE, Eligible, Roster, wants
 from fitrouter.encoders import Encoder
 from fitrouter.errors import InvalidRequest, NoEligibleModel
-from fitrouter.features import context_features, estimate_tokens, is_followup, needs, read_prompt, session_key
+from fitrouter.features import context_features, is_followup, read_prompt, session_key
 from fitrouter.hooks import Hooks
 from fitrouter.identities import Identities
 from fitrouter.ids import uuid7
 from fitrouter.learner import Learner
 from fitrouter.policies import Uniform
+from fitrouter.sessions import Session, begins_turn, switch_cost, why_redraw
 from fitrouter.types import AUTO, Decision, Floats, Identity, Mode, ModelCard, PolicyVersion, Request
+from fitrouter.variants import called
 
-__all__ = ["Proposer"]
+__all__ = ["Proposal", "Proposer"]
 
-SESSION_IDLE_S = 3600.0
-"""A session that was silent for longer begins anew with a draw."""
 IDENTITY_WAIT_S = 0.5
 """How long a request waits to learn its user's subject; it is anonymous then."""
+
+
+class Proposal(NamedTuple):
+    """What was decided for a request."""
+
+    decision: Decision
+    fallback: Decision | None
+    """The decision whose pmf fallbacks are drawn from; None for a pinned model, which has none."""
+    dropped: Mapping[str, tuple[str, ...]]
+    """Arm → parameters that its call leaves out."""
 
 
 class Proposer:
@@ -41,33 +52,37 @@ class Proposer:
         encoder: Encoder,
         hooks: Hooks,
         clock: Callable[[], float],
+        droppable: Collection[str] = (),
     ) -> None:
         self.cards, self.aliases = cards, aliases
-        self.names = {card.name: arm for arm, card in cards.items()}
+        self.roster = Roster(cards.values())
+        self.names = {called(card): arm for arm, card in cards.items()}
         self.decider, self.learner = decider, learner
         self.identities, self.encoder = identities, encoder
         self.hooks, self.clock = hooks, clock
+        self.droppable = frozenset({*DROPPABLE, *droppable})
 
-    async def decide(self, request: Request) -> tuple[Decision, Decision | None]:
-        """The decision, and the one whose pmf fallbacks are drawn from (None for a pinned model: it has no fallback).
+    async def decide(self, request: Request) -> Proposal:
+        """Decide for a request.
 
         Raises:
             InvalidRequest: the model's name is unknown.
             NoEligibleModel: no model can take it.
         """
         pinned = self._pinned(request.model)
-        cards = [self.cards[pinned]] if pinned else list(self.cards.values())
-        prompt_tokens = estimate_tokens(request.messages, request.params)
-        wanted = prompt_tokens + int(
-            request.params.get("max_tokens") or request.params.get("max_completion_tokens") or 0
-        )
-        eligible, excluded = partition(cards, needs=needs(request), tokens=wanted)
-        if not eligible:
-            reasons = "; ".join(f"{arm}: {reason}" for arm, reason in excluded)
-            raise NoEligibleModel(f"no model can take this request: {reasons}", excluded)
+        asked = wants(request)
+        roster = Roster([self.cards[pinned]]) if pinned else self.roster
+        can = roster.eligible(asked, droppable=self.droppable)
+        if not can.cards:
+            reasons = "; ".join(f"{arm}: {reason}" for arm, reason in can.excluded)
+            raise NoEligibleModel(f"no model can take this request: {reasons}", can.excluded)
         identity, session = await self._identity(request)
         x = await self._features(request)
         now = self.clock()
+        user_turn = begins_turn(request.messages)
+        redraw, stay = "", None
+        if session is not None:
+            redraw, stay = self._redraw(session, can, asked.prompt_tokens, now, user_turn)
         decision_id = uuid7(now)
         try:
             drawn = self.decider.decide(
@@ -75,19 +90,41 @@ class Proposer:
                 now,
                 identity,
                 x,
-                eligible,
-                excluded=excluded,
-                prompt_tokens=prompt_tokens,
+                can.cards,
+                excluded=can.excluded,
+                prompt_tokens=asked.prompt_tokens,
                 seq=self.learner.seq,
+                stay=stay,
             )
         except Exception as error:  # noqa: BLE001 - routing never fails because learning did
             self.hooks.trouble("policy", error)
-            drawn = self._uniform(decision_id, now, identity, eligible, excluded)
+            drawn = self._uniform(decision_id, now, identity, can.cards, can.excluded)
+        drawn = msgspec.structs.replace(drawn, user_turn=user_turn, redraw="" if redraw == "idle" else redraw)
         if pinned:
-            return _steered(drawn, Mode.PINNED, pinned, decision_id), None
-        if session is not None and session[1] in drawn.eligible:
-            return _steered(drawn, Mode.STICKY, session[1], session[0]), drawn
-        return drawn, drawn
+            return Proposal(_steered(drawn, Mode.PINNED, pinned, decision_id), None, can.dropped)
+        if session is not None and not redraw and session.arm in drawn.eligible:
+            return Proposal(_steered(drawn, Mode.STICKY, session.arm, session.draw_id), drawn, can.dropped)
+        return Proposal(drawn, drawn, can.dropped)
+
+    def _redraw(
+        self, session: Session, can: Eligible, prompt_tokens: int, now: float, user_turn: bool
+    ) -> tuple[str, Stay | None]:
+        """Why the session is drawn again, empty where it is not; and what it lives on, where that can go on."""
+        rules = self.decider.rules
+        arms = [card.arm for card in can.cards]
+        reason = why_redraw(
+            session,
+            eligible=arms,
+            excluded=can.excluded,
+            now=now,
+            user_turn=user_turn,
+            every=rules.redraw_every,
+            idle_s=rules.idle_s,
+        )
+        if not reason or reason == "idle" or session.arm not in arms:
+            return reason, None
+        usd = switch_cost(can.cards, session, prompt_tokens, now)
+        return reason, Stay(session.arm, dict(zip(arms, usd.tolist(), strict=True)))
 
     def _pinned(self, model: str) -> str | None:
         """The arm that a request names, None for routing."""
@@ -99,8 +136,8 @@ class Proposer:
             raise InvalidRequest(f"there is no model {model!r}; allowed are {known}")
         return self.names[model]
 
-    async def _identity(self, request: Request) -> tuple[Identity, tuple[str, str] | None]:
-        """The identity with its subject instead of the user, and the (draw, arm) that its session lives on."""
+    async def _identity(self, request: Request) -> tuple[Identity, Session | None]:
+        """The identity with its subject instead of the user, and the session that it goes on with."""
         given = request.identity
         subject: str | None = None
         if given.user is not None:
@@ -111,13 +148,11 @@ class Proposer:
                 self.hooks.trouble("identities", error)
         key, implicit = session_key(request)
         identity = msgspec.structs.replace(given, user=subject, session=key)
-        session = self.learner.sessions.get(key)
+        session = self.learner.watch.sessions.get(key)
         # A conversation that begins again with the same words is another one.
         if session is None or (implicit and not is_followup(request)):
             return identity, None
-        if self.clock() - session.ts > SESSION_IDLE_S:
-            return identity, None
-        return identity, (session.draw_id, session.arm)
+        return identity, session
 
     async def _features(self, request: Request) -> Floats:
         """X of the request; an encoder that fails leaves the intercept alone."""
@@ -154,5 +189,5 @@ class Proposer:
 
 def _steered(drawn: Decision, mode: Mode, arm: str, draw_id: str) -> Decision:
     """A decision that was not drawn: it has no pmf of its own."""
-    bare = msgspec.structs.replace(drawn, probs=(), twin=(), personal=(), candidates={}, new=(), redraw="")
+    bare = msgspec.structs.replace(drawn, probs=(), twin=(), personal=(), candidates={}, new=(), switch=(), redraw="")
     return msgspec.structs.replace(bare, mode=mode, chosen=arm, draw_id=draw_id, propensity=1.0)

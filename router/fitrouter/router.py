@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +45,7 @@ from fitrouter.types import (
     Request,
     Usage,
 )
+from fitrouter.variants import called, expand
 from fitrouter.verdicts import Declared, Verdicts
 
 if TYPE_CHECKING:
@@ -97,6 +98,7 @@ class _Turn(msgspec.Struct, kw_only=True):
     request: Request
     decision: Decision
     fallback: Decision | None
+    dropped: Mapping[str, tuple[str, ...]]
     durable: Future[int] | None
     started: float
     deadline: float
@@ -124,10 +126,11 @@ class Router:
         services: Sequence[Service] = (),
         feed: WarehouseFeed | None = None,
         scorer: ScorerPlugin | None = None,
+        droppable: Collection[str] = (),
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.cards = {card.arm: card for card in sorted(cards, key=lambda card: card.arm)}
-        self.names = {card.name: card.arm for card in cards}
+        self.cards = {card.arm: card for card in sorted(expand(cards), key=lambda card: card.arm)}
+        self.names = {called(card): card.arm for card in self.cards.values()}
         self.providers, self.decider, self.learner = providers, decider, learner
         self.journal, self.identities, self.encoder = journal, identities, encoder
         self.timers, self.aliases = timers or Timers(), dict(aliases or {})
@@ -137,7 +140,7 @@ class Router:
         self.recorder = Recorder(journal, identities, self.hooks, self.follower.wake)
         self.verdicts = Verdicts(journal, identities, self.recorder, self.hooks, scorer, self.clock, self.follower.wake)
         self.proposer = Proposer(
-            self.cards, self.aliases, decider, learner, identities, encoder, self.hooks, self.clock
+            self.cards, self.aliases, decider, learner, identities, encoder, self.hooks, self.clock, droppable
         )
         self.steering = Steering(decider, journal, self.hooks, self.clock, self._folded)
         self._sweeper: asyncio.Task[None] | None = None
@@ -281,12 +284,13 @@ class Router:
         """Features, proposal, draw; the decision is on its way to the journal when this returns."""
         started = time.monotonic()
         deadline = started + (request.deadline_s or self.timers.deadline_s)
-        decision, fallback = await self.proposer.decide(request)
-        durable = self.recorder.append_event(decision)
+        proposal = await self.proposer.decide(request)
+        durable = self.recorder.append_event(proposal.decision)
         return _Turn(
             request=request,
-            decision=decision,
-            fallback=fallback,
+            decision=proposal.decision,
+            fallback=proposal.fallback,
+            dropped=proposal.dropped,
             durable=durable,
             started=started,
             deadline=deadline,
@@ -296,7 +300,14 @@ class Router:
         """Call models until one begins to answer; a request that nobody answers is logged as such."""
         try:
             return await first_answer(
-                turn.request, turn.decision, turn.fallback, self.cards, self.providers, self.timers, turn.deadline
+                turn.request,
+                turn.decision,
+                turn.fallback,
+                self.cards,
+                self.providers,
+                self.timers,
+                turn.deadline,
+                dropped=turn.dropped,
             )
         except Unanswered as failure:
             self._log_end(turn, failure.attempts, status="failed", served_by=None)

@@ -1,4 +1,4 @@
-"""What is folded beside the fit: settings laid over the configuration, money, and who is new.
+"""What is folded beside the fit: settings laid over the configuration, sessions, money, and who is new.
 
 The learner feeds it, the decider reads it. Each part is stored under its own name.
 """
@@ -12,6 +12,7 @@ import msgspec
 
 from fitrouter.budget import BudgetParams, Budgets
 from fitrouter.control import Control
+from fitrouter.sessions import Sessions
 from fitrouter.types import Attempt
 
 __all__ = ["Part", "Pulls", "Watch", "WatchParams"]
@@ -81,8 +82,9 @@ class Watch:
         self.params = params or WatchParams()
         self.control = Control()
         self.pulls = Pulls()
+        self.sessions = Sessions()
         self.budgets = Budgets(self.params.budget, self.params.tenants)
 
     def parts(self) -> dict[str, Part]:
         """Name → part, in a fixed order."""
-        return {"control": self.control, "pulls": self.pulls, "budgets": self.budgets}
+        return {"control": self.control, "pulls": self.pulls, "sessions": self.sessions, "budgets": self.budgets}

@@ -21,6 +21,7 @@ from fitrouter.errors import StoreError
 from fitrouter.router import Router
 from fitrouter.services import Service
 from fitrouter.types import AUTO
+from fitrouter.variants import called
 from fitrouter_dashboards.metrics import Metrics
 from fitrouter_integrations.gateway import _schema
 from fitrouter_integrations.gateway._explain import explain
@@ -277,7 +278,7 @@ class Gateway:
     # --- names ---
 
     def _name(self, arm: str) -> str:
-        return self.router.cards[arm].name
+        return called(self.router.cards[arm])
 
     def _models(self) -> dict[str, dict[str, Any]]:
         owners = {AUTO: "fitrouter"}

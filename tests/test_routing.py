@@ -1,0 +1,142 @@
+"""What the policy family does to a request, through the whole router."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from tests.gateway_kit import Echo, cards, make_router
+
+from fitrouter.budget import BudgetParams
+from fitrouter.decide import Rules
+from fitrouter.errors import NoEligibleModel
+from fitrouter.features import context_names
+from fitrouter.learner import Learner
+from fitrouter.types import Attempt, Identity, Mode, ModelCard, Prices, Request, Variant
+from fitrouter.watch import WatchParams
+
+
+def ask(text: str = "hello", *, session: str | None = None, **params: object) -> Request:
+    return Request(
+        messages=({"role": "user", "content": text},), params=dict(params), identity=Identity(user="u", session=session)
+    )
+
+
+async def test_a_variant_is_an_arm_whose_prefix_comes_first(tmp_path: Path) -> None:
+    """Arms are model × variant; a call goes out in the variant's way, and the caller's own words and options win."""
+    echo = Echo()
+    terse = Variant(name="terse", prefix="Be brief.", params={"temperature": 0.1, "top_p": 0.5})
+    card = ModelCard(name="alpha", provider="echo", target="alpha", variants=(terse,))
+    async with make_router(tmp_path, {"echo": echo}, models=[card]) as router:
+        assert list(router.cards) == ["alpha", "alpha#terse"]
+        request = Request(
+            model="alpha#terse",
+            messages=({"role": "system", "content": "Speak French."}, {"role": "user", "content": "hi"}),
+            params={"temperature": 0.9},
+        )
+        answer = await router.complete(request)
+    assert (answer.served_by, answer.decision.mode) == ("alpha#terse", Mode.PINNED)
+    assert echo.calls[0].messages[0]["content"] == "Be brief.\n\nSpeak French."
+    assert echo.calls[0].params == {"temperature": 0.9, "top_p": 0.5}
+
+
+async def test_parameters_exclude_or_are_dropped(tmp_path: Path) -> None:
+    """A parameter that a model does not take excludes it with the reason, unless it may be left out of the call."""
+    echo = Echo()
+    models = [msgspec.structs.replace(card, parameters=("max_tokens",)) for card in cards(["alpha"])]
+    async with make_router(tmp_path, {"echo": echo}, models=models) as router:
+        with pytest.raises(NoEligibleModel, match="seed"):
+            await router.complete(ask(seed=7))
+    async with make_router(tmp_path, {"echo": echo}, models=models, droppable=["seed"]) as router:
+        await router.complete(ask(seed=7, max_tokens=5))
+    assert echo.calls[-1].params == {"max_tokens": 5}
+
+
+async def test_a_session_is_drawn_again_by_rule_only(tmp_path: Path) -> None:
+    """Turns are sticky until the rule's number of user turns; then a draw of its own says why, with the switch cost."""
+    async with make_router(tmp_path, rules=Rules(redraw_every=3, consistency=0.5, floor=0.03)) as router:
+        made = []
+        for turn in range(8):
+            made.append((await router.complete(ask(f"turn {turn}", session="s"))).decision)
+            await router.settled()
+    drawn = [i for i, decision in enumerate(made) if decision.mode is not Mode.STICKY]
+    assert drawn == [0, 3, 6]
+    assert [made[i].redraw for i in drawn] == ["", "turns", "turns"]
+    for i in drawn[1:]:
+        stay = made[i].eligible.index(made[i - 1].chosen)
+        assert made[i].switch[stay] == 0.0
+        assert min(cost for k, cost in enumerate(made[i].switch) if k != stay) >= 0.5
+        assert max(made[i].probs) == made[i].probs[stay]
+    assert all(made[i].draw_id == made[max(d for d in drawn if d <= i)].id for i in range(8))
+
+
+async def test_a_session_leaves_a_model_that_fails(tmp_path: Path) -> None:
+    """A stay that did not answer is drawn again at the next turn, and the draw names the reason."""
+    broken = Echo()
+
+    async def refuse(call: object) -> None:
+        raise OSError("down")
+
+    models = cards(provider=lambda name: "echo")
+    async with make_router(tmp_path, {"echo": broken}, models=models) as router:
+        first = (await router.complete(ask("one", session="s"))).decision
+        await router.settled()
+        well = broken.complete
+
+        async def complete(call):  # type: ignore[no-untyped-def]
+            return await (refuse(call) if call.target == first.chosen else well(call))
+
+        broken.complete = complete  # type: ignore[method-assign]
+        await router.complete(ask("two", session="s"))
+        await router.settled()
+        third = (await router.complete(ask("three", session="s"))).decision
+    assert third.redraw == "failed"
+    assert third.probs
+
+
+def budgeted(usd: float) -> Learner:
+    params = WatchParams(budget=BudgetParams(usd_per_request=usd))
+    return Learner(len(context_names()), 1, expects_scores=False, watch=params)
+
+
+async def test_a_budget_prices_cost_and_forbids_what_it_cannot_pay(tmp_path: Path) -> None:
+    """λ and its unit are logged; a model dearer than the allowance is excluded with a reason; the cheapest stays."""
+    dear = ModelCard(name="dear", provider="echo", target="dear", prices=Prices(output=1000.0))
+    cheap = ModelCard(name="cheap", provider="echo", target="cheap", prices=Prices(output=0.1))
+    async with make_router(tmp_path, models=[dear, cheap], learner=budgeted(1e-4)) as router:
+        decision = (await router.complete(ask())).decision
+    assert decision.eligible == ("cheap",)
+    assert "budget" in dict(decision.excluded)["dear"]
+    assert decision.budget_weight > 0
+    assert decision.budget_unit_usd == 1e-4
+
+
+async def test_spending_raises_the_price_of_cost(tmp_path: Path) -> None:
+    """Executions above the ceiling raise λ for that tenant and for no other, and it survives a restart of the fold."""
+    learner = budgeted(1e-5)
+    async with make_router(tmp_path, learner=learner) as router:
+        before = learner.watch.budgets.weight("default", 0.0)
+        for i in range(10):
+            await router.complete(ask(f"q{i}"))
+        await router.settled()
+        assert learner.watch.budgets.weight("default", 0.0) > before
+        assert learner.watch.budgets.weight("other", 0.0) == before
+        fresh = learner.blank()
+        assert fresh.restore(learner.snapshot())
+        assert fresh.digest() == learner.digest()
+
+
+async def test_newcomers_have_a_raised_floor_for_a_while(tmp_path: Path) -> None:
+    """A model that joins others is drawn with its share until it was asked often enough, and the log says so."""
+    learner = Learner(len(context_names()), 1, expects_scores=False)
+    rules = Rules(newcomer_pulls=4, newcomer_floor=0.4)
+    async with make_router(tmp_path, models=cards(["alpha", "beta"]), learner=learner, rules=rules) as router:
+        first = (await router.complete(ask())).decision
+        learner.watch.pulls.observe([Attempt(model="alpha", probability=1.0)] * 20)
+        second = (await router.complete(ask("two"))).decision
+        learner.watch.pulls.observe([Attempt(model="beta", probability=1.0)] * 4)
+        third = (await router.complete(ask("three"))).decision
+    assert (first.new, second.new, third.new) == ((), ("beta",), ())
+    assert second.probs[1] >= 0.4
+    assert second.floor < first.floor == third.floor
