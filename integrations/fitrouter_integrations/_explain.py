@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,16 +10,15 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from fitrouter.config import Config, ProviderConfig, load_config
+from fitrouter.config import Config, load_config
 from fitrouter.errors import ConfigError, UnknownDecision
 from fitrouter.explain import TERMS, Explanation, explain
-from fitrouter.journal import Journal, SqliteJournal
-from fitrouter.learner import Batch, Learner, read_batch
-from fitrouter.refit import refit
+from fitrouter.journal import Journal
 from fitrouter.types import Decision, Event
 from fitrouter_integrations._http import call
+from fitrouter_integrations._offline import catch_up, journal_at, resting
 
-__all__ = ["command", "journal_at", "known", "story"]
+__all__ = ["command", "show", "story"]
 
 _FEATURES = 6
 _SMALL = 5e-4
@@ -77,32 +74,17 @@ def _asked(url: str, decision_id: str) -> Explanation:
 
 def _looked_up(config: Config, decision_id: str, then: bool) -> Explanation:
     """What the journal of a configuration says, split by what was learnt from it."""
-    with journal_at(config.data) as journal:
-        events = story(journal, decision_id)
+    with resting(config) as router:
+        events = story(router.journal, decision_id)
         decision = events[0]
         assert isinstance(decision, Decision)
-        learner = known(config, journal, decision.policy.seq if then else None)
-        objective = config.objective
+        learner, objective = router.learner, config.objective
+        if then:
+            learner = learner.blank()
+            catch_up(learner, router.journal, decision.policy.seq)
         return explain(
             events, learner.fit, cost_unit_usd=objective.cost_unit_usd, latency_unit_s=objective.latency_unit_s
         )
-
-
-@contextmanager
-def journal_at(data: Path) -> Iterator[SqliteJournal]:
-    """The journal of a folder, beside whoever else uses it.
-
-    Raises:
-        ConfigError: there is none.
-    """
-    path = data if data.is_file() else data / "journal.db"
-    if not path.is_file():
-        raise ConfigError(f"there is no journal {str(path)!r}; a gateway writes one, --config or --data says where")
-    journal = SqliteJournal(path)
-    try:
-        yield journal
-    finally:
-        journal.close()
 
 
 def story(journal: Journal, decision_id: str) -> list[Event]:
@@ -121,36 +103,6 @@ def story(journal: Journal, decision_id: str) -> list[Event]:
     if decision.draw_id != decision.id:
         rest += [row.event for row in journal.of(decision.draw_id) if isinstance(row.event, Decision)]
     return [decision, *rest]
-
-
-def known(config: Config, journal: Journal, until: int | None = None) -> Learner:
-    """What a router of this configuration has learnt: now, or up to a position of the journal.
-
-    Raises:
-        ConfigError: the parts that learn cannot be made.
-    """
-    learner = _blank(config)
-    if until is None:
-        learner.restore(journal.snapshot())
-        until = journal.head()
-    while learner.seq < until and (rows := read_batch(journal, learner.seq).rows):
-        learner.apply_batch(Batch([(row, related) for row, related in rows if row.seq <= until]))
-        if rows[-1][0].seq > until:
-            break
-    if learner.stale:
-        learner.take(refit(journal, learner, learner.seq))
-    return learner
-
-
-def _blank(config: Config) -> Learner:
-    """A learner as the router makes it. Nobody is called, so that no provider's key is needed."""
-    from fitrouter.assemble import assemble
-
-    idle = {name: ProviderConfig(kind="simulated") for name in config.providers}
-    router = assemble(config.model_copy(update={"providers": idle}))
-    router.journal.close()
-    router.identities.close()
-    return router.learner
 
 
 # --- on the screen ---

@@ -173,6 +173,34 @@ def prior(
     typer.echo(json.dumps(train_prior(data, out, get_encoder(encoder)), indent=1, ensure_ascii=False))
 
 
+@train_app.command("policy")
+def warm_start(
+    data: Annotated[
+        Path,
+        typer.Option(help="A matrix, ratings with model names, a folder of exported tables, or a journal's folder."),
+    ],
+    out: Annotated[Path, typer.Option(help="The file to write; a folder gets one that is named by its sha256.")] = Path(
+        "models.arms"
+    ),
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", help="Whose encoders and prices count; without it the defaults.")
+    ] = None,
+    trust: Annotated[float, typer.Option(help="Labels that what is learnt of a model counts for.")] = 5.0,
+    scale: Annotated[tuple[float, float], typer.Option(help="Lowest and highest reward of a matrix.")] = (0.0, 1.0),
+    responses: Annotated[bool, typer.Option(help="Read the answers' texts where there are any.")] = True,
+) -> None:
+    """Learn what each model is worth from logged data, for a warm start; print what was learnt from what as JSON.
+
+    A new installation starts from the file with `policy: {prior: FILE}`.
+    """
+    from fitrouter.config import load_config, parse_config
+    from fitrouter_evaluators.train_policy import train_policy
+
+    plain = {"providers": {"file": {"kind": "simulated"}}, "models": [{"name": "any", "provider": "file"}]}
+    settings = load_config(config) if config is not None else parse_config(plain)
+    typer.echo(json.dumps(train_policy(data, out, settings, trust=trust, scale=scale, responses=responses), indent=1))
+
+
 @app.command(context_settings=_LATER)
 def demo(context: typer.Context) -> None:
     """Simulated people and models over real HTTP, and what routing was worth."""
@@ -183,6 +211,12 @@ def demo(context: typer.Context) -> None:
 def bench(context: typer.Context) -> None:
     """Personal benchmarks on your own data: pairs, ratings, choices; and converters of public sets."""
     _module("fitrouter_integrations._bench", "bench").app(context.args, prog_name="fitrouter bench")
+
+
+@app.command(context_settings=_LATER)
+def policy(context: typer.Context) -> None:
+    """Show and change the policy while it runs: weights, share, the live version, the one before."""
+    _module("fitrouter_integrations._policy", "policy").app(context.args, prog_name="fitrouter policy")
 
 
 @app.command(context_settings=_LATER)
