@@ -41,7 +41,9 @@ class Wants(msgspec.Struct, frozen=True, kw_only=True):
     capabilities: tuple[str, ...] = ()
     """Sorted; any of audio, files, images, json, streaming, tools, video."""
     prompt_tokens: int = 0
-    """Estimated."""
+    """Estimated, tools included."""
+    history_tokens: int = 0
+    """Those of the messages alone."""
     answer_tokens: int = 0
     """The caller's limit; 0 where there is none."""
     bound: dict[str, str] = {}
@@ -87,12 +89,14 @@ def wants(request: Request) -> Wants:
             if (owner := _owner(block)) is not None:
                 bound.setdefault(*owner)
     params = request.params
+    history_tokens = estimate_tokens(request.messages, {})
     modalities = params.get("modalities")
     if isinstance(params.get("audio"), dict) or (isinstance(modalities, (list, tuple)) and "audio" in modalities):
         capabilities.add("audio")
     return Wants(
         capabilities=tuple(sorted(capabilities)),
-        prompt_tokens=estimate_tokens(request.messages, params),
+        prompt_tokens=history_tokens + estimate_tokens((), params),
+        history_tokens=history_tokens,
         answer_tokens=max(_count(params.get("max_tokens")), _count(params.get("max_completion_tokens"))),
         bound=bound,
         params=params,
