@@ -15,6 +15,7 @@ from fitrouter.fit import Estimate, Fit
 from fitrouter.ids import draws
 from fitrouter.people import canonical_role
 from fitrouter.policies import Beliefs, Policy, build_policy
+from fitrouter.tastes import role_key
 from fitrouter.types import Decision, Floats, Identity, Mode, ModelCard, PolicyVersion, pack, unpack
 from fitrouter.watch import Watch
 
@@ -160,7 +161,7 @@ class Decider:
         payload = pack(features)
         stage = self._stage(rules, ts, identity, unpack(payload), cards, prompt_tokens, stay)
         blind, personal = stage.pmf(stage.beliefs.blind, policy), stage.pmf(stage.beliefs.mean, policy)
-        counts = rules.personal and canonical_role(identity.role) not in rules.impersonal_roles
+        counts = self._personal(rules, identity)
         probs = personal if counts else blind
         u = draws(rules.seed, decision_id, 2)
         chosen, mode = _draw(probs, stage.mix, stage.names, rules.default_arm, float(u[0]))
@@ -184,6 +185,12 @@ class Decider:
             **stage.logged(),
             **_logged(rules),
         )
+
+    def _personal(self, rules: Rules, identity: Identity) -> bool:
+        """Whether the terms of role and user count: allowed, and not known to harm (`fitrouter.twin`)."""
+        if not rules.personal or canonical_role(identity.role) in rules.impersonal_roles:
+            return False
+        return not self.watch.twin.off(role_key(identity))
 
     def _stage(
         self,

@@ -27,7 +27,7 @@ from fitrouter.taste import Gaussian, Innovation, innovate
 from fitrouter.tastes import OVERALL, Block, TasteParams, TastePrior, Tastes, learn
 from fitrouter.types import FeedbackKind, Floats, Identity
 
-__all__ = ["PARTS", "Answered", "Estimate", "Fit", "FitParams", "Label"]
+__all__ = ["PARTS", "Answered", "Estimate", "Fit", "FitParams", "Foresight", "Label"]
 
 PARTS = ("slopes of c", "role", "user's taste", "user's offset")
 """What is added to the population's taste and an arm's level as far as it can be relied upon."""
@@ -126,6 +126,16 @@ class _Text(NamedTuple):
     @property
     def mean(self) -> float:
         return self.impersonal + self.role + self.user
+
+
+class Foresight(NamedTuple):
+    """A pooled label, and what was predicted of it before it was learnt."""
+
+    y: float
+    blind: float
+    """Without the terms of role and user."""
+    term: float
+    """What these add at full strength."""
 
 
 class _Side(NamedTuple):
@@ -283,8 +293,11 @@ class Fit:
 
     # --- learning ---
 
-    def learn(self, label: Label) -> None:
-        """Fold one label: first what it says of the text (tastes), then what it says beyond it (c and d)."""
+    def learn(self, label: Label) -> Foresight | None:
+        """Fold one label: first what it says of the text (tastes), then what it says beyond it (c and d).
+
+        Returns what was foreseen of it, where it is a pooled label on [0, 1] of one answer.
+        """
         tastes = self.tastes
         tastes.meet(label.identity)
         role, user = self._people(label.identity)
@@ -295,9 +308,10 @@ class Fit:
         if user is not None and label.kind is FeedbackKind.RATING and label.dimension == OVERALL:
             seen = self._on_common_scale(label, seen, h, user)
         text = self._learn_taste(label, h, seen, role, user)
-        if label.dimension == OVERALL:
-            self._learn_offsets(label, h, text, seen, role, user)
-            self.labels += 1
+        if label.dimension != OVERALL:
+            return None
+        self.labels += 1
+        return self._learn_offsets(label, h, text, seen, role, user)
 
     def _heard(self, label: Label) -> Observation:
         """The observation in a label, as noisy as labels of its kind are here: people who rate at random teach less."""
@@ -404,7 +418,7 @@ class Fit:
         seen: Observation,
         role: Person | None,
         user: Person | None,
-    ) -> None:
+    ) -> Foresight | None:
         """Fold what the label says beyond hᵀw (w as before it) into c and d; weigh the parts, and where they belong."""
         arms, sides = self.arms, self._sides(label)
         if label.against is not None and len(sides) == 1:
@@ -425,8 +439,12 @@ class Fit:
                 mean, spread = user.offset(side.arm)
                 d_user += side.sign * mean
                 variance += spread
+        foresight = None
         if label.pooled:
             z = np.array([slopes, text.role + d_role, text.user, d_user])
+            if seen.signal.link == "gaussian" and label.against is None:
+                blind = text.impersonal + intercept + float(self.reliance()[0]) * slopes
+                foresight = Foresight(seen.y, blind, text.role + d_role + text.user + d_user)
             self._weigh(label, h, z, text, seen, text.impersonal + intercept, variance)
         innovation = seen.innovate(text.mean + intercept + slopes + d_role + d_user, variance)
         for side, gain in zip(sides, gains, strict=True):
@@ -436,6 +454,7 @@ class Fit:
                     _offer(role, side, innovation)
             if user:
                 _offer(user, side, innovation)
+        return foresight
 
     def _weigh(
         self, label: Label, h: Floats, z: Floats, text: _Text, seen: Observation, base: float, variance: float

@@ -14,12 +14,12 @@ import msgspec
 import numpy as np
 
 from fitrouter.arms import base_arm
-from fitrouter.fit import Answered, Fit, FitParams, Label
+from fitrouter.fit import Answered, Fit, FitParams, Foresight, Label
 from fitrouter.journal import Journal, Row, Snapshot
 from fitrouter.people import DAY_S, Person
 from fitrouter.signals import SIGNALS
 from fitrouter.taste import Gaussian
-from fitrouter.tastes import OVERALL, TastePrior
+from fitrouter.tastes import OVERALL, TastePrior, role_key
 from fitrouter.types import (
     Decision,
     Erasure,
@@ -284,10 +284,20 @@ class Learner:
         if earlier is not None:
             self.fit.revise(label, earlier.y)
         else:
-            self.fit.learn(label)
+            self._watched(label, self.fit.learn(label), events)
         self._touch(*(arm.arm for arm in (answer, against) if arm))
         self._dirty.update(f"user:{key}" for key in (vote.identity.user, f"anonymous {vote.identity.tenant}") if key)
         self._dirty.update(f"role:{key}" for key in self.fit.tastes.roles)
+
+    def _watched(self, label: Label, foresight: Foresight | None, events: Sequence[Event]) -> None:
+        """Hand a label that was learnt to what looks at personalisation."""
+        if foresight is None:
+            return
+        twin = self.watch.twin
+        twin.foresee(role_key(label.identity), *foresight)
+        decision = next((event for event in events if isinstance(event, Decision)), None)
+        if decision is not None and 0.0 <= label.y <= 1.0:
+            twin.observe(decision, label.y)
 
     # --- state ---
 

@@ -1,4 +1,4 @@
-"""What is folded beside the fit: settings laid over the configuration, sessions, money, and who is new.
+"""What is folded beside the fit: settings at run time, sessions, money, who is new, what personalisation buys.
 
 The learner feeds it, the decider reads it. Each part is stored under its own name.
 """
@@ -13,6 +13,7 @@ import msgspec
 from fitrouter.budget import BudgetParams, Budgets
 from fitrouter.control import Control
 from fitrouter.sessions import Sessions
+from fitrouter.twin import Twin
 from fitrouter.types import Attempt
 
 __all__ = ["Part", "Pulls", "Watch", "WatchParams"]
@@ -83,8 +84,15 @@ class Watch:
         self.control = Control()
         self.pulls = Pulls()
         self.sessions = Sessions()
+        self.twin = Twin()
         self.budgets = Budgets(self.params.budget, self.params.tenants)
 
     def parts(self) -> dict[str, Part]:
         """Name → part, in a fixed order."""
-        return {"control": self.control, "pulls": self.pulls, "sessions": self.sessions, "budgets": self.budgets}
+        return {
+            "budgets": self.budgets,
+            "control": self.control,
+            "pulls": self.pulls,
+            "sessions": self.sessions,
+            "twin": self.twin,
+        }
