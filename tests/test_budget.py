@@ -89,6 +89,27 @@ def test_executions_that_come_late_and_out_of_order_are_kept_within_the_ceiling(
     """Twenty answers are always under way: the sum is still held."""
     costs = spend(1e-3, delay=20)
     assert windows(costs, 200).max() <= 1.02e-3
+    assert costs[200:].mean() >= 0.85e-3
+
+
+def test_what_is_under_way_is_as_good_as_spent() -> None:
+    """A decision lowers what the next one may cost before its own answer has ended; what it cost then replaces it."""
+    budgets = Budgets(BudgetParams(usd_per_request=1e-3))
+    before = budgets.cap("t", 0.0)
+    budgets.observe_decision("t", 0.0, 0.010, "a")
+    assert budgets.cap("t", 0.0) == pytest.approx(before - 0.010 + 0.97e-3)
+    assert budgets.weight("t", 0.0) > budgets.params("t").start / math.e  # type: ignore[union-attr]
+    budgets.observe("t", 1.0, 0.002, "a")
+    assert budgets.cap("t", 1.0) == pytest.approx(before - 0.002)
+
+
+def test_costs_that_prove_higher_than_expected_are_believed() -> None:
+    """Where every answer costs ten times as much as expected, models that are expected to cost a tenth are left."""
+    budgets = Budgets(BudgetParams(usd_per_request=1e-3))
+    for t in range(200):
+        budgets.observe_decision("t", float(t), 0.5e-3, str(t))
+        budgets.observe("t", float(t), 5e-3, str(t))
+    assert budgets.cap("t", 200.0) < 0.8e-3 / 7
 
 
 def test_a_tenant_without_a_budget_pays_no_price() -> None:
@@ -168,8 +189,8 @@ def test_the_hard_cap_of_a_request_leaves_the_cheapest() -> None:
         {"usd_per_period": math.nan},
         {"usd_per_request_max": -1.0},
         {"period_s": math.inf},
-        {"aim": 0.99, "limit": 0.9},
-        {"burst": 0},
+        {"aim": 1.1},
+        {"bucket": 0.5},
         {"start": 0.0},
     ],
 )
@@ -193,9 +214,7 @@ _EVENTS = st.lists(
 @given(_EVENTS, _EVENTS, st.booleans())
 def test_the_state_is_restored_exactly(before: list[Any], after: list[Any], period: bool) -> None:
     """A dump taken anywhere continues as if nothing had happened, bit for bit; λ and units stay finite and positive."""
-    params = BudgetParams(
-        usd_per_request=1e-3, usd_per_period=5.0 if period else None, period_s=1000.0, window=20, burst=5
-    )
+    params = BudgetParams(usd_per_request=1e-3, usd_per_period=5.0 if period else None, period_s=1000.0, bucket=5.0)
     first, second = Budgets(params), Budgets(params)
     for event in before:
         first.observe(*event)
@@ -214,7 +233,7 @@ def test_the_state_is_restored_exactly(before: list[Any], after: list[Any], peri
 @given(st.integers(0, 400), st.binary(min_size=1, max_size=8))
 def test_bytes_that_are_not_sound_change_nothing(at: int, noise: bytes) -> None:
     """Whatever is loaded, the state is either refused or one that can be dumped and used."""
-    params = BudgetParams(usd_per_request=1e-3, usd_per_period=5.0, window=20, burst=5)
+    params = BudgetParams(usd_per_request=1e-3, usd_per_period=5.0, bucket=5.0)
     budgets = Budgets(params)
     for t in range(30):
         budgets.observe("a", float(t), 0.001 * t)
@@ -231,8 +250,9 @@ def test_bytes_that_are_not_sound_change_nothing(at: int, noise: bytes) -> None:
     "change",
     [
         {"log_weight": 50.0},
-        {"recent": [-1.0]},
-        {"recent": [0.0] * 501},
+        {"level": 21.0},
+        {"level": -math.inf},
+        {"pending": [("x", -1.0)]},
         {"periods": [(0, math.inf, 1)]},
         {"first": math.nan},
     ],

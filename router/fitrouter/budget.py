@@ -1,15 +1,17 @@
 """Budgets: what a tenant may spend, as a price on cost that decisions read.
 
-A decision subtracts λ·cost/unit from its utility: cost in units of what a request may cost, priced in fit. λ rises
-while a tenant spends more than its ceiling and falls while it spends less, by mirror descent on the dual of the budget
-constraint with the entropy as the mirror map: λ is multiplied by exp(step·(cost/unit − aim)) after every request
-(Balseiro, Lu and Mirrokni 2023, "The best of many worlds: dual mirror descent for online allocation problems",
-Operations Research 71, Algorithm 1). What any run of requests cost together is then known from λ at its two ends,
-whatever the requests were; no model of their order is needed.
+A decision subtracts λ·cost/unit from its utility: cost in units of what a request may cost, λ in fit. λ is the dual of
+the budget constraint, and a virtual queue holds it: a bucket that fills by `aim` units a request, up to `bucket`, and
+that costs empty (Neely 2010, "Stochastic network optimization", §4: drift plus penalty with virtual queues). What any
+run of requests costs is then at most aim · requests + bucket, and what the last of them cost too much, whatever their
+order. log λ is a slow integral of how empty the bucket is, which finds the price that the ceiling is worth (dual
+ascent with multiplicative steps: Balseiro, Lu and Mirrokni 2023, "The best of many worlds: dual mirror descent for
+online allocation problems", Operations Research 71), plus a fast term in proportion to it, which answers chance and
+shocks.
 
-The price alone keeps the mean. What keeps every window of `window` requests is an allowance: what the last requests
-have left of the window's ceiling. A model whose expected cost exceeds it is excluded before the pmf, with a logged
-reason, and stays out until enough has aged out of the window (`over_cap`; the cheapest always stays).
+A model that is expected to cost more than the bucket holds is excluded before the pmf, with a logged reason
+(`over_cap`; the cheapest always stays, and whatever pays a debt back). Expected costs are believed as far as they have
+proved true.
 
 A fold: no clock, no random numbers; times come from events, and may come out of order.
 """
@@ -17,7 +19,7 @@ A fold: no clock, no random numbers; times come from events, and may come out of
 from __future__ import annotations
 
 import math
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -29,6 +31,8 @@ __all__ = ["BudgetParams", "Budgets", "over_cap"]
 
 LOWEST, HIGHEST = 1e-4, 10.0
 """Bounds of λ, in fit per unit: from a tie-break to more than any gain in fit can pay."""
+DEEP = 2.0
+"""How empty the bucket counts as at most in the fast term: one dear answer is no reason to pay any price."""
 PERIODS = 2
 """Periods that are kept: late events of the last one still count there."""
 RATE_PRIOR = 0.02
@@ -58,21 +62,19 @@ class BudgetParams(msgspec.Struct, frozen=True, kw_only=True):
     usd_per_request_max: float | None = None
     """Models whose expected cost exceeds this are excluded."""
     hard: bool = True
-    """Models that the rest of the window or of the period cannot pay are excluded; else only λ steers."""
-    window: int = 500
-    """Requests whose mean cost is held under the ceiling."""
+    """Models that the bucket or the rest of the period cannot pay are excluded; else only λ steers."""
     aim: float = 0.97
-    """Share of the ceiling that λ aims at, so that chance does not push a window over it."""
-    limit: float = 0.985
-    """Share of the window's ceiling that exclusions keep."""
-    burst: int = 50
-    """Requests' worth of ceiling that can be spent at once before anything was saved."""
+    """Share of the ceiling that fills the bucket, so that chance does not push the mean over it."""
+    bucket: float = 20.0
+    """Units that can be saved: n requests cost at most aim · n + bucket, and what the last one costs too much."""
+    modest: float = 0.8
+    """Units that a model may always be expected to cost: at that price a debt is paid back."""
     start: float = 0.01
     """λ before the first request."""
-    step: float = 0.05
-    """How far log λ moves for one unit too much."""
-    surprise: float = 3.0
-    """Units above the aim that one request counts for at most in λ: one dear answer is no trend."""
+    slow: float = 0.02
+    """How far log λ moves in a request by an empty bucket, and back by a full one."""
+    fast: float = 1.0
+    """How much higher log λ is while the bucket is empty than while it is half full."""
     floor_share: float = 0.1
     """Share of the ceiling that the exploration floor may spend."""
 
@@ -81,10 +83,10 @@ class BudgetParams(msgspec.Struct, frozen=True, kw_only=True):
             value = getattr(self, name)
             if value is not None and not 0.0 < value < math.inf:
                 raise ValueError(f"{name} is {value!r}; give a finite number above 0, or leave it out")
-        if not 0.0 < self.aim <= self.limit <= 1.0:
-            raise ValueError(f"aim is {self.aim!r}, limit {self.limit!r}; allowed is 0 < aim <= limit <= 1")
-        if not 1 <= self.burst <= self.window:
-            raise ValueError(f"burst is {self.burst!r}, window {self.window!r}; allowed is 1 <= burst <= window")
+        if not 0.0 < self.aim <= 1.0:
+            raise ValueError(f"aim is {self.aim!r}; allowed is a share above 0, at most 1")
+        if not 1.0 <= self.bucket < math.inf:
+            raise ValueError(f"bucket is {self.bucket!r}; allowed is 1 or more units")
         if not LOWEST <= self.start <= HIGHEST:
             raise ValueError(f"start is {self.start!r}; allowed is {LOWEST} to {HIGHEST}")
 
@@ -99,8 +101,8 @@ class _Account:
 
     def __init__(self, params: BudgetParams) -> None:
         self.log_weight = math.log(params.start)
-        self.recent: deque[float] = deque(maxlen=params.window)
-        """Costs of the last requests, in units as they were then."""
+        self.level = params.bucket
+        """Units that may be spent at once; below 0 a debt."""
         self.pending: OrderedDict[str, float] = OrderedDict()
         """Decision → units that it is expected to cost, until its Execution tells."""
         self.compared = (0.0, 0.0)
@@ -113,7 +115,7 @@ class _Account:
 
 class _Stored(msgspec.Struct, array_like=True):
     log_weight: float
-    recent: list[float]
+    level: float
     pending: list[tuple[str, float]]
     compared: tuple[float, float]
     periods: list[tuple[int, float, int]]
@@ -147,11 +149,9 @@ class Budgets:
         if params is None or not params.paced or not (math.isfinite(expected_usd) and math.isfinite(ts)):
             return
         account = self._account(tenant, params, ts)
-        expected = self._units(tenant, ts, expected_usd)
-        account.pending[decision_id] = expected
+        account.pending[decision_id] = self._units(tenant, ts, expected_usd)
         if len(account.pending) > PENDING:
             account.pending.popitem(last=False)
-        self._move(account, params, min(expected - params.aim, params.surprise))
 
     def observe(self, tenant: str, ts: float, cost_usd: float, decision_id: str = "") -> None:
         """Fold what one request cost (every Execution; one that failed may have cost 0)."""
@@ -164,14 +164,13 @@ class Budgets:
             self._count(account, int(ts // params.period_s), max(cost_usd, 0.0))
         if not params.paced:
             return
-        account.recent.append(cost)
-        counts = min(cost - params.aim, params.surprise)
         expected = account.pending.pop(decision_id, None)
         if expected is not None:
-            counts -= min(expected - params.aim, params.surprise)
             real, said = account.compared
             account.compared = DRIFT_MEMORY * real + cost, DRIFT_MEMORY * said + expected
-        self._move(account, params, counts)
+        account.level = min(account.level + params.aim, params.bucket) - cost
+        moved = account.log_weight + params.slow * min(_empty(params, account), 1.0)
+        account.log_weight = min(max(moved, math.log(LOWEST)), math.log(HIGHEST))
 
     def _account(self, tenant: str, params: BudgetParams, ts: float) -> _Account:
         account = self._accounts.get(tenant)
@@ -182,11 +181,6 @@ class Budgets:
 
     def _units(self, tenant: str, ts: float, usd: float) -> float:
         return min(max(usd, 0.0) / self.unit(tenant, ts), 1e6)
-
-    @staticmethod
-    def _move(account: _Account, params: BudgetParams, over: float) -> None:
-        moved = account.log_weight + params.step * over
-        account.log_weight = min(max(moved, math.log(LOWEST)), math.log(HIGHEST))
 
     @staticmethod
     def _count(account: _Account, period: int, cost_usd: float) -> None:
@@ -203,7 +197,10 @@ class Budgets:
         if params is None or not params.paced:
             return 0.0
         account = self._accounts.get(tenant)
-        return math.exp(account.log_weight) if account else params.start
+        if account is None:
+            return params.start
+        fast = params.fast * min(_empty(params, account), DEEP)
+        return min(max(math.exp(account.log_weight + fast), LOWEST), HIGHEST)
 
     def unit(self, tenant: str, ts: float = 0.0) -> float:
         """USD that a request may cost on average, at a time; infinite without a ceiling.
@@ -257,19 +254,11 @@ class Budgets:
             return cap
         if params.usd_per_period is not None:
             cap = min(cap, max(params.usd_per_period - self.spent(tenant, ts), 0.0))
-        return min(cap, self._allowance(params, self._accounts.get(tenant)) * self.unit(tenant, ts))
-
-    @staticmethod
-    def _allowance(params: BudgetParams, account: _Account | None) -> float:
-        """Units that the window has left for one more request, as far as what is expected can be believed."""
+        account = self._accounts.get(tenant)
         if account is None:
-            return float(params.burst)
-        pending = list(account.pending.values())
-        held = [*account.recent, *pending][-(params.window - 1) :]
-        length = min(len(held) + params.burst, params.window)
-        real, said = account.compared
-        believed = (real + DRIFT_PRIOR) / (said + DRIFT_PRIOR)
-        return max(params.limit * length - math.fsum(held), 0.0) / max(believed, 1.0)
+            return min(cap, params.bucket * self.unit(tenant, ts))
+        units = max(_level(params, account), params.modest)
+        return min(cap, units * self.unit(tenant, ts) / _believed(account))
 
     def floor(self, tenant: str, costs: Floats, floor: float, ts: float = 0.0) -> float:
         """The exploration floor that this budget can pay: at most `floor_share` of the ceiling is spent by it.
@@ -295,7 +284,7 @@ class Budgets:
             {
                 tenant: _Stored(
                     account.log_weight,
-                    list(account.recent),
+                    account.level,
                     list(account.pending.items()),
                     account.compared,
                     [(period, usd, n) for period, (usd, n) in sorted(account.periods.items())],
@@ -318,21 +307,38 @@ class Budgets:
                 return False
             account = accounts[tenant] = _Account(params)
             account.log_weight, account.first, account.compared = found.log_weight, found.first, found.compared
-            account.recent.extend(found.recent)
+            account.level = found.level
             account.pending.update(found.pending)
             account.periods = {period: (usd, n) for period, usd, n in found.periods}
         self._accounts = accounts
         return True
 
 
+def _level(params: BudgetParams, account: _Account) -> float:
+    """Units that the bucket holds once the decisions that are under way have cost what is expected of them."""
+    under_way = params.aim * len(account.pending) - _believed(account) * math.fsum(account.pending.values())
+    return min(account.level + under_way, params.bucket)
+
+
+def _empty(params: BudgetParams, account: _Account) -> float:
+    """How empty the bucket is: −1 full, 0 half full, 1 empty, more in debt."""
+    return 1.0 - 2.0 * _level(params, account) / params.bucket
+
+
+def _believed(account: _Account) -> float:
+    """Real costs in expected ones, at least 1: how far expected costs are to be raised before they are believed."""
+    real, said = account.compared
+    return max((real + DRIFT_PRIOR) / (said + DRIFT_PRIOR), 1.0)
+
+
 def _sound(stored: _Stored, params: BudgetParams) -> bool:
     """Whether every number is one that folding could have led to."""
-    costs = [*stored.recent, *stored.compared, *(expected for _, expected in stored.pending)]
-    numbers = [stored.log_weight, stored.first, *costs, *(usd for _, usd, _ in stored.periods)]
+    costs = [*stored.compared, *(expected for _, expected in stored.pending)]
+    numbers = [stored.log_weight, stored.level, stored.first, *costs, *(usd for _, usd, _ in stored.periods)]
     return (
         all(math.isfinite(number) for number in numbers)
         and math.log(LOWEST) <= stored.log_weight <= math.log(HIGHEST)
-        and len(stored.recent) <= params.window
+        and stored.level <= params.bucket
         and len(stored.pending) <= PENDING
         and all(cost >= 0.0 for cost in costs)
         and len(stored.periods) <= PERIODS
