@@ -126,7 +126,7 @@ class _Runner:
             self.learner = Learner(pool.x.shape[1], 1, schema=pool.schema, params=wide)
         if who.row == "true-tastes":
             _know(self.learner.fit, play)
-        self.decider = Decider(SquareCB(who.gamma), self.learner.fit, rules)
+        self.decider = Decider(SquareCB(who.gamma), self.learner.fit, rules, watch=self.learner.watch)
         self.cards = [ModelCard(name=model, provider="pool") for model in pool.models]
         self.index = {model: k for k, model in enumerate(pool.models)}
         self.seq = 0
@@ -185,15 +185,15 @@ class _Runner:
             )
         if self.judge is not None:
             mean, _ = self.judge.score(who, self.h[k, n])
-            self._fold(self.judge, events)
+            self._fold(self.judge, events, decision)
             self._learn_score(decision, mean)
         else:
-            self._fold(self.learner, events)
+            self._fold(self.learner, events, decision)
 
-    def _fold(self, learner: Learner, events: Sequence[Event]) -> None:
+    def _fold(self, learner: Learner, events: Sequence[Event], *earlier: Event) -> None:
         for place, event in enumerate(events):
             self.seq += 1
-            learner.apply(Row(self.seq, event), events[:place])
+            learner.apply(Row(self.seq, event), [*earlier, *events[:place]])
 
     def _learn_score(self, decision: Decision, score: float) -> None:
         """What law 5 forbids: a score as if it were a label."""
