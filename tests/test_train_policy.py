@@ -20,15 +20,17 @@ from typer.testing import CliRunner
 
 from fitrouter.arm_prior import MAGIC, ArmPrior, ModelPrior, load, pack_prior
 from fitrouter.arms import ArmParams, Arms
-from fitrouter.config import Config, parse_config
+from fitrouter.config import Config, PolicyConfig, parse_config
 from fitrouter.decide import Decider, Rules
 from fitrouter.encoders import get_encoder
 from fitrouter.errors import ArtifactError, ConfigError
 from fitrouter.features import context_features, context_names, read_prompt
 from fitrouter.fit import FitParams
+from fitrouter.hooks import Hooks, Notice, Trouble
 from fitrouter.journal import Row
 from fitrouter.learner import Learner
 from fitrouter.policies import SquareCB
+from fitrouter.router import Router
 from fitrouter.types import Event, Feedback, FeedbackKind, Identity, ModelCard, Request, Score
 from fitrouter_evaluators.datasets import Cell, MatrixRow, Rating, write_jsonl, write_parquet
 from fitrouter_evaluators.train_policy import TRUST, discounted, train_policy
@@ -247,8 +249,6 @@ async def test_an_installation_teaches_another(tmp_path: Path) -> None:
     """A journal, and the same as exported tables, give the same prior."""
     import duckdb
 
-    from fitrouter.router import Router
-
     personas = {"kind": "simulated", "options": {name: {"length": 2 + i} for i, name in enumerate(MODELS)}}
     settings_ = config(
         data=str(tmp_path / "d"), scorer={"encoder": "hashing", "prior": "none"}, providers={"s": personas}
@@ -381,3 +381,27 @@ def test_the_command_makes_the_file(tmp_path: Path) -> None:
     wrong = CliRunner().invoke(cli.app, [*arguments, "--scale", "0", "0.1"])
     assert isinstance(wrong.exception, ConfigError)
     assert TRUST == 5.0  # the option's default, written out so that help loads nothing heavy
+
+
+@pytest.mark.skipif("prior" not in PolicyConfig.model_fields, reason="no setting names the file yet")
+@pytest.mark.parametrize("damage", [False, True])
+async def test_a_router_starts_with_the_file_and_without_a_damaged_one(tmp_path: Path, damage: bool) -> None:
+    """A good file is where models begin; a bad one is trouble that is told, and every request is answered."""
+    trained(tmp_path, matrix(40), trust=40.0)
+    path = tmp_path / "m.arms"
+    if damage:
+        path.write_bytes(path.read_bytes()[:-1])
+    personas = {"kind": "simulated", "options": {name: {"length": 2} for name in MODELS}}
+    notices: list[Notice] = []
+    settings_ = config(data=str(tmp_path / "d"), providers={"s": personas}, policy={"prior": str(path)})
+    async with Router.from_config(settings_, hooks=Hooks(notices.append)) as router:
+        answer = await router.complete(Request(messages=({"role": "user", "content": TOPICS[0]},)))
+        await router.settled()
+        means = dict(zip(answer.decision.eligible, answer.decision.mean, strict=True))
+        blank = router.learner.blank()
+        assert blank.version == router.learner.version
+    told = [notice.part for notice in notices if isinstance(notice, Trouble)]
+    assert told == (["policy"] if damage else [])
+    assert (len(set(means.values())) == 1) is damage
+    if not damage:
+        assert max(means, key=lambda name: means[name]) == "ant"
