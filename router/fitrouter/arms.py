@@ -43,6 +43,11 @@ def base_arm(arm: str) -> str:
     return _VARIANT.sub("", arm)
 
 
+def _unrevised(arm: str) -> str:
+    """The arm without its revision."""
+    return arm.partition("@")[0]
+
+
 class ArmParams(msgspec.Struct, frozen=True, kw_only=True):
     """Prior scales. Variances are for labels in [0, 1] and ‖x‖ ≈ 1."""
 
@@ -131,6 +136,32 @@ class Arms:
         row = self._append()
         self.names[name], self.shared[name] = row, like
         self.profile[row], self.spread[row] = self.profile[like], self.spread[like]
+        return row
+
+    def join(self, name: str) -> int:
+        """The row of an arm that joined the registry: a new revision starts from the last one, held less firmly.
+
+        Means are the last revision's; covariances lie half-way between its own and the prior's.
+        """
+        if name in self.names:
+            return self.names[name]
+        if (base := base_arm(name)) != name:
+            self.join(base)
+        like = next((known for known in reversed(self.names) if _unrevised(known) == _unrevised(name)), None)
+        row = self.row(name)
+        if like is None:
+            return row
+        for array in self._arrays(name):
+            values = getattr(self, array)
+            values[row] = values[self.names[like]]
+        self.responses[row], self.beta[row] = 0.0, 0.0
+        loosened = [self.profile_cov]
+        if base == name:
+            loosened += [self.correction_cov, self.operations_cov]
+        for covs in loosened:
+            covs[row] += 0.5 * (covs[0] - covs[row])
+        for upper in (self._profile_upper, self._correction_upper):
+            upper.changed.add(row)
         return row
 
     def model(self, name: str) -> int:

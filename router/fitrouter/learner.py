@@ -178,7 +178,7 @@ class Learner:
             case ModelChange() as event:
                 # Arms that are decided between together stand side by side.
                 for arm in sorted(card.arm for card in event.cards):
-                    self.fit.arms.row(arm)
+                    self.fit.arms.join(arm)
                     self._touch(arm)
             case ProfileChange() as event:
                 self.fit.tastes.declare(event.identity, event.declared)
