@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import Any
 
 import msgspec
@@ -12,16 +13,20 @@ from hypothesis import strategies as st
 from tests.learner_kit import D_H, D_X, fold, story
 
 from fitrouter._explain_words import FEATURES
+from fitrouter.decide import Decider, Rules, Stay
 from fitrouter.explain import TERMS, Account, Explanation, explain
 from fitrouter.fit import Fit, FitParams
 from fitrouter.learner import Learner
+from fitrouter.policies import Beliefs, SquareCB
 from fitrouter.types import (
     Attempt,
     Decision,
     Execution,
     Identity,
     Mode,
+    ModelCard,
     PolicyVersion,
+    Prices,
     Score,
     decode_event,
     encode_event,
@@ -160,6 +165,25 @@ def test_the_parts_are_those_of_the_fit() -> None:
     sums(found)
 
 
+@pytest.mark.parametrize("personal", [True, False])
+def test_the_utilities_are_those_that_the_policy_saw(personal: bool) -> None:
+    """Given to the policy again, the explained utilities make the logged pmf: nothing that moved it is left out."""
+    learner = learnt()
+    rules = Rules(floor=0.0, newcomer_floor=0.0, cost_weight=0.4, latency_weight=0.2, personal=personal)
+    decider = Decider(SquareCB(gamma=30.0), learner.fit, rules)
+    cards = [ModelCard(name=name, provider="p", prices=Prices(output=40.0 * (i + 1))) for i, name in enumerate("abc")]
+    stay = Stay("b", {"a": 0.001, "c": 0.0})
+    for held in (None, stay):
+        decision = decider.decide(str(uuid.UUID(int=5)), 5000.0, ANN, np.ones(D_X) * 0.4, cards, stay=held)
+        found = explain([decision], learner.fit, cost_unit_usd=0.01, latency_unit_s=10.0)
+        sums(found)
+        assert bool(decision.personal) is not personal
+        utility = np.array([account.utility for account in found.models])
+        sd = np.array(decision.availability) * np.array(decision.sd)
+        beliefs = Beliefs(arms=decision.eligible, utility=utility, sd=sd, steps=float(learner.fit.labels))
+        np.testing.assert_allclose(SquareCB(gamma=30.0).propose(beliefs), decision.probs, atol=1e-9)
+
+
 def test_what_was_learnt_since_is_a_term() -> None:
     """A fit that has moved on explains the old decision with a remainder, and still adds up to what was logged."""
     learner = learnt()
@@ -272,7 +296,10 @@ def test_exploration_is_said() -> None:
         ({"budget_weight": 0.5, "budget_unit_usd": 0.1}, "a cent costs 0.05 of fit on top"),
         ({"excluded": (("c", "context: needs more"),)}, "c could not be asked: context: needs more."),
         ({"candidates": {"bold": (0.25, 0.75)}}, "'bold' would have asked a with probability 0.25"),
-        ({"personal": (0.9, 0.1)}, "switched off here, since it did not help; with it the probability would have been"),
+        (
+            {"personal": (0.9, 0.1)},
+            "does not count here, by the settings or since it did not help; with it the probability would have been",
+        ),
     ],
 )
 def test_every_way_of_deciding_has_its_sentence(changes: dict[str, Any], words: str) -> None:

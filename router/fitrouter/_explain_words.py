@@ -189,7 +189,7 @@ def _people(chosen: Account | None) -> list[str]:
     if chosen is None or chosen.probability is None:
         return []
     if chosen.personal_probability is not None:
-        off = "What is known of the user and the role is switched off here, since it did not help"
+        off = "What is known of the user and the role does not count here, by the settings or since it did not help"
         return [f"{off}; with it the probability would have been {number(chosen.personal_probability)}."]
     if chosen.blind_probability is None:
         return []
