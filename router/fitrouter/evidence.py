@@ -15,49 +15,51 @@ import math
 import msgspec
 import numpy as np
 
-__all__ = ["Moments", "Wealth"]
+from fitrouter.types import Floats
+
+__all__ = ["Mixture", "Moments", "Wealth"]
 
 STAKES = np.array([0.06, 0.15, 0.3, 0.55, 0.9])
 """Shares of the largest stake that cannot ruin; the gambler spreads his wealth over them."""
 RICH = 1e100
 """Wealth stops growing here: less than it might be, so still an e-process, and never infinite."""
-BYTES = 8 * (1 + len(STAKES))
 
 
 def waiting(n: int) -> float:
     """Share of the wealth that is not staked yet after n observations.
 
-    Half of it enters at the first, and the rest slowly, so that an effect that begins late is found too.
+    Two thirds of it enter at the first, and the rest slowly, so that an effect that begins late is found too.
     """
     return 0.5 / math.log2(n + 2) if n else 1.0
 
 
-class Wealth:
-    """An e-process against "given the past, no observation has a mean above 0".
+class Mixture:
+    """Wealth that is spread over G strategies and over the times at which betting begins.
 
-    It is a mixture over stakes and over the times at which betting begins, Σ_s w_s E_{s:t} with Σ w_s = 1, which is an
-    e-process as each E is one. The sum over s needs one number a stake (Shiryaev and Roberts' recursion).
+    Σ_s w_s E_{s:t} with Σ w_s = 1 is an e-process as each E is one. The sum over s needs one number a strategy
+    (Shiryaev and Roberts' recursion).
+
+    Args:
+        weights: float64[G] of the strategies, with sum at most 1; what they leave is never staked.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, weights: Floats) -> None:
+        self.weights = weights
+        self.idle = 1.0 - float(weights.sum())
         self.n = 0
-        self.staked = np.zeros(len(STAKES))
-        """float64[G]: wealth in play at each stake."""
+        self.staked = np.zeros(len(weights))
+        """float64[G]: wealth in play under each strategy, in shares of its own."""
 
     @property
     def value(self) -> float:
         """The wealth now; 1 at the start."""
-        return waiting(self.n) + float(self.staked.sum()) / len(STAKES)
+        left = self.idle + (1.0 - self.idle) * waiting(self.n)
+        return left + float((self.weights * self.staked).sum())
 
-    def bet(self, x: float, low: float) -> None:
-        """Fold an observation x.
-
-        Args:
-            x: with mean ≤ 0 given the past, if the hypothesis holds.
-            low: a bound x ≥ low (negative) that was known before it.
-        """
+    def grow(self, factors: Floats) -> None:
+        """Fold what an observation makes of the stakes: float64[G] ≥ 0, each of mean ≤ 1 given the past."""
         enters = waiting(self.n) - waiting(self.n + 1)
-        self.staked = np.minimum((self.staked + enters) * (1.0 + STAKES * max(x / -low, -1.0)), RICH)
+        self.staked = np.minimum((self.staked + enters) * factors, RICH)
         self.n += 1
 
     def dump(self) -> bytes:
@@ -66,7 +68,7 @@ class Wealth:
 
     def load(self, payload: bytes) -> bool:
         """Restore the state; False, and unchanged, where the bytes cannot be what `dump` made."""
-        if len(payload) != BYTES:
+        if len(payload) != 8 * (1 + len(self.weights)):
             return False
         values = np.frombuffer(payload, dtype=np.float64)
         sound = bool(np.isfinite(values).all() and (values >= 0).all() and (values[1:] <= RICH).all())
@@ -74,6 +76,22 @@ class Wealth:
             return False
         self.n, self.staked = int(values[0]), values[1:].copy()
         return True
+
+
+class Wealth(Mixture):
+    """An e-process against "given the past, no observation has a mean above 0"."""
+
+    def __init__(self) -> None:
+        super().__init__(np.full(len(STAKES), 1.0 / len(STAKES)))
+
+    def bet(self, x: float, low: float) -> None:
+        """Fold an observation x.
+
+        Args:
+            x: with mean ≤ 0 given the past, if the hypothesis holds.
+            low: a bound x ≥ low (negative) that was known before it.
+        """
+        self.grow(1.0 + STAKES * max(x / -low, -1.0))
 
 
 class Moments(msgspec.Struct, array_like=True):

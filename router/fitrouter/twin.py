@@ -15,7 +15,7 @@ questions are asked of every label, overall and per role, and may be looked at a
 
 Bets against each (`fitrouter.evidence`) give e-processes, and the mean of the two decides. So "helps" is ever said with
 probability α at most where, given the past, the term raises neither the value of any decision nor the foresight of any
-label; the same holds for "harms"; roles share an α of their own. Half of each gambler's wealth is kept for effects
+label; the same holds for "harms"; roles share an α of their own. A third of each gambler's wealth is kept for effects
 that begin late (tastes that turn). A switch starts the bets on the next one anew: each switching off, and each
 switching on again, is wrong with probability α at most.
 """
