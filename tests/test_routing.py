@@ -9,10 +9,13 @@ import pytest
 from tests.gateway_kit import Echo, cards, make_router
 
 from fitrouter.budget import BudgetParams
+from fitrouter.config import load_config
 from fitrouter.decide import Rules
 from fitrouter.errors import NoEligibleModel
 from fitrouter.features import context_names
+from fitrouter.hooks import Hooks, Notice, Trouble
 from fitrouter.learner import Learner
+from fitrouter.router import Router
 from fitrouter.types import Attempt, Identity, Mode, ModelCard, Prices, Request, Variant
 from fitrouter.watch import WatchParams
 
@@ -140,3 +143,21 @@ async def test_newcomers_have_a_raised_floor_for_a_while(tmp_path: Path) -> None
     assert (first.new, second.new, third.new) == ((), ("beta",), ())
     assert second.probs[1] >= 0.4
     assert second.floor < first.floor == third.floor
+
+
+async def test_a_prior_of_models_that_cannot_be_read_costs_nothing_but_itself(tmp_path: Path) -> None:
+    """A damaged file is trouble on a metric, and the router starts and answers without it."""
+    (tmp_path / "arms.prior").write_bytes(b"no prior")
+    (tmp_path / "fitrouter.yaml").write_text(
+        "encoder: hashing\nscorer: {encoder: hashing, prior: none}\n"
+        "providers: {sim: {kind: simulated, options: {a: {}, b: {}}}}\nmodels: [{name: a, provider: sim}, {name: b, provider: sim}]\n"
+        "policy: {prior: arms.prior}\n",
+        encoding="utf-8",
+    )
+    notices: list[Notice] = []
+    settings = load_config(tmp_path / "fitrouter.yaml")
+    assert settings.policy.prior == tmp_path / "arms.prior"
+    async with Router.from_config(settings, hooks=Hooks(notices.append)) as router:
+        answer = await router.complete(ask())
+    assert answer.completion.message["content"]
+    assert [notice.part for notice in notices if isinstance(notice, Trouble)] == ["policy"]

@@ -8,11 +8,14 @@ from collections.abc import Callable
 
 import msgspec
 
+from fitrouter.arm_prior import ArmPrior
+from fitrouter.arm_prior import load as load_arm_prior
 from fitrouter.attempts import Timers
 from fitrouter.budget import BudgetParams
 from fitrouter.config import CandidateConfig, Config
 from fitrouter.decide import Decider, Rules
 from fitrouter.encoders import Cached, get_encoder
+from fitrouter.errors import ArtifactError
 from fitrouter.features import context_names
 from fitrouter.fit import FitParams
 from fitrouter.hooks import Hooks
@@ -23,7 +26,7 @@ from fitrouter.people import canonical_role
 from fitrouter.policies import build_policy
 from fitrouter.providers import build_providers
 from fitrouter.router import Router
-from fitrouter.services import Service, load_scorer
+from fitrouter.services import ScorerPlugin, Service, load_scorer
 from fitrouter.types import ModelCard
 from fitrouter.variants import expand
 from fitrouter.warehouse import Warehouse, WarehouseFeed
@@ -59,6 +62,7 @@ def assemble(config: Config, *, hooks: Hooks | None = None, clock: Callable[[], 
         votes_per_day=config.feedback.votes_per_day,
         expects_scores=scorer is not None,
         watch=_watch(config),
+        arm_prior=_arm_prior(config, encoder.id, scorer, hooks),
     )
     journal = SqliteJournal(config.data / "journal.db")
     identities = Identities(config.data / "identities.db")
@@ -99,6 +103,18 @@ def assemble(config: Config, *, hooks: Hooks | None = None, clock: Callable[[], 
         scorer=scorer,
         clock=clock,
     )
+
+
+def _arm_prior(config: Config, encoder: str, scorer: ScorerPlugin | None, hooks: Hooks) -> ArmPrior | None:
+    """The file of the configuration; without it, or with one that cannot be used, models start unknown."""
+    if config.policy.prior is None:
+        return None
+    dim, schema = (scorer.dim, scorer.schema) if scorer else (1, "")
+    try:
+        return load_arm_prior(config.policy.prior, d=len(context_names()), D=dim, encoder=encoder, schema=schema)
+    except ArtifactError as error:
+        hooks.trouble("policy", error)
+        return None
 
 
 def _watch(config: Config) -> WatchParams:

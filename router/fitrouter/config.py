@@ -142,6 +142,8 @@ class PolicyConfig(CandidateConfig):
     """Roles in whose service nobody's taste counts."""
     sensitive_roles: tuple[str, ...] = ()
     """Roles in whose service a taste counts only as far as labels show that it belongs there."""
+    prior: Path | None = None
+    """A file that `fitrouter train policy` made: what is believed of models before the first label."""
     candidates: dict[str, CandidateConfig] = {}
     """Policies in shadow, by name; `fitrouter policy promote NAME` makes one live."""
 
@@ -358,6 +360,9 @@ def load_config(path: str | os.PathLike[str]) -> Config:
         raise ConfigError(f"{str(path)!r} is not valid YAML: {error}") from None
     config = parse_config(data, f"{str(path)!r}")
     root = file.resolve().parent
+    if config.policy.prior is not None:
+        policy = config.policy.model_copy(update={"prior": root / config.policy.prior})
+        config = config.model_copy(update={"policy": policy})
     if config.scorer.prior not in {"shipped", "none"}:
         scorer = config.scorer.model_copy(update={"prior": str(root / config.scorer.prior)})
         config = config.model_copy(update={"scorer": scorer})

@@ -13,6 +13,7 @@ from typing import NamedTuple, TypeGuard
 import msgspec
 import numpy as np
 
+from fitrouter.arm_prior import ArmPrior
 from fitrouter.arms import base_arm
 from fitrouter.fit import Answered, Fit, FitParams, Foresight, Label
 from fitrouter.journal import Journal, Row, Snapshot
@@ -89,6 +90,7 @@ class Learner:
         votes_per_day: a user's votes on one model and day that count for others.
         expects_scores: labels wait for the answer's score; False where no scorer runs.
         watch: settings of what is folded beside the fit.
+        arm_prior: what is believed of models before the first label.
     """
 
     def __init__(
@@ -103,10 +105,11 @@ class Learner:
         votes_per_day: int = 3,
         expects_scores: bool = True,
         watch: WatchParams | None = None,
+        arm_prior: ArmPrior | None = None,
     ) -> None:
         self.fit = Fit(d, D, params, names=names, prior=prior)
         self.watch = Watch(watch)
-        self.names, self.prior = tuple(names), prior
+        self.names, self.prior, self.arm_prior = tuple(names), prior, arm_prior
         self.schema = schema
         self.votes_per_day = votes_per_day
         self.expects_scores = expects_scores
@@ -121,8 +124,8 @@ class Learner:
     def version(self) -> str:
         """Sixteen hex digits: states of different versions never mix."""
         fit = self.fit
-        prior = self.prior.id if self.prior else ""
-        own = (self.schema, prior, self.votes_per_day, self.expects_scores)
+        priors = [prior.id for prior in (self.prior, self.arm_prior) if prior]
+        own = (self.schema, priors, self.votes_per_day, self.expects_scores)
         text = repr((5, fit.d, fit.D, *own, fit.params, SIGNALS, self.watch.params))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -138,6 +141,7 @@ class Learner:
             votes_per_day=self.votes_per_day,
             expects_scores=self.expects_scores,
             watch=self.watch.params,
+            arm_prior=self.arm_prior,
         )
 
     def take(self, other: Learner) -> None:
@@ -177,7 +181,10 @@ class Learner:
                 self._feedback(event, related)
             case ModelChange() as event:
                 # Arms that are decided between together stand side by side.
-                for arm in sorted(card.arm for card in event.cards):
+                arms = sorted(card.arm for card in event.cards)
+                if self.arm_prior is not None:
+                    self.arm_prior.apply(self.fit.arms, arms)
+                for arm in arms:
                     self.fit.arms.join(arm)
                     self._touch(arm)
             case ProfileChange() as event:

@@ -175,11 +175,11 @@ class Router:
         self.recorder.append_event(
             ModelChange(id=f"registry:{registry}", ts=self.clock(), cards=tuple(self.cards.values()), registry=registry)
         )
-        if self.learner.prior is not None:
-            sha256 = self.learner.prior.id
-            self.recorder.append_event(
-                ArtifactChange(id=f"prior:{sha256}", ts=self.clock(), name="prior", sha256=sha256)
-            )
+        for name, prior in (("prior", self.learner.prior), ("arm-prior", self.learner.arm_prior)):
+            if prior is not None:
+                self.recorder.append_event(
+                    ArtifactChange(id=f"{name}:{prior.id}", ts=self.clock(), name=name, sha256=prior.id)
+                )
         self._sweeper = asyncio.create_task(self._sweep(), name="fitrouter-sweep")
         for service in self.services:
             service.start()
