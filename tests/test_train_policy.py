@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from fitrouter.arm_prior import MAGIC, ArmPrior, ModelPrior, load, pack_prior
 from fitrouter.arms import ArmParams, Arms
-from fitrouter.config import Config, PolicyConfig, parse_config
+from fitrouter.config import Config, parse_config
 from fitrouter.decide import Decider, Rules
 from fitrouter.encoders import get_encoder
 from fitrouter.errors import ArtifactError, ConfigError
@@ -189,6 +189,7 @@ def test_variants_and_revisions_start_from_their_model(tmp_path: Path) -> None:
     arms.correction[2] = 7.0
     assert prior.apply(arms, ["ant"]) == ()
     assert float(arms.correction[2, 0]) == 7.0
+    assert prior.apply(arms, ["ant@2027"]) == ()  # the arm itself says more of its next revision than the file does
 
 
 def test_costs_and_texts_teach_operations_and_profiles(tmp_path: Path) -> None:
@@ -383,7 +384,6 @@ def test_the_command_makes_the_file(tmp_path: Path) -> None:
     assert TRUST == 5.0  # the option's default, written out so that help loads nothing heavy
 
 
-@pytest.mark.skipif("prior" not in PolicyConfig.model_fields, reason="no setting names the file yet")
 @pytest.mark.parametrize("damage", [False, True])
 async def test_a_router_starts_with_the_file_and_without_a_damaged_one(tmp_path: Path, damage: bool) -> None:
     """A good file is where models begin; a bad one is trouble that is told, and every request is answered."""
@@ -395,6 +395,7 @@ async def test_a_router_starts_with_the_file_and_without_a_damaged_one(tmp_path:
     notices: list[Notice] = []
     settings_ = config(data=str(tmp_path / "d"), providers={"s": personas}, policy={"prior": str(path)})
     async with Router.from_config(settings_, hooks=Hooks(notices.append)) as router:
+        await asyncio.to_thread(wait_for, lambda: router.learner.fit.arms.names)  # the registry is an event too
         answer = await router.complete(Request(messages=({"role": "user", "content": TOPICS[0]},)))
         await router.settled()
         means = dict(zip(answer.decision.eligible, answer.decision.mean, strict=True))

@@ -64,9 +64,11 @@ class ArmPrior(msgspec.Struct, frozen=True, kw_only=True):
         with the same bits.
         """
         started = []
+        learnt = {known.partition("@")[0] for known in arms.names}
         for arm in dict.fromkeys(each for name in names for each in (base_arm(name), name)):
-            # A new revision is a new arm, and starts from what the old one's file says.
-            known = self.models.get(arm) or self.models.get(arm.partition("@")[0])
+            plain = arm.partition("@")[0]
+            # A revision that the file does not know starts as the model, unless the arm of another one has learnt.
+            known = self.models.get(arm) or (None if plain in learnt else self.models.get(plain))
             if known is None or arm in arms.names:
                 continue
             k = arms.row(arm)
