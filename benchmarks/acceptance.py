@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.gateway_process import RESPONSES, Gateway, kill_9, wait_for, write_config
 
 from fitrouter.config import load_config
-from fitrouter.decide import replay
+from fitrouter.draw import replay
 from fitrouter.journal import SqliteJournal
 from fitrouter.types import Decision, Mode
 from fitrouter.warehouse import Warehouse

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fitrouter.audit import ALPHA, Propensities, audit
-from fitrouter.decide import replay
+from fitrouter.draw import replay
 from fitrouter.types import Decision, Floats, Identity, Mode, PolicyVersion
 
 NAMES = tuple(f"m{k}" for k in range(8))

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fitrouter.decide import Decider, Rules, renormalise, replay
+from fitrouter.decide import Decider, Rules
+from fitrouter.draw import renormalise, replay
 from fitrouter.eligibility import partition
 from fitrouter.fit import Fit
 from fitrouter.policies import SquareCB

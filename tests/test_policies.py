@@ -13,7 +13,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from fitrouter import policies
-from fitrouter.decide import Decider, Rules, replay
+from fitrouter.decide import Decider, Rules
+from fitrouter.draw import replay
 from fitrouter.errors import ConfigError
 from fitrouter.fit import Answered, Fit, Label
 from fitrouter.policies import Beliefs, Fixed, LinearThompson, Policy, SquareCB, build_policy

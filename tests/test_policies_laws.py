@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from tests.test_policies import NAMES, beliefs, make
 
-from fitrouter.decide import Decider, Rules, renormalise
+from fitrouter.decide import Decider, Rules
+from fitrouter.draw import renormalise
 from fitrouter.journal import Row
 from fitrouter.learner import Learner
 from fitrouter.types import Attempt, Decision, Event, Execution, Feedback, FeedbackKind, Identity, ModelCard, pack

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 from tests.gateway_kit import Echo, cards, make_router
 
-from fitrouter.decide import Rules, renormalise, replay
+from fitrouter.decide import Rules
+from fitrouter.draw import renormalise, replay
 from fitrouter.errors import (
     AllModelsFailed,
     InvalidRequest,

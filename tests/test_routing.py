@@ -150,7 +150,8 @@ async def test_a_prior_of_models_that_cannot_be_read_costs_nothing_but_itself(tm
     (tmp_path / "arms.prior").write_bytes(b"no prior")
     (tmp_path / "fitrouter.yaml").write_text(
         "encoder: hashing\nscorer: {encoder: hashing, prior: none}\n"
-        "providers: {sim: {kind: simulated, options: {a: {}, b: {}}}}\nmodels: [{name: a, provider: sim}, {name: b, provider: sim}]\n"
+        "providers: {sim: {kind: simulated, options: {a: {}, b: {}}}}\n"
+        "models: [{name: a, provider: sim}, {name: b, provider: sim}]\n"
         "policy: {prior: arms.prior}\n",
         encoding="utf-8",
     )

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from fitrouter.decide import renormalise
+from fitrouter.draw import renormalise
 from fitrouter.errors import (
     AllModelsFailed,
     FitrouterError,

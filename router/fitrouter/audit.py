@@ -22,7 +22,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from fitrouter.decide import replay
+from fitrouter.draw import replay
 from fitrouter.evidence import Mixture
 from fitrouter.types import Decision, Floats, Mode
 

@@ -19,7 +19,7 @@ from fitrouter.tastes import role_key
 from fitrouter.types import Decision, Floats, Identity, Mode, ModelCard, PolicyVersion, pack, unpack
 from fitrouter.watch import Watch
 
-__all__ = ["Decider", "Rules", "Stay", "renormalise", "replay"]
+__all__ = ["Decider", "Rules", "Stay"]
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
@@ -327,28 +327,3 @@ def _draw(probs: Floats, mix: _Mix, names: tuple[str, ...], default: str | None,
     if left <= shadow:
         return chosen, Mode.SHADOW if shadow else Mode.ONLINE
     return chosen, Mode.UNIFORM if left <= shadow + mix.uniform else Mode.ONLINE
-
-
-def replay(decision: Decision) -> str:
-    """The arm that the logged draw leads to; equals `decision.chosen` for every drawn decision."""
-    u = draws(decision.seed, decision.id, 1)
-    return decision.eligible[_arm(np.array(decision.probs), float(u[0]))]
-
-
-def renormalise(decision: Decision, failed: Sequence[str], attempt: int) -> tuple[str, float] | None:
-    """The next arm after failures: drawn from the same pmf without them. Returns (arm, conditional probability).
-
-    `attempt` is 1 for the first fallback; every attempt has a uniform of its own. None where no arm is left.
-    """
-    left = [(arm, p) for arm, p in zip(decision.eligible, decision.probs, strict=True) if arm not in failed and p > 0]
-    if not left:
-        return None
-    probs = np.array([p for _, p in left])
-    probs = probs / probs.sum()
-    chosen = _arm(probs, float(draws(decision.seed, decision.id, 2 + attempt)[1 + attempt]))
-    return left[chosen][0], float(probs[chosen])
-
-
-def _arm(probs: Floats, u: float) -> int:
-    edges = np.cumsum(probs)
-    return min(int(np.searchsorted(edges, u * edges[-1], side="right")), len(probs) - 1)

@@ -217,6 +217,7 @@ class Learner:
             cost = event.cost[event.eligible.index(event.chosen)]
             self.watch.budgets.observe_decision(event.identity.tenant, event.ts, cost, event.id)
         self.watch.sessions.observe_decision(event, user_turn=event.user_turn)
+        self.watch.propensities.observe(event)
 
     def _execution(self, event: Execution) -> None:
         self.open.pop(event.decision_id, None)

@@ -10,6 +10,7 @@ from typing import Protocol
 
 import msgspec
 
+from fitrouter.audit import Propensities
 from fitrouter.budget import BudgetParams, Budgets
 from fitrouter.control import Control
 from fitrouter.sessions import Sessions
@@ -85,6 +86,7 @@ class Watch:
         self.pulls = Pulls()
         self.sessions = Sessions()
         self.twin = Twin()
+        self.propensities = Propensities()
         self.budgets = Budgets(self.params.budget, self.params.tenants)
 
     def parts(self) -> dict[str, Part]:
@@ -92,6 +94,7 @@ class Watch:
         return {
             "budgets": self.budgets,
             "control": self.control,
+            "propensities": self.propensities,
             "pulls": self.pulls,
             "sessions": self.sessions,
             "twin": self.twin,
