@@ -52,6 +52,21 @@ async def test_a_candidate_is_logged_then_promoted_then_taken_back(tmp_path: Pat
     assert [event.action for event in events if isinstance(event, PolicyChange)] == ["promote", "restore"]
 
 
+async def test_in_an_emergency_a_model_is_forced(tmp_path: Path) -> None:
+    """A forced model takes all it can, outside of every estimate; a pinned request still goes where it names."""
+    async with make_router(tmp_path) as router:
+        with pytest.raises(InvalidRequest, match="alpha, beta, gamma"):
+            await router.steering.set({"force": "delta"})
+        await router.steering.set({"force": "beta"})
+        made = [(await router.complete(ASK)).decision for _ in range(5)]
+        pinned = (await router.complete(Request(messages=ASK.messages, model="gamma"))).decision
+        await router.steering.set({"force": ""})
+        free = (await router.complete(ASK)).decision
+    assert {(decision.chosen, decision.mode, decision.probs) for decision in made} == {("beta", Mode.FORCED, ())}
+    assert (pinned.chosen, pinned.mode) == ("gamma", Mode.PINNED)
+    assert free.mode is Mode.ONLINE
+
+
 async def test_what_was_said_outlives_a_restart_and_yields_to_a_new_file(tmp_path: Path) -> None:
     """The same configuration starts with what was laid over it; a changed one goes before, and says so in the log."""
     journal = MemoryJournal()

@@ -31,8 +31,9 @@ SETTINGS: dict[str, tuple[float, float] | type] = {
     "cost_weight": _WEIGHT,
     "latency_weight": _WEIGHT,
     "personal": bool,
+    "force": str,
 }
-"""Name → its range, or its type."""
+"""Name → its range, or its type. `force` is a model that takes all it can, empty for none."""
 
 VERSIONS = 64
 """Versions that can be restored, the last ones."""

@@ -43,6 +43,8 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """User turns after which a session is drawn again; 0: never for that."""
     idle_s: float = 3600.0
     """A session that was silent for longer begins anew."""
+    force: str = ""
+    """A model that takes every request that it can take, in an emergency; those decisions have no pmf."""
     personal: bool = True
     impersonal_roles: tuple[str, ...] = ()
     """Canonical roles in whose service nobody's taste counts."""

@@ -102,6 +102,9 @@ class Proposer:
         drawn = msgspec.structs.replace(drawn, user_turn=user_turn, redraw="" if redraw == "idle" else redraw)
         if pinned:
             return Proposal(_steered(drawn, Mode.PINNED, pinned, decision_id), None, can.dropped)
+        forced = self.names.get(self.decider.live()[1].force)
+        if forced is not None and forced in drawn.eligible:
+            return Proposal(_steered(drawn, Mode.FORCED, forced, decision_id), drawn, can.dropped)
         if session is not None and not redraw and session.arm in drawn.eligible:
             return Proposal(_steered(drawn, Mode.STICKY, session.arm, session.draw_id), drawn, can.dropped)
         return Proposal(drawn, drawn, can.dropped)

@@ -142,7 +142,7 @@ class Router:
         self.proposer = Proposer(
             self.cards, self.aliases, decider, learner, identities, encoder, self.hooks, self.clock, droppable
         )
-        self.steering = Steering(decider, journal, self.hooks, self.clock, self._folded)
+        self.steering = Steering(decider, journal, self.hooks, self.clock, self._folded, self.names)
         self._sweeper: asyncio.Task[None] | None = None
 
     @classmethod

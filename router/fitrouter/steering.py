@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import msgspec
@@ -46,7 +46,9 @@ class Steering:
         hooks: Hooks,
         clock: Callable[[], float],
         folded: Callable[[], Any],
+        models: Collection[str],
     ) -> None:
+        self.models = models
         self.decider, self.journal, self.hooks, self.clock, self.folded = decider, journal, hooks, clock, folded
 
     def standing(self) -> Standing:
@@ -75,6 +77,8 @@ class Steering:
                 f"share: {checked['share']:g} leaves traffic to the default model, and there is none; set "
                 "'default_model' in the configuration"
             )
+        if checked.get("force") and checked["force"] not in self.models:
+            raise InvalidRequest(f"force: there is no model {checked['force']!r}; there are {', '.join(self.models)}")
         self._try(self.decider.watch.control.settings | checked)
         return await self._say("set", settings=checked)
 
