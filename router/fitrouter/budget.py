@@ -101,7 +101,7 @@ class _Account:
 
     def __init__(self, params: BudgetParams) -> None:
         self.log_weight = math.log(params.start)
-        self.level = params.bucket
+        self.level = 0.5 * params.bucket
         """Units that may be spent at once; below 0 a debt."""
         self.pending: OrderedDict[str, float] = OrderedDict()
         """Decision → units that it is expected to cost, until its Execution tells."""
@@ -256,7 +256,7 @@ class Budgets:
             cap = min(cap, max(params.usd_per_period - self.spent(tenant, ts), 0.0))
         account = self._accounts.get(tenant)
         if account is None:
-            return min(cap, params.bucket * self.unit(tenant, ts))
+            return min(cap, 0.5 * params.bucket * self.unit(tenant, ts))
         units = max(_level(params, account), params.modest)
         return min(cap, units * self.unit(tenant, ts) / _believed(account))
 
