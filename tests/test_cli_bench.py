@@ -11,7 +11,18 @@ from tests.datasets_kit import folder
 from typer.testing import CliRunner, Result
 
 from fitrouter.errors import ConfigError
-from fitrouter_evaluators.datasets import Choice, Pair, Rating, Text, read_pairs, write_jsonl
+from fitrouter_evaluators.datasets import (
+    Cell,
+    Choice,
+    MatrixRow,
+    Pair,
+    Rating,
+    Text,
+    read_matrix,
+    read_pairs,
+    write_jsonl,
+    write_parquet,
+)
 from fitrouter_integrations import cli
 from fitrouter_integrations._bench import app
 
@@ -92,19 +103,77 @@ def test_a_public_set_becomes_a_file_of_mine(tmp_path: Path) -> None:
     assert len(read_pairs(out).rows) == 3355
 
 
+def _matrix(n: int, users: bool = False) -> list[MatrixRow]:
+    """Three models: a dear good one, a cheap one that is good at every other prompt, and a bad one."""
+    rows = []
+    for i in range(n):
+        easy = i % 2
+        cells = {
+            "good": Cell(reward=0.9, cost_usd=0.01),
+            "cheap": Cell(reward=0.9 if easy else 0.3, cost_usd=0.001),
+            "bad": Cell(reward=0.1, cost_usd=0.0005),
+        }
+        topic = "add the small numbers" if easy else "prove the deep theorem"
+        rows.append(MatrixRow(prompt=f"{topic} {i}", models=cells, user=f"u{i % 5}" if users else None))
+    return rows
+
+
+def test_a_matrix_of_my_own(tmp_path: Path) -> None:
+    """Policies side by side, a curve under ceilings, the field's measures; everything as JSON."""
+    data, out = tmp_path / "mine.jsonl", tmp_path / "out.json"
+    write_jsonl(data, _matrix(120))
+    with data.open("a") as file:
+        file.write('{"prompt": "p"}\n')
+    result = run("matrix", "--data", data, "--json", out, "--seeds", 2, "--default", "cheap", "--encoder", "hashing")
+    assert result.exit_code == 0, result.output
+    for words in ("best single: good", "default: cheap", "fixed: bad", "user-blind", "ours", "oracle", "aiq"):
+        assert words in result.output
+    found = json.loads(out.read_bytes())
+    assert len(found["problems"]) == 1
+    rewards = {row["policy"]: row["reward"] for row in found["table"]}
+    assert rewards["random"] < rewards["ours"] <= rewards["oracle"] + 1e-12
+    assert len(found["curve"]) > 2
+    two = run("matrix", "--data", data, "--seeds", 1, "--ceiling", "0.002", "--ceiling", "0.005", "--json", out)
+    assert two.exit_code == 0, two.output
+    assert [row["ceiling_usd"] for row in json.loads(out.read_bytes())["curve"]] == [0.002, 0.005]
+
+
+def test_a_matrix_with_users_says_how_they_are_served(tmp_path: Path) -> None:
+    """Beside the means stand the variance between users and the worst decile; without a curve on request."""
+    data, out = tmp_path / "users.parquet", tmp_path / "out.json"
+    write_parquet(data, _matrix(60, users=True))
+    result = run("matrix", "--data", data, "--seeds", 1, "--no-curve", "--json", out, "--encoder", "hashing")
+    assert result.exit_code == 0, result.output
+    assert "decile" in result.output
+    assert "under a ceiling" not in result.output
+    assert json.loads(out.read_bytes())["curve"] == []
+
+
+def test_public_matrices_become_files_of_mine(tmp_path: Path) -> None:
+    """The converters of matrices write rows that the bench reads."""
+    out = tmp_path / "pb.jsonl"
+    result = run("convert", "paretobandit", folder("paretobandit"), out)
+    assert result.exit_code == 0, result.output
+    assert "wrote 1766 matrix rows" in result.output
+    assert len(read_matrix(out).rows) == 1766
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (("pairs", "--data", "nowhere.jsonl"), "nowhere.jsonl"),
         (("convert", "mt_banch", "x", "y.jsonl"), "there are mt_bench"),
         (("pairs", "--data", "two.jsonl"), "two.jsonl"),
+        (("matrix", "--data", "two.jsonl"), "two.jsonl"),
+        (("matrix", "--data", "matrix.jsonl", "--default", "best"), "'best'"),
     ],
 )
 def test_mistakes_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], words: str
 ) -> None:
-    """A missing file, an unknown set, and a file that is too small for the protocol: one message each."""
+    """A missing file, an unknown set, a file that is too small or of another format: one message each."""
     monkeypatch.chdir(tmp_path)
+    write_jsonl(tmp_path / "matrix.jsonl", _matrix(4))
     write_jsonl(tmp_path / "two.jsonl", _pairs()[:2])
     result = run(*arguments)
     assert isinstance(result.exception, ConfigError)

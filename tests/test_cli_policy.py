@@ -78,6 +78,8 @@ def test_without_a_gateway_the_journal_is_told(file: Path) -> None:
     assert back["live"] == set_["live"]
     assert [change.action for change in changes(file)] == ["set", "promote", "restore"]
     assert standing("restore", *c)["settings"] == {}
+    assert standing("set", "--force", "b", *c)["settings"] == {"force": "b"}
+    assert standing("set", "--force", "", *c)["settings"] == {"force": ""}
     shown = run("show", *c)
     assert "no gateway answers" in shown.output
     assert "candidate bold" in shown.output
@@ -123,6 +125,7 @@ def test_mistakes_are_named(file: Path, tmp_path: Path) -> None:
         (("set", "--share", "1.5", *c), InvalidRequest, "at most 1"),
         (("set", "--cost-weight=-1", *c), InvalidRequest, "at least 0"),
         (("set", "--algorithm", "linuxcb", *c), InvalidRequest, "linuxcb"),
+        (("set", "--force", "c", *c), InvalidRequest, "there are a, b"),
         (("restore", *c), InvalidRequest, "no version before"),
         (("show", "--url", "http://127.0.0.1:9"), NoGateway, "fitrouter serve"),
         (("show", "--config", tmp_path / "x.yaml"), ConfigError, "x.yaml"),

@@ -79,8 +79,82 @@ def choices(data: Data, out: Out = None, encoder: EncoderName = "static") -> Non
 
 
 @app.command()
+def matrix(
+    data: Data,
+    out: Out = None,
+    encoder: EncoderName = "static",
+    seeds: Annotated[int, typer.Option(min=1, help="Orders of the prompts, and draws.")] = 5,
+    default: Annotated[str | None, typer.Option(help="Who would answer without a router; else the first.")] = None,
+    ceiling: Annotated[
+        list[float] | None, typer.Option(min=0, help="USD a request; several times. Without it they are made.")
+    ] = None,
+    curve: Annotated[bool, typer.Option(help="Whether to run under ceilings at all.")] = True,
+) -> None:
+    """Every model's answers to the same prompts: the router beside fixed models, with and without a ceiling of cost."""
+    from fitrouter_evaluators.bench.matrix import bench
+
+    ceilings = tuple(ceiling or ()) or None if curve else ()
+    found = _run(lambda: bench(data, encoder, name=data.stem, seeds=seeds, default=default, ceilings=ceilings), data)
+    console = Console(width=max(Console().width, 110 + max(len(model["name"]) for model in found["models"])))
+    console.print(_policies(found), markup=False)
+    if found["curve"]:
+        console.print(_curve(found), markup=False)
+        console.print(_measures(found["measures"]), markup=False)
+    _warn(len(found["problems"]))
+    _write(found, out)
+
+
+def _policies(found: Mapping[str, Any]) -> Table:
+    """The table without a ceiling: a line a policy."""
+    people = any("worst_decile" in row for row in found["table"])
+    title = f"{found['set']}: {found['prompts']} prompts, {len(found['models'])} models, {found['seeds']} orders"
+    table = Table(title=title, box=None)
+    table.add_column("policy", no_wrap=True)
+    for column in ("reward", "USD per 1,000", "best chosen", "regret, 1st quarter", "2nd", "3rd", "4th"):
+        table.add_column(column, justify="right")
+    for column in ("between users", "worst decile") if people else ():
+        table.add_column(column, justify="right")
+    for row in found["table"]:
+        fixed = "model" in row and not row["policy"].startswith("fixed")
+        table.add_row(
+            f"{row['policy']}: {row['model']}" if fixed else row["policy"],
+            f"{row['reward']:.4f}" + (f" ± {row['reward_se']:.4f}" if row["reward_se"] else ""),
+            f"{1000 * row['cost_usd']:.3g}",
+            f"{row['opt_selection']:.1%}",
+            *(f"{part:.4f}" for part in row["regret"]),
+            *([f"{row['satisfaction_variance']:.4f}", f"{row['worst_decile']:.3f}"] if "worst_decile" in row else ()),
+        )
+    return table
+
+
+def _curve(found: Mapping[str, Any]) -> Table:
+    """The router at each ceiling, beside the best mixture of two fixed models."""
+    table = Table(title="under a ceiling", box=None)
+    for column in ("USD per 1,000", "reward", "best mixture of two", "spent / ceiling", "dearest window / ceiling"):
+        table.add_column(column, justify="right")
+    for row in found["curve"]:
+        mixture, dearest = row["best_mixture"], row["dearest_window"]
+        table.add_row(
+            f"{1000 * row['ceiling_usd']:.3g}",
+            f"{row['reward']:.4f} ± {row['reward_se']:.4f}",
+            "none is so cheap" if mixture is None else f"{mixture:.4f}",
+            f"{row['cost_usd'] / row['ceiling_usd']:.3f}" if row["ceiling_usd"] else "",
+            "" if dearest is None else f"{dearest:.3f}",
+        )
+    return table
+
+
+def _measures(measures: Mapping[str, Any]) -> Table:
+    """The measures of the field."""
+    table = Table(title="measures", box=None, show_header=False)
+    for name, value in measures.items():
+        table.add_row(name.replace("_", " "), "never" if value is None else f"{value:.4g}")
+    return table
+
+
+@app.command()
 def convert(
-    name: Annotated[str, typer.Argument(help="mt_bench, pluriharms, llm_rubric, halie, realhumaneval, ttcw …")],
+    name: Annotated[str, typer.Argument(help="mt_bench, pluriharms, …; matrices: paretobandit, routellm, routerbench")],
     folder: Annotated[Path, typer.Argument(help="The set as its authors published it.")],
     out: Annotated[Path, typer.Argument(help="File to write: .jsonl or .parquet.")],
 ) -> None:
@@ -91,7 +165,8 @@ def convert(
     if out.suffix not in {".jsonl", ".parquet"}:
         raise ConfigError(f"{str(out)!r} has no known suffix; write a .jsonl or a .parquet")
     (write_parquet if out.suffix == ".parquet" else write_jsonl)(out, rows)
-    typer.echo(f"wrote {len(rows)} {type(rows[0]).__name__.lower()}s to {out}")
+    noun = {"MatrixRow": "matrix row"}.get(type(rows[0]).__name__, type(rows[0]).__name__.lower())
+    typer.echo(f"wrote {len(rows)} {noun}s to {out}")
 
 
 def _converter(name: str) -> Callable[[Path], Iterable[Any]]:
@@ -105,6 +180,12 @@ def _converter(name: str) -> Callable[[Path], Iterable[Any]]:
         "realhumaneval": datasets.realhumaneval.convert,
         "ttcw": datasets.ttcw.convert,
         "personalized_rewardbench": datasets.personalized_rewardbench.load,
+        "paretobandit": datasets.paretobandit.convert,
+        "routellm": datasets.routellm.convert,
+        "routellm_mmlu": datasets.routellm.convert_mmlu,
+        "routellm_gsm8k": datasets.routellm.convert_gsm8k,
+        "routellm_mt_bench": datasets.routellm.convert_mt_bench,
+        "routerbench": datasets.routerbench.convert,
     }
     if name not in known:
         raise ConfigError(f"there is no converter for {name!r}; there are {', '.join(known)}")

@@ -16,7 +16,7 @@ from rich.table import Table
 from fitrouter.config import load_config
 from fitrouter.errors import InvalidRequest
 from fitrouter.router import Router
-from fitrouter.steering import Standing, Steering
+from fitrouter.steering import Standing
 from fitrouter_integrations._http import NoGateway, call, url_of
 from fitrouter_integrations._offline import catch_up, resting
 
@@ -59,6 +59,7 @@ def set_(
     scale: Annotated[float | None, typer.Option(help="Thompson's width of the posterior.")] = None,
     temperature: Annotated[float | None, typer.Option(help="Softmax' temperature.")] = None,
     epsilon: Annotated[float | None, typer.Option(help="ε-greedy's ε.")] = None,
+    force: Annotated[str | None, typer.Option(help="In an emergency: the model that takes all; '' for none.")] = None,
     config: ConfigPath = _DEFAULT,
     url: Url = None,
     as_json: AsJson = False,
@@ -76,6 +77,7 @@ def set_(
         "scale": scale,
         "temperature": temperature,
         "epsilon": epsilon,
+        "force": force,
     }
     settings = {name: value for name, value in given.items() if value is not None}
     if not settings:
@@ -137,7 +139,7 @@ async def _write(router: Router, act: Callable[[Router], Awaitable[Standing]], *
     async def folded() -> None:
         catch_up(router.learner, router.journal, router.journal.head())
 
-    router.steering = Steering(router.decider, router.journal, router.hooks, router.clock, folded)
+    router.steering.folded = folded
     if changes:
         await router.steering.heed_the_file()
     return await act(router)
