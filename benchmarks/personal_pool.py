@@ -1,64 +1,149 @@
-"""The personal pool (docs/results/personal_pool.md): rows × worlds × feedback over seeds. Prints JSON.
+"""The personal pool (docs/results/personal_pool.md): rows × worlds × feedback over seeds. Writes JSON cell by cell.
 
-python benchmarks/personal_pool.py --pool ../shared/data/alpaca_eval/responses.parquet --seeds 20 --out FILE
+python benchmarks/personal_pool.py --out FILE        # resumes where FILE holds cells of the same sources and settings
+python benchmarks/personal_pool.py --table FILE      # Markdown of it, into docs/results/personal_pool.md with --doc
+
+Each row's γ is chosen on seeds of their own, in the world lab-s1 at 30 % feedback, and used in all worlds.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import sys
 import time
 from pathlib import Path
+from typing import Any
+
+from _personal_pool_tables import fill, tables
 
 from fitrouter_evaluators.personal_pool import GAMMAS, TUNING_SEEDS, compare, open_pool, tune
+from fitrouter_evaluators.pool import Pool
 from fitrouter_evaluators.worlds import load_world
 
 HERE = Path(__file__).resolve().parent
-ROWS = ("label-only", "label-only-tight", "scores", "role", "ours", "unweighted", "true-tastes", "reward-score")
+ROOT = HERE.parent
+ROWS = ("label-only", "scores", "role", "ours", "true-tastes")
 LIKE = {"unweighted": "ours", "true-tastes": "ours", "reward-score": "label-only"}
 """Rows that borrow another row's γ: they differ from it in what is known or learnt, not in exploration."""
-CELLS = [(world, feedback) for world in ("env", "lab-s1", "lab-s0") for feedback in (0.1, 0.3, 1.0)]
-CELLS.append(("impostor", 0.1))
+TUNED_IN = ("lab-s1", 0.3)
+WORLDS = ("lab-s05", "lab-s15", "role-only", "user-only", "hidden-features", "model-offset", "harm")
+CELLS = [("lab-s1", 0.1), ("lab-s1", 0.3), ("lab-s1", 1.0), ("lab-s0", 0.3), ("lab-s0", 1.0)]
+CELLS += [(world, 0.3) for world in WORLDS]
+SOURCES = ("router/fitrouter", "evaluators/fitrouter_evaluators")
+READ = (
+    "arms",
+    "decide",
+    "fit",
+    "learner",
+    "people",
+    "relevance",
+    "taste",
+    "tastes",
+    "twin",
+    "simulate",
+    "worlds",
+    "pool",
+)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pool", type=Path, default=HERE / "../../shared/data/alpaca_eval/responses.parquet")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pool", type=Path, default=ROOT / "../shared/data/alpaca_eval/responses.parquet")
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--floor", type=float, default=0.05)
     parser.add_argument("--encoder", default="minilm", help="of prompts, for the router")
     parser.add_argument("--rows", nargs="*", default=ROWS)
-    parser.add_argument("--cells", nargs="*", help="world:feedback, for example env:0.3; all where left out")
+    parser.add_argument("--cells", nargs="*", help="world:feedback, for example lab-s1:0.3; all where left out")
+    parser.add_argument("--gamma", type=float, help="of every row, instead of the best of the tuning seeds")
+    parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--table", type=Path, help="print the tables of this file, and run nothing")
+    parser.add_argument("--doc", type=Path, help="with --table: put them into this document")
     options = parser.parse_args()
+    if options.table:
+        return _print(json.loads(options.table.read_text(encoding="utf-8")), options.doc)
     if not options.pool.is_file():
         print(f"skipped: there is no pool {options.pool}", file=sys.stderr)
         return 0
-    pool = open_pool(options.pool, encoder=options.encoder)
-    wanted = [(cell.split(":")[0], float(cell.split(":")[1])) for cell in options.cells] if options.cells else CELLS
-    cells, tuned = [], {}
-    for name, feedback in wanted:
-        started = time.monotonic()
-        world = load_world(HERE / "worlds" / f"{name}.yaml")
-        if name not in tuned:
-            sources = tuple(dict.fromkeys(LIKE.get(row, row) for row in options.rows))
-            gammas = tune(pool, world, sources, 0.3, floor=options.floor)
-            tuned[name] = {row: gammas[LIKE.get(row, row)] for row in options.rows}
-        cells.append(compare(pool, world, tuned[name], feedback, range(options.seeds), floor=options.floor))
-        print(f"{name} {feedback}: {time.monotonic() - started:.0f} s", file=sys.stderr)
-        if options.out:
-            options.out.write_text(_dump(options.encoder, cells), encoding="utf-8")
-    if not options.out:
-        print(_dump(options.encoder, cells), end="")
+    _run(options, open_pool(options.pool, encoder=options.encoder))
     return 0
 
 
-def _dump(encoder: str, cells: list[dict[str, object]]) -> str:
-    return (
-        json.dumps({"encoder": encoder, "gammas": GAMMAS, "tuning_seeds": TUNING_SEEDS, "cells": cells}, indent=1)
-        + "\n"
-    )
+def _run(options: argparse.Namespace, pool: Pool) -> None:
+    settings = {
+        "encoder": options.encoder,
+        "seeds": options.seeds,
+        "floor": options.floor,
+        "rows": list(options.rows),
+        "gammas": GAMMAS,
+        "tuned_in": f"{TUNED_IN[0]}:{TUNED_IN[1]}" if options.gamma is None else "given",
+        "tuning_seeds": TUNING_SEEDS,
+        "sources": _sources(),
+    }
+    found = _resumed(options.out, json.loads(json.dumps(settings)))
+    if "tuned" not in found:
+        found["tuned"] = _gammas(pool, options)
+    wanted = [(cell.split(":")[0], float(cell.split(":")[1])) for cell in options.cells] if options.cells else CELLS
+    for name, feedback in wanted:
+        if any((cell["world"], cell["feedback"]) == (name, feedback) for cell in found["cells"]):
+            continue
+        started = time.monotonic()
+        world = load_world(HERE / "worlds" / f"{name}.yaml")
+        # Who knows the tastes of the first day knows nothing once they turn.
+        rows = {row: gamma for row, gamma in found["tuned"].items() if not (world.flip_every and row == "true-tastes")}
+        seeds, floor = range(options.seeds), options.floor
+        found["cells"].append(compare(pool, world, rows, feedback, seeds, floor=floor, processes=options.processes))
+        print(f"{name} {feedback}: {time.monotonic() - started:.0f} s", file=sys.stderr)
+        _save(options.out, found)
+    if not options.out:
+        print(json.dumps(found, indent=1))
+
+
+def _gammas(pool: Pool, options: argparse.Namespace) -> dict[str, float]:
+    """Each row's γ."""
+    if options.gamma is not None:
+        return dict.fromkeys(options.rows, options.gamma)
+    sources = tuple(dict.fromkeys(LIKE.get(row, row) for row in options.rows))
+    world = load_world(HERE / "worlds" / f"{TUNED_IN[0]}.yaml")
+    tuned = tune(pool, world, sources, TUNED_IN[1], floor=options.floor, processes=options.processes)
+    return {row: tuned[LIKE.get(row, row)] for row in options.rows}
+
+
+def _sources() -> str:
+    """Sixteen hex digits of the code that decides what a run gives."""
+    files = [ROOT / folder / f"{name}.py" for folder in SOURCES for name in READ]
+    files += sorted((ROOT / SOURCES[0] / "policies").glob("*.py"))
+    digest = hashlib.sha256()
+    for file in files:
+        if file.is_file():
+            digest.update(file.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _resumed(out: Path | None, settings: dict[str, Any]) -> dict[str, Any]:
+    """What an earlier run with the same settings left, or a new beginning."""
+    if out is not None and out.is_file():
+        found: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))
+        if all(found.get(name) == value for name, value in settings.items()):
+            return found
+        print(f"{out} is of other sources or settings; starting anew", file=sys.stderr)
+    return {**settings, "cells": []}
+
+
+def _save(out: Path | None, found: dict[str, Any]) -> None:
+    if out is not None:
+        out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
+def _print(found: dict[str, Any], doc: Path | None) -> int:
+    made = tables(found)
+    if doc is not None:
+        doc.write_text(fill(doc.read_text(encoding="utf-8"), made), encoding="utf-8")
+    else:
+        print("\n".join(f"<!-- {name} -->\n\n{text}\n" for name, text in made.items()))
+    return 0
 
 
 if __name__ == "__main__":

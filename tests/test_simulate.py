@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 
 from fitrouter.errors import ConfigError
 from fitrouter.providers._simulated import Persona, write
-from fitrouter_evaluators.personal_pool import compare, open_pool, run_tasks, tune
+from fitrouter_evaluators.gaps import benefit, gaps
+from fitrouter_evaluators.personal_pool import GAMMAS, compare, open_pool, run_tasks, tune
 from fitrouter_evaluators.pool import ATTRIBUTES, Pool, attributes
 from fitrouter_evaluators.simulate import ROWS, Outcome, best_single, contender, simulate
 from fitrouter_evaluators.worlds import Play, World, draw_play, load_world
@@ -131,8 +132,90 @@ def test_rows_are_compared_on_common_random_numbers(pool: Pool) -> None:
     assert found == again
     ours = found["rows"]["ours"]["change_vs_label-only"]
     assert ours["low"] <= ours["mean"] <= ours["high"]
-    assert tune(pool, world, ["label-only"], 0.5, processes=1)["label-only"] in {160.0, 640.0, 2560.0}
+    alone = found["rows"]["ours"]
+    per_round = alone["gaps"]["mean"]["mean"] * world.rounds
+    assert alone["feasible_regret"]["mean"] == pytest.approx(per_round, abs=0.01)
+    for row in found["rows"].values():
+        assert row["feasible_regret"]["mean"] == pytest.approx(
+            row["regret"] - found["feasible_oracle"]["regret"], abs=0.01
+        )
+    assert tune(pool, world, ["label-only"], 0.5, processes=1)["label-only"] in GAMMAS
     assert run_tasks(pool, []) == []
+
+
+def test_the_feasible_oracle_lies_between_knowing_all_and_the_best_single_model(pool: Pool) -> None:
+    """Without luck it is the first oracle's equal where texts do not matter; with luck it has regret, but little."""
+    lucky = play_of(pool, msgspec.structs.replace(WORLD, prompt_noise=2.0, taste_weight=0.0)).rounds()
+    known = play_of(pool, msgspec.structs.replace(WORLD, prompt_noise=0.0, taste_weight=0.0)).rounds()
+    np.testing.assert_allclose(known.feasible, known.best)
+    rounds = play_of(pool).rounds()
+    assert lucky.feasible.mean() < lucky.best.mean() - 0.1
+    assert rounds.reward.mean(axis=0).max() < rounds.feasible.mean() < rounds.best.mean()
+    assert (rounds.feasible <= rounds.best).all()
+
+
+def test_kinds_say_what_a_taste_is_about(pool: Pool) -> None:
+    """A model-offset world looks at names only; a hidden one at what is orthogonal to all that the scorer reads."""
+    offset = play_of(pool, msgspec.structs.replace(WORLD, kind="model-offset", prompt_noise=0.0, topic_sd=0.0))
+    assert np.ptp(offset.reward, axis=2).max() < 1e-12
+    assert np.ptp(offset.reward, axis=0).max() > 0.1
+    play_of(pool, msgspec.structs.replace(WORLD, kind="hidden-features"))
+    assert pool.unseen is not None
+    h = np.nan_to_num(pool.h.reshape(-1, pool.h.shape[2]))
+    raw = pool.unseen.reshape(len(h), -1)
+    inside = np.abs(raw).max(axis=1) < 3.0  # what was cut is no longer orthogonal
+    fitted = h @ np.linalg.lstsq(h, raw, rcond=None)[0]
+    assert (fitted[inside].var(axis=0) < 0.1).all()
+    with pytest.raises(ConfigError, match="no feature for"):
+        play_of(msgspec.structs.replace(pool, unseen=None), msgspec.structs.replace(WORLD, kind="hidden-features"))
+
+
+def test_role_only_and_user_only_worlds(pool: Pool) -> None:
+    """Without a spread between users a role is of one mind; without one between roles roles say nothing."""
+    alike = play_of(pool, msgspec.structs.replace(WORLD, user_sd=0.0))
+    for role in np.unique(alike.role):
+        assert np.ptp(alike.tastes[alike.role == role], axis=0).max() == 0.0
+    assert np.ptp(play_of(pool, msgspec.structs.replace(WORLD, role_sd=0.0)).tastes, axis=0).max() > 0.0
+
+
+def test_tastes_turn_after_every_so_many_labels(pool: Pool) -> None:
+    """All change sign at once after so many rated rounds, whatever a row chose; the next change undoes it."""
+    world = msgspec.structs.replace(WORLD, flip_every=50, prompt_noise=0.0, quality_weight=0.0)
+    play = play_of(pool, world)
+    rounds, steady = play.rounds(0.5), play_of(pool, msgspec.structs.replace(world, flip_every=0)).rounds(0.5)
+    before = np.cumsum(play.rated < 0.5) - (play.rated < 0.5)
+    turned = before // 50 % 2 == 1
+    assert turned.any()
+    assert not turned[:50].any()
+    np.testing.assert_allclose(rounds.reward[turned], 1.0 - steady.reward[turned])
+    np.testing.assert_array_equal(rounds.reward[~turned], steady.reward[~turned])
+    assert rounds.feasible.mean() > rounds.reward.mean() + 0.05, "the feasible oracle turns too"
+
+
+def test_the_variance_between_users_is_without_that_of_their_rounds() -> None:
+    """Users who are alike have next to none, although their means differ; others have theirs."""
+    rng = np.random.default_rng(5)
+    U, T = 60, 4000
+    activity = 1.0 / np.arange(1, U + 1) ** 0.7
+    role = rng.integers(0, 4, U)
+    found: dict[float, list[float]] = {0.0: [], 0.1: []}
+    for spread, seen in found.items():
+        for _ in range(20):
+            user = rng.choice(U, T, p=activity / activity.sum())
+            told = gaps(user, 0.2 + rng.normal(0, spread, U)[user] + rng.normal(0, 0.4, T), role)
+            seen.append(told.between_sd)
+            assert told.mean <= told.worst_decile + 1e-12
+            assert told.mean <= told.worst_role + 1e-12
+    assert np.mean(found[0.0]) < 0.02
+    assert abs(np.mean(found[0.1]) - 0.1) < 0.02
+
+
+def test_labels_until_knowing_a_user_pays() -> None:
+    """The first number of labels from which on the isotonic fit of the savings is positive; never where none is."""
+    assert benefit([-1.0, -1.0, 0.5, -0.2, 1.0, 1.0], [1.0] * 6) == 2
+    assert benefit([-1.0, -1.0, -1.0], [1.0] * 3) is None
+    assert benefit([0.0, 2.0], [0.0, 4.0]) == 1
+    assert benefit([], []) is None
 
 
 def test_best_single_is_best_in_hindsight(pool: Pool) -> None:
@@ -178,7 +261,10 @@ def test_bad_worlds_and_pools_are_refused(pool: Pool, tmp_path: Path) -> None:
         open_pool(empty, encoder="hashing", topics="hashing", scorer="hashing")
 
 
-@pytest.mark.parametrize("name", ["env", "lab-s0", "lab-s1", "impostor"])
+PINNED = sorted(path.stem for path in (Path(__file__).parents[1] / "benchmarks" / "worlds").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("name", [name for name in PINNED if name != "demo"])
 def test_pinned_worlds_can_be_read(name: str) -> None:
     """Every pinned world is a world."""
     assert load_world(Path(__file__).parents[1] / "benchmarks" / "worlds" / f"{name}.yaml").name == name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -13,17 +14,23 @@ import numpy as np
 
 from fitrouter.encoders import get_encoder
 from fitrouter.types import Floats
+from fitrouter_evaluators.gaps import Gaps, benefit, gaps
 from fitrouter_evaluators.pool import Pool, load_pool
 from fitrouter_evaluators.reward import ResponseFeatures, global_scalar
-from fitrouter_evaluators.simulate import best_single, contender, simulate
+from fitrouter_evaluators.simulate import Said, best_single, contender, simulate
 from fitrouter_evaluators.worlds import World, draw_play
 
-__all__ = ["GAMMAS", "TUNING_SEEDS", "Task", "compare", "open_pool", "run_tasks", "tune"]
+__all__ = ["EXPERIENCED", "GAMMAS", "TUNING_SEEDS", "Task", "compare", "open_pool", "run_tasks", "tune"]
 
-GAMMAS = (160.0, 640.0, 2560.0)
+GAMMAS = (160.0, 640.0, 2560.0, 10240.0, 40960.0)
 """What each row's γ is chosen from."""
-TUNING_SEEDS = tuple(range(1000, 1004))
+TUNING_SEEDS = tuple(range(1000, 1008))
 """Seeds that γ is chosen on; never reported."""
+EXPERIENCED = 20
+"""A user with so many labels is known."""
+
+_COUNTED = 120
+"""Users' labels are counted up to here."""
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,13 +48,19 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     """What a task gave. `share` is the mean propensity of each model in the last quarter."""
 
     regret: tuple[float, float, float, float]
-    """By quarter."""
+    """By quarter, against the oracle that knows luck too."""
+    feasible: float
+    """Regret against the feasible oracle."""
+    gaps: Gaps
+    by_labels: tuple[float, ...]
+    """Regret of the rounds whose user had given 0, 1, 2, … labels before."""
     last_reward: float
     best_last_reward: float
     """The last quarter's mean reward of the best single model in hindsight."""
-    best_regret: float
     share: dict[str, float]
     reliance: tuple[float, ...]
+    zero: tuple[float, ...]
+    said: Said
 
 
 _pool: Pool | None = None
@@ -73,17 +86,30 @@ def _work(task: Task) -> Result:
     play = draw_play(world, pool, task.seed)
     outcome = simulate(world, pool, play, contender(task.row, task.gamma), feedback=task.feedback, floor=task.floor)
     quarter = world.rounds // 4
-    best = best_single(play)
-    rewards = play.reward[play.user, :, play.prompt]
+    best = play.rounds(task.feedback).reward[-quarter:, best_single(play, task.feedback)]
     regret = [float(outcome.regret[i * quarter : (i + 1) * quarter].sum()) for i in range(4)]
     return Result(
         regret=(regret[0], regret[1], regret[2], regret[3]),
+        feasible=float(outcome.gap.sum()),
+        gaps=gaps(play.user, outcome.gap, play.role),
+        by_labels=tuple(np.bincount(_labels(play.user, play.rated < task.feedback), outcome.regret, _COUNTED + 1)),
         last_reward=float(outcome.reward[-quarter:].mean()),
-        best_last_reward=float(rewards[-quarter:, best].mean()),
-        best_regret=float((rewards.max(axis=1) - rewards[:, best]).sum()),
+        best_last_reward=float(best.mean()),
         share=dict(zip(pool.models, outcome.probs[-quarter:].mean(axis=0).round(6).tolist(), strict=True)),
         reliance=tuple(outcome.reliance.round(4).tolist()),
+        zero=outcome.zero,
+        said=outcome.said,
     )
+
+
+def _labels(user: Any, rated: Any) -> Any:
+    """int[T]: how many labels the user of each round had given before, at most `_COUNTED`."""
+    given: dict[int, int] = {}
+    before = np.empty(len(user), dtype=np.intp)
+    for t, (who, rates) in enumerate(zip(user.tolist(), rated.tolist(), strict=True)):
+        before[t] = given.get(who, 0)
+        given[who] = given.get(who, 0) + rates
+    return np.minimum(before, _COUNTED)
 
 
 def run_tasks(pool: Pool, tasks: Sequence[Task], processes: int | None = None) -> list[Result]:
@@ -122,7 +148,7 @@ def compare(
     processes: int | None = None,
     floor: float = 0.05,
 ) -> dict[str, Any]:
-    """Rows over the same seeds: regret, the change against the first row with its paired 95 % interval, and shares."""
+    """Rows over the same seeds: what each did alone, against the others, and how users fared."""
     rows = list(gammas)
     tasks = [
         Task(world=world, row=row, gamma=gammas[row], feedback=feedback, seed=seed, floor=floor)
@@ -133,33 +159,97 @@ def compare(
     by_row = {row: results[i * len(seeds) : (i + 1) * len(seeds)] for i, row in enumerate(rows)}
     total = {row: np.array([sum(result.regret) for result in by_row[row]]) for row in rows}
     worst = min(world.quality, key=lambda model: world.quality[model])
+    still, users = _still(pool, world, feedback, seeds)
     return {
         "world": world.name,
         "feedback": feedback,
         "floor": floor,
         "seeds": len(seeds),
-        "best_single": {"regret": float(np.mean([result.best_regret for result in by_row[rows[0]]]))},
+        **still,
+        **_of_users(by_row, users),
         "rows": {
             row: {
                 "gamma": gammas[row],
                 "regret": float(total[row].mean()),
-                "regret_by_quarter": np.mean([result.regret for result in by_row[row]], axis=0).round(1).tolist(),
                 **{f"change_vs_{other}": _change(total[row], total[other]) for other in rows if other != row},
-                "last_quarter_reward_minus_best_single": _mean(
-                    np.array([result.last_reward - result.best_last_reward for result in by_row[row]])
-                ),
-                "last_quarter_share_of_worst": float(np.mean([result.share[worst] for result in by_row[row]])),
-                "reliance": np.mean([result.reliance for result in by_row[row]], axis=0).round(3).tolist(),
+                **_alone(by_row[row], worst),
             }
             for row in rows
         },
     }
 
 
+def _alone(results: Sequence[Result], worst: str) -> dict[str, Any]:
+    """What one row did."""
+    said = [result.said for result in results]
+    return {
+        "regret_by_quarter": np.mean([result.regret for result in results], axis=0).round(1).tolist(),
+        "feasible_regret": _mean(np.array([result.feasible for result in results])),
+        "gaps": {name: _mean(np.array([getattr(result.gaps, name) for result in results])) for name in Gaps._fields},
+        "last_quarter_reward_minus_best_single": _mean(
+            np.array([result.last_reward - result.best_last_reward for result in results])
+        ),
+        "last_quarter_share_of_worst": float(np.mean([result.share[worst] for result in results])),
+        "reliance": np.mean([result.reliance for result in results], axis=0).round(3).tolist(),
+        "zero": np.mean([result.zero for result in results], axis=0).round(4).tolist(),
+        "zero_by_seed": [[round(value, 4) for value in result.zero] for result in results],
+        "twin": {
+            "ever_helps": float(np.mean([one.helped for one in said])),
+            "ever_helps_in_a_role": float(np.mean([one.helped_role for one in said])),
+            "ever_off": float(np.mean([one.off is not None for one in said])),
+            "off_at_end": float(np.mean([one.off_at_end for one in said])),
+            "off_from_round": [one.off for one in said],
+            "verdicts": dict(sorted(Counter(one.verdict for one in said).items())),
+        },
+    }
+
+
+def _still(pool: Pool, world: World, feedback: float, seeds: Sequence[int]) -> tuple[dict[str, Any], Floats]:
+    """Regret of what learns nothing, and how many rounds were a user's n-th label's, float64[n]."""
+    found: dict[str, list[float]] = {"best_single": [], "random": [], "feasible_oracle": []}
+    users = np.zeros(_COUNTED + 1)
+    for seed in seeds:
+        play = draw_play(world, pool, seed)
+        rounds = play.rounds(feedback)
+        best = rounds.best.sum()
+        found["best_single"].append(float(best - rounds.reward[:, best_single(play, feedback)].sum()))
+        found["random"].append(float(best - rounds.reward.mean(axis=1).sum()))
+        found["feasible_oracle"].append(float(best - rounds.feasible.sum()))
+        users += np.bincount(_labels(play.user, play.rated < feedback), minlength=_COUNTED + 1)
+    return {name: {"regret": float(np.mean(values))} for name, values in found.items()}, users
+
+
+def _of_users(by_row: Mapping[str, Sequence[Result]], users: Floats) -> dict[str, Any]:
+    """The row that knows users against the row that knows roles, and what of the true tastes' gain it has."""
+    out: dict[str, Any] = {}
+    if "ours" in by_row and "role" in by_row:
+        ours, role = (np.array([result.by_labels for result in by_row[row]]) for row in ("ours", "role"))
+        out["experienced_users"] = _change(ours[:, EXPERIENCED:].sum(axis=1), role[:, EXPERIENCED:].sum(axis=1))
+        out["labels_until_benefit"] = benefit((role - ours).sum(axis=0).tolist(), users.tolist())
+    if {"ours", "scores", "true-tastes"} <= by_row.keys():
+        ours, scores, true = (
+            np.array([sum(result.regret) for result in by_row[row]]) for row in ("ours", "scores", "true-tastes")
+        )
+        out["share_of_true_gain"] = _ratio(scores - ours, scores - true)
+    return out
+
+
 def _change(ours: Floats, other: Floats) -> dict[str, float]:
     """Relative change of the sums, with a 95 % interval from the paired differences over seeds."""
     scale = float(other.mean())
+    if not scale:
+        return dict.fromkeys(("mean", "low", "high"), 0.0)
     return {key: round(value / scale, 4) for key, value in _mean(ours - other).items()}
+
+
+def _ratio(part: Floats, whole: Floats) -> dict[str, float]:
+    """Ratio of sums over seeds, with the linearised interval (Cochran 1977, §6.3); wide where the whole is small."""
+    total = float(whole.mean())
+    if not total:
+        return dict.fromkeys(("mean", "low", "high"), 0.0)
+    ratio = float(part.mean()) / total
+    around = _mean((part - ratio * whole) / total)
+    return {key: round(ratio + value, 4) for key, value in around.items()}
 
 
 def _mean(values: Floats) -> dict[str, float]:

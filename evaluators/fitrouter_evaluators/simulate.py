@@ -37,7 +37,7 @@ from fitrouter.types import (
 from fitrouter_evaluators.pool import Pool
 from fitrouter_evaluators.worlds import Play, World
 
-__all__ = ["ROWS", "Contender", "Opinion", "Outcome", "Verdict", "best_single", "contender", "simulate"]
+__all__ = ["ROWS", "Contender", "Opinion", "Outcome", "Said", "Verdict", "best_single", "contender", "simulate"]
 
 ROWS = ("label-only", "label-only-tight", "scores", "role", "ours", "unweighted", "true-tastes", "reward-score")
 """From a user-blind bandit on labels to everything; everything without reliance; a row that knows what nobody knows;
@@ -88,29 +88,51 @@ def contender(row: str, gamma: float, params: FitParams | None = None) -> Conten
     raise ValueError(f"there is no row {row!r}; allowed are {ROWS}")
 
 
+class Said(NamedTuple):
+    """What the twin said of personalisation, looked at after every label."""
+
+    helped: bool
+    """It once said "helps", overall."""
+    helped_role: bool
+    """It once did so of a role."""
+    off: int | None
+    """The round at whose end the term was first off, overall."""
+    verdict: str
+    """Its last word, overall."""
+    off_at_end: bool
+
+
 class Outcome(msgspec.Struct, frozen=True):
     """What happened in one seed, round by round; float64[T] unless said otherwise."""
 
     reward: Floats
     """Expected reward of the chosen answer (no luck of the label)."""
     regret: Floats
-    """Against the best model for this user and prompt."""
+    """Against the best model for this user and prompt, luck included."""
+    gap: Floats
+    """Against the feasible oracle's model, which may be unlucky: its reward minus that of the chosen one."""
     probs: Floats
     """float64[T, K]."""
     reliance: Floats
     """float64[4]: how far each part of the fit counted at the end."""
+    zero: tuple[float, ...]
+    """For each part, the probability at the end that it is worth nothing; empty where the fit does not say."""
+    said: Said
 
 
-def best_single(play: Play) -> int:
+def best_single(play: Play, feedback: float = 0.0) -> int:
     """The model with the highest mean reward over the rounds: best in hindsight."""
-    return int(play.reward[play.user, :, play.prompt].mean(axis=0).argmax())
+    return int(play.rounds(feedback).reward.mean(axis=0).argmax())
 
 
 class _Runner:
     """One contender in one play."""
 
-    def __init__(self, world: World, pool: Pool, play: Play, who: Contender, opinion: Opinion, rules: Rules) -> None:
+    def __init__(
+        self, world: World, pool: Pool, play: Play, who: Contender, opinion: Opinion, rules: Rules, feedback: float
+    ) -> None:
         self.world, self.pool, self.play, self.who, self.opinion = world, pool, play, who, opinion
+        self.rounds = play.rounds(feedback)
         ones = np.ones((play.h.shape[0], play.h.shape[1], 1))
         self.h: Floats = play.h if who.sees_text else ones
         if who.row == "true-tastes":
@@ -134,17 +156,43 @@ class _Runner:
 
     def run(self) -> Outcome:
         play, T, K = self.play, self.world.rounds, len(self.cards)
-        reward, regret, probs = np.empty(T), np.empty(T), np.empty((T, K))
+        chosen, probs = np.empty(T, dtype=np.intp), np.empty((T, K))
+        said = Said(False, False, None, "not known", False)
         for t in range(T):
             user, n = int(play.user[t]), int(play.prompt[t])
             who = Identity(user=f"u{user}", role=f"r{play.role[user]}")
             ts = 1e9 + t * DAY_S / self.world.rounds_per_day
             decision = self.decider.decide(str(uuid.UUID(int=t)), ts, who, self.pool.x[n], self.cards)
-            k = self.index[decision.chosen]
-            row = play.reward[user, :, n]
-            reward[t], regret[t], probs[t] = row[k], row.max() - row[k], decision.probs
-            self._answer(decision, k, n, ts, self.opinion(t, float(row[k]), decision.asked))
-        return Outcome(reward, regret, probs, self.learner.fit.reliance())
+            k = chosen[t] = self.index[decision.chosen]
+            probs[t] = decision.probs
+            vote = self.opinion(t, float(self.rounds.reward[t, k]), decision.asked)
+            self._answer(decision, int(k), n, ts, vote)
+            if vote is not None:
+                said = self._hear(said, t)
+        reward = self.rounds.reward[np.arange(T), chosen]
+        fit = self.learner.fit
+        zero = getattr(fit, "zero", None)
+        return Outcome(
+            reward=reward,
+            regret=self.rounds.best[:T] - reward,
+            gap=self.rounds.feasible[:T] - reward,
+            probs=probs,
+            reliance=fit.reliance(),
+            zero=tuple(float(value) for value in zero()) if zero is not None else (),
+            said=said,
+        )
+
+    def _hear(self, said: Said, t: int) -> Said:
+        """Look at the twin after a label."""
+        twin = self.learner.watch.twin
+        report = twin.report()
+        if report is None:
+            return said
+        of_roles = said.helped_role or any(
+            found is not None and found.verdict == "helps" for found in map(twin.report, twin.roles())
+        )
+        off = t if said.off is None and report.off else said.off
+        return Said(said.helped or report.verdict == "helps", of_roles, off, report.verdict, report.off)
 
     def _answer(self, decision: Decision, k: int, n: int, ts: float, vote: Verdict | None) -> None:
         """The events of one answer, in the order of the journal."""
@@ -247,4 +295,4 @@ def simulate(
         return Verdict(FeedbackKind.THUMB, liked) if play.rated[t] < feedback else None
 
     rules = Rules(floor=floor, encoder="pool", ask=ask)
-    return _Runner(world, pool, play, who, opinion or thumb, rules).run()
+    return _Runner(world, pool, play, who, opinion or thumb, rules, feedback).run()

@@ -23,7 +23,7 @@ from fitrouter.errors import ConfigError
 from fitrouter.types import Floats
 from fitrouter_evaluators.pool import Pool
 
-__all__ = ["Kind", "Mood", "Play", "World", "draw_play", "load_world"]
+__all__ = ["Kind", "Mood", "Play", "Rounds", "World", "draw_play", "load_world"]
 
 Kind: TypeAlias = Literal["mixed", "hidden-features", "model-offset"]
 """What a taste is about."""
@@ -85,6 +85,17 @@ class Mood(NamedTuple):
     """int[U, N]: the feasible oracle's model."""
 
 
+class Rounds(NamedTuple):
+    """What every round of a play is worth."""
+
+    reward: Floats
+    """float64[T, K]: P(label = 1) of each model's answer."""
+    feasible: Floats
+    """float64[T]: that of the feasible oracle's model, or the best one's where nobody worked it out."""
+    best: Floats
+    """float64[T]: that of the best one, luck and all."""
+
+
 class Play(msgspec.Struct, frozen=True):
     """One seed of a world over a pool: everything that is common to the rows that are compared on it."""
 
@@ -111,10 +122,22 @@ class Play(msgspec.Struct, frozen=True):
     about such prompts on average; None where nobody worked it out."""
     turned: Mood | None = None
     """The other sign of the tastes, in a world where they change it."""
+    flip_every: int = 0
+    """Labels between two changes of sign."""
 
-    def mood(self, flips: int) -> Mood:
-        """What people think after so many changes of sign."""
-        return self.turned if self.turned is not None and flips % 2 else Mood(self.reward, self.feasible)
+    def rounds(self, feedback: float = 0.0) -> Rounds:
+        """What the rounds are worth where this share of them is rated: labels change tastes in some worlds."""
+        T = np.arange(len(self.user))
+        reward = self.reward[self.user, :, self.prompt]
+        best = None if self.feasible is None else self.feasible[self.user, self.prompt]
+        if self.turned is not None:
+            rated: Any = self.rated < feedback
+            before: Any = np.cumsum(rated) - rated
+            turned: Any = before // self.flip_every % 2 == 1
+            reward = np.where(turned[:, None], self.turned.reward[self.user, :, self.prompt], reward)
+            best = np.where(turned, self.turned.feasible[self.user, self.prompt], best)
+        top = reward.max(axis=1)
+        return Rounds(reward, top if best is None else reward[T, best], top)
 
 
 def draw_play(world: World, pool: Pool, seed: int) -> Play:
@@ -165,6 +188,7 @@ def draw_play(world: World, pool: Pool, seed: int) -> Play:
         rated=rng.random(T),
         feasible=moods[0].feasible,
         turned=moods[1] if world.flip_every else None,
+        flip_every=world.flip_every,
     )
 
 
