@@ -153,13 +153,13 @@ def test_the_parts_are_those_of_the_fit() -> None:
         parts = {term.name: term.value for term in found.models[k].terms}
         row = fit.arms.names[arm]
         h = np.einsum("dh,d->h", fit.arms.profile[row], x)
-        relied = fit.reliance()
+        relied, offsets = fit.reliance(), fit.offsets(ANN, (arm,))[0][:, 0]
         assert parts["population"] == pytest.approx(float(h @ fit.tastes.population.mean), abs=1e-12)
         c = fit.arms.correction[row]
         assert parts["correction"] == pytest.approx(float(c[0] * x[0] + relied[0] * (c[1:] @ x[1:])), abs=1e-9)
         assert parts["role_taste"] == pytest.approx(float(relied[1] * (h @ role.taste.mean)), abs=1e-9)
-        assert parts["role_offset"] == pytest.approx(relied[1] * role.offset(arm)[0], abs=1e-9)
-        assert parts["user_offset"] == pytest.approx(relied[3] * user.offset(arm)[0], abs=1e-9)
+        assert parts["role_offset"] == pytest.approx(relied[1] * offsets[0], abs=1e-9)
+        assert parts["user_offset"] == pytest.approx(relied[3] * offsets[1], abs=1e-9)
         assert parts["since"] == pytest.approx(0.0, abs=1e-12)
         assert found.models[k].blind_fit == pytest.approx(float(seen.blind[k]), abs=1e-12)
     sums(found)

@@ -365,7 +365,7 @@ def test_a_sensitive_role_starts_without_the_users_taste() -> None:
     for role in ("analyst", "judge"):
         estimate = fit.estimate(Identity(user="ann", role=role), _x(0, 0, 0, 0), ("long",), 0.0)
         plain = fit.estimate(Identity(role=role), _x(0, 0, 0, 0), ("long",), 0.0)
-        offset = fit.reliance()[3] * fit.tastes.users["ann"].offset("long")[0]
+        offset = fit.reliance()[3] * fit.offsets(ANN, ("long",))[0][1, 0]
         seen[role] = estimate.mean[0] - plain.mean[0] - offset
     assert seen["analyst"] > 0.02
     assert abs(seen["judge"]) < 1e-12

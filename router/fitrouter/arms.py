@@ -29,8 +29,11 @@ __all__ = ["ArmParams", "Arms", "Reading", "Rows", "base_arm"]
 Rows: TypeAlias = NDArray[np.intp] | slice
 """Rows of arms, in the order of the arms they belong to."""
 
+UNKNOWN = 0.25
+"""Variance of a level that nothing is known of: labels are in [0, 1]."""
+
 _NOTHING: tuple[tuple[str, ...], Rows, Rows] = (), slice(0), slice(0)
-_VARIANT = re.compile(r"#[^#@]*(?=@[^@]*$|$)")
+_VARIANT = re.compile(r"#[A-Za-z0-9][A-Za-z0-9._-]{0,39}(?=@|$)")
 
 
 @functools.lru_cache(maxsize=4096)
@@ -40,7 +43,7 @@ def base_arm(arm: str) -> str:
     >>> base_arm("gpt#brief@2"), base_arm("gpt@2"), base_arm("gpt#brief")
     ('gpt@2', 'gpt@2', 'gpt')
     """
-    return _VARIANT.sub("", arm)
+    return _VARIANT.sub("", arm, count=1)
 
 
 def _unrevised(arm: str) -> str:
@@ -103,13 +106,17 @@ class Arms:
         self.beta = np.empty((0, 3))
         """Fading counts of answers and failures, and the time of the last."""
         self.responses = np.empty(0)
+        self.suspect = np.empty(0)
+        """1 for a model whose texts the score flatters."""
+        self.distrusted: frozenset[int] = frozenset()
+        """Rows of such models."""
         self._found: tuple[tuple[str, ...], Rows, Rows] = _NOTHING
         self._priors = self._prior()
         self._profile_upper, self._correction_upper = _Upper(d), _Upper(d)
         self._append()
 
     _PROFILE = ("profile_cov", "profile", "spread", "responses")
-    _ARRAYS = (*_PROFILE, "corrections", "operations_cov", "operations", "beta")
+    _ARRAYS = (*_PROFILE, "corrections", "operations_cov", "operations", "beta", "suspect")
 
     @property
     def correction(self) -> Floats:
@@ -162,6 +169,7 @@ class Arms:
             covs[row] += 0.5 * (covs[0] - covs[row])
         for upper in (self._profile_upper, self._correction_upper):
             upper.changed.add(row)
+        self._remember_distrusted()
         return row
 
     def model(self, name: str) -> int:
@@ -208,6 +216,7 @@ class Arms:
             "operations_cov": np.eye(self.d) / p.operations_precision,
             "operations": operations,
             "beta": np.zeros(3),
+            "suspect": np.zeros(()),
         }
 
     # --- reading ---
@@ -217,8 +226,12 @@ class Arms:
         squares, counted = self._profile_upper.squares(x), x * slopes
         counted[0] = x[0]
         operations = self.operations[models] @ x
+        profile = x @ self.profile[rows]
+        if self.distrusted:
+            doubted = self.suspect[models] > 0.0
+            profile[doubted] = self._mean_profile(x)
         return Reading(
-            profile=x @ self.profile[rows],
+            profile=profile,
             spread=(self._profile_upper.of(self.profile_cov)[rows] @ squares).astype(np.float64),
             correction=self.correction[models] @ counted,
             variance=(self._correction_upper.of(self.correction_cov)[models] @ squares).astype(np.float64),
@@ -233,6 +246,23 @@ class Arms:
         a = answers * fade + self.params.answers
         result: Floats = a / (a + (fails * fade + self.params.fails))
         return result
+
+    def distrusts(self, name: str) -> bool:
+        """Whether the mean text of other arms stands for this arm's."""
+        return bool(self.distrusted) and self.shared.get(name) in self.distrusted
+
+    def expected(self, name: str, x: Floats) -> Floats:
+        """float64[D]: the features that are expected of an arm's answer, as `read` does; safe for the fold."""
+        if self.distrusts(name):
+            return self._mean_profile(x)
+        profile: Floats = np.einsum("dh,d->h", self.profile[self.row(name)], x)
+        return profile
+
+    def _mean_profile(self, x: Floats) -> Floats:
+        """float64[D]: the mean ĥ of the arms that are trusted and have answered; the prior's where there are none."""
+        rows = [row for name, row in self.names.items() if self.responses[row] and not self.distrusts(name)] or [0]
+        mean: Floats = np.einsum("kdh,d->h", self.profile[rows], x) / len(rows)
+        return mean
 
     # --- learning ---
 
@@ -278,6 +308,44 @@ class Arms:
         fade = 0.5 ** (max(ts - last, 0.0) / self.params.half_life_s)
         self.beta[k] = a * fade + answered, b * fade + (not answered), max(ts, last)
 
+    def loosen(self, name: str, factor: float) -> None:
+        """Multiply the variances of an arm by a factor, up to the prior's; what is believed stays.
+
+        S ← S + ρ (S_prior − S), with the ρ for which the mean variance, in units of the prior's, is `factor` times
+        what it was.
+        """
+        for cov, array, k, upper in (
+            (self.correction_cov, "corrections", self.model(name), self._correction_upper),
+            (self.profile_cov, "profile_cov", self.row(name), self._profile_upper),
+        ):
+            prior = self._priors[array][: self.d]
+            known = float((cov[k].diagonal() / prior.diagonal()).mean())
+            share = min((factor - 1.0) * known / max(1.0 - known, 1e-12), 1.0)
+            cov[k] += share * (prior - cov[k])
+            upper.changed.add(k)
+
+    def distrust(self, name: str) -> None:
+        """Let the mean text of the other arms stand for this one's; how much better it is, is to be learnt anew."""
+        self._suspect(name, 1.0)
+
+    def trust(self, name: str) -> None:
+        """Let an arm's own text stand for it again."""
+        self._suspect(name, 0.0)
+
+    def _suspect(self, name: str, suspect: float) -> None:
+        k = self.model(name)
+        if self.suspect[k] == suspect:
+            return
+        self.suspect[k] = suspect
+        self._remember_distrusted()
+        state = self.corrections[k]
+        state[0], state[:, 0] = 0.0, 0.0
+        state[0, 0] = UNKNOWN
+        self._correction_upper.changed.add(k)
+
+    def _remember_distrusted(self) -> None:
+        self.distrusted = frozenset(np.flatnonzero(self.suspect).tolist())
+
     # --- state ---
 
     def dump(self, name: str) -> bytes:
@@ -302,6 +370,7 @@ class Arms:
             start += size
         for upper in (self._profile_upper, self._correction_upper):
             upper.changed.add(k)
+        self._remember_distrusted()
         return True
 
     def _arrays(self, name: str) -> tuple[str, ...]:

@@ -205,7 +205,7 @@ class _Split:
         identity, names, x = decision.identity, decision.eligible, unpack(decision.features)
         role_only = msgspec.structs.replace(identity, user=None)
         everybody = fit.tastes.population.mean
-        self.profile = np.einsum("kdh,d->kh", fit.arms.profile[fit.arms.rows(names)], x)
+        self.profile = fit.profile(x, names)
         now = fit.estimate(identity, x, names, decision.ts)
         # Where the terms of people are switched off, they stand in the logged fit and did not decide.
         off = bool(decision.personal)

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import functools
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
+from fitrouter.arms import base_arm
 from fitrouter.scale import RatingScale
 from fitrouter.taste import Gaussian
 from fitrouter.types import Floats
 
-__all__ = ["DAY_S", "Person", "canonical_role"]
+__all__ = ["DAY_S", "Person", "Sums", "canonical_role"]
 
 DAY_S = 86_400.0
 """Seconds of a day."""
@@ -45,13 +46,25 @@ class _Stored(msgspec.Struct, array_like=True):
     base_variance: bytes
     others: list[tuple[str, bytes, bytes]]
     tasks: list[tuple[str, bytes]]
-    offsets: list[tuple[str, float, float]]
+    offsets: list[tuple[str, bytes]]
     scale: tuple[bytes, bytes]
     seen: float
     surprises: int
     day: int
     votes: list[tuple[str, int]]
     pooled: list[str]
+
+
+class Sums(NamedTuple):
+    """What labels say of the offsets of K arms; see `fitrouter.levels`."""
+
+    arms: tuple[str, ...]
+    b: Floats
+    """float64[K, d]"""
+    s: Floats
+    n: Floats
+    v: Floats
+    """float64[K]; v is the variance of d_k given c."""
 
 
 class Person:
@@ -72,9 +85,9 @@ class Person:
         self.tasks: dict[str, Floats] = {}
         """Task → mean and variance, float64[2, D], of what the taste has of its own there."""
         self.offset_variance = offset_variance
-        self.offsets: dict[str, tuple[float, float]] = {}
-        """arm → (mean, variance); written by `offer`."""
-        self._read: tuple[tuple[str, ...], Floats] = (), np.empty((2, 0))
+        self.offsets: dict[str, Floats] = {}
+        """Model → float64[d + 2]: b, s and n of `fitrouter.levels`, the sum of what labels say of d; see `record`."""
+        self._read: Sums | None = None
         self.scale = RatingScale()
         self.seen = 0.0
         """Time of the last label."""
@@ -86,21 +99,31 @@ class Person:
         self.pooled: set[str] = set()
         """Votes of `day` that counted for others, by their names."""
 
-    def offset(self, arm: str) -> tuple[float, float]:
-        """Mean and variance of d_k."""
-        return self.offsets.get(arm, (0.0, self.offset_variance))
+    def record(self, model: str, d: int) -> Floats:
+        """What labels say of d_k, to be written to."""
+        self._read = None
+        found = self.offsets.get(model)
+        if found is None:
+            found = self.offsets[model] = np.zeros(d + 2)
+        return found
 
-    def offer(self, arm: str, mean: float, variance: float) -> None:
-        """Set d_k."""
-        self.offsets[arm] = mean, variance
-        self._read = (), np.empty((2, 0))
+    def sums(self, arms: tuple[str, ...], d: int) -> Sums:
+        """The records of arms side by side, kept until the next label."""
+        if self._read is None or self._read.arms != arms:
+            rows = np.zeros((len(arms), d + 2))
+            for k, arm in enumerate(arms):
+                found = self.offsets.get(base_arm(arm))
+                if found is not None:
+                    rows[k] = found
+            tau = self.offset_variance
+            n = rows[:, -1].copy()
+            self._read = Sums(arms, rows[:, :d].copy(), rows[:, -2].copy(), n, tau / (1.0 + n * tau))
+        return self._read
 
-    def offsets_of(self, arms: tuple[str, ...]) -> Floats:
-        """float64[2, K]: means and variances of d_k, remembered until the next label."""
-        if self._read[0] != arms:
-            unknown = 0.0, self.offset_variance
-            self._read = arms, np.array([self.offsets.get(arm, unknown) for arm in arms]).T
-        return self._read[1]
+    def forget(self, model: str, share: float) -> None:
+        """Keep this share of what labels said of d_k."""
+        if model in self.offsets:
+            self.record(model, 0)[:] *= share
 
     def learnt(self) -> Floats:
         """float64[D]: how far labels have moved the taste from its base."""
@@ -183,7 +206,7 @@ class Person:
                 self.base_variance.tobytes(),
                 [(name, block.mean.tobytes(), block.cov.tobytes()) for name, block in sorted(self.others.items())],
                 [(name, part.tobytes()) for name, part in sorted(self.tasks.items())],
-                [(arm, m, v) for arm, (m, v) in sorted(self.offsets.items())],
+                [(model, record.tobytes()) for model, record in sorted(self.offsets.items())],
                 (self.scale.state.mean.tobytes(), self.scale.state.cov.tobytes()),
                 self.seen,
                 self.surprises,
@@ -202,18 +225,20 @@ class Person:
             base_mean, base_variance = _floats(stored.base_mean, D), _floats(stored.base_variance, D)
             others = {name: Gaussian(_floats(mean, D), _floats(cov, D, D)) for name, mean, cov in stored.others}
             tasks = {name: _floats(part, 2, D) for name, part in stored.tasks}
+            offsets = {model: np.frombuffer(record, dtype=np.float64).copy() for model, record in stored.offsets}
+            sound = all(len(record) > 2 for record in offsets.values())
             scale = Gaussian(_floats(stored.scale[0], 2), _floats(stored.scale[1], 2, 2))
         except (msgspec.DecodeError, ValueError):
             return False
-        sound = all(block.valid() for block in (taste, scale, *others.values()))
+        sound = sound and all(block.valid() for block in (taste, scale, *others.values()))
         sound = sound and all(bool(np.isfinite(part).all() and (part[1] >= 0).all()) for part in tasks.values())
         sound = sound and bool(np.isfinite(base_mean).all() and np.isfinite(stored.seen) and (base_variance >= 0).all())
-        if not sound or not all(np.isfinite([m, v]).all() and v > 0 for _, m, v in stored.offsets):
+        sound = sound and len({len(record) for record in offsets.values()}) <= 1
+        if not sound or not all(np.isfinite(record).all() and record[-1] >= 0 for record in offsets.values()):
             return False
         self.taste, self.others, self.tasks, self.scale.state = taste, others, tasks, scale
         self.base_mean, self.base_variance = base_mean, base_variance
-        self.offsets = {arm: (m, v) for arm, m, v in stored.offsets}
-        self._read = (), np.empty((2, 0))
+        self.offsets, self._read = offsets, None
         self.seen, self.surprises = stored.seen, stored.surprises
         self.day, self.votes, self.pooled = stored.day, dict(stored.votes), set(stored.pooled)
         return True

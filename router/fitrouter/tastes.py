@@ -15,6 +15,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
+from fitrouter.kin import Kin, Known
 from fitrouter.people import Person, canonical_role
 from fitrouter.taste import Gaussian, Innovation
 from fitrouter.types import Floats, Identity
@@ -40,7 +41,7 @@ class TasteParams(msgspec.Struct, frozen=True, kw_only=True):
     """Prior variances of the intercepts; w_role has none (its offsets have). A tight one for everybody would make the
     first labels' level look like a taste."""
     role_offset: float = 0.003
-    user_offset: float = 0.003
+    user_offset: float = 0.05
     roles: int = 32
     """Roles that get terms of their own, in order of appearance."""
     memory: float = 0.995
@@ -97,6 +98,8 @@ class Tastes:
         )
         self.others: dict[str, Gaussian] = {}
         """Dimension → w_0 in it, for dimensions other than overall."""
+        self.kin = Kin()
+        """What the texts of roles are like."""
         self.roles: dict[str, Person] = {}
         self.users: dict[str, Person] = {}
         self.nobody = self.new_role(), self.new_user()
@@ -141,11 +144,32 @@ class Tastes:
 
     # --- learning ---
 
+    def hear(self, key: str, vector: Floats) -> None:
+        """Take a role's text: the role starts near its kin."""
+        if self.kin.meet(key, vector):
+            self._start(key)
+
+    def _start(self, key: str) -> None:
+        """Make room for a role; until its first label it starts where its kin have come to."""
+        if key not in self.roles:
+            if len(self.roles) >= self.params.roles:
+                return
+            self.roles[key] = self.new_role()
+        role = self.roles[key]
+        if key in self.kin.vectors and not role.learnt().any():
+            prior = self._role_variance
+            total = float(np.einsum("i->", prior)) or 1.0
+            known = {
+                other: Known(person.learnt(), 1.0 - float(np.einsum("ii->", person.taste.cov)) / total)
+                for other, person in self.roles.items()
+                if other != key and person.learnt().any()
+            }
+            role.declare(np.where(prior > 0, self.kin.prior(key, known, self.D), 0.0), prior)
+
     def meet(self, identity: Identity) -> None:
         """Make room for the people that a label speaks of."""
-        key = role_key(identity)
-        if key and key not in self.roles and len(self.roles) < self.params.roles:
-            self.roles[key] = self.new_role()
+        if key := role_key(identity):
+            self._start(key)
         if identity.user and identity.user not in self.users:
             self.users[identity.user] = self.new_user()
 

@@ -1,0 +1,72 @@
+"""What the terms of people are worth: the posterior probability that each is worth nothing.
+
+For each term two hypotheses bet against none at all, that it is worth a half, or the whole, of what it says: their
+predictive log likelihood of labels is summed as labels come, each predicted before it was learnt (Bayes factors; Kass
+and Raftery 1995). The sums are cut on both sides, so that a change is noticed after tens of labels, whatever came
+before. A term that says little, in a world that has no use for it, is told from nothing by what it says too much.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+__all__ = ["COEFFICIENTS", "Worth"]
+
+COEFFICIENTS = (0.5, 1.0)
+"""Shares of a term that the hypotheses add."""
+
+LEAST, MOST = -5.0, 10.0
+"""Nats between which evidence is remembered."""
+
+
+class Worth:
+    """The fold over labels.
+
+    Args:
+        terms: how many there are.
+    """
+
+    def __init__(self, terms: int) -> None:
+        self.evidence = [[0.0] * len(COEFFICIENTS) for _ in range(terms)]
+        """Nats for each hypothesis against nothing."""
+
+    def see(self, terms: Sequence[float], rests: Sequence[float], noise: float) -> None:
+        """Fold one label.
+
+        Args:
+            terms: what each says of the label.
+            rests: what each is to explain: the label minus everything else.
+            noise: variance of the label.
+        """
+        scale = 0.5 / noise
+        for evidence, term, rest in zip(self.evidence, terms, rests, strict=True):
+            for i, share in enumerate(COEFFICIENTS):
+                said = share * term
+                nats = evidence[i] + scale * said * (2.0 * rest - said)
+                evidence[i] = min(max(nats, LEAST), MOST)
+
+    def nothing(self) -> list[float]:
+        """The probability of each term's being worth nothing; 1/2 before any label."""
+        return [1.0 / (1.0 + sum(map(math.exp, nats)) / len(nats)) for nats in self.evidence]
+
+    # --- state ---
+
+    def dump(self) -> bytes:
+        """The state, exactly."""
+        return msgspec.msgpack.encode(self.evidence)
+
+    def load(self, payload: bytes) -> bool:
+        """Restore the state; False, and unchanged, where the bytes cannot be what `dump` made."""
+        try:
+            evidence = msgspec.msgpack.decode(payload, type=list[list[float]])
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return False
+        if [len(nats) for nats in evidence] != [len(COEFFICIENTS)] * len(self.evidence):
+            return False
+        if not all(LEAST <= nats <= MOST for row in evidence for nats in row):
+            return False
+        self.evidence = evidence
+        return True
