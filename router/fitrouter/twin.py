@@ -153,9 +153,9 @@ class Twin:
             scope.n += 1
             scope.gain += z
             scope.spread += float((delta * weight).sum())
-            if low < 0.0 < high:
-                watched.wealth["value_up"].bet(z, low)
-                watched.wealth["value_down"].bet(-z, -high)
+            # Never more than a unit a label is staked, or differences that are too small to matter would be proven.
+            watched.wealth["value_up"].bet(z, min(low, -1.0))
+            watched.wealth["value_down"].bet(-z, min(-high, -1.0))
             self._switch(watched)
 
     def foresee(self, role: str, y: float, blind: float, term: float) -> None:
