@@ -1,4 +1,4 @@
-"""`fitrouter bench`: personal benchmarks on files of the open formats, and converters that make such files."""
+"""`fitrouter bench`: benchmarks on files of the open formats, and converters that make such files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fitrouter.errors import ConfigError
 
 __all__ = ["app"]
 
-app = typer.Typer(help="Personal benchmarks on your own data, in the open formats.", no_args_is_help=True)
+app = typer.Typer(help="Benchmarks on your own data, in the open formats.", no_args_is_help=True)
 
 Data = Annotated[Path, typer.Option(help="JSONL or Parquet in the open format of the same name.")]
 Out = Annotated[Path | None, typer.Option("--json", help="Write everything here.")]

@@ -209,7 +209,7 @@ def demo(context: typer.Context) -> None:
 
 @app.command(context_settings=_LATER)
 def bench(context: typer.Context) -> None:
-    """Personal benchmarks on your own data: pairs, ratings, choices; and converters of public sets."""
+    """Benchmarks on your own data: pairs, ratings, choices, matrices; and converters of public sets."""
     _module("fitrouter_integrations._bench", "bench").app(context.args, prog_name="fitrouter bench")
 
 
