@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fitrouter.decide import Decider, Rules
 from fitrouter.draw import renormalise, replay
-from fitrouter.eligibility import partition
+from fitrouter.eligibility import Roster, Wants
 from fitrouter.fit import Fit
 from fitrouter.policies import SquareCB
 from fitrouter.types import Decision, Identity, Mode, ModelCard, Prices, decode_event, encode_event
@@ -130,9 +130,9 @@ def test_eligibility_gives_reasons() -> None:
     small = ModelCard(name="z", provider="p", context_window=100)
     plain = ModelCard(name="b", provider="p", capabilities=("streaming",))
     able = ModelCard(name="a", provider="p", capabilities=("streaming", "tools"), revision="2")
-    eligible, excluded = partition([small, plain, able], needs={"tools"}, tokens=500)
-    assert [card.arm for card in eligible] == ["a@2"]
-    assert dict(excluded) == {
-        "b": "capability: lacks tools",
+    found = Roster([small, plain, able]).eligible(Wants(capabilities=("tools",), prompt_tokens=500))
+    assert [card.arm for card in found.cards] == ["a@2"]
+    assert dict(found.excluded) == {
+        "b": "capability: lacks tools, has streaming",
         "z": "context: needs about 500 tokens, has 100",
     }

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fitrouter.arms import base_arm
 from fitrouter.errors import ConfigError
 from fitrouter.types import Message, ModelCard, Prices, Variant
-from fitrouter.variants import LIMIT, apply, base, called, expand
+from fitrouter.variants import LIMIT, apply, called, expand
 
 TERSE = Variant(name="terse", prefix="Be brief.", params={"temperature": 0.2, "max_tokens": 200})
 WARM = Variant(name="warm", prefix="Be kind.")
@@ -28,7 +29,7 @@ def test_a_model_and_its_variants_are_arms_that_share_all_but_their_way() -> Non
     arms = expand([card, ModelCard(name="other", provider="p", target="x")])
     assert [arm.arm for arm in arms] == ["m@2", "m#terse@2", "m#warm@2", "other"]
     assert [called(arm) for arm in arms] == ["m", "m#terse", "m#warm", "other"]
-    assert [base(arm.arm) for arm in arms] == ["m@2", "m@2", "m@2", "other"]
+    assert [base_arm(arm.arm) for arm in arms] == ["m@2", "m@2", "m@2", "other"]
     assert [arm.variant for arm in arms] == [None, TERSE, WARM, None]
     assert {(arm.target or arm.name, arm.prices, arm.context_window) for arm in arms[:3]} == {
         ("m", Prices(input=1.0), 9)
@@ -50,7 +51,7 @@ def test_the_base_of_every_arm_is_its_plain_model(name: str, revision: str, ways
     card = ModelCard(name=name, provider="p", revision=revision, variants=tuple(Variant(name=way) for way in ways))
     arms = [arm.arm for arm in expand([card])]
     assert len(set(arms)) == 1 + len(ways)
-    assert {base(arm) for arm in arms} == {card.arm}
+    assert {base_arm(arm) for arm in arms} == {card.arm}
 
 
 @pytest.mark.parametrize(
@@ -83,7 +84,7 @@ def test_what_cannot_be_a_variant_is_refused_with_the_remedy(known: dict[str, An
 def test_a_name_with_the_separator_is_fine_without_variants() -> None:
     """Models that are called so already keep working, and their base is themselves where no variant fits."""
     (arm,) = expand([ModelCard(name="m #1 of all", provider="p")])
-    assert base(arm.arm) == arm.arm == "m #1 of all"
+    assert base_arm(arm.arm) == arm.arm == "m #1 of all"
 
 
 # --- calls -----------------------------------------------------------------------------------------------------------

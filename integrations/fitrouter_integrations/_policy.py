@@ -52,6 +52,9 @@ def set_(
     latency_weight: Annotated[float | None, typer.Option(help="Fit that one `latency_unit_s` costs.")] = None,
     share: Annotated[float | None, typer.Option(help="Share of the traffic that is routed; 0: shadow.")] = None,
     personal: Annotated[bool | None, typer.Option(help="Whether terms of user and role count.")] = None,
+    force: Annotated[
+        str | None, typer.Option(help="A model that takes all it can, in an emergency; '' ends it.")
+    ] = None,
     floor: Annotated[float | None, typer.Option(help="Traffic that is spread over all models.")] = None,
     uniform_slice: Annotated[float | None, typer.Option(help="Traffic that is routed uniformly.")] = None,
     algorithm: Annotated[str | None, typer.Option(help="squarecb, linear_thompson, softmax …")] = None,
@@ -59,7 +62,6 @@ def set_(
     scale: Annotated[float | None, typer.Option(help="Thompson's width of the posterior.")] = None,
     temperature: Annotated[float | None, typer.Option(help="Softmax' temperature.")] = None,
     epsilon: Annotated[float | None, typer.Option(help="ε-greedy's ε.")] = None,
-    force: Annotated[str | None, typer.Option(help="In an emergency: the model that takes all; '' for none.")] = None,
     config: ConfigPath = _DEFAULT,
     url: Url = None,
     as_json: AsJson = False,

@@ -52,18 +52,7 @@ def assemble(config: Config, *, hooks: Hooks | None = None, clock: Callable[[], 
     providers = build_providers(config)
     encoder = Cached(get_encoder(config.encoder))
     scorer = load_scorer(config)
-    learner = Learner(
-        len(context_names()),
-        scorer.dim if scorer else 1,
-        schema=scorer.schema if scorer else "",
-        params=FitParams(personal=config.policy.personal, sensitive_roles=config.policy.sensitive_roles),
-        names=scorer.names if scorer else (),
-        prior=scorer.prior if scorer else None,
-        votes_per_day=config.feedback.votes_per_day,
-        expects_scores=scorer is not None,
-        watch=_watch(config),
-        arm_prior=_arm_prior(config, encoder.id, scorer, hooks),
-    )
+    learner = _learner(config, encoder.id, scorer, hooks)
     journal = SqliteJournal(config.data / "journal.db")
     identities = Identities(config.data / "identities.db")
     feed = WarehouseFeed(journal, Warehouse(config.data / "fitrouter.duckdb"), clock=clock)
@@ -71,21 +60,10 @@ def assemble(config: Config, *, hooks: Hooks | None = None, clock: Callable[[], 
     if scorer is not None:
         scorer.attach(journal, identities, learner, hooks, clock)
         services.append(Service("scorer", scorer.step, hooks, idle_s=0.02))
-    arms = {model.name: model.card().arm for model in config.models}
-    default_arm = arms[config.default_model] if config.default_model else None
-    parameters = config.policy.model_dump(include=set(CandidateConfig.model_fields))
-    decider = Decider(
-        build_policy(**parameters, default_model=default_arm),
-        learner.fit,
-        _rules(config, cards, default_arm, encoder.id),
-        watch=learner.watch,
-        parameters=parameters,
-        candidates={name: candidate.model_dump() for name, candidate in config.policy.candidates.items()},
-    )
     return Router(
         cards=cards,
         providers=providers,
-        decider=decider,
+        decider=_decider(config, cards, learner, encoder.id),
         learner=learner,
         journal=journal,
         identities=identities,
@@ -102,6 +80,35 @@ def assemble(config: Config, *, hooks: Hooks | None = None, clock: Callable[[], 
         feed=feed,
         scorer=scorer,
         clock=clock,
+    )
+
+
+def _learner(config: Config, encoder: str, scorer: ScorerPlugin | None, hooks: Hooks) -> Learner:
+    return Learner(
+        len(context_names()),
+        scorer.dim if scorer else 1,
+        schema=scorer.schema if scorer else "",
+        params=FitParams(personal=config.policy.personal, sensitive_roles=config.policy.sensitive_roles),
+        names=scorer.names if scorer else (),
+        prior=scorer.prior if scorer else None,
+        votes_per_day=config.feedback.votes_per_day,
+        expects_scores=scorer is not None,
+        watch=_watch(config),
+        arm_prior=_arm_prior(config, encoder, scorer, hooks),
+    )
+
+
+def _decider(config: Config, cards: list[ModelCard], learner: Learner, encoder: str) -> Decider:
+    arms = {model.name: model.card().arm for model in config.models}
+    default_arm = arms[config.default_model] if config.default_model else None
+    parameters = config.policy.model_dump(include=set(CandidateConfig.model_fields))
+    return Decider(
+        build_policy(**parameters, default_model=default_arm),
+        learner.fit,
+        _rules(config, cards, default_arm, encoder),
+        watch=learner.watch,
+        parameters=parameters,
+        candidates={name: candidate.model_dump() for name, candidate in config.policy.candidates.items()},
     )
 
 
@@ -138,6 +145,7 @@ def _rules(config: Config, cards: list[ModelCard], default_arm: str | None, enco
         latency_unit_s=config.objective.latency_unit_s,
         newcomer_floor=config.policy.newcomer_floor,
         newcomer_pulls=config.policy.newcomer_pulls,
+        base_delta=config.policy.base_delta,
         consistency=config.session.consistency,
         redraw_every=config.session.redraw_every,
         idle_s=config.session.idle_s,

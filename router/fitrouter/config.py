@@ -36,7 +36,7 @@ __all__ = [
     "parse_config",
 ]
 
-Capability = Literal["streaming", "tools", "json", "images"]
+Capability = Literal["streaming", "tools", "json", "images", "audio", "files", "video"]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
@@ -138,6 +138,8 @@ class PolicyConfig(CandidateConfig):
     newcomer_pulls: int = Field(default=20, ge=0)
     personal: bool = True
     """False leaves out the terms of the user and the role."""
+    base_delta: float | None = Field(default=None, gt=0, lt=1)
+    """Models whose answers fail labels of the dimension `base` more often are excluded; the safest never is."""
     impersonal_roles: tuple[str, ...] = ()
     """Roles in whose service nobody's taste counts."""
     sensitive_roles: tuple[str, ...] = ()
@@ -172,7 +174,7 @@ class SessionConfig(_Section):
     """How long a conversation stays on its model."""
 
     redraw_every: int = Field(default=8, ge=0)
-    """A session is drawn again after so many of its turns; 0: only where its model fails or can no longer take it."""
+    """A session is drawn again after so many user turns; 0: only where its model fails or can no longer take it."""
     consistency: float = Field(default=0.02, ge=0)
     """Fit that it costs to hear another model in the middle of a conversation, beside the lost prompt cache."""
     idle_s: float = Field(default=3600.0, gt=0)

@@ -15,6 +15,7 @@ from fitrouter.fit import Estimate, Fit
 from fitrouter.ids import draws
 from fitrouter.people import canonical_role
 from fitrouter.policies import Beliefs, Policy, build_policy
+from fitrouter.relevance import task_of
 from fitrouter.tastes import role_key
 from fitrouter.types import Decision, Floats, Identity, Mode, ModelCard, PolicyVersion, pack, unpack
 from fitrouter.watch import Watch
@@ -37,6 +38,8 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     cost_unit_usd: float = 0.01
     latency_weight: float = 0.0
     latency_unit_s: float = 10.0
+    base_delta: float | None = None
+    """Models whose answer breaks the base layer with a higher probability are excluded; the safest stays."""
     consistency: float = 0.02
     """Fit that it costs a session to hear another model."""
     redraw_every: int = 8
@@ -212,6 +215,8 @@ class Decider:
             beliefs = self.fit.estimate(identity, x, names, ts)
             cost = _expected_cost(cards, prompt_tokens, beliefs.tokens)
             barred = over_cap(names, cost, budgets.cap(tenant, ts))
+            if rules.base_delta is not None and not barred:
+                barred = self.watch.base_layer.excluded(names, task_of(identity, x), rules.base_delta, ts)
             if not barred:
                 break
             excluded = (*excluded, *barred)
@@ -310,7 +315,7 @@ def _mix(rules: Rules, names: tuple[str, ...], new: Sequence[str], spread: float
 
 def _switch(stay: Stay, names: tuple[str, ...], consistency: float, usd: float) -> Floats:
     """float64[K]: the fit that it costs to leave the stay, for consistency and for the lost prompt cache."""
-    return np.array([0.0 if arm == stay.arm else consistency + usd * stay.usd.get(arm, 0.0) for arm in names])
+    return np.array([(0.0 if arm == stay.arm else consistency) + usd * stay.usd.get(arm, 0.0) for arm in names])
 
 
 def _expected_cost(cards: Sequence[ModelCard], prompt_tokens: int, tokens: Floats) -> Floats:

@@ -9,7 +9,7 @@ of a provider.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
@@ -18,7 +18,7 @@ from fitrouter.features import estimate_tokens, needs
 from fitrouter.parameters import NEUTRAL, doubtful, family, lineage, takes
 from fitrouter.types import Message, ModelCard, Request
 
-__all__ = ["DROPPABLE", "Eligible", "Roster", "Wants", "partition", "wants"]
+__all__ = ["DROPPABLE", "Eligible", "Roster", "Wants", "wants"]
 
 DROPPABLE = ("prompt_cache_key", "prompt_cache_retention", "safety_identifier", "service_tier", "store")
 """Bookkeeping between a client and its provider: without it the answer is the same."""
@@ -174,29 +174,6 @@ class _Seat(NamedTuple):
     limit: float
     kind: object
     maker: str
-
-
-def partition(
-    cards: Sequence[ModelCard], *, needs: Collection[str], tokens: int
-) -> tuple[list[ModelCard], tuple[tuple[str, str], ...]]:
-    """The eligible cards in canonical order, and (arm, reason) for each of the others, by capability and window alone.
-
-    Args:
-        cards: all models.
-        needs: capabilities that the request uses, see `ModelCard.capabilities`.
-        tokens: estimated tokens of the prompt plus the answer's limit.
-    """
-    chosen: list[ModelCard] = []
-    excluded: list[tuple[str, str]] = []
-    for card in sorted(cards, key=lambda card: card.arm):
-        missing = sorted(set(needs) - set(card.capabilities))
-        if missing:
-            excluded.append((card.arm, f"capability: lacks {', '.join(missing)}"))
-        elif tokens > card.context_window:
-            excluded.append((card.arm, f"context: needs about {tokens} tokens, has {card.context_window}"))
-        else:
-            chosen.append(card)
-    return chosen, tuple(excluded)
 
 
 def _reasons(card: ModelCard, asked: Wants) -> Iterator[str]:

@@ -85,8 +85,13 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     """The text holds code."""
 
 
-def read_prompt(request: Request) -> Reading:
-    """Read a request. Malformed messages read as empty; nothing is raised."""
+def read_prompt(request: Request, history: int | None = None) -> Reading:
+    """Read a request. Malformed messages read as empty; nothing is raised.
+
+    Args:
+        request: as it came.
+        history: its messages' estimated tokens, where they were counted before.
+    """
     spoken = ""
     turn = 0
     for message in request.messages:
@@ -100,7 +105,7 @@ def read_prompt(request: Request) -> Reading:
         text=text,
         tools=bool(request.params.get("tools") or request.params.get("functions")),
         turn=turn,
-        history=estimate_tokens(request.messages, {}),
+        history=estimate_tokens(request.messages, {}) if history is None else history,
         language=_language(text),
         code=_CODE.search(text) is not None,
     )
@@ -162,16 +167,10 @@ def estimate_tokens(messages: Sequence[Message], params: dict[str, Any]) -> int:
     A token is four bytes of UTF-8 (so four Latin characters, and one and a third of Chinese), an image is 800, a
     message 4 more. Binary payloads of images are not counted, those of other parts are.
     """
-    size = 0
-    images = 0
-    for message in messages:
-        for leaf in _leaves(message):
-            if leaf is None:
-                images += 1
-            else:
-                size += len(leaf) if leaf.isascii() else len(leaf.encode("utf-8", "replace"))
+    size, _, images = _measured(list(messages))
     for key in ("tools", "functions", "response_format"):
-        size += sum(len(leaf) + 4 for leaf in _leaves(params.get(key)) if leaf is not None)
+        own, leaves, _ = _measured([params.get(key)])
+        size += own + 4 * leaves
     return math.ceil(size / 4) + IMAGE_TOKENS * images + 4 * len(messages)
 
 
@@ -275,20 +274,22 @@ def _language(text: str) -> str:
     return max(counts, key=counts.__getitem__)
 
 
-def _leaves(value: object) -> Iterator[str | None]:
-    """The strings inside a value, and None for every image."""
-    stack = [value]
+def _measured(stack: list[Any]) -> tuple[int, int, int]:
+    """(bytes, strings, images) inside of values; one loop, since an agent's history has thousands of them."""
+    size = strings = images = 0
     while stack:
         item = stack.pop()
         if isinstance(item, str):
-            yield item
+            strings += 1
+            size += len(item) if item.isascii() else len(item.encode("utf-8", "replace"))
         elif isinstance(item, dict):
             if item.get("type") in _IMAGE_PARTS:
-                yield None
+                images += 1
             else:
                 stack.extend(item.values())
         elif isinstance(item, (list, tuple)):
             stack.extend(item)
+    return size, strings, images
 
 
 def _uses_tools(message: Message) -> bool:

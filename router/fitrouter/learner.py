@@ -15,9 +15,11 @@ import numpy as np
 
 from fitrouter.arm_prior import ArmPrior
 from fitrouter.arms import base_arm
+from fitrouter.base_layer import BASE
 from fitrouter.fit import Answered, Fit, FitParams, Foresight, Label
 from fitrouter.journal import Journal, Row, Snapshot
 from fitrouter.people import DAY_S, Person
+from fitrouter.relevance import task_of
 from fitrouter.signals import SIGNALS
 from fitrouter.taste import Gaussian
 from fitrouter.tastes import OVERALL, TastePrior, role_key
@@ -34,10 +36,11 @@ from fitrouter.types import (
     PolicyChange,
     ProfileChange,
     Refit,
+    RoleText,
     Score,
     unpack,
 )
-from fitrouter.watch import Watch, WatchParams
+from fitrouter.watch import Part, Watch, WatchParams
 
 __all__ = ["Batch", "Learner", "read_batch"]
 
@@ -179,6 +182,9 @@ class Learner:
                 self._score(event, related)
             case Feedback() as event:
                 self._feedback(event, related)
+            case RoleText() as event:
+                self.fit.tastes.hear(event.role, unpack(event.vector))
+                self._dirty.update(f"role:{key}" for key in self.fit.tastes.roles)
             case ModelChange() as event:
                 # Arms that are decided between together stand side by side.
                 arms = sorted(card.arm for card in event.cards)
@@ -277,6 +283,9 @@ class Learner:
         pair = vote.kind is FeedbackKind.PAIR
         if answer is None or (pair and against is None) or not np.isfinite(vote.y):
             return
+        if vote.dimension == BASE:
+            self.watch.base_layer.observe(answer.arm, task_of(vote.identity, answer.x), vote.y, vote.ts)
+            return
         voter = self.fit.tastes.voter(vote.identity)
         name = f"{vote.decision_id} {vote.kind.value} {vote.dimension} {vote.other}".rstrip()
         if earlier is not None:
@@ -325,9 +334,12 @@ class Learner:
 
     def _parts(self) -> Iterator[tuple[str, bytes]]:
         """The small state, which is stored every time."""
-        for name, part in self.watch.parts().items():
+        for name, part in self._named().items():
             yield f"part:{name}", part.dump()
         yield "scalars", self._scalars()
+
+    def _named(self) -> dict[str, Part]:
+        return {**self.fit.parts(), **self.watch.parts()}
 
     def digest(self) -> str:
         """sha256 over the whole state."""
@@ -367,7 +379,7 @@ class Learner:
                 if not self.fit.arms.load(name, payload):
                     return False
             elif kind == "part":
-                part = self.watch.parts().get(name)
+                part = self._named().get(name)
                 if part is None or not part.load(payload):
                     return False
             elif payload:

@@ -17,10 +17,25 @@ from fitrouter.features import context_features, is_followup, read_prompt, sessi
 from fitrouter.hooks import Hooks
 from fitrouter.identities import Identities
 from fitrouter.ids import uuid7
+from fitrouter.kin import ROLES
 from fitrouter.learner import Learner
+from fitrouter.people import canonical_role
 from fitrouter.policies import Uniform
 from fitrouter.sessions import Session, begins_turn, switch_cost, why_redraw
-from fitrouter.types import AUTO, Decision, Floats, Identity, Mode, ModelCard, PolicyVersion, Request
+from fitrouter.tastes import role_key
+from fitrouter.types import (
+    AUTO,
+    Decision,
+    Event,
+    Floats,
+    Identity,
+    Mode,
+    ModelCard,
+    PolicyVersion,
+    Request,
+    RoleText,
+    pack,
+)
 from fitrouter.variants import called
 
 __all__ = ["Proposal", "Proposer"]
@@ -53,6 +68,7 @@ class Proposer:
         hooks: Hooks,
         clock: Callable[[], float],
         droppable: Collection[str] = (),
+        told: Callable[[Event], object] | None = None,
     ) -> None:
         self.cards, self.aliases = cards, aliases
         self.roster = Roster(cards.values())
@@ -60,6 +76,10 @@ class Proposer:
         self.decider, self.learner = decider, learner
         self.identities, self.encoder = identities, encoder
         self.hooks, self.clock = hooks, clock
+        self.told = told
+        """Writes an event down; without it, roles start unknown."""
+        self._met: set[str] = set()
+        """Roles whose text was told."""
         self.droppable = frozenset({*DROPPABLE, *droppable})
 
     async def decide(self, request: Request) -> Proposal:
@@ -77,7 +97,8 @@ class Proposer:
             reasons = "; ".join(f"{arm}: {reason}" for arm, reason in can.excluded)
             raise NoEligibleModel(f"no model can take this request: {reasons}", can.excluded)
         identity, session = await self._identity(request)
-        x = await self._features(request)
+        await self._meet_role(identity)
+        x = await self._features(request, asked.history_tokens)
         now = self.clock()
         user_turn = begins_turn(request.messages)
         redraw, stay = "", None
@@ -99,13 +120,15 @@ class Proposer:
         except Exception as error:  # noqa: BLE001 - routing never fails because learning did
             self.hooks.trouble("policy", error)
             drawn = self._uniform(decision_id, now, identity, can.cards, can.excluded)
+        if session is not None and not redraw and session.arm not in drawn.eligible:
+            redraw = "ineligible"  # the decider bars what a budget cannot pay and what is not safe
         drawn = msgspec.structs.replace(drawn, user_turn=user_turn, redraw="" if redraw == "idle" else redraw)
         if pinned:
             return Proposal(_steered(drawn, Mode.PINNED, pinned, decision_id), None, can.dropped)
         forced = self.names.get(self.decider.live()[1].force)
         if forced is not None and forced in drawn.eligible:
             return Proposal(_steered(drawn, Mode.FORCED, forced, decision_id), drawn, can.dropped)
-        if session is not None and not redraw and session.arm in drawn.eligible:
+        if session is not None and not redraw:
             return Proposal(_steered(drawn, Mode.STICKY, session.arm, session.draw_id), drawn, can.dropped)
         return Proposal(drawn, drawn, can.dropped)
 
@@ -157,11 +180,11 @@ class Proposer:
             return identity, None
         return identity, session
 
-    async def _features(self, request: Request) -> Floats:
+    async def _features(self, request: Request, history: int) -> Floats:
         """X of the request; an encoder that fails leaves the intercept alone."""
         d = self.learner.fit.d
         try:
-            reading = read_prompt(request)
+            reading = read_prompt(request, history)
             if getattr(self.encoder, "slow", False):
                 return await asyncio.to_thread(context_features, reading, self.encoder)
             return context_features(reading, self.encoder)
@@ -170,6 +193,29 @@ class Proposer:
             x = np.zeros(d)
             x[0] = 1.0
             return x
+
+    async def _meet_role(self, identity: Identity) -> None:
+        """Tell the fold of a role's text when it is first heard, so that the role starts near its kin."""
+        key = role_key(identity)
+        if self.told is None or not key or key in self._met or len(self._met) >= ROLES:
+            return
+        if key in self.learner.fit.tastes.kin.vectors:
+            return
+        self._met.add(key)
+        try:
+            vectors = await asyncio.to_thread(self.encoder.encode, [canonical_role(identity.role) or ""])
+        except Exception as error:  # noqa: BLE001 - a role without a text starts like any other
+            self.hooks.trouble("encoder", error)
+            return
+        self.told(
+            RoleText(
+                id=f"role:{key}:{self.encoder.id}",
+                ts=self.clock(),
+                tenant=identity.tenant,
+                role=key,
+                vector=pack(np.asarray(vectors)[0]),
+            )
+        )
 
     def _uniform(
         self,

@@ -140,7 +140,16 @@ class Router:
         self.recorder = Recorder(journal, identities, self.hooks, self.follower.wake)
         self.verdicts = Verdicts(journal, identities, self.recorder, self.hooks, scorer, self.clock, self.follower.wake)
         self.proposer = Proposer(
-            self.cards, self.aliases, decider, learner, identities, encoder, self.hooks, self.clock, droppable
+            self.cards,
+            self.aliases,
+            decider,
+            learner,
+            identities,
+            encoder,
+            self.hooks,
+            self.clock,
+            droppable,
+            self.recorder.append_event,
         )
         self.steering = Steering(decider, journal, self.hooks, self.clock, self._folded, self.names)
         self._sweeper: asyncio.Task[None] | None = None

@@ -39,6 +39,7 @@ __all__ = [
     "ProfileChange",
     "Refit",
     "Request",
+    "RoleText",
     "Score",
     "Usage",
     "Variant",
@@ -119,7 +120,7 @@ class ModelCard(_Value, frozen=True, kw_only=True):
     context_window: int = 128_000
     """Tokens of prompt and answer together."""
     capabilities: tuple[str, ...] = ("streaming", "tools", "json")
-    """Any of: streaming, tools, json, images."""
+    """Any of: streaming, tools, json, images, audio, files, video."""
     revision: str = ""
     parameters: tuple[str, ...] | None = None
     """Request parameters that it takes; None: what its provider is known to take."""
@@ -363,6 +364,16 @@ class ProfileChange(_Event, frozen=True, kw_only=True, tag="profile"):
     """Dimension → −1 (wants less of it) … 1 (wants more). It replaces what was declared before."""
 
 
+class RoleText(_Event, frozen=True, kw_only=True, tag="role"):
+    """A role was heard of for the first time: what its text is like."""
+
+    tenant: str
+    role: str
+    """Its key, see `fitrouter.tastes.role_key`."""
+    vector: bytes = b""
+    """float32[m] of the prompt encoder."""
+
+
 class ModelChange(_Event, frozen=True, kw_only=True, tag="model"):
     """The registry changed: the cards now in force."""
 
@@ -405,6 +416,7 @@ Event: TypeAlias = (
     | Score
     | Feedback
     | ProfileChange
+    | RoleText
     | ModelChange
     | PolicyChange
     | ArtifactChange

@@ -17,13 +17,12 @@ from fitrouter.errors import ConfigError
 from fitrouter.parameters import takes
 from fitrouter.types import Message, ModelCard, Variant
 
-__all__ = ["LIMIT", "apply", "base", "called", "expand"]
+__all__ = ["LIMIT", "apply", "called", "expand"]
 
 LIMIT = 4
 """Variants of one model."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
-_IN_ARM = re.compile(r"#[A-Za-z0-9][A-Za-z0-9._-]{0,39}(?=@|$)")
 _SYSTEM = ("system", "developer")
 _CALLERS = frozenset({"functions", "function_call", "response_format", "tool_choice", "tools"}) | frozenset(
     {"messages", "metadata", "model", "n", "stream", "stream_options", "user"}
@@ -69,15 +68,6 @@ def expand(cards: Iterable[ModelCard]) -> list[ModelCard]:
                 f"arm {name!r} is there {names.count(name)} times; names of models and variants must differ"
             )
     return arms
-
-
-def base(arm: str) -> str:
-    """The arm of the plain model: what variants share is kept under it.
-
-    >>> base("m#terse@2"), base("m@2"), base("claude-3@20240229#warm")
-    ('m@2', 'm@2', 'claude-3@20240229')
-    """
-    return _IN_ARM.sub("", arm, count=1)
 
 
 def called(card: ModelCard) -> str:

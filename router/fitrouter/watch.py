@@ -11,6 +11,7 @@ from typing import Protocol
 import msgspec
 
 from fitrouter.audit import Propensities
+from fitrouter.base_layer import BaseLayer
 from fitrouter.budget import BudgetParams, Budgets
 from fitrouter.control import Control
 from fitrouter.sessions import Sessions
@@ -86,12 +87,14 @@ class Watch:
         self.pulls = Pulls()
         self.sessions = Sessions()
         self.twin = Twin()
+        self.base_layer = BaseLayer()
         self.propensities = Propensities()
         self.budgets = Budgets(self.params.budget, self.params.tenants)
 
     def parts(self) -> dict[str, Part]:
         """Name → part, in a fixed order."""
         return {
+            "base layer": self.base_layer,
             "budgets": self.budgets,
             "control": self.control,
             "propensities": self.propensities,

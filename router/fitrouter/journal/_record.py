@@ -17,6 +17,7 @@ from fitrouter.types import (
     ModelChange,
     PolicyChange,
     Refit,
+    RoleText,
     Score,
     encode_event,
 )
@@ -58,7 +59,7 @@ def subject_of(event: Event) -> str | None:
     """The person that an event is about, as the token that stands for them."""
     if isinstance(event, Erasure):
         return event.subject
-    if isinstance(event, ModelChange | PolicyChange | ArtifactChange | Refit):
+    if isinstance(event, ModelChange | PolicyChange | RoleText | ArtifactChange | Refit):
         return None
     return event.identity.user
 
