@@ -15,7 +15,7 @@ from fitrouter.errors import ConfigError, InvalidRequest, NotAuthorized, Unknown
 from fitrouter.explain import Explanation
 from fitrouter.router import Router
 from fitrouter.types import FeedbackKind, Identity, Request
-from fitrouter_integrations import cli
+from fitrouter_integrations import _explain, cli
 from fitrouter_integrations._http import KEY_ENV, NoGateway, call
 
 CONFIG = """\
@@ -144,3 +144,18 @@ def test_the_key_goes_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
             call("GET", url, "/v1/models")
         monkeypatch.setenv(KEY_ENV, "k" * 20)
         assert call("GET", url, "/v1/models")["object"] == "list"
+
+
+def test_a_gateway_that_explains_in_numbers_is_shown_in_full(
+    log: tuple[Path, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a gateway says under `explanation` is the same explanation, and looks the same."""
+    file, ids = log
+    out, again = tmp_path / "why.json", tmp_path / "again.json"
+    assert run(ids[-1], "--config", file, "--json", out).exit_code == 0
+    reply = {"explanation": msgspec.to_builtins(read(out))}
+    monkeypatch.setattr(_explain, "call", lambda method, url, path: reply)
+    result = run(ids[-1], "--url", "http://127.0.0.1:8484", "--json", again)
+    assert result.exit_code == 0, result.output
+    assert "everybody's taste in its text" in result.output
+    assert read(again) == read(out)
