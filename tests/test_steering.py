@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import httpx
+import msgspec
 import pytest
 from tests.gateway_kit import config, make_router, serving
 
@@ -116,3 +117,17 @@ def test_over_http_only_an_admin_steers(tmp_path: Path, monkeypatch: pytest.Monk
             refused = httpx.post(f"{url}/v1/policy", headers=boss, json=wrong)
             assert refused.status_code == 400
             assert refused.json()["error"]["message"]
+
+
+async def test_the_outlook_is_json_and_names_no_other_tenants_roles(tmp_path: Path) -> None:
+    """What the watchers say has finite numbers before any label, and a tenant sees its own roles only."""
+    async with make_router(tmp_path) as router:
+        twin = router.learner.watch.twin
+        for key in ("default\x1fanalyst", "other\x1fspy"):
+            twin.foresee(key, 1.0, 0.5, 0.1)
+        outlook = router.steering.outlook()
+    assert set(outlook.personalisation) == {"", "analyst"}
+    assert outlook.flattered == {}
+    assert outlook.evidence_against_propensities == 1.0
+    read_back = msgspec.json.decode(msgspec.json.encode(outlook), type=type(outlook), strict=True)
+    assert read_back == outlook

@@ -116,6 +116,22 @@ class Metrics:
         self._warehouse_age.set(gauges.warehouse_seconds)
         for name, held in leases(router).items():
             self._lease.labels(name).set(held)
+        self._look(router)
+
+    def _look(self, router: Router) -> None:
+        """Read what the watchers say."""
+        watch, flattery = router.learner.watch, router.learner.fit.flattery
+        report = watch.twin.report()
+        if report is not None and report.n:
+            for bound in ("low", "gain", "high"):
+                self._gain.labels(bound).set(getattr(report, bound))
+        self._off.set(sum(watch.twin.off(role) for role in ("", *watch.twin.roles())))
+        self._evidence.set(watch.propensities.evidence["all"])
+        self._flattered.clear()
+        for arm, found in flattery.flagged().items():
+            self._flattered.labels(arm).set(found.bias)
+        for tenant in watch.budgets.known():
+            self._budget.labels(tenant).set(watch.budgets.weight(tenant, router.clock()))
 
     def render(self) -> bytes:
         """The metrics in Prometheus's text format: of this process, or of all workers. Blocks on files."""
@@ -211,6 +227,20 @@ class Metrics:
         self._scorer_age = gauge("scorer_lag_seconds", "Age of the oldest answer that waits for a score.", "livemax")
         self._warehouse_lag = gauge("warehouse_lag_events", "Durable events that the warehouse lacks.", "livemax")
         self._warehouse_age = gauge("warehouse_lag_seconds", "Age of the oldest event that it lacks.", "livemax")
+        self._gain = gauge(
+            "personalisation_gain_ratio",
+            "What personalisation adds to a label, with an interval that holds at all times.",
+            "livemax",
+            "bound",
+        )
+        self._off = gauge("personalisation_off", "Scopes where the personal term is switched off.", "livemax")
+        self._evidence = gauge(
+            "propensity_evidence_ratio", "e-value against the logged propensities; 1000 is the alarm.", "livemax"
+        )
+        self._flattered = gauge(
+            "flattery_ratio", "By how much the score flatters a model whose scores do not count.", "livemax", "model"
+        )
+        self._budget = gauge("budget_weight_ratio", "Price of cost in fit, per tenant.", "livemax", "tenant")
         self._lease = gauge("lease_held", "Workers that hold a lease; 1 is right.", "livesum", "name")
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:

@@ -138,6 +138,10 @@ class Budgets:
         """The budget of a tenant; None where it has none."""
         return self.tenants.get(tenant, self.default)
 
+    def known(self) -> list[str]:
+        """Tenants that have spent."""
+        return sorted(self._accounts)
+
     # --- learning ---
 
     def observe_decision(self, tenant: str, ts: float, expected_usd: float, decision_id: str) -> None:

@@ -17,7 +17,7 @@ from fitrouter.journal import Entry, Journal
 from fitrouter.records import STORE_WAIT_S
 from fitrouter.types import PolicyChange
 
-__all__ = ["Standing", "Steering"]
+__all__ = ["Outlook", "Personalisation", "Standing", "Steering"]
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,6 +34,29 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """Policies in shadow."""
     config_hash: str
     """Of the configuration with what is laid over it, as decisions log it."""
+
+
+class Personalisation(msgspec.Struct, frozen=True, kw_only=True):
+    """What the twin says of the terms of role and user, overall or in one role."""
+
+    labels: int
+    gain: float
+    low: float
+    high: float
+    verdict: str
+    off: bool
+    """Whether they are left out of decisions."""
+
+
+class Outlook(msgspec.Struct, frozen=True, kw_only=True):
+    """What the watchers say; see `fitrouter.twin`, `fitrouter.flattery`, `fitrouter.audit`."""
+
+    personalisation: dict[str, Personalisation]
+    """Role, empty for all → report."""
+    flattered: dict[str, str]
+    """Model that the score flatters → by how much."""
+    evidence_against_propensities: float
+    """An e-value: 1000 is the alarm."""
 
 
 class Steering:
@@ -62,6 +85,28 @@ class Steering:
             versions=("configuration", *(name for name, _ in control.history)),
             candidates=self.decider.candidates,
             config_hash=rules.config_hash,
+        )
+
+    def outlook(self, tenant: str = "default") -> Outlook:
+        """What the watchers say, with the roles of one tenant."""
+        watch, flattery = self.decider.watch, self.decider.fit.flattery
+        found = {}
+        for key in ("", *watch.twin.roles()):
+            owner, _, role = key.partition("\x1f")
+            report = watch.twin.report(key or None)
+            if report is not None and (not key or owner == tenant):
+                found[role] = Personalisation(
+                    labels=report.n,
+                    gain=report.gain,
+                    low=_finite(report.low),
+                    high=_finite(report.high),
+                    verdict=report.verdict,
+                    off=report.off,
+                )
+        return Outlook(
+            personalisation=found,
+            flattered={arm: flattery.say(arm) for arm in flattery.flagged()},
+            evidence_against_propensities=watch.propensities.evidence["all"],
         )
 
     async def set(self, settings: Mapping[str, Any]) -> Standing:
@@ -144,3 +189,8 @@ class Steering:
         except TimeoutError:  # it is durable, and will be in force once the fold gets there
             pass
         return self.standing()
+
+
+def _finite(value: float) -> float:
+    """A label's difference lies within ±1, and JSON knows no infinity."""
+    return min(max(value, -1.0), 1.0)

@@ -239,9 +239,11 @@ class Gateway:
         """Explain a decision: why this model, with what probability, and what came of it."""
         return _json(explain(await self.router.explain(call.http.path_params["decision_id"], call.tenant)))
 
-    async def policy(self, _call: Call) -> Response:
-        """Show the policy in force, the versions before it, and the candidates in shadow."""
-        return _json({"object": "fitrouter.policy", **msgspec.to_builtins(self.router.steering.standing())})
+    async def policy(self, call: Call) -> Response:
+        """Show the policy in force, versions, candidates, and what is watched: personalisation, flattery, the log."""
+        steering = self.router.steering
+        shown = {"object": "fitrouter.policy", **msgspec.to_builtins(steering.standing())}
+        return _json({**shown, "outlook": msgspec.to_builtins(steering.outlook(call.tenant))})
 
     async def steer(self, call: Call) -> Response:
         """Change the policy: set weights, promote a candidate, or restore the version before."""
