@@ -102,8 +102,8 @@ class Fit:
         """Coefficients of the parts `PARTS` in the best prediction of a label."""
         self.worth = Worth(len(PARTS) - 1)
         """Whether the terms of people are worth anything."""
-        self._relied: tuple[Floats, Floats] | None = None
-        """The state of the stack, and what `reliance` made of it."""
+        self._relied: tuple[Floats, list[float], Floats] | None = None
+        """The state of the stack, and what `reliance` made of it, twice."""
         self.residuals: dict[str, tuple[float, float]] = {}
         """Kind of a Gaussian signal → sum of the squared errors of what was predicted here, and their number."""
         self.labels = 0
@@ -131,6 +131,9 @@ class Fit:
         deviations above 0, and in proportion before, where that is more than the coefficient; less where it is more
         likely than not that it is worth nothing, and not at all where that is sure.
         """
+        return self._counts()[2]
+
+    def _counts(self) -> tuple[Floats, list[float], Floats]:
         state = self.stack.state
         if self._relied is None or self._relied[0] is not state:
             counts = []
@@ -138,8 +141,8 @@ class Fit:
             for part, (mean, variance) in enumerate(zip(state[-1].tolist(), state.diagonal().tolist(), strict=True)):
                 sure = min(mean / math.sqrt(variance + 1e-300), CERTAIN) / CERTAIN if part else mean
                 counts.append(min(max(mean, sure, 0.0), 1.0) * min(2.0 * (1.0 - zero[part]), 1.0))
-            self._relied = state, np.array(counts)
-        return self._relied[1]
+            self._relied = state, counts, np.array(counts)
+        return self._relied
 
     def zero(self) -> Floats:
         """float64[4]: the probability that each of `PARTS` is worth nothing (0 for c's slopes)."""
@@ -321,8 +324,9 @@ class Fit:
             slopes += sign * level.slopes
             d_role += sign * level.role
             d_user += sign * level.user
-        z, relied = [slopes, text.role + d_role, text.user, d_user], self.reliance().tolist()
-        counted = base + sum(r * part for r, part in zip(relied, z, strict=True))
+        z = [slopes, text.role + d_role, text.user, d_user]
+        _, relied, _ = self._counts()
+        counted = base + relied[0] * z[0] + relied[1] * z[1] + relied[2] * z[2] + relied[3] * z[3]
         y, noise = seen.linear(counted)
         r, where = relied[2], text.where
         if where is not None and text.within * r:
@@ -331,7 +335,7 @@ class Fit:
         if seen.signal.link == "gaussian":
             squares, n = self.residuals.get(label.kind.value, (0.0, 0.0))
             self.residuals[label.kind.value] = squares + (seen.y - counted) ** 2, n + 1.0
-        self.worth.see(z[1:], [y - counted + r * part for r, part in zip(relied[1:], z[1:], strict=True)], noise)
+        self.worth.see(z[1:], relied[1:], y - counted, noise)
         parts = np.array(z)
         gain, predicted = self.stack.along(parts)
         y, noise = seen.linear(base + predicted)

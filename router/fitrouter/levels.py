@@ -61,6 +61,7 @@ class Level(NamedTuple):
 
     @property
     def mean(self) -> float:
+        """Of the sum."""
         return self.intercept + self.slopes + self.role + self.user
 
 

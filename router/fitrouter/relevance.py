@@ -57,8 +57,12 @@ class Relevance:
         """Task → its row, and the level that it started from."""
         self.own = np.zeros((0, 2, 1 + D))
         """float64[T, 2, 1 + D]: means and variances of b_c and e_c."""
-        self.f = np.stack([np.zeros(D), np.full(D, FEATURE)])
+        self._work = np.zeros((3, 1 + 2 * D))
+        """Room for one label: means, variances and gains of b and e of its task, and of f."""
+        self._along = np.zeros(1 + 2 * D)
+        self.f = self._work[:2, 1 + D :]
         """float64[2, D]: mean and variance of f."""
+        self.f[1] = FEATURE
 
     def at(self, task: str, level: float = 1.0) -> Floats:
         """float64[D] in [0, 1]: only what is read is cut, not what is known."""
@@ -86,20 +90,20 @@ class Relevance:
         row = self.tasks[task][0] if task in self.tasks else self._begin(task, level)
         if row is None:
             return
-        D, own, f = self.D, self.own[row], self.f
-        along = np.empty(1 + 2 * D)
+        edge, own, along, work = 1 + self.D, self.own[row], self._along, self._work
         along[0] = np.add.reduce(z)
-        along[1 : 1 + D] = z
-        np.multiply(z, level, out=along[1 + D :])
-        state = np.concatenate([own, f], axis=1)
-        gain = state[1] * along
-        predicted, spread = np.einsum("i,i->", state[0], along), np.einsum("i,i->", gain, along)
-        moved = innovate(float(predicted), float(spread), residual, noise=noise)
-        state[0] += gain * moved.step
+        along[1:edge] = z
+        np.multiply(z, level, out=along[edge:])
+        work[:2, :edge] = own
+        mean, variance, gain = work
+        np.multiply(variance, along, out=gain)
+        predicted, spread = np.einsum("bi,i->b", work[::2], along).tolist()
+        moved = innovate(predicted, spread, residual, noise=noise)
+        mean += gain * moved.step
         gain *= gain
         gain *= moved.shrink
-        state[1] -= gain
-        own[:], f[:] = state[:, : 1 + D], state[:, 1 + D :]
+        variance -= gain
+        own[:] = work[:2, :edge]
 
     def _begin(self, task: str, level: float) -> int | None:
         """The row of a new task; None where there are too many."""
@@ -130,5 +134,6 @@ class Relevance:
         tasks = {name: (row, level) for row, (name, level) in enumerate(stored.tasks)}
         if not sound or len(tasks) != len(stored.tasks):
             return False
-        self.tasks, self.own, self.f = tasks, own, f
+        self.tasks, self.own = tasks, own
+        self.f[:] = f
         return True

@@ -33,19 +33,21 @@ class Worth:
         self.evidence = [[0.0] * len(COEFFICIENTS) for _ in range(terms)]
         """Nats for each hypothesis against nothing."""
 
-    def see(self, terms: Sequence[float], rests: Sequence[float], noise: float) -> None:
+    def see(self, terms: Sequence[float], counted: Sequence[float], left: float, noise: float) -> None:
         """Fold one label.
 
         Args:
             terms: what each says of the label.
-            rests: what each is to explain: the label minus everything else.
+            counted: how much of each is in the prediction.
+            left: the label minus the prediction.
             noise: variance of the label.
         """
         scale = 0.5 / noise
-        for evidence, term, rest in zip(self.evidence, terms, rests, strict=True):
-            for i, share in enumerate(COEFFICIENTS):
-                said = share * term
-                nats = evidence[i] + scale * said * (2.0 * rest - said)
+        for evidence, term, share in zip(self.evidence, terms, counted, strict=True):
+            rest = 2.0 * (left + share * term)  # what this term is to explain, twice
+            for i, coefficient in enumerate(COEFFICIENTS):
+                said = coefficient * term
+                nats = evidence[i] + scale * said * (rest - said)
                 evidence[i] = min(max(nats, LEAST), MOST)
 
     def nothing(self) -> list[float]:
