@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fitrouter.decide import Rules
+from fitrouter.drift import DriftParams
 from fitrouter_evaluators.labs import (
     POOLS,
     WINDOW,
@@ -187,3 +190,35 @@ def test_outcomes_of_a_model_that_is_never_taken() -> None:
     """Nothing is adopted that is never chosen."""
     assert share_held(np.zeros(300, dtype=int), 7, 0) is None
     assert Outcome.__struct_fields__ == ("regret", "probs", "chosen", "best", "alarms")
+
+
+# --- drift ---
+
+
+@pytest.fixture(scope="module")
+def turned() -> tuple[int, Outcome, Outcome]:
+    """A model that turns bad at round 600, heard by a router with the alarm and by one without."""
+    scene, best = with_loss(1000, 600)
+    return best, play(scene, SETUP), play(scene, Setup(drift=DriftParams(threshold=math.inf)))
+
+
+def test_the_alarm_tells_when_a_model_turned_bad(turned: tuple[int, Outcome, Outcome]) -> None:
+    """It fires for that model, soon after it changed and not before; without it nothing fires."""
+    best, heard, deaf = turned
+    assert heard.alarms
+    assert heard.alarms[0][1] == best
+    assert 600 < heard.alarms[0][0] < 700
+    assert deaf.alarms == ()
+
+
+def test_a_model_that_turned_bad_is_left_sooner_with_the_alarm(turned: tuple[int, Outcome, Outcome]) -> None:
+    """Until the alarm both decide alike; after it the one that heard it asks the model less."""
+    best, heard, deaf = turned
+    fired = heard.alarms[0][0]
+    assert np.array_equal(heard.probs[: fired + 1], deaf.probs[: fired + 1])
+    assert heard.probs[fired + 1 :, best].sum() < deaf.probs[fired + 1 :, best].sum()
+
+
+def test_late_labels_make_no_alarm() -> None:
+    """Labels that come in a lump, late, are judged by what was known when they came: a delay alone is no drift."""
+    assert play(draw(2, 500), Setup(delay=200)).alarms == ()

@@ -21,6 +21,7 @@ import msgspec
 import numpy as np
 
 from fitrouter.decide import Decider, Rules
+from fitrouter.drift import Drift, DriftParams
 from fitrouter.fit import FitParams
 from fitrouter.journal import Row
 from fitrouter.learner import Learner
@@ -136,6 +137,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     """Rounds until a label is there."""
     feedback: float = 1.0
     """Share of the answers that get a label."""
+    drift: DriftParams = DriftParams()
     separate: bool = False
     """A learner of its own for every user."""
     votes_per_day: int = 10**9
@@ -217,6 +219,7 @@ class _Play:
                 params=self.setup.params,
                 votes_per_day=self.setup.votes_per_day,
             )
+            learner.fit.drift = Drift(self.setup.drift)
             decider = Decider(SquareCB(self.setup.gamma), learner.fit, self.rules, watch=learner.watch)
             self.routers[key] = learner, decider
             self._fold(learner, self._registry(t))
@@ -283,7 +286,11 @@ class _Play:
             kind=FeedbackKind.THUMB,
             value=answer.y,
         )
+        drift, arm = learner.fit.drift, decision.chosen
+        before = drift.statistics(arm).labels
         self._fold(learner, [vote], answer.events)
+        if drift.statistics(arm).labels < before:
+            self.alarms.append((t, answer.model))
 
 
 def cost_in_fit(rules: Rules, price: Floats) -> Floats:
