@@ -55,7 +55,7 @@ class ArmParams(msgspec.Struct, frozen=True, kw_only=True):
     """Prior scales. Variances are for labels in [0, 1] and ‖x‖ ≈ 1."""
 
     correction_intercept: float = 0.03
-    correction_slope: float = 0.06
+    correction_slope: float = 0.1
     profile_intercept: float = 0.5
     profile_slope: float = 0.05
     operations_precision: float = 0.1

@@ -44,7 +44,7 @@ NOISE_LABELS = 50.0
 """How many labels the fitted noise of a Gaussian signal stands for, beside those of this installation."""
 
 CERTAIN = 4.0
-"""Standard deviations above 0 from which on a people's term counts in full."""
+"""Standard deviations above 0 from which on a part counts in full."""
 
 LOOSER = 25.0
 """Factor of the variances of an arm that has drifted, up to the prior's."""
@@ -127,7 +127,7 @@ class Fit:
         """float64[4] in [0, 1]: how far each of `PARTS` counts in decisions.
 
         A part is itself an estimate with errors, which draws its coefficient towards 0 (errors in variables) however
-        sure it is that the part helps. So a people's term counts in full once its coefficient is `CERTAIN` standard
+        sure it is that the part helps. So a part counts in full once its coefficient is `CERTAIN` standard
         deviations above 0, and in proportion before, where that is more than the coefficient; less where it is more
         likely than not that it is worth nothing, and not at all where that is sure.
         """
@@ -139,7 +139,7 @@ class Fit:
             counts = []
             zero = self._zero()
             for part, (mean, variance) in enumerate(zip(state[-1].tolist(), state.diagonal().tolist(), strict=True)):
-                sure = min(mean / math.sqrt(variance + 1e-300), CERTAIN) / CERTAIN if part else mean
+                sure = min(mean / math.sqrt(variance + 1e-300), CERTAIN) / CERTAIN
                 counts.append(min(max(mean, sure, 0.0), 1.0) * min(2.0 * (1.0 - zero[part]), 1.0))
             self._relied = state, counts, np.array(counts)
         return self._relied
