@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.gateway_kit import config, make_router, serving
 from typer.testing import CliRunner, Result
@@ -18,6 +19,7 @@ from fitrouter.decide import Rules
 from fitrouter.errors import ConfigError, FitrouterError, InvalidRequest, NotAuthorized
 from fitrouter.journal import SqliteJournal
 from fitrouter.router import Router
+from fitrouter.steering import Personalisation
 from fitrouter.types import PolicyChange
 from fitrouter_integrations import _policy, cli
 from fitrouter_integrations._http import KEY_ENV, NoGateway
@@ -67,7 +69,9 @@ def changes(file: Path) -> list[PolicyChange]:
 def test_without_a_gateway_the_journal_is_told(file: Path) -> None:
     """Set, promote and restore are events in the journal, and stand there for the next command and the next start."""
     c = ("--config", file)
-    assert standing("show", *c)["versions"] == ["configuration"]
+    first = standing("show", *c)
+    assert first["versions"] == ["configuration"]
+    assert first["outlook"]["evidence_against_propensities"] <= 1.0
     assert changes(file) == []
     set_ = standing("set", "--cost-weight", 0.3, "--latency-weight", "0.1", "--share", ".05", *c)
     assert set_["settings"] == {"cost_weight": 0.3, "latency_weight": 0.1, "share": 0.05}
@@ -114,6 +118,41 @@ def test_a_running_gateway_is_told(tmp_path: Path) -> None:
         assert standing("promote", "bold", "--url", url)["versions"][-1] == "bold"
         assert standing("restore", "--url", f"{url}/v1")["settings"]["share"] == 0.25
         assert url in run("show", "--url", url).output
+
+
+def test_what_is_watched_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What personalisation buys by role, whose score is flattered, and whether the log can be believed."""
+    helps = Personalisation(labels=90, gain=0.02, low=0.01, high=0.03, verdict="helps", off=False)
+    harms = Personalisation(labels=40, gain=-0.05, low=-0.1, high=-0.01, verdict="harms", off=True)
+    reply: dict[str, Any] = {
+        "live": "configuration",
+        "algorithm": "squarecb",
+        "settings": {},
+        "versions": ["configuration"],
+        "candidates": {},
+        "config_hash": "h",
+        "outlook": {
+            "personalisation": msgspec.to_builtins({"": helps, "tax analyst": harms}),
+            "flattered": {"alpha": "the score flatters model alpha by 0.12 ± 0.03"},
+            "evidence_against_propensities": 0.5,
+        },
+    }
+    monkeypatch.setattr(_policy, "call", lambda *_: reply)
+    shown = " ".join(run("show", "--url", "http://127.0.0.1:1").output.split())
+    for words in (
+        "helps: +0.0200 a label (+0.0100 … +0.0300, 90 labels)",
+        "personal terms as tax analyst harms: -0.0500",
+        "left out of decisions",
+        "flatters model alpha by 0.12 ± 0.03",
+        "follow their logged probabilities",
+    ):
+        assert words in shown
+    reply["outlook"] = reply["outlook"] | {"evidence_against_propensities": 2000.0}
+    assert "do not follow their logged probabilities" in " ".join(
+        run("show", "--url", "http://127.0.0.1:1").output.split()
+    )
+    del reply["outlook"]
+    assert standing("show", "--url", "http://127.0.0.1:1")["live"] == "configuration"
 
 
 def test_mistakes_are_named(file: Path, tmp_path: Path) -> None:

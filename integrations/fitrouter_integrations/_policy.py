@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from fitrouter.audit import ALPHA
 from fitrouter.config import load_config
 from fitrouter.errors import InvalidRequest
 from fitrouter.router import Router
-from fitrouter.steering import Standing
+from fitrouter.steering import Outlook, Standing
 from fitrouter_integrations._http import NoGateway, call, url_of
 from fitrouter_integrations._offline import catch_up, resting
 
@@ -38,10 +39,10 @@ _DEFAULT = Path("fitrouter.yaml")
 
 @app.command()
 def show(config: ConfigPath = _DEFAULT, url: Url = None, as_json: AsJson = False) -> None:
-    """Show the version in force, those before it, and the candidates in shadow."""
+    """Show the version in force, those before it, the candidates in shadow, and what the watchers say."""
 
-    async def look(router: Router) -> Standing:
-        return router.steering.standing()
+    async def look(_router: Router) -> None:
+        """Nothing is to be done."""
 
     _print(*_tell(config, url, None, look), as_json)
 
@@ -107,9 +108,16 @@ def restore(config: ConfigPath = _DEFAULT, url: Url = None, as_json: AsJson = Fa
     _print(*_tell(config, url, {"action": "restore"}, lambda router: router.steering.restore()), as_json)
 
 
-def _tell(
-    config: Path, url: str | None, body: dict[str, Any] | None, otherwise: Callable[[Router], Awaitable[Standing]]
-) -> tuple[Standing, str]:
+class Shown(Standing, frozen=True, kw_only=True):
+    """Where the policy stands, and what its watchers say."""
+
+    outlook: Outlook | None = None
+
+
+Act: TypeAlias = Callable[[Router], Awaitable[object]]
+
+
+def _tell(config: Path, url: str | None, body: dict[str, Any] | None, otherwise: Act) -> tuple[Shown, str]:
     """Tell a running gateway, else the journal; returns where the policy stands then, and who was told."""
     if url is not None:
         return _ask(url, body), url
@@ -122,7 +130,7 @@ def _tell(
             return asyncio.run(_write(router, otherwise, changes=body is not None)), str(settings.data / "journal.db")
 
 
-def _ask(url: str, body: dict[str, Any] | None) -> Standing:
+def _ask(url: str, body: dict[str, Any] | None) -> Shown:
     """What the gateway answers.
 
     Raises:
@@ -130,36 +138,53 @@ def _ask(url: str, body: dict[str, Any] | None) -> Standing:
     """
     told = call("GET" if body is None else "POST", url, "/v1/policy", body)
     try:
-        return msgspec.convert(told, Standing)
+        return msgspec.convert(told, Shown)
     except msgspec.ValidationError:
         raise NoGateway(f"what answers at {url} is no fitrouter gateway of this version") from None
 
 
-async def _write(router: Router, act: Callable[[Router], Awaitable[Standing]], *, changes: bool) -> Standing:
+async def _write(router: Router, act: Act, *, changes: bool) -> Shown:
     """Act on a router that rests: its journal takes the events, and its fold reads them."""
 
     async def folded() -> None:
         catch_up(router.learner, router.journal, router.journal.head())
 
-    router.steering.folded = folded
+    steering = router.steering
+    steering.folded = folded
     if changes:
-        await router.steering.heed_the_file()
-    return await act(router)
+        await steering.heed_the_file()
+    await act(router)
+    return Shown(**msgspec.structs.asdict(steering.standing()), outlook=steering.outlook())
 
 
-def _print(standing: Standing, told: str, as_json: bool) -> None:
+def _print(shown: Shown, told: str, as_json: bool) -> None:
     if as_json:
-        typer.echo(msgspec.json.format(msgspec.json.encode(standing), indent=1).decode())
+        typer.echo(msgspec.json.format(msgspec.json.encode(shown), indent=1).decode())
         return
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    table.add_row("in force", f"{standing.live}, by {standing.algorithm}")
-    table.add_row("over the file", _listed(standing.settings) or "nothing")
-    table.add_row("versions", " → ".join(standing.versions))
-    for name, settings in standing.candidates.items():
+    table.add_row("in force", f"{shown.live}, by {shown.algorithm}")
+    table.add_row("over the file", _listed(shown.settings) or "nothing")
+    table.add_row("versions", " → ".join(shown.versions))
+    for name, settings in shown.candidates.items():
         table.add_row(f"candidate {name}", _listed(settings))
-    table.add_row("settings hash", standing.config_hash)
+    table.add_row("settings hash", shown.config_hash)
+    for topic, text in _watched(shown.outlook) if shown.outlook else ():
+        table.add_row(topic, text)
     table.add_row("said by", told if "://" in told else f"{told}; no gateway answers, the next one to start heeds it")
     Console().print(table, markup=False)
+
+
+def _watched(outlook: Outlook) -> Iterator[tuple[str, str]]:
+    """What the watchers say, a line each."""
+    for role, found in outlook.personalisation.items():
+        worth = f"{found.gain:+.4f} a label ({found.low:+.4f} … {found.high:+.4f}, {found.labels} labels)"
+        off = "; left out of decisions" if found.off else ""
+        yield f"personal terms{f' as {role}' if role else ''}", f"{found.verdict}: {worth}{off}"
+    for arm, text in outlook.flattered.items():
+        yield f"score of {arm}", text
+    evidence, alarm = outlook.evidence_against_propensities, 1.0 / ALPHA
+    word = "do not follow" if evidence >= alarm else "follow"
+    yield "draws", f"{word} their logged probabilities (evidence against it {evidence:.2g}, alarm at {alarm:g})"
 
 
 def _listed(settings: dict[str, Any]) -> str:
