@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -112,6 +113,7 @@ class Decider:
         self.parameters = {"algorithm": policy.name, **(parameters or {})}
         self.candidates = {name: dict(settings) for name, settings in (candidates or {}).items()}
         self._shadows = {name: self.build(settings, shadow=True) for name, settings in self.candidates.items()}
+        self._prices: tuple[tuple[str, ...], Floats] = (), np.zeros((2, 0))
         self._live: tuple[dict[str, Any], Policy, Rules] | None = None
 
     def live(self) -> tuple[Policy, Rules]:
@@ -191,6 +193,13 @@ class Decider:
             **_logged(rules),
         )
 
+    def _priced(self, names: tuple[str, ...], cards: Sequence[ModelCard]) -> Floats:
+        """float64[2, K]: input and output prices in USD per million tokens; most requests have the arms of the last."""
+        if self._prices[0] != names:
+            prices = [(card.prices.input, card.prices.output) for card in cards]
+            self._prices = names, np.ascontiguousarray(np.array(prices).T)
+        return self._prices[1]
+
     def _personal(self, rules: Rules, identity: Identity) -> bool:
         """Whether the terms of role and user count: allowed, and not known to harm (`fitrouter.twin`)."""
         if not rules.personal or canonical_role(identity.role) in rules.impersonal_roles:
@@ -213,8 +222,10 @@ class Decider:
         while True:
             names = tuple(card.arm for card in cards)
             beliefs = self.fit.estimate(identity, x, names, ts)
-            cost = _expected_cost(cards, prompt_tokens, beliefs.tokens)
-            barred = over_cap(names, cost, budgets.cap(tenant, ts))
+            prices = self._priced(names, cards)
+            cost = prices[0] * (prompt_tokens / 1e6) + prices[1] * (beliefs.tokens / 1e6)
+            cap = budgets.cap(tenant, ts)
+            barred = [] if cap == math.inf else over_cap(names, cost, cap)
             if rules.base_delta is not None and not barred:
                 barred = self.watch.base_layer.excluded(names, task_of(identity, x), rules.base_delta, ts)
             if not barred:
@@ -231,6 +242,7 @@ class Decider:
             beliefs=beliefs,
             cost=cost,
             burden=usd * cost + (rules.latency_weight / rules.latency_unit_s) * beliefs.seconds,
+            sd=beliefs.availability * beliefs.sd,
             budget=(weight, unit) if weight else (0.0, 0.0),
             switch=None if stay is None else _switch(stay, names, rules.consistency, usd),
             mix=_mix(rules, names, new, budgets.floor(tenant, cost, rules.floor, ts)),
@@ -249,6 +261,8 @@ class _Stage(NamedTuple):
     cost: Floats
     burden: Floats
     """Fit that cost and latency take away."""
+    sd: Floats
+    """Of the utility."""
     budget: tuple[float, float]
     """The tenant's λ, and the USD of a unit."""
     switch: Floats | None
@@ -258,11 +272,10 @@ class _Stage(NamedTuple):
 
     def pmf(self, mean: Floats, policy: Policy) -> Floats:
         """float64[K]: the marginal pmf of a policy that believes in `mean`."""
-        answers = self.beliefs.availability
-        utility = answers * (mean - self.burden)
+        utility = self.beliefs.availability * (mean - self.burden)
         if self.switch is not None:
             utility = utility - self.switch
-        beliefs = Beliefs(arms=self.names, utility=utility, sd=answers * self.beliefs.sd, steps=self.steps)
+        beliefs = Beliefs(arms=self.names, utility=utility, sd=self.sd, steps=self.steps)
         return self.mix.probs(policy.propose(beliefs))
 
     def logged(self) -> dict[str, Any]:
@@ -316,13 +329,6 @@ def _mix(rules: Rules, names: tuple[str, ...], new: Sequence[str], spread: float
 def _switch(stay: Stay, names: tuple[str, ...], consistency: float, usd: float) -> Floats:
     """float64[K]: the fit that it costs to leave the stay, for consistency and for the lost prompt cache."""
     return np.array([(0.0 if arm == stay.arm else consistency) + usd * stay.usd.get(arm, 0.0) for arm in names])
-
-
-def _expected_cost(cards: Sequence[ModelCard], prompt_tokens: int, tokens: Floats) -> Floats:
-    """USD of each card's answer."""
-    prices = np.array([(card.prices.input, card.prices.output) for card in cards])
-    result: Floats = (prices[:, 0] * prompt_tokens + prices[:, 1] * tokens) / 1e6
-    return result
 
 
 def _draw(probs: Floats, mix: _Mix, names: tuple[str, ...], default: str | None, u: float) -> tuple[int, Mode]:
