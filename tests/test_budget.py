@@ -109,7 +109,7 @@ def test_costs_that_prove_higher_than_expected_are_believed() -> None:
     for t in range(200):
         budgets.observe_decision("t", float(t), 0.5e-3, str(t))
         budgets.observe("t", float(t), 5e-3, str(t))
-    assert budgets.cap("t", 200.0) < 0.8e-3 / 7
+    assert budgets.cap("t", 200.0) < 1e-3 / 7
 
 
 def test_a_tenant_without_a_budget_pays_no_price() -> None:
@@ -129,7 +129,7 @@ def test_tenants_do_not_pay_for_each_other() -> None:
     budgets = Budgets(params)
     for t in range(50):
         budgets.observe("a", float(t), 0.1)
-    assert budgets.weight("a", 50.0) > 10 * params.start
+    assert budgets.weight("a", 50.0) > 2 * params.start
     assert budgets.weight("b", 50.0) == params.start
 
 

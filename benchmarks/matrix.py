@@ -1,0 +1,279 @@
+"""Routing under a ceiling: ParetoBandit's validation matrix, beside ParetoBandit's own code.
+
+    python benchmarks/matrix.py --venv /tmp/paretobandit --json docs/results/matrix.json
+
+Every contender streams the 1,766 prompts × 4 models once, cold, in the same twelve shuffled orders, with the same
+context features (the router's static encoder) and the same price list (the authors'), and learns from the judged reward
+and the real cost of what it chose alone. Ours is `fitrouter_evaluators.bench._stream`: the router's own decider and
+learner as they ship. ParetoBandit 0.1.1 runs in an environment of its own (`--venv DIR`, else a temporary one) with its
+pacer; of its exploration constants and forgetting factors the best in hindsight counts, by area. The best mixture of
+two fixed models knows every mean in advance.
+
+Reported: area under reward over the logarithm of nine ceilings from 2e-4 to 1.5e-2 USD; the mean cost of every window
+of 500 requests after the first 200; no ceiling at all; and all costs ten times as high from the middle on, unannounced.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from fitrouter.budget import BudgetParams
+from fitrouter.encoders import get_encoder
+from fitrouter_evaluators.bench._routing import Point, area, mixture, windows
+from fitrouter_evaluators.bench._stream import Matrix, Setting, matrix_of, play
+from fitrouter_evaluators.datasets import paretobandit
+
+ROOT = Path(__file__).resolve().parents[1]
+DATA = ROOT.parent / "shared" / "data" / "paretobandit"
+PEER = ROOT / "benchmarks" / "_paretobandit.py"
+PACKAGE = "paretobandit==0.1.1"
+CEILINGS = np.geomspace(2e-4, 1.5e-2, 9)
+ALPHAS = (0.01, 0.05, 0.15, 0.5, 1.0)
+FORGETTING = (0.997, 1.0)
+SHOCK, FACTOR, BACK = 900, 10.0, 200
+TOLERANCE = 1.02
+
+Chosen = np.ndarray
+"""int[S, T]: the model of each request in each seed."""
+
+
+# --- contenders ---
+
+
+def ours(matrix: Matrix, orders: Any, ceiling: float | None, shock: Any = None) -> Chosen:
+    """The router as it ships."""
+    budget = None if ceiling is None else BudgetParams(usd_per_request=float(ceiling))
+    return np.array([play(matrix, order, Setting(seed=s), budget, shock).chosen for s, order in enumerate(orders)])
+
+
+def peer(python: Path, matrix: Matrix, orders: Any, ceilings: Any, shocks: Any = None, **grid: Any) -> Chosen:
+    """ParetoBandit: int8[ceilings, alphas, forgetting factors, S, T]."""
+    prices = np.array([[card.prices.input, card.prices.output] for card in matrix.cards])
+    grid = {"alphas": ALPHAS, "forgetting": FORGETTING} | grid | ({} if shocks is None else {"shocks": shocks})
+    with tempfile.TemporaryDirectory() as folder:
+        source, target = Path(folder) / "in.npz", Path(folder) / "out.npz"
+        np.savez(
+            source,
+            x=matrix.x[:, 1:],
+            reward=matrix.reward,
+            cost=matrix.cost,
+            orders=orders,
+            prices=prices,
+            ceilings=np.asarray(ceilings, dtype=np.float64),
+            **{name: np.asarray(values, dtype=np.float64) for name, values in grid.items()},
+        )
+        subprocess.run([str(python), str(PEER), str(source), str(target)], check=True)
+        with np.load(target) as found:
+            return np.asarray(found["chosen"])
+
+
+def environment(folder: Path) -> Path:
+    """A Python with ParetoBandit; made where there is none yet."""
+    python = folder / "bin" / "python"
+    if not python.exists():
+        subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+        subprocess.run([str(python), "-m", "pip", "install", "-q", PACKAGE], check=True, stdout=sys.stderr)
+    return python
+
+
+# --- measures ---
+
+
+def earned(matrix: Matrix, orders: Any, chosen: Chosen, shock: Any = None) -> tuple[Any, Any]:
+    """(reward, cost), float64[S, T] each."""
+    reward, cost = matrix.reward[orders, chosen], matrix.cost[orders, chosen]
+    if shock is not None:
+        cost = (
+            cost
+            * np.take_along_axis(np.broadcast_to(shock, (len(orders), *shock.shape)), chosen[:, :, None], 2)[..., 0]
+        )
+    return reward, cost
+
+
+def kept(costs: Any, ceiling: float, after: int = 200) -> dict[str, float]:
+    """How every window of 500 kept the ceiling: the dearest of any seed, of the seeds' mean, and how many were over."""
+    found = np.array([windows(row, after) for row in costs]) / ceiling
+    return {
+        "dearest": float(found.max()),
+        "dearest_mean": float(found.mean(axis=0).max()),
+        "share_over": float((found > TOLERANCE).mean()),
+        "seeds_over": int((found.max(axis=1) > TOLERANCE).sum()),
+    }
+
+
+def spread(values: Any) -> dict[str, float]:
+    """Mean and standard error over the seeds."""
+    values = np.asarray(values, dtype=np.float64)
+    return {"mean": float(values.mean()), "se": float(values.std(ddof=1) / np.sqrt(len(values)))}
+
+
+def curve(matrix: Matrix, orders: Any, chosen: Any) -> dict[str, Any]:
+    """A contender at every ceiling; `area` per seed stays for paired differences."""
+    rows, rewards = [], []
+    for ceiling, picks in zip(CEILINGS.tolist(), chosen, strict=True):
+        reward, cost = earned(matrix, orders, picks)
+        rewards.append(reward.mean(axis=1))
+        rows.append(
+            {
+                "ceiling_usd": ceiling,
+                "reward": spread(reward.mean(axis=1)),
+                "cost_of_ceiling": float(cost.mean() / ceiling),
+                **kept(cost, ceiling),
+            }
+        )
+    areas = [area(CEILINGS, seed) for seed in np.transpose(rewards)]
+    return {"rows": rows, "area": spread(areas), "areas": areas}
+
+
+def free(matrix: Matrix, orders: Any, chosen: Chosen) -> dict[str, Any]:
+    """Without a ceiling: reward, and cost in costs of the best single model."""
+    means = matrix.reward.mean(axis=0)
+    best = int(means.argmax())
+    reward, cost = earned(matrix, orders, chosen)
+    return {
+        "reward": spread(reward.mean(axis=1)),
+        "below_best_single": float(means[best] - reward.mean()),
+        "cost_of_best_single": float(cost.mean() / matrix.cost[:, best].mean()),
+        "mix": [float(np.mean(chosen == k)) for k in range(len(means))],
+    }
+
+
+def after_shock(matrix: Matrix, orders: Any, ceiling: float, chosen: Chosen, shock: Any) -> dict[str, Any]:
+    """Costs before and after; windows that begin `BACK` requests after the shock."""
+    reward, cost = earned(matrix, orders, chosen, shock)
+    hundreds = [float(cost[:, t : t + 100].mean() / ceiling) for t in range(SHOCK - 100, cost.shape[1] - 99, 100)]
+    return {
+        "ceiling_usd": ceiling,
+        "reward_after": spread(reward[:, SHOCK:].mean(axis=1)),
+        "cost_after_back": float(cost[:, SHOCK + BACK :].mean() / ceiling),
+        "by_hundreds": hundreds,
+        **kept(cost, ceiling, SHOCK + BACK),
+    }
+
+
+# --- the run ---
+
+
+def run(matrix: Matrix, seeds: int, python: Path | None) -> dict[str, Any]:
+    """Everything, as JSON."""
+    orders = np.array([np.random.default_rng(1000 + seed).permutation(len(matrix.x)) for seed in range(seeds)])
+    points = [
+        Point(float(c), float(r)) for c, r in zip(matrix.cost.mean(axis=0), matrix.reward.mean(axis=0), strict=True)
+    ]
+    hull = [mixture(points, ceiling) for ceiling in CEILINGS]
+    mine = curve(matrix, orders, [ours(matrix, orders, ceiling) for ceiling in CEILINGS])
+    shock = np.ones((orders.shape[1], len(points)))
+    shock[SHOCK:] = FACTOR
+    # A ceiling that the cheapest model breaks after the shock cannot be kept by anybody.
+    bearable = [c for c in CEILINGS.tolist() if c >= 2.0 * FACTOR * min(point.cost for point in points)]
+    found: dict[str, Any] = {
+        "prompts": len(matrix.x),
+        "seeds": seeds,
+        "setting": msgspec.to_builtins(Setting()),
+        "budget": msgspec.to_builtins(BudgetParams(usd_per_request=1.0)),
+        "models": [
+            {"name": m, "reward": p.reward, "cost_usd": p.cost} for m, p in zip(matrix.models, points, strict=True)
+        ],
+        "oracle": float(matrix.reward.max(axis=1).mean()),
+        "best_mixture": {"rewards": hull, "area": area(CEILINGS, hull)},
+        "ours": mine,
+        "free": {"ours": free(matrix, orders, ours(matrix, orders, None))},
+        "shock": {"ours": [after_shock(matrix, orders, c, ours(matrix, orders, c, shock), shock) for c in bearable]},
+    }
+    if python is not None:
+        _peer(found, python, matrix, orders, shock, bearable)
+    _verdicts(found)
+    return found
+
+
+def _peer(found: dict[str, Any], python: Path, matrix: Matrix, orders: Any, shock: Any, bearable: list[float]) -> None:
+    """ParetoBandit at the best of its grid, and the grid."""
+    chosen = peer(python, matrix, orders, [*CEILINGS, np.nan])
+    grid = {
+        (a, f): curve(matrix, orders, chosen[:-1, i, j]) for i, a in enumerate(ALPHAS) for j, f in enumerate(FORGETTING)
+    }
+    best = max(grid, key=lambda key: grid[key]["area"]["mean"])
+    open_ = max(
+        np.ndindex(len(ALPHAS), len(FORGETTING)), key=lambda ij: earned(matrix, orders, chosen[-1][ij])[0].mean()
+    )
+    shocked = peer(
+        python, matrix, orders, bearable, np.broadcast_to(shock, (len(bearable), *shock.shape)),
+        alphas=best[:1], forgetting=best[1:],
+    )  # fmt: skip
+    found["paretobandit"] = {"package": PACKAGE, "alpha": best[0], "forgetting": best[1], **grid[best]}
+    found["paretobandit_grid"] = [{"alpha": a, "forgetting": f, "area": grid[a, f]["area"]["mean"]} for a, f in grid]
+    found["free"]["paretobandit"] = {
+        "alpha": ALPHAS[open_[0]],
+        "forgetting": FORGETTING[open_[1]],
+        **free(matrix, orders, chosen[-1][open_]),
+    }
+    found["shock"]["paretobandit"] = [
+        after_shock(matrix, orders, c, picks[0, 0], shock) for c, picks in zip(bearable, shocked, strict=True)
+    ]
+
+
+def _verdicts(found: dict[str, Any]) -> None:
+    """The targets of issue 4, done-when 3, each with what was found."""
+    mine, hull = found["ours"], found["best_mixture"]
+    free_ = found["free"]["ours"]
+    verdicts = {
+        "area above the best mixture": [mine["area"]["mean"] - hull["area"], mine["area"]["mean"] > hull["area"]],
+        "dearest window of the seeds' mean <= 1.02": [
+            max(row["dearest_mean"] for row in mine["rows"]),
+            all(row["dearest_mean"] <= TOLERANCE for row in mine["rows"]),
+        ],
+        "dearest window of any seed <= 1.02": [
+            max(row["dearest"] for row in mine["rows"]),
+            all(row["dearest"] <= TOLERANCE for row in mine["rows"]),
+        ],
+        "no ceiling: within .004 of the best single model": [
+            free_["below_best_single"],
+            free_["below_best_single"] <= 0.004,
+        ],
+        "no ceiling: at most 60 % of its cost": [free_["cost_of_best_single"], free_["cost_of_best_single"] <= 0.6],
+        "shock: inside again after 200 requests": [
+            max(row["dearest_mean"] for row in found["shock"]["ours"]),
+            all(row["dearest_mean"] <= TOLERANCE for row in found["shock"]["ours"]),
+        ],
+    }
+    if "paretobandit" in found:
+        difference = spread(np.subtract(mine["areas"], found["paretobandit"]["areas"]))
+        verdicts["area above ParetoBandit's"] = [difference, difference["mean"] > 2.0 * difference["se"]]
+    found["verdicts"] = {name: {"found": value, "met": bool(met)} for name, (value, met) in verdicts.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, default=DATA)
+    parser.add_argument("--seeds", type=int, default=12)
+    parser.add_argument("--venv", type=Path, help="folder of ParetoBandit's environment; a temporary one otherwise")
+    parser.add_argument("--no-peer", action="store_true", help="ours and the best mixture alone")
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    if not args.data.is_dir():
+        print(
+            f"skipped: there is no {args.data}; it holds ParetoBandit's val_k4.jsonl and models_k4.json",
+            file=sys.stderr,
+        )
+        return
+    matrix = matrix_of(paretobandit.convert(args.data), get_encoder("static"), paretobandit.prices(args.data))
+    with tempfile.TemporaryDirectory() as temporary:
+        python = None if args.no_peer else environment(args.venv or Path(temporary))
+        found = run(matrix, args.seeds, python)
+    text = json.dumps(found, indent=1)
+    if args.json:
+        args.json.write_text(text + "\n", encoding="utf-8")
+    print(json.dumps(found["verdicts"], indent=1))
+
+
+if __name__ == "__main__":
+    main()
