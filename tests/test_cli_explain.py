@@ -95,14 +95,15 @@ def test_then_reproduces_what_decided(log: tuple[Path, list[str]], tmp_path: Pat
 
 
 def test_a_folder_is_enough(log: tuple[Path, list[str]]) -> None:
-    """Without a configuration nothing is split, and what a price counted for is said to be missing."""
+    """Without a configuration nothing is split; all that a utility is made of is in the log."""
     file, ids = log
     for place in (file.parent / "d", file.parent / "d" / "journal.db"):
         result = run(ids[0], "--data", place, "--json", "-")
         assert result.exit_code == 0, result.output
         found = msgspec.json.decode(result.output, type=Explanation)
         assert not found.split
-        assert found.missing == "what the price counted for is not in the log"
+        assert found.missing == ""
+        assert all(account.utility is not None for account in found.models)
 
 
 def test_mistakes_are_named(log: tuple[Path, list[str]], tmp_path: Path) -> None:

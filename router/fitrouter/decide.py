@@ -300,7 +300,9 @@ def _logged(rules: Rules) -> dict[str, Any]:
     """The rules' fields of a `Decision`."""
     return {
         "cost_weight": rules.cost_weight,
+        "cost_unit_usd": rules.cost_unit_usd,
         "latency_weight": rules.latency_weight,
+        "latency_unit_s": rules.latency_unit_s,
         "share": rules.share,
         "asked_probability": rules.ask,
         "registry": rules.registry,

@@ -54,6 +54,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Answer", "Router", "Stream"]
 
+START_WAIT_S = 2.0
+"""How long a start waits for its own first event."""
 LOST_AFTER_S = 30.0
 """A decision without an execution is lost this long after its deadline."""
 
@@ -181,7 +183,7 @@ class Router:
         with contextlib.suppress(StoreError):  # told to the hooks; what was in force stays
             await self.steering.heed_the_file()
         registry = self.decider.rules.registry
-        self.recorder.append_event(
+        changed = self.recorder.append_event(
             ModelChange(id=f"registry:{registry}", ts=self.clock(), cards=tuple(self.cards.values()), registry=registry)
         )
         for name, prior in (("prior", self.learner.prior), ("arm-prior", self.learner.arm_prior)):
@@ -189,9 +191,20 @@ class Router:
                 self.recorder.append_event(
                     ArtifactChange(id=f"{name}:{prior.id}", ts=self.clock(), name=name, sha256=prior.id)
                 )
+        await self._begin_with(changed)
         self._sweeper = asyncio.create_task(self._sweep(), name="fitrouter-sweep")
         for service in self.services:
             service.start()
+
+    async def _begin_with(self, change: Future[int] | None) -> None:
+        """Wait a moment until models are known to the fold: what a warm start knows of them counts from the start."""
+        try:
+            async with asyncio.timeout(START_WAIT_S):
+                if change is not None:
+                    await asyncio.wrap_future(change)
+                    await self._folded()
+        except Exception:  # noqa: BLE001, S110 - told by the recorder; routing begins without
+            pass
 
     async def _warm(self) -> None:
         """Load the encoder's files now, so that the first request does not wait for them."""

@@ -231,7 +231,10 @@ class Decision(_Event, frozen=True, kw_only=True, tag="decision"):
     availability: tuple[float, ...] = ()
     """P(answers)."""
     cost_weight: float = 0.0
+    cost_unit_usd: float = 0.0
     latency_weight: float = 0.0
+    latency_unit_s: float = 0.0
+    """Fit that a whole unit of cost, of latency takes away, and the units."""
     budget_weight: float = 0.0
     """λ: fit that a whole `budget_unit_usd` costs, on top of `cost_weight`; the tenant's dual variable."""
     budget_unit_usd: float = 0.0

@@ -18,6 +18,7 @@ from starlette.responses import Response
 
 from fitrouter.config import Config
 from fitrouter.errors import StoreError
+from fitrouter.explain import explain as account_for
 from fitrouter.router import Router
 from fitrouter.services import Service
 from fitrouter.types import AUTO
@@ -237,7 +238,9 @@ class Gateway:
 
     async def decision(self, call: Call) -> Response:
         """Explain a decision: why this model, with what probability, and what came of it."""
-        return _json(explain(await self.router.explain(call.http.path_params["decision_id"], call.tenant)))
+        events = await self.router.explain(call.http.path_params["decision_id"], call.tenant)
+        explanation = msgspec.to_builtins(account_for(events, self.router.learner.fit))
+        return _json({**explain(events), "explanation": explanation})
 
     async def policy(self, call: Call) -> Response:
         """Show the policy in force, versions, candidates, and what is watched: personalisation, flattery, the log."""

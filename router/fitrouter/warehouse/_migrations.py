@@ -156,6 +156,8 @@ def m004_policies(connection: duckdb.DuckDBPyConnection) -> None:
     connection.execute("""
         DROP VIEW outcomes;
         DROP VIEW latest_feedback;
+        ALTER TABLE decisions ADD COLUMN cost_unit_usd DOUBLE;
+        ALTER TABLE decisions ADD COLUMN latency_unit_s DOUBLE;
         ALTER TABLE decisions ADD COLUMN budget_weight DOUBLE;
         ALTER TABLE decisions ADD COLUMN budget_unit_usd DOUBLE;
         ALTER TABLE decisions ADD COLUMN switch DOUBLE[];

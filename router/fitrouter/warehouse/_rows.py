@@ -76,6 +76,8 @@ def _decision(seq: int, event: Decision) -> Cells:
         event.registry,
         event.encoder,
         _int64(event.seed),
+        event.cost_unit_usd,
+        event.latency_unit_s,
         event.budget_weight,
         event.budget_unit_usd,
         event.switch,
