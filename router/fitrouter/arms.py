@@ -14,6 +14,7 @@ Writing is einsum and ufuncs only, since it is the fold; reading, which is logge
 from __future__ import annotations
 
 import functools
+import math
 import re
 from typing import NamedTuple, TypeAlias
 
@@ -255,7 +256,8 @@ class Arms:
         """float64[D]: the features that are expected of an arm's answer, as `read` does; safe for the fold."""
         if self.distrusts(name):
             return self._mean_profile(x)
-        profile: Floats = np.einsum("dh,d->h", self.profile[self.row(name)], x)
+        row = self.row(name)
+        profile: Floats = np.einsum("dh,d->h", self.profile[row], x)
         return profile
 
     def _mean_profile(self, x: Floats) -> Floats:
@@ -267,12 +269,14 @@ class Arms:
     # --- learning ---
 
     def observe_response(self, k: int, x: Floats, h: Floats) -> None:
-        """Fold one answer's features into the profile. A missing feature (NaN) counts as predicted."""
+        """Fold one answer's features into the profile. A missing feature (not finite) counts as predicted."""
+        if not math.isfinite(float(np.add.reduce(x))):
+            return
         predicted = np.einsum("dh,d->h", self.profile[k], x)
         error = h - predicted
-        missing = np.isnan(error)
-        if missing.any():
-            error[missing] = 0.0
+        known = np.isfinite(error)
+        if not known.all():
+            error[~known] = 0.0
         gain = np.einsum("ij,j->i", self.profile_cov[k], x)
         total = 1.0 + np.einsum("i,i->", gain, x)
         share = gain / total
@@ -296,6 +300,8 @@ class Arms:
 
     def observe_operations(self, k: int, x: Floats, tokens: float, seconds: float) -> None:
         """Fold the size and the latency of one answer."""
+        if not math.isfinite(float(np.add.reduce(x)) + tokens + seconds):
+            return
         gain = np.einsum("ij,j->i", self.operations_cov[k], x)
         share = gain / (1.0 + np.einsum("i,i->", gain, x))
         error = np.array([tokens, seconds]) - np.einsum("od,d->o", self.operations[k], x)
@@ -304,6 +310,8 @@ class Arms:
 
     def observe_answer(self, k: int, answered: bool, ts: float) -> None:
         """Fold whether a call was answered."""
+        if not math.isfinite(ts):
+            return
         a, b, last = self.beta[k]
         fade = 0.5 ** (max(ts - last, 0.0) / self.params.half_life_s)
         self.beta[k] = a * fade + answered, b * fade + (not answered), max(ts, last)

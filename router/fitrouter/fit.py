@@ -224,7 +224,7 @@ class Fit:
         It is the user's reward model wherever their taste belongs; how far it belongs to a request is the router's
         affair (`estimate`).
         """
-        h = np.where(np.isnan(h), 0.0, h)
+        h = np.where(np.isfinite(h), h, 0.0)
         found = [block.along(h) for block in self.heads(identity, dimension)]
         variance = sum(float(np.einsum("i,i->", h, gain)) for gain, _ in found)
         return sum((mean for _, mean in found), 0.0), math.sqrt(max(variance, 0.0))
@@ -234,8 +234,11 @@ class Fit:
     def learn(self, label: Label) -> Foresight | None:
         """Fold one label: first what it says of the text (tastes), then what it says beyond it (c and d).
 
-        Returns what was foreseen of it, where it is a pooled label on [0, 1] of one answer.
+        Returns what was foreseen of it, where it is a pooled label on [0, 1] of one answer. A label with a number that
+        is none teaches nothing.
         """
+        if not self._sound(label):
+            return None
         self.tastes.meet(label.identity)
         role, user = self.texts.people(label.identity)
         if user is not None and label.ts:
@@ -250,6 +253,11 @@ class Fit:
         innovation, foresight = self._learn_levels(label, h, text, seen, role, user)
         self._watch(label, text, seen, innovation)
         return foresight
+
+    @staticmethod
+    def _sound(label: Label) -> bool:
+        total = label.y + float(np.add.reduce(label.answer.x))
+        return math.isfinite(total if label.against is None else total + float(np.add.reduce(label.against.x)))
 
     def _heard(self, label: Label) -> Observation:
         """The observation in a label, as noisy as labels of its kind are here: people who rate at random teach less."""
@@ -275,8 +283,8 @@ class Fit:
         h = answer.h
         if h is None or self.arms.distrusts(answer.arm):
             return self.arms.expected(answer.arm, answer.x)
-        missing = np.isnan(h)
-        return np.where(missing, 0.0, h) if missing.any() else h
+        known = np.isfinite(h)
+        return h if known.all() else np.where(known, h, 0.0)
 
     def _levels(self, label: Label, role: Person | None, user: Person | None) -> _Levels:
         """What is believed beyond the text of the answers of a label."""
@@ -351,7 +359,7 @@ class Fit:
         blocks) for the present S; covariances do not depend on labels, so nothing else moves. For logistic signals
         it is their linearisation. `fitrouter.refit` reads the vote as if it had been so from the start.
         """
-        if not self._reads(label):
+        if not self._reads(label) or not self._sound(label):
             return
         role, user = self.texts.people(label.identity)
         earlier = heard(label.kind, before, label.tokens)
@@ -360,7 +368,8 @@ class Fit:
             levels, role, user = self._levels(label, role, user)
             rest = revised.noise + sum(level.variance for level in levels)
             for level in levels:
-                revise_level(self.arms, level, revised.change, rest - level.variance, role, user, pooled=label.pooled)
+                others = rest - level.variance
+                revise_level(self.arms, level.side, revised.change, others, role, user, pooled=label.pooled)
 
     # --- alarms ---
 

@@ -65,8 +65,8 @@ class Level(NamedTuple):
         return self.intercept + self.slopes + self.role + self.user
 
 
-def level_of(arms: Arms, side: Side, role: Person | None, user: Person | None) -> Level:
-    """Beliefs of c + d_role + d_u at x."""
+def level_of(arms: Arms, side: Side, role: Person | None, user: Person | None, *, without: float = 0.0) -> Level:
+    """Beliefs of c + d_role + d_u at x; of the offsets as they were without this label, whose 1/R is given."""
     d, x, mean = arms.d, side.x, arms.correction[side.k]
     rows = np.zeros((3, d))
     rows[0] = x
@@ -77,6 +77,9 @@ def level_of(arms: Arms, side: Side, role: Person | None, user: Person | None) -
         if found is not None:
             rows[1] = found[:d]
             s_user, n_user = float(found[d]), float(found[d + 1])
+        if without and found is not None:
+            rows[1] -= without * x
+            n_user = max(n_user - without, 0.0)
         v = user.offset_variance / (1.0 + n_user * user.offset_variance)
     gamma = 1.0 - v * n_user
     if role is not None:
@@ -84,6 +87,10 @@ def level_of(arms: Arms, side: Side, role: Person | None, user: Person | None) -
         if found is not None:
             rows[2] = found[:d]
             s_role, n_role = float(found[d]), float(found[d + 1])
+        if without and found is not None:
+            share = gamma * without / (1.0 + v * without)
+            rows[2] -= share * (x - v * rows[1])
+            n_role = max(n_role - share * gamma, 0.0)
         w = role.offset_variance / (1.0 + n_role * role.offset_variance)
     c, of_user, of_role = np.einsum("bi,i->b", rows, mean).tolist()
     along = np.einsum("b,bi->i", np.array([1.0, -v, -gamma * w]), rows)
@@ -124,10 +131,10 @@ def learn_level(
 
 
 def revise_level(
-    arms: Arms, level: Level, change: float, noise: float, role: Person | None, user: Person | None, *, pooled: bool
+    arms: Arms, side: Side, change: float, noise: float, role: Person | None, user: Person | None, *, pooled: bool
 ) -> None:
     """Move the means as if the label had been `change` greater, its noise R being given; to first order."""
-    side = level.side
+    level = level_of(arms, side, role, user, without=1.0 / noise)
     if pooled:
         total = noise + level.variance - float(np.einsum("i,i->", level.gain, level.along))
         arms.correct(side.k, level.gain, Innovation(side.sign * change / total, 0.0))

@@ -36,7 +36,7 @@ class TasteParams(msgspec.Struct, frozen=True, kw_only=True):
     role: float = 0.08
     user: float = 0.08
     """Prior variances of hᵀw_0, hᵀw_role and hᵀδ for a typical answer, spread evenly over its features."""
-    population_intercept: float = 0.05
+    population_intercept: float = 0.25
     user_intercept: float = 0.01
     """Prior variances of the intercepts; w_role has none (its offsets have). A tight one for everybody would make the
     first labels' level look like a taste."""

@@ -7,6 +7,7 @@ Text only, no model's name: what a label says beyond it is `fitrouter.levels`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -63,6 +64,15 @@ class Revised(NamedTuple):
     """Of the label, on everybody's scale."""
     noise: float
     """Its variance, with the text's."""
+
+
+def _earlier(variances: Sequence[float], noise: float) -> list[float]:
+    """The variances v of blocks before a label, of which v − v² / (noise + Σ v) are left after it."""
+    before = list(variances)
+    for _ in range(8):
+        total = noise + sum(before)
+        before = [0.5 * (total - math.sqrt(max(total * (total - 4.0 * left), 0.0))) for left in variances]
+    return before
 
 
 class Texts:
@@ -199,10 +209,12 @@ class Texts:
         change = y - before.linear(predicted)[0]
         if label.kind is FeedbackKind.RATING and user is not None and label.dimension == OVERALL:
             change, noise = change / user.scale.gain, noise / user.scale.gain**2
-        for block, (gain, _), variance in zip(blocks, found, own, strict=True):
+        earlier = _earlier(own, noise)
+        total = noise + sum(earlier)
+        for block, (gain, _), variance in zip(blocks, found, earlier, strict=True):
             if block.learns:
-                block.taste.mean = block.taste.mean + gain * (change / (noise + sum(own) - variance))
-        return Revised(change, noise + sum(own))
+                block.taste.mean = block.taste.mean + gain * (change / (total - variance))
+        return Revised(change, total)
 
     def _blocks(self, label: Label) -> list[Block]:
         identity = label.identity if self.personal else Identity(tenant=label.identity.tenant)
