@@ -8,7 +8,8 @@ export TRANSFORMERS_OFFLINE := 1
 export LITELLM_LOCAL_MODEL_COST_MAP := True
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check format bench bench-acceptance bench-crash bench-pool bench-reward bench-scorer clean
+.PHONY: help install demo test check format bench bench-acceptance bench-crash bench-labs bench-matrix bench-policies bench-pool bench-reward \
+	bench-scorer bench-sweep bench-watch clean
 
 help: ## list the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  \1\t/' | expand -t 20
@@ -56,6 +57,22 @@ bench-scorer: install ## what an answer costs to score, beside the device's own 
 
 bench-pool: install ## the personal pool: 20 seeds of every row and world
 	$(BIN)/python benchmarks/personal_pool.py $(ARGS)
+
+bench-policies: install ## speed and regret beside other bandit libraries, in an environment of the benchmark's own
+	$(BIN)/python benchmarks/policies.py $(ARGS)
+
+bench-matrix: install ## budgets beside ParetoBandit on its own matrix
+	$(BIN)/python benchmarks/matrix.py $(ARGS)
+
+bench-labs: install ## late labels, newcomers, silent changes, prices, people
+	$(BIN)/python benchmarks/labs.py $(ARGS)
+
+bench-watch: install ## how often the watchers cry wolf, and the audit of 100,000 decisions
+	$(BIN)/python benchmarks/watch.py $(ARGS)
+	$(BIN)/python benchmarks/audit.py
+
+bench-sweep: install ## the sweep that chose the defaults
+	$(BIN)/python benchmarks/sweep.py $(ARGS)
 
 clean: ## remove .venv and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
