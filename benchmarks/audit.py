@@ -120,8 +120,8 @@ def best_nats(honest: list[Decision], altered: list[Decision]) -> float:
     return float((p * np.log(p / (q / q.sum(axis=1, keepdims=True)))).sum())
 
 
-def checked(decisions: list[Decision], *, replays: bool, nats: float = math.nan) -> dict[str, object]:
-    found = audit(decisions, replays=replays)
+def checked(decisions: list[Decision], *, nats: float = math.nan) -> dict[str, object]:
+    found = audit(decisions)
     return {
         "best_nats": None if math.isnan(nats) else round(nats, 1),
         "ok": found.ok,
@@ -144,11 +144,11 @@ def main() -> None:
     runs: dict[str, list[dict[str, object]]] = {}
     for seed in range(options.seeds):
         honest = log(seed, options.decisions, options.gamma)
-        runs.setdefault("honest", []).append(checked(honest, replays=True))
+        runs.setdefault("honest", []).append(checked(honest))
         for alter in ALTERED if seed < options.altered else ():
             altered = [alter(decision, seed) for decision in honest]
             nats = best_nats(honest, altered) if alter in {flatter, one_arm_renormalised} else math.nan
-            runs.setdefault(alter.__name__, []).append(checked(altered, replays=False, nats=nats))
+            runs.setdefault(alter.__name__, []).append(checked(altered, nats=nats))
     summary = {
         name: {
             "seeds": len(found),
