@@ -82,7 +82,7 @@ def test_reading_is_what_the_posterior_says(seed: int) -> None:
         arms.observe_operations(k, x, 300.0 * rng.random(), float(rng.random()))
     names = ("b", "a") if seed % 2 else ("a", "b")
     x, _ = _xh(rng)
-    seen = arms.read(*arms.find(names), x)
+    seen = arms.read(arms.find(names), x)
     for i, name in enumerate(names):
         k = arms.names[name]
         np.testing.assert_allclose(seen.profile[i], x @ arms.profile[k], atol=1e-12)

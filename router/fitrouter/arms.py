@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from fitrouter.taste import Innovation, change
 from fitrouter.types import Floats
 
-__all__ = ["ArmParams", "Arms", "Reading", "Rows", "base_arm"]
+__all__ = ["ArmParams", "Arms", "Found", "Reading", "Rows", "base_arm"]
 
 Rows: TypeAlias = NDArray[np.intp] | slice
 """Rows of arms, in the order of the arms they belong to."""
@@ -33,7 +33,6 @@ Rows: TypeAlias = NDArray[np.intp] | slice
 UNKNOWN = 0.25
 """Variance of a level that nothing is known of: labels are in [0, 1]."""
 
-_NOTHING: tuple[tuple[str, ...], Rows, Rows] = (), slice(0), slice(0)
 _VARIANT = re.compile(r"#[A-Za-z0-9][A-Za-z0-9._-]{0,39}(?=@|$)")
 
 
@@ -69,6 +68,19 @@ class ArmParams(msgspec.Struct, frozen=True, kw_only=True):
     """Beta prior of availability."""
     half_life_s: float = 600.0
     """Evidence on availability counts half after this time."""
+
+
+class Found(NamedTuple):
+    """Where arms are kept."""
+
+    names: tuple[str, ...]
+    rows: Rows
+    """Of their profiles."""
+    models: Rows
+    """Of what they share with the variants of their model."""
+
+
+_NOTHING = Found((), slice(0), slice(0))
 
 
 class Reading(NamedTuple):
@@ -111,7 +123,7 @@ class Arms:
         """1 for a model whose texts the score flatters."""
         self.distrusted: frozenset[int] = frozenset()
         """Rows of such models."""
-        self._found: tuple[tuple[str, ...], Rows, Rows] = _NOTHING
+        self._found = _NOTHING
         self._priors = self._prior()
         self._profile_upper, self._correction_upper = _Upper(d), _Upper(d)
         self._append()
@@ -180,17 +192,17 @@ class Arms:
 
     def rows(self, names: tuple[str, ...]) -> Rows:
         """The rows of arms whose profiles are read."""
-        return self.find(names)[0]
+        return self.find(names).rows
 
     def models(self, names: tuple[str, ...]) -> Rows:
         """The rows of their models, where correction, operations and availability are read."""
-        return self.find(names)[1]
+        return self.find(names).models
 
-    def find(self, names: tuple[str, ...]) -> tuple[Rows, Rows]:
+    def find(self, names: tuple[str, ...]) -> Found:
         """`rows` and `models`; most requests have the same arms as the last."""
-        if self._found[0] != names:
-            self._found = names, _rows(self.names, names), _rows(self.shared, names)
-        return self._found[1:]
+        if self._found.names != names:
+            self._found = Found(names, _rows(self.names, names), _rows(self.shared, names))
+        return self._found
 
     def _append(self) -> int:
         for array, prior in self._priors.items():
@@ -222,8 +234,9 @@ class Arms:
 
     # --- reading ---
 
-    def read(self, rows: Rows, models: Rows, x: Floats, slopes: float = 1.0) -> Reading:
-        """Beliefs at x, of rows as `rows` and `models` give them; the slopes of c count in this share."""
+    def read(self, found: Found, x: Floats, slopes: float = 1.0) -> Reading:
+        """Beliefs at x of arms that `find` found; the slopes of c count in this share."""
+        _, rows, models = found
         squares, counted = self._profile_upper.squares(x), x * slopes
         counted[0] = x[0]
         operations = self.operations[models] @ x

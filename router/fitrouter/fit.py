@@ -21,7 +21,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 import numpy as np
 
-from fitrouter.arms import Arms, Rows, base_arm
+from fitrouter.arms import Arms, Found, base_arm
 from fitrouter.drift import Drift
 from fitrouter.flattery import Flattery
 from fitrouter.labels import Answered, Estimate, FitParams, Foresight, Label
@@ -156,9 +156,9 @@ class Fit:
 
     def estimate(self, identity: Identity, x: Floats, names: tuple[str, ...], now: float) -> Estimate:
         """Beliefs of the eligible arms for one request, at a time in seconds since the epoch."""
-        rows, models = self.arms.find(names)
+        found = self.arms.find(names)
         relied = self.reliance()
-        arms = self.arms.read(rows, models, x, float(relied[0]))
+        arms = self.arms.read(found, x, float(relied[0]))
         profile = arms.profile
         population = self.tastes.population
         blind = profile @ population.mean + arms.correction
@@ -170,38 +170,41 @@ class Fit:
             w = w + added
             own_cov += cov
             cov = np.add(own_cov, role.taste.cov * (relied[1] * relied[1]), out=own_cov)
-            offsets, variances = self._offsets(role, user, names, models)
+            offsets, variances = self._offsets(role, user, found)
             counted = relied[1::2]
             mean = mean + profile @ added + counted @ offsets
             variance = variance + (counted * counted) @ variances
         variance = variance + np.vecdot(profile @ cov, profile)
-        variance += arms.spread * (self.arms.spread[rows] @ (w * w))
+        variance += arms.spread * (self.arms.spread[found.rows] @ (w * w))
         return Estimate(
             mean=mean,
             sd=np.sqrt(variance),
             blind=blind,
             tokens=np.maximum(arms.tokens, 1.0),
             seconds=np.maximum(arms.seconds, 0.0),
-            availability=self.arms.availability(models, now),
+            availability=self.arms.availability(found.models, now),
         )
 
     def profile(self, x: Floats, names: tuple[str, ...]) -> Floats:
         """float64[K, D]: the features that are expected of arms' answers, as decisions read them."""
-        return self.arms.read(*self.arms.find(names), x).profile
+        return self.arms.read(self.arms.find(names), x).profile
 
     def offsets(self, identity: Identity, names: tuple[str, ...]) -> tuple[Floats, Floats]:
         """float64[2, K] each: means and variances of what a role and a user think of arms beyond their texts."""
-        return self._offsets(*self.texts.anybody(identity), names, self.arms.models(names))
+        return self._offsets(*self.texts.anybody(identity), self.arms.find(names))
 
-    def _offsets(self, role: Person, user: Person, names: tuple[str, ...], models: Rows) -> tuple[Floats, Floats]:
+    def _offsets(self, role: Person, user: Person, found: Found) -> tuple[Floats, Floats]:
         """Given c as it is now, see `levels`."""
-        means, variances = np.zeros((2, 2, len(names)))
-        c = self.arms.correction[models]
+        means, variances = np.zeros((2, 2, len(found.names)))
+        c = self.arms.correction[found.models]
         for i, person in enumerate((role, user)):
-            sums = person.sums(names, self.d)
+            sums = person.sums(found.names, self.d)
             variances[i] = sums.v
             if person.offsets:
-                means[i] = sums.v * (sums.s - np.vecdot(sums.b, c) - sums.n * means[0])
+                mean = np.subtract(sums.s, np.vecdot(sums.b, c), out=means[i])
+                if i:
+                    mean -= sums.n * means[0]
+                mean *= sums.v
         return means, variances
 
     def taste(self, identity: Identity, x: Floats) -> Floats:

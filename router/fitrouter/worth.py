@@ -18,7 +18,7 @@ __all__ = ["COEFFICIENTS", "Worth"]
 COEFFICIENTS = (0.5, 1.0)
 """Shares of a term that the hypotheses add."""
 
-LEAST, MOST = -5.0, 10.0
+LEAST, MOST = -7.0, 10.0
 """Nats between which evidence is remembered."""
 
 
