@@ -220,13 +220,15 @@ class _Play:
                 votes_per_day=self.setup.votes_per_day,
             )
             learner.fit.drift = Drift(self.setup.drift)
-            decider = Decider(SquareCB(self.setup.gamma), learner.fit, self.rules, watch=learner.watch)
-            self.routers[key] = learner, decider
+            self.routers[key] = learner, self._decider(learner)
             self._fold(learner, self._registry(t))
         return self.routers[key]
 
+    def _decider(self, learner: Learner) -> Decider:
+        return Decider(SquareCB(self.setup.gamma), learner.fit, self.rules, watch=learner.watch)
+
     def _offer(self, t: int) -> None:
-        """Tell every learner where the models on offer, or their prices, are others than before."""
+        """Where the models on offer, or their prices, are others than before: a gateway starts again with them."""
         scene = self.scene
         if t and (scene.here[t] == scene.here[t - 1]).all() and (scene.price[t] == scene.price[t - 1]).all():
             return
@@ -234,8 +236,9 @@ class _Play:
             ModelCard(name=f"m{k}", provider="lab", prices=Prices(output=float(scene.price[t, k])))
             for k in np.flatnonzero(scene.here[t])
         )
-        for learner, _ in self.routers.values():
+        for key, (learner, _) in self.routers.items():
             self._fold(learner, self._registry(t))
+            self.routers[key] = learner, self._decider(learner)
 
     def _registry(self, t: int) -> list[Event]:
         return [ModelChange(id=f"registry {t}", ts=self._time(t), cards=self.cards, registry=f"lab {t}")]
