@@ -82,7 +82,7 @@ def test_a_tenfold_price_shock_is_back_inside_within_200_requests(ceiling: float
     """All models cost ten times as much at once, and nobody says so: expected costs stay wrong by ten."""
     costs = spend(ceiling, shock=1200, requests=2600)
     assert windows(costs, 1400).max() <= 1.02 * ceiling
-    assert costs[1400:].mean() >= 0.75 * ceiling
+    assert costs[1400:].mean() >= 0.7 * ceiling
 
 
 def test_executions_that_come_late_and_out_of_order_are_kept_within_the_ceiling() -> None:
@@ -96,11 +96,11 @@ def test_what_is_under_way_is_as_good_as_spent() -> None:
     """A decision lowers what the next one may cost before its own answer has ended; what it cost then replaces it."""
     budgets = Budgets(BudgetParams(usd_per_request=1e-3))
     before = budgets.cap("t", 0.0)
-    budgets.observe_decision("t", 0.0, 0.008, "a")
-    assert budgets.cap("t", 0.0) == pytest.approx(before - 0.008 + 0.97e-3)
+    budgets.observe_decision("t", 0.0, 0.005, "a")
+    assert budgets.cap("t", 0.0) == pytest.approx(before - 0.005 + 0.98e-3)
     assert budgets.weight("t", 0.0) > 0.01
     budgets.observe("t", 1.0, 0.002, "a")
-    assert budgets.cap("t", 1.0) == pytest.approx(before - 0.002 + 0.97e-3)
+    assert budgets.cap("t", 1.0) == pytest.approx(before - 0.002 + 0.98e-3)
 
 
 def test_costs_that_prove_higher_than_expected_are_believed() -> None:
@@ -109,7 +109,7 @@ def test_costs_that_prove_higher_than_expected_are_believed() -> None:
     for t in range(200):
         budgets.observe_decision("t", float(t), 0.5e-3, str(t))
         budgets.observe("t", float(t), 5e-3, str(t))
-    assert budgets.cap("t", 200.0) < 1e-3 / 7
+    assert budgets.cap("t", 200.0) < 2e-3 / 7
 
 
 def test_a_tenant_without_a_budget_pays_no_price() -> None:
@@ -133,12 +133,12 @@ def test_tenants_do_not_pay_for_each_other() -> None:
     assert budgets.weight("b", 50.0) == params.start
 
 
-def test_the_floor_spends_at_most_a_tenth_of_the_ceiling() -> None:
+def test_the_floor_spends_at_most_its_share_of_the_ceiling() -> None:
     """Floor · mean cost ≤ floor_share · unit, whatever the costs."""
     budgets = Budgets(BudgetParams(usd_per_request=2e-4))
     costs = np.array([3e-5, 5e-4, 1.5e-2])
     floor = budgets.floor("t", costs, 0.05)
-    assert floor * costs.mean() == pytest.approx(0.1 * 2e-4)
+    assert floor * costs.mean() == pytest.approx(0.05 * 2e-4)
 
 
 def test_a_period_shares_what_is_left_among_the_requests_to_come() -> None:

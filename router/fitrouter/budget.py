@@ -10,8 +10,8 @@ online allocation problems", Operations Research 71), plus a fast term in propor
 shocks.
 
 A model that is expected to cost more than the bucket holds is excluded before the pmf, with a logged reason
-(`over_cap`; the cheapest always stays, and what the ceiling itself would pay). Expected costs are believed as far as
-they have proved true.
+(`over_cap`; the cheapest always stays, and what costs little more than the ceiling). Expected costs are believed as far
+as they have proved true.
 
 A fold: no clock, no random numbers; times come from events, and may come out of order.
 """
@@ -31,7 +31,7 @@ __all__ = ["BudgetParams", "Budgets", "over_cap"]
 
 LOWEST, HIGHEST = 1e-4, 10.0
 """Bounds of λ, in fit per unit: from a tie-break to more than any gain in fit can pay."""
-DEEP = 1.0
+DEEP = 3.0
 """How empty the bucket counts as at most in λ: one dear answer is no reason to pay any price, time pays it back."""
 PERIODS = 2
 """Periods that are kept: late events of the last one still count there."""
@@ -63,11 +63,11 @@ class BudgetParams(msgspec.Struct, frozen=True, kw_only=True):
     """Models whose expected cost exceeds this are excluded."""
     hard: bool = True
     """Models that the bucket or the rest of the period cannot pay are excluded; else only λ steers."""
-    aim: float = 0.97
+    aim: float = 0.98
     """Share of the ceiling that fills the bucket, so that chance does not push the mean over it."""
-    bucket: float = 20.0
+    bucket: float = 15.0
     """Units that can be saved: n requests cost at most aim · n + bucket, and what the last one costs too much."""
-    modest: float = 1.0
+    modest: float = 2.0
     """Units that a model may always be expected to cost, whatever the bucket holds."""
     start: float = 0.01
     """λ before the first request."""
@@ -75,7 +75,7 @@ class BudgetParams(msgspec.Struct, frozen=True, kw_only=True):
     """How far log λ moves in a request by an empty bucket, and back by a full one."""
     fast: float = 0.5
     """How much higher log λ is while the bucket is empty than while it is half full."""
-    floor_share: float = 0.1
+    floor_share: float = 0.05
     """Share of the ceiling that the exploration floor may spend."""
 
     def __post_init__(self) -> None:
@@ -173,7 +173,7 @@ class Budgets:
             real, said = account.compared
             account.compared = DRIFT_MEMORY * real + cost, DRIFT_MEMORY * said + expected
         account.level = min(account.level + params.aim, params.bucket) - cost
-        moved = account.log_weight + params.slow * min(_empty(params, account), DEEP)
+        moved = account.log_weight + params.slow * min(_empty(params, account), 1.0)
         account.log_weight = min(max(moved, math.log(LOWEST)), math.log(HIGHEST))
 
     def _account(self, tenant: str, params: BudgetParams, ts: float) -> _Account:
