@@ -41,6 +41,8 @@ __all__ = ["train_prior"]
 
 _G = 1
 """Where h has the global scalar."""
+LEVEL_VARIANCE = 0.05
+"""Prior variance of everybody's level. An installation starts with a wider one, as its scale may be another."""
 SCALAR_SDS = (0.05, 0.1, 0.2)
 """Prior standard deviations of its weight, in labels per unit: it is there to be liked."""
 PSEUDO_SOURCES = (2.0, 4.0, 8.0)
@@ -142,8 +144,8 @@ def _likelihood(source: Source, D: int) -> _Likelihood:
 
 
 def _plain(D: int) -> _Population:
-    """What an installation without a prior starts from."""
-    population = Tastes(D, TasteParams()).population
+    """What an installation without a prior starts from, on the scale of these sets."""
+    population = Tastes(D, TasteParams(population_intercept=LEVEL_VARIANCE)).population
     return _Population(population.mean.copy(), np.diag(population.cov).copy())
 
 
