@@ -38,10 +38,12 @@ def with_arrival(rounds: int, at: int) -> Scene:
 
 
 def with_loss(rounds: int, at: int) -> tuple[Scene, int]:
-    """A scene whose best model answers badly from a round on, and that model."""
+    """A scene whose best model, far better than the others, answers badly from a round on; and that model."""
     scene = draw(3, rounds, lab=2)
-    p = scene.p.copy()
-    best = int(p.mean(axis=0).argmax())
+    logits = logit(scene.p)
+    best = int(logits.mean(axis=0).argmax())
+    logits[:, best] += 1.5
+    p = sigmoid(logits)
     p[at:, best] = 0.1
     return msgspec.structs.replace(scene, p=p), best
 
