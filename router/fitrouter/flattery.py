@@ -22,6 +22,7 @@ import msgspec
 import numpy as np
 
 from fitrouter.evidence import Moments, Wealth
+from fitrouter.types import Floats
 
 __all__ = ["Flatters", "Flattery", "FlatteryParams"]
 
@@ -121,16 +122,19 @@ class Flattery:
         if not math.isfinite(residual) or (arm not in self._levels and len(self._levels) >= ARMS):
             return False
         r = min(max(residual, -1.0), 1.0)
-        level = self._levels.setdefault(arm, _Level())
-        wealth = self._wealth.setdefault(arm, Wealth())
+        if arm not in self._levels:
+            self._levels[arm], self._wealth[arm] = _Level(), Wealth()
+        level, wealth = self._levels[arm], self._wealth[arm]
         baseline = self._baseline(arm)
         if baseline is not None:
             bound = baseline.mean + max(self.params.tolerance, self.params.reach * baseline.ordinary)
             wealth.bet(r - bound, -1.0 - bound)
             for kind, name in (("", ""), ("role", role), ("cluster", cluster)):
                 if name is not None and self._known(kind, name):
-                    cell = self._cells.setdefault((arm, kind, name), _Cell(arm, kind, name, Moments()))
-                    cell.excess.see(r - baseline.mean)
+                    key = arm, kind, name
+                    if key not in self._cells:
+                        self._cells[key] = _Cell(arm, kind, name, Moments())
+                    self._cells[key].excess.see(r - baseline.mean)
         if level.n:
             self._noise = self._noise[0] + (r - level.mean) ** 2, self._noise[1] + 1.0
         level.n += 1
@@ -160,20 +164,22 @@ class Flattery:
     def _baseline(self, arm: str) -> _Baseline | None:
         """What the arms beside this one are like; None where too little is known of them."""
         others = [level for name, level in self._levels.items() if name != arm and name not in self._raised and level.n]
-        if sum(level.n for level in others) < ENOUGH:
+        n = np.array([level.n for level in others], dtype=np.float64)
+        if n.sum() < ENOUGH:
             return None
         noise = (5.0 * NOISE + self._noise[0]) / (5.0 + self._noise[1])
         mean = np.array([level.mean for level in others])
-        error = noise / np.array([float(min(level.n, MEMORY)) for level in others])
+        error = noise / np.minimum(n, MEMORY)
         prior = self.params.ordinary**2
         centre, _ = _pool(mean, prior + error)
         # One arm far out tells little of the spread of ordinary ones: what it adds is cut.
-        apart = np.clip((mean - centre) ** 2 - error, 0.0, 9.0 * prior)
+        apart = np.minimum(np.maximum((mean - centre) ** 2 - error, 0.0), 9.0 * prior)
         seen = self.params.ordinary_arms + float(len(others) - 1)
         spread = (self.params.ordinary_arms * prior + float(apart.sum())) / seen
         centre, precision = _pool(mean, spread + error)
-        weights = 1.0 / (spread + error) / precision
-        return _Baseline(centre, float(np.sqrt((weights**2 * error).sum())), math.sqrt(spread + 1.0 / precision))
+        weights = 1.0 / (spread + error)
+        own = math.sqrt(float((weights * weights * error).sum())) / precision
+        return _Baseline(centre, own, math.sqrt(spread + 1.0 / precision))
 
     # --- reading ---
 
@@ -259,7 +265,8 @@ class Flattery:
         return True
 
 
-def _pool(mean: np.ndarray, variance: np.ndarray) -> tuple[float, float]:
+def _pool(mean: Floats, variance: Floats) -> tuple[float, float]:
     """Mean weighted by precision, and the total precision."""
-    precision = float((1.0 / variance).sum())
-    return float((mean / variance).sum()) / precision, precision
+    weights = 1.0 / variance
+    precision = float(weights.sum())
+    return float((mean * weights).sum()) / precision, precision
