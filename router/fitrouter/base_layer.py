@@ -113,16 +113,19 @@ class BaseLayer:
             delta: share of answers that need not be ok; 1 or more excludes nobody.
             now: seconds since the epoch.
         """
-        chances = self.ok(arms, cluster, now)
-        judged = [self._read(self._arms.get(arm), now)[1] >= self.params.judged for arm in arms]
-        below = [k for k in range(len(arms)) if judged[k] and chances[k] < 1.0 - delta]
+        known = [arm for arm in arms if arm in self._arms]
+        judged = [arm for arm in known if self._read(self._arms[arm], now)[1] >= self.params.judged]
+        if not judged:
+            return []
+        chances = dict(zip(judged, self.ok(judged, cluster, now).tolist(), strict=True))
+        below = [arm for arm in judged if chances[arm] < 1.0 - delta]
         stays = ""
         if below and len(below) == len(arms):
-            best = max(below, key=lambda k: (chances[k], arms[k]))
+            best = max(below, key=lambda arm: (chances[arm], arm))
             below.remove(best)
-            stays = f"; {arms[best]} stays, the best with {chances[best]:.3f}"
+            stays = f"; {best} stays, the best with {chances[best]:.3f}"
         limit = f"below {1.0 - delta:.3f} in {cluster}"
-        return [(arms[k], f"base layer: P(ok) {chances[k]:.3f} is {limit}{stays}") for k in below]
+        return [(arm, f"base layer: P(ok) {chances[arm]:.3f} is {limit}{stays}") for arm in below]
 
     def dump(self) -> bytes:
         """The state, exactly."""
