@@ -1,6 +1,7 @@
 """Routing under a ceiling: ParetoBandit's validation matrix, beside ParetoBandit's own code.
 
     python benchmarks/matrix.py --venv /tmp/paretobandit --json docs/results/matrix.json
+    python benchmarks/matrix.py --earlier docs/results/matrix.json      # ours again, beside the peer of that run
 
 Every contender streams the 1,766 prompts × 4 models once, cold, in the same twelve shuffled orders, with the same
 context features (the router's static encoder) and the same price list (the authors'), and learns from the judged reward
@@ -37,7 +38,7 @@ DATA = ROOT.parent / "shared" / "data" / "paretobandit"
 PEER = ROOT / "benchmarks" / "_paretobandit.py"
 PACKAGE = "paretobandit==0.1.1"
 CEILINGS = np.geomspace(2e-4, 1.5e-2, 9)
-ALPHAS = (0.01, 0.05, 0.15, 0.5, 1.0)
+ALPHAS = (0.01, 0.05, 0.15, 0.5)
 FORGETTING = (0.997, 1.0)
 SHOCK, FACTOR, BACK = 900, 10.0, 200
 TOLERANCE = 1.02
@@ -163,8 +164,8 @@ def after_shock(matrix: Matrix, orders: Any, ceiling: float, chosen: Chosen, sho
 # --- the run ---
 
 
-def run(matrix: Matrix, seeds: int, python: Path | None) -> dict[str, Any]:
-    """Everything, as JSON."""
+def run(matrix: Matrix, seeds: int, python: Path | None, earlier: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Everything, as JSON; the peer from `python`'s environment or out of an earlier run."""
     orders = np.array([np.random.default_rng(1000 + seed).permutation(len(matrix.x)) for seed in range(seeds)])
     points = [
         Point(float(c), float(r)) for c, r in zip(matrix.cost.mean(axis=0), matrix.reward.mean(axis=0), strict=True)
@@ -191,6 +192,10 @@ def run(matrix: Matrix, seeds: int, python: Path | None) -> dict[str, Any]:
     }
     if python is not None:
         _peer(found, python, matrix, orders, shock, bearable)
+    elif earlier is not None:
+        found |= {name: earlier[name] for name in ("paretobandit", "paretobandit_grid")}
+        for part in ("free", "shock"):
+            found[part]["paretobandit"] = earlier[part]["paretobandit"]
     _verdicts(found)
     return found
 
@@ -256,6 +261,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--seeds", type=int, default=12)
     parser.add_argument("--venv", type=Path, help="folder of ParetoBandit's environment; a temporary one otherwise")
+    parser.add_argument("--earlier", type=Path, help="output of an earlier run, whose peer is not played again")
     parser.add_argument("--no-peer", action="store_true", help="ours and the best mixture alone")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
@@ -266,9 +272,14 @@ def main() -> None:
         )
         return
     matrix = matrix_of(paretobandit.convert(args.data), get_encoder("static"), paretobandit.prices(args.data))
+    earlier = json.loads(args.earlier.read_text(encoding="utf-8")) if args.earlier else None
+    if earlier is not None and earlier["seeds"] != args.seeds:
+        raise SystemExit(
+            f"--earlier {str(args.earlier)!r} has {earlier['seeds']} seeds, not {args.seeds}: leave it out"
+        )
     with tempfile.TemporaryDirectory() as temporary:
-        python = None if args.no_peer else environment(args.venv or Path(temporary))
-        found = run(matrix, args.seeds, python)
+        python = None if args.no_peer or earlier else environment(args.venv or Path(temporary))
+        found = run(matrix, args.seeds, python, earlier)
     text = json.dumps(found, indent=1)
     if args.json:
         args.json.write_text(text + "\n", encoding="utf-8")
