@@ -70,6 +70,17 @@ class _Levels(NamedTuple):
     user: Person | None
 
 
+class _Relied(NamedTuple):
+    """What `Fit.reliance` made of a state of the stack."""
+
+    state: Floats
+    counts: list[float]
+    array: Floats
+    """The same."""
+    taste: float
+    """How far a user's taste would count if it were sure that it is worth something."""
+
+
 class Fit:
     """Arms, people, and how far people matter; every method is a pure function of what was folded before.
 
@@ -102,8 +113,7 @@ class Fit:
         """Coefficients of the parts `PARTS` in the best prediction of a label."""
         self.worth = Worth(len(PARTS) - 1)
         """Whether the terms of people are worth anything."""
-        self._relied: tuple[Floats, list[float], Floats] | None = None
-        """The state of the stack, and what `reliance` made of it, twice."""
+        self._relied: _Relied | None = None
         self.residuals: dict[str, tuple[float, float]] = {}
         """Kind of a Gaussian signal → sum of the squared errors of what was predicted here, and their number."""
         self.labels = 0
@@ -131,17 +141,18 @@ class Fit:
         deviations above 0, and in proportion before, where that is more than the coefficient; less where it is more
         likely than not that it is worth nothing, and not at all where that is sure.
         """
-        return self._counts()[2]
+        return self._counts().array
 
-    def _counts(self) -> tuple[Floats, list[float], Floats]:
+    def _counts(self) -> _Relied:
         state = self.stack.state
-        if self._relied is None or self._relied[0] is not state:
-            counts = []
-            zero = self._zero()
-            for part, (mean, variance) in enumerate(zip(state[-1].tolist(), state.diagonal().tolist(), strict=True)):
+        if self._relied is None or self._relied.state is not state:
+            counts, zero = [], self._zero()
+            for mean, variance in zip(state[-1].tolist(), state.diagonal().tolist(), strict=True):
                 sure = min(mean / math.sqrt(variance + 1e-300), CERTAIN) / CERTAIN
-                counts.append(min(max(mean, sure, 0.0), 1.0) * min(2.0 * (1.0 - zero[part]), 1.0))
-            self._relied = state, counts, np.array(counts)
+                counts.append(min(max(mean, sure, 0.0), 1.0))
+            full = counts[2]
+            counts = [count * min(2.0 * (1.0 - nothing), 1.0) for count, nothing in zip(counts, zero, strict=True)]
+            self._relied = _Relied(state, counts, np.array(counts), full)
         return self._relied
 
     def zero(self) -> Floats:
@@ -336,13 +347,13 @@ class Fit:
             d_role += sign * level.role
             d_user += sign * level.user
         z = [slopes, text.role + d_role, text.user, d_user]
-        _, relied, _ = self._counts()
+        _, relied, _, full = self._counts()
         counted = base + relied[0] * z[0] + relied[1] * z[1] + relied[2] * z[2] + relied[3] * z[3]
         y, noise = seen.linear(counted)
-        r, where = relied[2], text.where
-        if where is not None and text.within * r:
-            rest = y - (counted - r * text.user) - r * text.task
-            self.relevance.see(where.task, h * where.learnt * r, rest, noise + variance, level=where.level)
+        where = text.where
+        if where is not None and text.within * full:
+            rest = y - (counted - relied[2] * text.user) - full * text.task
+            self.relevance.see(where.task, h * where.learnt * full, rest, noise + variance, level=where.level)
         if seen.signal.link == "gaussian":
             squares, n = self.residuals.get(label.kind.value, (0.0, 0.0))
             self.residuals[label.kind.value] = squares + (seen.y - counted) ** 2, n + 1.0

@@ -47,6 +47,7 @@ class Text(NamedTuple):
     task: float = 0.0
     """The part of `user` that is δ_{u,task}."""
     variance: float = 0.0
+    """Of it all; 0 for a text that was not read: what its tastes get wrong is then nothing that labels tell from c."""
     where: Where | None = None
     within: float = 0.0
     """hᵀ of what labels taught of the user's taste, wherever it belongs."""
@@ -153,6 +154,8 @@ class Texts:
         variance = sum(float(np.einsum("i,i->", h, gain)) for gain, _ in found)
         if read:
             learn(blocks, [gain for gain, _ in found], seen.innovate(sum(means), variance))
+        else:
+            variance = 0.0
         return Text(means[0], means[1] if role else 0.0, means[-1] if user else 0.0, 0.0, variance)
 
     def _learn_in_task(
@@ -194,6 +197,8 @@ class Texts:
             own[0] += own[1] * innovation.step
             own[1] = where.own[1] - own[1] * own[1] * innovation.shrink
             user.tasks[where.task] = own.copy()
+        else:
+            variance = 0.0
         return Text(impersonal, of_role, personal, task, variance, where, within)
 
     def revise(self, label: Label, h: Floats, seen: Observation, before: Observation, user: Person | None) -> Revised:
