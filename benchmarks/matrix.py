@@ -7,11 +7,12 @@ Every contender streams the 1,766 prompts × 4 models once, cold, in the same tw
 context features (the router's static encoder) and the same price list (the authors'), and learns from the judged reward
 and the real cost of what it chose alone. Ours is `fitrouter_evaluators.bench._stream`: the router's own decider and
 learner as they ship. ParetoBandit 0.1.1 runs in an environment of its own (`--venv DIR`, else a temporary one) with its
-pacer; of its exploration constants and forgetting factors the best in hindsight counts, by area. The best mixture of
-two fixed models knows every mean in advance.
+pacer; of its exploration constants and forgetting factors the best in hindsight counts, by area on the first three
+orders. The best mixture of two fixed models knows every mean in advance.
 
 Reported: area under reward over the logarithm of nine ceilings from 2e-4 to 1.5e-2 USD; the mean cost of every window
-of 500 requests after the first 200; no ceiling at all; and all costs ten times as high from the middle on, unannounced.
+of 500 requests after the first 200; no ceiling at all; and all prices ten times as high from the
+middle on, which ours reads off the new price list, or finds in its bills alone (unannounced, as ParetoBandit does).
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ PACKAGE = "paretobandit==0.1.1"
 CEILINGS = np.geomspace(2e-4, 1.5e-2, 9)
 ALPHAS = (0.01, 0.05, 0.15, 0.5)
 FORGETTING = (0.997, 1.0)
+TRIED = 3
+"""Seeds on which the grid is tried; the best of it then plays all of them."""
 SHOCK, FACTOR, BACK = 900, 10.0, 200
 TOLERANCE = 1.02
 
@@ -50,10 +53,15 @@ Chosen = np.ndarray
 # --- contenders ---
 
 
-def ours(matrix: Matrix, orders: Any, ceiling: float | None, shock: Any = None) -> Chosen:
+def ours(matrix: Matrix, orders: Any, ceiling: float | None, shock: Any = None, *, announced: bool = True) -> Chosen:
     """The router as it ships."""
     budget = None if ceiling is None else BudgetParams(usd_per_request=float(ceiling))
-    return np.array([play(matrix, order, Setting(seed=s), budget, shock).chosen for s, order in enumerate(orders)])
+    return np.array(
+        [
+            play(matrix, order, Setting(seed=s), budget, shock, announced=announced).chosen
+            for s, order in enumerate(orders)
+        ]
+    )
 
 
 def peer(python: Path, matrix: Matrix, orders: Any, ceilings: Any, shocks: Any = None, **grid: Any) -> Chosen:
@@ -175,7 +183,7 @@ def run(matrix: Matrix, seeds: int, python: Path | None, earlier: dict[str, Any]
     shock = np.ones((orders.shape[1], len(points)))
     shock[SHOCK:] = FACTOR
     # A ceiling that the cheapest model breaks after the shock cannot be kept by anybody.
-    bearable = [c for c in CEILINGS.tolist() if c >= 2.0 * FACTOR * min(point.cost for point in points)]
+    bearable = [c for c in CEILINGS.tolist() if c >= 2.0 * FACTOR * min(point.cost for point in points)][::2]
     found: dict[str, Any] = {
         "prompts": len(matrix.x),
         "seeds": seeds,
@@ -188,7 +196,13 @@ def run(matrix: Matrix, seeds: int, python: Path | None, earlier: dict[str, Any]
         "best_mixture": {"rewards": hull, "area": area(CEILINGS, hull)},
         "ours": mine,
         "free": {"ours": free(matrix, orders, ours(matrix, orders, None))},
-        "shock": {"ours": [after_shock(matrix, orders, c, ours(matrix, orders, c, shock), shock) for c in bearable]},
+        "shock": {
+            name: [
+                after_shock(matrix, orders, c, ours(matrix, orders, c, shock, announced=announced), shock)
+                for c in bearable
+            ]
+            for name, announced in (("ours", True), ("ours, unannounced", False))
+        },
     }
     if python is not None:
         _peer(found, python, matrix, orders, shock, bearable)
@@ -202,27 +216,34 @@ def run(matrix: Matrix, seeds: int, python: Path | None, earlier: dict[str, Any]
 
 def _peer(found: dict[str, Any], python: Path, matrix: Matrix, orders: Any, shock: Any, bearable: list[float]) -> None:
     """ParetoBandit at the best of its grid, and the grid."""
-    chosen = peer(python, matrix, orders, [*CEILINGS, np.nan])
-    grid = {
-        (a, f): curve(matrix, orders, chosen[:-1, i, j]) for i, a in enumerate(ALPHAS) for j, f in enumerate(FORGETTING)
+    tried = peer(python, matrix, orders[:TRIED], [*CEILINGS, np.nan])
+    cells = list(np.ndindex(len(ALPHAS), len(FORGETTING)))
+    areas = [curve(matrix, orders[:TRIED], tried[:-1, i, j])["area"]["mean"] for i, j in cells]
+    rewards = [earned(matrix, orders[:TRIED], tried[-1, i, j])[0].mean() for i, j in cells]
+    (a, f), (free_a, free_f) = cells[int(np.argmax(areas))], cells[int(np.argmax(rewards))]
+    alone: dict[str, Any] = {"alphas": ALPHAS[a : a + 1], "forgetting": FORGETTING[f : f + 1]}
+    paced = peer(python, matrix, orders, CEILINGS, **alone)[:, 0, 0]
+    shocks = np.broadcast_to(shock, (len(bearable), *shock.shape))
+    shocked = peer(python, matrix, orders, bearable, shocks, **alone)[:, 0, 0]
+    open_ = {"alphas": ALPHAS[free_a : free_a + 1], "forgetting": FORGETTING[free_f : free_f + 1]}
+    unpaced = peer(python, matrix, orders, [np.nan], **open_)[0, 0, 0]
+    found["paretobandit"] = {
+        "package": PACKAGE,
+        "alpha": ALPHAS[a],
+        "forgetting": FORGETTING[f],
+        **curve(matrix, orders, paced),
     }
-    best = max(grid, key=lambda key: grid[key]["area"]["mean"])
-    open_ = max(
-        np.ndindex(len(ALPHAS), len(FORGETTING)), key=lambda ij: earned(matrix, orders, chosen[-1][ij])[0].mean()
-    )
-    shocked = peer(
-        python, matrix, orders, bearable, np.broadcast_to(shock, (len(bearable), *shock.shape)),
-        alphas=best[:1], forgetting=best[1:],
-    )  # fmt: skip
-    found["paretobandit"] = {"package": PACKAGE, "alpha": best[0], "forgetting": best[1], **grid[best]}
-    found["paretobandit_grid"] = [{"alpha": a, "forgetting": f, "area": grid[a, f]["area"]["mean"]} for a, f in grid]
+    found["paretobandit_grid"] = [
+        {"alpha": ALPHAS[i], "forgetting": FORGETTING[j], "area": area_}
+        for (i, j), area_ in zip(cells, areas, strict=True)
+    ]
     found["free"]["paretobandit"] = {
-        "alpha": ALPHAS[open_[0]],
-        "forgetting": FORGETTING[open_[1]],
-        **free(matrix, orders, chosen[-1][open_]),
+        "alpha": ALPHAS[free_a],
+        "forgetting": FORGETTING[free_f],
+        **free(matrix, orders, unpaced),
     }
     found["shock"]["paretobandit"] = [
-        after_shock(matrix, orders, c, picks[0, 0], shock) for c, picks in zip(bearable, shocked, strict=True)
+        after_shock(matrix, orders, c, picks, shock) for c, picks in zip(bearable, shocked, strict=True)
     ]
 
 
@@ -256,6 +277,54 @@ def _verdicts(found: dict[str, Any]) -> None:
     found["verdicts"] = {name: {"found": value, "met": bool(met)} for name, (value, met) in verdicts.items()}
 
 
+# --- tables ---
+
+
+def tables(found: dict[str, Any]) -> str:
+    """The run in Markdown."""
+    peer_, hull = found.get("paretobandit"), found["best_mixture"]
+    lines = [
+        "| ceiling, USD | best mixture | ours | cost | dearest window | ParetoBandit | its cost |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for i, row in enumerate(found["ours"]["rows"]):
+        other = peer_["rows"][i] if peer_ else None
+        theirs = f"{other['reward']['mean']:.4f} | {other['cost_of_ceiling']:.2f}" if other else "– | –"
+        window = f"{row['dearest_mean']:.3f} / {row['dearest']:.2f}"
+        reward = f"{row['reward']['mean']:.4f} ± {row['reward']['se']:.4f}"
+        lines.append(
+            f"| {row['ceiling_usd']:.2e} | {hull['rewards'][i]:.4f} | {reward} | {row['cost_of_ceiling']:.2f} "
+            f"| {window} | {theirs} |"
+        )
+    of = [f"{hull['area']:.4f}", f"**{found['ours']['area']['mean']:.4f}** ± {found['ours']['area']['se']:.4f}", "", ""]
+    lines.append(f"| area | {' | '.join(of)} | {peer_['area']['mean'] if peer_ else float('nan'):.4f} | |")
+    lines += [
+        "",
+        "| no ceiling | reward | below the best single model | cost of the best single model's |",
+        "|---|---|---|---|",
+    ]
+    for name, row in found["free"].items():
+        reward = f"{row['reward']['mean']:.4f} ± {row['reward']['se']:.4f}"
+        lines.append(f"| {name} | {reward} | {row['below_best_single']:.4f} | {row['cost_of_best_single']:.2f} |")
+    lines += [
+        "",
+        "| ten times the costs, ceiling | contender | by hundreds of requests | dearest window after 200 |",
+        "|---|---|---|---|",
+    ]
+    for name, rows in found["shock"].items():
+        for row in rows:
+            path = " ".join(f"{value:.2f}" for value in row["by_hundreds"])
+            lines.append(
+                f"| {row['ceiling_usd']:.2e} | {name} | {path} | {row['dearest_mean']:.3f} / {row['dearest']:.2f} |"
+            )
+    lines += ["", "| target | found | met |", "|---|---|---|"]
+    for name, verdict in found["verdicts"].items():
+        value = verdict["found"]
+        shown = f"{value['mean']:+.4f} ± {value['se']:.4f}" if isinstance(value, dict) else f"{value:+.4f}"
+        lines.append(f"| {name} | {shown} | {'yes' if verdict['met'] else 'no'} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=DATA)
@@ -264,7 +333,11 @@ def main() -> None:
     parser.add_argument("--earlier", type=Path, help="output of an earlier run, whose peer is not played again")
     parser.add_argument("--no-peer", action="store_true", help="ours and the best mixture alone")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--tables", type=Path, help="output of a run, to be printed in Markdown; nothing is played")
     args = parser.parse_args()
+    if args.tables:
+        print(tables(json.loads(args.tables.read_text(encoding="utf-8"))))
+        return
     if not args.data.is_dir():
         print(
             f"skipped: there is no {args.data}; it holds ParetoBandit's val_k4.jsonl and models_k4.json",

@@ -3,9 +3,9 @@
     python benchmarks/matrix_sweep.py --vary budget.modest=1,2,3 router.gamma=640,2560 arms.correction_slope=0.1,0.01
 
 Three worlds: two made ones, real prompts (RouteLLM's MMLU and GSM8K) with drawn qualities and heavy-tailed costs of
-four models at usual prices, and the answers of ParetoBandit's other prompts under another judge (Claude; those that are in
-the validation matrix are left out). A line a setting, one setting changed at a time: mean reward above the best mixture
-of two fixed models at each ceiling, in thousandths, and how windows of 500 kept their ceilings.
+four models at usual prices, and the answers of ParetoBandit's other prompts under another judge (Claude; what is in the
+validation matrix is left out). A line a setting, one setting changed at a time: mean reward above the best mixture of
+two fixed models at each ceiling, in thousandths, and how windows of 500 kept their ceilings.
 """
 
 from __future__ import annotations

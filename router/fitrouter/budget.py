@@ -68,7 +68,7 @@ class BudgetParams(msgspec.Struct, frozen=True, kw_only=True):
     bucket: float = 15.0
     """Units that can be saved: n requests cost at most aim · n + bucket, and what the last one costs too much."""
     modest: float = 2.0
-    """Units that a model may always be expected to cost, whatever the bucket holds."""
+    """Units that a model may be expected to cost though the bucket is empty; a third of it in two buckets of debt."""
     start: float = 0.01
     """λ before the first request."""
     slow: float = 0.02
@@ -261,8 +261,9 @@ class Budgets:
         account = self._accounts.get(tenant)
         if account is None:
             return min(cap, 0.5 * params.bucket * self.unit(tenant, ts))
-        units = max(_level(params, account), params.modest)
-        return min(cap, units * self.unit(tenant, ts) / _believed(account))
+        level = _level(params, account)
+        modest = params.modest * min(max(1.0 + level / (3.0 * params.bucket), 1.0 / 3.0), 1.0)
+        return min(cap, max(level, modest) * self.unit(tenant, ts) / _believed(account))
 
     def floor(self, tenant: str, costs: Floats, floor: float, ts: float = 0.0) -> float:
         """The exploration floor that this budget can pay: at most `floor_share` of the ceiling is spent by it.

@@ -168,6 +168,8 @@ def play(
     setting: Setting,
     budget: BudgetParams | None = None,
     shock: Floats | None = None,
+    *,
+    announced: bool = True,
 ) -> Played:
     """Stream the prompts once, in an order, from nothing known.
 
@@ -177,15 +179,16 @@ def play(
         setting: of the contender.
         budget: what may be spent.
         shock: float64[T, K], factors of the costs over time.
+        announced: it is the price lists that change; else models need more tokens for the same.
     """
-    return _Stream(matrix, setting, budget).run(order, shock)
+    return _Stream(matrix, setting, budget).run(order, shock, announced=announced)
 
 
 class _Stream:
     """One contender in one stream."""
 
     def __init__(self, matrix: Matrix, setting: Setting, budget: BudgetParams | None) -> None:
-        self.matrix = matrix
+        self.matrix, self.cards = matrix, matrix.cards
         self.index = {card.arm: k for k, card in enumerate(matrix.cards)}
         self.learner = Learner(
             matrix.x.shape[1],
@@ -209,11 +212,13 @@ class _Stream:
         self.seq = 0
         self._fold([ModelChange(id="registry", ts=START, cards=matrix.cards, registry="matrix")])
 
-    def run(self, order: NDArray[np.int64], shock: Floats | None) -> Played:
+    def run(self, order: NDArray[np.int64], shock: Floats | None = None, *, announced: bool = True) -> Played:
         """The stream, prompt by prompt."""
         T, matrix = len(order), self.matrix
         chosen, reward, cost, weight = np.empty(T, dtype=np.int64), np.empty(T), np.empty(T), np.empty(T)
         for t, n in enumerate(order.tolist()):
+            if shock is not None and announced and (t == 0 or (shock[t] != shock[t - 1]).any()):
+                self._announce(t, shock[t])
             decision = self._decide(t, n)
             k = self.index[decision.chosen]
             factor = 1.0 if shock is None else float(shock[t, k])
@@ -222,6 +227,14 @@ class _Stream:
             self._answer(decision, n, k, float(cost[t]), float(reward[t]))
         return Played(chosen, reward, cost, weight)
 
+    def _announce(self, t: int, factors: Floats) -> None:
+        """New price lists: an event, and what decisions see from now on."""
+        self.cards = tuple(
+            msgspec.structs.replace(card, prices=Prices(input=card.prices.input * f, output=card.prices.output * f))
+            for card, f in zip(self.matrix.cards, factors.tolist(), strict=True)
+        )
+        self._fold([ModelChange(id=f"prices {t}", ts=START + t * SECONDS, cards=self.cards, registry=f"prices {t}")])
+
     def _decide(self, t: int, n: int) -> Decision:
         matrix = self.matrix
         return self.decider.decide(
@@ -229,7 +242,7 @@ class _Stream:
             START + t * SECONDS,
             Identity(user=matrix.users[n], role=matrix.roles[n]),
             matrix.x[n],
-            [card for k, card in enumerate(matrix.cards) if np.isfinite(matrix.reward[n, k])],
+            [card for k, card in enumerate(self.cards) if np.isfinite(matrix.reward[n, k])],
             prompt_tokens=int(matrix.tokens[n]),
             seq=self.seq,
         )
@@ -237,7 +250,7 @@ class _Stream:
     def _answer(self, decision: Decision, n: int, k: int, cost: float, reward: float) -> None:
         """The events of one answer, in the order of the journal."""
         who, arm, prompt = decision.identity, decision.chosen, int(self.matrix.tokens[n])
-        prices, ts = self.matrix.cards[k].prices, decision.ts
+        prices, ts = self.cards[k].prices, decision.ts
         written = (1e6 * cost - prices.input * prompt) / prices.output if prices.output > 0.0 else 0.0
         execution = Execution(
             id=f"{decision.id}:execution",
