@@ -100,7 +100,9 @@ def stationary(seed: int, setup: Setup, rounds: int = 4000) -> Result:
 def newcomer(seed: int, setup: Setup, margin: float = 0.8, rounds: int = 4000) -> Result:
     """Half-way a model arrives whose mean logit is `margin` above that of the best one so far.
 
-    It is adopted with the first 50 decisions where it is truly best at a mean probability above ½.
+    It is adopted with the first 50 decisions where it is truly best at a mean probability above ½. The measures from
+    "others before" on are mean probabilities of the truly best model: of the others in the quarter before it came, and
+    of the newcomer, by decisions since.
     """
     half, new = rounds // 2, K - 1
     scene = draw(seed, rounds, lab=1)
@@ -112,12 +114,20 @@ def newcomer(seed: int, setup: Setup, margin: float = 0.8, rounds: int = 4000) -
     outcome = play(msgspec.structs.replace(scene, p=sigmoid(logits), here=here), setup)
     theirs = np.flatnonzero((outcome.best == new) & (np.arange(rounds) >= half))
     window = crossed(outcome.probs[theirs, new], theirs, 0.5, half, above=True) or (None, None)
-    late = theirs[theirs >= rounds - half // 2]
+    right = outcome.probs[np.arange(rounds), outcome.best]
+
+    def given(first: int, last: int) -> float | None:
+        its = theirs[(theirs >= half + first) & (theirs < half + last)]
+        return float(right[its].mean()) if len(its) else None
+
     measures: dict[str, float | None] = {
         "adopted": window[0],
         "window ends": window[1],
         "share .1 held": share_held(outcome.chosen, new, half),
-        "late probability": float(outcome.probs[late, new].mean()) if len(late) else None,
+        "others before": float(right[half // 2 : half].mean()),
+        "decisions 1-120": given(0, 120),
+        "121-500": given(120, 500),
+        "501 on": given(500, half),
         "best in": len(theirs) / half,
     }
     return Result(phases(outcome, (0, half, half + half // 4, rounds)), measures)
