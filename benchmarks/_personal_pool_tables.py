@@ -207,6 +207,8 @@ def _targets(cells: Sequence[Cell]) -> str:
     for feedback in (0.3, 1.0):
         name = f"S = 0, {feedback:.0%}: seeds in which the twin ever says that it helps"
         judge(name, ("lab-s0", feedback), lambda cell: float(cell["rows"]["ours"]["twin"]["ever_helps"]), 0.05)
+        name = f"S = 0, {feedback:.0%}: minus the least P(worth nothing) of people's three parts"
+        judge(name, ("lab-s0", feedback), lambda cell: -min(cell["rows"]["ours"]["zero"][1:], default=0.0), -0.9)
     judge(
         "harm: minus the seeds in which the term goes off",
         ("harm", 0.3),

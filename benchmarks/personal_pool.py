@@ -28,6 +28,8 @@ ROWS = ("label-only", "scores", "role", "ours", "true-tastes")
 LIKE = {"unweighted": "ours", "true-tastes": "ours", "reward-score": "label-only"}
 """Rows that borrow another row's γ: they differ from it in what is known or learnt, not in exploration."""
 TUNED_IN = ("lab-s1", 0.3)
+KNOWN = ("lab-s1", "model-offset", "env", "impostor")
+"""Worlds in which a row knows the true tastes: where a target asks for it. Where tastes turn there is none."""
 WORLDS = ("lab-s05", "lab-s15", "role-only", "user-only", "hidden-features", "model-offset", "harm")
 CELLS = [("lab-s1", 0.1), ("lab-s1", 0.3), ("lab-s1", 1.0), ("lab-s0", 0.3), ("lab-s0", 1.0)]
 CELLS += [(world, 0.3) for world in WORLDS]
@@ -91,8 +93,7 @@ def _run(options: argparse.Namespace, pool: Pool) -> None:
             continue
         started = time.monotonic()
         world = load_world(HERE / "worlds" / f"{name}.yaml")
-        # Who knows the tastes of the first day knows nothing once they turn.
-        rows = {row: gamma for row, gamma in found["tuned"].items() if not (world.flip_every and row == "true-tastes")}
+        rows = {row: gamma for row, gamma in found["tuned"].items() if row != "true-tastes" or name in KNOWN}
         seeds, floor = range(options.seeds), options.floor
         found["cells"].append(compare(pool, world, rows, feedback, seeds, floor=floor, processes=options.processes))
         print(f"{name} {feedback}: {time.monotonic() - started:.0f} s", file=sys.stderr)

@@ -21,6 +21,7 @@ from fitrouter.learner import Learner
 from fitrouter.people import DAY_S, Person
 from fitrouter.policies import SquareCB
 from fitrouter.taste import Gaussian
+from fitrouter.tastes import role_key
 from fitrouter.types import (
     Decision,
     Event,
@@ -168,7 +169,7 @@ class _Runner:
             vote = self.opinion(t, float(self.rounds.reward[t, k]), decision.asked)
             self._answer(decision, int(k), n, ts, vote)
             if vote is not None:
-                said = self._hear(said, t)
+                said = self._hear(said, t, who)
         reward = self.rounds.reward[np.arange(T), chosen]
         fit = self.learner.fit
         zero = getattr(fit, "zero", None)
@@ -182,17 +183,15 @@ class _Runner:
             said=said,
         )
 
-    def _hear(self, said: Said, t: int) -> Said:
-        """Look at the twin after a label."""
+    def _hear(self, said: Said, t: int, who: Identity) -> Said:
+        """Look at the twin after a label, which may have changed what it says overall and of the user's role."""
         twin = self.learner.watch.twin
-        report = twin.report()
+        report, of_role = twin.report(), twin.report(role_key(who))
         if report is None:
             return said
-        of_roles = said.helped_role or any(
-            found is not None and found.verdict == "helps" for found in map(twin.report, twin.roles())
-        )
+        helped_role = said.helped_role or (of_role is not None and of_role.verdict == "helps")
         off = t if said.off is None and report.off else said.off
-        return Said(said.helped or report.verdict == "helps", of_roles, off, report.verdict, report.off)
+        return Said(said.helped or report.verdict == "helps", helped_role, off, report.verdict, report.off)
 
     def _answer(self, decision: Decision, k: int, n: int, ts: float, vote: Verdict | None) -> None:
         """The events of one answer, in the order of the journal."""
