@@ -9,12 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fitrouter.fit import PARTS, Answered, Fit, FitParams, Label
-from fitrouter.levels import learn_level
-from fitrouter.signals import Observation
+from fitrouter.arms import Arms
+from fitrouter.fit import PARTS, Answered, Fit, FitParams, Foresight, Label
+from fitrouter.levels import Level, learn_level
 from fitrouter.taste import Innovation
 from fitrouter.tastes import TasteParams
-from fitrouter.texts import Text
 from fitrouter.types import FeedbackKind, Floats, Identity
 from fitrouter.worth import LEAST, MOST, Worth
 
@@ -59,16 +58,23 @@ class _Quiet(Fit):
 
 
 class _Tape(_Quiet):
-    """It remembers what c and d were to explain."""
+    """It remembers of each label what c and d were to explain of it, and with which noise."""
 
     def __init__(self) -> None:
         super().__init__(d, D)
         self.tape: list[tuple[Label, float, float]] = []
 
-    def _learn_levels(self, label: Label, h: Floats, text: Text, seen: Observation, *people: object):  # type: ignore[no-untyped-def, override]
-        y, noise = seen.linear(text.mean)
-        self.tape.append((label, y - text.mean, noise + text.variance))
-        return super()._learn_levels(label, h, text, seen, *people)  # type: ignore[arg-type]
+    def learn(self, label: Label) -> Foresight | None:
+        """Fold one label of one answer."""
+
+        def spy(arms: Arms, level: Level, innovation: Innovation, *people: object, pooled: bool) -> None:
+            left, noise = innovation.step / innovation.shrink, 1.0 / innovation.shrink - level.variance
+            self.tape.append((label, level.mean + left, noise))
+            learn_level(arms, level, innovation, *people, pooled=pooled)  # type: ignore[arg-type]
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("fitrouter.fit.learn_level", spy)
+            return super().learn(label)
 
 
 def _joint(fit: _Tape, arm: str) -> tuple[Floats, Floats]:
