@@ -31,7 +31,7 @@ from fitrouter.relevance import Relevance
 from fitrouter.signals import Observation, heard
 from fitrouter.taste import Gaussian, Innovation, innovate
 from fitrouter.tastes import OVERALL, TastePrior, Tastes
-from fitrouter.texts import Text, Texts
+from fitrouter.texts import Text, Texts, relied_variance
 from fitrouter.types import FeedbackKind, Floats, Identity
 from fitrouter.worth import Worth
 
@@ -317,14 +317,21 @@ class Fit:
     def _learn_levels(
         self, label: Label, h: Floats, text: Text, seen: Observation, role: Person | None, user: Person | None
     ) -> tuple[Innovation, Foresight | None]:
-        """Fold what the label says beyond hᵀw (w as before it) into c and d; weigh the parts, and where they belong."""
+        """Fold what the label says beyond hᵀw (w as before it) into c and d; weigh the parts, and where they belong.
+
+        People's tastes are taken out of the label as far as decisions rely on them: until they are known to be real,
+        c learns as fast as if there were none.
+        """
         levels, role, user = self._levels(label, role, user)
-        mean, variance, foresight = text.mean, text.variance, None
+        _, relied, _, _ = self._counts()
+        mean, variance = text.relied(relied[1], relied[2])
+        among, foresight = 0.0, None
         for level in levels:
             mean += level.side.sign * level.mean
-            variance += level.variance
+            among += level.variance
+        variance += among
         if label.pooled:
-            foresight = self._weigh(label, h, text, levels, seen, variance)
+            foresight = self._weigh(label, h, text, levels, seen, text.variance + among)
         innovation = seen.innovate(mean, variance)
         for level in levels:
             learn_level(self.arms, level, innovation, role, user, pooled=label.pooled)
@@ -380,7 +387,9 @@ class Fit:
         revised = self.texts.revise(label, self._h(label), self._heard(label), earlier, user)
         if label.dimension == OVERALL:
             levels, role, user = self._levels(label, role, user)
-            rest = revised.noise + sum(level.variance for level in levels)
+            _, relied, _, _ = self._counts()
+            text = relied_variance(revised.everybody, revised.variance, relied[1], relied[2])
+            rest = revised.noise + text + sum(level.variance for level in levels)
             for level in levels:
                 others = rest - level.variance
                 revise_level(self.arms, level.side, revised.change, others, role, user, pooled=label.pooled)

@@ -22,7 +22,7 @@ from fitrouter.taste import Gaussian
 from fitrouter.tastes import OVERALL, Block, TastePrior, Tastes, learn
 from fitrouter.types import FeedbackKind, Floats, Identity
 
-__all__ = ["Text", "Texts", "Where"]
+__all__ = ["Revised", "Text", "Texts", "Where", "relied_variance"]
 
 
 class Where(NamedTuple):
@@ -48,6 +48,8 @@ class Text(NamedTuple):
     """The part of `user` that is δ_{u,task}."""
     variance: float = 0.0
     """Of it all; 0 for a text that was not read: what its tastes get wrong is then nothing that labels tell from c."""
+    everybody: float = 0.0
+    """The population's share of the variance."""
     where: Where | None = None
     within: float = 0.0
     """hᵀ of what labels taught of the user's taste, wherever it belongs."""
@@ -57,6 +59,11 @@ class Text(NamedTuple):
         """The whole."""
         return self.impersonal + self.role + self.user
 
+    def relied(self, role: float, user: float) -> tuple[float, float]:
+        """Mean and variance of what decisions make of it, with people's terms as far as they can be relied upon."""
+        mean = self.impersonal + role * self.role + user * self.user
+        return mean, relied_variance(self.everybody, self.variance, role, user)
+
 
 class Revised(NamedTuple):
     """What a changed vote moves beyond the text."""
@@ -64,7 +71,15 @@ class Revised(NamedTuple):
     change: float
     """Of the label, on everybody's scale."""
     noise: float
-    """Its variance, with the text's."""
+    """Its variance."""
+    variance: float
+    everybody: float
+    """Of the text, and the population's share."""
+
+
+def relied_variance(everybody: float, variance: float, role: float, user: float) -> float:
+    """The variance of a text's worth with people's share of it as far as their terms can be relied upon."""
+    return everybody + max(role, user) ** 2 * (variance - everybody)
 
 
 def _earlier(variances: Sequence[float], noise: float) -> list[float]:
@@ -156,7 +171,8 @@ class Texts:
             learn(blocks, [gain for gain, _ in found], seen.innovate(sum(means), variance))
         else:
             variance = 0.0
-        return Text(means[0], means[1] if role else 0.0, means[-1] if user else 0.0, 0.0, variance)
+        everybody = min(float(np.einsum("i,i->", h, found[0][0])), variance)
+        return Text(means[0], means[1] if role else 0.0, means[-1] if user else 0.0, 0.0, variance, everybody)
 
     def _learn_in_task(
         self,
@@ -199,7 +215,8 @@ class Texts:
             user.tasks[where.task] = own.copy()
         else:
             variance = 0.0
-        return Text(impersonal, of_role, personal, task, variance, where, within)
+        everybody = min(float(np.einsum("i,i->", h, found[0][0])), variance)
+        return Text(impersonal, of_role, personal, task, variance, everybody, where, within)
 
     def revise(self, label: Label, h: Floats, seen: Observation, before: Observation, user: Person | None) -> Revised:
         """Move the means as if the label had been another one, to first order; see `Fit.revise`."""
@@ -219,7 +236,7 @@ class Texts:
         for block, (gain, _), variance in zip(blocks, found, earlier, strict=True):
             if block.learns:
                 block.taste.mean = block.taste.mean + gain * (change / (total - variance))
-        return Revised(change, total)
+        return Revised(change, noise, sum(earlier), earlier[0])
 
     def _blocks(self, label: Label) -> list[Block]:
         identity = label.identity if self.personal else Identity(tenant=label.identity.tenant)
