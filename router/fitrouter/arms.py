@@ -22,6 +22,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from fitrouter._upper import Upper
 from fitrouter.taste import Innovation, change
 from fitrouter.types import Floats
 
@@ -125,7 +126,7 @@ class Arms:
         """Rows of such models."""
         self._found = _NOTHING
         self._priors = self._prior()
-        self._profile_upper, self._correction_upper = _Upper(d), _Upper(d)
+        self._profile_upper, self._correction_upper = Upper(d), Upper(d)
         self._append()
 
     _PROFILE = ("profile_cov", "profile", "spread", "responses")
@@ -396,38 +397,6 @@ class Arms:
 
     def _arrays(self, name: str) -> tuple[str, ...]:
         return self._ARRAYS if base_arm(name) == name else self._PROFILE
-
-
-class _Upper:
-    """The upper triangles of the rows' covariances side by side, to read xᵀSx of all in one small product.
-
-    float32, which is enough for a standard deviation, so that 32 models fit into a processor's second cache.
-    """
-
-    def __init__(self, d: int) -> None:
-        i, j = np.triu_indices(d)
-        self._i, self._j, self._flat = i, j, i * d + j
-        self._twice = np.where(i == j, 1.0, 2.0).astype(np.float32)
-        self._rows: NDArray[np.float32] = np.empty((0, len(i)), dtype=np.float32)
-        self.changed: set[int] = set()
-        """Rows that were written to since they were read."""
-
-    def squares(self, x: Floats) -> NDArray[np.float32]:
-        """What the rows are multiplied with."""
-        short = x.astype(np.float32)
-        out: NDArray[np.float32] = short.take(self._i) * short.take(self._j)
-        out *= self._twice
-        return out
-
-    def of(self, covs: Floats) -> NDArray[np.float32]:
-        """float32[rows, d (d + 1) / 2]."""
-        if len(self._rows) != len(covs):
-            self.changed.update(range(len(self._rows), len(covs)))
-            self._rows = np.resize(self._rows, (len(covs), len(self._flat)))
-        while self.changed:
-            k = self.changed.pop()
-            self._rows[k] = covs[k].take(self._flat)
-        return self._rows
 
 
 def _rows(index: dict[str, int], names: tuple[str, ...]) -> Rows:
