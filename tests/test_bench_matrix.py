@@ -200,6 +200,17 @@ def test_a_shock_multiplies_costs_from_its_time_on() -> None:
     assert played.cost.tolist() == (paid * np.repeat([1.0, 10.0], 20)).tolist()
 
 
+def test_an_announced_shock_is_in_the_next_expected_cost() -> None:
+    """A new price list counts at once: under a ceiling that the dear models then break, they are left out at once."""
+    matrix = matrix_of(rows(120), get_encoder("hashing"))
+    shock = np.ones((120, 3))
+    shock[60:] = 100.0
+    budget = BudgetParams(usd_per_request=0.05)
+    told = play(matrix, np.arange(120), Setting(), budget, shock)
+    assert (told.chosen[:60] != 0).sum() > 30
+    assert (told.chosen[60:] != 0).sum() <= 3
+
+
 def test_a_model_without_an_answer_is_not_chosen_for_that_prompt() -> None:
     """Cells may be missing: such a model is not eligible there."""
     some = [

@@ -207,8 +207,9 @@ class _Stream:
             default_arm=setting.default,
             seed=setting.seed,
         )
-        policy = build_policy(setting.algorithm, gamma=setting.gamma, default_model=setting.default)
-        self.decider = Decider(policy, self.learner.fit, rules, watch=self.learner.watch)
+        self.rules = rules
+        self.policy = build_policy(setting.algorithm, gamma=setting.gamma, default_model=setting.default)
+        self.decider = Decider(self.policy, self.learner.fit, rules, watch=self.learner.watch)
         self.seq = 0
         self._fold([ModelChange(id="registry", ts=START, cards=matrix.cards, registry="matrix")])
 
@@ -228,12 +229,13 @@ class _Stream:
         return Played(chosen, reward, cost, weight)
 
     def _announce(self, t: int, factors: Floats) -> None:
-        """New price lists: an event, and what decisions see from now on."""
+        """New price lists: an event, and a decider that reads them, as after the restart that a new file needs."""
         self.cards = tuple(
             msgspec.structs.replace(card, prices=Prices(input=card.prices.input * f, output=card.prices.output * f))
             for card, f in zip(self.matrix.cards, factors.tolist(), strict=True)
         )
         self._fold([ModelChange(id=f"prices {t}", ts=START + t * SECONDS, cards=self.cards, registry=f"prices {t}")])
+        self.decider = Decider(self.policy, self.learner.fit, self.rules, watch=self.learner.watch)
 
     def _decide(self, t: int, n: int) -> Decision:
         matrix = self.matrix
