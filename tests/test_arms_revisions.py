@@ -36,7 +36,7 @@ def test_a_revision_inherits_and_is_held_less_firmly() -> None:
         np.testing.assert_allclose(covs[new], 0.5 * (covs[old] + covs[0]))
     assert (arms.corrections[other] == arms.corrections[0]).all()
     names = ("m@1", "m@2")
-    read = arms.read(arms.rows(names), arms.models(names), X)
+    read = arms.read(arms.find(names), X)
     assert read.variance[1] > read.variance[0]
     assert arms.join("m@2") == new
 
