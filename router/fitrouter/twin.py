@@ -10,7 +10,7 @@ questions are asked of every label, overall and per role, and may be looked at a
   the two disagree, the blind one's model is drawn as rarely as the floor allows.
 * **Foresight.** Does the personal term predict people's labels? With b the prediction without it and s the term at full
   strength, the squared error falls by (y − b)² − (y − b − rs)² on average if more than r/2 of the term is real. Every
-  label speaks to that, whatever was drawn. Less than a quarter real (r = ½) switches the term off: one that is to help
+  label speaks to that, whatever was drawn. Less than a third real (r = ⅔) switches the term off: one that is to help
   must first foresee. More than an eighth real (r = ¼) is what "helps" needs.
 
 Bets against each (`fitrouter.evidence`) give e-processes, and the mean of the two decides. So "helps" is ever said with
@@ -39,7 +39,7 @@ Verdict: TypeAlias = Literal["helps", "harms", "not known"]
 ROLES = 32
 DRAWN = frozenset({Mode.ONLINE, Mode.UNIFORM, Mode.SHADOW})
 """Modes whose model was drawn from `probs`; which of them it was hangs on the draw, so all count or none."""
-HELPS, HARMS = 0.25, 0.5
+HELPS, HARMS = 0.25, 2.0 / 3.0
 """Strengths r at which the term's foresight is tested."""
 NOISE = 0.25
 """Prior variance of y − m."""
