@@ -8,12 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.learner_kit import D_H, D_X, Log, fold, learner, story
 
-from fitrouter.fit import Fit, FitParams
-from fitrouter.journal import MemoryJournal, Snapshot
+from fitrouter.fit import Answered, Fit, FitParams, Label
+from fitrouter.journal import MemoryJournal, Row, Snapshot
+from fitrouter.learner import Learner
 from fitrouter.tastes import TasteParams
-from fitrouter.types import (
-    Identity,
-)
+from fitrouter.types import Decision, Execution, Feedback, FeedbackKind, Identity, Mode, PolicyVersion, pack
 
 
 @settings(max_examples=20, deadline=None)
@@ -270,3 +269,46 @@ def test_heads_on_a_device_are_a_cache_of_the_fold() -> None:
         np.testing.assert_allclose(means, expected[:, 0], atol=1e-5)
         np.testing.assert_allclose(sds, expected[:, 1], atol=1e-5)
         fold(journal, state)
+
+
+def test_an_alarm_reaches_everybody_in_the_snapshot() -> None:
+    """What an alarm changes in people who did not speak is saved with it: the restored state is the state."""
+    known = Learner(3, 2, expects_scores=False)
+    fit = known.fit
+    x = np.array([1.0, 0.2, 0.1])
+    for user in ("ann", "bob"):
+        for _ in range(3):
+            fit.learn(Label(Identity(user=user), Answered("a", x, None), 1.0, FeedbackKind.THUMB))
+    known.take(known)  # marks everything as to be saved
+    first = known.snapshot()
+    decision = Decision(
+        id="d",
+        ts=1.0,
+        draw_id="d",
+        identity=Identity(user="ann"),
+        mode=Mode.ONLINE,
+        eligible=("a",),
+        chosen="a",
+        propensity=1.0,
+        features=pack(x),
+        policy=PolicyVersion(algorithm="x"),
+    )
+    execution = Execution(
+        id="e",
+        ts=1.0,
+        decision_id="d",
+        identity=decision.identity,
+        chosen="a",
+        served_by="a",
+        status="ok",
+        features=pack(x),
+    )
+    vote = Feedback(id="v", ts=2.0, decision_id="d", identity=decision.identity, kind=FeedbackKind.THUMB, value=0.0)
+    fit.drift.observe = lambda arm, z: True  # type: ignore[method-assign]
+    known.apply(Row(1, decision))
+    known.apply(Row(2, execution), [decision])
+    known.apply(Row(3, vote), [decision, execution])
+    second = known.snapshot()
+    fresh = known.blank()
+    assert fresh.restore(Snapshot(second.seq, first.state | second.state))
+    assert fresh.digest() == known.digest()

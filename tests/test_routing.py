@@ -18,7 +18,7 @@ from fitrouter.hooks import Hooks, Notice, Trouble
 from fitrouter.learner import Learner
 from fitrouter.router import Router
 from fitrouter.types import Attempt, FeedbackKind, Identity, Mode, ModelCard, Prices, Request, RoleText, Variant
-from fitrouter.watch import WatchParams
+from fitrouter.watch import Pulls, WatchParams
 
 
 def ask(text: str = "hello", *, session: str | None = None, **params: object) -> Request:
@@ -137,13 +137,35 @@ async def test_newcomers_have_a_raised_floor_for_a_while(tmp_path: Path) -> None
     rules = Rules(newcomer_pulls=4, newcomer_floor=0.4)
     async with make_router(tmp_path, models=cards(["alpha", "beta"]), learner=learner, rules=rules) as router:
         first = (await router.complete(ask())).decision
-        learner.watch.pulls.observe([Attempt(model="alpha", probability=1.0)] * 20)
+        pulls = learner.watch.pulls
+        pulls.observe([Attempt(model="alpha", probability=1.0)] * 20)
+        pulls.joined["beta"] = 20  # as if it had joined now
         second = (await router.complete(ask("two"))).decision
-        learner.watch.pulls.observe([Attempt(model="beta", probability=1.0)] * 4)
+        pulls.observe([Attempt(model="beta", probability=1.0)] * 40)
         third = (await router.complete(ask("three"))).decision
     assert (first.new, second.new, third.new) == ((), ("beta",), ())
     assert second.probs[1] >= 0.4
     assert second.floor < first.floor == third.floor
+
+
+def test_who_is_new() -> None:
+    """Who joins late is new: first whatever is believed, then while it has few labels; not who was there at first."""
+    pulls = Pulls()
+    for arm in ("old", "rare"):
+        pulls.join(arm)
+    pulls.observe([Attempt(model="old", probability=1.0)] * 100)
+    pulls.join("late")
+    arms = ("late", "old", "rare")
+    assert pulls.newcomers(arms, 20, 60) == (("late", False),)
+    pulls.observe([Attempt(model="late", probability=1.0)] * 20)
+    assert pulls.newcomers(arms, 20, 60) == (("late", True),)
+    restored = Pulls()
+    assert restored.load(pulls.dump())
+    for _ in range(60):
+        pulls.hear("late")
+    assert pulls.newcomers(arms, 20, 60) == ()
+    restored.observe([Attempt(model="late", probability=1.0)] * 180)
+    assert restored.newcomers(arms, 20, 60) == ()
 
 
 async def test_a_prior_of_models_that_cannot_be_read_costs_nothing_but_itself(tmp_path: Path) -> None:

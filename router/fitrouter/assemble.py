@@ -145,6 +145,7 @@ def _rules(config: Config, cards: list[ModelCard], default_arm: str | None, enco
         latency_unit_s=config.objective.latency_unit_s,
         newcomer_floor=config.policy.newcomer_floor,
         newcomer_pulls=config.policy.newcomer_pulls,
+        newcomer_labels=config.policy.newcomer_labels,
         base_delta=config.policy.base_delta,
         consistency=config.session.consistency,
         redraw_every=config.session.redraw_every,

@@ -134,8 +134,10 @@ class PolicyConfig(CandidateConfig):
     uniform_slice: Fraction = 0.0
     """Share of the traffic that is routed uniformly, for estimators that need it."""
     newcomer_floor: Fraction = 0.25
-    """Share of the traffic that goes to new models until each had `newcomer_pulls` requests."""
+    """Share of the traffic of models that join others: for `newcomer_pulls` requests, then until `newcomer_labels`
+    labels wherever they may be the best."""
     newcomer_pulls: int = Field(default=20, ge=0)
+    newcomer_labels: int = Field(default=60, ge=0)
     personal: bool = True
     """False leaves out the terms of the user and the role."""
     base_delta: float | None = Field(default=None, gt=0, lt=1)

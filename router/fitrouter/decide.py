@@ -18,7 +18,7 @@ from fitrouter.people import canonical_role
 from fitrouter.policies import Beliefs, Policy, build_policy
 from fitrouter.relevance import task_of
 from fitrouter.tastes import role_key
-from fitrouter.types import Decision, Floats, Identity, Mode, ModelCard, PolicyVersion, pack, unpack
+from fitrouter.types import Decision, Floats, Identity, Mode, ModelCard, PolicyVersion, Prices, pack, unpack
 from fitrouter.watch import Watch
 
 __all__ = ["Decider", "Rules", "Stay"]
@@ -32,8 +32,10 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     share: float = 1.0
     default_arm: str | None = None
     newcomer_floor: float = 0.25
-    """Share of the traffic that goes to models with fewer than `newcomer_pulls` decisions, once others have many."""
+    """Share of the traffic of models that joined late: for `newcomer_pulls` calls wherever they are eligible, then for
+    `newcomer_labels` labels wherever they may be the best, one standard deviation above what is believed of them."""
     newcomer_pulls: int = 20
+    newcomer_labels: int = 60
     ask: float = 0.0
     cost_weight: float = 0.0
     cost_unit_usd: float = 0.01
@@ -113,7 +115,7 @@ class Decider:
         self.parameters = {"algorithm": policy.name, **(parameters or {})}
         self.candidates = {name: dict(settings) for name, settings in (candidates or {}).items()}
         self._shadows = {name: self.build(settings, shadow=True) for name, settings in self.candidates.items()}
-        self._prices: tuple[tuple[str, ...], Floats] = (), np.zeros((2, 0))
+        self._prices: tuple[list[Prices], Floats] = [], np.zeros((2, 0))
         self._live: tuple[dict[str, Any], Policy, Rules] | None = None
 
     def live(self) -> tuple[Policy, Rules]:
@@ -193,11 +195,11 @@ class Decider:
             **_logged(rules),
         )
 
-    def _priced(self, names: tuple[str, ...], cards: Sequence[ModelCard]) -> Floats:
-        """float64[2, K]: input and output prices in USD per million tokens; most requests have the arms of the last."""
-        if self._prices[0] != names:
-            prices = [(card.prices.input, card.prices.output) for card in cards]
-            self._prices = names, np.ascontiguousarray(np.array(prices).T)
+    def _priced(self, cards: Sequence[ModelCard]) -> Floats:
+        """float64[2, K]: input and output prices in USD per million tokens; most requests have those of the last."""
+        known = [card.prices for card in cards]
+        if self._prices[0] != known:
+            self._prices = known, np.array([[p.input for p in known], [p.output for p in known]])
         return self._prices[1]
 
     def _personal(self, rules: Rules, identity: Identity) -> bool:
@@ -205,6 +207,17 @@ class Decider:
         if not rules.personal or canonical_role(identity.role) in rules.impersonal_roles:
             return False
         return not self.watch.twin.off(role_key(identity))
+
+    def _newcomers(self, rules: Rules, names: tuple[str, ...], beliefs: Estimate, burden: Floats) -> tuple[str, ...]:
+        """Who has the raised floor in this request; the same with and without the terms of people."""
+        if not rules.newcomer_floor:
+            return ()
+        young = self.watch.pulls.newcomers(names, rules.newcomer_pulls, rules.newcomer_labels)
+        if not any(tried for _, tried in young):
+            return tuple(arm for arm, _ in young)
+        utility = beliefs.availability * (beliefs.blind - burden)
+        hopeful = utility + beliefs.availability * beliefs.sd >= utility.max()
+        return tuple(arm for arm, tried in young if not tried or hopeful[names.index(arm)])
 
     def _stage(
         self,
@@ -222,7 +235,7 @@ class Decider:
         while True:
             names = tuple(card.arm for card in cards)
             beliefs = self.fit.estimate(identity, x, names, ts)
-            prices = self._priced(names, cards)
+            prices = self._priced(cards)
             cost = prices[0] * (prompt_tokens / 1e6) + prices[1] * (beliefs.tokens / 1e6)
             cap = budgets.cap(tenant, ts)
             barred = [] if cap == math.inf else over_cap(names, cost, cap)
@@ -235,13 +248,14 @@ class Decider:
             cards = [card for card in cards if card.arm not in out]
         weight, unit = budgets.weight(tenant, ts), budgets.unit(tenant, ts)
         usd = rules.cost_weight / rules.cost_unit_usd + weight / unit
-        new = self.watch.pulls.newcomers(names, rules.newcomer_pulls) if rules.newcomer_floor else ()
+        burden = usd * cost + (rules.latency_weight / rules.latency_unit_s) * beliefs.seconds
+        new = self._newcomers(rules, names, beliefs, burden)
         return _Stage(
             names=names,
             excluded=excluded,
             beliefs=beliefs,
             cost=cost,
-            burden=usd * cost + (rules.latency_weight / rules.latency_unit_s) * beliefs.seconds,
+            burden=burden,
             sd=beliefs.availability * beliefs.sd,
             budget=(weight, unit) if weight else (0.0, 0.0),
             switch=None if stay is None else _switch(stay, names, rules.consistency, usd),

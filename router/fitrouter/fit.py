@@ -118,6 +118,8 @@ class Fit:
         """Kind of a Gaussian signal → sum of the squared errors of what was predicted here, and their number."""
         self.labels = 0
         self.drift, self.flattery = Drift(), Flattery()
+        self.alarms = 0
+        """How often something was learnt that concerns everybody, since this process began."""
 
     @property
     def tastes(self) -> Tastes:
@@ -417,6 +419,7 @@ class Fit:
         """Hold what is known of an arm less firmly: it has changed."""
         model = base_arm(arm)
         self.arms.loosen(model, LOOSER)
+        self.alarms += 1
         for person in (*self.tastes.roles.values(), *self.tastes.users.values()):
             person.forget(model, 1.0 / LOOSER)
 
@@ -427,6 +430,7 @@ class Fit:
         """
         model = base_arm(arm)
         self.arms.distrust(model)
+        self.alarms += 1
         for person in (*self.tastes.roles.values(), *self.tastes.users.values()):
             person.forget(model, 0.0)
 

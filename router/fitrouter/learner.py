@@ -129,7 +129,7 @@ class Learner:
         fit = self.fit
         priors = [prior.id for prior in (self.prior, self.arm_prior) if prior]
         own = (self.schema, priors, self.votes_per_day, self.expects_scores)
-        text = repr((5, fit.d, fit.D, *own, fit.params, SIGNALS, self.watch.params))
+        text = repr((6, fit.d, fit.D, *own, fit.params, SIGNALS, self.watch.params))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def blank(self) -> Learner:
@@ -192,6 +192,7 @@ class Learner:
                     self.arm_prior.apply(self.fit.arms, arms)
                 for arm in arms:
                     self.fit.arms.join(arm)
+                    self.watch.pulls.join(arm)
                     self._touch(arm)
             case ProfileChange() as event:
                 self.fit.tastes.declare(event.identity, event.declared)
@@ -301,7 +302,13 @@ class Learner:
         if earlier is not None:
             self.fit.revise(label, earlier.y)
         else:
+            alarms = self.fit.alarms
             self._watched(label, self.fit.learn(label), events)
+            if self.fit.alarms != alarms:
+                self._dirty.update(key for key, _ in self.state() if key.partition(":")[0] in {"arm", "user"})
+            for arm in (answer, against):
+                if arm is not None and pooled and vote.dimension == OVERALL:
+                    self.watch.pulls.hear(arm.arm)
         self._touch(*(arm.arm for arm in (answer, against) if arm))
         self._dirty.update(f"user:{key}" for key in (vote.identity.user, f"anonymous {vote.identity.tenant}") if key)
         self._dirty.update(f"role:{key}" for key in self.fit.tastes.roles)

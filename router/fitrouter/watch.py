@@ -33,40 +33,66 @@ class Part(Protocol):
         ...
 
 
+class _Newcomers(msgspec.Struct, array_like=True):
+    counts: dict[str, int]
+    labels: dict[str, int]
+    joined: dict[str, int]
+
+
 class Pulls:
-    """How often each arm was asked."""
+    """How often each arm was asked and judged, and which of them joined late."""
 
     def __init__(self) -> None:
         self.counts: dict[str, int] = {}
+        """arm → calls."""
+        self.labels: dict[str, int] = {}
+        """arm → labels."""
+        self.joined: dict[str, int] = {}
+        """arm → how often the busiest one had been asked when it was first heard of."""
+
+    def join(self, arm: str) -> None:
+        """Note that an arm is on offer."""
+        if arm not in self.joined:
+            self.joined[arm] = max(self.counts.values(), default=0)
 
     def observe(self, attempts: Sequence[Attempt]) -> None:
         """Fold the calls of one request."""
         for attempt in attempts:
+            self.join(attempt.model)
             self.counts[attempt.model] = self.counts.get(attempt.model, 0) + 1
 
-    def newcomers(self, arms: Sequence[str], pulls: int) -> tuple[str, ...]:
-        """Arms that were asked less than `pulls` times, once another one was five times as often.
+    def hear(self, arm: str) -> None:
+        """Fold that an answer was judged."""
+        self.labels[arm] = self.labels.get(arm, 0) + 1
 
-        At an installation's beginning all are new, and none is treated as such.
+    def newcomers(self, arms: Sequence[str], pulls: int, labels: int) -> tuple[tuple[str, bool], ...]:
+        """Arms that joined when another had been asked five times `pulls`, and whether they were asked `pulls` times.
+
+        An arm stays one until it has that many labels, or ten times `pulls` calls, where few are judged. At an
+        installation's beginning all are new, and none is treated as such.
         """
-        counts = [self.counts.get(arm, 0) for arm in arms]
-        if not counts or max(counts) < 5 * pulls:
-            return ()
-        return tuple(arm for arm, count in zip(arms, counts, strict=True) if count < pulls)
+        busiest = max((self.counts.get(arm, 0) for arm in arms), default=0)
+        found = []
+        for arm in arms:
+            count = self.counts.get(arm, 0)
+            late = self.joined.get(arm, busiest) >= 5 * pulls
+            if late and (count < pulls or (count < 10 * pulls and self.labels.get(arm, 0) < labels)):
+                found.append((arm, count >= pulls))
+        return tuple(found)
 
     def dump(self) -> bytes:
         """The state, exactly."""
-        return msgspec.msgpack.encode(self.counts)
+        return msgspec.msgpack.encode(_Newcomers(self.counts, self.labels, self.joined))
 
     def load(self, payload: bytes) -> bool:
         """Restore the state; False, and unchanged, where the bytes cannot be what `dump` made."""
         try:
-            counts = msgspec.msgpack.decode(payload, type=dict[str, int])
+            stored = msgspec.msgpack.decode(payload, type=_Newcomers)
         except (msgspec.DecodeError, ValueError):
             return False
-        if any(count < 0 for count in counts.values()):
+        if any(n < 0 for part in (stored.counts, stored.labels, stored.joined) for n in part.values()):
             return False
-        self.counts = counts
+        self.counts, self.labels, self.joined = stored.counts, stored.labels, stored.joined
         return True
 
 
