@@ -22,6 +22,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -172,18 +173,41 @@ def after_shock(matrix: Matrix, orders: Any, ceiling: float, chosen: Chosen, sho
 # --- the run ---
 
 
-def run(matrix: Matrix, seeds: int, python: Path | None, earlier: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Everything, as JSON; the peer from `python`'s environment or out of an earlier run."""
+PARTS = ("ours", "free", "shock")
+
+
+def run(
+    matrix: Matrix,
+    seeds: int,
+    python: Path | None,
+    earlier: dict[str, Any] | None = None,
+    again: tuple[str, ...] = PARTS,
+) -> dict[str, Any]:
+    """Everything, as JSON.
+
+    The peer comes from `python`'s environment or out of an earlier run, and so do the parts of ours that are not to be
+    played again.
+    """
     orders = np.array([np.random.default_rng(1000 + seed).permutation(len(matrix.x)) for seed in range(seeds)])
     points = [
         Point(float(c), float(r)) for c, r in zip(matrix.cost.mean(axis=0), matrix.reward.mean(axis=0), strict=True)
     ]
     hull = [mixture(points, ceiling) for ceiling in CEILINGS]
-    mine = curve(matrix, orders, [ours(matrix, orders, ceiling) for ceiling in CEILINGS])
     shock = np.ones((orders.shape[1], len(points)))
     shock[SHOCK:] = FACTOR
     # A ceiling that the cheapest model breaks after the shock cannot be kept by anybody.
     bearable = [c for c in CEILINGS.tolist() if c >= 2.0 * FACTOR * min(point.cost for point in points)][::2]
+    parts: dict[str, Callable[[], Any]] = {
+        "ours": lambda: curve(matrix, orders, [ours(matrix, orders, ceiling) for ceiling in CEILINGS]),
+        "free": lambda: {"ours": free(matrix, orders, ours(matrix, orders, None))},
+        "shock": lambda: {
+            name: [
+                after_shock(matrix, orders, c, ours(matrix, orders, c, shock, announced=announced), shock)
+                for c in bearable
+            ]
+            for name, announced in (("ours", True), ("ours, unannounced", False))
+        },
+    }
     found: dict[str, Any] = {
         "prompts": len(matrix.x),
         "seeds": seeds,
@@ -194,15 +218,7 @@ def run(matrix: Matrix, seeds: int, python: Path | None, earlier: dict[str, Any]
         ],
         "oracle": float(matrix.reward.max(axis=1).mean()),
         "best_mixture": {"rewards": hull, "area": area(CEILINGS, hull)},
-        "ours": mine,
-        "free": {"ours": free(matrix, orders, ours(matrix, orders, None))},
-        "shock": {
-            name: [
-                after_shock(matrix, orders, c, ours(matrix, orders, c, shock, announced=announced), shock)
-                for c in bearable
-            ]
-            for name, announced in (("ours", True), ("ours, unannounced", False))
-        },
+        **{part: measure() if earlier is None or part in again else earlier[part] for part, measure in parts.items()},
     }
     if python is not None:
         _peer(found, python, matrix, orders, shock, bearable)
@@ -331,6 +347,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=12)
     parser.add_argument("--venv", type=Path, help="folder of ParetoBandit's environment; a temporary one otherwise")
     parser.add_argument("--earlier", type=Path, help="output of an earlier run, whose peer is not played again")
+    parser.add_argument("--again", nargs="+", choices=PARTS, default=PARTS, help="parts of ours that are played again")
     parser.add_argument("--no-peer", action="store_true", help="ours and the best mixture alone")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--tables", type=Path, help="output of a run, to be printed in Markdown; nothing is played")
@@ -352,7 +369,7 @@ def main() -> None:
         )
     with tempfile.TemporaryDirectory() as temporary:
         python = None if args.no_peer or earlier else environment(args.venv or Path(temporary))
-        found = run(matrix, args.seeds, python, earlier)
+        found = run(matrix, args.seeds, python, earlier, tuple(args.again))
     text = json.dumps(found, indent=1)
     if args.json:
         args.json.write_text(text + "\n", encoding="utf-8")
