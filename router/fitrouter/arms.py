@@ -59,7 +59,10 @@ class ArmParams(msgspec.Struct, frozen=True, kw_only=True):
     correction_slope: float = 0.1
     profile_intercept: float = 0.5
     profile_slope: float = 0.05
-    operations_precision: float = 0.1
+    operations_level: float = 10.0
+    operations_slope: float = 0.3
+    """Prior variances of an answer's tokens and seconds, in variances of one answer: of the level, and of the context's
+    weights (DESIGN §4: wide and tight; a wide weight makes answers look free after a few)."""
     tokens: float = 400.0
     """Prior mean of an answer's tokens."""
     seconds: float = 2.0
@@ -219,6 +222,8 @@ class Arms:
         profile[0] = p.profile_intercept
         mean = np.zeros((self.d, self.D))
         mean[0, 0] = 1.0  # h begins with 1 as x does: that much is known of an arm that was never asked
+        sizes = np.full(self.d, p.operations_slope)
+        sizes[0] = p.operations_level
         operations = np.zeros((2, self.d))
         operations[:, 0] = p.tokens, p.seconds
         return {
@@ -227,7 +232,7 @@ class Arms:
             "spread": np.ones(self.D),
             "responses": np.zeros(()),
             "corrections": np.concatenate([np.diag(slopes), np.zeros((1, self.d))]),
-            "operations_cov": np.eye(self.d) / p.operations_precision,
+            "operations_cov": np.diag(sizes),
             "operations": operations,
             "beta": np.zeros(3),
             "suspect": np.zeros(()),

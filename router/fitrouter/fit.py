@@ -28,7 +28,7 @@ from fitrouter.labels import Answered, Estimate, FitParams, Foresight, Label
 from fitrouter.levels import Level, Side, learn_level, level_of, revise_level
 from fitrouter.people import Person, canonical_role
 from fitrouter.relevance import Relevance
-from fitrouter.signals import Observation, heard
+from fitrouter.signals import SIGNALS, Observation, heard
 from fitrouter.taste import Gaussian, Innovation, innovate
 from fitrouter.tastes import OVERALL, TastePrior, Tastes
 from fitrouter.texts import Text, Texts, relied_variance
@@ -335,8 +335,9 @@ class Fit:
         if label.pooled:
             foresight = self._weigh(label, h, text, levels, seen, text.variance + among)
         innovation = seen.innovate(mean, variance)
+        learnt = innovation if label.kind is FeedbackKind.THUMB else _in_thumbs(seen).innovate(mean, variance)
         for level in levels:
-            learn_level(self.arms, level, innovation, role, user, pooled=label.pooled)
+            learn_level(self.arms, level, learnt, role, user, pooled=label.pooled)
         return innovation, foresight
 
     def _weigh(
@@ -441,3 +442,15 @@ class Fit:
         self.flattery.clear(model)
         for person in (*self.tastes.roles.values(), *self.tastes.users.values()):
             person.forget(model, 0.0)
+
+
+def _in_thumbs(seen: Observation) -> Observation:
+    """The observation as c and d learn from it: at least as noisy as a thumb.
+
+    Their prior variances are those of thumbs. Labels that vary less differ less from model to model and prompt to
+    prompt too; with the prior of thumbs and their own small noise, chance would pass for what a model is good at.
+    """
+    noise = SIGNALS[FeedbackKind.THUMB].noise
+    if seen.signal.link != "gaussian" or seen.signal.noise >= noise:
+        return seen
+    return Observation(seen.y, msgspec.structs.replace(seen.signal, noise=noise))
