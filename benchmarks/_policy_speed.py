@@ -108,7 +108,7 @@ def _ours_us() -> dict[str, Any]:
     wide = Beliefs(arms=state.arms, utility=state.utility * 0.1, sd=np.full(K, 0.5), steps=100.0)
     turn: Iterator[Any] = iter(xs[np.arange(100_000) % len(xs)])
     found: dict[str, Any] = {}
-    for policy in (SquareCB(640.0), LinearThompson(0.3)):
+    for policy in (SquareCB(2560.0), LinearThompson(0.3)):
         found[f"pmf_{policy.name}_us"] = median_us(lambda: policy.propose(state))  # noqa: B023 - called at once
         found[f"pmf_{policy.name}_all_alike_us"] = median_us(lambda: policy.propose(wide))  # noqa: B023
         decider = Decider(policy, fit, Rules())

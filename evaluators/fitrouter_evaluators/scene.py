@@ -130,7 +130,7 @@ def draw(seed: int, rounds: int, people: People | None = None, *, lab: int = 0) 
 class Setup(msgspec.Struct, frozen=True, kw_only=True):
     """How the router is set up; what is left out is as shipped."""
 
-    gamma: float = 640.0
+    gamma: float = 2560.0
     params: FitParams = FitParams()
     rules: Rules = Rules()
     delay: int = 0

@@ -29,7 +29,7 @@ def command(
     feedback: Annotated[float, typer.Option(min=0.0, max=1.0, help="Share of the answers that is rated.")] = 0.3,
     seeds: Annotated[int, typer.Option(min=1, help="Worlds drawn: users, qualities, order and luck differ.")] = 3,
     rounds: Annotated[int | None, typer.Option(min=4, help="Instead of the world's own.")] = None,
-    gamma: Annotated[float, typer.Option(min=0.1, help="SquareCB's γ of every row.")] = 640.0,
+    gamma: Annotated[float, typer.Option(min=0.1, help="SquareCB's γ of every row.")] = 2560.0,
     floor: Annotated[float, typer.Option(min=0.0, max=1.0, help="Traffic that is spread over all models.")] = 0.05,
     encoder: Annotated[str, typer.Option(help="Encoder of prompts: static, hashing, minilm.")] = "static",
     topics: Annotated[str, typer.Option(help="Encoder that a world with topics draws them with.")] = "minilm",

@@ -114,7 +114,7 @@ class CandidateConfig(_Section):
     """A policy that decides (`policy`), or one in shadow whose pmf every decision logs beside the live one."""
 
     algorithm: str = "squarecb"
-    gamma: float = Field(default=640.0, gt=0)
+    gamma: float = Field(default=2560.0, gt=0)
     """squarecb: how fast probability falls with a gap."""
     scale: float = Field(default=0.3, gt=0)
     """linear_thompson: of every standard deviation."""

@@ -95,7 +95,9 @@ class Drift:
 
     def dump(self) -> bytes:
         """The state, exactly; the same state has the same bytes, whatever the order that arms came in."""
-        return msgspec.msgpack.encode(_Stored([(arm, *sums) for arm, sums in sorted(self._sums.items())]))
+        return msgspec.msgpack.encode(
+            _Stored([(arm, sums.labels, sums.up, sums.down) for arm, sums in sorted(self._sums.items())])
+        )
 
     def load(self, payload: bytes) -> bool:
         """Restore the state; False, and unchanged, where the bytes cannot be what `dump` made."""

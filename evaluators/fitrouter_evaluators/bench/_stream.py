@@ -82,7 +82,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """How a contender decides and learns; the defaults are what ships."""
 
     algorithm: str = "squarecb"
-    gamma: float = 640.0
+    gamma: float = 2560.0
     floor: float = 0.05
     cost_weight: float = 0.0
     cost_unit_usd: float = 0.01
