@@ -32,17 +32,16 @@ def found_device(device: str) -> str:
 
 
 class _Copied(NamedTuple):
-    """Which arrays lie in a slot. Updates replace arrays, so that identity tells whether the copy is current.
+    """Which state lies in a slot. Updates replace it, so that identity tells whether the copy is current.
 
-    The references are weak: the cache keeps nobody's state alive in the host's memory.
+    The reference is weak: the cache keeps nobody's state alive in the host's memory.
     """
 
     slot: int
-    mean: weakref.ref[Floats]
-    cov: weakref.ref[Floats]
+    state: weakref.ref[Floats]
 
-    def current(self, mean: Floats, cov: Floats) -> bool:
-        return self.mean() is mean and self.cov() is cov
+    def current(self, block: Gaussian) -> bool:
+        return self.state() is block.state
 
 
 class DeviceHeads:
@@ -123,12 +122,12 @@ class DeviceHeads:
         stale: dict[int, tuple[Floats, Floats]] = {}
         slots: list[int] = []
         for block in blocks:
-            key, mean, cov = id(block), block.mean, block.cov
+            key = id(block)
             held = self._copied.get(key)
-            if held is None or not held.current(mean, cov):
+            if held is None or not held.current(block):
                 slot = held.slot if held else self._free(needed)
-                held = self._copied[key] = _Copied(slot, weakref.ref(mean), weakref.ref(cov))
-                stale[slot] = mean, cov
+                held = self._copied[key] = _Copied(slot, weakref.ref(block.state))
+                stale[slot] = block.mean, block.cov
             self._copied.move_to_end(key)
             slots.append(held.slot)
         if stale:
