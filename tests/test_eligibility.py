@@ -377,22 +377,6 @@ def test_all_reasons_are_given_at_once_and_order_is_canonical() -> None:
     )
 
 
-def test_others_can_refuse_too() -> None:
-    """A hard cap or the base layer moves an arm to the excluded, in order, and its dropped parameters go with it."""
-    models = [
-        card("anthropic/claude-x"),
-        ModelCard(name="a", provider="p"),
-        ModelCard(name="k", provider="p", capabilities=()),
-    ]
-    found = eligible(models, ask(stream=True, store=True))
-    assert found.dropped == {"m": ("store",)}
-    left = found.without({"m": "cap: costs 2 USD, allowed is 1", "k": "cap"})
-    assert [model.arm for model in left.cards] == ["a"]
-    assert left.excluded == (("k", "capability: lacks streaming, has none"), ("m", "cap: costs 2 USD, allowed is 1"))
-    assert left.dropped == {}
-    assert found.without({}) == found
-
-
 json_ = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),

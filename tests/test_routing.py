@@ -168,6 +168,22 @@ def test_who_is_new() -> None:
     assert restored.newcomers(arms, 20, 60) == ()
 
 
+async def test_a_budget_pays_for_newcomers_too(tmp_path: Path) -> None:
+    """The raised floor of a dear newcomer, a quarter of the traffic, shrinks to what the ceiling can pay."""
+    old = ModelCard(name="old", provider="echo", target="old", prices=Prices(output=1.0))
+    dear = ModelCard(name="dear", provider="echo", target="dear", prices=Prices(output=5.0))
+    learner = budgeted(1e-3)
+    learner.watch.pulls.observe([Attempt(model="old", probability=1.0)] * 200)
+    arms = learner.fit.arms
+    best = arms.row("old")
+    arms.correction[best, 0] = 0.5
+    async with make_router(tmp_path, models=[old, dear], learner=learner) as router:
+        decision = (await router.complete(ask())).decision
+    assert decision.new == ("dear",)
+    place = decision.eligible.index("dear")
+    assert 0.01 < decision.probs[place] < 0.2
+
+
 async def test_a_prior_of_models_that_cannot_be_read_costs_nothing_but_itself(tmp_path: Path) -> None:
     """A damaged file is trouble on a metric, and the router starts and answers without it."""
     (tmp_path / "arms.prior").write_bytes(b"no prior")

@@ -241,13 +241,6 @@ class Budgets:
             return 0.0
         return account.periods.get(int(ts // params.period_s), (0.0, 0))[0]
 
-    def exhausted(self, tenant: str, ts: float) -> bool:
-        """Whether the period's budget is gone."""
-        params = self.params(tenant)
-        if params is None or params.usd_per_period is None:
-            return False
-        return self.spent(tenant, ts) >= params.usd_per_period
-
     def cap(self, tenant: str, ts: float) -> float:
         """USD that one request may be expected to cost now, for `over_cap`; 0 leaves the cheapest model alone."""
         params = self.params(tenant)

@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 
 from fitrouter.budget import over_cap
+from fitrouter.draw import landing
 from fitrouter.fit import Estimate, Fit
 from fitrouter.ids import draws
 from fitrouter.people import canonical_role
@@ -250,6 +251,9 @@ class Decider:
         usd = rules.cost_weight / rules.cost_unit_usd + weight / unit
         burden = usd * cost + (rules.latency_weight / rules.latency_unit_s) * beliefs.seconds
         new = self._newcomers(rules, names, beliefs, burden)
+        raised = 0.0
+        if new:
+            raised = budgets.floor(tenant, cost[[names.index(arm) for arm in new]], rules.newcomer_floor, ts)
         return _Stage(
             names=names,
             excluded=excluded,
@@ -259,7 +263,7 @@ class Decider:
             sd=beliefs.availability * beliefs.sd,
             budget=(weight, unit) if weight else (0.0, 0.0),
             switch=None if stay is None else _switch(stay, names, rules.consistency, usd),
-            mix=_mix(rules, names, new, budgets.floor(tenant, cost, rules.floor, ts)),
+            mix=_mix(rules, names, new, budgets.floor(tenant, cost, rules.floor, ts), raised),
             new=new,
             steps=float(self.fit.labels),
         )
@@ -325,16 +329,16 @@ def _logged(rules: Rules) -> dict[str, Any]:
     }
 
 
-def _mix(rules: Rules, names: tuple[str, ...], new: Sequence[str], spread: float) -> _Mix:
-    """The mixture: floor (`spread`) and newcomers inside the policy's share, beside the slice and the default."""
+def _mix(rules: Rules, names: tuple[str, ...], new: Sequence[str], spread: float, raised: float) -> _Mix:
+    """Floor (`spread`) and newcomers (`raised`) in the policy's share, beside the slice and the default."""
     K = len(names)
     # Where the default model is not eligible, the policy has all of the request.
     share = rules.share if rules.default_arm in names else 1.0
-    policy = share * (1.0 - rules.uniform_slice) * (1.0 - (rules.newcomer_floor if new else 0.0))
+    policy = share * (1.0 - rules.uniform_slice) * (1.0 - raised)
     uniform = share * rules.uniform_slice / K
     rest = np.full(K, policy * spread / K + uniform)
     for arm in new:
-        rest[names.index(arm)] += share * (1.0 - rules.uniform_slice) * rules.newcomer_floor / len(new)
+        rest[names.index(arm)] += share * (1.0 - rules.uniform_slice) * raised / len(new)
     if share < 1.0 and rules.default_arm is not None:
         rest[names.index(rules.default_arm)] += 1.0 - share
     # A hair below, so that rounding in the mixture cannot put a probability under its logged floor.
@@ -349,9 +353,7 @@ def _switch(stay: Stay, names: tuple[str, ...], consistency: float, usd: float) 
 
 def _draw(probs: Floats, mix: _Mix, names: tuple[str, ...], default: str | None, u: float) -> tuple[int, Mode]:
     """The arm that u falls on, and the part of its probability that u falls in: policy, uniform slice, default."""
-    edges = np.cumsum(probs)
-    chosen = min(int(np.searchsorted(edges, u * edges[-1], side="right")), len(probs) - 1)
-    left = edges[chosen] - u * edges[-1]
+    chosen, left = landing(probs, u)
     shadow = mix.default if names[chosen] == default else 0.0
     if left <= shadow:
         return chosen, Mode.SHADOW if shadow else Mode.ONLINE

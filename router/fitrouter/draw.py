@@ -9,19 +9,21 @@ import numpy as np
 from fitrouter.ids import draws
 from fitrouter.types import Decision, Floats
 
-__all__ = ["index_at", "renormalise", "replay"]
+__all__ = ["landing", "renormalise", "replay"]
 
 
-def index_at(probs: Floats, u: float) -> int:
-    """The index that a uniform u on [0, 1) falls on."""
+def landing(probs: Floats, u: float) -> tuple[int, float]:
+    """The index that a uniform u on [0, 1) falls on, and how much of its probability lies above u."""
     edges = np.cumsum(probs)
-    return min(int(np.searchsorted(edges, u * edges[-1], side="right")), len(probs) - 1)
+    at = u * edges[-1]
+    index = min(int(np.searchsorted(edges, at, side="right")), len(probs) - 1)
+    return index, float(edges[index] - at)
 
 
 def replay(decision: Decision) -> str:
     """The arm that the logged draw leads to; equals `decision.chosen` for every drawn decision."""
     u = draws(decision.seed, decision.id, 1)
-    return decision.eligible[index_at(np.array(decision.probs), float(u[0]))]
+    return decision.eligible[landing(np.array(decision.probs), float(u[0]))[0]]
 
 
 def renormalise(decision: Decision, failed: Sequence[str], attempt: int) -> tuple[str, float] | None:
@@ -34,5 +36,5 @@ def renormalise(decision: Decision, failed: Sequence[str], attempt: int) -> tupl
         return None
     probs = np.array([p for _, p in left])
     probs = probs / probs.sum()
-    chosen = index_at(probs, float(draws(decision.seed, decision.id, 2 + attempt)[1 + attempt]))
+    chosen, _ = landing(probs, float(draws(decision.seed, decision.id, 2 + attempt)[1 + attempt]))
     return left[chosen][0], float(probs[chosen])

@@ -1,9 +1,8 @@
 """Which models a request can go to at all, why the others cannot, and what has to be left out for those that can.
 
-Five questions, all answered before the pmf: does the model have the capabilities, does the request fit into its window
-and the answer into its limit, can it read blocks in the history that only their maker can, does it take the parameters,
-and has somebody else refused it (`Eligible.without`). All of it is read from the request and the card; nothing is asked
-of a provider.
+Four questions, all answered before the pmf: does the model have the capabilities, does the request fit into its window
+and the answer into its limit, can it read blocks in the history that only their maker can, and does it take the
+parameters? All of it is read from the request and the card; nothing is asked of a provider.
 """
 
 from __future__ import annotations
@@ -64,17 +63,6 @@ class Eligible(msgspec.Struct, frozen=True, kw_only=True):
     """(arm, reason) of the others."""
     dropped: dict[str, tuple[str, ...]] = {}
     """Arm → parameters that have to be left out of the call."""
-
-    def without(self, refused: Mapping[str, str]) -> Eligible:
-        """The same without arms that somebody refuses for a reason of their own.
-
-        Args:
-            refused: arm → reason, such as a hard cap; arms that are not eligible anyway keep the reason that they have.
-        """
-        left = tuple(card for card in self.cards if card.arm not in refused)
-        gone = [(card.arm, refused[card.arm]) for card in self.cards if card.arm in refused]
-        dropped = {arm: names for arm, names in self.dropped.items() if arm not in refused}
-        return Eligible(cards=left, excluded=tuple(sorted([*self.excluded, *gone])), dropped=dropped)
 
 
 def wants(request: Request) -> Wants:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -26,6 +26,7 @@ from fitrouter.drift import Drift
 from fitrouter.flattery import Flattery
 from fitrouter.labels import Answered, Estimate, FitParams, Foresight, Label
 from fitrouter.levels import Level, Side, learn_level, level_of, revise_level
+from fitrouter.part import Part
 from fitrouter.people import Person, canonical_role
 from fitrouter.relevance import Relevance
 from fitrouter.signals import SIGNALS, Observation, heard
@@ -35,7 +36,7 @@ from fitrouter.texts import Text, Texts, relied_variance
 from fitrouter.types import FeedbackKind, Floats, Identity
 from fitrouter.worth import Worth
 
-__all__ = ["PARTS", "Answered", "Estimate", "Fit", "FitParams", "Foresight", "Label", "Part"]
+__all__ = ["PARTS", "Answered", "Estimate", "Fit", "FitParams", "Foresight", "Label"]
 
 PARTS = ("slopes of c", "role", "user's taste", "user's offset")
 """What is added to the population's taste and an arm's level as far as it can be relied upon."""
@@ -48,18 +49,6 @@ CERTAIN = 4.0
 
 LOOSER = 25.0
 """Factor of the variances of an arm that has drifted, up to the prior's."""
-
-
-class Part(Protocol):
-    """A piece of state that is stored under its own name."""
-
-    def dump(self) -> bytes:
-        """The state, exactly."""
-        ...
-
-    def load(self, payload: bytes) -> bool:
-        """Restore the state; False, and unchanged, where the bytes cannot be what `dump` made."""
-        ...
 
 
 class _Levels(NamedTuple):

@@ -18,6 +18,7 @@ from fitrouter.arms import base_arm
 from fitrouter.base_layer import BASE
 from fitrouter.fit import Answered, Fit, FitParams, Foresight, Label
 from fitrouter.journal import Journal, Row, Snapshot
+from fitrouter.part import Part
 from fitrouter.people import DAY_S, Person
 from fitrouter.relevance import task_of
 from fitrouter.signals import SIGNALS
@@ -40,7 +41,7 @@ from fitrouter.types import (
     Score,
     unpack,
 )
-from fitrouter.watch import Part, Watch, WatchParams
+from fitrouter.watch import Watch, WatchParams
 
 __all__ = ["Batch", "Learner", "read_batch"]
 

@@ -6,7 +6,6 @@ The learner feeds it, the decider reads it. Each part is stored under its own na
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 import msgspec
 
@@ -14,23 +13,12 @@ from fitrouter.audit import Propensities
 from fitrouter.base_layer import BaseLayer
 from fitrouter.budget import BudgetParams, Budgets
 from fitrouter.control import Control
+from fitrouter.part import Part
 from fitrouter.sessions import Sessions
 from fitrouter.twin import Twin
 from fitrouter.types import Attempt
 
-__all__ = ["Part", "Pulls", "Watch", "WatchParams"]
-
-
-class Part(Protocol):
-    """A piece of state."""
-
-    def dump(self) -> bytes:
-        """The state, exactly."""
-        ...
-
-    def load(self, payload: bytes) -> bool:
-        """Restore the state; False, and unchanged, where the bytes cannot be what `dump` made."""
-        ...
+__all__ = ["Pulls", "Watch", "WatchParams"]
 
 
 class _Newcomers(msgspec.Struct, array_like=True):

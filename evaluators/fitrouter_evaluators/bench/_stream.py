@@ -200,7 +200,6 @@ class _Stream:
         )
         rules = Rules(
             floor=setting.floor,
-            newcomer_floor=0.0,  # all models are there from the first prompt
             cost_weight=setting.cost_weight,
             cost_unit_usd=setting.cost_unit_usd,
             personal=setting.personal,
