@@ -15,6 +15,7 @@ FitrouterError
 ├── AllModelsFailed         every attempt failed inside the deadline (502, 504)
 ├── StoreError              the journal or the warehouse could not read or write
 │   └── JournalFull         too many events wait to become durable (503)
+├── InvalidLog              a log that would give wrong numbers; what is wrong, and in which row
 └── ArtifactError           a shipped or trained file is missing or does not match its sha256
 """
 
@@ -26,6 +27,7 @@ __all__ = [
     "ConfigError",
     "FitrouterError",
     "ForbiddenField",
+    "InvalidLog",
     "InvalidRequest",
     "JournalFull",
     "NoEligibleModel",
@@ -121,6 +123,10 @@ class StoreError(FitrouterError):
 
 class JournalFull(StoreError):
     """Too many events wait to become durable."""
+
+
+class InvalidLog(FitrouterError):
+    """A log that would give wrong numbers: what is wrong, in which row, and what to do."""
 
 
 class ArtifactError(FitrouterError):

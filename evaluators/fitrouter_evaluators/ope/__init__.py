@@ -1,0 +1,1 @@
+"""Offline replay: what another policy would have been worth, from the log, with honest intervals."""
