@@ -13,7 +13,7 @@ from fitrouter.decide import Decider, Rules
 from fitrouter.draw import renormalise, replay
 from fitrouter.eligibility import Roster, Wants
 from fitrouter.fit import Fit
-from fitrouter.policies import SquareCB
+from fitrouter.policies import Beliefs, SquareCB
 from fitrouter.types import Decision, Identity, Mode, ModelCard, Prices, decode_event, encode_event
 
 X = np.array([1.0, 0.3, -0.2])
@@ -65,6 +65,22 @@ def test_invariants_of_a_decision(rules: Rules, number: int, K: int, seed: int) 
     assert isinstance(read_back, Decision)
     assert read_back == decision
     assert replay(read_back) == decision.chosen
+
+
+@settings(max_examples=100)
+@given(rules=rules_, K=st.integers(1, 12), seed=st.integers(0, 50))
+def test_the_log_says_what_the_policy_was_worth(rules: Rules, K: int, seed: int) -> None:
+    """From what was logged the policy's own pmf, and so the pmf of any other policy, is the marginal one again."""
+    decision = decide(rules, K=K, seed=seed)
+    usd = decision.cost_weight / decision.cost_unit_usd
+    burden = usd * np.array(decision.cost) + decision.latency_weight / decision.latency_unit_s * np.array(
+        decision.latency
+    )
+    utility = np.array(decision.availability) * (np.array(decision.mean) - burden)
+    sd = np.array(decision.availability) * np.array(decision.sd)
+    own = SquareCB(20.0).propose(Beliefs(arms=decision.eligible, utility=utility, sd=sd, steps=decision.steps))
+    rest = np.array(decision.rest)
+    assert np.abs((1.0 - rest.sum()) * own + rest - decision.probs).max() < 1e-12
 
 
 def test_draws_follow_the_logged_pmf() -> None:

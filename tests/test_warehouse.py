@@ -85,6 +85,8 @@ def decision(n: int, user: str | None = "ann") -> Decision:
         twin=(0.5, 0.5),
         budget_weight=0.25,
         candidates={"bold": (0.25, 0.75)},
+        rest=(0.025, 0.025),
+        steps=12.0,
         policy=PolicyVersion(algorithm="squarecb", config_hash="abc", seq=7),
         seed=2**63 - 1,
     )
@@ -204,6 +206,8 @@ def test_every_field(warehouse: Warehouse) -> None:
         "new": [],
         "user_turn": True,
         "redraw": "",
+        "rest": [0.025, 0.025],
+        "steps": 12.0,
     }
     assert warehouse.query("SELECT attempts, ttft_ms, cost_usd FROM executions") == [
         (
@@ -563,7 +567,7 @@ def test_from_the_first_schema(warehouse: Warehouse, monkeypatch: pytest.MonkeyP
     """A file of the first version is brought to the present one with every row as it was."""
     events = story(5)[:-1]  # there was no such change then
     first = {"m001_tables": MIGRATIONS["m001_tables"]}
-    later = {"decisions": 10, "scores": 1, "feedback": 1, "models": 2}
+    later = {"decisions": 12, "scores": 1, "feedback": 1, "models": 2}
     """Columns that were added at the end of a table since."""
 
     def rows_then(row: Row) -> tuple[str, list[tuple[object, ...]]]:
@@ -591,6 +595,7 @@ PUBLISHED = {
     "m002_views": "7a8644b489e7f4f5",
     "m003_heads": "299df1892133af85",
     "m004_policies": "5d0eb9e8bd626f11",
+    "m005_replay": "f74199a6a6d142e1",
 }
 
 

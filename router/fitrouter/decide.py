@@ -311,6 +311,8 @@ class _Stage(NamedTuple):
             "switch": () if self.switch is None else tuple(self.switch.tolist()),
             "floor": self.mix.floor,
             "new": self.new,
+            "rest": tuple(self.mix.rest.tolist()),
+            "steps": self.steps,
         }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -231,12 +231,13 @@ class Proposer:
         decision = Decider(Uniform(), blank, rules).decide(
             decision_id, now, identity, np.ones(1), eligible, excluded=excluded
         )
-        return msgspec.structs.replace(
-            decision, features=b"", policy=PolicyVersion(algorithm="uniform", config_hash=rules.config_hash)
-        )
+        version = PolicyVersion(algorithm="uniform", config_hash=rules.config_hash)
+        # Where every policy would have failed, none has a say.
+        return msgspec.structs.replace(decision, features=b"", rest=decision.probs, policy=version)
 
 
 def _steered(drawn: Decision, mode: Mode, arm: str, draw_id: str) -> Decision:
     """A decision that was not drawn: it has no pmf of its own."""
-    bare = msgspec.structs.replace(drawn, probs=(), twin=(), personal=(), candidates={}, new=(), switch=(), redraw="")
+    pmfs: dict[str, Any] = {"probs": (), "twin": (), "personal": (), "candidates": {}, "rest": ()}
+    bare = msgspec.structs.replace(drawn, **pmfs, new=(), switch=(), redraw="")
     return msgspec.structs.replace(bare, mode=mode, chosen=arm, draw_id=draw_id, propensity=1.0)

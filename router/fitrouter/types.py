@@ -251,6 +251,10 @@ class Decision(_Event, frozen=True, kw_only=True, tag="decision"):
     """Shadow candidate → its pmf: what it would have done."""
     new: tuple[str, ...] = ()
     """Arms under the raised floor of newcomers."""
+    rest: tuple[float, ...] = ()
+    """What no policy has a say in (floor, slice, newcomers, default): probs = (1 − Σ rest) · the policy's pmf + rest."""
+    steps: float = 0.0
+    """Labels that the beliefs rest on; exploration shrinks with them."""
     user_turn: bool = True
     """A person's words began it; False for an agent's steps within a turn."""
     redraw: str = ""

@@ -174,3 +174,15 @@ def m004_policies(connection: duckdb.DuckDBPyConnection) -> None:
         );
     """)
     m002_views(connection)
+
+
+@_migration
+def m005_replay(connection: duckdb.DuckDBPyConnection) -> None:
+    """What another policy could not have changed of a decision's pmf, and how much had been learnt."""
+    connection.execute("""
+        DROP VIEW outcomes;
+        DROP VIEW latest_feedback;
+        ALTER TABLE decisions ADD COLUMN rest DOUBLE[];
+        ALTER TABLE decisions ADD COLUMN steps DOUBLE;
+    """)
+    m002_views(connection)

@@ -86,6 +86,8 @@ def _decision(seq: int, event: Decision) -> Cells:
         event.new,
         event.user_turn,
         event.redraw,
+        event.rest,
+        event.steps,
     )
 
 
