@@ -252,7 +252,7 @@ class Decision(_Event, frozen=True, kw_only=True, tag="decision"):
     new: tuple[str, ...] = ()
     """Arms under the raised floor of newcomers."""
     rest: tuple[float, ...] = ()
-    """What no policy has a say in (floor, slice, newcomers, default): probs = (1 − Σ rest) · the policy's pmf + rest."""
+    """What no policy has a say in (floor, slice, newcomers, default): probs = (1 − Σ rest) · policy + rest."""
     steps: float = 0.0
     """Labels that the beliefs rest on; exploration shrinks with them."""
     user_turn: bool = True
