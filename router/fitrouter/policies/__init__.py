@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from fitrouter.errors import ConfigError
-from fitrouter.policies._base import Beliefs, Policy
+from fitrouter.policies._base import Batched, Beliefs, Policy, proposals
 from fitrouter.policies._epsilon_greedy import EpsilonGreedy
 from fitrouter.policies._fixed import Fixed
 from fitrouter.policies._linear_thompson import LinearThompson
@@ -15,6 +15,7 @@ from fitrouter.policies._squarecb import SquareCB
 from fitrouter.policies._uniform import Uniform
 
 __all__ = [
+    "Batched",
     "Beliefs",
     "EpsilonGreedy",
     "Fixed",
@@ -25,6 +26,7 @@ __all__ = [
     "SquareCB",
     "Uniform",
     "build_policy",
+    "proposals",
 ]
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
 
 import msgspec
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from fitrouter.errors import ConfigError
 from fitrouter.types import Floats
 
-__all__ = ["Beliefs", "Policy", "checked", "sound"]
+__all__ = ["Batched", "Beliefs", "Policy", "checked", "proposals", "sound"]
 
 _LARGE = 1e100
 """Utilities beyond this are as good as infinite: their differences could overflow."""
@@ -45,6 +46,39 @@ class Policy(Protocol):
             ValueError: there are no arms.
         """
         ...
+
+
+@runtime_checkable
+class Batched(Protocol):
+    """A policy that looks at beliefs alone and can do so for many requests at once."""
+
+    def pmf(self, utility: Floats, sd: Floats, steps: float | Floats) -> Floats:
+        """float64[..., K], what `propose` makes of sound beliefs, along the last axis; steps are of shape [..., 1]."""
+        ...
+
+
+def proposals(policy: Policy, arms: Sequence[Sequence[str]], utility: Floats, sd: Floats, steps: Floats) -> Floats:
+    """float64[n, K]: what a policy proposes for n requests with K eligible arms each, bit for bit.
+
+    Args:
+        policy: at once where it is `Batched`, else request by request.
+        arms: of each request.
+        utility: float64[n, K].
+        sd: float64[n, K].
+        steps: float64[n].
+    """
+    if not isinstance(policy, Batched):
+        rows = zip(arms, utility, sd, steps.tolist(), strict=True)
+        each = [policy.propose(Beliefs(arms=tuple(a), utility=u, sd=s, steps=t)) for a, u, s, t in rows]
+        return np.array(each).reshape(utility.shape)
+    squares = np.einsum("ik,ik->i", utility, utility) + np.einsum("ik,ik->i", sd, sd)
+    broken = np.flatnonzero(~(np.isfinite(squares) & (sd.min(axis=1) >= 0.0)))
+    if len(broken):
+        utility, sd = utility.copy(), sd.copy()
+        for i in broken.tolist():
+            beliefs = Beliefs(arms=tuple(arms[i]), utility=utility[i], sd=sd[i], steps=0.0)
+            utility[i], sd[i] = sound(beliefs)
+    return policy.pmf(utility, sd, steps[:, None])
 
 
 def sound(beliefs: Beliefs) -> tuple[Floats, Floats]:

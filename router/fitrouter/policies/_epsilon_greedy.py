@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from fitrouter.policies._base import Beliefs, checked, sound
 from fitrouter.types import Floats
 
@@ -13,6 +11,7 @@ __all__ = ["EpsilonGreedy"]
 class EpsilonGreedy:
     """The best arm takes 1 − epsilon, and epsilon is spread evenly over all; arms that tie for the best share.
 
+    >>> import numpy as np
     >>> beliefs = Beliefs(arms=("a", "b"), utility=np.array([0.7, 0.5]), sd=np.zeros(2), steps=0.0)
     >>> EpsilonGreedy(epsilon=0.1).propose(beliefs).round(4).tolist()
     [0.95, 0.05]
@@ -25,7 +24,11 @@ class EpsilonGreedy:
 
     def propose(self, beliefs: Beliefs) -> Floats:
         """float64[K], as in the class."""
-        utility, _ = sound(beliefs)
-        best = utility == utility.max()
-        pmf: Floats = (1.0 - self.epsilon) / np.count_nonzero(best) * best + self.epsilon / len(best)
+        return self.pmf(*sound(beliefs), beliefs.steps)
+
+    def pmf(self, utility: Floats, sd: Floats, steps: float | Floats) -> Floats:  # noqa: ARG002 - of every policy
+        """float64[..., K], as in the class."""
+        best = utility == utility.max(axis=-1, keepdims=True)
+        share = (1.0 - self.epsilon) / best.sum(axis=-1, keepdims=True)
+        pmf: Floats = share * best + self.epsilon / best.shape[-1]
         return pmf

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from fitrouter.policies._base import Beliefs, checked, sound
 from fitrouter.types import Floats
 
@@ -17,6 +15,7 @@ class LinUCB:
     shadow of another, never on traffic (`build_policy`).
     Reference: Li et al. (2010), "A contextual-bandit approach to personalized news article recommendation".
 
+    >>> import numpy as np
     >>> beliefs = Beliefs(arms=("a", "b"), utility=np.array([0.7, 0.5]), sd=np.array([0.0, 0.3]), steps=0.0)
     >>> LinUCB(alpha=1.0).propose(beliefs).tolist()
     [0.0, 1.0]
@@ -31,8 +30,11 @@ class LinUCB:
 
     def propose(self, beliefs: Beliefs) -> Floats:
         """float64[K], one-hot but for ties."""
-        utility, sd = sound(beliefs)
+        return self.pmf(*sound(beliefs), beliefs.steps)
+
+    def pmf(self, utility: Floats, sd: Floats, steps: float | Floats) -> Floats:  # noqa: ARG002 - of every policy
+        """float64[..., K], as in the class."""
         upper = utility + self.alpha * sd
-        best = upper == upper.max()
-        pmf: Floats = best / np.count_nonzero(best)
+        best = upper == upper.max(axis=-1, keepdims=True)
+        pmf: Floats = best / best.sum(axis=-1, keepdims=True)
         return pmf

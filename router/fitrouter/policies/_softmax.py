@@ -28,8 +28,11 @@ class Softmax:
 
     def propose(self, beliefs: Beliefs) -> Floats:
         """float64[K], as in the class."""
-        utility, _ = sound(beliefs)
+        return self.pmf(*sound(beliefs), beliefs.steps)
+
+    def pmf(self, utility: Floats, sd: Floats, steps: float | Floats) -> Floats:  # noqa: ARG002 - of every policy
+        """float64[..., K], as in the class."""
         # Far below the best exp would underflow; 700 temperatures are nothing either way.
-        weight: Floats = np.exp(np.maximum((utility - utility.max()) / self.temperature, -700.0))
-        weight /= weight.sum()
+        weight: Floats = np.exp(np.maximum((utility - utility.max(axis=-1, keepdims=True)) / self.temperature, -700.0))
+        weight /= weight.sum(axis=-1, keepdims=True)
         return weight

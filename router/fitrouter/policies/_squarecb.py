@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from fitrouter.policies._base import Beliefs, checked, sound
@@ -32,10 +30,14 @@ class SquareCB:
 
     def propose(self, beliefs: Beliefs) -> Floats:
         """float64[K], as in the class."""
-        utility, _ = sound(beliefs)
-        gap = utility.max() - utility
-        pmf: Floats = 1.0 / (len(gap) + self.gamma * math.sqrt(1.0 + max(beliefs.steps, 0.0) / 50.0) * gap)
+        return self.pmf(*sound(beliefs), beliefs.steps)
+
+    def pmf(self, utility: Floats, sd: Floats, steps: float | Floats) -> Floats:  # noqa: ARG002 - of every policy
+        """float64[..., K], as in the class."""
+        gap = utility.max(axis=-1, keepdims=True) - utility
+        pmf: Floats = 1.0 / (gap.shape[-1] + self.gamma * np.sqrt(1.0 + np.maximum(steps, 0.0) / 50.0) * gap)
         best = gap == 0.0
         pmf[best] = 0.0
-        pmf[best] = (1.0 - pmf.sum()) / np.count_nonzero(best)
+        left = (1.0 - pmf.sum(axis=-1, keepdims=True)) / best.sum(axis=-1, keepdims=True)
+        np.copyto(pmf, left, where=best)
         return pmf

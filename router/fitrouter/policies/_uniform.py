@@ -17,5 +17,8 @@ class Uniform:
 
     def propose(self, beliefs: Beliefs) -> Floats:
         """float64[K], all equal."""
-        K = len(sound(beliefs)[0])
-        return np.full(K, 1.0 / K)
+        return self.pmf(*sound(beliefs), beliefs.steps)
+
+    def pmf(self, utility: Floats, sd: Floats, steps: float | Floats) -> Floats:  # noqa: ARG002 - of every policy
+        """float64[..., K], all equal."""
+        return np.full(utility.shape, 1.0 / utility.shape[-1])
