@@ -100,6 +100,7 @@ def test_a_whole_answer_is_openais_and_says_what_was_decided(sdk: openai.OpenAI,
         "propensity": decision.propensity,
         "logged": True,
         "asked": False,
+        "cost_usd": (7 * 1.0 + 11 * 2.0) / 1e6,
     }
     assert {name: value for name, value in reply.headers.items() if name.startswith("x-fitrouter")} == {
         "x-fitrouter-decision": decision.id,

@@ -29,9 +29,10 @@ from fitrouter.types import (
 )
 
 if TYPE_CHECKING:
+    from fitrouter.answers import Answer, Stream
     from fitrouter.config import Config, load_config, parse_config
     from fitrouter.errors import FitrouterError
-    from fitrouter.router import Answer, Router, Stream
+    from fitrouter.router import Router
     from fitrouter.sync import SyncRouter
 
 __all__ = [
@@ -58,11 +59,11 @@ __all__ = [
 ]
 
 _LAZY = {
-    "Answer": "fitrouter.router",
+    "Answer": "fitrouter.answers",
     "Config": "fitrouter.config",
     "FitrouterError": "fitrouter.errors",
     "Router": "fitrouter.router",
-    "Stream": "fitrouter.router",
+    "Stream": "fitrouter.answers",
     "SyncRouter": "fitrouter.sync",
     "load_config": "fitrouter.config",
     "parse_config": "fitrouter.config",

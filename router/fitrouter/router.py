@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from fitrouter.answers import Answer, Stream
 from fitrouter.attempts import Answering, Assembler, Timers, Unanswered, close, first_answer
 from fitrouter.decide import Decider
 from fitrouter.encoders import Encoder
@@ -33,7 +34,6 @@ from fitrouter.types import (
     ArtifactChange,
     Attempt,
     Chunk,
-    Completion,
     Decision,
     Event,
     Execution,
@@ -52,46 +52,12 @@ if TYPE_CHECKING:
     from fitrouter.config import Config
     from fitrouter.warehouse import WarehouseFeed
 
-__all__ = ["Answer", "Router", "Stream"]
+__all__ = ["Router"]
 
 START_WAIT_S = 2.0
 """How long a start waits for its own first event."""
 LOST_AFTER_S = 30.0
 """A decision without an execution is lost this long after its deadline."""
-
-
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole answer. `logged` is False where its decision did not become durable in time."""
-
-    decision: Decision
-    served_by: str
-    completion: Completion
-    cost_usd: float
-    logged: bool
-
-
-class Stream:
-    """A streamed answer whose first chunk is there. Iterate it once, or close it; to close it early cancels the work.
-
-    A model that fails after its first chunk raises `ProviderError` from the iteration: there is no silent switch.
-    """
-
-    def __init__(self, decision: Decision, served_by: str, logged: bool, chunks: AsyncIterator[Chunk]) -> None:
-        self.decision, self.served_by, self.logged = decision, served_by, logged
-        self._chunks = chunks
-        self._begun = False
-
-    def __aiter__(self) -> AsyncIterator[Chunk]:
-        self._begun = True
-        return self._chunks
-
-    async def aclose(self) -> None:
-        """End it early."""
-        if not self._begun:
-            # A generator that never ran has no end either: the execution would be missing.
-            self._begun = True
-            await anext(self._chunks, None)
-        await close(self._chunks)
 
 
 class _Turn(msgspec.Struct, kw_only=True):
@@ -104,6 +70,8 @@ class _Turn(msgspec.Struct, kw_only=True):
     durable: Future[int] | None
     started: float
     deadline: float
+    cost_usd: float | None = None
+    """Once it has ended."""
 
 
 class Router:
@@ -168,6 +136,11 @@ class Router:
         return assemble(config, hooks=hooks)
 
     # --- life ---
+
+    @property
+    def started(self) -> bool:
+        """Whether it lives on an event loop already."""
+        return self._sweeper is not None
 
     async def __aenter__(self) -> Router:
         await self.start()
@@ -294,7 +267,8 @@ class Router:
         turn = await self._begin(msgspec.structs.replace(request, stream=True))
         answering = await self._first_answer(turn)
         ttft_ms = (time.monotonic() - turn.started) * 1000.0
-        stream = Stream(turn.decision, answering.arm, False, self._relay(turn, answering, ttft_ms))
+        relay = self._relay(turn, answering, ttft_ms)
+        stream = Stream(turn.decision, answering.arm, False, relay, lambda: turn.cost_usd)
         try:
             stream.logged = await self.recorder.durable(turn.decision, turn.durable)
         except BaseException:
@@ -392,7 +366,7 @@ class Router:
     ) -> Execution:
         """Log how the answer ended; a whole one is kept for the scorer."""
         prices = self.cards[answering.arm].prices
-        cost = (prices.input * usage.prompt_tokens + prices.output * usage.completion_tokens) / 1e6
+        turn.cost_usd = (prices.input * usage.prompt_tokens + prices.output * usage.completion_tokens) / 1e6
         total = time.monotonic() - turn.started
         return self._log_end(
             turn,
@@ -402,7 +376,7 @@ class Router:
             message=message if status == "ok" and self.learner.expects_scores else None,
             prompt_tokens=usage.prompt_tokens,
             completion_tokens=usage.completion_tokens,
-            cost_usd=cost,
+            cost_usd=turn.cost_usd,
             ttft_ms=ttft_ms,
             latency_ms=answering.attempts[-1].ms if ttft_ms is None else total * 1000.0,
             finish_reason=finish_reason,

@@ -7,7 +7,8 @@ import threading
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from fitrouter.router import Answer, Router
+from fitrouter.answers import Answer
+from fitrouter.router import Router
 from fitrouter.types import Chunk, Event, FeedbackKind, Identity, Request
 from fitrouter.verdicts import Declared
 

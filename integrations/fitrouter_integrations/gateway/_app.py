@@ -196,7 +196,7 @@ class Gateway:
             return EventStream(stream, reply, wants_usage(body), self.metrics.refused)
         answer = await while_client_waits(router.complete(request), call.http.receive)
         reply = Reply(answer.decision, self._name(answer.served_by), answer.logged)
-        return _json(reply.whole(answer.completion), headers=reply.headers())
+        return _json(reply.whole(answer.completion, answer.cost_usd), headers=reply.headers())
 
     async def models(self, _call: Call) -> Response:
         """List what a request may name: routing, models, and aliases."""

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from fitrouter.router import Stream
+from fitrouter.answers import Stream
 from fitrouter.types import Usage
 from fitrouter_integrations.gateway._wire import DONE, Reply, as_problem, event, relayed
 
@@ -122,7 +122,7 @@ class EventStream(Response):
             if relayed(chunk):
                 await writer.write(event(reply.chunk(chunk.delta, chunk.finish_reason, usage)))
         if usage:
-            await writer.write(event(reply.usage(total)))
+            await writer.write(event(reply.usage(total, self._stream.cost_usd)))
         await writer.write(DONE)
 
 

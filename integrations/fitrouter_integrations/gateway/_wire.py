@@ -63,7 +63,7 @@ class Reply:
             "x-fitrouter-asked": _bool(decision.asked),
         }
 
-    def whole(self, completion: Completion) -> dict[str, Any]:
+    def whole(self, completion: Completion, cost_usd: float) -> dict[str, Any]:
         """A `chat.completion`."""
         choice = {
             "index": 0,
@@ -75,7 +75,7 @@ class Reply:
             **self._head("chat.completion"),
             "choices": [choice],
             "usage": _usage(completion.usage),
-            "fitrouter": self._about(),
+            "fitrouter": {**self._about(), "cost_usd": cost_usd},
         }
 
     def first(self, delta: Message, finish_reason: str | None, usage: bool) -> dict[str, Any]:
@@ -88,9 +88,10 @@ class Reply:
         head = self._head("chat.completion.chunk")
         return {**head, "choices": [choice], "usage": None} if usage else {**head, "choices": [choice]}
 
-    def usage(self, usage: Usage) -> dict[str, Any]:
+    def usage(self, usage: Usage, cost_usd: float | None) -> dict[str, Any]:
         """The chunk that `stream_options.include_usage` asks for."""
-        return {**self._head("chat.completion.chunk"), "choices": [], "usage": _usage(usage)}
+        about = {**self._about(), "cost_usd": cost_usd}
+        return {**self._head("chat.completion.chunk"), "choices": [], "usage": _usage(usage), "fitrouter": about}
 
     def _head(self, kind: str) -> dict[str, Any]:
         created = int(self.decision.ts)

@@ -1,0 +1,249 @@
+"""The client: one event loop of its own in a thread, so that every kind of caller can use one router.
+
+Agents call from plain functions, from threads, and from event loops that come and go; a router lives on one loop. Every
+call therefore crosses over to the client's own: blocking methods wait for it, awaiting ones do not hold their loop up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from functools import partial
+from typing import Any, TypeVar
+
+from fitrouter.errors import ConfigError
+from fitrouter.router import Router
+from fitrouter.types import Chunk, Request
+from fitrouter_integrations.client._base import About, Backend, Reply, Streaming, Target, Vote, is_url, key_of
+
+__all__ = ["Client", "connect"]
+
+T = TypeVar("T")
+
+
+class Client:
+    """A router for any caller: blocking methods, and the same with `a` in front for `await`.
+
+    Threads and event loops may share one. It lives in one process: a fork has no threads, so that use after it raises.
+
+    Args:
+        backend: the router; it is started at the first use, and closed by `close`.
+    """
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+        self._pid = os.getpid()
+        self._mutex = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    # --- requests ---
+
+    def complete(self, request: Request) -> Reply:
+        """Answer a request whole. Raises what `Router.complete` raises."""
+        return self._wait(partial(self.backend.complete, request))
+
+    async def acomplete(self, request: Request) -> Reply:
+        """Answer a request whole."""
+        return await self._await(partial(self.backend.complete, request))
+
+    def stream(self, request: Request) -> BlockingStream:
+        """Answer a request piece by piece; returns with the first piece."""
+        return BlockingStream(self, self._wait(partial(self.backend.stream, request)))
+
+    async def astream(self, request: Request) -> AwaitingStream:
+        """Answer a request piece by piece; returns with the first piece."""
+        return AwaitingStream(self, await self._await(partial(self.backend.stream, request)))
+
+    # --- what people say ---
+
+    def feedback(self, vote: Vote) -> str:
+        """Take a verdict on an answer; returns its id once it is durable. Raises what `Router.feedback` raises."""
+        return self._wait(partial(self.backend.feedback, vote))
+
+    async def afeedback(self, vote: Vote) -> str:
+        """Take a verdict on an answer."""
+        return await self._await(partial(self.backend.feedback, vote))
+
+    # --- life ---
+
+    def close(self) -> None:
+        """Settle and close the router. What was asked before ends first; later calls raise."""
+        with self._mutex:
+            if self._closed or self._pid != os.getpid():
+                return
+            self._closed = True
+            loop, thread = self._loop, self._thread
+        if loop is None or thread is None:
+            return  # it was never used
+        asyncio.run_coroutine_threadsafe(self.backend.aclose(), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    # --- crossing over ---
+
+    def _wait(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        loop = self._running()
+        future = asyncio.run_coroutine_threadsafe(work(), loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()  # the caller was interrupted: nobody waits for this answer
+            raise
+
+    async def _await(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        # The first use starts the router, which takes a moment; the caller's loop goes on meanwhile.
+        loop = self._running() if self._loop is not None else await asyncio.to_thread(self._running)
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work(), loop))
+
+    def _running(self) -> asyncio.AbstractEventLoop:
+        """The client's loop, with the backend started.
+
+        Raises:
+            ConfigError: the client is closed or was inherited by a fork, or the backend cannot be started.
+        """
+        if self._pid != os.getpid():
+            raise ConfigError(
+                f"this router was made in process {self._pid} and is used in {os.getpid()}, after a fork, which leaves "
+                "its threads behind; make it in each worker, or start workers with 'spawn'"
+            )
+        with self._mutex:
+            if self._closed:
+                raise ConfigError("this router is closed; connect again")
+            if self._loop is None:
+                self._loop = self._begin()
+            return self._loop
+
+    def _begin(self) -> asyncio.AbstractEventLoop:
+        loop = asyncio.new_event_loop()
+        thread = threading.Thread(target=loop.run_forever, name="fitrouter-client", daemon=True)
+        thread.start()
+        try:
+            asyncio.run_coroutine_threadsafe(self.backend.start(), loop).result()
+        except BaseException:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+            loop.close()
+            raise
+        self._thread = thread
+        return loop
+
+
+class BlockingStream:
+    """A streamed answer for plain code; leaving the loop early ends the model's work."""
+
+    def __init__(self, client: Client, stream: Streaming) -> None:
+        self._client, self._stream = client, stream
+
+    @property
+    def about(self) -> About:
+        """What was decided; with its cost once the stream has ended."""
+        return self._stream.about
+
+    def __iter__(self) -> Iterator[Chunk]:
+        chunks = aiter(self._stream)
+        try:
+            while (chunk := self._client._wait(partial(_next, chunks))) is not None:
+                yield chunk
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """End it early."""
+        self._client._wait(self._stream.aclose)
+
+
+class AwaitingStream:
+    """A streamed answer for any event loop; leaving the loop early ends the model's work."""
+
+    def __init__(self, client: Client, stream: Streaming) -> None:
+        self._client, self._stream = client, stream
+
+    @property
+    def about(self) -> About:
+        """What was decided; with its cost once the stream has ended."""
+        return self._stream.about
+
+    async def __aiter__(self) -> AsyncIterator[Chunk]:
+        chunks = aiter(self._stream)
+        try:
+            while (chunk := await self._client._await(partial(_next, chunks))) is not None:
+                yield chunk
+        finally:
+            await self.aclose()
+
+    async def aclose(self) -> None:
+        """End it early."""
+        await self._client._await(self._stream.aclose)
+
+
+async def _next(chunks: AsyncIterator[Chunk]) -> Chunk | None:
+    return await anext(chunks, None)
+
+
+# --- clients of this process ---------------------------------------------------------------------------------------
+
+_clients: dict[str | int, Client] = {}
+_mutex = threading.Lock()
+
+
+def connect(target: Target) -> Client:
+    """The client of a router. The same target gives the same client, so that agents share one router and its journal.
+
+    Args:
+        target: a `Router` that was not started, the path of a configuration, or the URL of a gateway. The key for a
+            gateway is read from the environment variable FITROUTER_API_KEY.
+
+    Raises:
+        ConfigError: the configuration cannot be used, or the router was started elsewhere.
+    """
+    key = key_of(target)
+    with _mutex:
+        known = _clients.get(key)
+        if known is None or known._closed:
+            known = _clients[key] = Client(_backend(target))
+        return known
+
+
+def _backend(target: Target) -> Backend:
+    if isinstance(target, Router):
+        from fitrouter_integrations.client._local import LocalBackend
+
+        if target.started:
+            raise ConfigError("this Router was started on an event loop of its own; give one that was not started yet")
+        return LocalBackend(target)
+    if is_url(text := os.fspath(target)):
+        from fitrouter_integrations.client._remote import RemoteBackend
+
+        return RemoteBackend(text)
+    from fitrouter.config import load_config
+    from fitrouter_integrations.client._local import LocalBackend
+
+    return LocalBackend(Router.from_config(load_config(text)))
+
+
+def _close_all() -> None:
+    for client in list(_clients.values()):
+        client.close()
+
+
+def _after_fork() -> None:
+    """A child begins without clients; those that it inherited raise."""
+    global _mutex
+    _mutex = threading.Lock()
+    _clients.clear()
+
+
+atexit.register(_close_all)
+os.register_at_fork(after_in_child=_after_fork)

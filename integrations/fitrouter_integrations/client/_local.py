@@ -1,0 +1,89 @@
+"""A router in this process."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import msgspec
+
+from fitrouter.answers import Stream
+from fitrouter.router import Router
+from fitrouter.types import Chunk, Decision, Identity, Request
+from fitrouter.variants import called
+from fitrouter_integrations.client._base import About, Reply, Vote
+
+__all__ = ["LocalBackend"]
+
+
+class LocalBackend:
+    """Answers by a `Router` that it starts and closes.
+
+    Args:
+        router: not started yet.
+    """
+
+    def __init__(self, router: Router) -> None:
+        self.router = router
+
+    async def start(self) -> None:
+        """See `Backend`."""
+        await self.router.start()
+
+    async def aclose(self) -> None:
+        """See `Backend`."""
+        await self.router.aclose()
+
+    async def complete(self, request: Request) -> Reply:
+        """See `Backend`."""
+        answer = await self.router.complete(request)
+        completion = answer.completion
+        return Reply(
+            message=completion.message,
+            finish_reason=completion.finish_reason,
+            usage=completion.usage,
+            about=self._about(answer.decision, answer.served_by, answer.logged, answer.cost_usd),
+        )
+
+    async def stream(self, request: Request) -> _LocalStream:
+        """See `Backend`."""
+        stream = await self.router.stream(request)
+        return _LocalStream(stream, self._about(stream.decision, stream.served_by, stream.logged, None))
+
+    async def feedback(self, vote: Vote) -> str:
+        """See `Backend`."""
+        return await self.router.feedback(
+            vote.decision_id,
+            vote.kind,
+            vote.value,
+            scale=vote.scale,
+            dimension=vote.dimension,
+            other=vote.other,
+            identity=None if vote.user is None else Identity(user=vote.user),
+        )
+
+    def _about(self, decision: Decision, served_by: str, logged: bool, cost_usd: float | None) -> About:
+        return About(
+            decision_id=decision.id,
+            model=called(self.router.cards[served_by]),
+            chosen=decision.chosen,
+            mode=decision.mode.value,
+            propensity=decision.propensity,
+            logged=logged,
+            asked=decision.asked,
+            cost_usd=cost_usd,
+        )
+
+
+class _LocalStream:
+    def __init__(self, stream: Stream, about: About) -> None:
+        self._stream, self._about = stream, about
+
+    @property
+    def about(self) -> About:
+        return msgspec.structs.replace(self._about, cost_usd=self._stream.cost_usd)
+
+    def __aiter__(self) -> AsyncIterator[Chunk]:
+        return aiter(self._stream)
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()

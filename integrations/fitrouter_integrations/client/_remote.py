@@ -1,0 +1,241 @@
+"""A router behind a gateway's URL."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from fitrouter.errors import (
+    AllModelsFailed,
+    ConfigError,
+    FitrouterError,
+    ForbiddenField,
+    InvalidRequest,
+    NoEligibleModel,
+    NotAuthorized,
+    ProviderError,
+    ProviderRejected,
+    ProviderTimeout,
+    StoreError,
+    TooLarge,
+    UnknownDecision,
+)
+from fitrouter.types import Chunk, FeedbackKind, Request, Usage
+from fitrouter_integrations._http import KEY_ENV
+from fitrouter_integrations.client._base import About, Reply, Vote
+
+if TYPE_CHECKING:
+    import aiohttp
+
+__all__ = ["RemoteBackend"]
+
+CONNECT_S = 5.0
+LIMIT = 256
+"""Connections to one gateway."""
+LINE_BYTES = 8 << 20
+"""The longest event of a stream."""
+
+_ERRORS: dict[str, type[FitrouterError]] = {
+    "forbidden_field": ForbiddenField,
+    "too_large": TooLarge,
+    "invalid_request": InvalidRequest,
+    "model_not_found": InvalidRequest,
+    "not_authorized": NotAuthorized,
+    "invalid_api_key": NotAuthorized,
+    "unknown_decision": UnknownDecision,
+    "no_eligible_model": NoEligibleModel,
+    "context_length_exceeded": NoEligibleModel,
+    "provider_timeout": ProviderTimeout,
+    "provider_error": ProviderError,
+    "provider_rejected": ProviderRejected,
+    "all_models_failed": AllModelsFailed,
+    "store_unavailable": StoreError,
+}
+"""The gateway's code → the error that it stands for in process."""
+
+
+class RemoteBackend:
+    """Answers by a gateway.
+
+    Args:
+        url: such as `http://127.0.0.1:8484`, with or without `/v1`.
+        key: sent as a bearer token; the environment variable FITROUTER_API_KEY where None.
+    """
+
+    def __init__(self, url: str, key: str | None = None) -> None:
+        self.url = url.rstrip("/").removesuffix("/v1")
+        self._key = key if key is not None else os.environ.get(KEY_ENV, "").strip()
+        self._session: aiohttp.ClientSession | None = None
+
+    def __repr__(self) -> str:
+        return f"RemoteBackend({self.url!r})"
+
+    async def start(self) -> None:
+        """See `Backend`."""
+        import aiohttp
+
+        headers = {"authorization": f"Bearer {self._key}"} if self._key else {}
+        self._session = aiohttp.ClientSession(
+            headers=headers,
+            connector=aiohttp.TCPConnector(limit=LIMIT),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S),
+            read_bufsize=LINE_BYTES,
+        )
+
+    async def aclose(self) -> None:
+        """See `Backend`."""
+        if self._session is not None:
+            await self._session.close()
+
+    async def complete(self, request: Request) -> Reply:
+        """See `Backend`."""
+        body = await self._post("/v1/chat/completions", _body(request, stream=False))
+        choice = body["choices"][0]
+        return Reply(
+            message=choice["message"],
+            finish_reason=choice["finish_reason"],
+            usage=msgspec.convert(body["usage"], Usage),
+            about=msgspec.convert(body["fitrouter"], About),
+        )
+
+    async def stream(self, request: Request) -> _RemoteStream:
+        """See `Backend`."""
+        response = await self._open("/v1/chat/completions", _body(request, stream=True))
+        stream = _RemoteStream(response)
+        try:
+            await stream.begin()
+        except BaseException:
+            response.close()
+            raise
+        return stream
+
+    async def feedback(self, vote: Vote) -> str:
+        """See `Backend`."""
+        body = {name: value for name, value in msgspec.to_builtins(vote).items() if value is not None}
+        if vote.kind is not FeedbackKind.RATING:
+            del body["scale"]
+        found: str = (await self._post("/v1/feedback", body))["id"]
+        return found
+
+    async def _post(self, path: str, body: Mapping[str, Any]) -> Any:
+        response = await self._open(path, body)
+        async with response:
+            return msgspec.json.decode(await response.read())
+
+    async def _open(self, path: str, body: Mapping[str, Any]) -> aiohttp.ClientResponse:
+        """A response of status 200.
+
+        Raises:
+            ConfigError: nobody answers there.
+            FitrouterError: what the gateway says.
+        """
+        import aiohttp
+
+        assert self._session is not None, "start() comes first"
+        try:
+            response = await self._session.post(
+                self.url + path,
+                data=msgspec.json.encode(body),
+                headers={"content-type": "application/json"},
+            )
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise ConfigError(
+                f"no gateway answers at {self.url} ({type(error).__name__}: {error}); start one with "
+                "`fitrouter serve`, or give another address"
+            ) from None
+        if response.status == 200:
+            return response
+        async with response:
+            raise _refused(await response.read(), response.status, self.url)
+
+
+class _RemoteStream:
+    """Server-sent events as chunks; the first one is read by `begin`."""
+
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
+        self._response = response
+        self._about: About | None = None
+        self._first: Chunk | None = None
+        self._ended = False
+
+    @property
+    def about(self) -> About:
+        assert self._about is not None, "begin() comes first"
+        return self._about
+
+    async def begin(self) -> None:
+        self._first = await self._next()
+
+    async def __aiter__(self) -> AsyncIterator[Chunk]:
+        try:
+            chunk = self._first
+            while chunk is not None:
+                yield chunk
+                chunk = await self._next()
+        finally:
+            await self.aclose()
+
+    async def aclose(self) -> None:
+        if not self._ended:
+            self._response.close()  # a stream that is left early must not be read to its end
+        self._response.release()
+
+    async def _next(self) -> Chunk | None:
+        """The next chunk, None at `[DONE]`.
+
+        Raises:
+            ProviderError: the stream broke off, or the gateway says so.
+        """
+        import aiohttp
+
+        try:
+            async for line in self._response.content:
+                data = line.removeprefix(b"data:").strip()
+                if not line.startswith(b"data:") or not data:
+                    continue
+                if data == b"[DONE]":
+                    self._ended = True
+                    return None
+                found = msgspec.json.decode(data)
+                if "error" in found:
+                    raise _error(found["error"].get("code", ""), found["error"].get("message", "the stream failed"))
+                return self._chunk(found)
+        except (aiohttp.ClientError, OSError) as error:
+            raise ProviderError(f"the stream from the gateway broke off ({type(error).__name__}: {error})") from error
+        raise ProviderError("the stream from the gateway ended without [DONE]: the answer is not whole")
+
+    def _chunk(self, found: dict[str, Any]) -> Chunk:
+        if "fitrouter" in found:
+            self._about = msgspec.convert(found["fitrouter"], About)
+        usage = found.get("usage")
+        choice = found["choices"][0] if found["choices"] else {}
+        return Chunk(
+            delta=choice.get("delta", {}),
+            finish_reason=choice.get("finish_reason"),
+            usage=None if usage is None else msgspec.convert(usage, Usage),
+        )
+
+
+def _body(request: Request, *, stream: bool) -> dict[str, Any]:
+    """The body that asks for what a `Request` asks for."""
+    who = request.identity
+    named = {"user": who.user, "role": who.role, "task": who.task, "session": who.session}
+    body: dict[str, Any] = {**request.params, "model": request.model, "messages": request.messages}
+    if metadata := {name: value for name, value in named.items() if value is not None}:
+        body["metadata"] = metadata
+    return body | ({"stream": True, "stream_options": {"include_usage": True}} if stream else {})
+
+
+def _refused(payload: bytes, status: int, url: str) -> FitrouterError:
+    try:
+        told = msgspec.json.decode(payload)["error"]
+        return _error(told["code"], told["message"])
+    except (msgspec.DecodeError, KeyError, TypeError):
+        return ConfigError(f"what answers at {url} with status {status} is no fitrouter gateway")
+
+
+def _error(code: str, message: str) -> FitrouterError:
+    return _ERRORS.get(code, ProviderError if code in {"cancelled", "internal_error"} else FitrouterError)(message)
