@@ -149,10 +149,13 @@ def exact(
     Raises:
         InvalidLog: an observation is beyond its bound, or not finite.
     """
-    low = exact_lower(x_low, bound_low, alpha=alpha / 2.0, looks=looks)
-    high = -exact_lower(-np.asarray(x_high), bound_high, alpha=alpha / 2.0, looks=looks)
-    mean = 0.5 * (np.atleast_2d(x_low).mean(axis=0) + np.atleast_2d(x_high).mean(axis=0))
+    _level(alpha)
+    lows, below = _rows(x_low, bound_low)
+    highs, above = _rows(x_high, bound_high, upper=True)
+    mean = 0.5 * (lows.mean(axis=0) + highs.mean(axis=0))
     when = _looks(looks, len(mean))
+    low = _betting.lower(lows, below, alpha / 2.0, when)
+    high = -_betting.lower(-highs, above, alpha / 2.0, when)
     running = np.cumsum(mean)[when - 1] / when
     return Sequence(running, np.clip(low, *within), np.clip(high, *within), when)
 
@@ -237,20 +240,22 @@ def _looks(looks: Ints | None, n: int) -> Ints:
     return when
 
 
-def _rows(x: Floats, bound: Bound) -> tuple[Floats, Floats]:
-    """(float64[g, n], float64[g])."""
+def _rows(x: Floats, bound: Bound, *, upper: bool = False) -> tuple[Floats, Floats]:
+    """(float64[g, n], float64[g]): what keeps x ≥ −bound, or x ≤ bound where that is the side in question."""
     rows = _finite(np.atleast_2d(np.asarray(x, dtype=np.float64)))
     bounds = np.atleast_1d(np.asarray(bound, dtype=np.float64))
     if bounds.shape != rows.shape[:1]:
         raise ValueError(f"{len(rows)} streams came with {bounds.size} bounds: one bound for each row of x")
     if not (np.isfinite(bounds) & (bounds > 0.0)).all():
         raise ValueError(f"bounds are {bounds}: they must be positive and finite; one larger than needed is valid")
-    for row, floor in zip(rows, -bounds * (1.0 + ROUNDING), strict=True):
-        if len(row) and row.min() < floor:
-            worst = int(np.argmax(row < floor))
+    side, sign = ("above", 1.0) if upper else ("below", -1.0)
+    for row, edge in zip(rows, bounds, strict=True):
+        beyond = sign * row > edge * (1.0 + ROUNDING)
+        if beyond.any():
+            where = int(np.argmax(beyond))
             raise InvalidLog(
-                f"observation {worst} is {row[worst]:.6g}, below its bound of {floor:.6g}: limits would not hold. Cut "
-                "the outcome model at the bound, or state a bound that was known before the first observation"
+                f"observation {where} is {row[where]:.6g}, {side} its bound of {sign * edge:.6g}: limits would be "
+                "wrong. Cut the outcome model at the bound, or state one that was known before the first observation"
             )
     return rows, bounds
 
