@@ -188,7 +188,7 @@ def test_limits_themselves_do_not_pass() -> None:
 def test_what_is_not_known_only_ever_withholds(
     low: float, width: float, silence: float, unknown: float, lost: float
 ) -> None:
-    """Silence and mass without support widen both ends: no answer becomes a promotion, and no gain is shown to be low."""
+    """Silence and mass without support widen both ends: nothing becomes a promotion, or is shown to be low."""
     seen = [diagnostics(unsupported=unknown), diagnostics("against", unsupported=lost)]
     gate, span = Gate(), 2.0
     plain = decide(gate, [Evidence("fit", band(low, low + width))], [diagnostics()]).verdict
