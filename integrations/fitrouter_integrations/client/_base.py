@@ -12,7 +12,7 @@ import msgspec
 from fitrouter.router import Router
 from fitrouter.types import Chunk, FeedbackKind, Message, Request, Usage
 
-__all__ = ["About", "Backend", "Reply", "Streaming", "Target", "Vote"]
+__all__ = ["About", "Backend", "Model", "Reply", "Streaming", "Target", "Vote"]
 
 Target: TypeAlias = Router | str | os.PathLike[str]
 """A `Router`, the path of a configuration, or the URL of a gateway."""
@@ -42,6 +42,15 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     finish_reason: str
     usage: Usage
     about: About
+
+
+class Model(msgspec.Struct, frozen=True, kw_only=True):
+    """A model that may answer, and what it can do; see `fitrouter.ModelCard`."""
+
+    name: str
+    context_window: int
+    capabilities: tuple[str, ...]
+    max_output_tokens: int | None = None
 
 
 class Vote(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,6 +94,10 @@ class Backend(Protocol):
 
     async def aclose(self) -> None:
         """Let go of everything."""
+        ...
+
+    async def models(self) -> tuple[Model, ...]:
+        """The models that may answer."""
         ...
 
     async def complete(self, request: Request) -> Reply:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from fitrouter.errors import ConfigError
 from fitrouter.router import Router
 from fitrouter.types import Chunk, Request
-from fitrouter_integrations.client._base import About, Backend, Reply, Streaming, Target, Vote, is_url, key_of
+from fitrouter_integrations.client._base import About, Backend, Model, Reply, Streaming, Target, Vote, is_url, key_of
 
 __all__ = ["Client", "connect"]
 
@@ -42,6 +42,10 @@ class Client:
         self._closed = False
 
     # --- requests ---
+
+    def models(self) -> tuple[Model, ...]:
+        """The models that may answer."""
+        return self._wait(self.backend.models)
 
     def complete(self, request: Request) -> Reply:
         """Answer a request whole. Raises what `Router.complete` raises."""
@@ -70,6 +74,11 @@ class Client:
         return await self._await(partial(self.backend.feedback, vote))
 
     # --- life ---
+
+    @property
+    def closed(self) -> bool:
+        """Whether it can be used no more."""
+        return self._closed
 
     def close(self) -> None:
         """Settle and close the router. What was asked before ends first; later calls raise."""
@@ -194,29 +203,29 @@ async def _next(chunks: AsyncIterator[Chunk]) -> Chunk | None:
 
 # --- clients of this process ---------------------------------------------------------------------------------------
 
-_clients: dict[str | int, Client] = {}
+_clients: dict[tuple[str | int, str | None], Client] = {}
 _mutex = threading.Lock()
 
 
-def connect(target: Target) -> Client:
+def connect(target: Target, key: str | None = None) -> Client:
     """The client of a router. The same target gives the same client, so that agents share one router and its journal.
 
     Args:
-        target: a `Router` that was not started, the path of a configuration, or the URL of a gateway. The key for a
-            gateway is read from the environment variable FITROUTER_API_KEY.
+        target: a `Router` that was not started, the path of a configuration, or the URL of a gateway.
+        key: of the gateway; the environment variable FITROUTER_API_KEY where None.
 
     Raises:
         ConfigError: the configuration cannot be used, or the router was started elsewhere.
     """
-    key = key_of(target)
+    name = key_of(target), key
     with _mutex:
-        known = _clients.get(key)
-        if known is None or known._closed:
-            known = _clients[key] = Client(_backend(target))
+        known = _clients.get(name)
+        if known is None or known.closed:
+            known = _clients[name] = Client(_backend(target, key))
         return known
 
 
-def _backend(target: Target) -> Backend:
+def _backend(target: Target, key: str | None) -> Backend:
     if isinstance(target, Router):
         from fitrouter_integrations.client._local import LocalBackend
 
@@ -226,7 +235,7 @@ def _backend(target: Target) -> Backend:
     if is_url(text := os.fspath(target)):
         from fitrouter_integrations.client._remote import RemoteBackend
 
-        return RemoteBackend(text)
+        return RemoteBackend(text, key)
     from fitrouter.config import load_config
     from fitrouter_integrations.client._local import LocalBackend
 

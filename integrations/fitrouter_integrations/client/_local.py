@@ -10,7 +10,7 @@ from fitrouter.answers import Stream
 from fitrouter.router import Router
 from fitrouter.types import Chunk, Decision, Identity, Request
 from fitrouter.variants import called
-from fitrouter_integrations.client._base import About, Reply, Vote
+from fitrouter_integrations.client._base import About, Model, Reply, Vote
 
 __all__ = ["LocalBackend"]
 
@@ -32,6 +32,18 @@ class LocalBackend:
     async def aclose(self) -> None:
         """See `Backend`."""
         await self.router.aclose()
+
+    async def models(self) -> tuple[Model, ...]:
+        """See `Backend`."""
+        return tuple(
+            Model(
+                name=called(card),
+                context_window=card.context_window,
+                capabilities=card.capabilities,
+                max_output_tokens=card.max_output_tokens,
+            )
+            for card in self.router.cards.values()
+        )
 
     async def complete(self, request: Request) -> Reply:
         """See `Backend`."""

@@ -25,7 +25,7 @@ from fitrouter.errors import (
 )
 from fitrouter.types import Chunk, FeedbackKind, Request, Usage
 from fitrouter_integrations._http import KEY_ENV
-from fitrouter_integrations.client._base import About, Reply, Vote
+from fitrouter_integrations.client._base import About, Model, Reply, Vote
 
 if TYPE_CHECKING:
     import aiohttp
@@ -90,6 +90,12 @@ class RemoteBackend:
         if self._session is not None:
             await self._session.close()
 
+    async def models(self) -> tuple[Model, ...]:
+        """See `Backend`."""
+        listed = await self._read(await self._open("GET", "/v1/models"))
+        found = (entry["fitrouter"] | {"name": entry["id"]} for entry in listed["data"] if "fitrouter" in entry)
+        return tuple(msgspec.convert(about, Model) for about in found)
+
     async def complete(self, request: Request) -> Reply:
         """See `Backend`."""
         body = await self._post("/v1/chat/completions", _body(request, stream=False))
@@ -103,7 +109,7 @@ class RemoteBackend:
 
     async def stream(self, request: Request) -> _RemoteStream:
         """See `Backend`."""
-        response = await self._open("/v1/chat/completions", _body(request, stream=True))
+        response = await self._open("POST", "/v1/chat/completions", _body(request, stream=True))
         stream = _RemoteStream(response)
         try:
             await stream.begin()
@@ -121,11 +127,13 @@ class RemoteBackend:
         return found
 
     async def _post(self, path: str, body: Mapping[str, Any]) -> Any:
-        response = await self._open(path, body)
+        return await self._read(await self._open("POST", path, body))
+
+    async def _read(self, response: aiohttp.ClientResponse) -> Any:
         async with response:
             return msgspec.json.decode(await response.read())
 
-    async def _open(self, path: str, body: Mapping[str, Any]) -> aiohttp.ClientResponse:
+    async def _open(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> aiohttp.ClientResponse:
         """A response of status 200.
 
         Raises:
@@ -136,9 +144,10 @@ class RemoteBackend:
 
         assert self._session is not None, "start() comes first"
         try:
-            response = await self._session.post(
+            response = await self._session.request(
+                method,
                 self.url + path,
-                data=msgspec.json.encode(body),
+                data=None if body is None else msgspec.json.encode(body),
                 headers={"content-type": "application/json"},
             )
         except (aiohttp.ClientError, OSError, TimeoutError) as error:

@@ -289,8 +289,17 @@ class Gateway:
         owners = {AUTO: "fitrouter"}
         owners |= {card.name: card.provider for card in self.router.cards.values()}
         owners |= dict.fromkeys(self.router.aliases, "fitrouter")
+        can = {
+            called(card): {
+                "context_window": card.context_window,
+                "capabilities": card.capabilities,
+                "max_output_tokens": card.max_output_tokens,
+            }
+            for card in self.router.cards.values()
+        }
         return {
             name: {"id": name, "object": "model", "created": self._born, "owned_by": owner}
+            | ({"fitrouter": can[name]} if name in can else {})
             for name, owner in owners.items()
         }
 

@@ -1,0 +1,268 @@
+"""The chat model: a router where LangChain expects a model."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from typing import Any, Literal, TypeAlias
+
+from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
+from langchain_core.language_models import LangSmithParams, LanguageModelInput
+from langchain_core.language_models.chat_models import BaseChatModel
+from langchain_core.language_models.model_profile import ModelProfile
+from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.outputs import ChatGenerationChunk, ChatResult
+from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.tools import BaseTool
+from langchain_core.utils import from_env, secret_from_env
+from langchain_core.utils.function_calling import convert_to_openai_tool
+from pydantic import ConfigDict, Field, PrivateAttr, SecretStr
+
+from fitrouter.types import AUTO, Identity, Request
+from fitrouter_integrations.client import Client, Vote, connect
+from fitrouter_integrations.langchain._convert import chunk_of, messages_of, result_of, tool_choice_of
+from fitrouter_integrations.langchain._identity import FIELDS, KEY, carried, identity_of
+from fitrouter_integrations.langchain._structured import structured
+
+__all__ = ["ChatFitrouter"]
+
+Schema: TypeAlias = dict[str, Any] | type
+_NOT_PARAMS = frozenset({KEY, "stream", "ls_structured_output_format", "stream_usage", *sum(FIELDS.values(), ())})
+"""Keyword arguments of a call that no provider sees."""
+
+
+class ChatFitrouter(BaseChatModel):
+    """A chat model that asks, for each message, the model that fits this user and this task.
+
+    Args:
+        router: a `Router` that was not started, the path of a configuration, or the URL of a gateway; the environment
+            variable FITROUTER, else `fitrouter.yaml`.
+        model: `fitrouter/auto`, or the name of a model, which is asked without routing.
+        user: who asks, where no channel of LangChain says it; `role`, `task`, `session` and `tenant` likewise.
+
+    Replies say in `response_metadata` which model answered, its decision id, propensity and cost; `feedback` takes the
+    decision id with what somebody thought of the answer.
+    """
+
+    model_config = ConfigDict(populate_by_name=True, arbitrary_types_allowed=True)
+
+    router: Any = Field(default_factory=from_env("FITROUTER", default="fitrouter.yaml"), exclude=True)
+    model_name: str = Field(default=AUTO, alias="model")
+    api_key: SecretStr | None = Field(default_factory=secret_from_env("FITROUTER_API_KEY", default=None))
+    """Of a gateway."""
+    tenant: str = Identity().tenant
+    user: str | None = None
+    role: str | None = None
+    task: str | None = None
+    session: str | None = None
+    temperature: float | None = None
+    max_tokens: int | None = None
+    timeout: float | None = None
+    """Seconds for the whole request; the router's own deadline where None."""
+    max_retries: int = 0
+    """Not used: the router asks another model where one fails."""
+    stop: list[str] | None = Field(default=None, alias="stop_sequences")
+    model_kwargs: dict[str, Any] = Field(default_factory=dict)
+    """Further parameters of every request."""
+
+    _client: Client | None = PrivateAttr(default=None)
+
+    # --- what LangChain asks of a model ---
+
+    @property
+    def _llm_type(self) -> str:
+        return "fitrouter"
+
+    @property
+    def _identifying_params(self) -> Mapping[str, Any]:
+        return {"model": self.model_name, **self._sampling()}
+
+    def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
+        params = super()._get_ls_params(stop=stop, **kwargs)
+        params["ls_provider"] = "fitrouter"
+        return params
+
+    def _resolve_model_profile(self) -> ModelProfile | None:
+        """What all candidates can do."""
+        cards = self.client.models()
+        if self.model_name != AUTO:
+            cards = tuple(card for card in cards if card.name == self.model_name) or cards
+        shared = set.intersection(*(set(card.capabilities) for card in cards))
+        profile: ModelProfile = {
+            "max_input_tokens": min(card.context_window for card in cards),
+            "text_inputs": True,
+            "text_outputs": True,
+            "image_inputs": "images" in shared,
+            "image_url_inputs": "images" in shared,
+            "audio_inputs": "audio" in shared,
+            "video_inputs": "video" in shared,
+            "pdf_inputs": "files" in shared,
+            "tool_calling": "tools" in shared,
+            "structured_output": "json" in shared,
+        }
+        limits = [card.max_output_tokens for card in cards if card.max_output_tokens is not None]
+        if limits:
+            profile["max_output_tokens"] = min(limits)
+        return profile
+
+    @property
+    def client(self) -> Client:
+        """The router behind it, shared by all that name the same one."""
+        if self._client is None:
+            self._client = connect(self.router, self.api_key.get_secret_value() if self.api_key else None)
+        return self._client
+
+    # --- entry points: `stream` loses its config on the way to `_stream`, so that each hands it down ---
+
+    def invoke(self, input: LanguageModelInput, config: RunnableConfig | None = None, **kwargs: Any) -> AIMessage:
+        """Answer whole."""
+        return super().invoke(input, config, **carried(config, kwargs))
+
+    async def ainvoke(
+        self, input: LanguageModelInput, config: RunnableConfig | None = None, **kwargs: Any
+    ) -> AIMessage:
+        """Answer whole."""
+        return await super().ainvoke(input, config, **carried(config, kwargs))
+
+    def stream(self, input: LanguageModelInput, config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[Any]:
+        """Answer piece by piece."""
+        return super().stream(input, config, **carried(config, kwargs))
+
+    def astream(
+        self, input: LanguageModelInput, config: RunnableConfig | None = None, **kwargs: Any
+    ) -> AsyncIterator[Any]:
+        """Answer piece by piece."""
+        return super().astream(input, config, **carried(config, kwargs))
+
+    # --- requests ---
+
+    def _generate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        return result_of(self.client.complete(self._request(messages, stop, run_manager, kwargs)))
+
+    async def _agenerate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        return result_of(await self.client.acomplete(self._request(messages, stop, run_manager, kwargs)))
+
+    def _stream(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> Iterator[ChatGenerationChunk]:
+        stream = self.client.stream(self._request(messages, stop, run_manager, kwargs))
+        for i, chunk in enumerate(stream):
+            piece = chunk_of(chunk, stream.about, first=i == 0)
+            if run_manager:
+                run_manager.on_llm_new_token(piece.text, chunk=piece)
+            yield piece
+
+    async def _astream(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> AsyncIterator[ChatGenerationChunk]:
+        stream = await self.client.astream(self._request(messages, stop, run_manager, kwargs))
+        first = True
+        async for chunk in stream:
+            piece = chunk_of(chunk, stream.about, first=first)
+            first = False
+            if run_manager:
+                await run_manager.on_llm_new_token(piece.text, chunk=piece)
+            yield piece
+
+    def _request(
+        self, messages: list[BaseMessage], stop: list[str] | None, run_manager: Any, kwargs: Mapping[str, Any]
+    ) -> Request:
+        params = {**self._sampling(), **self.model_kwargs}
+        params |= {name: value for name, value in kwargs.items() if name not in _NOT_PARAMS}
+        model = params.pop("model", None) or self.model_name
+        timeout = params.pop("timeout", self.timeout)
+        if stop:
+            params["stop"] = stop
+        if "tool_choice" in params:
+            params["tool_choice"] = tool_choice_of(params["tool_choice"])
+        own = Identity(tenant=self.tenant, user=self.user, role=self.role, task=self.task, session=self.session)
+        return Request(
+            messages=messages_of(messages),
+            model=model,
+            params={name: value for name, value in params.items() if value is not None},
+            identity=identity_of(own, getattr(run_manager, "metadata", None), kwargs),
+            deadline_s=timeout,
+        )
+
+    def _sampling(self) -> dict[str, Any]:
+        given = {"temperature": self.temperature, "max_tokens": self.max_tokens, "stop": self.stop}
+        return {name: value for name, value in given.items() if value is not None}
+
+    # --- tools and schemas ---
+
+    def bind_tools(
+        self,
+        tools: Sequence[Mapping[str, Any] | type | Any | BaseTool],
+        *,
+        tool_choice: str | bool | Mapping[str, Any] | None = None,
+        strict: bool | None = None,
+        **kwargs: Any,
+    ) -> Runnable[LanguageModelInput, AIMessage]:
+        """The model with tools.
+
+        Args:
+            tools: functions, classes, LangChain tools or schemas of OpenAI's format.
+            tool_choice: "auto", "none", "any" or True (some tool), or a tool's name.
+            strict: arguments must follow the schema, where the model can promise it.
+            kwargs: further parameters of the request.
+        """
+        if formatted := [_tool(tool, strict) for tool in tools]:
+            kwargs["tools"] = formatted
+        if tool_choice is not None:
+            kwargs["tool_choice"] = tool_choice_of(tool_choice)
+        return self.bind(**kwargs)
+
+    def with_structured_output(
+        self,
+        schema: Schema,
+        *,
+        include_raw: bool = False,
+        method: Literal["function_calling", "json_schema", "json_mode"] = "function_calling",
+        strict: bool | None = None,
+        **kwargs: Any,
+    ) -> Runnable[LanguageModelInput, Any]:
+        """The model with answers of a schema.
+
+        Args:
+            schema: a pydantic class, a TypedDict, or a JSON schema.
+            include_raw: answer with `raw`, `parsed` and `parsing_error` instead of raising.
+            method: a tool call, a response format with the schema, or any JSON.
+            strict: answers must follow the schema, where the model can promise it.
+            kwargs: further parameters of the request.
+        """
+        return structured(self, schema, include_raw=include_raw, method=method, strict=strict, **kwargs)
+
+    # --- what people say ---
+
+    def feedback(self, vote: Vote) -> str:
+        """Take a verdict on an answer, by the decision id in its `response_metadata`; returns its id once durable."""
+        return self.client.feedback(vote)
+
+    async def afeedback(self, vote: Vote) -> str:
+        """Take a verdict on an answer."""
+        return await self.client.afeedback(vote)
+
+
+def _tool(tool: Any, strict: bool | None) -> dict[str, Any]:
+    if isinstance(tool, dict) and "type" in tool and "function" in tool:
+        return tool
+    return convert_to_openai_tool(tool, strict=strict)
