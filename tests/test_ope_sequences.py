@@ -111,6 +111,16 @@ def test_two_sides_cover_together() -> None:
     assert missed / STREAMS <= 0.145
 
 
+def test_each_side_may_have_a_share_of_its_own() -> None:
+    """The limits are the one-sided ones of these levels; one number is shared equally."""
+    x = drifting(np.random.default_rng(8))[1]
+    found = exact(x, x, 1.0, 2.0, alpha=(0.01, 0.2))
+    np.testing.assert_array_equal(found.low, exact_lower(x, 1.0, alpha=0.01))
+    np.testing.assert_array_equal(found.high, -exact_lower(-x, 2.0, alpha=0.2))
+    both = exact(x, x, 1.0, 2.0, alpha=0.1)
+    np.testing.assert_array_equal(both.low, exact_lower(x, 1.0, alpha=0.05))
+
+
 def test_the_asymptotic_sequence_covers_moderate_outcomes() -> None:
     """No guarantee at small n, so it is asked from the 50th observation on, without rare weights."""
     missed = 0
@@ -311,10 +321,11 @@ def test_looks_pick_from_the_running_limits() -> None:
     x = rng.normal(0.2, 0.3, _betting.BLOCK + 500).clip(-1.0, 2.0)
     looks = np.array([1, 77, _betting.BLOCK, _betting.BLOCK + 1, len(x)])
     for name, lower in LOWERS.items():
-        np.testing.assert_array_equal(lower(x, 1.0, looks=looks), lower(x, 1.0)[looks - 1], err_msg=name)
-    whole, picked = asymptotic(x), asymptotic(x, looks=looks)
-    np.testing.assert_array_equal(picked.low, whole.low[looks - 1])
-    np.testing.assert_allclose(picked.mean, (np.cumsum(x) / np.arange(1, len(x) + 1))[looks - 1], rtol=1e-9)
+        picked, whole = lower(x, 1.0, looks=looks), lower(x, 1.0)[looks - 1]
+        np.testing.assert_allclose(picked, whole, rtol=1e-11, atol=1e-11, err_msg=name)
+    display, at_looks = asymptotic(x), asymptotic(x, looks=looks)
+    np.testing.assert_array_equal(at_looks.low, display.low[looks - 1])
+    np.testing.assert_allclose(at_looks.mean, (np.cumsum(x) / np.arange(1, len(x) + 1))[looks - 1], rtol=1e-9)
 
 
 def test_looks_are_spread_over_the_stream() -> None:

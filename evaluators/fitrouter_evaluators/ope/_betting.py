@@ -77,16 +77,26 @@ def lower(x: Floats, bounds: Floats, alpha: float, looks: Ints) -> Floats:
         float64[L].
     """
     on = bets(bounds)
-    grown = np.zeros((len(on.size), 1))
+    grown = np.zeros(len(on.size))
     limits = np.empty(len(looks))
     for begin in range(0, int(looks[-1]) if len(looks) else 0, BLOCK):
         block = x[:, begin : begin + BLOCK]
-        gains = np.stack([np.log1p(size * block[row]) for row, size in zip(on.stream, on.size, strict=True)])
-        grown = grown[:, -1:] + np.cumsum(gains, axis=1, out=gains)
         first, last = np.searchsorted(looks, [begin + 1, begin + block.shape[1] + 1])
         at = looks[first:last]
-        limits[first:last] = root(grown[:, at - begin - 1], at.astype(np.float64), on, alpha)
+        gained = grown[:, None] + np.cumsum(_gains(block, on, at - begin), axis=1)
+        limits[first:last] = root(gained[:, : len(at)], at.astype(np.float64), on, alpha)
+        grown = gained[:, -1]
     return np.asarray(np.maximum(limits, -bounds.min()), dtype=np.float64)
+
+
+def _gains(block: Floats, on: Bets, ends: Ints) -> Floats:
+    """Σ log(1 + λx) of each bet, float64[B, parts]: between the ends of parts, and after the last of them."""
+    starts = np.append(0, ends[ends < block.shape[1]])
+    sums, work = np.empty((len(on.size), len(starts))), np.empty(block.shape[1])
+    for b, (row, size) in enumerate(zip(on.stream, on.size, strict=True)):
+        np.multiply(block[row], size, out=work)
+        np.add.reduceat(np.log1p(work, out=work), starts, out=sums[b])
+    return sums
 
 
 def root(grown: Floats, t: Floats, on: Bets, alpha: float) -> Floats:

@@ -28,6 +28,7 @@ from fitrouter_evaluators.ope import _betting, _empirical_bernstein, _gamma_expo
 from fitrouter_evaluators.ope.log import Ints
 
 __all__ = [
+    "Bound",
     "Path",
     "Sequence",
     "asymptotic",
@@ -130,11 +131,11 @@ def exact(
     bound_low: Bound,
     bound_high: Bound,
     *,
-    alpha: float = 0.05,
+    alpha: float | tuple[float, float] = 0.05,
     within: tuple[float, float] = (-math.inf, math.inf),
     looks: Ints | None = None,
 ) -> Sequence:
-    """An exact confidence sequence; half of alpha is for each side.
+    """An exact confidence sequence.
 
     Args:
         x_low: float64[n] or float64[g, n] ≥ −bound_low.
@@ -142,20 +143,22 @@ def exact(
             with z ≥ −k the lower outcome of 1 − y, so that bound_high = 1 + k; for a difference of two it is −z, and k.
         bound_low: as in `exact_lower`.
         bound_high: likewise.
-        alpha: of both sides together.
+        alpha: of both sides together, half for each; or (of the lower limit, of the upper).
         within: limits that the mean is known to keep.
         looks: int64[L], ascending, within 1 … n; None: after every observation.
 
     Raises:
         InvalidLog: an observation is beyond its bound, or not finite.
     """
-    _level(alpha)
+    shares = alpha if isinstance(alpha, tuple) else (0.5 * alpha, 0.5 * alpha)
+    for share in shares:
+        _level(share)
     lows, below = _rows(x_low, bound_low)
     highs, above = _rows(x_high, bound_high, upper=True)
     mean = 0.5 * (lows.mean(axis=0) + highs.mean(axis=0))
     when = _looks(looks, len(mean))
-    low = _betting.lower(lows, below, alpha / 2.0, when)
-    high = -_betting.lower(-highs, above, alpha / 2.0, when)
+    low = _betting.lower(lows, below, shares[0], when)
+    high = -_betting.lower(-highs, above, shares[1], when)
     running = np.cumsum(mean)[when - 1] / when
     return Sequence(running, np.clip(low, *within), np.clip(high, *within), when)
 
@@ -204,7 +207,7 @@ def by_slice(
 
     Args:
         of: (rows, looks) → Sequence of these observations, as in
-            `lambda rows, looks: exact(x_low[:, rows], x_high[:, rows], 16.0, 17.0, looks=looks)`.
+            `lambda rows, looks: exact(x_low.take(rows, axis=-1), x_high.take(rows, axis=-1), 16.0, 17.0, looks=looks)`.
         slices: int64[n]: slice of each observation, −1 for none.
         n_slices: S.
         points: looks, `spaced` over the observations of each slice.
@@ -213,8 +216,10 @@ def by_slice(
     Returns:
         S paths, empty where a slice is.
     """
-    order = np.argsort(slices, kind="stable")
-    edges = np.searchsorted(slices[order], np.arange(n_slices + 1))
+    # Small integers are sorted by their digits.
+    code = slices.astype(np.int16) if n_slices < 1 << 15 else slices
+    order = np.argsort(code, kind="stable")
+    edges = np.searchsorted(code[order], np.arange(n_slices + 1))
     paths = []
     for s in range(n_slices):
         rows = order[edges[s] : edges[s + 1]]
@@ -242,17 +247,17 @@ def _looks(looks: Ints | None, n: int) -> Ints:
 
 def _rows(x: Floats, bound: Bound, *, upper: bool = False) -> tuple[Floats, Floats]:
     """(float64[g, n], float64[g]): what keeps x ≥ −bound, or x ≤ bound where that is the side in question."""
-    rows = _finite(np.atleast_2d(np.asarray(x, dtype=np.float64)))
+    rows = np.atleast_2d(np.asarray(x, dtype=np.float64))
     bounds = np.atleast_1d(np.asarray(bound, dtype=np.float64))
     if bounds.shape != rows.shape[:1]:
         raise ValueError(f"{len(rows)} streams came with {bounds.size} bounds: one bound for each row of x")
     if not (np.isfinite(bounds) & (bounds > 0.0)).all():
         raise ValueError(f"bounds are {bounds}: they must be positive and finite; one larger than needed is valid")
     side, sign = ("above", 1.0) if upper else ("below", -1.0)
-    for row, edge in zip(rows, bounds, strict=True):
-        beyond = sign * row > edge * (1.0 + ROUNDING)
-        if beyond.any():
-            where = int(np.argmax(beyond))
+    for row, edge in zip(_finite(rows), bounds, strict=True):
+        limit = edge * (1.0 + ROUNDING)
+        if len(row) and (row.max() if upper else -row.min()) > limit:
+            where = int(np.argmax(sign * row > limit))
             raise InvalidLog(
                 f"observation {where} is {row[where]:.6g}, {side} its bound of {sign * edge:.6g}: limits would be "
                 "wrong. Cut the outcome model at the bound, or state one that was known before the first observation"
@@ -262,7 +267,7 @@ def _rows(x: Floats, bound: Bound, *, upper: bool = False) -> tuple[Floats, Floa
 
 def _finite(rows: Floats) -> Floats:
     for row in rows:
-        if not np.isfinite(row).all():
+        if len(row) and not (math.isfinite(row.min()) and math.isfinite(row.max())):
             where = int(np.argmin(np.isfinite(row)))
             raise InvalidLog(f"observation {where} is {row[where]}: leave out units that have no outcome")
     return rows

@@ -1,0 +1,252 @@
+"""Do intervals of replay hold when they are looked at again and again, and how wide are they? Prints JSON.
+
+    python benchmarks/replay_intervals.py --jobs 2 --peer ENV/bin/python --json docs/results/replay_intervals.json
+
+A policy is evaluated on logs of 5,000 decisions of other policies (`_replay_worlds.py`), from doubly robust outcomes
+with an outcome model that knows earlier decisions only. Everybody is asked at 40 looks, spaced evenly on a logarithmic
+scale from 50 to 5,000, α = .05, two-sided. An interval covers "anytime" where it holds the running mean of the policy's
+value at all 40. "Fixed n" intervals promise to hold at one look, and stand here as the warning.
+
+With `--peer` vw-estimators reads the same logs, or the first of them, in its own environment (`pip install
+vw-estimators==0.2.2` there). Ours is timed on a million events in 20 slices.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from _replay_worlds import WORLDS, K, Logs, World, doubly_robust, of_arm, play, truth, weights
+
+from fitrouter_evaluators.ope.estimators import ESTIMATORS
+from fitrouter_evaluators.ope.intervals import delta
+from fitrouter_evaluators.ope.rounds import Rounds
+from fitrouter_evaluators.ope.sequences import (
+    Sequence,
+    asymptotic,
+    by_slice,
+    empirical_bernstein_lower,
+    exact,
+    exact_lower,
+    gamma_exponential_lower,
+    spaced,
+)
+
+ROOT = Path(__file__).resolve().parents[1]
+PEER = ROOT / "benchmarks" / "_vw_estimators.py"
+N, ALPHA, CHUNK = 5000, 0.05, 50
+LOOKS = spaced(N)
+BOUNDS = np.array([2.0, 16.0])
+"""Of the exact sequence."""
+ONE = 8.0
+"""Bound of those that take a single one."""
+SHOWN = (500, 2000, 5000)
+PROTOTYPE = (0.114, 0.206, 0.364)
+"""Mean widths of vw-estimators' cs at the end in the prototype, for the first three worlds."""
+THEIRS = {"cs": "vw-estimators cs, IPS", "cressieread": "fixed n: vw-estimators Cressie–Read, IPS"}
+
+Floats = np.ndarray
+Pair = tuple[Floats, Floats]
+
+# --- intervals of one log: (low, high), float64[looks] ---
+
+
+def sides(lower: Callable[..., Floats], low: Floats, high: Floats, bound: Any) -> Pair:
+    """Both limits, from outcomes ≥ −bound of r and of 1 − r."""
+    limits = [lower(x, bound, alpha=ALPHA / 2.0, looks=LOOKS) for x in (low, high)]
+    return limits[0], 1.0 - limits[1]
+
+
+def one_look(rounds: Rounds, name: str) -> Pair:
+    """The delta method's interval at each look, as if it were the only one."""
+    limits = []
+    for t in LOOKS:
+        found = delta(ESTIMATORS[name], Rounds(*(c[:t] for c in rounds if c is not None)), alpha=ALPHA)
+        limits.append((found.low[0], found.high[0]))
+    low, high = np.array(limits).T
+    return low, high
+
+
+def intervals(logs: Logs) -> dict[str, Pair]:
+    """Name → limits, float64[R, looks] each."""
+    rounds = _rounds(logs)
+    cut = {k: [doubly_robust(logs, k, flipped=flipped) for flipped in (False, True)] for k in (*BOUNDS, ONE)}
+    ips = [weights(logs) * logs.reward, weights(logs) * (1.0 - logs.reward)]
+    plain = doubly_robust(logs)
+    found: dict[str, list[Pair]] = {}
+    for i in range(len(plain)):
+        low, high = (np.stack([cut[k][side][i] for k in BOUNDS]) for side in (0, 1))
+        both = exact(low, 1.0 - high, BOUNDS, 1.0 + BOUNDS, looks=LOOKS)
+        display = asymptotic(plain[i], looks=LOOKS)
+        one = [x[i] for x in cut[ONE]]
+        now = {
+            "exact (bets), DR": (both.low, both.high),
+            f"exact (bets), DR, one bound of {ONE:g}": sides(exact_lower, *one, ONE),
+            "exact (bets), IPS": sides(exact_lower, ips[0][i], ips[1][i], 1.0),
+            "gamma-exponential mixture, DR": sides(gamma_exponential_lower, *one, ONE),
+            "empirical Bernstein, DR": sides(empirical_bernstein_lower, *one, ONE),
+            "asymptotic, DR": (display.low, display.high),
+            "fixed n: DR": one_look(rounds[i], "dr"),
+            "fixed n: SNIPS": one_look(rounds[i], "snips"),
+        }
+        for name, pair in now.items():
+            found.setdefault(name, []).append(pair)
+    return {
+        name: (np.array([low for low, _ in pairs]), np.array([high for _, high in pairs]))
+        for name, pairs in found.items()
+    }
+
+
+def _rounds(logs: Logs) -> list[Rounds]:
+    direct = (logs.target * logs.model).sum(axis=-1)
+    q = of_arm(logs.model, logs.arm)
+    columns = zip(logs.reward, weights(logs), q, direct, direct, strict=True)
+    return [Rounds(*column) for column in columns]
+
+
+# --- worlds ---
+
+
+def chunk(job: tuple[int, int, int], *, seed: int) -> tuple[dict[str, Pair], dict[str, Floats]]:
+    """Intervals of some repetitions of a world, and what others need to know of their logs."""
+    world, index, repetitions = job
+    logs = play(WORLDS[world], [seed, world, index], repetitions, N)
+    seen = {"logged": of_arm(logs.logged, logs.arm), "target": of_arm(logs.target, logs.arm), "reward": logs.reward}
+    return intervals(logs), seen
+
+
+def score(pair: Pair, running: Floats) -> dict[str, Any]:
+    """Coverage and widths; limits outside [0, 1] count as 0 and 1."""
+    held = (pair[0] <= running) & (running <= pair[1])
+    width = (np.clip(pair[1], 0.0, 1.0) - np.clip(pair[0], 0.0, 1.0)).mean(axis=0)
+    at = np.searchsorted(LOOKS, SHOWN)
+    return {
+        "repetitions": len(held),
+        "anytime coverage": _rate(held.all(axis=1)),
+        f"coverage at {N}": _rate(held[:, -1]),
+        "mean width at": {str(LOOKS[i]): round(float(width[i]), 4) for i in at},
+    }
+
+
+def _rate(ok: Floats) -> dict[str, float]:
+    """A share with its 95 % interval (Clopper and Pearson)."""
+    from scipy.stats import beta
+
+    hits, n = int(ok.sum()), len(ok)
+    low = float(beta.ppf(0.025, hits, n - hits + 1)) if hits else 0.0
+    high = float(beta.ppf(0.975, hits + 1, n - hits)) if hits < n else 1.0
+    return {"rate": round(hits / n, 4), "low": round(low, 4), "high": round(high, 4)}
+
+
+def peer(python: Path, world: World, seen: dict[str, Floats]) -> tuple[dict[str, Pair], dict[str, float]]:
+    """What vw-estimators says of the same logs, and microseconds an event."""
+    largest = (0.95 + 0.05 / K) / world.floor
+    with tempfile.TemporaryDirectory() as folder:
+        source, goal = Path(folder) / "in.npz", Path(folder) / "out.npz"
+        np.savez(source, **seen, looks=LOOKS, alpha=ALPHA, largest=largest)
+        subprocess.run([str(python), str(PEER), str(source), str(goal)], check=True)
+        data = np.load(goal)
+        pairs = {shown: (data[name][..., 0], data[name][..., 1]) for name, shown in THEIRS.items()}
+        return pairs, {shown: round(float(data[f"{name}_us"]), 1) for name, shown in THEIRS.items()}
+
+
+def study(world: int, args: argparse.Namespace, pool: ProcessPoolExecutor) -> dict[str, Any]:
+    """Everybody in one world."""
+    values = truth(WORLDS[world], N)
+    running = (np.cumsum(values) / np.arange(1, N + 1))[LOOKS - 1]
+    begins = range(0, args.repetitions, CHUNK)
+    jobs = [(world, index, min(CHUNK, args.repetitions - begin)) for index, begin in enumerate(begins)]
+    parts = list(pool.map(partial(chunk, seed=args.seed), jobs))
+    found = {name: _joined([part[name] for part, _ in parts]) for name in parts[0][0]}
+    out: dict[str, Any] = {"world": WORLDS[world].name, "value, first and mean": [values[0], running[-1]]}
+    ours, end = found["exact (bets), DR"], str(N)
+    if world < len(PROTOTYPE):
+        out["exact over cs of the prototype, width"] = _width(score(ours, running), end) / PROTOTYPE[world]
+    if args.peer:
+        most = args.peer_repetitions
+        seen = {name: np.concatenate([columns[name] for _, columns in parts])[:most] for name in parts[0][1]}
+        theirs, out["vw-estimators, microseconds an event"] = peer(args.peer, WORLDS[world], seen)
+        cs = theirs[THEIRS["cs"]]
+        same = ours[0][: len(cs[0])], ours[1][: len(cs[0])]
+        ratio = _width(score(same, running), end) / _width(score(cs, running), end)
+        out["exact over cs on the same logs, width"] = ratio
+        found |= theirs
+    out = {
+        key: np.round(value, 4).tolist() if isinstance(value, (list, float)) else value for key, value in out.items()
+    }
+    return out | {"intervals": {name: score(pair, running) for name, pair in found.items()}}
+
+
+def _joined(pairs: list[Pair]) -> Pair:
+    return np.concatenate([low for low, _ in pairs]), np.concatenate([high for _, high in pairs])
+
+
+def _width(scored: dict[str, Any], at: str) -> float:
+    return float(scored["mean width at"][at])
+
+
+# --- speed ---
+
+
+def speed(n: int = 1_000_000, slices: int = 20) -> dict[str, Any]:
+    """Seconds for a million events in 20 slices, both sides, and microseconds an event."""
+    rng = np.random.default_rng(1)
+    weight = rng.gamma(0.5, 2.0, n)
+    reward = (rng.random(n) < 0.6).astype(float)
+    rows = {k: 0.6 + weight * (reward - np.minimum(0.6, k / np.maximum(weight, 1e-9))) for k in (*BOUNDS, ONE)}
+    ladder, code = np.stack([rows[k] for k in BOUNDS]), rng.integers(0, slices, n)
+    upper = 1.0 + BOUNDS + ladder.max(axis=1)
+
+    def bets(at: Any, looks: Any) -> Sequence:
+        rows = ladder.take(at, axis=1)
+        return exact(rows, rows, BOUNDS, upper, looks=looks)
+
+    tasks = {
+        f"exact, two bounds, both sides, {slices} slices": lambda: by_slice(bets, code, slices),
+        "exact, two bounds, both sides": lambda: exact(ladder, ladder, BOUNDS, upper, looks=spaced(n)),
+        "exact, one bound, lower side": lambda: exact_lower(rows[ONE], ONE, looks=spaced(n)),
+        "gamma-exponential mixture, lower side, after every event": lambda: gamma_exponential_lower(rows[ONE], ONE),
+        "asymptotic, after every event": lambda: asymptotic(rows[ONE]),
+    }
+    out = {}
+    for name, task in tasks.items():
+        seconds = []
+        for _ in range(3):
+            begin = time.perf_counter()
+            task()
+            seconds.append(time.perf_counter() - begin)
+        out[name] = {"seconds": round(min(seconds), 3), "microseconds an event": round(1e6 * min(seconds) / n, 3)}
+    return {"events": n, "tasks": out}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repetitions", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--worlds", type=int, nargs="*", default=list(range(len(WORLDS))))
+    parser.add_argument("--peer", type=Path, help="a Python that has vw-estimators")
+    parser.add_argument("--peer-repetitions", type=int, default=1000)
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    with ProcessPoolExecutor(args.jobs) as pool:
+        worlds = [study(world, args, pool) for world in args.worlds]
+    out = {"n": N, "looks": len(LOOKS), "alpha": ALPHA, "seed": args.seed, "speed": speed(), "worlds": worlds}
+    text = json.dumps(out, indent=1, ensure_ascii=False)
+    print(text)
+    if args.json:
+        args.json.write_text(text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
