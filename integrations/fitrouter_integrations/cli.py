@@ -220,6 +220,14 @@ def policy(context: typer.Context) -> None:
 
 
 @app.command(context_settings=_LATER)
+def replay(context: typer.Context) -> None:
+    """Prove a change on the log before it goes live; the exit code is the answer."""
+    from fitrouter_integrations._replay import run
+
+    run(context.args)
+
+
+@app.command(context_settings=_LATER)
 def simulate(context: typer.Context) -> None:
     """The personal pool in process: simulated people judge real responses."""
     _run("fitrouter_integrations._simulate", "simulate", context.args)

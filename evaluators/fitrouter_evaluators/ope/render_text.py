@@ -15,7 +15,7 @@ from fitrouter_evaluators.ope._sections import Grid, Section, header, sections
 from fitrouter_evaluators.ope._words import instant, number, plain, verdict
 from fitrouter_evaluators.ope.report import Histogram, Report
 
-__all__ = ["parts", "text"]
+__all__ = ["parts", "text", "verdict"]
 
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 _STYLES = {"head": "bold", "warning": "yellow", "bad": "red", "good": "green"}
