@@ -19,7 +19,7 @@ from pydantic import ConfigDict, Field, PrivateAttr, SecretStr
 
 from fitrouter.types import AUTO, Identity, Request
 from fitrouter_integrations.client import Client, Vote, connect
-from fitrouter_integrations.langchain._convert import chunk_of, messages_of, result_of, tool_choice_of
+from fitrouter_integrations.langchain._convert import chunk_of, end_of, messages_of, result_of, tool_choice_of
 from fitrouter_integrations.langchain._identity import FIELDS, KEY, carried, identity_of
 from fitrouter_integrations.langchain._structured import structured
 
@@ -166,6 +166,7 @@ class ChatFitrouter(BaseChatModel):
             if run_manager:
                 run_manager.on_llm_new_token(piece.text, chunk=piece)
             yield piece
+        yield end_of(stream.about)
 
     async def _astream(
         self,
@@ -182,6 +183,7 @@ class ChatFitrouter(BaseChatModel):
             if run_manager:
                 await run_manager.on_llm_new_token(piece.text, chunk=piece)
             yield piece
+        yield end_of(stream.about)
 
     def _request(
         self, messages: list[BaseMessage], stop: list[str] | None, run_manager: Any, kwargs: Mapping[str, Any]

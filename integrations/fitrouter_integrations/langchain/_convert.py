@@ -14,7 +14,7 @@ from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResu
 from fitrouter.types import Chunk, Message, Usage
 from fitrouter_integrations.client import About, Reply
 
-__all__ = ["chunk_of", "messages_of", "result_of", "tool_choice_of"]
+__all__ = ["chunk_of", "end_of", "messages_of", "result_of", "tool_choice_of"]
 
 
 def messages_of(messages: list[BaseMessage]) -> tuple[Message, ...]:
@@ -54,13 +54,11 @@ def result_of(reply: Reply) -> ChatResult:
 
 
 def chunk_of(chunk: Chunk, about: About, *, first: bool) -> ChatGenerationChunk:
-    """A piece of an answer. What was decided goes with the first, what it cost and used with the last."""
+    """A piece of an answer. What was decided goes with the first."""
     delta = chunk.delta
     meta: dict[str, Any] = _metadata(about) if first else {}
     if chunk.finish_reason:
         meta["finish_reason"] = chunk.finish_reason
-    if not first and about.cost_usd is not None and chunk.usage is not None:
-        meta["cost_usd"] = about.cost_usd
     said = AIMessageChunk(
         content=delta.get("content") or "",
         tool_call_chunks=[_call_chunk(call) for call in delta.get("tool_calls") or []],
@@ -70,6 +68,12 @@ def chunk_of(chunk: Chunk, about: About, *, first: bool) -> ChatGenerationChunk:
     )
     info = {"finish_reason": chunk.finish_reason} if chunk.finish_reason else None
     return ChatGenerationChunk(message=said, generation_info=info)
+
+
+def end_of(about: About) -> ChatGenerationChunk:
+    """The end of a stream, which says what it cost."""
+    said = AIMessageChunk(content="", response_metadata={"cost_usd": about.cost_usd}, id=about.decision_id)
+    return ChatGenerationChunk(message=said)
 
 
 def _metadata(about: About) -> dict[str, Any]:

@@ -100,6 +100,7 @@ def _context() -> object:
     try:
         from langgraph.runtime import get_runtime
 
-        return get_runtime().context or {}
-    except (ImportError, KeyError, RuntimeError, LookupError):
+        runtime = get_runtime()
+    except (ImportError, KeyError, RuntimeError):  # no run, or a LangGraph without contexts
         return {}
+    return getattr(runtime, "context", None) or {}
