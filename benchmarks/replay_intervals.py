@@ -168,7 +168,7 @@ def study(world: int, args: argparse.Namespace, pool: ProcessPoolExecutor) -> di
     jobs = [(world, index, min(CHUNK, args.repetitions - begin)) for index, begin in enumerate(begins)]
     parts = list(pool.map(partial(chunk, seed=args.seed), jobs))
     found = {name: _joined([part[name] for part, _ in parts]) for name in parts[0][0]}
-    out: dict[str, Any] = {"world": WORLDS[world].name, "value, first and mean": [values[0], running[-1]]}
+    out: dict[str, Any] = {"world": WORLDS[world].name, "value at first": values[0], "mean value": running[-1]}
     ours, end = found["exact (bets), DR"], str(N)
     if world < len(PROTOTYPE):
         out["exact over cs of the prototype, width"] = _width(score(ours, running), end) / PROTOTYPE[world]
@@ -181,9 +181,7 @@ def study(world: int, args: argparse.Namespace, pool: ProcessPoolExecutor) -> di
         ratio = _width(score(same, running), end) / _width(score(cs, running), end)
         out["exact over cs on the same logs, width"] = ratio
         found |= theirs
-    out = {
-        key: np.round(value, 4).tolist() if isinstance(value, (list, float)) else value for key, value in out.items()
-    }
+    out = {key: round(float(value), 4) if isinstance(value, float) else value for key, value in out.items()}
     return out | {"intervals": {name: score(pair, running) for name, pair in found.items()}}
 
 
