@@ -62,7 +62,7 @@ def proposals(policy: Policy, arms: Sequence[Sequence[str]], utility: Floats, sd
 
     Args:
         policy: at once where it is `Batched`, else request by request.
-        arms: of each request.
+        arms: of each request; a `Batched` policy does not look at them, and they may be missing.
         utility: float64[n, K].
         sd: float64[n, K].
         steps: float64[n].
@@ -76,7 +76,7 @@ def proposals(policy: Policy, arms: Sequence[Sequence[str]], utility: Floats, sd
     if len(broken):
         utility, sd = utility.copy(), sd.copy()
         for i in broken.tolist():
-            beliefs = Beliefs(arms=tuple(arms[i]), utility=utility[i], sd=sd[i], steps=0.0)
+            beliefs = Beliefs(arms=("",) * utility.shape[1], utility=utility[i], sd=sd[i], steps=0.0)
             utility[i], sd[i] = sound(beliefs)
     return policy.pmf(utility, sd, steps[:, None])
 

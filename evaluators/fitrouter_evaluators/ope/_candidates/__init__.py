@@ -1,0 +1,1 @@
+"""Behind `fitrouter_evaluators.ope.candidates`: one kind of candidate a file."""
