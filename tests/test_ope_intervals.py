@@ -314,3 +314,5 @@ def test_what_cannot_be_used_is_refused() -> None:
         delta(DR(), rounds, slices=codes - 2, n_slices=10)
     with pytest.raises(ConfigError, match="cluster has shape"):
         delta(DR(), rounds, cluster=codes - 1)
+    with pytest.raises(ConfigError, match="to 4611686018427387913"):
+        delta(DR(), rounds, cluster=codes + (1 << 62))

@@ -87,17 +87,16 @@ def deltas(
 
 
 def _delta(estimator: Estimator, rounds: Rounds, cells: Cells, quantile: Floats) -> Interval:
-    columns = cells.sums(estimator.moments(rounds))
-    means = cells.means(columns)
-    gradient = estimator.gradient(means)
+    sums = cells.sums(estimator.moments(rounds))
+    means = cells.means(sums)
+    value, gradient = estimator.value(means), estimator.gradient(means)
     centre = (gradient * means).sum(axis=-1)
-    influence = -centre[cells.where] * cells.size
-    for column, slope in zip(columns, gradient.T, strict=True):
-        influence += slope[cells.where] * column
-    with np.errstate(divide="ignore", invalid="ignore"):
-        correction = cells.clusters / (cells.clusters - 1.0)
-        se = np.sqrt(correction * cells.totals(influence * influence)) / cells.n
-    value, se = estimator.value(means), np.where(cells.clusters > 1, se, np.nan)
+    se = np.full(len(value), np.nan)
+    for s, clusters in enumerate(cells.clusters):
+        if clusters > 1:
+            own = slice(cells.edges[s], cells.edges[s + 1])
+            influence = gradient[s] @ sums[:, own] - centre[s] * cells.size[own]
+            se[s] = np.sqrt(influence @ influence * clusters / (clusters - 1.0)) / cells.n[s]
     return Interval(value, se, value - quantile * se, value + quantile * se, cells.n)
 
 
@@ -162,12 +161,12 @@ def bootstraps(
         raise ConfigError(f"bootstrap: {replicates} replicates; allowed are 2 or more: give some thousands")
     cells = cells_of(len(rounds.reward), cluster, slices, n_slices)
     alpha = _checked(alpha)
-    bag, start = _bags(cells, seed)
+    bag, start = _bags(cells.clusters, seed)
     bagged, means, ends = [np.bincount(bag, cells.size, start[-1])], [], [1]
     for estimator in estimators:
-        columns = cells.sums(estimator.moments(rounds))
-        means.append(cells.means(columns))
-        bagged += [np.bincount(bag, column, start[-1]) for column in columns]
+        sums = cells.sums(estimator.moments(rounds))
+        means.append(cells.means(sums))
+        bagged += [np.bincount(bag, column, start[-1]) for column in sums]
         ends.append(len(bagged))
     totals = _resampled(np.stack(bagged, axis=-1), start, replicates, seed)
     found = []
@@ -180,17 +179,14 @@ def bootstraps(
     return found
 
 
-def _bags(cells: Cells, seed: int) -> tuple[Ints, Ints]:
+def _bags(clusters: Ints, seed: int) -> tuple[Ints, Ints]:
     """The bag of each cell, int64[G], and where the bags of each slice begin, int64[S + 1]."""
-    start = np.concatenate(([0], np.cumsum(np.minimum(cells.clusters, BAGS))))
-    # numpy sorts 16-bit codes ten times as fast.
-    order = np.argsort(cells.where.astype(np.int16) if len(cells.n) < 1 << 15 else cells.where, kind="stable")
-    bag = np.empty(len(order), dtype=np.int64)
-    ends = np.cumsum(cells.clusters)
-    for end, count, first in zip(ends, cells.clusters, start[:-1], strict=True):
-        dealt = np.random.default_rng((seed, 0)).permutation(count) % max(min(count, BAGS), 1)
-        bag[order[end - count : end]] = first + dealt
-    return bag, start
+    start = np.concatenate(([0], np.cumsum(np.minimum(clusters, BAGS))))
+    bag = [
+        first + np.random.default_rng((seed, 0)).permutation(count) % max(min(count, BAGS), 1)
+        for first, count in zip(start[:-1], clusters, strict=True)
+    ]
+    return np.concatenate(bag), start
 
 
 def _resampled(bagged: Floats, start: Ints, replicates: int, seed: int) -> Floats:
