@@ -32,6 +32,7 @@ from fitrouter_evaluators.ope.estimators import ESTIMATORS
 from fitrouter_evaluators.ope.intervals import delta
 from fitrouter_evaluators.ope.rounds import Rounds
 from fitrouter_evaluators.ope.sequences import (
+    BOUNDS,
     Sequence,
     asymptotic,
     by_slice,
@@ -46,7 +47,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PEER = ROOT / "benchmarks" / "_vw_estimators.py"
 N, ALPHA, CHUNK = 5000, 0.05, 50
 LOOKS = spaced(N)
-BOUNDS = np.array([2.0, 16.0])
+SHIPPED, FEWER = np.array(BOUNDS), np.array(BOUNDS[:2])
 """Of the exact sequence."""
 ONE = 8.0
 """Bound of those that take a single one."""
@@ -80,17 +81,18 @@ def one_look(rounds: Rounds, name: str) -> Pair:
 def intervals(logs: Logs) -> dict[str, Pair]:
     """Name → limits, float64[R, looks] each."""
     rounds = _rounds(logs)
-    cut = {k: [doubly_robust(logs, k, flipped=flipped) for flipped in (False, True)] for k in (*BOUNDS, ONE)}
+    cut = {k: [doubly_robust(logs, k, flipped=flipped) for flipped in (False, True)] for k in (*SHIPPED, ONE)}
     ips = [weights(logs) * logs.reward, weights(logs) * (1.0 - logs.reward)]
     plain = doubly_robust(logs)
     found: dict[str, list[Pair]] = {}
     for i in range(len(plain)):
-        low, high = (np.stack([cut[k][side][i] for k in BOUNDS]) for side in (0, 1))
-        both = exact(low, 1.0 - high, BOUNDS, 1.0 + BOUNDS, looks=LOOKS)
+        low, high = (np.stack([cut[k][side][i] for k in SHIPPED]) for side in (0, 1))
+        both = exact(low, 1.0 - high, SHIPPED, 1.0 + SHIPPED, looks=LOOKS)
         display = asymptotic(plain[i], looks=LOOKS)
         one = [x[i] for x in cut[ONE]]
         now = {
             "exact (bets), DR": (both.low, both.high),
+            "exact (bets), DR, without the largest bound": sides(exact_lower, low[:2], high[:2], FEWER),
             f"exact (bets), DR, one bound of {ONE:g}": sides(exact_lower, *one, ONE),
             "exact (bets), IPS": sides(exact_lower, ips[0][i], ips[1][i], 1.0),
             "gamma-exponential mixture, DR": sides(gamma_exponential_lower, *one, ONE),
@@ -201,17 +203,17 @@ def speed(n: int = 1_000_000, slices: int = 20) -> dict[str, Any]:
     rng = np.random.default_rng(1)
     weight = rng.gamma(0.5, 2.0, n)
     reward = (rng.random(n) < 0.6).astype(float)
-    rows = {k: 0.6 + weight * (reward - np.minimum(0.6, k / np.maximum(weight, 1e-9))) for k in (*BOUNDS, ONE)}
-    ladder, code = np.stack([rows[k] for k in BOUNDS]), rng.integers(0, slices, n)
-    upper = 1.0 + BOUNDS + ladder.max(axis=1)
+    rows = {k: 0.6 + weight * (reward - np.minimum(0.6, k / np.maximum(weight, 1e-9))) for k in (*SHIPPED, ONE)}
+    ladder, code = np.stack([rows[k] for k in SHIPPED]), rng.integers(0, slices, n)
+    upper = ladder.max(axis=1)
 
     def bets(at: Any, looks: Any) -> Sequence:
         rows = ladder.take(at, axis=1)
-        return exact(rows, rows, BOUNDS, upper, looks=looks)
+        return exact(rows, rows, SHIPPED, upper, looks=looks)
 
     tasks = {
-        f"exact, two bounds, both sides, {slices} slices": lambda: by_slice(bets, code, slices),
-        "exact, two bounds, both sides": lambda: exact(ladder, ladder, BOUNDS, upper, looks=spaced(n)),
+        f"exact, both sides, {slices} slices": lambda: by_slice(bets, code, slices),
+        "exact, both sides": lambda: exact(ladder, ladder, SHIPPED, upper, looks=spaced(n)),
         "exact, one bound, lower side": lambda: exact_lower(rows[ONE], ONE, looks=spaced(n)),
         "gamma-exponential mixture, lower side, after every event": lambda: gamma_exponential_lower(rows[ONE], ONE),
         "asymptotic, after every event": lambda: asymptotic(rows[ONE]),
