@@ -172,8 +172,7 @@ def peer(python: Path, made: Data, replicates: int = 50) -> dict[str, Any]:
     action = made.log.decisions.chosen - made.log.decisions.start[:-1]
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "in.npz"
-        columns = {"action": action, "reward": made.reward, "pscore": made.log.decisions.propensity, "pmf": made.pmf}
-        np.savez(source, **columns)
+        np.savez(source, action=action, reward=made.reward, pscore=made.log.decisions.propensity, pmf=made.pmf)
         command = [str(python), "-W", "ignore", "-c", PEER, str(source), str(replicates)]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
     found: dict[str, Any] = json.loads(done.stdout)

@@ -93,9 +93,10 @@ def _sorted(key: Ints) -> Ints:
 
 def _codes(name: str, codes: Ints, n: int, least: int) -> Ints:
     codes = np.asarray(codes, dtype=np.int64)
-    if codes.shape != (n,) or codes.min(initial=0) < least or codes.max(initial=0) > _LARGEST:
+    low, high = codes.min(initial=0), codes.max(initial=0)
+    if codes.shape != (n,) or low < least or high > _LARGEST:
         raise ConfigError(
-            f"interval: {name} has shape {codes.shape}, codes {codes.min(initial=0)} to {codes.max(initial=0)}; allowed "
-            f"is one code from {least} to {_LARGEST} for each of the {n} units"
+            f"interval: {name} has shape {codes.shape} and codes {low} to {high}; allowed is one code from {least} to "
+            f"{_LARGEST} for each of the {n} units"
         )
     return codes
