@@ -212,6 +212,31 @@ def test_pictures_are_well_formed() -> None:
             assert "inf" not in re.sub(r">[^<]*<", "><", picture)
 
 
+def cheap() -> Report:
+    """The realistic report at a hundredth of a cent a decision: many decimals."""
+    plainly = [
+        msgspec.structs.replace(
+            e, value=e.value / 1e4, se=e.se / 1e4, low=e.low / 1e4, high=e.high / 1e4, labels="observed"
+        )
+        for e in realistic().estimates
+    ]
+    return msgspec.structs.replace(realistic(), metric="cost", bands=[], satisfaction=[], estimates=plainly)
+
+
+@pytest.mark.parametrize("report", [realistic(), cheap()], ids=["fit", "cost"])
+def test_words_stay_in_the_picture(report: Report) -> None:
+    """No word is cut off at an edge, in a font as wide as they come: a lost minus would turn a number around."""
+    for of in figures(report).values():
+        for figure in of:
+            root = ET.fromstring(figure.wide)
+            for words in root.iter("text"):
+                size = (6.7 if words.attrib["class"] == "tick" else 7.0) * len(words.text or "")
+                before = {"start": 0.0, "middle": 0.5, "end": 1.0}[words.attrib["text-anchor"]]
+                left = float(words.attrib["x"]) - before * size
+                assert left >= -2, words.text
+                assert left + size <= float(root.attrib["width"]) + 2, words.text
+
+
 def test_the_verdict_comes_first() -> None:
     """The first sentence is the answer; it says which way, how much, and how sure."""
     first = text(realistic()).split("\n\n")[0]
@@ -280,7 +305,5 @@ def test_numbers_keep_three_figures(x: float) -> None:
 def test_decimals_follow_the_standard_errors() -> None:
     """Two figures of the smallest standard error are shown, so that costs of a hundredth of a cent can be read."""
     assert Numbers.of(realistic()).digits == 4
-    small = [msgspec.structs.replace(e, value=e.value / 1e4, se=e.se / 1e4) for e in realistic().estimates]
-    cheap = msgspec.structs.replace(realistic(), metric="cost", bands=[], estimates=small)
-    assert Numbers.of(cheap).digits == 8
-    assert "0.00000312" in text(cheap)
+    assert Numbers.of(cheap()).digits == 8
+    assert "0.00000312" in text(cheap())

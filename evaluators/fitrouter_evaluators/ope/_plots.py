@@ -16,6 +16,8 @@ __all__ = ["Figure", "figures"]
 _WIDE, _NARROW = 720.0, 340.0
 _SMALL = 500.0
 """Under this width labels stand above what they name."""
+_DIGIT, _LINES = 6.9, 8
+"""Pixels of a digit of 11 px, and horizontal lines of a picture."""
 _POLICIES = (("logged", "bar"), ("against", "square"), ("candidate", "diamond"))
 
 
@@ -78,10 +80,11 @@ def _sequences(bands: Sequence[Band], axis: str, title: str, policy: str | None 
 
 def _sequence(bands: Sequence[Band], axis: str, title: str, width: float) -> str:
     narrow = width < _SMALL
-    left, right, top, bottom = 52.0, width - 12, 52.0 if narrow else 46.0, 250.0 if narrow else 290.0
+    right, top, bottom = width - 12, 52.0 if narrow else 46.0, 250.0 if narrow else 290.0
     canvas = Canvas(width, bottom + 44, title, f"{axis}, with {' and '.join(b.kind for b in bands)} limits")
-    x = Axis(0, max(b.at[-1] for b in bands), left, right)
     y = Axis(*_settled(bands), bottom, top)
+    left = 12 + max((_DIGIT * len(written) for _, written in ticks(y.low, y.high, _LINES)), default=40.0)
+    x = Axis(0, max(b.at[-1] for b in bands), left, right)
     _grid(canvas, x, y, most=4 if narrow else 7)
     canvas.open(left, top, right - left, bottom - top)
     for band in bands:
@@ -123,7 +126,7 @@ def _padded(values: Sequence[float], part: float = 0.06) -> tuple[float, float]:
 
 def _grid(canvas: Canvas, x: Axis, y: Axis, most: int) -> None:
     """Lines and numbers of both axes."""
-    for value, written in ticks(y.low, y.high, 8):
+    for value, written in ticks(y.low, y.high, _LINES):
         canvas.line(x.start, y(value), x.end, y(value), "grid")
         canvas.text(x.start - 6, y(value) + 4, written, "tick", anchor="end")
     for value, written in ticks(x.low, x.high, most):
@@ -163,7 +166,8 @@ def _estimates(report: Report, differs: str, axis: str, numbers: Numbers) -> lis
 
 
 def _row(e: Estimated, numbers: Numbers, prefix: str = "") -> _Row:
-    label = f"{prefix}{plain(e.estimator)}, {plain(e.labels)}{' ⚠' if e.biased else ''}"
+    labels = "" if e.labels == "observed" else f", {plain(e.labels)}"
+    label = f"{prefix}{plain(e.estimator)}{labels}{' ⚠' if e.biased else ''}"
     signed = e.policy == "difference"
     written = f"{numbers.value(e.value, signed=signed)} ({numbers.interval(e.low, e.high, signed=signed)})"
     kind = "warned" if e.biased else "against" if e.policy == "against" else "candidate"
@@ -180,7 +184,7 @@ def _slices(report: Report, axis: str, numbers: Numbers) -> list[Figure]:
             rows.append(_row(estimate, numbers)._replace(label=plain(slice_)))
         for b in bands:
             written = f"{numbers.value(b.value, signed=True)} ({numbers.interval(b.low, b.high, signed=True)})"
-            label = f"at any time, {plain(b.kind)}" if estimate is not None else f"{plain(slice_)}, {plain(b.kind)}"
+            label = plain(slice_) if estimate is None and b is bands[0] else f"at any time, {plain(b.kind)}"
             rows.append(_Row(label, b.value, b.low, b.high, written, "sequence"))
     return _forest("Difference, by slice", rows, axis, zero=True)
 
@@ -211,7 +215,8 @@ def _forest(title: str, rows: Sequence[_Row], axis: str, *, zero: bool = False) 
 def _drawn_forest(title: str, rows: Sequence[_Row], axis: str, width: float, *, zero: bool) -> str:
     narrow = width < _SMALL
     step, top = (34.0, 6.0) if narrow else (23.0, 6.0)
-    left, right = (10.0, width - 10) if narrow else (190.0, width - 200)
+    space = min(14 + _DIGIT * max(len(row.written) for row in rows), 0.45 * width)
+    left, right = (10.0, width - 10) if narrow else (190.0, width - space)
     bottom = top + step * len(rows) + 4
     canvas = Canvas(width, bottom + 40, title, f"{axis}; {len(rows)} intervals")
     x = Axis(*_span(rows, zero=zero), left, right)
@@ -225,8 +230,8 @@ def _drawn_forest(title: str, rows: Sequence[_Row], axis: str, width: float, *, 
         y = top + step * i + (24.0 if narrow else step / 2)
         kind = "tick" if row.kind == "sequence" else "label"
         if narrow:
-            space = 6.0 * len(row.written)
-            canvas.text(left, y - 11, row.label, kind, room=right - left - space - 8)
+            taken = _DIGIT * len(row.written)
+            canvas.text(left, y - 11, row.label, kind, room=right - left - taken)
             canvas.text(right, y - 11, row.written, "tick", anchor="end")
         else:
             canvas.text(left - 12, y + 4, row.label, kind, anchor="end", room=left - 16)

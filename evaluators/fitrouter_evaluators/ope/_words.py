@@ -29,7 +29,8 @@ __all__ = [
 
 NOTHING = "–"
 """A number that does not exist."""
-_MOST = 9
+_MOST, _LARGE = 9, 1e6
+"""Decimals at most, and numbers that are written in powers of ten."""
 _TRUST = ("powered", "asked", "observed", "naive")
 _PERIODS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"))
 
@@ -80,8 +81,8 @@ class Numbers(NamedTuple):
         """An outcome; a difference is signed."""
         if not math.isfinite(x):
             return NOTHING
-        text = f"{x:+,.{self.digits}f}" if signed else f"{x:,.{self.digits}f}"
-        return text.replace("-", "−")
+        form = f",.{self.digits}f" if abs(x) < _LARGE else ".3g"
+        return format(x, f"+{form}" if signed else form).replace("-", "−")
 
     def interval(self, low: float, high: float, *, signed: bool = False) -> str:
         """Both limits."""
@@ -93,9 +94,9 @@ def number(x: float) -> str:
     if not math.isfinite(x):
         return NOTHING
     size = abs(x)
-    if x == round(x):
+    if x == round(x) and size < 1e15:
         return f"{x:,.0f}".replace("-", "−")
-    if size < 0.01:
+    if size < 0.01 or size >= 1e15:
         return f"{x:.3g}".replace("-", "−")
     digits = 0 if size >= 100 else 2 if size >= 10 else 4
     return f"{x:,.{digits}f}".replace("-", "−")
