@@ -38,7 +38,7 @@ class Cells(NamedTuple):
         if self.cell is None:
             return columns
         cells = len(self.size)
-        return np.array([np.bincount(self.cell, column, cells + 1)[:cells] for column in columns])
+        return np.array([np.bincount(self.cell, column, cells + 1)[:cells] for column in columns], dtype=np.float64)
 
     def means(self, sums: Floats) -> Floats:
         """float64[S, c]: means over the units of each slice, from float64[c, G]; NaN where there are no units."""

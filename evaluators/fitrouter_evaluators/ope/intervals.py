@@ -95,8 +95,10 @@ def _delta(estimator: Estimator, rounds: Rounds, cells: Cells, quantile: Floats)
     for s, clusters in enumerate(cells.clusters):
         if clusters > 1:
             own = slice(cells.edges[s], cells.edges[s + 1])
-            influence = gradient[s] @ sums[:, own] - centre[s] * cells.size[own]
-            se[s] = np.sqrt(influence @ influence * clusters / (clusters - 1.0)) / cells.n[s]
+            # Many small sums: einsum wakes no threads.
+            influence = np.einsum("c,cg->g", gradient[s], sums[:, own]) - centre[s] * cells.size[own]
+            squares = np.einsum("g,g->", influence, influence)
+            se[s] = np.sqrt(squares * clusters / (clusters - 1.0)) / cells.n[s]
     return Interval(value, se, value - quantile * se, value + quantile * se, cells.n)
 
 
@@ -168,7 +170,7 @@ def bootstraps(
         means.append(cells.means(sums))
         bagged += [np.bincount(bag, column, start[-1]) for column in sums]
         ends.append(len(bagged))
-    totals = _resampled(np.stack(bagged, axis=-1), start, replicates, seed)
+    totals = _resampled(np.stack(bagged, axis=-1, dtype=np.float64), start, replicates, seed)
     found = []
     for estimator, mean, first, last in zip(estimators, means, ends[:-1], ends[1:], strict=True):
         with np.errstate(divide="ignore", invalid="ignore"):
