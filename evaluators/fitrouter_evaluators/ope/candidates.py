@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import datetime
+import hashlib
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Protocol
 
 from fitrouter.config import Config, load_config
+from fitrouter.errors import ConfigError
 from fitrouter.types import Floats
-from fitrouter_evaluators.ope._candidates._file import KINDS, CandidateFile, parse_candidate, read_candidate
+from fitrouter_evaluators.ope._candidates._file import (
+    KINDS,
+    CandidateFile,
+    SnapshotSection,
+    parse_candidate,
+    read_candidate,
+)
 from fitrouter_evaluators.ope._candidates._from_log import Fixed, Logged, Uniform
+from fitrouter_evaluators.ope._candidates._frozen import from_journal, from_prior
+from fitrouter_evaluators.ope._candidates._given import Given
 from fitrouter_evaluators.ope._candidates._recomputed import Recomputed
 from fitrouter_evaluators.ope._candidates._settings import Settings
+from fitrouter_evaluators.ope._candidates._snapshot import Snapshot
 from fitrouter_evaluators.ope.log import Ints, Log
 
-__all__ = ["Candidate", "Fixed", "Logged", "Recomputed", "Settings", "Uniform", "load_candidate"]
+__all__ = ["Candidate", "Fixed", "Given", "Logged", "Recomputed", "Settings", "Snapshot", "Uniform", "load_candidate"]
 
 
 class Candidate(Protocol):
@@ -86,8 +98,41 @@ def _built(file: CandidateFile, config: Config | None) -> Candidate:
             return Logged("candidate", str(file.candidate), name=name, trained_until=until)
         case "current" | "twin" | "personal" as kind:
             return Logged(kind, name=name, trained_until=until)
+        case "pmf":
+            return Given(Path(str(file.pmf)), name=name, trained_until=until)
+        case _ if file.snapshot is not None:
+            return _snapshot(file.snapshot, file, config, until)
         case _:
             return Recomputed(Settings.of(file, config), name=name, trained_until=until)
+
+
+def _snapshot(section: SnapshotSection, file: CandidateFile, config: Config | None, until: float | None) -> Candidate:
+    """A learner as it stood, under the file's settings."""
+    if config is None:
+        raise ConfigError("snapshot: it reads as the gateway read; name its configuration with 'over: fitrouter.yaml'")
+    settings = Settings.of(file, config)
+    if section.prior is not None:
+        prior = section.prior
+        digest = hashlib.sha256(prior.read_bytes()).hexdigest() if prior.is_file() else ""
+        return Snapshot(
+            lambda arms: from_prior(prior, config, arms),
+            settings,
+            name=file.name,
+            trained_until=until,
+            words=f"the prior {prior.name}",
+            config={"prior": prior.name, "sha256": digest},
+        )
+    assert section.journal is not None
+    learner, trained = from_journal(section.journal, config, section.until)
+    known = [moment for moment in (until, trained) if moment is not None]
+    return Snapshot(
+        learner,
+        settings,
+        name=file.name,
+        trained_until=max(known, default=None),
+        words=f"the learner at position {learner.seq} of {section.journal.name}",
+        config={"journal": section.journal.name, "position": learner.seq},
+    )
 
 
 def _seconds(moment: datetime.datetime | None) -> float | None:

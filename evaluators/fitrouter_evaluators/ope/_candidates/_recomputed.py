@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
 from fitrouter.errors import ConfigError, InvalidLog
@@ -14,11 +17,12 @@ from fitrouter_evaluators.ope._candidates._mixture import Mixture
 from fitrouter_evaluators.ope._candidates._settings import Settings
 from fitrouter_evaluators.ope.log import Ints, Log
 
-__all__ = ["Recomputed", "logged_algorithm"]
+__all__ = ["Recomputed", "logged_beliefs"]
 
 _SAMPLE = 500
 """Draws on which what is taken over unsaid is checked."""
 _BELIEFS = "there is nothing to recompute a policy from; give its probabilities with 'pmf: FILE'"
+_OTHER = "choose another algorithm"
 
 
 class Recomputed(Described):
@@ -30,10 +34,21 @@ class Recomputed(Described):
         settings: what differs.
         name: for reports.
         trained_until: the last moment that the settings were chosen by, where that is known.
+        words: what it is, where the settings do not say it all.
+        config: what it is beside the settings, for JSON.
     """
 
-    def __init__(self, settings: Settings, *, name: str = "", trained_until: float | None = None) -> None:
-        super().__init__(settings.words(), {"settings": settings.plain()}, name=name, trained_until=trained_until)
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        name: str = "",
+        trained_until: float | None = None,
+        words: str = "",
+        config: Mapping[str, Any] | None = None,
+    ) -> None:
+        said = {"settings": settings.plain(), **(config or {})}
+        super().__init__(words or settings.words(), said, name=name, trained_until=trained_until)
         self.settings = settings
 
     def pmf(self, log: Log, rows: Ints) -> Floats:
@@ -43,37 +58,49 @@ class Recomputed(Described):
             InvalidLog: the log does not say what is needed.
             ConfigError: the settings do not.
         """
-        logged = logged_algorithm(log, rows) if self.settings.algorithm is None else self.settings.algorithm
-        policy = self.settings.policy(logged)
-        if parameter := self.settings.inherits(logged):
-            self._check(log, rows, policy, parameter)
-        if not self.settings.personal:
-            _same_beliefs(log, rows)
-        return _pmf(log, rows, policy, self.settings)
+        policy, mixture = self.policy(log, rows), Mixture(log, self.settings)
+        out: list[Floats] = []
+        for some in chunks(rows):
+            found = ground(log, some, self.settings, mixture)
+            out.append(found.pmf(policy, *self._beliefs(log, some, policy)))
+        return np.concatenate(out) if out else np.zeros(0)
 
-    def _check(self, log: Log, rows: Ints, policy: Policy, parameter: str) -> None:
-        """What nobody said must reproduce the log.
+    def policy(self, log: Log, rows: Ints) -> Policy:
+        """What turns beliefs into probabilities.
 
         Raises:
-            ConfigError: it does not.
+            InvalidLog: the log does not say which algorithm decided, and the settings go by it.
+            ConfigError: what they take over unsaid is not what made the log.
         """
-        sample = rows[drawn(log, rows)]
-        sample = sample[:: max(len(sample) // _SAMPLE, 1)]
-        logged = log.options.prob[entries(log, sample)]
-        off = np.abs(_pmf(log, sample, policy, Settings()) - logged) > 1e-9
-        if not off.any():
-            return
-        counts = np.diff(log.decisions.start)[sample]
-        row = int(np.repeat(sample, counts)[off.argmax()])
-        value = getattr(policy, parameter)
-        where = "the configuration's" if self.settings.live is not None else "the default"
-        raise ConfigError(
-            f"{parameter}: {where} {value:g} of {policy.name!r} does not give what {row_name(log, row)} of "
-            f"{log.source} logged; say 'algorithm' and {parameter!r}, or name the configuration that was in force"
-        )
+        logged = self.settings.algorithm or _logged_algorithm(log, rows)
+        policy = self.settings.policy(logged)
+        if parameter := self.settings.inherits(logged):
+            _check(log, rows, policy, parameter, self.settings)
+        return policy
+
+    def _beliefs(self, log: Log, rows: Ints, policy: Policy) -> tuple[Floats, Floats, Floats]:
+        """Mean and sd, float64[m], and steps, float64[n]."""
+        if not self.settings.personal:
+            _same_beliefs(log, rows)
+        return logged_beliefs(log, rows, policy)
 
 
-def logged_algorithm(log: Log, rows: Ints) -> str:
+def logged_beliefs(log: Log, rows: Ints, policy: Policy) -> tuple[Floats, Floats, Floats]:
+    """Mean and sd of the fit, float64[m], and how much had been learnt, float64[n], as far as a policy reads them.
+
+    Raises:
+        InvalidLog: they are not logged.
+    """
+    mean = per_entry(log, log.options.mean, rows, "what was believed ('mean')", _BELIEFS)
+    sd, learnt = np.zeros(len(mean)), np.zeros(len(rows))
+    if policy.name in {"linear_thompson", "linucb"}:
+        sd = per_entry(log, log.options.sd, rows, "how sure that was ('sd')", _OTHER)
+    if policy.name == "squarecb":
+        learnt = per_row(log, log.decisions.steps, rows, "how much had been learnt ('steps')", _OTHER)
+    return mean, sd, learnt
+
+
+def _logged_algorithm(log: Log, rows: Ints) -> str:
     """The algorithm that made the draws among these rows.
 
     Raises:
@@ -91,20 +118,27 @@ def logged_algorithm(log: Log, rows: Ints) -> str:
     return str(found.pop())
 
 
-def _pmf(log: Log, rows: Ints, policy: Policy, settings: Settings) -> Floats:
-    mixture, steps = Mixture(log, settings), log.decisions.steps
-    out: list[Floats] = []
-    for some in chunks(rows):
-        mean = per_entry(log, log.options.mean, some, "what was believed ('mean')", _BELIEFS)
-        sd = np.zeros(len(mean))
-        if policy.name in {"linear_thompson", "linucb"}:
-            sd = per_entry(log, log.options.sd, some, "how sure that was ('sd')", "choose an algorithm without it")
-        found = ground(log, some, settings, mixture)
-        learnt = np.zeros(len(some)) if steps is None else steps[some]
-        if policy.name == "squarecb":
-            learnt = per_row(log, steps, some, "how much had been learnt ('steps')", "choose another algorithm")
-        out.append(found.pmf(policy, mean, sd, learnt))
-    return np.concatenate(out) if out else np.zeros(0)
+def _check(log: Log, rows: Ints, policy: Policy, parameter: str, settings: Settings) -> None:
+    """What nobody said must reproduce the log.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    sample = rows[drawn(log, rows)]
+    sample = sample[:: max(len(sample) // _SAMPLE, 1)]
+    as_logged = Settings()
+    found = ground(log, sample, as_logged, Mixture(log, as_logged)).pmf(policy, *logged_beliefs(log, sample, policy))
+    made = log.options.prob if log.options.personal is None else log.options.personal
+    off = np.abs(found - made[entries(log, sample)]) > 1e-9
+    if not off.any():
+        return
+    row = int(np.repeat(sample, np.diff(log.decisions.start)[sample])[off.argmax()])
+    where = "the configuration's" if settings.live is not None else "the default"
+    raise ConfigError(
+        f"{parameter}: {where} {getattr(policy, parameter):g} of {policy.name!r} does not give what "
+        f"{row_name(log, row)} of {log.source} logged; say 'algorithm' and {parameter!r}, or name the "
+        "configuration that was in force"
+    )
 
 
 def _same_beliefs(log: Log, rows: Ints) -> None:
@@ -115,8 +149,7 @@ def _same_beliefs(log: Log, rows: Ints) -> None:
     """
     if log.options.personal is None:
         return
-    start = log.decisions.start
-    owner = np.repeat(rows, start[rows + 1] - start[rows])
+    owner = np.repeat(rows, np.diff(log.decisions.start)[rows])
     at = entries(log, rows)
     off = (np.abs(log.options.personal[at] - log.options.prob[at]) > 1e-12) & drawn(log, owner)
     if off.any():
