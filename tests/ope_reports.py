@@ -195,7 +195,7 @@ def _personal() -> list[Band]:
     found = []
     for i, (name, mean) in enumerate((("", 0.0203), ("role=nurse", 0.0352), ("role=developer", 0.0011))):
         for kind in ("exact", "asymptotic"):
-            band = _path(mean, 0.3, 18342 - 5113 * i, 40 + i, policy="difference", kind=kind)
+            band = _path(mean, 0.3, 18342 - 5113 * i, 40 + i, policy="personal − blind", kind=kind)
             found.append(msgspec.structs.replace(band, slice=name))
     return found
 

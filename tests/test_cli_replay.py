@@ -136,6 +136,9 @@ BAD = {
     "--log x --candidate c --gate promote.yaml --metric cost": "the gate decides by utility",
     "--log x --candidate c --config nothing.yaml": "nothing.yaml",
     "export --log x": "--out",
+    "import x.csv --out y": "--map",
+    "import nothing.csv --map open_bandit --out y": "nothing.csv",
+    "import promote.yaml --map nothing --out y": "there is no column map 'nothing'",
 }
 
 
@@ -303,3 +306,18 @@ def test_export(lab: Lab) -> None:
     assert "decisions.parquet" in result.stdout
     lab.fails["export"] = ConfigError("'folder' holds decisions.parquet already")
     assert run("export", "--log", "x.duckdb", "--out", "folder").exit_code == 3
+
+
+def test_import(lab: Lab) -> None:
+    """`fitrouter replay import` makes a log of a plain file, and says how large; a bad row is refused, or counted."""
+    Path("map.yaml").write_text("time: when\narm: model\npropensity: p\nreward: liked\n")
+    rows = [f"2026-10-01T00:00:{i:02d}Z,{'ab'[i % 2]},0.5,{i % 2}" for i in range(10)]
+    Path("log.csv").write_text("\n".join(["when,model,p,liked", *rows, "2026-10-02,a,7,1", ""]))
+    refused = run("import", "log.csv", "--map", "map.yaml", "--out", "log")
+    assert refused.exit_code == 3
+    assert "line 12" in refused.stderr
+    made = run("import", "log.csv", "--map", "map.yaml", "--out", "log", "--skip-bad")
+    assert made.exit_code == 0, made.stderr
+    assert "10 decisions among 2 arms" in made.stdout
+    assert "1 rows cannot be used" in made.stderr
+    assert Path("log/decisions.parquet").is_file()

@@ -181,8 +181,8 @@ def _settings(asked: _Asked, gate: Gate | None) -> ReplaySettings:
     sensitivity = sensitivity if asked.sensitivity is None else asked.sensitivity
     if not 0 < alpha < 0.5:
         raise ConfigError(f"--alpha {alpha:g}: give a probability of error above 0 and below 0.5, such as 0.05")
-    if not 1 <= sensitivity < math.inf:
-        raise ConfigError(f"--gamma-sensitivity {sensitivity:g}: give 1 (silence says nothing) or more")
+    if not sensitivity >= 1:
+        raise ConfigError(f"--gamma-sensitivity {sensitivity:g}: give 1 (silence says nothing) or more, up to inf")
     return ReplaySettings(
         metric=asked.metric or metric,
         by=by,
@@ -233,7 +233,8 @@ Idle = Annotated[str, typer.Option(help="Silence that closes a session.")]
 Rules = Annotated[Path | None, typer.Option(help="promote.yaml: what must be shown before it goes live.")]
 Alpha = Annotated[float | None, typer.Option(help="Probability of error; without it the gate's, else 0.05.")]
 Gamma = Annotated[
-    float | None, typer.Option(help="How much likelier the silent may be unhappy; without it the gate's, else 2.")
+    float | None,
+    typer.Option(help="Γ: how far silence may speak, among those who were asked; without it the gate's, else 2."),
 ]
 Json = Annotated[
     Path | None, typer.Option("--json", metavar="[FILE]", help="Everything as JSON; printed where no file is named.")
@@ -350,6 +351,26 @@ def _write(file: Path, content: bytes) -> None:
 
 
 # --- logs to and from files ---
+
+
+@app.command("import")
+def import_(
+    data: Annotated[Path, typer.Argument(help="CSV (.csv, .tsv, also .gz) or Parquet, a row a decision.")],
+    columns: Annotated[
+        str, typer.Option("--map", help="Which column is what: a YAML file, or one that ships by name.")
+    ],
+    out: Annotated[Path, typer.Option(help="A new folder for the tables as Parquet.")],
+    skip_bad: Annotated[
+        bool, typer.Option("--skip-bad", help="Leave out rows that cannot be used, and count them.")
+    ] = False,
+) -> None:
+    """Write somebody else's log as one that replay reads."""
+    from fitrouter_evaluators.ope.importing import import_log
+
+    made = import_log(data, columns, out, skip_bad=skip_bad)
+    typer.echo(f"wrote {made.rows} decisions among {len(made.arms)} arms to {made.folder}")
+    if made.skipped:
+        typer.echo(f"{made.skipped} rows cannot be used and were left out; problems.jsonl there names them", err=True)
 
 
 @app.command("export")

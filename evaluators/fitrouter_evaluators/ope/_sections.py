@@ -167,16 +167,17 @@ def _estimates(report: Report, numbers: Numbers) -> Section:
 
 
 def _band_rows(bands: Sequence[Band], numbers: Numbers, of: str) -> Grid:
-    one = level(b.alpha for b in bands)
+    one, which = level(b.alpha for b in bands), {b.policy for b in bands}
     lines = []
     for b in bands:
         signed = b.policy == "difference" or of == "group"
         limits = numbers.interval(b.low, b.high, signed=signed) + ("" if one else f" ({level([b.alpha]).strip()})")
         name = plain(b.policy) if of == "policy" else plain(b.slice) or "everybody"
-        if of == "group" and b.policy != "difference":
+        if of == "group" and len(which) > 1:
             name = f"{name}, {plain(b.policy)}"
         lines.append(Line((name, plain(b.kind), numbers.value(b.value, signed=signed), limits, count(b.n))))
-    names = (Column(of, False), Column("sequence", False), *map(Column, ("value", f"{one}limits", "units")))
+    first = plain(which.pop()) if of == "group" and len(which) == 1 else of
+    names = (Column(first, False), Column("sequence", False), *map(Column, ("value", f"{one}limits", "units")))
     return Grid(names, tuple(lines))
 
 
