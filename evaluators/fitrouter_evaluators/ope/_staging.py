@@ -1,0 +1,221 @@
+"""A foreign file as a table: the columns that are asked for, as they are, and the lines that are no rows.
+
+Headers are read apart from the rows, and columns are known to DuckDB by their position alone (c0, c1, …), so that no
+name in a header can collide with another one, with a keyword, or with the statements.
+"""
+
+# ruff: noqa: S608 - columns are known by their positions, and texts are quoted by `literal`
+
+from __future__ import annotations
+
+import csv
+import gzip
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, NamedTuple
+
+from fitrouter.errors import ConfigError, InvalidLog
+from fitrouter_evaluators.datasets import Problem
+
+if TYPE_CHECKING:
+    import duckdb
+
+__all__ = ["TEXT", "Source", "Staged", "literal", "numbered", "open_source", "stage"]
+
+TEXT = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
+"""Suffixes of text files."""
+
+_WRONG = {
+    "MISSING COLUMNS": "it has fewer columns than the header",
+    "TOO MANY COLUMNS": "it has more columns than the header",
+    "UNQUOTED VALUE": "a quote is not closed, or something follows the closing one",
+    "INVALID ENCODING": "it is not UTF-8",
+    "LINE SIZE OVER MAXIMUM": "it is longer than 2 MB",
+}
+
+
+class Source(NamedTuple):
+    """A file and its header."""
+
+    path: Path
+    names: tuple[str, ...]
+    delimiter: str
+    """Empty for Parquet."""
+
+    def position(self, name: str) -> int:
+        """Position of a column.
+
+        Raises:
+            ConfigError: the header does not have it, or has it more than once.
+        """
+        if self.names.count(name) == 1:
+            return self.names.index(name)
+        shown = ", ".join(repr(known) for known in self.names[:40]) + (" …" if len(self.names) > 40 else "")
+        if name in self.names:
+            raise ConfigError(f"{self.path.name!r} has several columns {name!r}; rename all but one: {shown}")
+        raise ConfigError(f"{self.path.name!r} has no column {name!r}; its columns are {shown}")
+
+
+class Staged(NamedTuple):
+    """A source's rows in a table, in the order of the file: `rowid` counts them from 0."""
+
+    source: Source
+    table: str
+    types: Mapping[str, str]
+    """Name in the header → DuckDB's type."""
+    broken: Mapping[int, str]
+    """Record of the text file, the header being 1, that is no row → why."""
+
+    def column(self, name: str) -> str:
+        """SQL of a column as it is."""
+        return f"c{self.source.position(name)}"
+
+    def text(self, name: str) -> str:
+        """SQL of a column as text; NULL where it is empty."""
+        return f"nullif(CAST({self.column(name)} AS VARCHAR), '')"
+
+    def number(self, name: str) -> str:
+        """SQL of a column as a number; NULL where it holds none."""
+        return f"TRY_CAST({self.column(name)} AS DOUBLE)"
+
+    def list_of(self, name: str, separator: str | None, kind: str) -> str:
+        """SQL of a column as a list of `kind`; NULL where it holds none."""
+        column = self.column(name)
+        if self.types[name] != "VARCHAR":
+            return f"TRY_CAST({column} AS {kind}[])"
+        if separator is None:
+            return f"TRY_CAST(TRY_CAST({column} AS JSON) AS {kind}[])"
+        return f"TRY_CAST(list_transform(string_split({column}, {literal(separator)}), lambda s: trim(s)) AS {kind}[])"
+
+
+def literal(text: str) -> str:
+    """A string in SQL."""
+    if "\0" in text:  # the parser would stop there
+        return f"decode(unhex('{text.encode().hex()}'))"
+    return "'" + text.replace("'", "''") + "'"
+
+
+def open_source(path: Path, delimiter: str | None = None) -> Source:
+    """A CSV or Parquet file with its header.
+
+    Raises:
+        ConfigError: there is no such file, or it is of another type.
+        InvalidLog: it is empty, or no Parquet file in spite of its name.
+    """
+    if not path.is_file():
+        raise ConfigError(f"there is no file {str(path)!r}; give a CSV or Parquet file")
+    name = path.name.lower()
+    if name.endswith(".parquet"):
+        return Source(path, _parquet_names(path), "")
+    if not name.endswith(TEXT):
+        raise ConfigError(f"{str(path)!r} is of an unknown type; allowed are .parquet, {', '.join(TEXT)}: rename it")
+    delimiter = delimiter or ("\t" if ".tsv" in name[-7:] else ",")
+    try:
+        with _text(path) as lines:
+            header = next(csv.reader(lines, delimiter=delimiter), [])
+    except (OSError, EOFError, csv.Error) as error:
+        raise InvalidLog(f"{path.name!r} cannot be read: {error}; write it again") from None
+    if not header:
+        raise InvalidLog(f"{path.name!r} is empty or begins with an empty line; its first line is the header")
+    return Source(path, tuple(header), delimiter)
+
+
+def stage(connection: duckdb.DuckDBPyConnection, source: Source, names: Iterable[str], table: str) -> Staged:
+    """Copy columns of a source into a table of the connection's.
+
+    Raises:
+        ConfigError: a column is not there.
+        InvalidLog: the file is damaged.
+    """
+    import duckdb
+
+    wanted = sorted({source.position(name) for name in names})
+    columns = ", ".join(f"c{i}" for i in wanted)
+    try:
+        connection.execute(f"CREATE TABLE {table} AS SELECT {columns} FROM {_scan(source, table)}")
+        rejects = _rejected(connection, table) if source.delimiter else {}
+    except duckdb.Error as error:
+        raise InvalidLog(f"{source.path.name!r} cannot be read: {error}; write it again") from None
+    described = connection.execute(f"SELECT * FROM {table} LIMIT 0").description or []
+    types = {source.names[i]: str(cell[1]) for i, cell in zip(wanted, described, strict=True)}
+    return Staged(source, table, types, rejects)
+
+
+def numbered(staged: Staged, rows: Mapping[int, str]) -> list[Problem]:
+    """All problems of a source in the order of the file, by line of a text file and row of a Parquet file, from 1.
+
+    Args:
+        staged: the source with its broken records.
+        rows: `rowid` of a row that cannot be used → why.
+    """
+    if not staged.source.delimiter:
+        return [Problem(row + 1, reason) for row, reason in sorted(rows.items())]
+    # A row that the other reader did not see, after a quote that nobody closed, is counted in records.
+    found = {("row", row): Problem(row + 2, reason) for row, reason in rows.items()}
+    found |= {("record", record): Problem(record, reason) for record, reason in staged.broken.items()}
+    row = 0
+    for record, (line, filled) in enumerate(_records(staged.source), start=1):
+        if record in staged.broken:
+            found["record", record] = Problem(line, staged.broken[record])
+        elif filled and record > 1:
+            if row in rows:
+                found["row", row] = Problem(line, rows[row])
+            row += 1
+    return sorted(found.values(), key=lambda problem: problem.line)
+
+
+def _records(source: Source) -> Iterator[tuple[int, bool]]:
+    """Line on which each record of a text file begins, and whether there is anything in it."""
+    with _text(source.path) as lines:
+        reader = csv.reader(lines, delimiter=source.delimiter)
+        line = 1
+        try:
+            for cells in reader:
+                yield line, bool(cells)
+                line = reader.line_num + 1
+        except csv.Error:  # a cell of more than 128 KB
+            return
+
+
+def _text(path: Path) -> IO[str]:
+    if path.suffix.lower() == ".gz":
+        return gzip.open(path, "rt", encoding="utf-8-sig", errors="replace", newline="")
+    return path.open(encoding="utf-8-sig", errors="replace", newline="")
+
+
+def _parquet_names(path: Path) -> tuple[str, ...]:
+    """Names as they are in the file; DuckDB itself would rename one of two that differ in case."""
+    import duckdb
+
+    try:
+        with duckdb.connect() as connection:
+            found = connection.execute(
+                "SELECT name, coalesce(num_children, 0) FROM parquet_schema(?)", [str(path)]
+            ).fetchall()
+    except duckdb.Error as error:
+        raise InvalidLog(f"{path.name!r} is no Parquet file: {error}; write it again") from None
+    names, inside = [], 0  # the schema is a tree, depth first; the first entry is its root
+    for name, children in found[1:]:
+        if not inside:
+            names.append(str(name))
+        inside = max(0, inside - 1) + int(children)
+    return tuple(names)
+
+
+def _scan(source: Source, table: str) -> str:
+    path = literal(str(source.path))
+    if not source.delimiter:
+        return f"read_parquet({path}) AS t({', '.join(f'c{i}' for i in range(len(source.names)))})"
+    columns = ", ".join(f"'c{i}': 'VARCHAR'" for i in range(len(source.names)))
+    return (
+        f"read_csv({path}, auto_detect=false, header=true, delim={literal(source.delimiter)}, quote='\"', escape='\"', "
+        f"columns={{{columns}}}, store_rejects=true, rejects_scan='{table}_scans', rejects_table='{table}_rejects')"
+    )
+
+
+def _rejected(connection: duckdb.DuckDBPyConnection, table: str) -> dict[int, str]:
+    found = connection.execute(
+        f"SELECT line, arg_min(error_type, byte_position), arg_min(error_message, byte_position) "
+        f"FROM {table}_rejects GROUP BY line"
+    ).fetchall()
+    return {int(line): _WRONG.get(str(kind), str(message)) for line, kind, message in found}

@@ -1,0 +1,282 @@
+"""Which column of somebody else's log means what: the map of `fitrouter replay import`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeAlias
+
+import pydantic
+import yaml
+
+from fitrouter.errors import ConfigError
+
+__all__ = [
+    "ARM",
+    "ArmList",
+    "ArmsFile",
+    "Category",
+    "ColumnMap",
+    "Constants",
+    "Feature",
+    "ListColumn",
+    "Number",
+    "PerArm",
+    "Reward",
+    "Time",
+    "Vector",
+    "load_map",
+    "shipped_maps",
+]
+
+ARM = "{arm}"
+"""Stands for each arm's name in the names of columns."""
+
+_MAPS = Path(__file__).parent / "maps"
+
+
+class _Part(pydantic.BaseModel):
+    """A part of a map: frozen, and without settings that nobody knows."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, coerce_numbers_to_str=True)
+
+
+class _Column(_Part):
+    """A part that may be given as the column's name alone."""
+
+    column: str
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _named(cls, value: Any) -> Any:
+        return {"column": value} if isinstance(value, str) else value
+
+
+class Time(_Column):
+    """When it was decided: a date and time (ISO 8601, UTC where it names no zone), or a number of units since 1970."""
+
+    unit: Literal["s", "ms", "us", "ns"] | None = None
+
+
+class Reward(_Column):
+    """What came of it, on a scale from the worst value to the best."""
+
+    scale: tuple[float, float] = (0.0, 1.0)
+
+    @pydantic.field_validator("scale")
+    @classmethod
+    def _rises(cls, value: tuple[float, float]) -> tuple[float, float]:
+        if not value[0] < value[1]:
+            raise ValueError(f"{list(value)} is no scale; give the least and the greatest value, such as [0, 1]")
+        return value
+
+
+class ListColumn(_Column):
+    """A column of lists. Text holds a JSON list, or values between `separator`s."""
+
+    separator: str | None = pydantic.Field(None, min_length=1)
+
+
+class PerArm(_Part):
+    """One column for each arm; `{arm}` in the name stands for the arm's."""
+
+    columns: str
+
+    @pydantic.field_validator("columns")
+    @classmethod
+    def _has_place(cls, value: str) -> str:
+        if ARM not in value:
+            raise ValueError(f"{value!r} names the same column for every arm; put {ARM} where the arm's name belongs")
+        return value
+
+    def of(self, arm: str) -> str:
+        """Name of an arm's column."""
+        return self.columns.replace(ARM, arm)
+
+
+class Number(_Column):
+    """A numeric feature."""
+
+    fill: float | None = None
+    """Stands for an empty cell; a row with one is refused where None."""
+
+
+class Category(_Part):
+    """A feature with few values: one number for each, 1 where the row has it. An empty cell has none of them."""
+
+    column: str
+    kind: Literal["category"]
+    limit: int = pydantic.Field(100, ge=1, le=10_000)
+    """How many values there may be."""
+
+
+class Vector(_Part):
+    """A column of lists of numbers, all of the same length, such as an embedding."""
+
+    column: str
+    kind: Literal["vector"]
+    separator: str | None = pydantic.Field(None, min_length=1)
+
+
+def _kind(value: Any) -> str:
+    """Which form of a feature was given."""
+    if isinstance(value, Mapping):
+        return "per arm" if "columns" in value else str(value.get("kind", "number"))
+    return "per arm" if isinstance(value, PerArm) else str(getattr(value, "kind", "number"))
+
+
+Feature: TypeAlias = Annotated[
+    Annotated[Number, pydantic.Tag("number")]
+    | Annotated[Category, pydantic.Tag("category")]
+    | Annotated[Vector, pydantic.Tag("vector")]
+    | Annotated[PerArm, pydantic.Tag("per arm")],
+    pydantic.Discriminator(_kind),
+]
+"""What a policy may read of a row. The order of the map is the order of the numbers."""
+
+
+class ArmList(_Part):
+    """The arms by name."""
+
+    names: tuple[str, ...] = pydantic.Field(min_length=1)
+
+    @pydantic.field_validator("names")
+    @classmethod
+    def _distinct(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if twice := sorted({name for name in value if value.count(name) > 1}):
+            raise ValueError(f"{twice} are named more than once; name every arm once")
+        return value
+
+
+class ArmsFile(_Part):
+    """The arms in a second file, one a row."""
+
+    file: str
+    """Relative to the folder of the data."""
+    column: str
+    features: tuple[Feature, ...] = ()
+
+
+class Constants(_Part):
+    """What holds for every row."""
+
+    tenant: str | None = None
+    user: str | None = None
+    role: str | None = None
+    task: str | None = None
+    session: str | None = None
+    mode: Literal["online", "uniform"] = "online"
+    """uniform: all eligible arms had the same probability; the pmf is known, and rejection replay is possible."""
+    policy: str = "imported"
+    """Name of the policy that decided."""
+
+
+class ColumnMap(_Part):
+    """Names of columns, as they are in the header.
+
+    The propensity of what was chosen must be there, or the whole pmf, or the mode `uniform`. Arms are those of `arms`,
+    or all that occur.
+    """
+
+    arm: str
+    """The arm that was chosen."""
+    reward: Reward
+    propensity: str | None = None
+    """Probability with which the chosen arm was drawn."""
+    pmf: ListColumn | PerArm | None = None
+    """Probability of every arm: one column each, or a list in the order of `eligible`, else of `arms`."""
+    eligible: ListColumn | None = None
+    """Names of the arms that could be chosen; all of them where None."""
+    arms: ArmList | ArmsFile | None = None
+    id: str | None = None
+    """What a decision is called; the file's name and the row where None."""
+    time: Time | None = None
+    """Without it a row is one second later than the row above it."""
+    tenant: str | None = None
+    user: str | None = None
+    role: str | None = None
+    task: str | None = None
+    session: str | None = None
+    cost_usd: str | None = None
+    latency_s: str | None = None
+    features: tuple[Feature, ...] = ()
+    constants: Constants = Constants()
+    tolerance: float = pydantic.Field(1e-9, ge=0.0, le=0.01)
+    """How far a pmf's sum may be from 1, and a propensity from its place in the pmf: what rounding left of them."""
+    delimiter: str | None = pydantic.Field(None, min_length=1, max_length=1)
+    """Between the columns of a text file; a tab in .tsv, else a comma."""
+
+    @pydantic.field_validator("arms", mode="before")
+    @classmethod
+    def _listed(cls, value: Any) -> Any:
+        if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+            return {"names": value}
+        return value
+
+    @pydantic.model_validator(mode="after")
+    def _complete(self) -> ColumnMap:
+        if self.propensity is None and self.pmf is None and self.constants.mode != "uniform":
+            raise ValueError(
+                "there is neither 'propensity' nor 'pmf'; without probabilities nothing can be replayed: name the "
+                "column that holds the chosen arm's, or those of all arms"
+            )
+        if self.pmf is not None and self.constants.mode == "uniform":
+            raise ValueError("pmf: the mode 'uniform' says already that all arms have the same; leave one of them out")
+        if isinstance(self.pmf, ListColumn) and self.eligible is None and not isinstance(self.arms, ArmList):
+            raise ValueError(
+                f"pmf: nobody knows the order of the list in {self.pmf.column!r}; name the 'eligible' column, or list "
+                "the 'arms' in that order"
+            )
+        for name in ("tenant", "user", "role", "task", "session"):
+            if getattr(self, name) is not None and getattr(self.constants, name) is not None:
+                raise ValueError(f"{name} is a column and a constant; keep one of them")
+        if isinstance(self.arms, ArmsFile) and any(isinstance(part, PerArm) for part in self.arms.features):
+            raise ValueError(f"arms.features: {ARM} has no meaning in the file of the arms; name the column")
+        return self
+
+
+def shipped_maps() -> tuple[str, ...]:
+    """Names of the maps that ship."""
+    return tuple(sorted(path.stem for path in _MAPS.glob("*.yaml")))
+
+
+def load_map(source: ColumnMap | Mapping[str, Any] | str | os.PathLike[str]) -> ColumnMap:
+    """A map by the name of one that ships, from a YAML file, or from its content.
+
+    Raises:
+        ConfigError: there is no such map, it is no YAML, or it holds what cannot be used.
+    """
+    if isinstance(source, ColumnMap):
+        return source
+    if isinstance(source, Mapping):
+        return _parsed(source, "the column map")
+    shipped = isinstance(source, str) and source in shipped_maps()
+    path = _MAPS / f"{source}.yaml" if shipped else Path(source)
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(
+            f"there is no column map {str(source)!r}; give a YAML file, or one of {', '.join(shipped_maps())}"
+        ) from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"the column map {str(source)!r} cannot be read: {error}") from None
+    return _parsed(content, f"the column map {str(source)!r}")
+
+
+def _parsed(content: Any, source: str) -> ColumnMap:
+    try:
+        return ColumnMap.model_validate(content)
+    except pydantic.ValidationError as error:
+        lines = [f"{source} cannot be used:"]
+        for item in error.errors():
+            where = ".".join(str(part) for part in item["loc"]) or "the map"
+            lines.append(f"  {where}: {_why(item)}")
+        raise ConfigError("\n".join(lines)) from None
+
+
+def _why(item: Any) -> str:
+    if item["type"] == "extra_forbidden":
+        return f"there is no such setting here; of the map itself there are {', '.join(sorted(ColumnMap.model_fields))}"
+    said = str(item["msg"]).removeprefix("Value error, ")
+    return said if item["type"] in {"missing", "value_error"} else f"{said}; given was {item['input']!r}"
