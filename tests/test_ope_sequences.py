@@ -373,6 +373,8 @@ def test_what_cannot_be_meant_is_refused() -> None:
         asymptotic(x, looks=np.array([3, 2]))
     with pytest.raises(ValueError, match="positive"):
         exact_lower(x, 0.0)
+    with pytest.raises(ValueError, match="codes from 0 to 1"):
+        by_slice(lambda rows, looks: asymptotic(x[rows], looks=looks), np.array([0, 1, 2, 0, 1]), 2)
     with pytest.raises(ValueError, match="one bound for each row"):
         exact_lower(np.ones((2, 5)), 1.0)
 

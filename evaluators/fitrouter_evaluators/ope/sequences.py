@@ -219,6 +219,8 @@ def by_slice(
     Returns:
         S paths, empty where a slice is.
     """
+    if len(slices) and not -1 <= slices.min() <= slices.max() < n_slices:
+        raise ValueError(f"slices are {slices.min()} to {slices.max()}: codes from 0 to {n_slices - 1}, or −1 for none")
     # Small integers are sorted by their digits.
     code = slices.astype(np.int16) if n_slices < 1 << 15 else slices
     order = np.argsort(code, kind="stable")
