@@ -112,8 +112,8 @@ def intervals(logs: Logs) -> dict[str, Pair]:
 def _rounds(logs: Logs) -> list[Rounds]:
     direct = (logs.target * logs.model).sum(axis=-1)
     q = of_arm(logs.model, logs.arm)
-    columns = zip(logs.reward, weights(logs), q, direct, direct, strict=True)
-    return [Rounds(*column) for column in columns]
+    rows = zip(logs.reward, weights(logs), q, direct, direct, strict=True)
+    return [Rounds(*row) for row in rows]
 
 
 # --- worlds ---
@@ -123,8 +123,12 @@ def chunk(job: tuple[int, int, int], *, seed: int) -> tuple[dict[str, Pair], dic
     """Intervals of some repetitions of a world, and what others need to know of their logs."""
     world, index, repetitions = job
     logs = play(WORLDS[world], [seed, world, index], repetitions, N)
-    seen = {"logged": of_arm(logs.logged, logs.arm), "target": of_arm(logs.target, logs.arm), "reward": logs.reward}
-    return intervals(logs), seen
+    return intervals(logs), columns(logs)
+
+
+def columns(logs: Logs) -> dict[str, Floats]:
+    """What vw-estimators reads of logs."""
+    return {"logged": of_arm(logs.logged, logs.arm), "target": of_arm(logs.target, logs.arm), "reward": logs.reward}
 
 
 def score(pair: Pair, running: Floats) -> dict[str, Any]:
@@ -159,7 +163,7 @@ def peer(python: Path, world: World, seen: dict[str, Floats]) -> tuple[dict[str,
         subprocess.run([str(python), str(PEER), str(source), str(goal)], check=True)
         data = np.load(goal)
         pairs = {shown: (data[name][..., 0], data[name][..., 1]) for name, shown in THEIRS.items()}
-        return pairs, {shown: round(float(data[f"{name}_us"]), 1) for name, shown in THEIRS.items()}
+        return pairs, {shown: float(data[f"{name}_us"]) for name, shown in THEIRS.items()}
 
 
 def study(world: int, args: argparse.Namespace, pool: ProcessPoolExecutor) -> dict[str, Any]:
@@ -176,8 +180,8 @@ def study(world: int, args: argparse.Namespace, pool: ProcessPoolExecutor) -> di
         out["exact over cs of the prototype, width"] = _width(score(ours, running), end) / PROTOTYPE[world]
     if args.peer:
         most = args.peer_repetitions
-        seen = {name: np.concatenate([columns[name] for _, columns in parts])[:most] for name in parts[0][1]}
-        theirs, out["vw-estimators, microseconds an event"] = peer(args.peer, WORLDS[world], seen)
+        seen = {name: np.concatenate([read[name] for _, read in parts])[:most] for name in parts[0][1]}
+        theirs, _ = peer(args.peer, WORLDS[world], seen)
         cs = theirs[THEIRS["cs"]]
         same = ours[0][: len(cs[0])], ours[1][: len(cs[0])]
         ratio = _width(score(same, running), end) / _width(score(cs, running), end)
@@ -198,8 +202,8 @@ def _width(scored: dict[str, Any], at: str) -> float:
 # --- speed ---
 
 
-def speed(n: int = 1_000_000, slices: int = 20) -> dict[str, Any]:
-    """Seconds for a million events in 20 slices, both sides, and microseconds an event."""
+def speed(python: Path | None, n: int = 1_000_000, slices: int = 20) -> dict[str, Any]:
+    """Microseconds an event: a million of them for us, 50,000 for others; the best of three rounds, by turns."""
     rng = np.random.default_rng(1)
     weight = rng.gamma(0.5, 2.0, n)
     reward = (rng.random(n) < 0.6).astype(float)
@@ -218,15 +222,20 @@ def speed(n: int = 1_000_000, slices: int = 20) -> dict[str, Any]:
         "gamma-exponential mixture, lower side, after every event": lambda: gamma_exponential_lower(rows[ONE], ONE),
         "asymptotic, after every event": lambda: asymptotic(rows[ONE]),
     }
-    out = {}
-    for name, task in tasks.items():
-        seconds = []
-        for _ in range(3):
+    seen = columns(play(WORLDS[0], [0], 10, N))
+    rounds = []
+    for _ in range(3):
+        took = {}
+        for name, task in tasks.items():
             begin = time.perf_counter()
             task()
-            seconds.append(time.perf_counter() - begin)
-        out[name] = {"seconds": round(min(seconds), 3), "microseconds an event": round(1e6 * min(seconds) / n, 3)}
-    return {"events": n, "tasks": out}
+            took[name] = 1e6 * (time.perf_counter() - begin) / n
+        rounds.append(took | (peer(python, WORLDS[0], seen)[1] if python else {}))
+    best = {name: min(took[name] for took in rounds) for name in rounds[0]}
+    out: dict[str, Any] = {"microseconds an event": {name: round(value, 3) for name, value in best.items()}}
+    if python:
+        out["cs over exact in slices, time"] = round(best[THEIRS["cs"]] / best[next(iter(tasks))], 1)
+    return out
 
 
 def main() -> None:
@@ -241,7 +250,7 @@ def main() -> None:
     args = parser.parse_args()
     with ProcessPoolExecutor(args.jobs) as pool:
         worlds = [study(world, args, pool) for world in args.worlds]
-    out = {"n": N, "looks": len(LOOKS), "alpha": ALPHA, "seed": args.seed, "speed": speed(), "worlds": worlds}
+    out = {"n": N, "looks": len(LOOKS), "alpha": ALPHA, "seed": args.seed, "speed": speed(args.peer), "worlds": worlds}
     text = json.dumps(out, indent=1, ensure_ascii=False)
     print(text)
     if args.json:
