@@ -363,6 +363,6 @@ def test_tuning_refuses() -> None:
     with pytest.raises(ConfigError, match="at least one"):
         tuned("dr_os", some(), ())
     with pytest.raises(ConfigError, match="delta"):
-        tuned("dr_os", some(), delta=1.0)
+        tuned("dr_os", some(), delta=0.6)
     with pytest.raises(InvalidLog, match="1 units"):
         tuned("dr_os", some(1))

@@ -162,6 +162,18 @@ def test_too_few_to_tell(estimator: Estimator, method: Any) -> None:
         assert np.isnan(column).all()
 
 
+@pytest.mark.parametrize("method", [delta, bootstrap])
+def test_nobody_at_all(method: Any) -> None:
+    """No units, or none in any slice: nothing is known, without a warning."""
+    for found in (
+        method(DR(), some(0)),
+        method(DR(), some(0), cluster=np.zeros(0, int), slices=np.zeros(0, int), n_slices=2),
+        method(DR(), some(9), cluster=np.arange(9), slices=np.full(9, -1), n_slices=2),
+    ):
+        assert not found.n.any()
+        assert np.isnan(np.array(found[:4])).all()
+
+
 # --- the bootstrap ---
 
 

@@ -42,15 +42,15 @@ def tuned(
 
     Raises:
         ConfigError: λ of that estimator is not tuned, there is no λ to choose from, there is no such method, or delta
-            is not in (0, 1).
+            is not in (0, ½].
         InvalidLog: there are fewer than two units.
     """
     if name not in _KINDS:
         raise ConfigError(f"tuning: {name!r} has no λ to tune; allowed are {', '.join(sorted(_KINDS))}: name one")
     if method not in ("slope", "mse"):
         raise ConfigError(f"tuning: there is no method {method!r}; allowed are 'slope' and 'mse': name one")
-    if not 0.0 < delta < 1.0:
-        raise ConfigError(f"tuning: delta is {delta!r}; allowed is above 0 to below 1: give a probability")
+    if not 0.0 < delta <= 0.5:
+        raise ConfigError(f"tuning: delta is {delta!r}; allowed is above 0 to ½: give a small probability")
     candidates = [_KINDS[name](lam) for lam in sorted(lambdas)]
     if not candidates:
         raise ConfigError("tuning: no λ to choose from: give at least one")
