@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
+from tests.ope_kit import Town
 
 from fitrouter.decide import Rules
 from fitrouter.journal import Entry, Row, SqliteJournal
 from fitrouter.types import Decision, Event, Feedback, FeedbackKind, Identity, Mode, ProfileChange, Score, pack
 from fitrouter.warehouse import Warehouse
-from ope_kit import Town
+from fitrouter_evaluators.ope.sources import export
 
 RULES = Rules(floor=0.1, uniform_slice=0.1, ask=0.4, share=0.8, default_arm="b", seed=11, registry="r", encoder="e")
 
@@ -131,6 +133,32 @@ def write_warehouse(path: Path, events: Sequence[Event]) -> Path:
     """The events as a gateway's warehouse."""
     Warehouse(path).ingest([Row(seq, event) for seq, event in enumerate(events, start=1)])
     return path
+
+
+def write_folder(path: Path, events: Sequence[Event]) -> Path:
+    """The events as a gateway's folder, with the tables as Parquet in `export` below it."""
+    write_journal(path / "journal.db", events)
+    write_warehouse(path / "fitrouter.duckdb", events)
+    export(path / "fitrouter.duckdb", path / "export")
+    return path
+
+
+def assert_same(one: Any, other: Any, where: str = "log") -> None:
+    """Two logs are one, bit for bit, NaN equal to NaN; `source` says where each was read."""
+    assert type(one) is type(other), where
+    if hasattr(one, "_fields"):
+        for name in one._fields:
+            if name != "source":
+                assert_same(getattr(one, name), getattr(other, name), f"{where}.{name}")
+    elif isinstance(one, dict):
+        assert one.keys() == other.keys(), where
+        for name in one:
+            assert_same(one[name], other[name], f"{where}.{name}")
+    elif isinstance(one, np.ndarray):
+        assert one.dtype == other.dtype, where
+        np.testing.assert_array_equal(one, other, err_msg=where)
+    else:
+        assert one == other, where
 
 
 def somebody(name: str) -> Identity:

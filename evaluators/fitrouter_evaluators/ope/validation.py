@@ -88,7 +88,7 @@ def _probabilities(log: Log) -> None:
     refuse_where(
         log,
         ~missing & ~(np.abs(sums - 1.0) <= TOLERANCE),
-        lambda row: f"{pmf(row)}, and their sum is {sums[row]!r}",
+        lambda row: f"{pmf(row)}, and their sum is {float(sums[row])!r}",
         f"it must be 1 within {TOLERANCE:g}: log the probabilities unrounded, over all eligible arms",
     )
     propensity = decisions.propensity

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fitrouter.types import Floats
 from fitrouter_evaluators.ope.log import DRAWN, MODES, Decisions, Ints, Log, Names, Options, Outcomes
-from fitrouter_evaluators.ope.refusals import refuse_rows
+from fitrouter_evaluators.ope.refusals import refuse, refuse_rows
 from fitrouter_evaluators.ope.sources._columns import Arrays, Coded, Columns
 from fitrouter_evaluators.ope.sources._schema import words
 
@@ -31,6 +31,8 @@ def assemble(columns: Columns, source: str) -> Log:
     Raises:
         InvalidLog: an array of features holds a number that is not finite.
     """
+    if not len(columns.ids):
+        refuse(source, "it holds no decision", "give a log, or a window, in which decisions were made")
     order = _Order.of(columns)
     users = columns.names["user"].names
     code = {name: k for k, name in enumerate(users)}
@@ -111,7 +113,7 @@ def _decisions(columns: Columns, order: _Order, source: str) -> Decisions:
         asked_probability=numbers["asked_probability"],
         learnt=numbers["policy_seq"],
         x=_features(columns, order, source),
-        steps=None if np.isnan(steps).all() else steps,
+        steps=None if np.isnan(steps[drawn]).all() else steps,
         seed=_shared(*np.unique(numbers["seed"], return_inverse=True)),
         algorithm=_shared(columns.names["policy_algorithm"].names, names["policy_algorithm"]),
         registry=_shared(columns.names["registry"].names, names["registry"]),
@@ -155,7 +157,7 @@ def _outcomes(columns: Columns, order: _Order, source: str) -> Outcomes:
     if scores.h is not None and len(scores.h.values):
         keep, kind = _kind(scores.schema, scores.h.lengths)
         h, broken = _dense(n, order.place(scores.row), scores.h, keep & known)
-        _refuse_infinite(broken, columns, order, f"{source}, table scores", "h")
+        _refuse_infinite(broken, columns, order, source, "h of its score")
         schema = scores.schema.names[kind]
     return Outcomes(
         status=np.array(["", *columns.statuses], dtype=object)[status + 1],

@@ -129,9 +129,8 @@ def fetch_columns(
         "FROM log_executions JOIN places USING (decision_id)",
     )
     executions |= {"served": arms.codes(executions["served"]), "status": statuses.codes(executions["status"])}
-    shadows = connection.execute(
-        "SELECT DISTINCT unnest(map_keys(candidates)) AS name FROM chosen_decisions ORDER BY name"
-    )
+    shadows = "SELECT DISTINCT unnest(map_keys(candidates)) AS name FROM chosen_decisions ORDER BY name"
+    candidates = [name for (name,) in connection.execute(shadows).fetchall()]
     return Columns(
         ids=_fetch(connection, "SELECT decision_id FROM chosen_decisions")["decision_id"],
         numbers=numbers,
@@ -141,7 +140,7 @@ def fetch_columns(
         chosen=arms.codes(_fetch(connection, "SELECT hash(chosen) AS name FROM chosen_decisions")["name"]),
         draw=_at(n, draws["row"], draws["draw"]),
         arrays={name: _arrays(connection, name) for name in ARRAYS},
-        candidates={name: _arrays(connection, f"candidates[{literal(name)}]") for (name,) in shadows.fetchall()},
+        candidates={name: _arrays(connection, f"candidates[{literal(name)}]") for name in candidates},
         features=_arrays(connection, "features") if features else None,
         executions=executions,
         statuses=statuses.names,
