@@ -56,6 +56,8 @@ class Logs(NamedTuple):
     """float64[R, n], 0 or 1."""
     model: Floats
     """float64[R, n, K]: an outcome model, made of earlier decisions only."""
+    success: Floats
+    """float64[R, n, K]: the truth."""
 
 
 def softmax(z: Floats) -> Floats:
@@ -98,7 +100,7 @@ def play(world: World, seed: list[int], repetitions: int, n: int) -> Logs:
         logged = (1.0 - K * world.floor) * softmax(x @ LOGGER) + world.floor
         arm = _draw(logged, luck[0])
         reward = (luck[1] < of_arm(q, arm)).astype(float)
-    return Logs(target(x), logged, arm, reward, _ridge(x, arm, reward))
+    return Logs(target(x), logged, arm, reward, _ridge(x, arm, reward), q)
 
 
 def of_arm(values: Floats, arm: Floats) -> Floats:
@@ -152,6 +154,27 @@ def _ridge(x: Floats, arm: Floats, reward: Floats) -> Floats:
 def weights(logs: Logs) -> Floats:
     """float64[R, n]: importance weights."""
     return of_arm(logs.target, logs.arm) / of_arm(logs.logged, logs.arm)
+
+
+def mixed(logs: Logs, share: float) -> Logs:
+    """With a target that is the logger, but for a share of the target."""
+    return logs._replace(target=(1.0 - share) * logs.logged + share * logs.target)
+
+
+def paired(logs: Logs, bound: float | None = None, *, flipped: bool = False) -> Floats:
+    """float64[R, n]: the target's outcome less the logger's, u (r − q̃(a)) + Σ p u q̃ with u = π/p − 1.
+
+    With a bound k no outcome is below −k. Σ p u q̃ is at least −Σ (p − π)⁺ = −d, so q̃ is cut to what leaves
+    u (r − q̃) ≥ d − k for r = 0 where u is positive, and for r = 1 where it is negative.
+    """
+    u = logs.target / logs.logged - 1.0
+    q = 1.0 - logs.model if flipped else logs.model
+    r = 1.0 - logs.reward if flipped else logs.reward
+    if bound is not None:
+        room = bound - np.maximum(logs.logged - logs.target, 0.0).sum(axis=-1, keepdims=True)
+        edge = room / np.maximum(np.abs(u), 1e-12)
+        q = np.where(u > 0.0, np.minimum(q, edge), np.maximum(q, 1.0 - edge))
+    return of_arm(u, logs.arm) * (r - of_arm(q, logs.arm)) + (logs.logged * u * q).sum(axis=-1)
 
 
 def doubly_robust(logs: Logs, bound: float | None = None, *, flipped: bool = False) -> Floats:

@@ -26,13 +26,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _replay_worlds import WORLDS, K, Logs, World, doubly_robust, of_arm, play, truth, weights
+from _replay_worlds import WORLDS, K, Logs, World, doubly_robust, mixed, of_arm, paired, play, truth, weights
 
 from fitrouter_evaluators.ope.estimators import ESTIMATORS
 from fitrouter_evaluators.ope.intervals import delta
 from fitrouter_evaluators.ope.rounds import Rounds
 from fitrouter_evaluators.ope.sequences import (
     BOUNDS,
+    PAIRED_BOUNDS,
     Sequence,
     asymptotic,
     by_slice,
@@ -103,10 +104,11 @@ def intervals(logs: Logs) -> dict[str, Pair]:
         }
         for name, pair in now.items():
             found.setdefault(name, []).append(pair)
-    return {
-        name: (np.array([low for low, _ in pairs]), np.array([high for _, high in pairs]))
-        for name, pairs in found.items()
-    }
+    return {name: _stacked(pairs) for name, pairs in found.items()}
+
+
+def _stacked(pairs: list[Pair]) -> Pair:
+    return np.array([low for low, _ in pairs]), np.array([high for _, high in pairs])
 
 
 def _rounds(logs: Logs) -> list[Rounds]:
@@ -131,10 +133,10 @@ def columns(logs: Logs) -> dict[str, Floats]:
     return {"logged": of_arm(logs.logged, logs.arm), "target": of_arm(logs.target, logs.arm), "reward": logs.reward}
 
 
-def score(pair: Pair, running: Floats) -> dict[str, Any]:
-    """Coverage and widths; limits outside [0, 1] count as 0 and 1."""
+def score(pair: Pair, running: Floats | float, floor: float = 0.0) -> dict[str, Any]:
+    """Coverage and widths; limits outside [floor, 1] count as these."""
     held = (pair[0] <= running) & (running <= pair[1])
-    width = (np.clip(pair[1], 0.0, 1.0) - np.clip(pair[0], 0.0, 1.0)).mean(axis=0)
+    width = (np.clip(pair[1], floor, 1.0) - np.clip(pair[0], floor, 1.0)).mean(axis=0)
     at = np.searchsorted(LOOKS, SHOWN)
     return {
         "repetitions": len(held),
@@ -189,6 +191,27 @@ def study(world: int, args: argparse.Namespace, pool: ProcessPoolExecutor) -> di
         found |= theirs
     out = {key: round(float(value), 4) if isinstance(value, float) else value for key, value in out.items()}
     return out | {"intervals": {name: score(pair, running) for name, pair in found.items()}}
+
+
+def differences(repetitions: int, *, seed: int, share: float = 0.3) -> dict[str, Any]:
+    """A candidate that is the fixed logger but for a share, less the logger, with the bounds of each kind."""
+    world = WORLDS[0]
+    many = mixed(play(world, [seed, 98], 100, N), share)
+    value = float(((many.target - many.logged) * many.success).sum(axis=-1).mean())
+    found: dict[str, list[Pair]] = {}
+    for index, begin in enumerate(range(0, repetitions, CHUNK)):
+        logs = mixed(play(world, [seed, 99, index], min(CHUNK, repetitions - begin), N), share)
+        cut = {k: [paired(logs, k, flipped=flipped) for flipped in (False, True)] for k in {*BOUNDS, *PAIRED_BOUNDS}}
+        plain = paired(logs)
+        for i in range(len(plain)):
+            for bounds in (BOUNDS, PAIRED_BOUNDS):
+                low, high = (np.stack([cut[k][side][i] for k in bounds]) for side in (0, 1))
+                both = exact(low, -high, np.array(bounds), np.array(bounds), looks=LOOKS)
+                found.setdefault(f"exact (bets), bounds {bounds}", []).append((both.low, both.high))
+            display = asymptotic(plain[i], looks=LOOKS)
+            found.setdefault("asymptotic", []).append((display.low, display.high))
+    scored = {name: score(_stacked(pairs), value, floor=-1.0) for name, pairs in found.items()}
+    return {"share": share, "difference": round(value, 4), "intervals": scored}
 
 
 def _joined(pairs: list[Pair]) -> Pair:
@@ -251,6 +274,7 @@ def main() -> None:
     with ProcessPoolExecutor(args.jobs) as pool:
         worlds = [study(world, args, pool) for world in args.worlds]
     out = {"n": N, "looks": len(LOOKS), "alpha": ALPHA, "seed": args.seed, "speed": speed(args.peer), "worlds": worlds}
+    out["paired difference"] = differences(args.repetitions, seed=args.seed)
     text = json.dumps(out, indent=1, ensure_ascii=False)
     print(text)
     if args.json:

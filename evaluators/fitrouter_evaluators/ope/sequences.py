@@ -11,7 +11,7 @@ under a logger that learns. Limits at t are made of the first t observations alo
 
 With outcomes of [0, 1] and an outcome model that is cut so that x ≥ −k, a large k costs width at few observations and a
 small one at many. Rows of one stream that were cut at different bounds are bet on together: `BOUNDS` for the value of a
-policy do well from 50 units to 100,000, whatever the weights. For a difference of two policies it is (1, 4, 16).
+policy do well from 50 units to 100,000, whatever the weights, and `PAIRED_BOUNDS` for the difference of two.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from fitrouter_evaluators.ope.log import Ints
 
 __all__ = [
     "BOUNDS",
+    "PAIRED_BOUNDS",
     "Bound",
     "Path",
     "Sequence",
@@ -44,6 +45,8 @@ __all__ = [
 Bound: TypeAlias = float | Floats
 BOUNDS = (2.0, 16.0, 128.0)
 """At which outcomes in [0, 1] are best cut, for the value of a policy (docs/results/replay_intervals.md)."""
+PAIRED_BOUNDS = (1.0, 4.0, 16.0)
+"""The same for the difference of two policies, most of which is common to both."""
 ROUNDING = 1e-9
 """Of a bound, by which an outcome may miss it."""
 
