@@ -9,7 +9,7 @@ that each turn *would* have had, are biased: sticky turns were not drawn from it
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -105,11 +105,11 @@ class Units(NamedTuple):
             return weight, weight
         return weight, np.multiply.reduceat(weight, self.draw_start[:-1])
 
-    def mean(self, values: Floats) -> Floats:
+    def mean(self, values: NDArray[Any]) -> Floats:
         """float64[n]: means over the members of each unit; values are of members."""
         return self.total(values) / self.turns
 
-    def total(self, values: Floats) -> Floats:
+    def total(self, values: NDArray[Any]) -> Floats:
         """float64[n]: sums over the members of each unit; values are of members."""
         if len(values) == self.n:
             return values.astype(np.float64)
