@@ -160,12 +160,12 @@ def _diagnostics() -> list[Diagnostics]:
 
 def _histograms() -> list[Histogram]:
     rng = np.random.default_rng(7)
-    edges: Floats = np.array([0.0, *np.geomspace(1e-3, 100.0, 31)])
+    edges: Floats = np.linspace(-4.0, 2.0, 41)
     found = []
     for policy, spread in (("candidate", 1.15), ("against", 0.03)):
         weights = np.exp(rng.normal(-0.5 * spread**2, spread, 18342))
-        weights[: 900 if policy == "candidate" else 0] = 0.0
-        counts, _ = np.histogram(weights, edges)
+        weights[: 900 if policy == "candidate" else 0] = 1e-4
+        counts, _ = np.histogram(np.log10(weights), edges)
         found.append(Histogram(policy=policy, edges=edges.tolist(), counts=[int(c) for c in counts]))
     return found
 

@@ -121,7 +121,6 @@ BAD = {
     "--log x --candidate c --alpha nan": "--alpha nan",
     "--log x --candidate c --metric joy": "allowed are fit, cost, latency, utility, score",
     "--log x --candidate c --by role,height": "nothing to slice by called height",
-    "--log x --candidate c --by user_group": "--by user_group needs --groups",
     "--log x --candidate c --groups nobody.csv": "cannot be read",
     "--log x --candidate c --since yesterday": "'yesterday' is no time",
     "--log x --candidate c --since 2026-10-02 --until 2026-10-01": "nothing is in between",

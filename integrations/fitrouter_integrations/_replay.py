@@ -171,9 +171,6 @@ def _settings(asked: _Asked, gate: Gate | None) -> ReplaySettings:
     idle_s = _duration(asked.idle)
     if idle_s <= 0:
         raise ConfigError("--idle: silence of no length closes every session; give what the router has, such as 1h")
-    by, groups = _slices(asked.by), _groups(asked.groups)
-    if "user_group" in by and not groups:
-        raise ConfigError("--by user_group needs --groups, a CSV with the columns user and group")
     if gate is not None and asked.metric not in {None, gate.metric}:
         raise ConfigError(f"--metric {asked.metric}: the gate decides by {gate.metric}; leave one of the two out")
     metric, alpha, sensitivity = ("fit", 0.05, 2.0) if gate is None else (gate.metric, gate.alpha, gate.sensitivity)
@@ -185,14 +182,14 @@ def _settings(asked: _Asked, gate: Gate | None) -> ReplaySettings:
         raise ConfigError(f"--gamma-sensitivity {sensitivity:g}: give 1 (silence says nothing) or more, up to inf")
     return ReplaySettings(
         metric=asked.metric or metric,
-        by=by,
+        by=_slices(asked.by),
         since=since,
         until=until,
         horizon_s=_duration(asked.horizon),
         idle_s=idle_s,
         alpha=alpha,
         sensitivity=sensitivity,
-        groups=groups,
+        groups=_groups(asked.groups),
     )
 
 
@@ -225,7 +222,9 @@ Metric = Annotated[
     str | None, typer.Option(help="fit, cost, latency, utility or score; without it the gate's, else fit.")
 ]
 By = Annotated[str, typer.Option(help="Slices: any of role,task,user_group.")]
-Groups = Annotated[Path | None, typer.Option(help="CSV with the columns user and group.")]
+Groups = Annotated[
+    Path | None, typer.Option(help="CSV with the columns user and group; without it by what users declared.")
+]
 Since = Annotated[str | None, typer.Option(help="ISO time, or seconds since the epoch.")]
 Until = Annotated[str | None, typer.Option(help="Likewise; this moment and later is out.")]
 Horizon = Annotated[str, typer.Option(help="Younger decisions are out, labelled or not: 7d, 3600s.")]
@@ -295,8 +294,8 @@ def _replayed(
     from fitrouter_evaluators.ope.sources import read_log
 
     live = None if config is None else load_config(config)
-    policies = [load_candidate(each, config=live) for each in (candidate, against)]
-    return replayed(read_log(log), *policies, settings, gate)
+    one, other = (load_candidate(each, config=live) for each in (candidate, against))
+    return replayed(read_log(log), one, other, settings, gate)
 
 
 def _answer(report: Report) -> int:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from fitrouter_evaluators.ope._sections import policies
 from fitrouter_evaluators.ope._svg import Axis, Canvas, finite, ticks
-from fitrouter_evaluators.ope._words import Metric, Numbers, best, count, metric_of, number, percent, plain, slices
+from fitrouter_evaluators.ope._words import Metric, Numbers, best, count, metric_of, percent, plain, slices, weight
 from fitrouter_evaluators.ope.report import Arm, Band, Estimated, Histogram, Report, Satisfied
 
 __all__ = ["Figure", "figures"]
@@ -18,6 +18,8 @@ _SMALL = 500.0
 """Under this width labels stand above what they name."""
 _DIGIT, _LINES = 6.9, 8
 """Pixels of a digit of 11 px, and horizontal lines of a picture."""
+_FAR = 30.0
+"""Powers of ten beyond which nothing is a weight."""
 _POLICIES = (("logged", "bar"), ("against", "square"), ("candidate", "diamond"))
 
 
@@ -154,20 +156,21 @@ def _legend(canvas: Canvas, names: Sequence[tuple[str, str]], left: float, width
 
 
 def _estimates(report: Report, differs: str, axis: str, numbers: Numbers) -> list[Figure]:
-    """The difference by each estimator; and both policies."""
+    """The difference by each estimator; and each policy, on one axis."""
+    everybody = [e for e in report.estimates if not e.slice]
+    rows = {
+        name: [_row(e, numbers) for e in everybody if e.policy == name]
+        for name in policies(e.policy for e in everybody)
+    }
+    difference = _forest("Difference, by estimator", rows.pop("difference", []), differs, zero=True)
+    both = [row for each in rows.values() for row in each]
+    each = [_forest(f"{plain(name).capitalize()}, by estimator", rows[name], axis, beside=both) for name in rows]
+    return [*difference, *(figure for figures in each for figure in figures)]
 
-    def rows(names: Sequence[str]) -> list[_Row]:
-        everybody = [e for name in names for e in report.estimates if e.policy == name and not e.slice]
-        return [_row(e, numbers, prefix=f"{plain(e.policy)}, " if len(names) > 1 else "") for e in everybody]
 
-    difference = _forest("Difference, by estimator", rows(["difference"]), differs, zero=True)
-    both = [name for name in policies(e.policy for e in report.estimates) if name != "difference"]
-    return [*difference, *_forest("Both policies, by estimator", rows(both), axis)]
-
-
-def _row(e: Estimated, numbers: Numbers, prefix: str = "") -> _Row:
+def _row(e: Estimated, numbers: Numbers) -> _Row:
     labels = "" if e.labels == "observed" else f", {plain(e.labels)}"
-    label = f"{prefix}{plain(e.estimator)}{labels}{' ⚠' if e.biased else ''}"
+    label = f"{plain(e.estimator)}{labels}{' ⚠' if e.biased else ''}"
     signed = e.policy == "difference"
     written = f"{numbers.value(e.value, signed=signed)} ({numbers.interval(e.low, e.high, signed=signed)})"
     kind = "warned" if e.biased else "against" if e.policy == "against" else "candidate"
@@ -205,21 +208,27 @@ def _satisfied(rows: Sequence[Satisfied], metric: Metric, numbers: Numbers) -> l
     return [*first, *_forest("Users who are worse off", losers, "users (%)", zero=True)]
 
 
-def _forest(title: str, rows: Sequence[_Row], axis: str, *, zero: bool = False) -> list[Figure]:
+def _forest(
+    title: str, rows: Sequence[_Row], axis: str, *, zero: bool = False, beside: Sequence[_Row] = ()
+) -> list[Figure]:
+    """Intervals, on an axis that holds those `beside` them as well."""
     drawn = [row for row in rows if math.isfinite(row.value)]
     if not drawn:
         return []
-    return [_figure(title, lambda width: _drawn_forest(title, drawn, axis, width, zero=zero))]
+    span = _span([row for row in (*drawn, *beside) if math.isfinite(row.value)], zero=zero)
+    return [_figure(title, lambda width: _drawn_forest(title, drawn, axis, width, span, zero=zero))]
 
 
-def _drawn_forest(title: str, rows: Sequence[_Row], axis: str, width: float, *, zero: bool) -> str:
+def _drawn_forest(
+    title: str, rows: Sequence[_Row], axis: str, width: float, span: tuple[float, float], *, zero: bool
+) -> str:
     narrow = width < _SMALL
     step, top = (34.0, 6.0) if narrow else (23.0, 6.0)
     space = min(14 + _DIGIT * max(len(row.written) for row in rows), 0.45 * width)
     left, right = (10.0, width - 10) if narrow else (190.0, width - space)
     bottom = top + step * len(rows) + 4
     canvas = Canvas(width, bottom + 40, title, f"{axis}; {len(rows)} intervals")
-    x = Axis(*_span(rows, zero=zero), left, right)
+    x = Axis(*span, left, right)
     for value, written in ticks(x.low, x.high, 4 if narrow else 5):
         canvas.line(x(value), top, x(value), bottom, "grid")
         canvas.text(x(value), bottom + 16, written, "tick", anchor="middle")
@@ -321,57 +330,33 @@ def _drawn_shares(arms: Sequence[Arm], title: str, width: float) -> str:
 
 def _weights(histograms: Sequence[Histogram]) -> list[Figure]:
     """Importance weights on a logarithmic scale, a panel a policy."""
-    drawn = [h for h in histograms if sum(h.counts) and len(h.edges) == len(h.counts) + 1]
+    drawn = [h for h in histograms if sum(h.counts) and all(abs(edge) < _FAR for edge in h.edges)]
     if not drawn:
         return []
     title = "Importance weights"
     return [_figure(title, lambda width: _drawn_weights(drawn, title, width))]
 
 
-def _bins(histogram: Histogram) -> list[tuple[float, float, int]]:
-    """(log10 from, log10 to, count): weights of nothing have a bin of their own, left of the others."""
-    logs = [math.log10(edge) if edge > 0 else -math.inf for edge in histogram.edges]
-    there = finite(logs)
-    step = (there[-1] - there[0]) / max(len(there) - 1, 1) if there else 1.0
-    bins = []
-    for low, high, n in zip(logs, logs[1:], histogram.counts, strict=False):
-        if math.isfinite(high) and math.isfinite(low):
-            bins.append((low, high, n))
-        elif math.isfinite(high):
-            bins.append((high - 2 * step, high - step, n))
-    return bins
-
-
 def _drawn_weights(histograms: Sequence[Histogram], title: str, width: float) -> str:
     panel, left, right = 100.0, 52.0, width - 12
     canvas = Canvas(width, panel * len(histograms) + 40, title, "units by importance weight, on a logarithmic scale")
-    bins = [_bins(h) for h in histograms]
-    x = Axis(*_padded([v for each in bins for low, high, _ in each for v in (low, high)], 0.01), left, right)
-    for i, (histogram, each) in enumerate(zip(histograms, bins, strict=True)):
+    x = Axis(*_padded([edge for h in histograms for edge in h.edges], 0.01), left, right)
+    for i, histogram in enumerate(histograms):
         base = panel * (i + 1)
-        y = Axis(0, max(n for _, _, n in each), base, base - panel + 32)
+        y = Axis(0, max(histogram.counts), base, base - panel + 32)
         kind = histogram.policy if histogram.policy in {"candidate", "against"} else "logged"
         for value, written in ticks(0, y.high, 3):
             canvas.line(left, y(value), right, y(value), "grid")
             canvas.text(left - 6, y(value) + 4, written, "tick", anchor="end")
-        for j, (low, high, n) in enumerate(each):
-            size = f"{number(histogram.edges[j])} to {number(histogram.edges[j + 1])}: {count(n)} units"
-            canvas.rect(x(low) + 0.5, y(n), x(high) - x(low) - 1, base - y(n), f"{kind}-bar", size)
+        for low, high, n in zip(histogram.edges, histogram.edges[1:], histogram.counts, strict=False):
+            words = f"{weight(low)} to {weight(high)}: {count(n)} units"
+            canvas.rect(x(low) + 0.5, y(n), x(high) - x(low) - 1, base - y(n), f"{kind}-bar", words)
         if x.holds(0.0):
             canvas.line(x(0.0), base - panel + 28, x(0.0), base, "zero")
         canvas.line(left, base, right, base, "stroke")
         canvas.text(left, base - panel + 22, f"{plain(histogram.policy)}: units", "label")
-    _decades(canvas, x, panel * len(histograms), zero=any(edge <= 0 for h in histograms for edge in h.edges[:1]))
-    canvas.text(
-        (left + right) / 2, panel * len(histograms) + 33, "importance weight (log scale)", "axis", anchor="middle"
-    )
-    return canvas.svg()
-
-
-def _decades(canvas: Canvas, x: Axis, base: float, *, zero: bool) -> None:
-    """Powers of ten, and 0 under the bin of weights that are 0."""
+    bottom = panel * len(histograms)
     for power in range(math.ceil(x.low), math.floor(x.high) + 1):
-        if not (zero and x(power) < x.start + 40):
-            canvas.text(x(power), base + 16, f"{10.0**power:g}", "tick", anchor="middle")
-    if zero:
-        canvas.text(x.start + 8, base + 16, "0", "tick", anchor="middle")
+        canvas.text(x(power), bottom + 16, weight(power), "tick", anchor="middle")
+    canvas.text((left + right) / 2, bottom + 33, "importance weight (log scale)", "axis", anchor="middle")
+    return canvas.svg()

@@ -25,6 +25,7 @@ __all__ = [
     "plain",
     "slices",
     "verdict",
+    "weight",
 ]
 
 NOTHING = "–"
@@ -100,6 +101,11 @@ def number(x: float) -> str:
         return f"{x:.3g}".replace("-", "−")
     digits = 0 if size >= 100 else 2 if size >= 10 else 4
     return f"{x:,.{digits}f}".replace("-", "−")
+
+
+def weight(log10: float) -> str:
+    """An importance weight, from its logarithm to base 10; what does not fit into a number is far away."""
+    return number(10.0**log10) if -300 < log10 < 300 else NOTHING
 
 
 def count(n: int) -> str:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib.resources import files
+from typing import TypeAlias
 
 from fitrouter.errors import ConfigError
 from fitrouter_evaluators.ope._plots import figures
 from fitrouter_evaluators.ope._sections import Column, Grid, Line, header, sections
-from fitrouter_evaluators.ope._words import Numbers, count, headline, instant, number, percent, plain, verdict
+from fitrouter_evaluators.ope._words import Numbers, count, headline, instant, number, percent, plain, verdict, weight
 from fitrouter_evaluators.ope.report import Band, Histogram, Report
 
 __all__ = ["html"]
 
+_Point: TypeAlias = tuple[int, float, float, float]
+_POINTS = 40
 _TONES = {"promote": "good", "keep": "bad"}
 
 
@@ -66,7 +69,6 @@ def _drawn(report: Report) -> list[tuple[str, Grid]]:
         ("any-time", _paths(everybody, numbers, signed=False)),
         ("overlap", _bins(report.histograms)),
         ("personal", _paths(report.personal, numbers, signed=True)),
-        ("slices", _paths([b for b in report.bands if b.slice], numbers, signed=False)),
     ]
 
 
@@ -81,15 +83,21 @@ def _paths(bands: Sequence[Band], numbers: Numbers, *, signed: bool) -> Grid:
             )
         )
         for b in bands
-        for at, mean, low, high in zip(b.at, b.means, b.lows, b.highs, strict=True)
+        for at, mean, low, high in _thinned(list(zip(b.at, b.means, b.lows, b.highs, strict=True)))
     ]
     names = (Column("sequence", False), Column("units seen"), Column("running mean"), Column("limits"))
     return Grid(names, tuple(lines), "The numbers behind the picture", True)
 
 
+def _thinned(points: list[_Point]) -> list[_Point]:
+    """At most so many, the first and the last among them; JSON has them all."""
+    last = len(points) - 1
+    return points if last < _POINTS else [points[i * last // _POINTS] for i in range(_POINTS + 1)]
+
+
 def _bins(histograms: Sequence[Histogram]) -> Grid:
     lines = [
-        Line((plain(h.policy), f"{number(low)} … {number(high)}", count(n)))
+        Line((plain(h.policy), f"{weight(low)} … {weight(high)}", count(n)))
         for h in histograms
         for low, high, n in zip(h.edges, h.edges[1:], h.counts, strict=False)
     ]

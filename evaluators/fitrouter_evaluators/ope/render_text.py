@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fitrouter_evaluators.ope._sections import Grid, Section, header, sections
-from fitrouter_evaluators.ope._words import instant, number, plain, verdict
+from fitrouter_evaluators.ope._words import instant, plain, verdict, weight
 from fitrouter_evaluators.ope.report import Histogram, Report
 
 __all__ = ["parts", "text", "verdict"]
@@ -79,8 +79,8 @@ def _table(grid: Grid) -> RenderableType:
 
 
 def _weights(histogram: Histogram) -> Text:
-    """The histogram of one policy's importance weights in a line."""
+    """The histogram of one policy's importance weights in a line, on a logarithmic scale."""
     top = max(histogram.counts, default=0)
     bars = "".join(_BLOCKS[math.ceil(8 * n / top)] if top else " " for n in histogram.counts)
-    low, high = (number(histogram.edges[i]) if histogram.edges else "" for i in (0, -1))
+    low, high = (weight(histogram.edges[i]) if histogram.edges else "" for i in (0, -1))
     return Text(f"weights of {plain(histogram.policy)}: {low} │{bars}│ {high}")
