@@ -19,7 +19,7 @@ install: $(VENV)/.installed ## make .venv with everything that the demo, the tes
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet "pip>=25.3"
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[gateway,reward,int8,langchain,replay]" --group dev
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[gateway,reward,int8,langchain,crewai,replay]" --group dev
 	touch $@
 
 demo: install ## simulated users and models over real HTTP; ARGS="--exit --json demo.json"

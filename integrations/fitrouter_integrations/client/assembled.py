@@ -1,0 +1,38 @@
+"""A streamed answer put together again, for callers that need it whole in the end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fitrouter.attempts import Assembler
+from fitrouter.types import Chunk, Usage
+from fitrouter_integrations.client._base import Reply
+
+__all__ = ["Whole"]
+
+
+class Whole:
+    """Collects the chunks of a stream.
+
+    Args:
+        stream: whose `about` says what was decided.
+    """
+
+    def __init__(self, stream: Any) -> None:
+        self._stream, self._parts = stream, Assembler()
+
+    def add(self, chunk: Chunk) -> str:
+        """Take a chunk; returns its text."""
+        self._parts.add(chunk)
+        text: str = chunk.delta.get("content") or ""
+        return text
+
+    def reply(self) -> Reply:
+        """The whole answer, after the last chunk."""
+        parts = self._parts
+        return Reply(
+            message=parts.message(),
+            finish_reason=parts.finish_reason or "stop",
+            usage=Usage(prompt_tokens=parts.prompt_tokens, completion_tokens=parts.completion_tokens),
+            about=self._stream.about,
+        )
