@@ -6,6 +6,7 @@ import datetime
 import hashlib
 import os
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,12 +23,14 @@ from fitrouter_evaluators.ope._candidates._file import (
 from fitrouter_evaluators.ope._candidates._from_log import Fixed, Logged, Uniform
 from fitrouter_evaluators.ope._candidates._frozen import from_journal, from_prior
 from fitrouter_evaluators.ope._candidates._given import Given
+from fitrouter_evaluators.ope._candidates._reading import open_journal
 from fitrouter_evaluators.ope._candidates._recomputed import Recomputed
 from fitrouter_evaluators.ope._candidates._settings import Settings
 from fitrouter_evaluators.ope._candidates._snapshot import Snapshot
+from fitrouter_evaluators.ope.learning import Progressive, Rejection
 from fitrouter_evaluators.ope.log import Ints, Log
 
-__all__ = ["Candidate", "Fixed", "Given", "Logged", "Recomputed", "Settings", "Snapshot", "Uniform", "load_candidate"]
+__all__ = ["Candidate", "Given", "Logged", "Recomputed", "Settings", "Snapshot", "load_candidate"]
 
 
 class Candidate(Protocol):
@@ -123,16 +126,18 @@ def _snapshot(section: SnapshotSection, file: CandidateFile, config: Config | No
             config={"prior": prior.name, "sha256": digest},
         )
     assert section.journal is not None
-    learner, trained = from_journal(section.journal, config, section.until)
-    known = [moment for moment in (until, trained) if moment is not None]
-    return Snapshot(
-        learner,
-        settings,
-        name=file.name,
-        trained_until=max(known, default=None),
-        words=f"the learner at position {learner.seq} of {section.journal.name}",
-        config={"journal": section.journal.name, "position": learner.seq},
-    )
+    path, begin = section.journal, section.until
+    if file.learning is not None and begin is None:
+        begin = 0
+    learner, trained = from_journal(path, config, begin)
+    last = max((moment for moment in (until, trained) if moment is not None), default=None)
+    own = {"journal": path.name, "position": learner.seq}
+    if file.learning is not None:
+        kind = Progressive if file.learning == "progressive" else Rejection
+        opened = partial(open_journal, path)
+        return kind(learner, opened, settings, name=file.name, trained_until=last, config=own)
+    words = f"the learner at position {learner.seq} of {path.name}"
+    return Snapshot(learner, settings, name=file.name, trained_until=last, words=words, config=own)
 
 
 def _seconds(moment: datetime.datetime | None) -> float | None:

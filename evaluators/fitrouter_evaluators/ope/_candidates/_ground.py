@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fitrouter.fit import Estimate
 from fitrouter.policies import Batched, Beliefs, Policy, proposals
 from fitrouter.types import Floats
 from fitrouter_evaluators.ope._candidates._columns import by_size, entries, per_entry, per_row, sums
@@ -53,13 +54,31 @@ class Ground(NamedTuple):
             pmf[at] = proposals(policy, arms, utility[at], sd[at], steps[rows])
         return self._mixed(pmf)
 
-    def one(self, i: int, begin: int, policy: Policy, mean: Floats, sd: Floats, steps: float) -> Floats:
-        """float64[K]: the same for row i, whose entries begin here."""
+    def one(
+        self, i: int, begin: int, policy: Policy, found: Estimate | None, steps: float, personal: bool | None = None
+    ) -> Floats:
+        """float64[K]: the pmf of a policy at row i, by what another learner believes.
+
+        Args:
+            i: the row.
+            begin: where its entries begin.
+            policy: whose.
+            found: beliefs of fit and availability; None where no policy was asked.
+            steps: labels behind them.
+            personal: False leaves out the terms of role and user.
+        """
         at = slice(begin, begin + int(self.counts[i]))
-        utility = self.availability[at] * (mean - self.burden[at]) - self.switch[at]
-        arms = tuple(self.names[code] for code in self.arm[at].tolist())
-        beliefs = Beliefs(arms=arms, utility=utility, sd=self.availability[at] * sd, steps=steps)
         rest = self.rest[at]
+        if found is None:
+            alone: Floats = rest / rest.sum()
+            return alone
+        mean = found.blind if personal is False else found.mean
+        beliefs = Beliefs(
+            arms=tuple(self.names[code] for code in self.arm[at].tolist()),
+            utility=found.availability * (mean - self.burden[at]) - self.switch[at],
+            sd=found.availability * found.sd,
+            steps=steps,
+        )
         probs: Floats = (1.0 - rest.sum()) * policy.propose(beliefs) + rest
         probs /= probs.sum()
         return probs
