@@ -8,7 +8,18 @@ from typing import NamedTuple
 
 from fitrouter_evaluators.ope._sections import policies
 from fitrouter_evaluators.ope._svg import Axis, Canvas, finite, ticks
-from fitrouter_evaluators.ope._words import Metric, Numbers, best, count, metric_of, percent, plain, slices, weight
+from fitrouter_evaluators.ope._words import (
+    Metric,
+    Numbers,
+    best,
+    count,
+    metric_of,
+    percent,
+    plain,
+    slices,
+    usual_interval,
+    weight,
+)
 from fitrouter_evaluators.ope.report import Arm, Band, Estimated, Histogram, Report, Satisfied
 
 __all__ = ["Figure", "figures"]
@@ -97,7 +108,9 @@ def _sequence(bands: Sequence[Band], axis: str, title: str, width: float) -> str
             canvas.path([*lows, *reversed(highs)], "exact-area", closed=True)
         for edge in (lows, highs):
             canvas.path(edge, f"{'exact' if band.kind == 'exact' else 'asymptotic'}-edge")
-    canvas.path([(x(n), y(m)) for n, m in zip(bands[0].at, bands[0].means, strict=True) if math.isfinite(m)], "mean")
+    # The exact one's own mean is of outcomes that were cut to keep their bounds: the other one's is the better guess.
+    means = zip(bands[-1].at, bands[-1].means, strict=True)
+    canvas.path([(x(n), y(m)) for n, m in means if math.isfinite(m)], "mean")
     if y.holds(0.0):
         canvas.line(left, y(0.0), right, y(0.0), "zero")
     canvas.close()
@@ -158,8 +171,9 @@ def _legend(canvas: Canvas, names: Sequence[tuple[str, str]], left: float, width
 def _estimates(report: Report, differs: str, axis: str, numbers: Numbers) -> list[Figure]:
     """The difference by each estimator; and each policy, on one axis."""
     everybody = [e for e in report.estimates if not e.slice]
+    usual = usual_interval(everybody)
     rows = {
-        name: [_row(e, numbers) for e in everybody if e.policy == name]
+        name: [_row(e, numbers, usual) for e in everybody if e.policy == name]
         for name in policies(e.policy for e in everybody)
     }
     difference = _forest("Difference, by estimator", rows.pop("difference", []), differs, zero=True)
@@ -168,9 +182,11 @@ def _estimates(report: Report, differs: str, axis: str, numbers: Numbers) -> lis
     return [*difference, *(figure for figures in each for figure in figures)]
 
 
-def _row(e: Estimated, numbers: Numbers) -> _Row:
-    labels = "" if e.labels == "observed" else f", {plain(e.labels)}"
-    label = f"{plain(e.estimator)}{labels}{' ⚠' if e.biased else ''}"
+def _row(e: Estimated, numbers: Numbers, usual: str) -> _Row:
+    # The table says with which λ.
+    parts = [e.estimator.split(" (")[0], *([e.labels] if e.labels != "observed" else [])]
+    parts += [e.interval] if e.interval != usual else []
+    label = ", ".join(plain(part) for part in parts) + (" ⚠" if e.biased else "")
     signed = e.policy == "difference"
     written = f"{numbers.value(e.value, signed=signed)} ({numbers.interval(e.low, e.high, signed=signed)})"
     kind = "warned" if e.biased else "against" if e.policy == "against" else "candidate"
@@ -184,7 +200,7 @@ def _slices(report: Report, axis: str, numbers: Numbers) -> list[Figure]:
         estimate = best(report, slice_)
         bands = [b for b in report.bands if (b.slice, b.policy) == (slice_, "difference")]
         if estimate is not None:
-            rows.append(_row(estimate, numbers)._replace(label=plain(slice_)))
+            rows.append(_row(estimate, numbers, estimate.interval)._replace(label=plain(slice_)))
         for b in bands:
             written = f"{numbers.value(b.value, signed=True)} ({numbers.interval(b.low, b.high, signed=True)})"
             label = plain(slice_) if estimate is None and b is bands[0] else f"at any time, {plain(b.kind)}"
@@ -357,6 +373,7 @@ def _drawn_weights(histograms: Sequence[Histogram], title: str, width: float) ->
         canvas.text(left, base - panel + 22, f"{plain(histogram.policy)}: units", "label")
     bottom = panel * len(histograms)
     for power in range(math.ceil(x.low), math.floor(x.high) + 1):
-        canvas.text(x(power), bottom + 16, weight(power), "tick", anchor="middle")
+        least = "≤" if power <= min(edge for h in histograms for edge in h.edges) else ""
+        canvas.text(x(power), bottom + 16, f"{least}{10.0**power:g}", "tick", anchor="middle")
     canvas.text((left + right) / 2, bottom + 33, "importance weight (log scale)", "axis", anchor="middle")
     return canvas.svg()

@@ -19,6 +19,7 @@ from fitrouter_evaluators.ope._words import (
     percent,
     plain,
     slices,
+    usual_interval,
 )
 from fitrouter_evaluators.ope.report import Band, Check, Diagnostics, Estimated, Report
 
@@ -124,24 +125,22 @@ def _gate(report: Report) -> Section | None:
 
 def _rows(estimates: Sequence[Estimated], numbers: Numbers, *, sliced: bool = False) -> Grid:
     """Estimates by policy; a row that is not to be believed is marked."""
-    one, kinds = level(e.alpha for e in estimates), {e.interval for e in estimates}
+    one, usual = level(e.alpha for e in estimates), usual_interval(estimates)
+    order = policies(e.policy for e in estimates)
     lines: list[Line] = []
-    groups = [(e.slice, policy) for e in estimates for policy in policies(x.policy for x in estimates)]
-    for slice_, policy in dict.fromkeys(groups):
+    for slice_, policy in ((name, policy) for name in dict.fromkeys(e.slice for e in estimates) for policy in order):
         group = [e for e in estimates if (e.slice, e.policy) == (slice_, policy)]
-        if not group:
-            continue
-        head = f"{plain(slice_)}, {plain(policy)}" if sliced else plain(policy)
-        lines.append(Line((head,), "head"))
-        signed = policy == "difference"
+        if group:
+            lines.append(Line((f"{plain(slice_)}, {plain(policy)}" if sliced else plain(policy),), "head"))
         for e in group:
-            notes = [] if one else [f"{level([e.alpha]).strip()}"]
-            notes += [plain(e.interval)] if len(kinds) > 1 else []
-            limits = numbers.interval(e.low, e.high, signed=signed) + (f" ({', '.join(notes)})" if notes else "")
-            name = f"{plain(e.estimator)} ⚠" if e.biased else plain(e.estimator)
-            value, se = numbers.value(e.value, signed=signed), numbers.value(e.se)
-            lines.append(Line((name, plain(e.labels), value, se, limits, count(e.n)), "warning" if e.biased else ""))
-    kind = f"{one}interval" + (f" ({plain(kinds.pop())})" if len(kinds) == 1 else "")
+            signed = policy == "difference"
+            name = plain(e.estimator) + ("" if e.interval == usual else f", {plain(e.interval)}")
+            limits = numbers.interval(e.low, e.high, signed=signed) + ("" if one else f" ({level([e.alpha]).strip()})")
+            cells = (numbers.value(e.value, signed=signed), numbers.value(e.se), limits, count(e.n))
+            lines.append(
+                Line((f"{name} ⚠" if e.biased else name, plain(e.labels), *cells), "warning" if e.biased else "")
+            )
+    kind = f"{one}interval ({plain(usual)})"
     names = (Column("estimator", False), Column("labels", False), *map(Column, ("value", "± se", kind, "units")))
     return Grid(names, tuple(lines))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
 
@@ -24,6 +24,7 @@ __all__ = [
     "percent",
     "plain",
     "slices",
+    "usual_interval",
     "verdict",
     "weight",
 ]
@@ -174,19 +175,32 @@ def best(report: Report, slice_: str = "") -> Estimated | None:
     return min(found, key=lambda each: known.get(each.labels, len(_TRUST)), default=None)
 
 
+def usual_interval(estimates: Sequence[Estimated]) -> str:
+    """How most of the intervals were made, which need not be said of each."""
+    kinds = [e.interval for e in estimates]
+    return max(dict.fromkeys(kinds), key=kinds.count, default="")
+
+
 def finding(report: Report) -> str:
-    """How the candidate compares, in half a sentence."""
+    """How the candidate compares, in half a sentence: at any time where there is a sequence, and at one look."""
     top, metric, numbers = headline(report), metric_of(report.metric), Numbers.of(report)
     if top is None or not math.isfinite(top.low + top.high):
         return f"how {metric.name} differs could not be estimated"
-    kind = f"{top.kind} {level([top.alpha])}sequence" if isinstance(top, Band) else f"{level([top.alpha])}interval"
-    limits = f"{kind} {numbers.interval(top.low, top.high, signed=True)}"
+    found = []
+    if isinstance(top, Band):
+        limits = numbers.interval(top.low, top.high, signed=True)
+        found.append(f"{limits} at any time ({plain(top.kind)} {level([top.alpha])}sequence)")
+    once = best(report)
+    if once is not None and math.isfinite(once.value):
+        limits = (
+            "" if found else f" ({level([once.alpha])}interval {numbers.interval(once.low, once.high, signed=True)})"
+        )
+        found.append(f"{numbers.value(once.value, signed=True)} ± {numbers.value(once.se)} at one look{limits}")
+    amount = ", ".join(found)
     if top.low <= 0 <= top.high:
-        change = numbers.value(top.value, signed=True)
-        return f"the two cannot be told apart by {metric.name}: {change} ({limits})"
-    way = "higher" if top.value > 0 else "lower"
-    good = "better" if (top.value > 0) == metric.more_is_better else "worse"
-    return f"{metric.name} under the candidate is {numbers.value(abs(top.value))} {way}, which is {good} ({limits})"
+        return f"the two cannot be told apart by {metric.name}: {amount}"
+    way, good = ("higher", metric.more_is_better) if top.low > 0 else ("lower", not metric.more_is_better)
+    return f"{metric.name} under the candidate is {way}, which is {'better' if good else 'worse'}: {amount}"
 
 
 def verdict(report: Report) -> str:

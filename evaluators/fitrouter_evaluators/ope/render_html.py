@@ -9,7 +9,18 @@ from typing import TypeAlias
 from fitrouter.errors import ConfigError
 from fitrouter_evaluators.ope._plots import figures
 from fitrouter_evaluators.ope._sections import Column, Grid, Line, header, sections
-from fitrouter_evaluators.ope._words import Numbers, count, headline, instant, number, percent, plain, verdict, weight
+from fitrouter_evaluators.ope._words import (
+    Numbers,
+    best,
+    count,
+    headline,
+    instant,
+    number,
+    percent,
+    plain,
+    verdict,
+    weight,
+)
 from fitrouter_evaluators.ope.report import Band, Histogram, Report
 
 __all__ = ["html"]
@@ -48,11 +59,12 @@ def html(report: Report) -> str:
 
 def _tiles(report: Report) -> list[tuple[str, str, str]]:
     """The four numbers that are looked at first: what, how much, and what it is of."""
-    numbers, top = Numbers.of(report), headline(report)
+    numbers, top, once = Numbers.of(report), headline(report), best(report)
     found = [("units", count(report.window.units), f"{count(report.window.users)} users")]
     if top is not None:
         limits = numbers.interval(top.low, top.high, signed=True)
-        found.insert(0, ("difference", numbers.value(top.value, signed=True), limits))
+        value = top.value if once is None else once.value
+        found.insert(0, ("difference", numbers.value(value, signed=True), limits))
     known = next((d for d in report.diagnostics if d.policy == "candidate" and not d.slice), None)
     if known is not None:
         part = f"{percent(known.ess / known.n)} of the units" if known.n else ""
