@@ -320,3 +320,9 @@ def test_import(lab: Lab) -> None:
     assert "10 decisions among 2 arms" in made.stdout
     assert "1 rows cannot be used" in made.stderr
     assert Path("log/decisions.parquet").is_file()
+
+
+def test_settings_are_the_orchestrators() -> None:
+    """What the command fills in here is what replay reads: the same settings with the same defaults."""
+    module = pytest.importorskip("fitrouter_evaluators.ope.replay", exc_type=ImportError)
+    assert msgspec.to_builtins(module.ReplaySettings()) == msgspec.to_builtins(Settings())
