@@ -118,6 +118,7 @@ def _pinned(event: Decision, number: int) -> Decision:
         switch=(),
         identity=msgspec.structs.replace(event.identity, session=None, role=None),
         asked=False,
+        asked_probability=0.0,
     )
 
 
