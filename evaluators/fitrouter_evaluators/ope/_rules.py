@@ -13,6 +13,7 @@ import yaml
 from pydantic import Field
 
 from fitrouter.errors import ConfigError
+from fitrouter_evaluators.ope.sensitivity import GAMMA
 
 __all__ = ["LESS_IS_BETTER", "Gate", "Guardrail", "Users", "load_gate", "parse_gate"]
 
@@ -105,9 +106,9 @@ class Gate(_Section):
     """Mass of the candidate where the log has none, above which nothing is promoted."""
     max_weight: Annotated[float, Field(gt=0.0)] | None = None
     """Largest importance weight with which something is promoted."""
-    sensitivity: float = Field(default=1.5, ge=1.0, allow_inf_nan=False)
-    """Γ: how far silence may speak, among those who were asked (`fitrouter_evaluators.ope.labels`); 1 trusts that it
-    says nothing."""
+    sensitivity: float = Field(default=GAMMA, ge=1.0)
+    """Γ: how far silence may speak, among those who were asked (`fitrouter_evaluators.ope.sensitivity`); 1 trusts that
+    it says nothing, and `.inf` assumes nothing at all."""
 
     @pydantic.model_validator(mode="after")
     def _ordered(self) -> Gate:

@@ -7,9 +7,9 @@
 * **not enough evidence** otherwise.
 
 "Shown" is said of exact confidence sequences of the paired difference only, widened by what those who were asked and
-said nothing might have said, and by the mass that the log knows nothing of. They hold at all times at once, so a gate
-may be asked every day, and one may stop at its first answer. Numbers that hold at one look, those about users, can
-withhold a promotion and never cause one; asymptotic ones are refused.
+said nothing might have said (mass that the log knows nothing of counts in them as the worst). They hold at all times at
+once, so a gate may be asked every day, and one may stop at its first answer. Numbers that hold at one look, those about
+users, can withhold a promotion and never cause one; asymptotic ones are refused.
 
 **How α is spent.** Half of it on wrong promotions, half on wrong keeps.
 
@@ -23,6 +23,7 @@ gets by those of its slices that are in the log.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -49,12 +50,13 @@ class Evidence(NamedTuple):
     metric: str
     band: Band
     """Exact, of the paired difference candidate − against, in the metric's own units."""
-    silence: float = 0.0
-    """What those who were asked and said nothing may add to it, or take away (`Gate.sensitivity`)."""
-    span: float = 1.0
-    """Between the least and the largest outcome of a unit."""
+    silence: tuple[float, float] = (0.0, 0.0)
+    """How far those who were asked and said nothing may move the lower limit down, and the upper one up
+    (`fitrouter_evaluators.ope.sensitivity.widen`, with `Gate.sensitivity`)."""
+    span: float = math.inf
+    """Between the least and the largest outcome: no difference is larger."""
     fixed: bool = True
-    """That range was known before the log (`fitrouter_evaluators.ope.outcomes.Observed.fixed`)."""
+    """The range of outcomes was known before the log (`fitrouter_evaluators.ope.outcomes.Observed.fixed`)."""
 
 
 # --- levels ---
@@ -119,7 +121,7 @@ def decide(
     Args:
         gate: the rules.
         evidence: exact sequences at the levels of `levels`, of every metric and slice that the rules name.
-        diagnostics: of the policies `candidate` and `against`, over everybody.
+        diagnostics: those of the candidate over everybody are read.
         satisfaction: across users, where rules name it.
         checks: of the log itself.
 
@@ -131,7 +133,7 @@ def decide(
     broken = [f"{check.name}: {check.detail}" for check in checks if not check.ok]
     if broken:
         raise InvalidLog("the gate decides nothing on a log that fails its checks: " + "; ".join(broken))
-    known = _known(gate, evidence, diagnostics)
+    known = _known(gate, evidence)
     gain = known[gate.metric, ""]
     rules = [_enough(gate, gain), *_support(gate, diagnostics)]
     promotes = [Check(name=f"gain in {gate.metric}", ok=gain.low > gate.min_gain, detail=_gain(gate, gain))]
@@ -152,13 +154,10 @@ def decide(
     return Gated(verdict="promote", reasons=[rule.detail for rule in promotes], rules=every)
 
 
-def _known(
-    gate: Gate, evidence: Sequence[Evidence], diagnostics: Sequence[Diagnostics]
-) -> dict[tuple[str, str], _Known]:
+def _known(gate: Gate, evidence: Sequence[Evidence]) -> dict[tuple[str, str], _Known]:
     """(metric, slice) → where its gain lies, with all that widens it."""
     slices = sorted({one.band.slice for one in evidence if one.band.slice})
     given = {(one.metric, one.band.slice): one for one in evidence}
-    unknown, against = _unsupported(diagnostics, "candidate"), _unsupported(diagnostics, "against")
     found: dict[tuple[str, str], _Known] = {}
     for level in levels(gate, slices):
         one = given.get((level.metric, level.slice))
@@ -170,12 +169,10 @@ def _known(
                 f"{sorted({metric for metric, where in given if not where})}. Replay that metric too, or drop the rule"
             )
         _refuse(one, level)
-        band = one.band
-        # Mass that the log knows nothing of counts as the least outcome there is, and may have the largest.
-        low = band.low - one.silence - against * one.span
-        high = band.high + one.silence + unknown * one.span
+        low = max(one.band.low - one.silence[0], -one.span)
+        high = min(one.band.high + one.silence[1], one.span)
         ends = (-high, -low) if level.metric in LESS_IS_BETTER else (low, high)
-        found[level.metric, level.slice] = _Known(band.n, *ends)
+        found[level.metric, level.slice] = _Known(one.band.n, *ends)
     return found
 
 
@@ -193,10 +190,6 @@ def _refuse(one: Evidence, level: Level) -> None:
         raise ValueError(
             f"a sequence of {level.metric!r} with α = {band.alpha:g}, but the rules take {level.low + level.high:g}"
         )
-
-
-def _unsupported(diagnostics: Sequence[Diagnostics], policy: str) -> float:
-    return next((d.unsupported for d in diagnostics if d.policy == policy and not d.slice), 0.0)
 
 
 def _enough(gate: Gate, gain: _Known) -> Check:
