@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.gateway_kit import Echo, cards, make_router
@@ -22,6 +24,7 @@ from fitrouter.errors import ConfigError, InvalidLog
 from fitrouter.policies import EpsilonGreedy, LinearThompson, LinUCB, Policy, Softmax, SquareCB
 from fitrouter.types import Decision, FeedbackKind, Floats, Identity, Request
 from fitrouter.watch import WatchParams
+from fitrouter_evaluators.ope._candidates._file import KINDS, parse_candidate, read_candidate
 from fitrouter_evaluators.ope.candidates import Candidate, load_candidate
 from fitrouter_evaluators.ope.log import DRAWN, MODES, Ints, Log
 
@@ -462,3 +465,31 @@ def test_hashes_tell_candidates_apart() -> None:
     assert len(set(hashes)) == len(hashes)
     assert load_candidate({"fixed": "a", "name": "x"}).hash() == load_candidate({"fixed": "a"}).hash()
     assert load_candidate({"gamma": 3.0}).hash() != load_candidate({"gamma": 3.0}, config=CONFIG).hash()
+
+
+PAGE = (Path(__file__).parents[1] / "docs" / "replay_candidates.md").read_text()
+BLOCKS = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_documented_candidates_load(block: str, tmp_path: Path) -> None:
+    """Every example of the documentation is a candidate; those that need no other file give a pmf of the town's log."""
+    (tmp_path / "c.yaml").write_text(block)
+    file = read_candidate(tmp_path / "c.yaml")
+    assert file.said
+    if file.snapshot is not None or file.pmf is not None:
+        return
+    log = town().log()
+    log = log._replace(names=log.names._replace(arms=("small-model", *log.names.arms[1:])))
+    said = block.replace("over: fitrouter.yaml", "")
+    (tmp_path / "c.yaml").write_text(said)
+    rows = draws_of(log)[:20]
+    pmf = load_candidate(tmp_path / "c.yaml", config=CONFIG).pmf(log, rows)
+    counts = np.diff(log.decisions.start)[rows]
+    np.testing.assert_allclose(np.add.reduceat(pmf, np.cumsum(counts) - counts), 1.0, atol=1e-12)
+
+
+def test_the_documentation_has_an_example_of_each() -> None:
+    """The page shows each kind of candidate."""
+    kinds = {parse_candidate(yaml.safe_load(block)).kind for block in BLOCKS}
+    assert kinds == {*KINDS, "settings"}

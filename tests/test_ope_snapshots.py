@@ -11,8 +11,11 @@ import numpy as np
 import pytest
 from tests.ope_kit import Town, log_of
 
+from fitrouter.arm_prior import ArmPrior, ModelPrior, pack_prior
 from fitrouter.config import Config, load_config
+from fitrouter.encoders import get_encoder
 from fitrouter.errors import ConfigError, InvalidLog
+from fitrouter.features import context_names
 from fitrouter.journal import SqliteJournal
 from fitrouter.router import Router
 from fitrouter.types import FeedbackKind, Identity, Request
@@ -167,3 +170,30 @@ def test_contexts_of_another_kind_are_refused() -> None:
     holed[1] = np.nan
     with pytest.raises(InvalidLog, match="does not say what was read"):
         candidate.pmf(log._replace(decisions=log.decisions._replace(x=holed)), np.arange(3))
+
+
+def test_a_prior_is_a_learner_before_its_first_label(tmp_path: Path) -> None:
+    """A file of `fitrouter train policy` gives what it says of models; the others start cold."""
+    (tmp_path / "fitrouter.yaml").write_text(YAML)
+    d = len(context_names())
+    mean = np.zeros(d)
+    mean[0] = 0.3
+    blocks = {"correction": (mean.tobytes(), (np.eye(d) * 0.01).tobytes())}
+    prior = ArmPrior(
+        d=d, D=1, encoder="hashing", schema="", models={"b": ModelPrior(blocks=blocks, worth={"correction": 5.0})}
+    )
+    config = load_config(tmp_path / "fitrouter.yaml")
+    prior = msgspec.structs.replace(prior, encoder=get_encoder(config.encoder).id)
+    (tmp_path / "models.arms").write_bytes(pack_prior(prior)[0])
+    (tmp_path / "c.yaml").write_text("over: fitrouter.yaml\nalgorithm: softmax\nsnapshot: {prior: models.arms}\n")
+    made = Town()
+    made.live(4)
+    log = made.log()
+    x = np.zeros((4, d), dtype=np.float32)
+    x[:, 0] = 1.0
+    log = log._replace(decisions=log.decisions._replace(x=x))
+    candidate = load_candidate(tmp_path / "c.yaml")
+    pmf = candidate.pmf(log, np.arange(4)).reshape(4, 3)
+    assert (pmf[:, 1] > 0.9).all()
+    np.testing.assert_allclose(pmf[:, 0], pmf[:, 2], rtol=0.2)
+    assert candidate.description.startswith("the beliefs of the prior models.arms; softmax")
