@@ -63,8 +63,9 @@ def _code(arguments: Sequence[str]) -> int:
     except ModuleNotFoundError as error:
         _complain(f"this needs {error.name!r}, which is not installed; install 'fitrouter[all]'")
     except Exception as error:
-        if hasattr(error, "format_message"):  # a usage error, of whichever click typer brings
-            _complain(f"{error.format_message()} (fitrouter replay --help shows all options)")
+        said = getattr(error, "format_message", None)  # a usage error's, of whichever click typer brings
+        if said is not None:
+            _complain(f"{said()} (fitrouter replay --help shows all options)")
         else:
             logging.getLogger(__name__).exception("fitrouter replay failed; nothing was decided")
     return NO_ANSWER

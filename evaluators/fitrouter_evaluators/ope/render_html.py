@@ -41,7 +41,9 @@ def html(report: Report) -> str:
     except ImportError as error:
         raise ConfigError("a page needs jinja2; install 'fitrouter[replay]', or ask for --text or --json") from error
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    template = environment.from_string(files(__package__).joinpath("report.html.j2").read_text(encoding="utf-8"))
+    template = environment.from_string(
+        files("fitrouter_evaluators.ope").joinpath("report.html.j2").read_text(encoding="utf-8")
+    )
     gate = report.gate
     return template.render(
         verdict=verdict(report),
