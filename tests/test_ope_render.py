@@ -307,7 +307,7 @@ def test_numbers_keep_three_figures(x: float) -> None:
 
 
 def test_decimals_follow_the_standard_errors() -> None:
-    """Two figures of the smallest standard error are shown, so that costs of a hundredth of a cent can be read."""
+    """Two figures of the difference's standard error are shown, so that costs of a hundredth of a cent can be read."""
     assert Numbers.of(realistic()).digits == 4
     assert Numbers.of(cheap()).digits == 8
     assert "0.00000312" in text(cheap())

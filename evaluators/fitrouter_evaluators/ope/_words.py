@@ -73,8 +73,9 @@ class Numbers(NamedTuple):
 
     @classmethod
     def of(cls, report: Report) -> Numbers:
-        """Decimals that show two figures of the smallest standard error; at least three on a scale of 0 to 1."""
-        errors = [e.se for e in report.estimates if not e.biased] + [(b.high - b.low) / 4 for b in report.bands]
+        """Decimals that show two figures of the difference's standard error; at least three on a scale of 0 to 1."""
+        once = best(report)
+        errors = [once.se] if once is not None else [(b.high - b.low) / 4 for b in report.bands]
         errors = [each for each in errors if math.isfinite(each) and each > 0]
         least = 0 if report.metric in {"cost", "latency"} else 3
         return cls(min(_MOST, max(least, 1 + math.ceil(-math.log10(min(errors, default=1e-3))))))
