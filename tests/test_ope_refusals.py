@@ -123,9 +123,11 @@ def test_one_bad_row_is_named(warehouse: Path, table: str, which: str, sql: str,
 
 
 def test_features_of_an_answer_are_finite(warehouse: Path) -> None:
-    """The message names the decision whose score it is."""
-    _, _, name = edit(warehouse, SCORED, "UPDATE scores SET h = [1, 'nan'::FLOAT, 0, 0], schema = 'style-1'")
-    with pytest.raises(InvalidLog, match="h of its score holds NaN or an infinity") as refused:
+    """The message names the decision whose score it is; what an answer does not have is NaN, and may be."""
+    edit(warehouse, SCORED, "UPDATE scores SET h = [1, 'nan'::FLOAT, 0, 0], schema = 'style-1'")
+    read_log(warehouse)
+    _, _, name = edit(warehouse, SCORED, "UPDATE scores SET h = [1, 'inf'::FLOAT, 0, 0], schema = 'style-1'")
+    with pytest.raises(InvalidLog, match="h of its score holds an infinity") as refused:
         read_log(warehouse)
     assert name in str(refused.value)
 

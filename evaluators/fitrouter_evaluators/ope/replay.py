@@ -70,7 +70,7 @@ def replay(
     units = _units(log, settings)
     _untrained(candidate, units)
     pmfs = Pmfs(*(_everywhere(policy, units) for policy in (candidate, against)))
-    ceilings: Mapping[str, float] = {} if gate is None else dict(gate.ceilings)
+    ceilings = {} if gate is None else {str(metric): most for metric, most in gate.ceilings.items()}
     study = Study(units, pmfs, settings.metric, ceiling=ceilings.get(settings.metric))
     slices = slices_of(study.units, settings.by, _groups(log, settings.groups))
     known = _diagnostics(study)

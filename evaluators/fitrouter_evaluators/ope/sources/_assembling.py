@@ -156,8 +156,9 @@ def _outcomes(columns: Columns, order: _Order, source: str) -> Outcomes:
     h, schema = None, ""
     if scores.h is not None and len(scores.h.values):
         keep, kind = _kind(scores.schema, scores.h.lengths)
-        h, broken = _dense(n, order.place(scores.row), scores.h, keep & known)
-        _refuse_infinite(broken, columns, order, source, "h of its score")
+        h, _ = _dense(n, order.place(scores.row), scores.h, keep & known)
+        # Features that an answer does not have (style of one that calls tools) are missing, which is NaN.
+        _refuse_infinite(np.flatnonzero(np.isinf(h).any(axis=1)), columns, order, source, "h of its score", "or NaN")
         schema = scores.schema.names[kind]
     return Outcomes(
         status=np.array(["", *columns.statuses], dtype=object)[status + 1],
@@ -182,15 +183,15 @@ def _features(columns: Columns, order: _Order, source: str) -> NDArray[np.float3
     return x
 
 
-def _refuse_infinite(broken: Ints, columns: Columns, order: _Order, source: str, name: str) -> None:
+def _refuse_infinite(broken: Ints, columns: Columns, order: _Order, source: str, name: str, more: str = "") -> None:
     if len(broken):
         row = int(order.rows[broken.min()])
         refuse_rows(
             source,
             int(columns.numbers["seq"][row]),
             str(columns.ids[row]),
-            f"{name} holds NaN or an infinity",
-            "allowed are finite numbers: correct the row, or leave its session out",
+            f"{name} holds {'an infinity' if more else 'NaN or an infinity'}",
+            f"allowed are finite numbers{more and ' ' + more}: correct the row, or leave its session out",
             count=len(broken),
         )
 
