@@ -24,6 +24,7 @@ def exact_band(
     alpha: tuple[float, float],
     policy: str = "difference",
     where: str = "",
+    centre: Floats | None = None,
     looks: Ints | None = None,
 ) -> Band:
     """An exact confidence sequence; see `fitrouter_evaluators.ope.sequences.exact`.
@@ -36,12 +37,15 @@ def exact_band(
         alpha: of the lower and of the upper limit.
         policy: what it is about.
         where: slice.
+        centre: float64[n], the outcomes as they are, whose running mean is shown; the cut ones where None, which are
+            off the mark by luck where a bound is tight.
         looks: int64[L], ascending; up to 200 points of the path where None.
     """
     below, above = np.atleast_2d(x_low), np.atleast_2d(x_high)
     n = below.shape[1]
     at = spaced(n, POINTS) if looks is None else looks
-    means = np.cumsum(0.5 * (below.mean(axis=0) + above.mean(axis=0)))[at - 1] / at
+    shown = 0.5 * (below[-1] + above[-1]) if centre is None else centre
+    means = np.cumsum(shown)[at - 1] / at
     lows = exact_lower(below, bound_low, alpha=alpha[0], looks=at)
     highs = -exact_lower(-above, bound_high, alpha=alpha[1], looks=at)
     return _band("exact", policy, where, sum(alpha), at, means, lows, highs)

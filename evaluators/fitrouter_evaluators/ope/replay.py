@@ -172,26 +172,30 @@ def _bands(study: Study, settings: ReplaySettings, slices: list[Slices], warning
     alpha, found = settings.alpha, []
     for policy in ("difference", *POLICIES):
         stream, ends = study.stream(policy), (0.5 * alpha, 0.5 * alpha)
-        band = exact_band(*stream, alpha=ends, policy=policy)
+        band = exact_band(*stream, alpha=ends, policy=policy, centre=_centre(study, policy))
         less, more = widen(study.units, study.observed, study.widening(policy), gamma=settings.sensitivity)
         found.append(_widened(band, float(less[0]), float(more[0])))
     found += _display(study, alpha)
     stream, share = study.stream("difference"), alpha / max(sum(len(each.names) for each in slices), 1)
-    bounds = stream.bound_low, stream.bound_high
+    bounds, centre = (stream.bound_low, stream.bound_high), _centre(study, "difference")
     for name, here in _each(slices):
-        ends = (0.5 * share, 0.5 * share)
-        found.append(exact_band(stream.low[:, here], stream.high[:, here], *bounds, alpha=ends, where=name))
+        ends, rows = (0.5 * share, 0.5 * share), (stream.low[:, here], stream.high[:, here])
+        found.append(exact_band(*rows, *bounds, alpha=ends, where=name, centre=centre[here]))
     return found
 
 
 def _display(study: Study, alpha: float) -> list[Band]:
     """Asymptotic sequences of what is doubly robust."""
-    one, other = (_robust(rounds) for rounds in study.paired)
-    return [
-        asymptotic_band(one - other, alpha=alpha, policy="difference"),
-        asymptotic_band(one, alpha=alpha, policy="candidate"),
-        asymptotic_band(other, alpha=alpha, policy="against"),
-    ]
+    policies = ("difference", *POLICIES)
+    return [asymptotic_band(_centre(study, policy), alpha=alpha, policy=policy) for policy in policies]
+
+
+def _centre(study: Study, policy: str) -> Floats:
+    """float64[n]: doubly robust outcomes of a policy, or of the difference."""
+    if policy == "difference":
+        one, other = (_robust(rounds) for rounds in study.paired)
+        return one - other
+    return _robust(study.powered[POLICIES.index(policy)])
 
 
 def _robust(rounds: Rounds) -> Floats:
