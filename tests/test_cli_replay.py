@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import errno
 import json
-import sys
+import random
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import msgspec
@@ -17,25 +16,13 @@ from typer.testing import CliRunner, Result
 
 from fitrouter.errors import ConfigError, InvalidLog, StoreError
 from fitrouter_evaluators.ope import candidates, sources
+from fitrouter_evaluators.ope import replay as orchestrator
 from fitrouter_evaluators.ope.gate import Gate
 from fitrouter_evaluators.ope.render_html import html
 from fitrouter_evaluators.ope.render_text import text
+from fitrouter_evaluators.ope.replay import ReplaySettings
 from fitrouter_evaluators.ope.report import Gated, Report
 from fitrouter_integrations import cli
-
-
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the orchestrator is asked for."""
-
-    metric: str = "fit"
-    by: tuple[str, ...] = ()
-    since: float | None = None
-    until: float | None = None
-    horizon_s: float = 0.0
-    idle_s: float = 3600.0
-    alpha: float = 0.05
-    sensitivity: float = 2.0
-    groups: dict[str, str] = {}
 
 
 class Lab:
@@ -45,9 +32,7 @@ class Lab:
         self.verdict: str | None = None
         self.calls: list[tuple[Any, ...]] = []
         self.fails: dict[str, BaseException] = {}
-        module: Any = ModuleType("fitrouter_evaluators.ope.replay")
-        module.ReplaySettings, module.replay = Settings, self._part("replay", self.report)
-        monkeypatch.setitem(sys.modules, module.__name__, module)
+        monkeypatch.setattr(orchestrator, "replay", self._part("replay", self.report))
         monkeypatch.setattr(sources, "read_log", self._part("read_log", lambda path: f"log of {path}"))
         monkeypatch.setattr(
             sources, "export", self._part("export", lambda _log, out: [Path(out) / "decisions.parquet"])
@@ -70,8 +55,8 @@ class Lab:
         return msgspec.structs.replace(realistic(), gate=gate)
 
     @property
-    def settings(self) -> Settings:
-        found: Settings = next(call[4] for call in self.calls if call[0] == "replay")
+    def settings(self) -> ReplaySettings:
+        found: ReplaySettings = next(call[4] for call in self.calls if call[0] == "replay")
         return found
 
     @property
@@ -199,7 +184,7 @@ def test_what_is_asked_for_is_what_is_replayed(lab: Lab) -> None:
         *("--alpha", "0.01", "--gamma-sensitivity", "3"),
     )
     assert result.exit_code == 0, result.stderr
-    assert lab.settings == Settings(
+    assert lab.settings == ReplaySettings(
         metric="latency",
         by=("role", "user_group"),
         since=1790812800.0,
@@ -228,11 +213,11 @@ def test_times(lab: Lab, said: str, seconds: float) -> None:
 def test_defaults_and_the_gate(lab: Lab) -> None:
     """What is not said is as the gate has it; without a gate it is fit at 5 %, against what was in force."""
     assert asked().exit_code == 0
-    assert lab.settings == Settings()
+    assert lab.settings == ReplaySettings()
     assert ("load_candidate", "current") in lab.calls
     lab.calls.clear()
     assert asked("--gate", "promote.yaml").exit_code == 0
-    assert lab.settings == Settings(metric="utility", alpha=0.1, sensitivity=1.25)
+    assert lab.settings == ReplaySettings(metric="utility", alpha=0.1, sensitivity=1.25)
     assert lab.gate is not None
     lab.calls.clear()
     assert asked("--gate", "promote.yaml", "--alpha", "0.02", "--metric", "utility").exit_code == 0
@@ -277,7 +262,7 @@ def test_json_has_no_nan(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     first = msgspec.structs.replace(realistic().estimates[0], se=float("nan"), high=float("inf"))
     report = msgspec.structs.replace(realistic(), estimates=[first])
     monkeypatch.setattr(lab, "report", lambda *_: report)
-    sys.modules["fitrouter_evaluators.ope.replay"].replay = lab.report  # type: ignore[attr-defined]
+    monkeypatch.setattr(orchestrator, "replay", lab.report)
     found = json.loads(asked("--json").stdout, parse_constant=lambda word: pytest.fail(word))
     assert found["estimates"][0]["se"] is None
     assert found["estimates"][0]["high"] is None
@@ -322,7 +307,26 @@ def test_import(lab: Lab) -> None:
     assert Path("log/decisions.parquet").is_file()
 
 
-def test_settings_are_the_orchestrators() -> None:
-    """What the command fills in here is what replay reads: the same settings with the same defaults."""
-    module = pytest.importorskip("fitrouter_evaluators.ope.replay", exc_type=ImportError)
-    assert msgspec.to_builtins(module.ReplaySettings()) == msgspec.to_builtins(Settings())
+def test_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing replaced: a file becomes a log, the log a report and an answer; a wrong propensity in it becomes a 3."""
+    monkeypatch.chdir(tmp_path)
+    Path("map.yaml").write_text("{arm: model, pmf: {column: p, separator: '|'}, reward: liked, arms: [big, small]}\n")
+    rng = random.Random(0)
+    drawn = [rng.random() < 0.5 for _ in range(800)]
+    rows = [f"{'big' if big else 'small'},0.5|0.5,{int(rng.random() < (0.9 if big else 0.1))}" for big in drawn]
+    Path("log.csv").write_text("\n".join(["model,p,liked", *rows, ""]))
+    assert run("import", "log.csv", "--map", "map.yaml", "--out", "log").exit_code == 0
+    Path("big.yaml").write_text("fixed: big\n")
+    shown = run("--log", "log", "--candidate", "big.yaml", "--html", "r.html", "--json", "r.json", "--text")
+    assert shown.exit_code == 0, shown.stderr
+    found = msgspec.json.decode(Path("r.json").read_bytes())
+    value = next(e for e in found["estimates"] if (e["policy"], e["labels"]) == ("difference", "asked"))
+    assert value["low"] < 0.4 < value["high"]
+    assert "fit under the candidate is higher, which is better" in " ".join(shown.stdout.split())
+    assert "</html>" in Path("r.html").read_text()
+    Path("log.csv").write_text("\n".join(["model,p,liked", *[row.replace("0.5|0.5", "0.9|0.1") for row in rows], ""]))
+    assert run("import", "log.csv", "--map", "map.yaml", "--out", "wrong").exit_code == 0
+    Path("promote.yaml").write_text("metric: fit\n")
+    refused = run("--log", "wrong", "--candidate", "big.yaml", "--gate", "promote.yaml")
+    assert refused.exit_code == 3
+    assert "probabilities" in refused.stderr
