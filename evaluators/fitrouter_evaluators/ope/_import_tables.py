@@ -1,58 +1,55 @@
 """Imported rows as the warehouse's tables, in Parquet."""
 
-# ruff: noqa: S608 - names of tables are constants of our own, and texts are quoted by `literal`
+# ruff: noqa: S608 - statements are made of numbers and constants, and refer to texts (`Values`)
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from fitrouter.warehouse._migrations import migrate
-from fitrouter_evaluators.ope._staging import literal
+from fitrouter_evaluators.ope._staging import Values
 from fitrouter_evaluators.ope.column_map import ColumnMap
-
-if TYPE_CHECKING:
-    import duckdb
 
 __all__ = ["write_tables"]
 
 _OF_ALL = 'seq, ts, id AS decision_id, tenant, "user", role, task, session'
 
 
-def write_tables(connection: duckdb.DuckDBPyConnection, columns: ColumnMap, folder: Path) -> None:
+def write_tables(values: Values, columns: ColumnMap, folder: Path) -> None:
     """Write what the view `rows` holds.
 
     Args:
-        connection: with the view; see `_terms.rows_sql`, and `seq` beside it.
+        values: of a connection with the view; see `_terms.rows_sql`, and `seq` beside it.
         columns: the map.
         folder: where `decisions.parquet` and so on go.
     """
-    migrate(connection)
+    migrate(values.connection)
     tables = {
-        "decisions": _decisions(columns),
+        "decisions": _decisions(values, columns),
         "executions": _executions(),
         "feedback": _feedback(*columns.reward.scale),
         "scores": None,
     }
     for table, sql in tables.items():
         # The warehouse's own table, empty, gives the types and the columns that an import knows nothing of.
-        whole = f"FROM {table}" + (f" UNION ALL BY NAME {sql}" if sql else "")
-        connection.execute(f"COPY ({whole}) TO {literal(str(folder / f'{table}.parquet'))} (FORMAT parquet)")
+        reader = f"FROM {table}" + (f" UNION ALL BY NAME {sql}" if sql else "")
+        values.connection.execute(f"COPY ({reader}) TO ? (FORMAT parquet)", [str(folder / f"{table}.parquet")])
 
 
-def _decisions(columns: ColumnMap) -> str:
+def _decisions(values: Values, columns: ColumnMap) -> str:
     constants = columns.constants
+    mode, policy = values.refer(constants.mode), values.refer(constants.policy)
     redraw = "''"
     if columns.session or constants.session:  # each of its rows but the first draws it again
         begins = "row_number() OVER (PARTITION BY tenant, session ORDER BY ts, seq) = 1"
         redraw = f"CASE WHEN session IS NULL OR {begins} THEN '' ELSE 'import' END"
     return f"""
-        SELECT {_OF_ALL}, id AS draw_id, {literal(constants.mode)} AS mode, eligible, [] AS excluded, probs, chosen,
+        SELECT {_OF_ALL}, id AS draw_id, {mode} AS mode, eligible, [] AS excluded, probs, chosen,
             propensity, features, [] AS mean, [] AS sd, [] AS cost, [] AS latency, [] AS availability,
             0 AS cost_weight, 0 AS cost_unit_usd, 0 AS latency_weight, 0 AS latency_unit_s, 0 AS budget_weight,
             0 AS budget_unit_usd, [] AS switch, 0 AS floor, 1 AS share, [] AS twin, [] AS personal,
             MAP() AS candidates, [] AS new, [] AS rest, 0 AS steps, true AS user_turn, {redraw} AS redraw,
-            true AS asked, 1 AS asked_probability, {literal(constants.policy)} AS policy_algorithm,
+            true AS asked, 1 AS asked_probability, {policy} AS policy_algorithm,
             '' AS policy_config_hash, -1 AS policy_seq, '' AS registry, 'import' AS encoder, 0 AS seed
         FROM rows
     """

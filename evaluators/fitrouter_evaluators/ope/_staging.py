@@ -1,18 +1,19 @@
 """A foreign file as a table: the columns that are asked for, as they are, and the lines that are no rows.
 
 Headers are read apart from the rows, and columns are known to DuckDB by their position alone (c0, c1, …), so that no
-name in a header can collide with another one, with a keyword, or with the statements.
+name in a header can collide with another one, with a keyword, or with the statements. Texts of a map or a file are
+never part of a statement: it refers to them (`Values`).
 """
 
-# ruff: noqa: S608 - columns are known by their positions, and texts are quoted by `literal`
+# ruff: noqa: S608 - statements are made of positions and constants
 
 from __future__ import annotations
 
 import csv
 import gzip
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from fitrouter.errors import ConfigError, InvalidLog
 from fitrouter_evaluators.datasets import Problem
@@ -20,7 +21,7 @@ from fitrouter_evaluators.datasets import Problem
 if TYPE_CHECKING:
     import duckdb
 
-__all__ = ["TEXT", "Source", "Staged", "literal", "numbered", "open_source", "stage"]
+__all__ = ["TEXT", "Source", "Staged", "Values", "numbered", "open_source", "stage"]
 
 TEXT = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
 """Suffixes of text files."""
@@ -56,6 +57,22 @@ class Source(NamedTuple):
         raise ConfigError(f"{self.path.name!r} has no column {name!r}; its columns are {shown}")
 
 
+class Values:
+    """Texts that a connection's statements refer to."""
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
+        self.connection = connection
+        self._count = 0
+
+    def refer(self, value: str | Sequence[str]) -> str:
+        """SQL that stands for a text, or for a list of texts."""
+        name = f"value_{self._count}"
+        self._count += 1
+        single = isinstance(value, str)
+        self.connection.execute(f"SET VARIABLE {name} = ?", [value if single else list(value)])
+        return f"CAST(getvariable('{name}') AS {'VARCHAR' if single else 'VARCHAR[]'})"
+
+
 class Staged(NamedTuple):
     """A source's rows in a table, in the order of the file: `rowid` counts them from 0."""
 
@@ -65,6 +82,11 @@ class Staged(NamedTuple):
     """Name in the header → DuckDB's type."""
     broken: Mapping[int, str]
     """Record of the text file, the header being 1, that is no row → why."""
+    values: Values
+
+    def query(self, sql: str, limit: int = 1_000_000) -> list[tuple[Any, ...]]:
+        """Rows of a query over the table, no more than `limit`."""
+        return self.values.connection.execute(sql).fetchmany(limit)
 
     def column(self, name: str) -> str:
         """SQL of a column as it is."""
@@ -85,14 +107,8 @@ class Staged(NamedTuple):
             return f"TRY_CAST({column} AS {kind}[])"
         if separator is None:
             return f"TRY_CAST(TRY_CAST({column} AS JSON) AS {kind}[])"
-        return f"TRY_CAST(list_transform(string_split({column}, {literal(separator)}), lambda s: trim(s)) AS {kind}[])"
-
-
-def literal(text: str) -> str:
-    """A string in SQL."""
-    if "\0" in text:  # the parser would stop there
-        return f"decode(unhex('{text.encode().hex()}'))"
-    return "'" + text.replace("'", "''") + "'"
+        cells = f"string_split({column}, {self.values.refer(separator)})"
+        return f"TRY_CAST(list_transform({cells}, lambda s: trim(s)) AS {kind}[])"
 
 
 def open_source(path: Path, delimiter: str | None = None) -> Source:
@@ -120,8 +136,8 @@ def open_source(path: Path, delimiter: str | None = None) -> Source:
     return Source(path, tuple(header), delimiter)
 
 
-def stage(connection: duckdb.DuckDBPyConnection, source: Source, names: Iterable[str], table: str) -> Staged:
-    """Copy columns of a source into a table of the connection's.
+def stage(values: Values, source: Source, names: Iterable[str], table: str) -> Staged:
+    """Copy columns of a source into a table of the connection that the values belong to.
 
     Raises:
         ConfigError: a column is not there.
@@ -129,16 +145,18 @@ def stage(connection: duckdb.DuckDBPyConnection, source: Source, names: Iterable
     """
     import duckdb
 
+    connection = values.connection
     wanted = sorted({source.position(name) for name in names})
     columns = ", ".join(f"c{i}" for i in wanted)
+    reader, given = _reader(source, table)
     try:
-        connection.execute(f"CREATE TABLE {table} AS SELECT {columns} FROM {_scan(source, table)}")
+        connection.execute(f"CREATE TABLE {table} AS SELECT {columns} FROM {reader}", given)
         rejects = _rejected(connection, table) if source.delimiter else {}
     except duckdb.Error as error:
         raise InvalidLog(f"{source.path.name!r} cannot be read: {error}; write it again") from None
     described = connection.execute(f"SELECT * FROM {table} LIMIT 0").description or []
     types = {source.names[i]: str(cell[1]) for i, cell in zip(wanted, described, strict=True)}
-    return Staged(source, table, types, rejects)
+    return Staged(source, table, types, rejects, values)
 
 
 def numbered(staged: Staged, rows: Mapping[int, str]) -> list[Problem]:
@@ -202,20 +220,21 @@ def _parquet_names(path: Path) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _scan(source: Source, table: str) -> str:
-    path = literal(str(source.path))
+def _reader(source: Source, table: str) -> tuple[str, dict[str, str]]:
+    """SQL that reads a source as it is, and its parameters."""
+    path, everything = str(source.path), range(len(source.names))
     if not source.delimiter:
-        return f"read_parquet({path}) AS t({', '.join(f'c{i}' for i in range(len(source.names)))})"
-    columns = ", ".join(f"'c{i}': 'VARCHAR'" for i in range(len(source.names)))
+        return f"read_parquet($path) AS t({', '.join(f'c{i}' for i in everything)})", {"path": path}
+    columns = ", ".join(f"'c{i}': 'VARCHAR'" for i in everything)
     return (
-        f"read_csv({path}, auto_detect=false, header=true, delim={literal(source.delimiter)}, quote='\"', escape='\"', "
+        "read_csv($path, auto_detect=false, header=true, delim=$delimiter, quote='\"', escape='\"', "
         f"columns={{{columns}}}, store_rejects=true, rejects_scan='{table}_scans', rejects_table='{table}_rejects')"
-    )
+    ), {"path": path, "delimiter": source.delimiter}
 
 
 def _rejected(connection: duckdb.DuckDBPyConnection, table: str) -> dict[int, str]:
     found = connection.execute(
-        f"SELECT line, arg_min(error_type, byte_position), arg_min(error_message, byte_position) "
+        "SELECT line, arg_min(error_type, byte_position), arg_min(error_message, byte_position) "
         f"FROM {table}_rejects GROUP BY line"
     ).fetchall()
     return {int(line): _WRONG.get(str(kind), str(message)) for line, kind, message in found}

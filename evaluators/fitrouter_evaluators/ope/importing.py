@@ -1,6 +1,6 @@
 """Somebody else's log as a log of ours: CSV or Parquet, with a map that says which column means what."""
 
-# ruff: noqa: S608 - names of tables are constants of our own, and texts are quoted by `literal`
+# ruff: noqa: S608 - statements are made of constants, and refer to texts (`Values`)
 
 from __future__ import annotations
 
@@ -10,19 +10,17 @@ import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from fitrouter.errors import ConfigError, InvalidLog
 from fitrouter_evaluators.datasets import Problem
+from fitrouter_evaluators.ope._feature_terms import features_of, reasons
 from fitrouter_evaluators.ope._import_tables import write_tables
-from fitrouter_evaluators.ope._staging import Staged, literal, numbered, open_source, stage
-from fitrouter_evaluators.ope._terms import columns_of, features_of, find_arms, reasons, rows_sql
+from fitrouter_evaluators.ope._staging import Staged, Values, numbered, open_source, stage
+from fitrouter_evaluators.ope._terms import columns_of, find_arms, rows_sql
 from fitrouter_evaluators.ope.column_map import ArmsFile, ColumnMap, PerArm, load_map
-
-if TYPE_CHECKING:
-    import duckdb
 
 __all__ = ["Imported", "import_log"]
 
@@ -39,6 +37,11 @@ _AGAIN = """
     QUALIFY row_number() OVER (PARTITION BY id ORDER BY "row") > 1
 """
 """All rows with an id but the first."""
+
+
+_USABLE = """
+    CREATE TEMP VIEW rows AS SELECT *, "row" + 1 AS seq FROM checked WHERE "row" NOT IN (SELECT "row" FROM unusable)
+"""
 
 
 class Imported(NamedTuple):
@@ -94,32 +97,30 @@ def import_log(
         config: dict[str, Any] = {"threads": 2, "memory_limit": "1GB", "temp_directory": str(work / "spill")}
         with duckdb.connect(work / "staged.duckdb", config=config) as connection:
             connection.execute("SET TimeZone = 'UTC'")
-            found = _write(connection, Path(data), chosen, partial, skip_bad)
+            found = _write(Values(connection), Path(data), chosen, partial, skip_bad)
         if target.exists():
             target.rmdir()
         shutil.move(partial, target)
     return found._replace(folder=target)
 
 
-def _write(
-    connection: duckdb.DuckDBPyConnection, data: Path, columns: ColumnMap, folder: Path, skip_bad: bool
-) -> Imported:
+def _write(values: Values, data: Path, columns: ColumnMap, folder: Path, skip_bad: bool) -> Imported:
     """All files of the folder."""
     source = open_source(data, columns.delimiter)
-    staged = stage(connection, source, columns_of(columns, source), "staged")
-    second = _second(connection, data, columns)
-    arms = find_arms(connection, columns, staged, second)
-    features = features_of(connection, staged, columns.features, arms)
-    connection.execute(f"CREATE TEMP VIEW checked AS {rows_sql(columns, staged, arms, features)}")
-    problems = _problems(connection, staged, columns, skip_bad)
-    usable = '"row" NOT IN (SELECT "row" FROM unusable)'
-    connection.execute(f'CREATE TEMP VIEW rows AS SELECT *, "row" + 1 AS seq FROM checked WHERE {usable}')
-    write_tables(connection, columns, folder)
-    arm_features = _write_arms(connection, columns, second, folder)
+    staged = stage(values, source, columns_of(columns, source), "staged")
+    second = _second(values, data, columns)
+    arms = find_arms(columns, staged, second)
+    features = features_of(staged, columns.features, arms)
+    reader = rows_sql(columns, staged, arms, features)
+    values.connection.execute(f"CREATE TEMP VIEW checked AS {reader}")
+    problems = _problems(staged, columns, skip_bad)
+    values.connection.execute(_USABLE)
+    write_tables(values, columns, folder)
+    arm_features = _write_arms(columns, second, folder)
     if problems:
         lines = b"".join(msgspec.json.encode(problem) + b"\n" for problem in problems)
         (folder / "problems.jsonl").write_bytes(lines)
-    found = Imported(folder, _count(connection, "rows"), len(problems), arms, features.names, arm_features)
+    found = Imported(folder, _count(staged, "rows"), len(problems), arms, features.names, arm_features)
     manifest = {
         "data": data.name,
         **found._asdict(),
@@ -130,67 +131,60 @@ def _write(
     return found
 
 
-def _problems(
-    connection: duckdb.DuckDBPyConnection, staged: Staged, columns: ColumnMap, skip_bad: bool
-) -> list[Problem]:
+def _problems(staged: Staged, columns: ColumnMap, skip_bad: bool) -> list[Problem]:
     """Lines that cannot be used; the rows among them are in the table `unusable` too.
 
     Raises:
         InvalidLog: there are any, and they are not to be skipped; or there is nothing else.
     """
+    connection = staged.values.connection
     connection.execute('CREATE TABLE unusable AS SELECT "row", reason FROM checked WHERE reason IS NOT NULL')
     if columns.id is not None:
         connection.execute(_AGAIN)
-    bad = _count(connection, "unusable") + len(staged.broken)
-    total = _count(connection, staged.table) + len(staged.broken)
+    bad = _count(staged, "unusable") + len(staged.broken)
+    total = _count(staged, staged.table) + len(staged.broken)
     name = staged.source.path.name
     if not total:
         raise InvalidLog(f"{name!r} has a header and no rows")
     if not bad:
         return []
-    limit = "" if skip_bad else f"LIMIT {_SHOWN}"
-    found = connection.execute(f'SELECT "row", reason FROM unusable ORDER BY "row" {limit}').fetchall()
+    found = staged.query('SELECT "row", reason FROM unusable ORDER BY "row"', total if skip_bad else _SHOWN)
     problems = numbered(staged, {int(row): str(reason) for row, reason in found})
     if bad == total or not skip_bad:
         raise InvalidLog(_refusal(name, problems, bad, total))
     return problems
 
 
-def _second(connection: duckdb.DuckDBPyConnection, data: Path, columns: ColumnMap) -> Staged | None:
+def _second(values: Values, data: Path, columns: ColumnMap) -> Staged | None:
     """The file of the arms."""
     if not isinstance(columns.arms, ArmsFile):
         return None
     source = open_source(data.parent / columns.arms.file, columns.delimiter)
     features = [part.column for part in columns.arms.features if not isinstance(part, PerArm)]
-    staged = stage(connection, source, [columns.arms.column, *features], "arms")
+    staged = stage(values, source, [columns.arms.column, *features], "arms")
     if staged.broken:
         problems = numbered(staged, {})
         raise InvalidLog(_refusal(source.path.name, problems, len(problems)))
     return staged
 
 
-def _write_arms(
-    connection: duckdb.DuckDBPyConnection, columns: ColumnMap, second: Staged | None, folder: Path
-) -> tuple[str, ...]:
+def _write_arms(columns: ColumnMap, second: Staged | None, folder: Path) -> tuple[str, ...]:
     """What is known of each arm, as a table of its own; the names of its numbers."""
     if second is None or not isinstance(columns.arms, ArmsFile) or not columns.arms.features:
         return ()
-    features = features_of(connection, second, columns.arms.features, ())
+    features = features_of(second, columns.arms.features, ())
     checked = f"SELECT rowid, {reasons(features.checks)} AS reason FROM {second.table}"
-    found = connection.execute(f"SELECT * FROM ({checked}) WHERE reason IS NOT NULL").fetchall()
-    if found:
+    if found := second.query(f"SELECT * FROM ({checked}) WHERE reason IS NOT NULL"):
         problems = numbered(second, {int(row): str(reason) for row, reason in found})
         raise InvalidLog(_refusal(second.source.path.name, problems, len(problems)))
-    arms = (
-        f"SELECT {second.text(columns.arms.column)} AS arm, {features.sql} AS features FROM {second.table} ORDER BY arm"
-    )
-    connection.execute(f"COPY ({arms}) TO {literal(str(folder / 'arms.parquet'))} (FORMAT parquet)")
+    arm = second.text(columns.arms.column)
+    reader = f"SELECT {arm} AS arm, {features.sql} AS features FROM {second.table} ORDER BY arm"
+    second.values.connection.execute(f"COPY ({reader}) TO ? (FORMAT parquet)", [str(folder / "arms.parquet")])
     return features.names
 
 
-def _count(connection: duckdb.DuckDBPyConnection, table: str) -> int:
-    row = connection.execute(f"SELECT count(*) FROM {table}").fetchone()
-    return int(row[0]) if row else 0
+def _count(staged: Staged, table: str) -> int:
+    return int(staged.query(f"SELECT count(*) FROM {table}")[0][0])
 
 
 def _refusal(name: str, problems: list[Problem], bad: int, total: int | None = None) -> str:
