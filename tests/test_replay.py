@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import msgspec
 import numpy as np
 import pytest
 from tests.ope_kit import Town
 
 from fitrouter.decide import Rules
-from fitrouter.errors import InvalidLog
+from fitrouter.errors import ConfigError, InvalidLog
 from fitrouter.types import Floats
-from fitrouter_evaluators.ope.candidates import load_candidate
+from fitrouter_evaluators.ope.candidates import Settings, load_candidate
 from fitrouter_evaluators.ope.gate import parse_gate
+from fitrouter_evaluators.ope.learning import Progressive, Rejection
 from fitrouter_evaluators.ope.log import Ints, Log
 from fitrouter_evaluators.ope.replay import ReplaySettings, replay
 from fitrouter_evaluators.ope.report import Report
@@ -186,3 +189,21 @@ def test_a_report_reads_back(log: Log) -> None:
     assert len(again.estimates) == len(report.estimates)
     assert report.satisfaction
     assert report.satisfaction[0].users == 20
+
+
+def test_candidates_that_learn(town: Town, log: Log) -> None:
+    """Rejection replay gives one number of a short life; a progressive one is marked, and neither can be gated."""
+    settings, rules = ReplaySettings(idle_s=1.0), parse_gate({"metric": "fit"})
+    sharp = Settings(algorithm="squarecb", parameters={"gamma": 20.0})
+    lived = Rejection(town.blank(), lambda: nullcontext(town.journal), sharp)
+    report = replay(log, lived, CURRENT, settings)
+    (own,) = [row for row in report.estimates if row.policy == "candidate"]
+    assert own.estimator == "rejection"
+    assert 0 < own.n < report.window.units
+    assert any("lived through" in warning for warning in report.warnings)
+    going = Progressive(town.blank(), lambda: nullcontext(town.journal), sharp)
+    shown = replay(log, going, CURRENT, settings)
+    assert all(row.biased for row in shown.estimates if row.policy != "against")
+    for candidate in (lived, going):
+        with pytest.raises(ConfigError, match="the gate cannot decide"):
+            replay(log, candidate, CURRENT, settings, rules)

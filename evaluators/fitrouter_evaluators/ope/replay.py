@@ -10,11 +10,12 @@ import datetime
 import importlib.metadata
 import time
 from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
-from fitrouter.errors import InvalidLog
+from fitrouter.errors import ConfigError, InvalidLog
 from fitrouter.types import Floats
 from fitrouter_evaluators.ope import personalisation as bought
 from fitrouter_evaluators.ope._bands import asymptotic_band, exact_band
@@ -24,8 +25,9 @@ from fitrouter_evaluators.ope.candidates import Candidate
 from fitrouter_evaluators.ope.diagnostics import arms, diagnose, histogram
 from fitrouter_evaluators.ope.estimators import DR
 from fitrouter_evaluators.ope.gate import Evidence, Gate, decide, levels
+from fitrouter_evaluators.ope.learning import Rejection
 from fitrouter_evaluators.ope.log import Ints, Log
-from fitrouter_evaluators.ope.report import Band, Check, Diagnostics, Gated, Report, Satisfied, Window
+from fitrouter_evaluators.ope.report import Band, Check, Diagnostics, Estimated, Gated, Report, Satisfied, Window
 from fitrouter_evaluators.ope.rounds import Rounds
 from fitrouter_evaluators.ope.satisfaction import satisfaction
 from fitrouter_evaluators.ope.sensitivity import widen
@@ -35,6 +37,8 @@ from fitrouter_evaluators.ope.units import Units, closed_units
 __all__ = ["ReplaySettings", "replay"]
 
 POLICIES = ("candidate", "against")
+PER_USER = 5.0
+"""Effective units a user without which nothing is said across users."""
 
 
 class ReplaySettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,13 +73,18 @@ def replay(
     checks = audit(log)
     units = _units(log, settings)
     _untrained(candidate, units)
+    biased = _gateable(candidate, gate)
+    if isinstance(candidate, Rejection):
+        return _lived(candidate, against, units, settings, checks)
     pmfs = Pmfs(*(_everywhere(policy, units) for policy in (candidate, against)))
     ceilings = {} if gate is None else {str(metric): most for metric, most in gate.ceilings.items()}
     study = Study(units, pmfs, settings.metric, ceiling=ceilings.get(settings.metric))
-    slices = slices_of(study.units, settings.by, _groups(log, settings.groups))
+    groups = _groups(log, settings.groups)
+    slices = slices_of(study.units, settings.by, groups)
     known = _diagnostics(study)
-    people = _satisfaction(study, settings.alpha)
-    warnings = _warnings(study, settings)
+    warnings = [biased] if biased else []
+    warnings += _warnings(study, settings)
+    people = _satisfaction(study, known[0], settings.alpha, warnings)
     bands = _bands(study, settings, slices, warnings)
     return Report(
         candidate=candidate.description,
@@ -83,7 +92,10 @@ def replay(
         metric=settings.metric,
         window=_window(study, settings),
         alpha=settings.alpha,
-        estimates=[*difference_rows(study, slices, settings.alpha), *policy_rows(study, settings.alpha)],
+        estimates=[
+            _marked(row, biased)
+            for row in (*difference_rows(study, slices, settings.alpha), *policy_rows(study, settings.alpha))
+        ],
         bands=bands,
         diagnostics=known,
         checks=checks,
@@ -94,7 +106,70 @@ def replay(
         correction=_correction(slices, settings.alpha),
         sensitivity=_silence(study, settings.sensitivity),
         warnings=warnings,
-        gate=None if gate is None else _gated(gate, units, pmfs, study, checks, known, people),
+        gate=None if gate is None else _gated(gate, units, pmfs, study, _Found(checks, known, people, groups)),
+        version=importlib.metadata.version("fitrouter"),
+        made=time.time(),
+    )
+
+
+# --- candidates that learn ---
+
+
+def _gateable(candidate: Candidate, gate: Gate | None) -> str:
+    """Why a candidate's numbers are not quite its own; empty where they are.
+
+    Raises:
+        ConfigError: there is a gate, and they are not, or there are no sequences of them.
+    """
+    biased: str = getattr(candidate, "biased", "")
+    if gate is not None and (biased or isinstance(candidate, Rejection)):
+        why = biased or "rejection replay keeps a part of the log, at one look"
+        raise ConfigError(f"the gate cannot decide on {candidate.description}: {why}; gate a snapshot of it instead")
+    return biased
+
+
+def _marked(row: Estimated, biased: str) -> Estimated:
+    concerned = biased and row.policy != "against" and not row.biased
+    return msgspec.structs.replace(row, biased=biased) if concerned else row
+
+
+def _lived(
+    candidate: Rejection, against: Candidate, units: Units, settings: ReplaySettings, checks: list[Check]
+) -> Report:
+    """Rejection replay: what the candidate lived through, beside what `against` was worth over all of the log."""
+    other = _everywhere(against, units)
+    study = Study(units, Pmfs(other, other), settings.metric)
+    observed = study.observed
+    found = candidate.replay(
+        units.log, study.units.member, observed.y, seen=observed.seen, e=observed.e, alpha=settings.alpha
+    )
+    own = Estimated(
+        policy="candidate",
+        estimator="rejection",
+        labels="asked" if study.has_labels else "observed",
+        value=found.value,
+        se=found.se,
+        low=found.low,
+        high=found.high,
+        n=found.matched,
+        alpha=settings.alpha,
+        biased=found.biased,
+    )
+    said = (
+        f"the candidate lived through {found.matched} of {found.draws} draws, those that it would have made, and "
+        f"learnt from {found.labels} labels; its value is of so short a life, and `against` is of the whole log"
+    )
+    return Report(
+        candidate=candidate.description,
+        against=against.description,
+        metric=settings.metric,
+        window=_window(study, settings),
+        alpha=settings.alpha,
+        estimates=[own, *(row for row in policy_rows(study, settings.alpha) if row.policy == "against")],
+        bands=[],
+        diagnostics=[each for each in _diagnostics(study) if each.policy == "against"],
+        checks=checks,
+        warnings=[said, *_warnings(study, settings)],
         version=importlib.metadata.version("fitrouter"),
         made=time.time(),
     )
@@ -234,9 +309,16 @@ def _diagnostics(study: Study) -> list[Diagnostics]:
     ]
 
 
-def _satisfaction(study: Study, alpha: float) -> list[Satisfied]:
+def _satisfaction(study: Study, known: Diagnostics, alpha: float, warnings: list[str]) -> list[Satisfied]:
     """Across users, of fit: other metrics are nobody's satisfaction."""
-    if study.metric != "fit":
+    users = len(np.unique(study.units.user[study.units.user >= 0]))
+    if study.metric != "fit" or not users:
+        return []
+    if known.ess < PER_USER * users:
+        warnings.append(
+            f"an effective sample size of {known.ess:.0f} over {users} users tells luck and users not apart: nothing "
+            "is said of how satisfaction differs between them"
+        )
         return []
     one, other = (_robust(rounds) for rounds in study.paired)
     return satisfaction(one, other, study.units.user, study.units.role, study.units.log.names.roles, alpha=alpha)
@@ -298,34 +380,30 @@ def _silence(study: Study, gamma: float) -> str:
 # --- the gate ---
 
 
-def _gated(
-    gate: Gate,
-    units: Units,
-    pmfs: Pmfs,
-    study: Study,
-    checks: list[Check],
-    known: list[Diagnostics],
-    people: list[Satisfied],
-) -> Gated:
+class _Found(NamedTuple):
+    """What the gate reads beside sequences."""
+
+    checks: list[Check]
+    known: list[Diagnostics]
+    people: list[Satisfied]
+    groups: Mapping[int, str]
+
+
+def _gated(gate: Gate, units: Units, pmfs: Pmfs, study: Study, found: _Found) -> Gated:
     """The gate's answer, from exact sequences at its own levels."""
     kinds = sorted({rail.slice.split("=")[0] for rail in gate.guardrails if rail.slice})
     studies: dict[str, Study] = {gate.metric: study}
     for metric in {rail.metric for rail in gate.guardrails} - {gate.metric}:
         studies[metric] = Study(units, pmfs, metric, ceiling=gate.ceilings.get(metric))
-    places = {m: _places(each, kinds) for m, each in studies.items()}
-    names = sorted({name for found in places.values() for name in found})
+    places = {m: dict(_each(slices_of(each.units, kinds, found.groups))) for m, each in studies.items()}
+    names = sorted({name for each in places.values() for name in each})
     evidence = []
     for level in levels(gate, names):
         of, here = studies[level.metric], places[level.metric].get(level.slice)
         rows = np.arange(of.units.n) if not level.slice else here
         if rows is not None and len(rows):
             evidence.append(_evidence(of, rows, level.slice, (level.low, level.high), gate.sensitivity))
-    return decide(gate, evidence, known, satisfaction=people, checks=checks)
-
-
-def _places(study: Study, kinds: list[str]) -> dict[str, Ints]:
-    groups = bought.taste_groups(study.units.log)
-    return dict(_each(slices_of(study.units, kinds, groups)))
+    return decide(gate, evidence, found.known, satisfaction=found.people, checks=found.checks)
 
 
 def _evidence(study: Study, rows: Ints, name: str, ends: tuple[float, float], gamma: float) -> Evidence:
