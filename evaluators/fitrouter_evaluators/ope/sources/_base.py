@@ -38,7 +38,12 @@ def open_duckdb(path: Path | str, folder: Path, *, read_only: bool = False) -> d
     """A connection that spills into `folder` where memory does not suffice, and keeps the order of rows."""
     import duckdb
 
-    config: dict[str, Any] = {"threads": 2, "temp_directory": str(folder / "spill"), "preserve_insertion_order": True}
+    config: dict[str, Any] = {
+        "threads": 2,
+        "memory_limit": "512MB",
+        "temp_directory": str(folder / "spill"),
+        "preserve_insertion_order": True,
+    }
     return duckdb.connect(path, read_only=read_only, config=config)
 
 
