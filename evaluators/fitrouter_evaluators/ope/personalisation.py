@@ -138,6 +138,7 @@ def personalisation(
     for where, here in places:
         level = share if where else alpha
         ends, rows = (0.5 * level, 0.5 * level), (below[:, here], above[:, here])
-        found.append(exact_band(*rows, bound_low, bound_high, alpha=ends, policy=POLICY, where=where))
-        found.append(asymptotic_band(x[here], alpha=level, policy=POLICY, where=where))
+        bounds, shown = (bound_low, bound_high), x[here]
+        found.append(exact_band(*rows, *bounds, alpha=ends, policy=POLICY, where=where, centre=shown))
+        found.append(asymptotic_band(shown, alpha=level, policy=POLICY, where=where))
     return found
