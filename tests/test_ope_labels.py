@@ -220,17 +220,19 @@ def test_failed_answers_and_what_is_known_need_no_label() -> None:
     """A failed answer is 0 for certain; utility adds what is known of each decision to a label that is not."""
     made = crowd(8, 400, turns=2)
     status = np.full(400, "ok", dtype=object)
-    status[:40] = "failed"
+    status[-40:] = "failed"
     weights = {"cost_weight": np.full(400, 0.5), "cost_unit_usd": np.ones(400)}
     log = made.log._replace(
         decisions=made.log.decisions._replace(**weights),
         outcomes=made.log.outcomes._replace(status=status, cost_usd=np.full(400, 0.1)),
     )
     units, observed, chance = of(log)
-    assert (chance[:40] == 1.0).all()
+    assert (chance[-40:] == 1.0).all()
+    silent = log._replace(outcomes=log.outcomes._replace(asked_label=np.full(400, np.nan)))
+    assert (of(silent)[2][-40:] == 1.0).all()
     f = predictions(units, observed)
     fit = rewards(units, observed, f, chance)
-    assert (fit[:20] == 0.0).all()
+    assert (fit[-20:] == 0.0).all()
     utility = observe(log, "utility", ceiling=1.0)
     np.testing.assert_allclose(rewards(units, utility, f, chance), fit - 0.05, atol=1e-12)
 
@@ -245,6 +247,71 @@ def test_an_outcome_model_learns_from_what_was_seen() -> None:
     assert (np.isnan(mean) == (count == 0)).all()
     heard = count > 0
     np.testing.assert_allclose(mean[heard], np.nanmean(label[heard], axis=1), rtol=1e-12)
+
+
+def test_volunteers_teach_and_do_not_mislead() -> None:
+    """With them predictions are better; that they are angrier is known of them, and not taken for everybody's mood."""
+    errors: list[list[float]] = []
+    moods = []
+    for seed in range(30):
+        made = crowd(seed, 3000, ask=0.02, volunteers=(0.3, 0.1))
+        alone_ = made.log._replace(outcomes=made.log.outcomes._replace(free_label=np.full(3000, np.nan)))
+        found = [predictions(*of(log)[:2])[1000:] for log in (made.log, alone_)]
+        errors.append([float(np.mean((made.y[1000:] - f) ** 2)) for f in found])
+        moods.append(float(np.mean(found[0])) - made.truth)
+    taught, untaught = np.mean(errors, axis=0)
+    assert taught < untaught - 0.002
+    assert abs(np.mean(moods)) < 0.06
+
+
+def test_power_is_tuned_to_what_is_to_be_estimated() -> None:
+    """What misleads where it matters is not trusted, whatever it is worth elsewhere; what is off throughout is shifted.
+
+    It matters where the importance weight is large, and where labels are rare.
+    """
+    rng = np.random.default_rng(3)
+    n = 20_000
+    p = rng.random(n)
+    y = (rng.random(n) < p).astype(float)
+    rare = rng.random(n) < 0.5
+    e = np.where(rare, 0.05, 0.9)
+    asked = rng.random(n) < e
+    decisions = {"asked": asked, "asked_probability": e}
+    outcomes = {"asked_label": np.where(asked, y, np.nan)}
+    log = make_log(np.ones((n, 1)), np.zeros(n, dtype=int), decisions=decisions, outcomes=outcomes)
+    units, observed, chance = of(log, adaptive=False)
+
+    def spread(f: np.ndarray, weight: np.ndarray) -> float:
+        return float((weight * rewards(units, observed, f, chance)).std())
+
+    even = np.ones(n)
+    constant, noise = np.full(n, y.mean()), rng.random(n)
+    for adaptive in (True, False):
+
+        def tuned(f: np.ndarray, weight: np.ndarray = even, adaptive: bool = adaptive) -> np.ndarray:
+            return powered(units, observed, f, chance, weight=weight, adaptive=adaptive)
+
+        assert spread(tuned(noise), even) < 1.02 * spread(constant, even) < 0.99 * spread(noise, even)
+        assert spread(tuned(0.4 * p), even) < 0.97 * spread(0.4 * p, even)
+        # Good where labels are common and misleading where they are rare is of no use; the reverse is.
+        assert spread(tuned(np.where(rare, 1.0 - p, p)), even) < 1.02 * spread(constant, even)
+        assert spread(tuned(np.where(rare, p, 1.0 - p)), even) < 0.95 * spread(constant, even)
+        heavy = np.where(p > 0.5, 3.0, 0.0)
+        split = np.where(p > 0.5, p, rng.random(n))
+        assert spread(tuned(split, heavy), heavy) < spread(tuned(split), heavy)
+
+
+def test_labels_are_weighted_by_how_rarely_they_are_asked_for() -> None:
+    """The discontent are asked four times as often: the mean of the labels alone is that of everybody."""
+    rng = np.random.default_rng(4)
+    n = 40_000
+    content = rng.random(n) < 0.6
+    e = np.where(content, 0.1, 0.4)
+    asked = rng.random(n) < e
+    label = np.where(asked, content, np.nan)
+    decisions = {"asked": asked, "asked_probability": e}
+    log = make_log(np.ones((n, 1)), np.zeros(n, dtype=int), decisions=decisions, outcomes={"asked_label": label})
+    assert abs(alone(log, "asked").mean() - 0.6) < 0.02
 
 
 # --- silence ---

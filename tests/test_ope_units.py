@@ -75,10 +75,29 @@ def test_a_sticky_turn_belongs_to_the_draw_that_it_lives_on() -> None:
 def test_units_whose_draws_are_not_all_in_the_log_are_out() -> None:
     """A log that begins amid a session, and a draw that was lost: all turns of the unit are out, and no others."""
     turns = [("a", -1, "sticky"), ("a", 1, "again"), ("a", 2, "begin"), ("a", 2, "sticky")]
-    turns += [("b", 4, "begin"), ("b", -1, "sticky"), ("b", 6, "begin")]
+    turns += [("b", 4, "begin"), ("b", -1, "sticky"), ("b", 6, "begin"), ("c", 7, "again"), ("c", -1, "sticky")]
     units = closed_units(log_of(*turns), idle_s=-1.0)
     assert rows(units) == [[2, 3], [6]]
-    assert units.excluded == {"began before the log": 2, "a draw is not in the log": 2}
+    assert units.excluded == {"began before the log": 4, "a draw is not in the log": 2}
+
+
+def test_a_draw_of_an_arm_that_was_not_eligible_is_none() -> None:
+    """What cannot be weighted takes its unit with it."""
+    log = log_of(("a", 0, "begin"), ("a", 0, "sticky"), ("b", 2, "begin"))
+    chosen = log.decisions.chosen.copy()
+    chosen[0] = -1
+    units = closed_units(log._replace(decisions=log.decisions._replace(chosen=chosen)), idle_s=-1.0)
+    assert rows(units) == [[2]]
+    assert units.excluded == {"a draw is not in the log": 2}
+
+
+def test_entries_follow_the_draws_of_units_that_overlap() -> None:
+    """Unit by unit, not in order of time."""
+    units = closed_units(
+        log_of(("a", 0, "begin"), ("b", 1, "begin"), ("a", 2, "again"), ("c", 3, "begin")), idle_s=-1.0
+    )
+    assert units.draw.tolist() == [0, 2, 1, 3]
+    assert units.entries().tolist() == [0, 1, 4, 5, 2, 3, 6, 7]
 
 
 def test_open_and_young_units_and_those_outside_the_window_are_out() -> None:
