@@ -60,8 +60,18 @@ def test_the_value_of_a_model_is_in_its_intervals(town: Town, log: Log, arm: str
         row = rows["dr", stream]
         assert abs(row.value - truth) < 4.5 * row.se
     assert rows["rejection", "powered"].n > 50
-    assert rows["dr", "naive"].biased
     assert not rows["dr", "powered"].biased
+
+
+def test_volunteers_are_shown_as_a_warning(town: Town, log: Log) -> None:
+    """Where people spoke up unasked, all labels alike are a row of their own, marked; else there is none."""
+    assert all(
+        row.labels != "naive"
+        for row in replayed(log._replace(outcomes=log.outcomes._replace(free_label=np.full(600, np.nan)))).estimates
+    )
+    naive = [row for row in replayed(log).estimates if row.labels == "naive"]
+    assert naive
+    assert all(row.biased for row in naive)
 
 
 def test_a_policy_against_itself_is_worth_nothing(log: Log) -> None:

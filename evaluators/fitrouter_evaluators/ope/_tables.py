@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from fitrouter.types import Floats
 from fitrouter_evaluators.ope.estimators import DR, ESTIMATORS, SNIPS, Estimator, Paired
@@ -78,7 +79,7 @@ def difference_rows(study: Study, slices: Sequence[Slices], alpha: float) -> lis
     ]
     found = [_marked(row, biased) for row in found]
     if study.has_labels:
-        for stream, (rounds, keep) in (("asked", study.asked), ("naive", study.naive)):
+        for stream, (rounds, keep) in _streams(study).items():
             said = NAIVE if stream == "naive" else ""
             sampled = deltas([Paired(DR(), rounds[1])], rounds[0], cluster=cluster[keep], alpha=alpha)
             found += [_marked(row, said) for row in _rows("difference", stream, sampled)]
@@ -105,11 +106,19 @@ def policy_rows(study: Study, alpha: float) -> list[Estimated]:
         found += [_marked(row, biased) for row in rows]
         found += [_marked(row, biased) for row in _rejection(study, i, policy, labels, alpha)]
         if study.has_labels:
-            for stream, (both, keep) in (("asked", study.asked), ("naive", study.naive)):
+            for stream, (both, keep) in _streams(study).items():
                 said = NAIVE if stream == "naive" else ""
                 pair: list[Estimator] = [DR(), SNIPS()]
                 sampled = deltas(pair, both[i], cluster=cluster[keep], alpha=alpha)
                 found += [_marked(row, said) for row in _rows(policy, stream, sampled, estimators=pair)]
+    return found
+
+
+def _streams(study: Study) -> dict[str, tuple[tuple[Rounds, Rounds], NDArray[np.bool_]]]:
+    """Asked labels alone, and all labels alike where somebody volunteered any."""
+    found = {"asked": study.asked}
+    if (~np.isnan(study.units.log.outcomes.free_label[study.units.member])).any():
+        found["naive"] = study.naive
     return found
 
 

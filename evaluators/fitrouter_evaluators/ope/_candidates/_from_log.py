@@ -18,7 +18,7 @@ _WORDS = {
     "personal": "the logged policy with the terms of role and user",
 }
 _MISSING = {
-    "current": "only the chosen arm's probability is known, and a policy is all of them",
+    "current": "only the chosen arm's probability is known: compare with uniform or with one model (--against)",
     "twin": "choose a window in which fitrouter decided",
     "personal": "choose a window in which fitrouter decided",
 }

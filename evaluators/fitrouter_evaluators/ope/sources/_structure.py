@@ -142,7 +142,8 @@ def _of_decisions() -> list[_Rule]:
         ),
         _where(
             "decisions",
-            f"{lengths} OR (mode IN {DRAWN} AND len(probs) = 0)",
+            # A log that was imported may know the propensities of what was drawn alone.
+            f"{lengths} OR (mode IN {DRAWN} AND len(probs) = 0 AND encoder IS DISTINCT FROM 'import')",
             f"{told}, CASE WHEN len(probs) = 0 THEN 'no probs' END) || ' for ' || len(eligible) || ' eligible arms'",
             "there is one number for each eligible arm: log the whole vector",
         ),
