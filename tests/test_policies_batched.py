@@ -33,6 +33,16 @@ def test_many_are_the_single_ones(name: str, n: int, K: int, data: st.DataObject
         assert many[i].tobytes() == one.tobytes()
 
 
+@pytest.mark.parametrize("sd", [2e-313, 1e-300, 1e-291, 1e-289, 1e-200])
+def test_thompson_with_hardly_any_doubt(sd: float) -> None:
+    """Standard deviations down to the smallest number there is leave a pmf: nothing overflows on the way."""
+    beliefs = Beliefs(arms=("a", "b", "c"), utility=np.zeros(3), sd=np.array([0.0, sd, sd]), steps=0.0)
+    pmf = make("linear_thompson").propose(beliefs)
+    assert pmf.min() >= 0.0
+    assert pmf.sum() == pytest.approx(1.0, abs=1e-12)
+    assert pmf[1] == pytest.approx(pmf[2])
+
+
 def test_those_that_look_at_beliefs_alone_are_batched() -> None:
     """Only the fixed policy, which goes by names, and the quadrature are asked request by request."""
     assert {name for name in NAMES if not isinstance(make(name), Batched)} == {"fixed", "linear_thompson"}

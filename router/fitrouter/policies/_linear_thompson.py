@@ -18,6 +18,8 @@ _REACH = 6.5
 """Standard deviations that count on either side: beyond lies 8e-11 of an arm."""
 _NARROW = 1e-5
 """An sd counts as this share of the largest one that matters at least: arms that are certain have no density."""
+_NOTHING = 1e-290
+"""An sd below this counts as 0: densities of such arms overflow."""
 _STEP = 0.016
 """Of u."""
 
@@ -60,7 +62,7 @@ def argmax_pmf(mean: Floats, sd: Floats) -> Floats:
     alive = np.flatnonzero(mean + _REACH * sd >= (mean - _REACH * sd).max())
     mean, sd = mean[alive] - mean.max(), sd[alive]
     widest = float(sd.max())
-    if widest == 0.0 or len(mean) == 1:
+    if widest < _NOTHING or len(mean) == 1:
         best = mean == mean.max()
         pmf[alive] = best / np.count_nonzero(best)
         return pmf
