@@ -9,7 +9,7 @@ export LITELLM_LOCAL_MODEL_COST_MAP := True
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test check format bench bench-acceptance bench-crash bench-labs bench-matrix bench-policies bench-pool bench-reward \
-	bench-scorer bench-sweep bench-watch clean
+	bench-replay bench-scorer bench-sweep bench-watch clean
 
 help: ## list the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  \1\t/' | expand -t 20
@@ -51,6 +51,13 @@ bench-crash: install ## 50 kills of the gateway under load
 
 bench-reward: install ## every development target of the reward models, in one table
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/reward.py --out docs/results/reward.json --table docs/results/reward_table.md $(ARGS)
+
+bench-replay: install ## what replay says against what is true: intervals, labels, the gate, Open Bandit Data, speed
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/replay_intervals.py --jobs 2 --json docs/results/replay_intervals.json $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/replay_coverage.py --json docs/results/replay_coverage.json
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/replay_gate.py --jobs 2 > docs/results/replay_gate.json
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/obd.py --json docs/results/replay_obd.json $(ARGS)
+	$(BIN)/python benchmarks/replay_speed.py
 
 bench-scorer: install ## what an answer costs to score, beside the device's own limits
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/scorer.py $(ARGS)
