@@ -1,0 +1,11 @@
+"""fitrouter for litellm: a custom provider, and a callback that observes existing traffic."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # else litellm fetches prices while it is imported
+
+from fitrouter_integrations.litellm._provider import FitrouterProvider, handler, register
+
+__all__ = ["FitrouterProvider", "handler", "register"]

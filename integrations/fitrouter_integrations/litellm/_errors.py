@@ -1,0 +1,70 @@
+"""Errors of the router as litellm's own, so that its retries and fallbacks do what their users set them to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import litellm
+
+from fitrouter.errors import (
+    AllModelsFailed,
+    ConfigError,
+    FitrouterError,
+    InvalidRequest,
+    NoEligibleModel,
+    NotAuthorized,
+    ProviderError,
+    ProviderRejected,
+    ProviderTimeout,
+    StoreError,
+    UnknownDecision,
+)
+
+__all__ = ["translated"]
+
+_PROVIDER = "fitrouter"
+
+
+def translated(error: FitrouterError, model: str) -> Exception:
+    """The error of litellm that stands for an error of the router; it says the same.
+
+    Args:
+        error: of the router.
+        model: as litellm's caller named it.
+    """
+    kind = _kind(error)
+    more = {"status_code": 500} if kind is litellm.APIError else {}
+    made: Exception = kind(message=str(error), model=model, llm_provider=_PROVIDER, **more)
+    return made
+
+
+def _kind(error: FitrouterError) -> Any:
+    """Its class: 4xx is not tried again, a timeout, 429 and 503 are."""
+    found = litellm.APIError
+    match error:
+        case NoEligibleModel():
+            found = litellm.ContextWindowExceededError if _too_long(error) else litellm.BadRequestError
+        case InvalidRequest() | ProviderRejected():
+            found = litellm.BadRequestError
+        case NotAuthorized():
+            found = litellm.AuthenticationError
+        case UnknownDecision():
+            found = litellm.NotFoundError
+        case ProviderTimeout() | AllModelsFailed(timed_out=True):
+            found = litellm.Timeout
+        case ProviderError(status=429):
+            found = litellm.RateLimitError
+        case ProviderError() | AllModelsFailed() | StoreError():
+            found = litellm.ServiceUnavailableError
+        case ConfigError():
+            found = litellm.APIConnectionError
+        case _:
+            pass
+    return found
+
+
+def _too_long(error: NoEligibleModel) -> bool:
+    """Whether every model is too small; a gateway says it in words alone."""
+    reasons = [reason for _, reason in error.excluded]
+    reasons = reasons or [said.partition(": ")[2] for said in str(error).partition(": ")[2].split("; ")]
+    return all(reason.startswith("context") for reason in reasons)

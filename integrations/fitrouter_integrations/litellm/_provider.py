@@ -1,0 +1,214 @@
+"""The provider: `fitrouter/auto` where litellm expects a model."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import litellm
+import msgspec
+
+from fitrouter.errors import FitrouterError
+from fitrouter.types import AUTO, Chunk, Identity, Request, Usage
+from fitrouter_integrations.client import About, Client, Reply, Target, Vote, connect
+from fitrouter_integrations.litellm._errors import translated
+from fitrouter_integrations.litellm._identity import NAMES, identity_of
+
+__all__ = ["PROVIDER", "FitrouterProvider", "handler", "register"]
+
+PROVIDER = "fitrouter"
+"""What model names begin with."""
+_NOT_PARAMS = NAMES | {"extra_body", "max_retries", "metadata", "stream", "stream_options"}
+"""Optional parameters of litellm that no model sees."""
+_DEFAULT_TIMEOUT_S = 600.0
+"""What litellm fills in where a caller gives no timeout; its router fills in more."""
+
+
+class FitrouterProvider(litellm.CustomLLM):  # type: ignore[misc]
+    """A provider of litellm that asks, for each call, the model that fits this user and this task.
+
+    `fitrouter/auto` is routed; `fitrouter/NAME` asks the model of that name. Who asks is said by the call's
+    `metadata` (user, role, task, session, tenant) or `user=`. Answers, and the first and last chunk of a stream, say in
+    `fitrouter` who answered, the decision id and its propensity; `_hidden_params` says it too, with the cost.
+
+    Args:
+        target: a `Router` that was not started, the path of a configuration, or the URL of a gateway; the environment
+            variable FITROUTER, else `fitrouter.yaml`. `api_base` of a call goes before: the URL of a gateway.
+        key: of a gateway; `api_key` of a call goes before.
+        identity: who asks, where no call says it.
+    """
+
+    def __init__(self, target: Target | None = None, key: str | None = None, identity: Identity | None = None) -> None:
+        super().__init__()
+        self._target, self._key, self._own = target, key, identity or Identity()
+
+    def client(self, api_base: str | None = None, api_key: str | None = None) -> Client:
+        """The router behind it, shared by all that name the same one."""
+        target = api_base or self._target or os.environ.get("FITROUTER", "fitrouter.yaml")
+        return connect(target, api_key or self._key)
+
+    # --- what litellm calls, by keyword ---
+
+    def completion(self, *_: Any, **call: Any) -> Any:
+        """Answer whole; see `litellm.CustomLLM`."""
+        with _translating(call["model"]):
+            return _answer(self._client_of(call).complete(self._request(call)))
+
+    async def acompletion(self, *_: Any, **call: Any) -> Any:
+        """Answer whole without holding up the caller's event loop."""
+        with _translating(call["model"]):
+            return _answer(await self._client_of(call).acomplete(self._request(call)))
+
+    def streaming(self, *_: Any, **call: Any) -> Iterator[Any]:
+        """Answer piece by piece; what fails before the first piece is raised at once."""
+        with _translating(call["model"]):
+            stream = self._client_of(call).stream(self._request(call))
+        return _relay(stream, _Pieces(stream, call))
+
+    async def astreaming(self, *_: Any, **call: Any) -> AsyncIterator[Any]:
+        """Answer piece by piece; what fails before the first piece is raised where that is awaited."""
+        with _translating(call["model"]):
+            stream = await self._client_of(call).astream(self._request(call))
+            pieces = _Pieces(stream, call)
+            async for chunk in stream:
+                for piece in pieces.add(chunk):
+                    yield piece
+            yield pieces.end()
+
+    # --- what people say ---
+
+    def feedback(self, vote: Vote) -> str:
+        """Take a verdict on an answer, by its decision id; returns its id once it is durable."""
+        return self.client().feedback(vote)
+
+    async def afeedback(self, vote: Vote) -> str:
+        """Take a verdict on an answer."""
+        return await self.client().afeedback(vote)
+
+    # --- within ---
+
+    def _client_of(self, call: Mapping[str, Any]) -> Client:
+        return self.client(call.get("api_base"), call.get("api_key"))
+
+    def _request(self, call: Mapping[str, Any]) -> Request:
+        given = {**call["optional_params"], **(call["optional_params"].get("extra_body") or {})}
+        # litellm drops `user=` on its way to custom providers; its own record of the call still has it.
+        user = call["logging_obj"].model_call_details.get("user")
+        timeout = call["litellm_params"].get("timeout")
+        return Request(
+            messages=tuple(_plain(message) for message in call["messages"]),
+            model=AUTO if f"{PROVIDER}/{call['model']}" == AUTO else call["model"],
+            params={name: value for name, value in given.items() if name not in _NOT_PARAMS and value is not None},
+            identity=identity_of(self._own, call["litellm_params"], user, given),
+            deadline_s=timeout if isinstance(timeout, int | float) and timeout < _DEFAULT_TIMEOUT_S else None,
+        )
+
+
+class _Pieces:
+    """Chunks of the router as litellm's, and at the end what it cost."""
+
+    def __init__(self, stream: Any, call: Mapping[str, Any]) -> None:
+        self._stream, self.model = stream, call["model"]
+        self._id = f"chatcmpl-{stream.about.decision_id}"
+        self._reason, self._usage, self._first = "", Usage(), True
+
+    def add(self, chunk: Chunk) -> Iterator[Any]:
+        """What litellm is to make of a chunk. A finish reason and usage wait for the end."""
+        self._reason = chunk.finish_reason or self._reason
+        self._usage = chunk.usage or self._usage
+        if not any(value for name, value in chunk.delta.items() if name != "role"):
+            return
+        delta = {"role": "assistant", **chunk.delta} if self._first else chunk.delta
+        piece = litellm.ModelResponseStream(
+            id=self._id, model=self._stream.about.model, choices=[{"index": 0, "delta": delta}]
+        )
+        if self._first:
+            piece.fitrouter = _told(self._stream.about)
+        self._first = False
+        yield piece
+
+    def end(self) -> dict[str, Any]:
+        """The last piece, in litellm's own form: the only one whose usage it keeps."""
+        about = self._stream.about
+        usage = _tokens(self._usage) | ({} if about.cost_usd is None else {"cost": about.cost_usd})
+        return {
+            "text": "",
+            "tool_use": None,
+            "is_finished": True,
+            "finish_reason": self._reason or "stop",
+            "usage": usage,
+            "index": 0,
+            "provider_specific_fields": {"fitrouter": _told(about)},
+        }
+
+
+def _relay(stream: Iterable[Chunk], pieces: _Pieces) -> Iterator[Any]:
+    with _translating(pieces.model):
+        for chunk in stream:
+            yield from pieces.add(chunk)
+        yield pieces.end()
+
+
+def _answer(reply: Reply) -> Any:
+    about = reply.about
+    choice = {"index": 0, "finish_reason": reply.finish_reason, "message": reply.message}
+    response = litellm.ModelResponse(
+        id=f"chatcmpl-{about.decision_id}",
+        model=about.model,
+        choices=[choice],
+        usage=_tokens(reply.usage),
+        fitrouter=_told(about),
+    )
+    response._hidden_params |= {"response_cost": about.cost_usd, "fitrouter": _told(about)}
+    return response
+
+
+def _told(about: About) -> dict[str, Any]:
+    found: dict[str, Any] = msgspec.to_builtins(about)
+    return found
+
+
+def _tokens(usage: Usage) -> dict[str, int]:
+    prompt, completion = usage.prompt_tokens, usage.completion_tokens
+    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+
+
+def _plain(message: Any) -> dict[str, Any]:
+    """A message as a dict; agents give back litellm's own objects."""
+    dump = getattr(message, "model_dump", None)
+    found: dict[str, Any] = dump(exclude_none=True) if dump is not None else dict(message)
+    return found
+
+
+@contextmanager
+def _translating(model: str) -> Iterator[None]:
+    try:
+        yield
+    except FitrouterError as error:
+        raise translated(error, model) from error
+
+
+handler = FitrouterProvider()
+"""For the configuration of litellm's proxy; the environment variable FITROUTER says which router it asks."""
+
+
+def register(
+    target: Target | None = None, key: str | None = None, identity: Identity | None = None
+) -> FitrouterProvider:
+    """Let litellm know `fitrouter/…`; registering again replaces the provider.
+
+    Args:
+        target: a `Router` that was not started, the path of a configuration, or the URL of a gateway; the environment
+            variable FITROUTER, else `fitrouter.yaml`.
+        key: of a gateway.
+        identity: who asks, where no call says it.
+    """
+    from litellm.utils import custom_llm_setup
+
+    provider = FitrouterProvider(target, key, identity)
+    others = [entry for entry in litellm.custom_provider_map if entry["provider"] != PROVIDER]
+    litellm.custom_provider_map = [*others, {"provider": PROVIDER, "custom_handler": provider}]
+    custom_llm_setup()
+    return provider
