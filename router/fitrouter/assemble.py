@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -15,7 +15,7 @@ from fitrouter.budget import BudgetParams
 from fitrouter.config import CandidateConfig, Config
 from fitrouter.decide import Decider, Rules
 from fitrouter.encoders import Cached, get_encoder
-from fitrouter.errors import ArtifactError
+from fitrouter.errors import ArtifactError, ConfigError
 from fitrouter.features import context_names
 from fitrouter.fit import FitParams
 from fitrouter.hooks import Hooks
@@ -24,7 +24,7 @@ from fitrouter.journal import SqliteJournal
 from fitrouter.learner import Learner
 from fitrouter.people import canonical_role
 from fitrouter.policies import build_policy
-from fitrouter.providers import build_providers
+from fitrouter.providers import Provider, build_providers
 from fitrouter.router import Router
 from fitrouter.services import ScorerPlugin, Service, load_scorer
 from fitrouter.types import ModelCard
@@ -35,13 +35,20 @@ from fitrouter.watch import WatchParams
 __all__ = ["assemble"]
 
 
-def assemble(config: Config, *, hooks: Hooks | None = None, clock: Callable[[], float] = time.time) -> Router:
+def assemble(
+    config: Config,
+    *,
+    hooks: Hooks | None = None,
+    clock: Callable[[], float] = time.time,
+    providers: Mapping[str, Provider] | None = None,
+) -> Router:
     """A router over the configuration's folder, with its scorer and its warehouse as services.
 
     Args:
         config: all settings.
         hooks: who listens.
         clock: seconds since the epoch, for every event; simulations have their own.
+        providers: by their names in the configuration; each takes the place of what is described there.
 
     Raises:
         ConfigError: a part cannot be made.
@@ -49,7 +56,7 @@ def assemble(config: Config, *, hooks: Hooks | None = None, clock: Callable[[], 
     hooks = hooks or Hooks()
     config.data.mkdir(parents=True, exist_ok=True)
     cards = expand(model.card() for model in config.models)
-    providers = build_providers(config)
+    answering = _providers(config, providers or {})
     encoder = Cached(get_encoder(config.encoder))
     scorer = load_scorer(config)
     learner = _learner(config, encoder.id, scorer, hooks)
@@ -62,7 +69,7 @@ def assemble(config: Config, *, hooks: Hooks | None = None, clock: Callable[[], 
         services.append(Service("scorer", scorer.step, hooks, idle_s=0.02))
     return Router(
         cards=cards,
-        providers=providers,
+        providers=answering,
         decider=_decider(config, cards, learner, encoder.id),
         learner=learner,
         journal=journal,
@@ -81,6 +88,13 @@ def assemble(config: Config, *, hooks: Hooks | None = None, clock: Callable[[], 
         scorer=scorer,
         clock=clock,
     )
+
+
+def _providers(config: Config, given: Mapping[str, Provider]) -> dict[str, Provider]:
+    if unknown := sorted(given.keys() - config.providers.keys()):
+        raise ConfigError(f"providers: {unknown} were given; the configuration names {sorted(config.providers)}")
+    described = {name: settings for name, settings in config.providers.items() if name not in given}
+    return {**build_providers(config.model_copy(update={"providers": described})), **given}
 
 
 def _learner(config: Config, encoder: str, scorer: ScorerPlugin | None, hooks: Hooks) -> Learner:

@@ -125,15 +125,22 @@ class Router:
         self._sweeper: asyncio.Task[None] | None = None
 
     @classmethod
-    def from_config(cls, config: Config, *, hooks: Hooks | None = None) -> Router:
+    def from_config(
+        cls, config: Config, *, hooks: Hooks | None = None, providers: Mapping[str, Provider] | None = None
+    ) -> Router:
         """A router with the parts that the configuration names.
+
+        Args:
+            config: all settings.
+            hooks: who listens.
+            providers: by their names in the configuration; each takes the place of what is described there.
 
         Raises:
             ConfigError: a part cannot be made.
         """
         from fitrouter.assemble import assemble
 
-        return assemble(config, hooks=hooks)
+        return assemble(config, hooks=hooks, providers=providers)
 
     # --- life ---
 
