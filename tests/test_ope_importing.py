@@ -212,6 +212,10 @@ def test_only_the_propensity_is_known(tmp_path: Path) -> None:
     assert table(made.folder, "feedback", "kind, y, asked, scale_low, scale_high") == [
         ("rating", y, True, 0.0, 1.0) for y in (1.0, 0.0, 1.0)
     ]
+    log = read_log(made.folder)
+    assert np.isnan(log.options.prob).all()
+    assert log.decisions.propensity.tolist() == [0.5, 0.125, 1.0]
+    assert chosen(log) == ["b", "a", "c"]
     assert table(made.folder, "executions", "served_by, status") == [("b", "ok"), ("a", "ok"), ("c", "ok")]
 
 
@@ -324,6 +328,7 @@ def test_open_bandit_data(tmp_path: Path) -> None:
         clicks, inverse = clicks + y, inverse + 1 / p
     assert clicks == 69
     assert inverse / 34 / 10_000 == pytest.approx(0.94331, abs=1e-5)
+    assert read_log(made.folder).outcomes.asked_label.sum() == 69
     assert len(made.arm_features) == 1 + 7 + 16 + 4
     assert sum(name.startswith("user-item_affinity_") for name in made.features) == 34
     uniform = columns.model_copy(update={"constants": columns.constants.model_copy(update={"mode": "uniform"})})
