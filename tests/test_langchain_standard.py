@@ -5,6 +5,7 @@ Skips are for what this pool of models does not take (images, audio, PDF) and fo
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,15 @@ class TestUnit(ChatModelUnitTests):
     @property
     def chat_model_class(self) -> type[ChatFitrouter]:
         return ChatFitrouter
+
+    @pytest.fixture(autouse=True)
+    @staticmethod
+    def _loadable(monkeypatch: pytest.MonkeyPatch) -> None:
+        """What LangChain does for its partners: its suite loads only classes that its own package lists."""
+        loading = importlib.import_module("langchain_core.load.load")
+        path = tuple(ChatFitrouter.lc_id())
+        monkeypatch.setitem(loading.ALL_SERIALIZABLE_MAPPINGS, path, path)
+        monkeypatch.setattr(loading, "_default_class_paths_cache", {})
 
     @property
     def chat_model_params(self) -> dict[str, Any]:

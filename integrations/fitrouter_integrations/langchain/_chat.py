@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Self, TypeAlias
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.language_models import LangSmithParams, LanguageModelInput
@@ -17,7 +18,10 @@ from langchain_core.utils import from_env, secret_from_env
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import ConfigDict, Field, PrivateAttr, SecretStr
 
+from fitrouter.errors import ConfigError
+from fitrouter.router import Router
 from fitrouter.types import AUTO, Identity, Request
+from fitrouter_integrations._http import KEY_ENV
 from fitrouter_integrations.client import Client, Vote, connect
 from fitrouter_integrations.langchain._convert import chunk_of, end_of, messages_of, result_of, tool_choice_of
 from fitrouter_integrations.langchain._identity import FIELDS, KEY, carried, identity_of
@@ -40,14 +44,15 @@ class ChatFitrouter(BaseChatModel):
         user: who asks, where no channel of LangChain says it; `role`, `task`, `session` and `tenant` likewise.
 
     Replies say in `response_metadata` which model answered, its decision id, propensity and cost; `feedback` takes the
-    decision id with what somebody thought of the answer.
+    decision id with what somebody thought of the answer. Copies share the router. Dumps and pickles leave the key out:
+    where they are loaded it comes from the environment variable FITROUTER_API_KEY.
     """
 
     model_config = ConfigDict(populate_by_name=True, arbitrary_types_allowed=True)
 
     router: Any = Field(default_factory=from_env("FITROUTER", default="fitrouter.yaml"), exclude=True)
     model_name: str = Field(default=AUTO, alias="model")
-    api_key: SecretStr | None = Field(default_factory=secret_from_env("FITROUTER_API_KEY", default=None))
+    api_key: SecretStr | None = Field(default_factory=secret_from_env(KEY_ENV, default=None))
     """Of a gateway."""
     tenant: str = Identity().tenant
     user: str | None = None
@@ -110,6 +115,55 @@ class ChatFitrouter(BaseChatModel):
         if self._client is None:
             self._client = connect(self.router, self.api_key.get_secret_value() if self.api_key else None)
         return self._client
+
+    # --- copies: they share the router, and none of them holds the key ---
+
+    @classmethod
+    def is_lc_serializable(cls) -> bool:
+        """LangChain may dump it: without the key, and with the router's path or URL."""
+        return True
+
+    @classmethod
+    def get_lc_namespace(cls) -> list[str]:
+        """Where LangChain finds the class again."""
+        return ["fitrouter_integrations", "langchain"]
+
+    @property
+    def lc_secrets(self) -> dict[str, str]:
+        """What dumps name and do not hold."""
+        return {"api_key": KEY_ENV}
+
+    @property
+    def lc_attributes(self) -> dict[str, Any]:
+        """What dumps hold beside the fields. A `Router` of this process cannot be in them."""
+        return {} if isinstance(self.router, Router) else {"router": os.fspath(self.router)}
+
+    def __copy__(self) -> Self:
+        made = super().__copy__()
+        made._client = None  # another router may be set; the same one gives the same client
+        return made
+
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
+        memo = {} if memo is None else memo
+        memo.update({id(kept): kept for kept in (self.router, self._client) if kept is not None})
+        made = super().__deepcopy__(memo)
+        made._client = None
+        return made
+
+    def __getstate__(self) -> dict[Any, Any]:
+        if isinstance(self.router, Router):
+            raise ConfigError(
+                "a Router of this process was given, which cannot be pickled; give the path of its configuration, or "
+                "the URL of a gateway"
+            )
+        state = super().__getstate__()
+        state["__dict__"] = {**state["__dict__"], "api_key": None}
+        state["__pydantic_private__"] = {**(state["__pydantic_private__"] or {}), "_client": None}
+        return state
+
+    def __setstate__(self, state: dict[Any, Any]) -> None:
+        super().__setstate__(state)
+        self.api_key = secret_from_env(KEY_ENV, default=None)()
 
     # --- entry points: `stream` loses its config on the way to `_stream`, so that each hands it down ---
 
