@@ -14,7 +14,8 @@ from tests.ope_logs import ONLINE, STICKY, make_log
 from fitrouter.errors import InvalidLog
 from fitrouter_evaluators.ope.labels import rewards
 from fitrouter_evaluators.ope.outcomes import Observed, observe
-from fitrouter_evaluators.ope.pseudo import pseudo, rounds_of
+from fitrouter_evaluators.ope.pseudo import bounds_for, pseudo, rounds_of
+from fitrouter_evaluators.ope.sequences import BOUNDS, PAIRED_BOUNDS
 from fitrouter_evaluators.ope.units import Units, closed_units
 
 K = 3
@@ -297,4 +298,13 @@ def test_no_units_have_no_outcomes() -> None:
     units = closed_units(make_log(np.zeros((0, 2)), np.zeros(0, dtype=int)))
     nothing = np.zeros(0)
     found = pseudo(units, nothing, None, None, observe(units.log), nothing, nothing)
-    assert found.low.shape == found.high.shape == (2, 0)
+    assert found.low.shape == found.high.shape == (3, 0)
+
+
+def test_rare_labels_get_room() -> None:
+    """Bounds grow as 1/e of decisions that are asked; where all is known they are those of sequences."""
+    log = make_log(np.ones((4, 1)), np.zeros(4, dtype=int), decisions={"asked_probability": np.full(4, 0.05)})
+    assert bounds_for(observe(log)) == bounds_for(observe(log), paired=True) == (20.0, 80.0)
+    every = observe(make_log(np.ones((4, 1)), np.zeros(4, dtype=int)))
+    assert bounds_for(every) == BOUNDS
+    assert bounds_for(every, paired=True) == PAIRED_BOUNDS

@@ -75,7 +75,7 @@ class Units(NamedTuple):
         """int64[m]: positions in `Options` of the arms of all draws, concatenated. Flat pmfs and models follow it."""
         start, own, rows = self.log.decisions.start, self.entry_start(), self.draw
         if len(rows) and (np.diff(rows) == 1).all():
-            return np.arange(start[rows[0]], start[rows[-1] + 1])
+            return np.arange(int(start[rows[0]]), int(start[rows[-1] + 1]))
         return np.repeat(start[self.draw] - own[:-1], np.diff(own)) + np.arange(own[-1])
 
     def chosen(self) -> Ints:
