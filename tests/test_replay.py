@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -12,10 +13,12 @@ from tests.ope_kit import Town
 from fitrouter.decide import Rules
 from fitrouter.errors import ConfigError, InvalidLog
 from fitrouter.types import Floats
+from fitrouter.warehouse import Warehouse
 from fitrouter_evaluators.ope.candidates import Settings, load_candidate
 from fitrouter_evaluators.ope.gate import parse_gate
 from fitrouter_evaluators.ope.learning import Progressive, Rejection
 from fitrouter_evaluators.ope.log import Ints, Log
+from fitrouter_evaluators.ope.recording import record
 from fitrouter_evaluators.ope.replay import ReplaySettings, replay
 from fitrouter_evaluators.ope.report import Report
 
@@ -217,3 +220,19 @@ def test_candidates_that_learn(town: Town, log: Log) -> None:
     for candidate in (lived, going):
         with pytest.raises(ConfigError, match="the gate cannot decide"):
             replay(log, candidate, CURRENT, settings, rules)
+
+
+def test_a_replay_can_be_kept(log: Log, tmp_path: Path) -> None:
+    """Every believable estimate and sequence is a row of `ope_runs`, with the verdict; without a warehouse it says so."""
+    report = replayed(log, {"fixed": "a"}, gate={"metric": "fit"})
+    Warehouse(tmp_path / "fitrouter.duckdb").note_runs([])
+    run = record(report, tmp_path)
+    sql = "SELECT DISTINCT run_id, candidate, metric, verdict FROM ope_runs"
+    assert report.gate is not None
+    kept = Warehouse(tmp_path / "fitrouter.duckdb").query(sql)
+    assert kept == [(run, report.candidate, "fit", report.gate.verdict)]
+    (counted,) = Warehouse(tmp_path / "fitrouter.duckdb").query("SELECT count(*), count(ess) FROM ope_runs")
+    believed = [row for row in report.estimates if not row.biased and row.interval == "delta"]
+    assert counted == (len(believed) + len(report.bands),) * 2
+    with pytest.raises(ConfigError, match="no warehouse beside"):
+        record(report, tmp_path / "elsewhere")

@@ -241,6 +241,7 @@ Json = Annotated[
 ]
 Page = Annotated[Path | None, typer.Option("--html", help="Write a page with pictures that needs nothing else.")]
 AsText = Annotated[bool, typer.Option("--text", help="Print tables: the default where no other form is asked for.")]
+Record = Annotated[bool, typer.Option(help="Keep the numbers in the table ope_runs of the log's warehouse.")]
 ConfigPath = Annotated[
     Path | None, typer.Option("--config", "-c", help="The configuration that was in force while it was logged.")
 ]
@@ -265,6 +266,7 @@ def replay(
     out: Json = None,
     page: Page = None,
     text: AsText = False,
+    record: Record = False,
     config: ConfigPath = None,
 ) -> None:
     """Prove a change on the log before it goes live.
@@ -282,6 +284,10 @@ def replay(
     asked = _Asked(metric, by, groups, since, until, horizon, idle, alpha, gamma_sensitivity)
     report = _replayed(log, candidate, against, _settings(asked, rules), rules, config)
     _deliver(report, out, page, text=text)
+    if record:
+        from fitrouter_evaluators.ope.recording import record as keep
+
+        typer.echo(f"kept as run {keep(report, log)}", err=True)
     raise typer.Exit(_answer(report))
 
 

@@ -123,6 +123,29 @@ class Warehouse:
                 connection.commit()
         return len(fresh)
 
+    def note_runs(self, runs: Sequence[Cells], *, patience_s: float = 5.0) -> None:
+        """Add rows to `ope_runs`, whose columns they follow; everything else comes from the journal.
+
+        Args:
+            runs: one for each estimate of a replay.
+            patience_s: how long to wait for a process that is writing a batch.
+
+        Raises:
+            StoreError: the file cannot be written, or is still held by another process.
+        """
+        deadline = time.monotonic() + patience_s
+        while True:
+            try:
+                with self._open() as connection:
+                    appender = connection.appender("ope_runs")
+                    appender.append_rows(list(runs))
+                    appender.flush()
+                return
+            except StoreError as error:
+                if not _held(error) or time.monotonic() > deadline:
+                    raise
+            time.sleep(0.02)
+
     def query(self, sql: str, params: Sequence[Any] = (), *, patience_s: float = 5.0) -> list[tuple[Any, ...]]:
         """All rows of a query. The file is opened for reading only and closed before the answer is given.
 
