@@ -223,7 +223,7 @@ def test_candidates_that_learn(town: Town, log: Log) -> None:
 
 
 def test_a_replay_can_be_kept(log: Log, tmp_path: Path) -> None:
-    """Every believable estimate and sequence is a row of `ope_runs`, with the verdict; without a warehouse it says so."""
+    """Every believable estimate and sequence is a row of `ope_runs`; without a warehouse it says so."""
     report = replayed(log, {"fixed": "a"}, gate={"metric": "fit"})
     Warehouse(tmp_path / "fitrouter.duckdb").note_runs([])
     run = record(report, tmp_path)

@@ -24,10 +24,9 @@ def record(report: Report, log: Path) -> str:
         ConfigError: there is no warehouse.
         StoreError: it cannot be written now.
     """
-    file = (
-        log / "fitrouter.duckdb" if log.is_dir() else log.with_name("fitrouter.duckdb") if log.suffix == ".db" else log
-    )
-    if file.suffix != ".duckdb" or not file.is_file():
+    folder = log if log.is_dir() else log.parent
+    file = log if log.suffix == ".duckdb" else folder / "fitrouter.duckdb"
+    if not file.is_file():
         raise ConfigError(f"--record: there is no warehouse beside {str(log)!r} to write the replay into; leave it out")
     run = uuid7(report.made)
     Warehouse(file).note_runs(list(runs_of(report, run)))

@@ -139,8 +139,7 @@ class Warehouse:
                 with self._open() as connection:
                     appender = connection.appender("ope_runs")
                     appender.append_rows(list(runs))
-                    appender.flush()
-                return
+                    return appender.flush()
             except StoreError as error:
                 if not _held(error) or time.monotonic() > deadline:
                     raise
