@@ -235,4 +235,4 @@ def test_a_replay_can_be_kept(log: Log, tmp_path: Path) -> None:
     believed = [row for row in report.estimates if not row.biased and row.interval == "delta"]
     assert counted == (len(believed) + len(report.bands),) * 2
     with pytest.raises(ConfigError, match="no warehouse beside"):
-        record(report, tmp_path / "elsewhere")
+        record(report, tmp_path / "elsewhere" / "journal.db")

@@ -29,7 +29,6 @@ from fitrouter_evaluators.ope.outcome_model import predict
 from fitrouter_evaluators.ope.outcomes import counted, expected, observe
 from fitrouter_evaluators.ope.pseudo import Pseudo, pseudo, rounds_of, subset
 from fitrouter_evaluators.ope.rounds import Rounds
-from fitrouter_evaluators.ope.sequences import BOUNDS, PAIRED_BOUNDS
 from fitrouter_evaluators.ope.units import Units
 
 __all__ = ["Pmfs", "Study", "learns", "whole"]
@@ -180,8 +179,7 @@ class Study:
     def _stream(self, pmf: Floats, other: Floats | None, weight: Floats) -> Pseudo:
         learnt = self.in_time
         f = self._tuned(learnt, weight, adaptive=True)
-        bounds = BOUNDS if other is None else PAIRED_BOUNDS
-        return pseudo(self.units, pmf, other, learnt.q, self.observed, f, learnt.chance, bounds=bounds)
+        return pseudo(self.units, pmf, other, learnt.q, self.observed, f, learnt.chance)
 
 
 def learns(log: Log) -> bool:
