@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,10 +17,13 @@ from fitrouter_integrations.client import About, Client, Reply, Vote, connect
 from fitrouter_integrations.client.assembled import Whole
 from fitrouter_integrations.crewai._identity import identity_of
 
-__all__ = ["FitrouterLLM"]
+__all__ = ["FitrouterLLM", "watchers"]
 
 USABLE = 0.85
 """Share of a context window that CrewAI fills before it summarises."""
+
+watchers: list[Callable[[FitrouterLLM, About, Any, Any], None]] = []
+"""Told of every decision, with the task and the agent of its call, in the thread of the call. They do not raise."""
 
 
 class FitrouterLLM(BaseLLM):
@@ -175,10 +178,12 @@ class FitrouterLLM(BaseLLM):
             agent.llm = self._ledgers[key]
         return self._ledgers[key]
 
-    def _remember(self, about: About, agent: Any) -> None:
+    def _remember(self, about: About, task: Any, agent: Any) -> None:
         self._decided[""] = about
         if agent is not None:
             self._decided[str(agent.id)] = about
+        for watcher in tuple(watchers):
+            watcher(self, about, task, agent)
 
     def _sampling(self) -> dict[str, Any]:
         given = {
@@ -251,7 +256,7 @@ class _Turn:
     def finish(self, reply: Reply) -> Any:
         """The answer in CrewAI's form: tool calls, the result of a tool, a typed value, or text."""
         llm, usage = self.llm, _usage(reply.usage)
-        llm._remember(reply.about, self.agent)
+        llm._remember(reply.about, self.task, self.agent)
         llm._account(self.agent)._track_token_usage_internal(usage)
         if calls := reply.message.get("tool_calls"):
             if not self.functions:

@@ -1,0 +1,69 @@
+"""People whom a crew asks what they think: what they do is heard, how they are asked stays as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["HeardProvider"]
+
+Heard = Callable[[Any], None]
+
+
+class HeardProvider:
+    """A `HumanInputProvider` around another.
+
+    Args:
+        inner: who asks people.
+        again: told of the agent whose answer a person wants changed, before it answers again.
+        content: told of the agent whose answer a person leaves as it is.
+    """
+
+    def __init__(self, inner: Any, again: Heard, content: Heard) -> None:
+        self.inner, self._again, self._content = inner, again, content
+
+    def setup_messages(self, context: Any) -> bool:
+        """See `HumanInputProvider`."""
+        return bool(self.inner.setup_messages(context))
+
+    def post_setup_messages(self, context: Any) -> None:
+        """See `HumanInputProvider`."""
+        self.inner.post_setup_messages(context)
+
+    def handle_feedback(self, formatted_answer: Any, context: Any) -> Any:
+        """See `HumanInputProvider`."""
+        answer = self.inner.handle_feedback(formatted_answer, _Watched(context, self._again))
+        self._content(context.agent)
+        return answer
+
+    async def handle_feedback_async(self, formatted_answer: Any, context: Any) -> Any:
+        """See `HumanInputProvider`."""
+        answer = await self.inner.handle_feedback_async(formatted_answer, _Watched(context, self._again))
+        self._content(context.agent)
+        return answer
+
+    @staticmethod
+    def _get_output_string(answer: Any) -> str:
+        """Part of CrewAI's protocol."""
+        return answer.output if isinstance(answer.output, str) else str(answer.output.model_dump_json())
+
+
+class _Watched:
+    """An agent's executor, with an ear on its being set to work again."""
+
+    def __init__(self, executor: Any, again: Heard) -> None:
+        self.__dict__.update(_executor=executor, _again=again)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._executor, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._executor, name, value)
+
+    def _invoke_loop(self) -> Any:
+        self._again(self._executor.agent)
+        return self._executor._invoke_loop()
+
+    async def _ainvoke_loop(self) -> Any:
+        self._again(self._executor.agent)
+        return await self._executor._ainvoke_loop()

@@ -1,0 +1,194 @@
+"""What becomes of a crew's answers, as feedback on the decisions that they came from.
+
+CrewAI's event bus calls its listeners later and in threads of its own: by then an agent may have asked again. So every
+decision is noted with its time in the thread of its call, and an event is about the last one before it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any, cast
+
+from crewai.core.providers.human_input import get_provider, set_provider
+from crewai.events import BaseEventListener, crewai_event_bus
+from crewai.events.base_events import BaseEvent
+from crewai.events.event_bus import CrewAIEventsBus, is_replaying
+from crewai.events.types.flow_events import HumanFeedbackReceivedEvent
+from crewai.events.types.llm_guardrail_events import LLMGuardrailCompletedEvent
+from crewai.events.types.task_events import TaskCompletedEvent, TaskFailedEvent
+from crewai.events.types.tool_usage_events import (
+    ToolSelectionErrorEvent,
+    ToolUsageErrorEvent,
+    ToolUsageFinishedEvent,
+    ToolValidateInputErrorEvent,
+)
+
+from fitrouter.base_layer import BASE
+from fitrouter.tastes import OVERALL
+from fitrouter.types import FeedbackKind
+from fitrouter_integrations.client import About, Vote
+from fitrouter_integrations.crewai._human import HeardProvider
+from fitrouter_integrations.crewai._llm import FitrouterLLM, watchers
+
+__all__ = ["FitrouterSignals"]
+
+TOOLS = "tools"
+"""Dimension of whether an answer's tool calls worked. It has a head of its own: a tool may fail by itself."""
+_KEPT = 64
+"""Decisions of an agent that later events may be about."""
+_AGENTS = 4096
+
+_log = logging.getLogger(__name__)
+
+
+class _Made:
+    """A decision, and when and for what it was made."""
+
+    __slots__ = ("broken", "decision_id", "llm", "task", "when")
+
+    def __init__(self, llm: FitrouterLLM, about: About, task: Any) -> None:
+        self.when, self.llm, self.decision_id = datetime.now(UTC), llm, about.decision_id
+        self.task = None if task is None else str(task.id)
+        self.broken = False
+        """One of its tool calls failed."""
+
+
+class FitrouterSignals(BaseEventListener):
+    """Turns guardrails, tasks, tools and people's answers into feedback. Making one switches it on; `close` ends it.
+
+        signals = FitrouterSignals()
+
+    - a guardrail rejects an answer: `accept` 0, and a `thumb` 0 in the dimension `base`; it passes: 1 and 1
+    - a task fails: `accept` 0 and `base` 0 of its last answer; it is completed: `base` 1
+    - a tool call fails, or none of an answer's fails: `thumb` 0 or 1 in the dimension `tools`
+    - a person who is asked (`human_input=True`) wants changes: `regenerate` 1; is content: `accept` 1
+    - a person answers in a flow (`@human_feedback`): `thumb` of the latest answer, by `outcomes`
+
+    It hears every `FitrouterLLM` of this process. A crew never fails by it: what cannot be said is logged.
+
+    Args:
+        outcomes: what the outcomes of `@human_feedback(emit=…)` are worth, 0 to 1; others say nothing.
+        human: hear the people who are asked in this thread (context) and those that it starts.
+    """
+
+    def __init__(self, outcomes: Mapping[str, float] | None = None, *, human: bool = True) -> None:
+        self._outcomes = dict(outcomes or {})
+        self._trail: dict[str, deque[_Made]] = {}
+        self._mutex = threading.Lock()
+        self._handlers: dict[type[BaseEvent], Callable[[Any, Any], None]] = {
+            LLMGuardrailCompletedEvent: self._guarded,
+            TaskCompletedEvent: self._completed,
+            TaskFailedEvent: self._failed,
+            ToolUsageFinishedEvent: self._worked,
+            ToolUsageErrorEvent: self._broke,
+            ToolSelectionErrorEvent: self._broke,
+            ToolValidateInputErrorEvent: self._broke,
+            HumanFeedbackReceivedEvent: self._answered,
+        }
+        self._provider = HeardProvider(get_provider(), self._asked_again, self._content) if human else None
+        super().__init__()
+        watchers.append(self._note)
+        if self._provider is not None:
+            set_provider(self._provider)
+
+    def setup_listeners(self, crewai_event_bus: CrewAIEventsBus) -> None:
+        """Listen; CrewAI calls this."""
+        for kind, handler in self._handlers.items():
+            crewai_event_bus.on(kind)(handler)
+
+    def close(self) -> None:
+        """Switch it off. What is under way is heard first."""
+        crewai_event_bus.flush()
+        for kind, handler in self._handlers.items():
+            crewai_event_bus.off(kind, handler)
+        if self._note in watchers:
+            watchers.remove(self._note)
+        if self._provider is not None and cast("object", get_provider()) is self._provider:
+            set_provider(self._provider.inner)
+
+    def __enter__(self) -> FitrouterSignals:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    # --- which decision it is about ---
+
+    def _note(self, llm: FitrouterLLM, about: About, task: Any, agent: Any) -> None:
+        made = _Made(llm, about, task)
+        with self._mutex:
+            for key in {"", str(getattr(agent, "id", ""))}:
+                kept = self._trail.pop(key, None) or deque(maxlen=_KEPT)
+                kept.append(made)
+                self._trail[key] = kept  # the latest at the end
+            while len(self._trail) > _AGENTS:
+                del self._trail[next(iter(self._trail))]
+
+    def _before(self, event: Any, agent: Any = None) -> _Made | None:
+        """The last decision for the event's agent and task before it."""
+        agent_id = str(agent.id) if agent is not None else event.agent_id
+        if agent_id is None:
+            return None
+        with self._mutex:
+            for made in reversed(self._trail.get(agent_id, ())):
+                if made.when <= event.timestamp and event.task_id in {None, made.task}:
+                    return made
+        return None
+
+    def _latest(self, agent: Any) -> _Made | None:
+        with self._mutex:
+            kept = self._trail.get(str(agent.id))
+            return kept[-1] if kept else None
+
+    def _say(self, made: _Made | None, kind: FeedbackKind, value: float, dimension: str = OVERALL) -> None:
+        if made is None or is_replaying():
+            return
+        vote = Vote(decision_id=made.decision_id, kind=kind, value=value, dimension=dimension)
+        try:
+            made.llm.feedback(vote)
+        except Exception as error:  # noqa: BLE001 - a crew must not fail by what is said of it
+            _log.warning("%s of %s was not taken: %s: %s", kind.value, vote.decision_id, type(error).__name__, error)
+
+    # --- what happened ---
+
+    def _guarded(self, _source: Any, event: LLMGuardrailCompletedEvent) -> None:
+        made = self._before(event)
+        self._say(made, FeedbackKind.ACCEPT, float(event.success))
+        self._say(made, FeedbackKind.THUMB, float(event.success), BASE)
+
+    def _completed(self, _source: Any, event: TaskCompletedEvent) -> None:
+        self._say(self._before(event, getattr(event.task, "agent", None)), FeedbackKind.THUMB, 1.0, BASE)
+
+    def _failed(self, _source: Any, event: TaskFailedEvent) -> None:
+        made = self._before(event, getattr(event.task, "agent", None))
+        self._say(made, FeedbackKind.ACCEPT, 0.0)
+        self._say(made, FeedbackKind.THUMB, 0.0, BASE)
+
+    def _worked(self, source: Any, event: ToolUsageFinishedEvent) -> None:
+        if event.failure is not None:
+            self._broke(source, event)
+        elif (made := self._before(event)) is not None and not made.broken:
+            self._say(made, FeedbackKind.THUMB, 1.0, TOOLS)
+
+    def _broke(self, _source: Any, event: Any) -> None:
+        if (made := self._before(event, event.agent)) is not None:
+            made.broken = True
+            self._say(made, FeedbackKind.THUMB, 0.0, TOOLS)
+
+    def _answered(self, _source: Any, event: HumanFeedbackReceivedEvent) -> None:
+        if event.outcome not in self._outcomes:
+            return
+        with self._mutex:
+            before = [made for made in self._trail.get("", ()) if made.when <= event.timestamp]
+        if before:
+            self._say(before[-1], FeedbackKind.THUMB, self._outcomes[event.outcome])
+
+    def _asked_again(self, agent: Any) -> None:
+        self._say(self._latest(agent), FeedbackKind.REGENERATE, 1.0)
+
+    def _content(self, agent: Any) -> None:
+        self._say(self._latest(agent), FeedbackKind.ACCEPT, 1.0)
