@@ -1,0 +1,271 @@
+"""What people do with an answer, in one line each, over whatever the answer came from.
+
+    rate(model, reply, 4)                    thumb(client, decision_id, up=False)
+    compare(client, better=a, worse=b)       await aedited(model, reply, draft, sent)
+
+Every helper takes first who carries it (a `Client`, a `ChatFitrouter`, a `FitrouterLLM` …: anything with `feedback`),
+then the answer: its decision id, or what the adapter gave. Those with `a` in front are for `await`. A verdict can come
+days later. One that overtakes its answer's decision on the way to the journal waits for it a moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import re
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from difflib import SequenceMatcher
+from typing import Any, Concatenate, ParamSpec, Protocol
+
+from fitrouter.base_layer import BASE
+from fitrouter.errors import InvalidRequest, UnknownDecision
+from fitrouter.tastes import OVERALL
+from fitrouter.types import FeedbackKind
+from fitrouter_integrations.client import Vote
+
+__all__ = [
+    "TOOLS",
+    "AwaitingSpeaker",
+    "Speaker",
+    "aaccepted",
+    "accepted",
+    "acompare",
+    "acopied",
+    "aedited",
+    "arate",
+    "aregenerated",
+    "asend",
+    "atask",
+    "athumb",
+    "compare",
+    "copied",
+    "decision_of",
+    "edited",
+    "rate",
+    "regenerated",
+    "send",
+    "share_changed",
+    "task",
+    "thumb",
+]
+
+TOOLS = "tools"
+"""Dimension of whether an answer's tool calls worked. It has a head of its own: a tool may fail by itself."""
+PATIENCE_S = 2.0
+"""How long a verdict waits for its decision to become durable."""
+_PAUSES_S = (0.02, 0.05, 0.1, 0.25)
+_TOKEN = re.compile(r"\w+|[^\w\s]")
+
+P = ParamSpec("P")
+
+
+class Speaker(Protocol):
+    """Carries verdicts to a router."""
+
+    def feedback(self, vote: Vote) -> str:
+        """Take a verdict; returns its id once it is durable."""
+        ...
+
+
+class AwaitingSpeaker(Protocol):
+    """Carries verdicts to a router without holding up an event loop."""
+
+    async def afeedback(self, vote: Vote) -> str:
+        """Take a verdict; returns its id once it is durable."""
+        ...
+
+
+def send(client: Speaker, vote: Vote, patience_s: float = PATIENCE_S) -> str:
+    """Send a verdict; returns its id once it is durable.
+
+    Args:
+        client: who carries it.
+        vote: the verdict.
+        patience_s: how long it waits for a decision that is not in the log yet.
+
+    Raises:
+        InvalidRequest: the value is not on its scale, or a pair is none.
+        UnknownDecision: the decision is not in the log, and did not come in time.
+        NotAuthorized: the user is not the one that was served.
+        StoreError: it cannot be made durable now; try again.
+    """
+    for pause in _pauses(patience_s):
+        try:
+            return client.feedback(vote)
+        except UnknownDecision:
+            time.sleep(pause)
+    return client.feedback(vote)
+
+
+async def asend(client: AwaitingSpeaker, vote: Vote, patience_s: float = PATIENCE_S) -> str:
+    """Send a verdict. See `send`."""
+    for pause in _pauses(patience_s):
+        try:
+            return await client.afeedback(vote)
+        except UnknownDecision:
+            await asyncio.sleep(pause)
+    return await client.afeedback(vote)
+
+
+def decision_of(answer: Any) -> str:
+    """The decision id of an answer: itself, or where the adapters keep it.
+
+    Args:
+        answer: a decision id, a client's `Reply` or `About`, a LangChain message, or an OpenAI reply of a gateway.
+
+    Raises:
+        InvalidRequest: it has none.
+
+    >>> from types import SimpleNamespace
+    >>> decision_of(SimpleNamespace(response_metadata={"decision_id": "0198"}))
+    '0198'
+    """
+    extra = getattr(answer, "model_extra", None) or {}
+    kept = (getattr(answer, "response_metadata", None) or {}, extra.get("fitrouter") or {})
+    about = getattr(answer, "about", answer)
+    found = answer if isinstance(answer, str) else getattr(about, "decision_id", None)
+    found = found or next((place["decision_id"] for place in kept if place.get("decision_id")), None)
+    if not isinstance(found, str) or not found:
+        raise InvalidRequest(
+            f"feedback: {type(answer).__name__} {answer if isinstance(answer, str) else ''!r} names no decision; give "
+            "the id in the answer's response_metadata['decision_id'] or 'x-fitrouter-decision' header, or the answer"
+        )
+    return found
+
+
+def share_changed(original: str, final: str) -> float:
+    """Share of a text that was changed, 0 to 1: what of both does not stand in the other, in the same order.
+
+    Words and signs are compared; white space says nothing.
+
+    >>> share_changed("Dear Ann, see you on Monday.", "Dear Ann,  see you on Monday.")
+    0.0
+    >>> round(share_changed("see you on Monday", "see you on Friday"), 2)
+    0.43
+    """
+    if not isinstance(original, str) or not isinstance(final, str):
+        raise InvalidRequest(
+            f"feedback: an edit from {type(original).__name__} to {type(final).__name__}; give the text as it was "
+            "answered and the text as it was used"
+        )
+    before, after = _TOKEN.findall(original), _TOKEN.findall(final)
+    length = sum(map(len, before)) + sum(map(len, after))
+    blocks = SequenceMatcher(None, before, after, autojunk=False).get_matching_blocks()
+    same = sum(len(word) for block in blocks for word in before[block.a : block.a + block.size])
+    return 1.0 - 2.0 * same / length if length else 0.0
+
+
+# --- verdicts ------------------------------------------------------------------------------------------------------
+
+
+def _rate(
+    answer: Any,
+    stars: float,
+    scale: tuple[float, float] = (1.0, 5.0),
+    *,
+    dimension: str = OVERALL,
+    user: str | None = None,
+) -> Vote:
+    """Rate an answer on a scale, whose lowest and highest value are given."""
+    return Vote(
+        decision_id=decision_of(answer),
+        kind=FeedbackKind.RATING,
+        value=float(stars),
+        scale=scale,
+        dimension=dimension,
+        user=user,
+    )
+
+
+def _thumb(answer: Any, up: bool = True, *, dimension: str = OVERALL, user: str | None = None) -> Vote:
+    """Thumb up, or down."""
+    return _did(FeedbackKind.THUMB, answer, float(up), dimension, user)
+
+
+def _compare(better: Any, worse: Any, *, tie: bool = False, user: str | None = None) -> Vote:
+    """Say that one answer was better than another one of the same user; or as good, with `tie`."""
+    return Vote(
+        decision_id=decision_of(better),
+        kind=FeedbackKind.PAIR,
+        value=0.5 if tie else 1.0,
+        other=decision_of(worse),
+        user=user,
+    )
+
+
+def _edited(answer: Any, original: str, final: str, *, user: str | None = None) -> Vote:
+    """Say how a text was answered and how it was used: what counts is the share that was changed."""
+    return _did(FeedbackKind.EDIT, answer, share_changed(original, final), OVERALL, user)
+
+
+def _accepted(answer: Any, taken: bool = True, *, user: str | None = None) -> Vote:
+    """Say that an answer was taken over as it is, or left."""
+    return _did(FeedbackKind.ACCEPT, answer, float(taken), OVERALL, user)
+
+
+def _copied(answer: Any, part: bool = True, *, user: str | None = None) -> Vote:
+    """Say that a part of an answer was copied, or nothing."""
+    return _did(FeedbackKind.COPY, answer, float(part), OVERALL, user)
+
+
+def _regenerated(answer: Any, again: bool = True, *, user: str | None = None) -> Vote:
+    """Say that another answer was asked for, or not."""
+    return _did(FeedbackKind.REGENERATE, answer, float(again), OVERALL, user)
+
+
+def _task(answer: Any, succeeded: bool, *, user: str | None = None) -> Vote:
+    """Say that what the answer was for succeeded, or failed: a label of the dimension `base`, and nobody's taste."""
+    return _did(FeedbackKind.THUMB, answer, float(succeeded), BASE, user)
+
+
+def _did(kind: FeedbackKind, answer: Any, value: float, dimension: str, user: str | None) -> Vote:
+    return Vote(decision_id=decision_of(answer), kind=kind, value=value, dimension=dimension, user=user)
+
+
+def _blocking(build: Callable[P, Vote]) -> Callable[Concatenate[Speaker, P], str]:
+    @functools.wraps(build)
+    def said(client: Speaker, /, *arguments: P.args, **named: P.kwargs) -> str:
+        return send(client, build(*arguments, **named))
+
+    _name(said, build, "")
+    return said
+
+
+def _awaiting(build: Callable[P, Vote]) -> Callable[Concatenate[AwaitingSpeaker, P], Awaitable[str]]:
+    @functools.wraps(build)
+    async def said(client: AwaitingSpeaker, /, *arguments: P.args, **named: P.kwargs) -> str:
+        return await asend(client, build(*arguments, **named))
+
+    _name(said, build, "a")
+    return said
+
+
+def _name(said: Any, build: Callable[..., Vote], prefix: str) -> None:
+    """Give it its public name, and the signature that it has."""
+    taken = inspect.signature(build)
+    carrier = inspect.Parameter("client", inspect.Parameter.POSITIONAL_ONLY)
+    said.__name__ = said.__qualname__ = prefix + build.__name__.lstrip("_")
+    said.__signature__ = taken.replace(parameters=[carrier, *taken.parameters.values()], return_annotation="str")
+
+
+def _pauses(patience_s: float) -> Iterator[float]:
+    """Between attempts, until patience is at its end; the last attempt is the caller's."""
+    deadline = time.monotonic() + patience_s
+    for pause in _PAUSES_S:
+        if time.monotonic() >= deadline:
+            return
+        yield pause
+    while time.monotonic() < deadline:
+        yield _PAUSES_S[-1]
+
+
+rate, arate = _blocking(_rate), _awaiting(_rate)
+thumb, athumb = _blocking(_thumb), _awaiting(_thumb)
+compare, acompare = _blocking(_compare), _awaiting(_compare)
+edited, aedited = _blocking(_edited), _awaiting(_edited)
+accepted, aaccepted = _blocking(_accepted), _awaiting(_accepted)
+copied, acopied = _blocking(_copied), _awaiting(_copied)
+regenerated, aregenerated = _blocking(_regenerated), _awaiting(_regenerated)
+task, atask = _blocking(_task), _awaiting(_task)
