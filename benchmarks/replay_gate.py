@@ -15,6 +15,7 @@ its limits are printed beside those of the one pass. `--bounds` tries other boun
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import multiprocessing
 import time
@@ -31,7 +32,7 @@ from fitrouter_evaluators.ope.diagnostics import diagnose
 from fitrouter_evaluators.ope.gate import Evidence, Gate, decide, levels
 from fitrouter_evaluators.ope.labels import powered
 from fitrouter_evaluators.ope.log import Log
-from fitrouter_evaluators.ope.pseudo import pseudo
+from fitrouter_evaluators.ope.pseudo import Pseudo, pseudo
 from fitrouter_evaluators.ope.replay import ReplaySettings, replay
 from fitrouter_evaluators.ope.report import Band
 from fitrouter_evaluators.ope.sensitivity import widen
@@ -70,8 +71,8 @@ def jobs(scale: float) -> Iterator[Job]:
 # --- the gate, at every look ---
 
 
-def looked_at(world: World) -> dict[str, Any]:
-    """What the gate says first, and when."""
+def looked_at(world: World, rule: str = "") -> dict[str, Any]:
+    """What the gate says first, and when; with bounds of a rule of `RULES`, or those that ship."""
     log, gate = world.log, Gate()
     units = closed_units(log, idle_s=IDLE_S)
     policies = Pmfs(world.candidate, log.options.prob)
@@ -79,7 +80,7 @@ def looked_at(world: World) -> dict[str, Any]:
     known = diagnose("candidate", study.units, study.pmfs.candidate, study.powered[0], 0.0, 1.0)
     (level,) = levels(gate)
     decisions, counts = _looks(study.units)
-    stream = study.stream("difference")
+    stream = bounded(study, RULES[rule](world.kind.ask)) if rule else study.stream("difference")
     band = exact_band(*stream, alpha=(level.low, level.high), looks=counts)
     silence = _silence(study, gate)
     verdict, at, paths = "not enough evidence", DECISIONS, (band.means, band.lows, band.highs)
@@ -114,10 +115,10 @@ def _at(band: Band, n: int, mean: float, low: float, high: float) -> Band:
     return msgspec.structs.replace(band, n=n, value=mean, low=low, high=high, at=[], means=[], lows=[], highs=[])
 
 
-def play(job: Job) -> dict[str, Any]:
+def play(job: Job, rule: str = "") -> dict[str, Any]:
     """One world, and what became of its candidate."""
     world = make(job.index, job.difference, flattery=job.flattery)
-    found = looked_at(world)
+    found = looked_at(world, rule)
     about = world.kind._asdict()
     return {**job._asdict(), **about, "true": world.difference, "score": world.score, "chi2": world.chi2, **found}
 
@@ -192,19 +193,24 @@ SETTINGS = ((0.02, 0.05), (0.1, 0.03), (0.3, 0.02), (1.0, 0.01))
 """Probabilities of being asked, and true differences that are about as hard to show."""
 
 
+def bounded(study: Study, bounds: tuple[float, ...]) -> Pseudo:
+    """Pseudo-outcomes of the difference with other bounds."""
+    units, observed, learnt = study.units, study.observed, study.in_time
+    f = powered(units, observed, learnt.f, learnt.chance, weight=study.widening("difference"), adaptive=True)
+    return pseudo(units, *study.pmfs, learnt.q, observed, f, learnt.chance, bounds=bounds)
+
+
 def tried(job: tuple[float, float, int]) -> dict[str, tuple[float, bool]]:
     """Rule → lower limit at the end, and whether it was ever above 0."""
     ask, difference, index = job
     world = make(index, difference, ask=ask)
     study = Study(closed_units(world.log, idle_s=IDLE_S), Pmfs(world.candidate, world.log.options.prob), "fit")
-    units, observed, learnt = study.units, study.observed, study.in_time
-    f = powered(units, observed, learnt.f, learnt.chance, weight=study.widening("difference"), adaptive=True)
     every = tuple(sorted({k for rule in RULES.values() for k in rule(ask)}))
-    stream = pseudo(units, *study.pmfs, learnt.q, observed, f, learnt.chance, bounds=every)
+    stream = bounded(study, every)
     found = {}
     for name, rule in RULES.items():
         rows = [every.index(k) for k in rule(ask)]
-        low = exact_lower(stream.low[rows], stream.bound_low[rows], alpha=0.025, looks=_looks(units)[1])
+        low = exact_lower(stream.low[rows], stream.bound_low[rows], alpha=0.025, looks=_looks(study.units)[1])
         found[name] = float(low[-1]), bool((low > 0.0).any())
     return found
 
@@ -318,6 +324,7 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=1.0, help="share of the worlds")
     parser.add_argument("--whole", type=int, default=0, help="worlds to compare with logs that are cut")
     parser.add_argument("--bounds", type=int, default=0, help="worlds to try other bounds on")
+    parser.add_argument("--rule", default="", choices=["", *RULES], help="bounds; those that ship where empty")
     parser.add_argument("--table", type=Path, help="print the tables of a result")
     asked = parser.parse_args()
     if asked.table:
@@ -330,9 +337,9 @@ def main() -> None:
     begun = time.perf_counter()
     with multiprocessing.Pool(asked.jobs) as pool:
         if asked.bounds:
-            print(json.dumps(sweep(asked.bounds, pool), indent=1))
+            print(json.dumps(sweep(asked.bounds, pool), indent=1, ensure_ascii=False))
             return
-        rows = pool.map(play, list(jobs(asked.scale)), chunksize=8)
+        rows = pool.map(functools.partial(play, rule=asked.rule), list(jobs(asked.scale)), chunksize=8)
     print(json.dumps({**summary(rows), "seconds": round(time.perf_counter() - begun)}, indent=1))
 
 
