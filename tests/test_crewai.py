@@ -28,7 +28,6 @@ from fitrouter.types import Decision, FeedbackKind
 from fitrouter_integrations.client import Vote, connect
 from fitrouter_integrations.crewai import FitrouterLLM
 
-
 # CrewAI warns of fields of its own that it still sets on every agent.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
