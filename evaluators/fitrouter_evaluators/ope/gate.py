@@ -16,6 +16,7 @@ users, can withhold a promotion and never cause one; asymptotic ones are refused
 A promotion takes *all* limits at once, so each has the level α/2 without a correction: if any condition is false,
 the promotion is wrong only where the limit of that one condition fails, and that has probability α/2 at most
 (intersection–union test, Berger 1982). This holds at all times: a promotion at any time takes that limit at that time.
+It holds for guardrails that require proof; one that waits for harm to be shown promises only that such harm keeps.
 
 A keep takes *any* of them, so α/2 is shared equally by the gain and the guardrails (Bonferroni), and what a guardrail
 gets by those of its slices that are in the log.
