@@ -14,7 +14,9 @@ from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResu
 from fitrouter.types import Chunk, Message, Usage
 from fitrouter_integrations.client import About, Reply
 
-__all__ = ["chunk_of", "end_of", "messages_of", "result_of", "tool_choice_of"]
+__all__ = ["chunk_of", "end_of", "messages_of", "metadata_of", "result_of", "tool_choice_of"]
+
+_OURS = {"model_provider": "fitrouter"}
 
 
 def messages_of(messages: list[BaseMessage]) -> tuple[Message, ...]:
@@ -38,7 +40,7 @@ def tool_choice_of(choice: object) -> object:
 
 def result_of(reply: Reply) -> ChatResult:
     """A whole answer."""
-    message, meta = reply.message, _metadata(reply.about) | {"finish_reason": reply.finish_reason}
+    message, meta = reply.message, _OURS | metadata_of(reply.about) | {"finish_reason": reply.finish_reason}
     calls, invalid = _tool_calls(message.get("tool_calls") or [])
     said = AIMessage(
         content=message.get("content") or "",
@@ -56,7 +58,7 @@ def result_of(reply: Reply) -> ChatResult:
 def chunk_of(chunk: Chunk, about: About, *, first: bool) -> ChatGenerationChunk:
     """A piece of an answer. What was decided goes with the first."""
     delta = chunk.delta
-    meta: dict[str, Any] = _metadata(about) if first else {}
+    meta: dict[str, Any] = _OURS | metadata_of(about) if first else {}
     if chunk.finish_reason:
         meta["finish_reason"] = chunk.finish_reason
     said = AIMessageChunk(
@@ -76,10 +78,10 @@ def end_of(about: About) -> ChatGenerationChunk:
     return ChatGenerationChunk(message=said)
 
 
-def _metadata(about: About) -> dict[str, Any]:
+def metadata_of(about: About) -> dict[str, Any]:
+    """What a message says of its decision."""
     found: dict[str, Any] = {
         "model_name": about.model,
-        "model_provider": "fitrouter",
         "decision_id": about.decision_id,
         "propensity": about.propensity,
         "mode": about.mode,
