@@ -16,6 +16,7 @@ from fitrouter.attempts import Answering, Assembler, Timers, Unanswered, close, 
 from fitrouter.decide import Decider
 from fitrouter.encoders import Encoder
 from fitrouter.errors import (
+    InvalidRequest,
     ProviderError,
     ProviderTimeout,
     StoreError,
@@ -31,9 +32,11 @@ from fitrouter.records import Recorder, execution_of
 from fitrouter.services import ScorerPlugin, Service
 from fitrouter.steering import Steering
 from fitrouter.types import (
+    AUTO,
     ArtifactChange,
     Attempt,
     Chunk,
+    Completion,
     Decision,
     Event,
     Execution,
@@ -283,6 +286,32 @@ class Router:
             raise
         return stream
 
+    async def observe(
+        self, request: Request, completion: Completion, model: str, *, cost_usd: float | None, latency_ms: float
+    ) -> Decision:
+        """Write down an answer that was decided elsewhere, as one of a pinned model: it is scored and can be judged.
+
+        Args:
+            request: what was asked, by whom.
+            completion: what was answered.
+            model: the name of who answered.
+            cost_usd: what it cost; by the card's prices where None.
+            latency_ms: from the question to the end of the answer.
+
+        Raises:
+            InvalidRequest: the model's name is unknown, or asks for routing.
+            NoEligibleModel: by its card, the model could not have taken the request.
+        """
+        if self.aliases.get(model, model) == AUTO:
+            raise InvalidRequest(f"model: {model!r} was given; name the model that answered")
+        turn = await self._begin(msgspec.structs.replace(request, model=model, stream=False))
+        turn.cost_usd = cost_usd
+        arm, spent = turn.decision.chosen, time.monotonic() - turn.started
+        attempts = (Attempt(model=arm, probability=1.0, ms=latency_ms),)
+        answering = Answering(arm=arm, attempts=attempts, provider_s=spent, completion=completion)
+        self._finish(turn, answering, completion.message, completion.usage, completion.finish_reason)
+        return turn.decision
+
     async def _begin(self, request: Request) -> _Turn:
         """Features, proposal, draw; the decision is on its way to the journal when this returns."""
         started = time.monotonic()
@@ -373,7 +402,8 @@ class Router:
     ) -> Execution:
         """Log how the answer ended; a whole one is kept for the scorer."""
         prices = self.cards[answering.arm].prices
-        turn.cost_usd = (prices.input * usage.prompt_tokens + prices.output * usage.completion_tokens) / 1e6
+        if turn.cost_usd is None:
+            turn.cost_usd = (prices.input * usage.prompt_tokens + prices.output * usage.completion_tokens) / 1e6
         total = time.monotonic() - turn.started
         return self._log_end(
             turn,

@@ -10,9 +10,9 @@ from typing import Protocol, TypeAlias
 import msgspec
 
 from fitrouter.router import Router
-from fitrouter.types import Chunk, FeedbackKind, Message, Request, Usage
+from fitrouter.types import Chunk, Completion, FeedbackKind, Message, Request, Usage
 
-__all__ = ["About", "Backend", "Model", "Reply", "Streaming", "Target", "Vote"]
+__all__ = ["About", "Backend", "Model", "Reply", "Seen", "Streaming", "Target", "Vote"]
 
 Target: TypeAlias = Router | str | os.PathLike[str]
 """A `Router`, the path of a configuration, or the URL of a gateway."""
@@ -51,6 +51,19 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     context_window: int
     capabilities: tuple[str, ...]
     max_output_tokens: int | None = None
+    target: str = ""
+    """What its provider calls it; empty where a gateway does not say."""
+
+
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
+    """An answer that was decided elsewhere; see `Router.observe`."""
+
+    request: Request
+    completion: Completion
+    model: str
+    """The name of who answered."""
+    cost_usd: float | None = None
+    latency_ms: float = 0.0
 
 
 class Vote(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,6 +119,14 @@ class Backend(Protocol):
 
     async def stream(self, request: Request) -> Streaming:
         """Answer a request piece by piece; returns with the first piece."""
+        ...
+
+    async def observe(self, seen: Seen) -> About:
+        """Write down an answer that was decided elsewhere. Raises what `Router.observe` raises.
+
+        Raises:
+            ConfigError: the router is behind a gateway, which takes no such answers.
+        """
         ...
 
     async def feedback(self, vote: Vote) -> str:

@@ -17,7 +17,18 @@ from typing import Any, TypeVar
 from fitrouter.errors import ConfigError
 from fitrouter.router import Router
 from fitrouter.types import Chunk, Request
-from fitrouter_integrations.client._base import About, Backend, Model, Reply, Streaming, Target, Vote, is_url, key_of
+from fitrouter_integrations.client._base import (
+    About,
+    Backend,
+    Model,
+    Reply,
+    Seen,
+    Streaming,
+    Target,
+    Vote,
+    is_url,
+    key_of,
+)
 
 __all__ = ["Client", "connect"]
 
@@ -62,6 +73,16 @@ class Client:
     async def astream(self, request: Request) -> AwaitingStream:
         """Answer a request piece by piece; returns with the first piece."""
         return AwaitingStream(self, await self._await(partial(self.backend.stream, request)))
+
+    # --- what others decided ---
+
+    def observe(self, seen: Seen) -> About:
+        """Write down an answer that was decided elsewhere. Raises what `Router.observe` raises."""
+        return self._wait(partial(self.backend.observe, seen))
+
+    async def aobserve(self, seen: Seen) -> About:
+        """Write down an answer that was decided elsewhere."""
+        return await self._await(partial(self.backend.observe, seen))
 
     # --- what people say ---
 

@@ -10,7 +10,7 @@ from fitrouter.answers import Stream
 from fitrouter.router import Router
 from fitrouter.types import Chunk, Decision, Identity, Request
 from fitrouter.variants import called
-from fitrouter_integrations.client._base import About, Model, Reply, Vote
+from fitrouter_integrations.client._base import About, Model, Reply, Seen, Vote
 
 __all__ = ["LocalBackend"]
 
@@ -41,6 +41,7 @@ class LocalBackend:
                 context_window=card.context_window,
                 capabilities=card.capabilities,
                 max_output_tokens=card.max_output_tokens,
+                target=card.target,
             )
             for card in self.router.cards.values()
         )
@@ -60,6 +61,13 @@ class LocalBackend:
         """See `Backend`."""
         stream = await self.router.stream(request)
         return _LocalStream(stream, self._about(stream.decision, stream.served_by, stream.logged, None))
+
+    async def observe(self, seen: Seen) -> About:
+        """See `Backend`."""
+        decision = await self.router.observe(
+            seen.request, seen.completion, seen.model, cost_usd=seen.cost_usd, latency_ms=seen.latency_ms
+        )
+        return self._about(decision, decision.chosen, True, seen.cost_usd)
 
     async def feedback(self, vote: Vote) -> str:
         """See `Backend`."""

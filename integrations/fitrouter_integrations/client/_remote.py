@@ -25,7 +25,7 @@ from fitrouter.errors import (
 )
 from fitrouter.types import Chunk, FeedbackKind, Request, Usage
 from fitrouter_integrations._http import KEY_ENV
-from fitrouter_integrations.client._base import About, Model, Reply, Vote
+from fitrouter_integrations.client._base import About, Model, Reply, Seen, Vote
 
 if TYPE_CHECKING:
     import aiohttp
@@ -117,6 +117,12 @@ class RemoteBackend:
             response.close()
             raise
         return stream
+
+    async def observe(self, seen: Seen) -> About:  # noqa: ARG002 - see `Backend`
+        """See `Backend`."""
+        raise ConfigError(
+            f"the gateway at {self.url} writes down its own answers only; observe with a configuration or a Router"
+        )
 
     async def feedback(self, vote: Vote) -> str:
         """See `Backend`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import litellm
+from litellm import exceptions
 
 from fitrouter.errors import (
     AllModelsFailed,
@@ -33,31 +33,31 @@ def translated(error: FitrouterError, model: str) -> Exception:
         model: as litellm's caller named it.
     """
     kind = _kind(error)
-    more = {"status_code": 500} if kind is litellm.APIError else {}
+    more: dict[str, Any] = {"status_code": 500} if kind is exceptions.APIError else {}
     made: Exception = kind(message=str(error), model=model, llm_provider=_PROVIDER, **more)
     return made
 
 
 def _kind(error: FitrouterError) -> Any:
     """Its class: 4xx is not tried again, a timeout, 429 and 503 are."""
-    found = litellm.APIError
+    found = exceptions.APIError
     match error:
         case NoEligibleModel():
-            found = litellm.ContextWindowExceededError if _too_long(error) else litellm.BadRequestError
+            found = exceptions.ContextWindowExceededError if _too_long(error) else exceptions.BadRequestError
         case InvalidRequest() | ProviderRejected():
-            found = litellm.BadRequestError
+            found = exceptions.BadRequestError
         case NotAuthorized():
-            found = litellm.AuthenticationError
+            found = exceptions.AuthenticationError
         case UnknownDecision():
-            found = litellm.NotFoundError
+            found = exceptions.NotFoundError
         case ProviderTimeout() | AllModelsFailed(timed_out=True):
-            found = litellm.Timeout
+            found = exceptions.Timeout
         case ProviderError(status=429):
-            found = litellm.RateLimitError
+            found = exceptions.RateLimitError
         case ProviderError() | AllModelsFailed() | StoreError():
-            found = litellm.ServiceUnavailableError
+            found = exceptions.ServiceUnavailableError
         case ConfigError():
-            found = litellm.APIConnectionError
+            found = exceptions.APIConnectionError
         case _:
             pass
     return found

@@ -9,6 +9,8 @@ from typing import Any
 
 import litellm
 import msgspec
+from litellm.llms.custom_llm import CustomLLM
+from litellm.types.utils import Delta, ModelResponse, ModelResponseStream, StreamingChoices
 
 from fitrouter.errors import FitrouterError
 from fitrouter.types import AUTO, Chunk, Identity, Request, Usage
@@ -16,7 +18,7 @@ from fitrouter_integrations.client import About, Client, Reply, Target, Vote, co
 from fitrouter_integrations.litellm._errors import translated
 from fitrouter_integrations.litellm._identity import NAMES, identity_of
 
-__all__ = ["PROVIDER", "FitrouterProvider", "handler", "register"]
+__all__ = ["PROVIDER", "FitrouterProvider", "handler", "plain", "register"]
 
 PROVIDER = "fitrouter"
 """What model names begin with."""
@@ -26,7 +28,7 @@ _DEFAULT_TIMEOUT_S = 600.0
 """What litellm fills in where a caller gives no timeout; its router fills in more."""
 
 
-class FitrouterProvider(litellm.CustomLLM):  # type: ignore[misc]
+class FitrouterProvider(CustomLLM):  # type: ignore[misc]
     """A provider of litellm that asks, for each call, the model that fits this user and this task.
 
     `fitrouter/auto` is routed; `fitrouter/NAME` asks the model of that name. Who asks is said by the call's
@@ -67,7 +69,8 @@ class FitrouterProvider(litellm.CustomLLM):  # type: ignore[misc]
             stream = self._client_of(call).stream(self._request(call))
         return _relay(stream, _Pieces(stream, call))
 
-    async def astreaming(self, *_: Any, **call: Any) -> AsyncIterator[Any]:
+    # litellm iterates what this returns, without awaiting it first.
+    async def astreaming(self, *_: Any, **call: Any) -> AsyncIterator[Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Answer piece by piece; what fails before the first piece is raised where that is awaited."""
         with _translating(call["model"]):
             stream = await self._client_of(call).astream(self._request(call))
@@ -98,7 +101,7 @@ class FitrouterProvider(litellm.CustomLLM):  # type: ignore[misc]
         user = call["logging_obj"].model_call_details.get("user")
         timeout = call["litellm_params"].get("timeout")
         return Request(
-            messages=tuple(_plain(message) for message in call["messages"]),
+            messages=tuple(plain(message) for message in call["messages"]),
             model=AUTO if f"{PROVIDER}/{call['model']}" == AUTO else call["model"],
             params={name: value for name, value in given.items() if name not in _NOT_PARAMS and value is not None},
             identity=identity_of(self._own, call["litellm_params"], user, given),
@@ -121,11 +124,13 @@ class _Pieces:
         if not any(value for name, value in chunk.delta.items() if name != "role"):
             return
         delta = {"role": "assistant", **chunk.delta} if self._first else chunk.delta
-        piece = litellm.ModelResponseStream(
-            id=self._id, model=self._stream.about.model, choices=[{"index": 0, "delta": delta}]
+        told: dict[str, Any] = {"fitrouter": _told(self._stream.about)} if self._first else {}
+        piece = ModelResponseStream(
+            id=self._id,
+            model=self._stream.about.model,
+            choices=[StreamingChoices(index=0, delta=Delta(**delta))],
+            **told,
         )
-        if self._first:
-            piece.fitrouter = _told(self._stream.about)
         self._first = False
         yield piece
 
@@ -154,7 +159,7 @@ def _relay(stream: Iterable[Chunk], pieces: _Pieces) -> Iterator[Any]:
 def _answer(reply: Reply) -> Any:
     about = reply.about
     choice = {"index": 0, "finish_reason": reply.finish_reason, "message": reply.message}
-    response = litellm.ModelResponse(
+    response = ModelResponse(
         id=f"chatcmpl-{about.decision_id}",
         model=about.model,
         choices=[choice],
@@ -175,7 +180,7 @@ def _tokens(usage: Usage) -> dict[str, int]:
     return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 
 
-def _plain(message: Any) -> dict[str, Any]:
+def plain(message: Any) -> dict[str, Any]:
     """A message as a dict; agents give back litellm's own objects."""
     dump = getattr(message, "model_dump", None)
     found: dict[str, Any] = dump(exclude_none=True) if dump is not None else dict(message)
