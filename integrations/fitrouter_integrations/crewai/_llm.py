@@ -12,7 +12,7 @@ from crewai.events.types.llm_events import LLMCallType
 from crewai.llms.base_llm import BaseLLM, llm_call_context
 from pydantic import BaseModel, Field, PrivateAttr, model_validator
 
-from fitrouter.types import AUTO, Identity, Message, Request, Usage
+from fitrouter.types import AUTO, Chunk, Identity, Message, Request, Usage
 from fitrouter_integrations.client import About, Client, Reply, Vote, connect
 from fitrouter_integrations.client.assembled import Whole
 from fitrouter_integrations.crewai._identity import identity_of
@@ -124,7 +124,7 @@ class FitrouterLLM(BaseLLM):
                 return turn.finish(self.client.complete(request))
             whole = Whole(stream := self.client.stream(request))
             for chunk in stream:
-                turn.stream(whole.add(chunk))
+                turn.stream(whole.add(chunk), chunk, stream.about)
             return turn.finish(whole.reply())
 
     async def acall(
@@ -145,7 +145,7 @@ class FitrouterLLM(BaseLLM):
                 return turn.finish(await self.client.acomplete(request))
             whole = Whole(stream := await self.client.astream(request))
             async for chunk in stream:
-                turn.stream(whole.add(chunk))
+                turn.stream(whole.add(chunk), chunk, stream.about)
             return turn.finish(whole.reply())
 
     # --- what was decided, and what people say ---
@@ -208,6 +208,8 @@ class _Turn:
         self.llm, self.task, self.agent = llm, task, agent
         self.functions, self.wanted = functions, wanted
         self.messages: list[Any] = []
+        self.calls: dict[int, dict[str, Any]] = {}
+        """Streamed tool calls, by their index, as far as they are there."""
 
     @contextmanager
     def reported(self, messages: Any, tools: Any, callbacks: Any) -> Iterator[None]:
@@ -248,10 +250,32 @@ class _Turn:
             deadline_s=llm.timeout,
         )
 
-    def stream(self, text: str) -> None:
-        """Tell CrewAI's events of a piece."""
+    def stream(self, text: str, chunk: Chunk, about: About) -> None:
+        """Tell CrewAI's events of a piece: of text, or of a tool call as far as it is there."""
+        told: dict[str, Any] = {
+            "from_task": self.task,
+            "from_agent": self.agent,
+            "response_id": about.decision_id,
+        }
         if text:
-            self.llm._emit_stream_chunk_event(chunk=text, from_task=self.task, from_agent=self.agent)
+            self.llm._emit_stream_chunk_event(chunk=text, **told)
+        for piece in chunk.delta.get("tool_calls") or []:
+            index, function = piece.get("index") or 0, piece.get("function") or {}
+            call = self.calls.setdefault(index, {"id": None, "name": None, "arguments": ""})
+            more = function.get("arguments") or ""
+            call["id"], call["name"] = piece.get("id") or call["id"], function.get("name") or call["name"]
+            call["arguments"] += more
+            self.llm._emit_stream_chunk_event(
+                chunk=more,
+                tool_call={
+                    "id": call["id"],
+                    "function": {"name": call["name"], "arguments": call["arguments"]},
+                    "type": "function",
+                    "index": index,
+                },
+                call_type=LLMCallType.TOOL_CALL,
+                **told,
+            )
 
     def finish(self, reply: Reply) -> Any:
         """The answer in CrewAI's form: tool calls, the result of a tool, a typed value, or text."""
