@@ -148,7 +148,7 @@ def test_custom_llm_message_formatting(make: Made, models: Models) -> None:
 @pytest.mark.parametrize("messages", [["Hello"], [{"role": "user"}], [{"content": "Hello"}]])
 def test_messages_that_are_none_are_refused(make: Made, models: Models, messages: Any) -> None:
     """As CrewAI's own models refuse them; nobody is asked."""
-    with pytest.raises(ValueError, match="index 0 must|valid dictionary"):
+    with pytest.raises(ValueError, match=r"index 0 must|valid dictionary"):
         make().call(messages)
     assert models.calls == []
 
