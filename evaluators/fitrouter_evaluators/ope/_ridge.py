@@ -19,8 +19,10 @@ from fitrouter_evaluators.ope.log import Ints
 
 __all__ = ["Examples", "projected", "ridges"]
 
-STRENGTHS = (0.1, 0.3, 1.0, 3.0, 10.0)
-"""Of the penalty, relative to each block's own."""
+STRENGTHS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
+"""Of the penalty, relative to each block's own: rare rewards ask for the greatest."""
+LEVEL = 0.2
+"""The most of it that is on the shared level: that is soon known, whatever else is noise."""
 OWN = 1.5
 """Penalty on what is a group's own, relative to the shared model's."""
 DOUBT = 1.5
@@ -88,7 +90,9 @@ class _Sums:
             return theta
         gram = self.gram.sum(axis=0)
         penalty = np.diag(strength * self._penalty(examples, np.diag(gram)))
-        shared = np.linalg.solve(gram + penalty, self.cross.sum(axis=0))
+        level = penalty.copy()
+        level[0, 0] *= min(LEVEL / strength, 1.0)
+        shared = np.linalg.solve(gram + level, self.cross.sum(axis=0))
         theta[:] = shared
         own = np.flatnonzero(np.diagonal(self.gram, axis1=1, axis2=2).any(axis=1))
         if examples.groups > 1:
@@ -133,8 +137,8 @@ def _in_folds(examples: Examples, pieces: list[Ints], parts: int) -> Iterator[Fl
 
 
 def _best(errors: Floats, weight: float) -> int:
-    """The strength with the least error; the middle one, unless others are better by more than luck."""
-    middle = len(STRENGTHS) // 2
+    """The strength with the least error; 1, unless others are better by more than luck."""
+    middle = STRENGTHS.index(1.0)
     doubt = DOUBT * np.abs(np.arange(len(STRENGTHS)) - middle)
     return int((errors + doubt * errors[middle] / max(weight, 1.0)).argmin()) if weight > 0.0 else middle
 

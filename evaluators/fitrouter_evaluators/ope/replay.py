@@ -393,8 +393,9 @@ def _gated(gate: Gate, units: Units, pmfs: Pmfs, study: Study, found: _Found) ->
     """The gate's answer, from exact sequences at its own levels."""
     kinds = sorted({rail.slice.split("=")[0] for rail in gate.guardrails if rail.slice})
     studies: dict[str, Study] = {gate.metric: study}
-    for metric in {rail.metric for rail in gate.guardrails} - {gate.metric}:
-        studies[metric] = Study(units, pmfs, metric, ceiling=gate.ceilings.get(metric))
+    for rail in gate.guardrails:
+        if rail.metric not in studies:
+            studies[rail.metric] = Study(units, pmfs, rail.metric, ceiling=gate.ceilings.get(rail.metric))
     places = {m: dict(_each(slices_of(each.units, kinds, found.groups))) for m, each in studies.items()}
     names = sorted({name for each in places.values() for name in each})
     evidence = []
