@@ -26,6 +26,7 @@ from fitrouter.types import FeedbackKind
 from fitrouter_integrations.client import Vote
 
 __all__ = [
+    "PATIENCE_S",
     "TOOLS",
     "AwaitingSpeaker",
     "Speaker",

@@ -11,9 +11,10 @@ from fitrouter_integrations.langchain._chat import ChatFitrouter
 
 if TYPE_CHECKING:
     from fitrouter_integrations.langchain._agent_models import AgentModels
+    from fitrouter_integrations.langchain._callbacks import FitrouterCallbackHandler
     from fitrouter_integrations.langchain._middleware import FitrouterMiddleware
 
-__all__ = ["AgentModels", "ChatFitrouter", "FitrouterMiddleware"]
+__all__ = ["AgentModels", "ChatFitrouter", "FitrouterCallbackHandler", "FitrouterMiddleware"]
 
 
 def __getattr__(name: str) -> Any:
@@ -21,6 +22,10 @@ def __getattr__(name: str) -> Any:
         from fitrouter_integrations.langchain._agent_models import AgentModels
 
         return AgentModels
+    if name == "FitrouterCallbackHandler":
+        from fitrouter_integrations.langchain._callbacks import FitrouterCallbackHandler
+
+        return FitrouterCallbackHandler
     if name == "FitrouterMiddleware":
         from fitrouter_integrations.langchain._middleware import FitrouterMiddleware
 

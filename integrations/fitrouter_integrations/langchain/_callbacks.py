@@ -1,0 +1,369 @@
+"""What becomes of a run's answers, as feedback on the decisions that they came from.
+
+A run's id leads to the last decision under it: of the model's own run, and of every run around it. LangSmith's users
+say what they think of the outermost one. What is said of a run that has not ended waits for its end.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import wait as wait_for
+from typing import Any, NamedTuple, TypeVar
+from uuid import UUID
+
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
+from langchain_core.outputs import LLMResult
+
+from fitrouter.base_layer import BASE
+from fitrouter.router import Router
+from fitrouter.tastes import OVERALL
+from fitrouter.types import FeedbackKind
+from fitrouter.verdicts import on_scale
+from fitrouter_integrations.client import Target, Vote, connect
+from fitrouter_integrations.feedback import PATIENCE_S, TOOLS, Speaker, send
+
+__all__ = ["KEYS", "FitrouterCallbackHandler"]
+
+LIMIT = 4096
+"""Runs, decisions and tool calls that are remembered, and verdicts that wait; the oldest are forgotten."""
+_A_RUN = 64
+"""Verdicts that wait for one run."""
+_RETRY = re.compile(r"retry:attempt:\d+")
+_WORDS = {"up": 1.0, "good": 1.0, "yes": 1.0, "correct": 1.0, "down": 0.0, "bad": 0.0, "no": 0.0, "incorrect": 0.0}
+"""Values in words, as annotation queues have them."""
+
+KEYS: dict[str, tuple[FeedbackKind | None, str]] = {
+    "accept": (FeedbackKind.ACCEPT, OVERALL),
+    "accepted": (FeedbackKind.ACCEPT, OVERALL),
+    "copied": (FeedbackKind.COPY, OVERALL),
+    "copy": (FeedbackKind.COPY, OVERALL),
+    "correct": (FeedbackKind.THUMB, BASE),
+    "correctness": (FeedbackKind.THUMB, BASE),
+    "dwell": (FeedbackKind.DWELL, OVERALL),
+    "edit": (FeedbackKind.EDIT, OVERALL),
+    "edited": (FeedbackKind.EDIT, OVERALL),
+    "rating": (FeedbackKind.RATING, OVERALL),
+    "regenerate": (FeedbackKind.REGENERATE, OVERALL),
+    "regenerated": (FeedbackKind.REGENERATE, OVERALL),
+    "score": (None, OVERALL),
+    "stars": (FeedbackKind.RATING, OVERALL),
+    "task": (FeedbackKind.THUMB, BASE),
+    "task_success": (FeedbackKind.THUMB, BASE),
+    "thumb": (FeedbackKind.THUMB, OVERALL),
+    "thumbs": (FeedbackKind.THUMB, OVERALL),
+    "user_score": (None, OVERALL),
+}
+"""Key of LangSmith → (kind, dimension). Without a kind, 0, 1 and words are a thumb, other numbers a rating. A key that
+is not here is a dimension."""
+
+_log = logging.getLogger(__name__)
+V = TypeVar("V")
+
+
+class _Said(NamedTuple):
+    """A verdict without its decision."""
+
+    kind: FeedbackKind
+    value: float
+    scale: tuple[float, float] = (0.0, 1.0)
+    dimension: str = OVERALL
+    user: str | None = None
+
+
+class FitrouterCallbackHandler(BaseCallbackHandler):
+    """Turns what happens to answers, and what is said of runs, into feedback. No run ever fails by it.
+
+        signals = FitrouterCallbackHandler(model)
+        agent.invoke(question, {"callbacks": [signals], "run_id": run_id})
+        signals.create_feedback(run_id, "user_score", score=1)
+
+    - a tool call of an answer fails, names no tool or is no JSON: `thumb` 0 in the dimension `tools`; all work: 1
+    - a chain of `with_retry` runs again after an answer: `regenerate` 1 of that answer
+    - `create_feedback`, with the arguments that LangSmith's client takes: see `KEYS`
+
+    It is sent in a thread of its own; what cannot be sent is logged. `flush` waits for it.
+
+    Args:
+        router: whose answers these are: a `ChatFitrouter`, a `FitrouterMiddleware`, a `Client`, or what that takes.
+        keys: more keys, see `KEYS`.
+        patience_s: how long feedback waits for a decision that is not in the log yet.
+    """
+
+    run_inline = True  # in the order of what happened; it only takes notes
+
+    def __init__(
+        self,
+        router: Speaker | Target,
+        *,
+        keys: Mapping[str, tuple[FeedbackKind | None, str]] | None = None,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        self._speaker: Speaker = connect(router) if isinstance(router, Router | str | os.PathLike) else router
+        self._keys, self._patience_s = {**KEYS, **(keys or {})}, patience_s
+        self._mutex = threading.RLock()
+        self._parents: OrderedDict[str, str | None] = OrderedDict()
+        self._decided: OrderedDict[str, str] = OrderedDict()
+        """Run → the last decision under it."""
+        self._ended: OrderedDict[str, None] = OrderedDict()
+        self._met: OrderedDict[str, int] = OrderedDict()
+        """Decision → its tool calls that have not come back."""
+        self._calls: OrderedDict[tuple[str, str], str] = OrderedDict()
+        """(outermost run, tool call) → the decision that asked for it."""
+        self._broken: OrderedDict[str, set[str]] = OrderedDict()
+        """Decision → its tool calls that failed."""
+        self._waiting: OrderedDict[str, list[_Said]] = OrderedDict()
+        self._sender: ThreadPoolExecutor | None = None
+        self._pid = os.getpid()
+        self._sending: set[Future[None]] = set()
+
+    # --- what people say ---
+
+    def create_feedback(
+        self,
+        run_id: UUID | str | None = None,
+        key: str = "score",
+        *,
+        score: float | bool | None = None,
+        value: float | bool | str | Mapping[str, Any] | None = None,
+        trace_id: UUID | str | None = None,
+        feedback_config: Mapping[str, Any] | None = None,
+        feedback_source_type: Any = "api",
+        user: str | None = None,
+        **_ignored: Any,
+    ) -> bool:
+        """Take what somebody says of a run, with the arguments of LangSmith's `Client.create_feedback`.
+
+        It may come at any time: before the run has ended it waits, and a later verdict with the same key replaces it.
+
+        Args:
+            run_id: of the model's run, or of any run around it: its last answer is meant.
+            key: what is said; see `KEYS`.
+            score: a number, or whether it was good.
+            value: the same, in words too, where there is no score.
+            trace_id: of the outermost run, where no `run_id` is given.
+            feedback_config: `min` and `max` of a score that is not on [0, 1].
+            feedback_source_type: who says it; "model" is left out: a judge is not a person.
+            user: who speaks; must be the one that was served, where given.
+            _ignored: comments, corrections and what else LangSmith takes; they are not kept.
+
+        Returns:
+            Whether it was taken. The reasons against it are logged.
+        """
+        try:
+            run = _run(run_id or trace_id, getattr(feedback_source_type, "value", feedback_source_type))
+            self._hear(run, self._read(key, value if score is None else score, feedback_config or {}, user))
+        except Exception as error:  # noqa: BLE001 - who says something must not fail by it
+            _log.warning("feedback %r was not taken: %s", key, error)
+            return False
+        return True
+
+    def flush(self, timeout_s: float | None = 30.0) -> bool:
+        """Wait until what was said of known answers is sent; whether that came to its end in time."""
+        with self._mutex:
+            sending = set(self._sending)
+        return not wait_for(sending, timeout_s).not_done
+
+    def _read(self, key: str, score: Any, config: Mapping[str, Any], user: str | None) -> _Said:
+        kind, dimension = self._keys.get(key.lower().replace("-", "_").replace(" ", "_"), (None, key))
+        if isinstance(score, str):
+            score = _WORDS.get(score.strip().lower(), score)
+        if not isinstance(score, int | float):
+            raise ValueError(f"{score!r} is no score; give a number, a truth value or one of {', '.join(_WORDS)}")  # noqa: TRY004
+        low, high = config.get("min"), config.get("max")
+        scale = (0.0 if low is None else float(low), 1.0 if high is None else float(high))
+        if kind is None:
+            kind = FeedbackKind.THUMB if scale == (0.0, 1.0) and score in (0, 1) else FeedbackKind.RATING
+        if kind is not FeedbackKind.RATING and scale != (0.0, 1.0):
+            score, scale = (score - scale[0]) / (scale[1] - scale[0]), (0.0, 1.0)
+        on_scale(kind, float(score), scale)
+        return _Said(kind, float(score), scale, dimension, user)
+
+    def _hear(self, run: str, said: _Said) -> None:
+        with self._mutex:
+            if run in self._ended and run in self._decided:
+                self._send(self._decided[run], said)
+                return
+            if run in self._ended:
+                raise ValueError(f"run {run} ended without an answer of the router")
+            if run not in self._waiting and len(self._waiting) >= LIMIT:
+                lost, _ = self._waiting.popitem(last=False)
+                _log.warning("feedback on run %s was dropped: too much waits for runs that are not known", lost)
+            waiting = self._waiting.setdefault(run, [])
+            waiting.append(said)
+            del waiting[:-_A_RUN]
+
+    # --- what happened: LangChain calls these ---
+
+    def on_chat_model_start(
+        self,
+        *_told: Any,
+        run_id: UUID,
+        parent_run_id: UUID | None = None,
+        tags: list[str] | None = None,
+        **_more: Any,
+    ) -> None:
+        """Something begins: a model's call, a chain, an agent, a node of its graph, or a tool."""
+        parent = None if parent_run_id is None else str(parent_run_id)
+        with self._mutex:
+            _keep(self._parents, str(run_id), parent)
+            again = parent is not None and any(_RETRY.fullmatch(tag) for tag in tags or ())
+            if again and (decision := self._decided.get(parent or "")) is not None:
+                self._send(decision, _Said(FeedbackKind.REGENERATE, 1.0))
+
+    on_llm_start = on_chain_start = on_tool_start = on_chat_model_start
+
+    def on_llm_end(self, response: LLMResult, *, run_id: UUID, **_more: Any) -> None:
+        """A model has answered."""
+        said = [getattr(each, "message", None) for group in response.generations for each in group]
+        self._finished(run_id, [message for message in said if isinstance(message, BaseMessage)])
+
+    def on_chain_end(self, outputs: Any, *, run_id: UUID, **_more: Any) -> None:
+        """A chain, an agent or a node has ended."""
+        self._finished(run_id, list(_messages(outputs)))
+
+    def on_tool_end(self, output: Any, *, run_id: UUID, **more: Any) -> None:
+        """A tool has ended."""
+        call = more.get("tool_call_id") or getattr(output, "tool_call_id", None)
+        self._tool(run_id, call, worked=getattr(output, "status", "success") != "error")
+        self._finished(run_id, [])
+
+    def on_tool_error(self, *_told: Any, run_id: UUID, **more: Any) -> None:
+        """A tool has failed."""
+        self._tool(run_id, more.get("tool_call_id"), worked=False)
+        self._finished(run_id, [])
+
+    def on_chain_error(self, *_told: Any, run_id: UUID, **_more: Any) -> None:
+        """A chain, an agent, a node or a model has failed."""
+        self._finished(run_id, [])
+
+    on_llm_error = on_chain_error
+
+    # --- notes ---
+
+    def _finished(self, run_id: UUID, messages: list[BaseMessage]) -> None:
+        run = str(run_id)
+        with self._mutex:
+            last = next((each for each in reversed(messages) if isinstance(each, AIMessage)), None)
+            if last is not None:
+                self._met_one(run, last)
+            for message in messages:
+                if isinstance(message, ToolMessage) and message.status == "error":
+                    self._tool(run_id, message.tool_call_id, worked=False)
+            _keep(self._ended, run, None)
+            waiting = self._waiting.pop(run, [])
+            for said in waiting:
+                if run in self._decided:
+                    self._send(self._decided[run], said)
+                else:
+                    _log.warning("feedback on run %s was dropped: it ended without an answer of the router", run)
+
+    def _met_one(self, run: str, said: AIMessage) -> None:
+        """Note an answer, the first time that it is seen: the runs around it, and the tools that it asks for."""
+        decision = said.response_metadata.get("decision_id")
+        if not isinstance(decision, str) or decision in self._met:
+            return
+        _keep(self._met, decision, len(said.tool_calls))
+        around = list(self._around(run))
+        for each in around:
+            _keep(self._decided, each, decision)
+        for call in said.tool_calls:
+            if call["id"]:
+                _keep(self._calls, (around[-1], call["id"]), decision)
+        if said.invalid_tool_calls:
+            _keep(self._broken, decision, {"invalid"})
+            self._send(decision, _Said(FeedbackKind.THUMB, 0.0, dimension=TOOLS))
+
+    def _tool(self, run_id: UUID, call: str | None, *, worked: bool) -> None:
+        """Note how a tool call ended. One that fails and then works was asked for well."""
+        with self._mutex:
+            *_, outermost = self._around(str(run_id))
+            decision = self._calls.get((outermost, call or ""))
+            if call is None or decision is None:
+                return
+            broken = self._broken.get(decision, set())
+            before = bool(broken)
+            broken = broken - {call} if worked else broken | {call}
+            _keep(self._broken, decision, broken)
+            left = max(self._met.get(decision, 0) - int(worked), 0)
+            _keep(self._met, decision, left)
+            if broken and not before:
+                self._send(decision, _Said(FeedbackKind.THUMB, 0.0, dimension=TOOLS))
+            elif not broken and not left:
+                self._send(decision, _Said(FeedbackKind.THUMB, 1.0, dimension=TOOLS))
+
+    def _around(self, run: str) -> Iterator[str]:
+        """The run and those around it, the outermost last."""
+        at: str | None = run
+        while at is not None:
+            yield at
+            at = self._parents.get(at)
+
+    # --- on its way ---
+
+    def _send(self, decision: str, said: _Said) -> None:
+        vote = Vote(
+            decision_id=decision,
+            kind=said.kind,
+            value=said.value,
+            scale=said.scale,
+            dimension=said.dimension,
+            user=said.user,
+        )
+        with self._mutex:
+            if len(self._sending) >= LIMIT:
+                _log.warning("feedback on %s was dropped: %d verdicts wait to be sent", decision, LIMIT)
+                return
+            if self._sender is None or self._pid != os.getpid():  # a fork leaves threads behind
+                self._sender, self._pid = ThreadPoolExecutor(1, thread_name_prefix="fitrouter-feedback"), os.getpid()
+            sending = self._sender.submit(self._deliver, vote)
+            self._sending.add(sending)
+        sending.add_done_callback(self._delivered)
+
+    def _deliver(self, vote: Vote) -> None:
+        try:
+            send(self._speaker, vote, self._patience_s)
+        except Exception as error:  # noqa: BLE001 - the run is over, or goes on without it
+            _log.warning(
+                "%s of %s was not taken: %s: %s", vote.kind.value, vote.decision_id, type(error).__name__, error
+            )
+
+    def _delivered(self, sending: Future[None]) -> None:
+        with self._mutex:
+            self._sending.discard(sending)
+
+
+def _run(run_id: UUID | str | None, source: Any) -> str:
+    if run_id is None:
+        raise ValueError("it names no run; give run_id or trace_id")
+    if source == "model":
+        raise ValueError("it is a model's; only people are heard")
+    return str(run_id)
+
+
+def _keep(kept: OrderedDict[Any, V], key: Any, value: V) -> None:
+    kept.pop(key, None)
+    kept[key] = value
+    if len(kept) > LIMIT:
+        kept.popitem(last=False)
+
+
+def _messages(outputs: Any, depth: int = 3) -> Iterator[BaseMessage]:
+    """The messages in what a chain gave: a message, an agent's state, a command that updates it, or lists of those."""
+    if isinstance(outputs, BaseMessage):
+        yield outputs
+    elif depth:
+        found = getattr(outputs, "update", None) if type(outputs).__name__ == "Command" else outputs
+        if isinstance(found, Mapping):
+            found = found.get("messages")
+        if isinstance(found, list | tuple):
+            for each in found:
+                yield from _messages(each, depth - 1)
+        elif isinstance(found, BaseMessage):
+            yield found
