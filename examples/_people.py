@@ -20,8 +20,8 @@ os.environ.update(
     OTEL_SDK_DISABLED="true",
 )
 
-from fitrouter import Decision, FeedbackKind, Router, parse_config
-from fitrouter_integrations.client import Vote, connect
+from fitrouter import Decision, Router, parse_config
+from fitrouter_integrations.client import connect
 
 Taste = Callable[[str], float]
 """A text → how satisfied somebody is with it, from 0 to 1."""
@@ -55,7 +55,7 @@ def _between(low: float, high: float, value: float) -> float:
 
 
 def stars(satisfaction: float) -> float:
-    """1 to 5."""
+    """What somebody gives who is so satisfied, 1 to 5."""
     return 1.0 + round(4.0 * satisfaction)
 
 
@@ -74,11 +74,6 @@ def simulated_router() -> Iterator[Router]:
         router = Router.from_config(parse_config(config))
         with connect(router):
             yield router
-
-
-def rate(satisfaction: float, decision_id: str) -> Vote:
-    """The vote of somebody who gives stars."""
-    return Vote(decision_id=decision_id, kind=FeedbackKind.RATING, value=stars(satisfaction), scale=(1.0, 5.0))
 
 
 Shares = Mapping[str, Mapping[str, float]]

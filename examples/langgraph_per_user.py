@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from _people import best, long_and_warm, rate, shares, short, simulated_router, tell
+from _people import best, long_and_warm, shares, short, simulated_router, stars, tell
 from langchain.agents import create_agent
 
 from fitrouter import Decision
+from fitrouter_integrations.feedback import rate
 from fitrouter_integrations.langchain import ChatFitrouter
 
 ROUNDS = 30
@@ -46,7 +47,7 @@ def main() -> None:
                 question = {"role": "user", "content": QUESTIONS[i % len(QUESTIONS)]}
                 state = agent.invoke({"messages": [question]}, context=Who(user, f"{user}-{i}"))
                 reply = state["messages"][-1]
-                llm.feedback(rate(taste(reply.text), reply.response_metadata["decision_id"]))
+                rate(llm, reply, stars(taste(reply.text)))
                 if i in {0, ROUNDS - 1}:
                     print(f"  {user}, round {i + 1:2}: {reply.response_metadata['model_name']:10}{reply.text[:60]!r}")
         # The log knows users by tokens that only the router's own register can lead back to them.

@@ -12,12 +12,13 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from _people import best, long_and_warm, rate, shares, short, simulated_router, structured, tell
+from _people import best, long_and_warm, shares, short, simulated_router, stars, structured, tell
 from crewai import Agent, Crew, Task
 from crewai.events import crewai_event_bus
 
 from fitrouter import Feedback, Router
 from fitrouter_integrations.crewai import FitrouterLLM, FitrouterSignals
+from fitrouter_integrations.feedback import rate
 
 ROUNDS = 32
 TOPICS = ("northern lights", "rusting bridges", "bird migration", "deep sea vents", "sourdough bread", "coral reefs")
@@ -50,9 +51,8 @@ def run(crew: Crew, llm: FitrouterLLM, topic: str) -> str:
     models = []
     for task, output in zip(crew.tasks, done.tasks_output, strict=True):
         about = llm.last(task.agent)
-        assert about is not None
         models.append(f"{task.name} {about.model}")
-        llm.feedback(rate(TASTES[task.name](output.raw), about.decision_id))
+        rate(llm, about, stars(TASTES[task.name](output.raw)))
     return ", ".join(models)
 
 

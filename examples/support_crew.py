@@ -14,10 +14,11 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from _people import best, long_and_warm, rate, shares, short, simulated_router, structured, tell
+from _people import best, long_and_warm, shares, short, simulated_router, stars, structured, tell
 from crewai import Agent, Crew, Task
 
 from fitrouter_integrations.crewai import FitrouterLLM
+from fitrouter_integrations.feedback import rate
 
 ROUNDS = 40
 CASES = ("a late parcel", "a broken kettle", "a double charge", "a lost password", "a noisy fan", "a missing invoice")
@@ -41,9 +42,8 @@ def run(crew: Crew, llm: FitrouterLLM, case: str) -> None:
     done = crew.kickoff({"case": case})
     for task, output in zip(crew.tasks, done.tasks_output, strict=True):
         about = llm.last(task.agent)
-        assert about is not None
         print(f"  {task.name:12}{about.model:10}{output.raw[:60]!r}")
-        llm.feedback(rate(TASTES[task.name](output.raw), about.decision_id))
+        rate(llm, about, stars(TASTES[task.name](output.raw)))
 
 
 def work(crew: Crew, llm: FitrouterLLM, case: str) -> None:
@@ -52,8 +52,7 @@ def work(crew: Crew, llm: FitrouterLLM, case: str) -> None:
         task.start_time = datetime.now(UTC)  # as a crew does: a run of its own is a conversation of its own
         text = llm.call(JOBS[task.name].format(case=case), from_agent=task.agent, from_task=task)
         about = llm.last(task.agent)
-        assert about is not None
-        llm.feedback(rate(TASTES[task.name](text), about.decision_id))
+        rate(llm, about, stars(TASTES[task.name](text)))
 
 
 def main() -> None:

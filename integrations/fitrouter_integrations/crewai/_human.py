@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -39,7 +40,7 @@ class HeardProvider:
     async def handle_feedback_async(self, formatted_answer: Any, context: Any) -> Any:
         """See `HumanInputProvider`."""
         answer = await self.inner.handle_feedback_async(formatted_answer, _Watched(context, self._again))
-        self._content(context.agent)
+        await asyncio.to_thread(self._content, context.agent)
         return answer
 
     @staticmethod
@@ -65,5 +66,5 @@ class _Watched:
         return self._executor._invoke_loop()
 
     async def _ainvoke_loop(self) -> Any:
-        self._again(self._executor.agent)
+        await asyncio.to_thread(self._again, self._executor.agent)
         return await self._executor._ainvoke_loop()

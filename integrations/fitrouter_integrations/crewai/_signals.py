@@ -33,11 +33,10 @@ from fitrouter.types import FeedbackKind
 from fitrouter_integrations.client import About, Vote
 from fitrouter_integrations.crewai._human import HeardProvider
 from fitrouter_integrations.crewai._llm import FitrouterLLM, watchers
+from fitrouter_integrations.feedback import TOOLS, send
 
 __all__ = ["FitrouterSignals"]
 
-TOOLS = "tools"
-"""Dimension of whether an answer's tool calls worked. It has a head of its own: a tool may fail by itself."""
 _KEPT = 64
 """Decisions of an agent that later events may be about."""
 _AGENTS = 4096
@@ -149,7 +148,7 @@ class FitrouterSignals(BaseEventListener):
             return
         vote = Vote(decision_id=made.decision_id, kind=kind, value=value, dimension=dimension)
         try:
-            made.llm.feedback(vote)
+            send(made.llm, vote)
         except Exception as error:  # noqa: BLE001 - a crew must not fail by what is said of it
             _log.warning("%s of %s was not taken: %s: %s", kind.value, vote.decision_id, type(error).__name__, error)
 
