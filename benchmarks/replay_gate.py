@@ -184,6 +184,7 @@ def _cut(log: Log, n: int) -> Log:
 RULES: dict[str, Callable[[float], tuple[float, ...]]] = {
     "2, 16, 128": lambda e: (2.0, 16.0, 128.0),  # noqa: ARG005 - one rule hangs on nothing
     "1, 4, 16": lambda e: (1.0, 4.0, 16.0),  # noqa: ARG005
+    "1/e, 4/e": lambda e: (1.0 / e, 4.0 / e),
     "2/e, 16/√e": lambda e: (2.0 / e, 16.0 / e**0.5),
     "1 + .6/e, 4 + 2/e": lambda e: (1.0 + 0.6 / e, 4.0 + 2.0 / e),
     "1 + 1/e, 2 + 2.4/e": lambda e: (1.0 + 1.0 / e, 2.0 + 2.4 / e),
