@@ -9,7 +9,8 @@ decisions, and one stops at its first promote or keep. What is learnt from the l
 cut at a look says there what the whole log says at that look: limits at all looks are read off one pass.
 
 With `--whole N` the logs of N worlds are cut at every tenth look and given to `replay` as it ships, with the gate, and
-its limits are printed beside those of the one pass. `--bounds` tries other bounds than those that ship.
+its limits are printed beside those of the one pass. `--bounds` tries other bounds than those that ship,
+and `--silence` says what it costs if not everybody answers.
 """
 
 from __future__ import annotations
@@ -190,6 +191,7 @@ RULES: dict[str, Callable[[float], tuple[float, ...]]] = {
     "1 + 1/e, 2 + 2.4/e": lambda e: (1.0 + 1.0 / e, 2.0 + 2.4 / e),
     "1 + 1/e, 2 + 2.4/e, 4 + 8/e": lambda e: (1.0 + 1.0 / e, 2.0 + 2.4 / e, 4.0 + 8.0 / e),
 }
+GAMMAS = (1.2, 1.5, 2.0)
 SETTINGS = ((0.02, 0.05), (0.1, 0.03), (0.3, 0.02), (1.0, 0.01))
 """Probabilities of being asked, and true differences that are about as hard to show."""
 
@@ -226,6 +228,27 @@ def sweep(worlds: int, pool: Any) -> list[dict[str, Any]]:
             result = {"asked": ask, "true": difference, "bounds": name, "worlds": worlds}
             found.append({**result, "shown": sum(shown), "lower limit at the end": round(float(np.mean(lows)), 4)})
     return found
+
+
+# --- silence ---
+
+
+def silenced(index: int) -> list[float]:
+    """By how much the lower limit falls where 60 % of those who are asked answer, at random, for each Γ."""
+    world, rng = make(index, 0.03), np.random.default_rng(index)
+    said = world.log.outcomes.asked_label
+    answered = np.where(rng.random(len(said)) < 0.6, said, np.nan)
+    log = world.log._replace(outcomes=world.log.outcomes._replace(asked_label=answered))
+    study = Study(closed_units(log, idle_s=IDLE_S), Pmfs(world.candidate, log.options.prob), "fit")
+    u = study.widening("difference")
+    return [float(widen(study.units, study.observed, u, gamma=gamma)[0][0]) for gamma in GAMMAS]
+
+
+def silence(worlds: int, pool: Any) -> list[dict[str, Any]]:
+    """Quantiles over worlds."""
+    falls = np.array(pool.map(silenced, range(worlds)))
+    quantiles = np.quantile(falls, (0.1, 0.5, 0.9), axis=0).round(4).T.tolist()
+    return [{"gamma": gamma, "falls by (10, 50, 90 %)": q} for gamma, q in zip(GAMMAS, quantiles, strict=True)]
 
 
 # --- what came of it ---
@@ -325,6 +348,7 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=1.0, help="share of the worlds")
     parser.add_argument("--whole", type=int, default=0, help="worlds to compare with logs that are cut")
     parser.add_argument("--bounds", type=int, default=0, help="worlds to try other bounds on")
+    parser.add_argument("--silence", type=int, default=0, help="worlds in which not everybody answers")
     parser.add_argument("--rule", default="", choices=["", *RULES], help="bounds; those that ship where empty")
     parser.add_argument("--table", type=Path, help="print the tables of a result")
     asked = parser.parse_args()
@@ -337,8 +361,9 @@ def main() -> None:
         return
     begun = time.perf_counter()
     with multiprocessing.Pool(asked.jobs) as pool:
-        if asked.bounds:
-            print(json.dumps(sweep(asked.bounds, pool), indent=1, ensure_ascii=False))
+        if asked.bounds or asked.silence:
+            rows = sweep(asked.bounds, pool) if asked.bounds else silence(asked.silence, pool)
+            print(json.dumps(rows, indent=1, ensure_ascii=False))
             return
         rows = pool.map(functools.partial(play, rule=asked.rule), list(jobs(asked.scale)), chunksize=8)
     print(json.dumps({**summary(rows), "seconds": round(time.perf_counter() - begun)}, indent=1))
