@@ -116,6 +116,19 @@ def share(
     typer.echo(f"share is {value:g} in {config}; restart the gateway")
 
 
+@config_app.command("import")
+def import_(
+    file: Annotated[Path, typer.Argument(help="A configuration of litellm's proxy.")],
+    out: Annotated[Path, typer.Option(help="Where to write it; never over another file.")] = _DEFAULT,
+) -> None:
+    """Make a configuration out of one of litellm's proxy; what cannot be taken over is said in its comments."""
+    from fitrouter_integrations._import_litellm import import_litellm
+
+    made = import_litellm(file, out)
+    typer.echo(f"wrote {out} with {made.models} models; {len(made.notes)} notes at its top say what to look at")
+    typer.echo(f"next: fitrouter config check {out}")
+
+
 @train_app.command()
 def encoder(
     out: Annotated[Path, typer.Option(help="Folder for the table.")],

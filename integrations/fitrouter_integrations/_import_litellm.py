@@ -1,0 +1,323 @@
+"""`fitrouter config import`: a configuration of litellm's proxy as one of fitrouter."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+import yaml
+
+from fitrouter.config import parse_config
+from fitrouter.errors import ConfigError
+
+__all__ = ["Imported", "convert", "import_litellm"]
+
+_FROM_ENV = "os.environ/"
+_COMPATIBLE = frozenset({"openai", "hosted_vllm", "openai_like", "custom_openai", "lm_studio", "llamafile"})
+"""Prefixes of models that speak OpenAI's protocol at their `api_base`."""
+_OPTIONS = ("api_version", "organization", "vertex_project", "vertex_location", "aws_region_name")
+"""Parameters of a deployment that are no secrets, and that litellm needs to reach it."""
+_TAKEN = frozenset(
+    {"model", "api_base", "base_url", "api_key", "input_cost_per_token", "output_cost_per_token", *_OPTIONS}
+)
+_NO_KEYS = frozenset({"", "none", "null", "empty", "dummy"})
+_CAPABILITIES = {"images": "supports_vision", "audio": "supports_audio_input", "files": "supports_pdf_input"}
+_NOTED = {
+    "router_settings": {
+        "fallbacks": "a model that fails is replaced by another, drawn by the policy; there is nothing to list",
+        "context_window_fallbacks": "models that a prompt does not fit are not asked",
+        "content_policy_fallbacks": "a model that refuses a request is not replaced",
+        "default_fallbacks": "a model that fails is replaced by another, drawn by the policy",
+        "routing_strategy": "the policy routes",
+        "num_retries": "a request may try three models; none is asked twice",
+        "timeout": "see server.deadline_s",
+        "redis_host": "processes share the journal",
+    },
+    "general_settings": {
+        "master_key": "clients' keys are named in server.keys",
+        "database_url": "the journal lies in the folder that `data` names",
+    },
+}
+"""Section → setting → what does its work here."""
+
+
+class Imported(NamedTuple):
+    """The text of a configuration, how many models it has, and what was not taken over."""
+
+    text: str
+    models: int
+    notes: tuple[str, ...]
+
+
+class _Provider(NamedTuple):
+    """How some deployments are reached."""
+
+    vendor: str
+    kind: str
+    base_url: str | None
+    api_key_env: str | None
+    options: tuple[tuple[str, str], ...]
+
+    def entry(self) -> dict[str, Any]:
+        """As it stands in fitrouter.yaml."""
+        given = {"base_url": self.base_url, "api_key_env": self.api_key_env, "options": dict(self.options)}
+        return {"kind": self.kind} | {name: value for name, value in given.items() if value}
+
+
+def import_litellm(source: Path, out: Path) -> Imported:
+    """Write fitrouter.yaml for a litellm configuration.
+
+    Raises:
+        ConfigError: the source cannot be read or used, or the target is there already.
+    """
+    try:
+        data = yaml.safe_load(source.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        kind = error.strerror if isinstance(error, OSError) else type(error).__name__  # a YAML error quotes the file
+        raise ConfigError(f"{str(source)!r} cannot be read as YAML: {kind}") from None
+    made = convert(data, str(source))
+    try:
+        with out.open("x", encoding="utf-8") as file:
+            file.write(made.text)
+    except FileExistsError:
+        raise ConfigError(f"{str(out)!r} is there already; remove it, or choose another with --out") from None
+    except OSError as error:
+        raise ConfigError(f"{str(out)!r} cannot be written: {error.strerror}") from None
+    return made
+
+
+def convert(data: object, source: str = "litellm.yaml") -> Imported:
+    """A litellm configuration as the text of one of fitrouter. No secret and no value of a dropped setting is in it.
+
+    Args:
+        data: the parsed YAML.
+        source: its name, for messages.
+
+    Raises:
+        ConfigError: it has no model that can be routed to.
+    """
+    listed = data.get("model_list") if isinstance(data, Mapping) else None
+    if not isinstance(data, Mapping) or not isinstance(listed, list):
+        raise ConfigError(f"{source!r} has no 'model_list': a configuration of litellm's proxy is expected")
+    made = _Import()
+    for entry in listed:
+        made.add(entry)
+    if not made.models:
+        raise ConfigError("\n  ".join([f"{source!r} has no chat model that could be routed to:", *made.notes]))
+    aliases = made.aliases(_mapping(data.get("router_settings")).get("model_group_alias"))
+    made.notes += _unused(data)
+    text = _render(made, aliases, Path(source).name)
+    parse_config(yaml.safe_load(text), f"what was made of {source!r}")
+    return Imported(text, len(made.models), tuple(made.notes))
+
+
+class _Import:
+    """Models and providers as they are read."""
+
+    def __init__(self) -> None:
+        self.providers: dict[_Provider, str] = {}
+        self.models: list[dict[str, Any]] = []
+        self.notes: list[str] = []
+
+    def add(self, entry: object) -> None:
+        """Take a deployment, or note why not."""
+        params, info = _mapping(_mapping(entry).get("litellm_params")), _mapping(_mapping(entry).get("model_info"))
+        if not (target := _word(params.get("model") or "")):
+            self.notes.append("an entry of model_list without litellm_params.model: left out")
+            return
+        name = _word(_mapping(entry).get("model_name") or "") or target
+        known = _table(info.get("base_model"), target)
+        mode = info.get("mode", known.get("mode", "chat"))
+        if "*" in name + target:
+            self.notes.append(f"{name}: a wildcard; list the models that may answer")
+        elif mode not in ("chat", "completion", "responses"):
+            self.notes.append(f"{name}: its mode is {_word(mode)}, and only chat is routed; left out")
+        elif name.startswith("fitrouter/") or target.startswith("fitrouter/"):
+            self.notes.append(f"{name}: it is fitrouter itself; left out")
+        else:
+            provider = self._provider(name, params)
+            compatible = next(each.kind for each, key in self.providers.items() if key == provider) != "litellm"
+            card = {"name": self._unique(name), "provider": provider}
+            card["target"] = target.partition("/")[2] or target if compatible else target
+            self.models.append(card | self._facts(name, params, {**known, **info}))
+            dropped = sorted(_word(each) for each in params if each not in _TAKEN)
+            if dropped:
+                self.notes.append(f"{name}: {', '.join(dropped)} of its litellm_params")
+
+    def aliases(self, given: object) -> dict[str, str]:
+        """`model_group_alias` as aliases, where they lead to a model."""
+        names = {model["name"] for model in self.models}
+        found: dict[str, str] = {}
+        for alias, to in _mapping(given).items():
+            leads = _word(_mapping(to).get("model") if isinstance(to, Mapping) else to)
+            if leads in names:
+                found[_word(alias)] = leads
+            else:
+                self.notes.append(f"the alias {_word(alias)}: it leads to no model here")
+        return found
+
+    def _unique(self, name: str) -> str:
+        names = {model["name"] for model in self.models}
+        if name not in names:
+            return name
+        new = next(f"{name}-{i}" for i in range(2, len(names) + 3) if f"{name}-{i}" not in names)
+        self.notes.append(
+            f"{name}: another deployment of that name is the model {new} of its own; load is not balanced, so remove "
+            "those that answer alike"
+        )
+        return new
+
+    def _provider(self, name: str, params: Mapping[str, Any]) -> str:
+        """The key of the provider that reaches a deployment; deployments that are reached alike share one."""
+        vendor, _, rest = _word(params["model"]).partition("/")
+        vendor = re.sub(r"[^A-Za-z0-9]+", "_", vendor) if rest else "openai"
+        base = self._plain(name, "api_base", params.get("api_base") or params.get("base_url"))
+        if base is not None and not _is_clean(base):
+            self.notes.append(f"{name}: its api_base has credentials or a query in it; give a plain base_url")
+            base = None
+        options = tuple(
+            (option, value)
+            for option in _OPTIONS
+            if (value := self._plain(name, option, params.get(option))) is not None
+        )
+        kind = "openai_compatible" if base and vendor in _COMPATIBLE else "litellm"
+        provider = _Provider(vendor, kind, base, self._key(name, vendor, params.get("api_key")), options)
+        if provider not in self.providers:
+            taken = set(self.providers.values())
+            keys = (vendor, *(f"{vendor}_{i}" for i in range(2, len(taken) + 3)))
+            self.providers[provider] = next(key for key in keys if key not in taken)
+        return self.providers[provider]
+
+    def _plain(self, name: str, setting: str, value: object) -> str | None:
+        """A value that may stand in a file; one that litellm took from the environment is noted."""
+        if value is None:
+            return None
+        if (text := _word(value)).startswith(_FROM_ENV):
+            variable = text.removeprefix(_FROM_ENV)
+            self.notes.append(f"{name}: {setting} came from the environment variable {variable}; write it here")
+            return None
+        return text or None
+
+    def _key(self, name: str, vendor: str, value: object) -> str | None:
+        """The variable of a key. A key in the file stays there."""
+        if value is None or str(value).strip().lower() in _NO_KEYS:
+            return None
+        if (text := _word(value)).startswith(_FROM_ENV):
+            return text.removeprefix(_FROM_ENV) or None
+        variable = f"{vendor.upper()}_API_KEY"
+        self.notes.append(f"{name}: its key stood in the file; put it into the environment variable {variable}")
+        return variable
+
+    def _facts(self, name: str, params: Mapping[str, Any], info: Mapping[str, Any]) -> dict[str, Any]:
+        """Prices, limits and capabilities: what the file says, else litellm's table."""
+        facts: dict[str, Any] = {}
+        per_token = [_number(params.get(f"{way}_cost_per_token", info.get(f"{way}_cost_per_token"))) for way in _WAYS]
+        if None in per_token:
+            self.notes.append(f"{name}: its price is not known; 0 is written here")
+        facts["prices"] = {way: _round((usd or 0.0) * 1e6) for way, usd in zip(_WAYS, per_token, strict=True)}
+        if window := _tokens(info.get("max_input_tokens")) or _tokens(info.get("max_tokens")):
+            facts["context_window"] = window
+        else:
+            self.notes.append(f"{name}: its context window is not known; 128000 tokens are assumed")
+        if limit := _tokens(info.get("max_output_tokens")):
+            facts["max_output_tokens"] = limit
+        tools = ["tools"] if info.get("supports_function_calling", True) else []
+        seen = [capability for capability, flag in _CAPABILITIES.items() if info.get(flag) is True]
+        facts["capabilities"] = ["streaming", *tools, "json", *seen]
+        return facts
+
+
+_WAYS = ("input", "output")
+
+
+def _table(base_model: object, target: str) -> Mapping[str, Any]:
+    """What litellm's own table says of a model; nothing where it does not know it."""
+    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # else litellm fetches prices while it is imported
+    import litellm
+
+    table: Mapping[str, Any] = litellm.model_cost
+    for name in (base_model, target, target.partition("/")[2]):
+        if isinstance(name, str) and name in table:
+            return _mapping(table[name])
+    return {}
+
+
+def _unused(data: Mapping[str, Any]) -> list[str]:
+    """Settings that have no place here, and what does their work."""
+    found: list[str] = []
+    for section, value in data.items():
+        if section == "model_list":
+            continue
+        settings = [_word(name) for name in _mapping(value)]
+        said = _NOTED.get(str(section), {})
+        found += [f"{section}.{name}: {said[name]}" for name in settings if name in said]
+        rest = [name for name in settings if name not in said and name != "model_group_alias"]
+        if rest or not settings:
+            found.append(f"{_word(section)}{': ' + ', '.join(rest) if rest else ''}")
+    return found
+
+
+def _render(made: _Import, aliases: Mapping[str, str], source: str) -> str:
+    def lines() -> Iterator[str]:
+        yield f"# fitrouter.yaml, made by `fitrouter config import {_word(source)}`."
+        yield "#"
+        yield "#   fitrouter config check    explains mistakes, and which keys are missing in the environment"
+        if made.notes:
+            yield "#"
+            yield "# Not taken over, or to be looked at:"
+            yield from (f"#   - {note}" for note in made.notes)
+        yield "\ndata: fitrouter-data"
+        yield "\n# Keys stay in the environment; here stand the names of their variables.\nproviders:"
+        yield from (f"  {key}: {_flow(provider.entry())}" for provider, key in made.providers.items())
+        yield "\n# Prices are USD per million tokens.\nmodels:"
+        yield from (f"  - {_flow(model)}" for model in made.models)
+        yield "\n# Share of the traffic that is routed; the default model takes the rest."
+        yield f"default_model: {_flow(made.models[0]['name'])}\nshare: 1.0"
+        if aliases:
+            yield f"\naliases: {_flow(dict(aliases))}"
+
+    return "\n".join(lines()) + "\n"
+
+
+def _flow(value: Any) -> str:
+    """A value on one line of YAML, which JSON is."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _is_clean(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return False
+    return parts.scheme in {"http", "https"} and not (parts.username or parts.password or parts.query or parts.fragment)
+
+
+def _word(value: object) -> str:
+    """A name out of the file, on one line and without what YAML cannot hold."""
+    return " ".join("".join(sign if sign.isprintable() else " " for sign in str(value)).split())[:200].strip()
+
+
+def _number(value: object) -> float | None:
+    """A number, also where YAML read 1e-6 as text; None where there is none, or a negative one."""
+    try:
+        number = float(str(value))
+    except ValueError:
+        return None
+    return number if 0 <= number < float("inf") else None
+
+
+def _tokens(value: object) -> int:
+    return int(_number(value) or 0)
+
+
+def _round(value: float) -> float:
+    return float(f"{value:.6g}")
