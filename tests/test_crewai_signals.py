@@ -14,12 +14,12 @@ pytest.importorskip("crewai", reason="install the extra `crewai`")
 from crewai import Agent, Crew, Task
 from crewai.core.providers.human_input import get_provider, reset_provider, set_provider
 from crewai.events import crewai_event_bus
-from crewai.events.types.flow_events import HumanFeedbackReceivedEvent
 from crewai.flow.flow import Flow, start
 from crewai.flow.human_feedback import human_feedback
 from crewai.tools import tool
 from tests.agents_kit import agent_router
 
+from fitrouter.errors import ConfigError
 from fitrouter.journal import MemoryJournal
 from fitrouter.types import Decision, Feedback, FeedbackKind
 from fitrouter_integrations.client import connect
@@ -208,27 +208,43 @@ async def test_people_who_are_asked_in_an_async_crew(llm: FitrouterLLM) -> None:
     assert heard == [(0, "regenerate", "overall", 1.0), (1, "accept", "overall", 1.0)]
 
 
-def test_people_in_a_flow(llm: FitrouterLLM, signals: FitrouterSignals, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An outcome that has a value is a thumb on the latest answer; others say nothing."""
+@pytest.mark.parametrize(
+    ("words", "outcomes", "expected"),
+    [
+        ("I like it", ["approved", "rejected"], [(0, "thumb", "overall", 1.0)]),
+        ("no!", ["rejected", "approved"], [(0, "thumb", "overall", 0.0)]),
+        ("", ["rejected", "approved"], [(0, "thumb", "overall", 0.0)]),
+        ("hm", ["perhaps", "never"], []),
+    ],
+)
+def test_people_in_a_flow(
+    llm: FitrouterLLM,
+    signals: FitrouterSignals,
+    monkeypatch: pytest.MonkeyPatch,
+    words: str,
+    outcomes: list[str],
+    expected: list[Any],
+) -> None:
+    """An outcome that has a value is a thumb on what the person read, not on the call that sums up their words."""
     writer = agent(llm, "Writer")
 
     class Desk(Flow):  # type: ignore[type-arg]
         @start()
-        @human_feedback(message="Good?")
+        @human_feedback(message="Good?", emit=outcomes, llm=llm)  # the models take the first of the outcomes
         def write(self) -> str:
             return str(llm.call("Write a line", from_agent=writer))
 
-    monkeypatch.setattr("builtins.input", lambda *_: "fine")
+    monkeypatch.setattr("builtins.input", lambda *_: words)
     Desk().kickoff()
-    assert said(llm) == []  # words without an outcome
-    for outcome in ("approved", "maybe"):
-        crewai_event_bus.emit(
-            None,
-            HumanFeedbackReceivedEvent(
-                type="human_feedback_received", flow_name="Desk", method_name="write", feedback="", outcome=outcome
-            ),
-        )
-    assert said(llm) == [(0, "thumb", "overall", 1.0)]
+    assert said(llm) == expected
+    assert len(events(llm, Decision)) == (2 if words else 1)
+
+
+def test_an_outcome_is_up_or_down() -> None:
+    """A thumb knows nothing between; nothing is switched on."""
+    with pytest.raises(ConfigError, match=r"outcomes: .*'maybe': 0.5"):
+        FitrouterSignals({"approved": 1.0, "maybe": 0.5})
+    assert watchers == []
 
 
 def test_a_crew_never_fails_by_it(

@@ -17,7 +17,7 @@ from crewai.core.providers.human_input import get_provider, set_provider
 from crewai.events import BaseEventListener, crewai_event_bus
 from crewai.events.base_events import BaseEvent
 from crewai.events.event_bus import CrewAIEventsBus, is_replaying
-from crewai.events.types.flow_events import HumanFeedbackReceivedEvent
+from crewai.events.types.flow_events import HumanFeedbackRequestedEvent, MethodExecutionFinishedEvent
 from crewai.events.types.llm_guardrail_events import LLMGuardrailCompletedEvent
 from crewai.events.types.task_events import TaskCompletedEvent, TaskFailedEvent
 from crewai.events.types.tool_usage_events import (
@@ -28,6 +28,7 @@ from crewai.events.types.tool_usage_events import (
 )
 
 from fitrouter.base_layer import BASE
+from fitrouter.errors import ConfigError
 from fitrouter.tastes import OVERALL
 from fitrouter.types import FeedbackKind
 from fitrouter_integrations.client import About, Vote
@@ -40,6 +41,7 @@ __all__ = ["FitrouterSignals"]
 _KEPT = 64
 """Decisions of an agent that later events may be about."""
 _AGENTS = 4096
+"""Agents, and people who look at something, that are remembered; the oldest are forgotten."""
 
 _log = logging.getLogger(__name__)
 
@@ -65,18 +67,25 @@ class FitrouterSignals(BaseEventListener):
     - a task fails: `accept` 0 and `base` 0 of its last answer; it is completed: `base` 1
     - a tool call fails, or none of an answer's fails: `thumb` 0 or 1 in the dimension `tools`
     - a person who is asked (`human_input=True`) wants changes: `regenerate` 1; is content: `accept` 1
-    - a person answers in a flow (`@human_feedback`): `thumb` of the latest answer, by `outcomes`
+    - a person answers in a flow (`@human_feedback(emit=…)`): `thumb` of the answer before, by `outcomes`
 
     It hears every `FitrouterLLM` of this process. A crew never fails by it: what cannot be said is logged.
 
     Args:
-        outcomes: what the outcomes of `@human_feedback(emit=…)` are worth, 0 to 1; others say nothing.
+        outcomes: what the outcomes of `@human_feedback(emit=…)` are worth, 0 (down) or 1 (up); others say nothing.
         human: hear the people who are asked in this thread (context) and those that it starts.
+
+    Raises:
+        ConfigError: an outcome is worth something else.
     """
 
     def __init__(self, outcomes: Mapping[str, float] | None = None, *, human: bool = True) -> None:
         self._outcomes = dict(outcomes or {})
+        if wrong := {name: value for name, value in self._outcomes.items() if value not in {0, 1}}:
+            raise ConfigError(f"outcomes: {wrong} was given; an outcome is worth 0 (down) or 1 (up), or is left out")
         self._trail: dict[str, deque[_Made]] = {}
+        self._looked_at: dict[tuple[int, str], _Made] = {}
+        """(flow, its method) → the decision that its person judges."""
         self._mutex = threading.Lock()
         self._handlers: dict[type[BaseEvent], Callable[[Any, Any], None]] = {
             LLMGuardrailCompletedEvent: self._guarded,
@@ -86,7 +95,8 @@ class FitrouterSignals(BaseEventListener):
             ToolUsageErrorEvent: self._broke,
             ToolSelectionErrorEvent: self._broke,
             ToolValidateInputErrorEvent: self._broke,
-            HumanFeedbackReceivedEvent: self._answered,
+            HumanFeedbackRequestedEvent: self._shown,
+            MethodExecutionFinishedEvent: self._answered,
         }
         self._provider = HeardProvider(get_provider(), self._asked_again, self._content) if human else None
         super().__init__()
@@ -178,13 +188,21 @@ class FitrouterSignals(BaseEventListener):
             made.broken = True
             self._say(made, FeedbackKind.THUMB, 0.0, TOOLS)
 
-    def _answered(self, _source: Any, event: HumanFeedbackReceivedEvent) -> None:
-        if event.outcome not in self._outcomes:
-            return
+    def _shown(self, source: Any, event: HumanFeedbackRequestedEvent) -> None:
+        """A person looks at what a flow's method made: what was asked last before is what they judge."""
         with self._mutex:
             before = [made for made in self._trail.get("", ()) if made.when <= event.timestamp]
-        if before:
-            self._say(before[-1], FeedbackKind.THUMB, self._outcomes[event.outcome])
+            if before:
+                self._looked_at[id(source), event.method_name] = before[-1]
+            while len(self._looked_at) > _AGENTS:  # methods that never finished
+                del self._looked_at[next(iter(self._looked_at))]
+
+    def _answered(self, source: Any, event: MethodExecutionFinishedEvent) -> None:
+        """CrewAI knows the outcome of a person's words only now; it is the method's result."""
+        with self._mutex:
+            made = self._looked_at.pop((id(source), event.method_name), None)
+        if isinstance(event.result, str) and event.result in self._outcomes:
+            self._say(made, FeedbackKind.THUMB, self._outcomes[event.result])
 
     def _asked_again(self, agent: Any) -> None:
         self._say(self._latest(agent), FeedbackKind.REGENERATE, 1.0)
