@@ -137,6 +137,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--repetitions", type=int, default=1000)
     parser.add_argument("--units", type=int, default=5000)
+    parser.add_argument("--labels", type=int, default=20_000, help="units of the logs with volunteers")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--world", action="append", help="only this one; may be repeated")
     parser.add_argument("--json", type=Path)
@@ -145,7 +146,7 @@ def main() -> None:
     prompts = prompts_of(matrix.x[:, 1:], matrix.reward, matrix.models)
     repetitions, n = range(args.repetitions), args.units
     hidden = {"hidden switch": World(hidden_switch=True), "no hidden switch": World()}
-    tables: dict[str, Any] = {"repetitions": args.repetitions, "units": n, "looks": LOOKS}
+    tables: dict[str, Any] = {"units": n, "labels": args.labels, "looks": LOOKS}
     with multiprocessing.get_context("fork").Pool(args.jobs) as pool:
         for title, worlds, of in (
             ("worlds", WORLDS, one),
@@ -157,8 +158,12 @@ def main() -> None:
                 if args.world and name not in args.world:
                     continue
                 began = time.perf_counter()
-                rows = pool.map(partial(of, prompts, world, n), repetitions, chunksize=4)
-                tables[title][name] = summary(rows) | {"seconds": time.perf_counter() - began}
+                size = args.labels if of is labels else n
+                rows = pool.map(partial(of, prompts, world, size), repetitions, chunksize=4)
+                tables[title][name] = summary(rows) | {
+                    "repetitions": args.repetitions,
+                    "seconds": time.perf_counter() - began,
+                }
                 print(name, json.dumps(tables[title][name]), flush=True)
     if args.json:
         args.json.write_text(json.dumps(tables, indent=1) + "\n")
