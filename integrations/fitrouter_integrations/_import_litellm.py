@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -175,7 +174,7 @@ class _Import:
     def _provider(self, name: str, params: Mapping[str, Any]) -> str:
         """The key of the provider that reaches a deployment; deployments that are reached alike share one."""
         vendor, _, rest = _word(params["model"]).partition("/")
-        vendor = re.sub(r"[^A-Za-z0-9]+", "_", vendor) if rest else "openai"
+        vendor = re.sub(r"[^A-Za-z0-9]+", "_", vendor).strip("_") or "provider" if rest else "openai"
         base = self._plain(name, "api_base", params.get("api_base") or params.get("base_url"))
         if base is not None and not _is_clean(base):
             self.notes.append(f"{name}: its api_base has credentials or a query in it; give a plain base_url")
@@ -273,7 +272,7 @@ def _render(made: _Import, aliases: Mapping[str, str], source: str) -> str:
             yield from (f"#   - {note}" for note in made.notes)
         yield "\ndata: fitrouter-data"
         yield "\n# Keys stay in the environment; here stand the names of their variables.\nproviders:"
-        yield from (f"  {key}: {_flow(provider.entry())}" for provider, key in made.providers.items())
+        yield from (f"  {_flow(key)}: {_flow(provider.entry())}" for provider, key in made.providers.items())
         yield "\n# Prices are USD per million tokens.\nmodels:"
         yield from (f"  - {_flow(model)}" for model in made.models)
         yield "\n# Share of the traffic that is routed; the default model takes the rest."
@@ -285,8 +284,9 @@ def _render(made: _Import, aliases: Mapping[str, str], source: str) -> str:
 
 
 def _flow(value: Any) -> str:
-    """A value on one line of YAML, which JSON is."""
-    return json.dumps(value, ensure_ascii=False)
+    """A value on one line of YAML."""
+    text: str = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=1_000_000, allow_unicode=True)
+    return text.removesuffix("...\n").strip()
 
 
 def _mapping(value: object) -> Mapping[str, Any]:
