@@ -16,6 +16,8 @@ from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware
 from langchain_core.runnables import RunnableLambda
 from langchain_core.tools import tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, MessagesState, StateGraph
 from tests.agents_kit import agent_router
 
 from fitrouter.errors import InvalidRequest
@@ -189,6 +191,33 @@ def test_an_agents_name_is_its_role(asked: Any) -> None:
     assert first.identity.role == second.identity.role == "tax analyst"
     assert first.identity.session == second.identity.session is not None
     assert second.draw_id == first.draw_id
+
+
+@pytest.mark.parametrize("entry", ["invoke", "ainvoke"])
+def test_each_role_in_a_thread_has_a_session_of_its_own(asked: Any, entry: str) -> None:
+    """Agents that hand work on within a thread are drawn one by one; each stays on its model when its turn comes again.
+
+    A session that was named as one is left as it is.
+    """
+    model, decisions = asked
+    graph = StateGraph(MessagesState)
+    for name in ("researcher", "writer"):
+        graph.add_node(name, create_agent(model, tools=[add], name=name))
+    team = graph.add_edge(START, "researcher").add_edge("researcher", "writer").compile(checkpointer=InMemorySaver())
+    for _ in range(2):
+        AGENTS[entry](team, {"configurable": {"thread_id": "t9"}}, {})
+    found: dict[str | None, list[Decision]] = {}
+    for decision in decisions():
+        found.setdefault(decision.identity.role, []).append(decision)
+    assert set(found) == {"researcher", "writer"}
+    for turns in found.values():
+        assert len({turn.identity.session for turn in turns}) == 1
+        assert {turn.draw_id for turn in turns} == {turns[0].id}
+    assert found["researcher"][0].identity.session != found["writer"][0].identity.session
+    before = len(decisions())
+    for role in ("researcher", "writer"):
+        model.invoke("hi", {"configurable": {"thread_id": "t9"}}, session="s1", role=role)
+    assert len({decision.identity.session for decision in decisions()[before:]}) == 1
 
 
 @pytest.mark.parametrize("entry", ["invoke", "ainvoke", "stream", "astream"])

@@ -12,8 +12,6 @@ import re
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import wait as wait_for
 from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
@@ -27,7 +25,8 @@ from fitrouter.tastes import OVERALL
 from fitrouter.types import FeedbackKind
 from fitrouter.verdicts import on_scale
 from fitrouter_integrations.client import Target, Vote, connect
-from fitrouter_integrations.feedback import PATIENCE_S, TOOLS, Speaker, send
+from fitrouter_integrations.feedback import PATIENCE_S, TOOLS, Speaker
+from fitrouter_integrations.langchain._outbox import Outbox
 
 __all__ = ["KEYS", "FitrouterCallbackHandler"]
 
@@ -105,8 +104,9 @@ class FitrouterCallbackHandler(BaseCallbackHandler):
         keys: Mapping[str, tuple[FeedbackKind | None, str]] | None = None,
         patience_s: float = PATIENCE_S,
     ) -> None:
-        self._speaker: Speaker = connect(router) if isinstance(router, Router | str | os.PathLike) else router
-        self._keys, self._patience_s = {**KEYS, **(keys or {})}, patience_s
+        speaker: Speaker = connect(router) if isinstance(router, Router | str | os.PathLike) else router
+        self._outbox = Outbox(speaker, patience_s)
+        self._keys = {**KEYS, **(keys or {})}
         self._mutex = threading.RLock()
         self._parents: OrderedDict[str, str | None] = OrderedDict()
         self._decided: OrderedDict[str, str] = OrderedDict()
@@ -119,9 +119,6 @@ class FitrouterCallbackHandler(BaseCallbackHandler):
         self._broken: OrderedDict[str, set[str]] = OrderedDict()
         """Decision → its tool calls that failed."""
         self._waiting: OrderedDict[str, list[_Said]] = OrderedDict()
-        self._sender: ThreadPoolExecutor | None = None
-        self._pid = os.getpid()
-        self._sending: set[Future[None]] = set()
 
     # --- what people say ---
 
@@ -166,9 +163,7 @@ class FitrouterCallbackHandler(BaseCallbackHandler):
 
     def flush(self, timeout_s: float | None = 30.0) -> bool:
         """Wait until what was said of known answers is sent; whether that came to its end in time."""
-        with self._mutex:
-            sending = set(self._sending)
-        return not wait_for(sending, timeout_s).not_done
+        return self._outbox.flush(timeout_s)
 
     def _read(self, key: str, score: Any, config: Mapping[str, Any], user: str | None) -> _Said:
         kind, dimension = self._keys.get(key.lower().replace("-", "_").replace(" ", "_"), (None, key))
@@ -305,38 +300,17 @@ class FitrouterCallbackHandler(BaseCallbackHandler):
             yield at
             at = self._parents.get(at)
 
-    # --- on its way ---
-
     def _send(self, decision: str, said: _Said) -> None:
-        vote = Vote(
-            decision_id=decision,
-            kind=said.kind,
-            value=said.value,
-            scale=said.scale,
-            dimension=said.dimension,
-            user=said.user,
-        )
-        with self._mutex:
-            if len(self._sending) >= LIMIT:
-                _log.warning("feedback on %s was dropped: %d verdicts wait to be sent", decision, LIMIT)
-                return
-            if self._sender is None or self._pid != os.getpid():  # a fork leaves threads behind
-                self._sender, self._pid = ThreadPoolExecutor(1, thread_name_prefix="fitrouter-feedback"), os.getpid()
-            sending = self._sender.submit(self._deliver, vote)
-            self._sending.add(sending)
-        sending.add_done_callback(self._delivered)
-
-    def _deliver(self, vote: Vote) -> None:
-        try:
-            send(self._speaker, vote, self._patience_s)
-        except Exception as error:  # noqa: BLE001 - the run is over, or goes on without it
-            _log.warning(
-                "%s of %s was not taken: %s: %s", vote.kind.value, vote.decision_id, type(error).__name__, error
+        self._outbox.send(
+            Vote(
+                decision_id=decision,
+                kind=said.kind,
+                value=said.value,
+                scale=said.scale,
+                dimension=said.dimension,
+                user=said.user,
             )
-
-    def _delivered(self, sending: Future[None]) -> None:
-        with self._mutex:
-            self._sending.discard(sending)
+        )
 
 
 def _run(run_id: UUID | str | None, source: Any) -> str:

@@ -87,7 +87,11 @@ def identity_of(own: Identity, metadata: Mapping[str, Any] | None, kwargs: Mappi
     configurable = ensure_config().get("configurable") or {}
     made = {field: value for field in FIELDS if (value := getattr(own, field)) and (field, value) != _ANYBODY}
     found = named(given) | made | named(configurable) | named(metadata) | dict(kwargs.get(KEY) or {})
-    return Identity(**(found | named(_context()) | named(kwargs)))
+    found = found | named(_context()) | named(kwargs)
+    thread = configurable.get("thread_id", metadata.get("thread_id"))
+    if thread is not None and found.get("session") == str(thread) and "role" in found:
+        found["session"] = f"{thread} {found['role']}"
+    return Identity(**found)
 
 
 _ANYBODY = ("tenant", Identity().tenant)
