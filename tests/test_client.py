@@ -221,6 +221,27 @@ def test_workers_share_a_journal(tmp_path: Path) -> None:
                 client.feedback(Vote(decision_id=decision, kind=FeedbackKind.THUMB, value=1.0, user=f"u{i}"))
 
 
+LEFT_OPEN = """
+import sys
+from fitrouter.types import Identity, Request
+from fitrouter_integrations.client import connect
+request = Request(messages=({"role": "user", "content": "hello"},), identity=Identity(user="ann"))
+print(connect(sys.argv[1]).complete(request).about.decision_id)
+"""
+
+
+def test_a_client_that_is_left_open_settles_at_exit(tmp_path: Path) -> None:
+    """A program need not close: what was decided is in the journal, and its end is quiet."""
+    config = tmp_path / "fitrouter.yaml"
+    config.write_text(SIMULATED)
+    ended = subprocess.run(
+        [sys.executable, "-c", LEFT_OPEN, str(config)], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert ended.stderr == ""
+    with connect(config) as client:
+        assert client.feedback(Vote(decision_id=ended.stdout.strip(), kind=FeedbackKind.THUMB, value=1.0))
+
+
 def test_closing_settles(tmp_path: Path) -> None:
     """Threads that ask while it closes get an answer or hear that it is closed; nothing hangs."""
     client = Client(LocalBackend(make_router(tmp_path)))

@@ -275,5 +275,6 @@ def _after_fork() -> None:
     _clients.clear()
 
 
-atexit.register(_close_all)
+# Before thread pools shut down, which a router that is closing still needs; `atexit` alone comes after them.
+getattr(threading, "_register_atexit", atexit.register)(_close_all)
 os.register_at_fork(after_in_child=_after_fork)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Mapping
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -247,9 +248,12 @@ def _body(request: Request, *, stream: bool) -> dict[str, Any]:
 def _refused(payload: bytes, status: int, url: str) -> FitrouterError:
     try:
         told = msgspec.json.decode(payload)["error"]
-        return _error(told["code"], told["message"])
+        error = _error(told["code"], told["message"])
     except (msgspec.DecodeError, KeyError, TypeError):
         return ConfigError(f"what answers at {url} with status {status} is no fitrouter gateway")
+    if isinstance(error, AllModelsFailed):
+        error.timed_out = status == HTTPStatus.GATEWAY_TIMEOUT
+    return error
 
 
 def _error(code: str, message: str) -> FitrouterError:
