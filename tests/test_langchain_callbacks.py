@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import subprocess
+import sys
 import threading
 import uuid
 from collections.abc import Iterator
@@ -25,6 +27,7 @@ from tests.agents_kit import Agent, agent_router
 from tests.langchain_kit import Chat, logged, routed, team
 
 from fitrouter.errors import StoreError, UnknownDecision
+from fitrouter.journal import SqliteJournal
 from fitrouter.router import Router
 from fitrouter.types import Decision, Feedback, FeedbackKind
 from fitrouter_integrations.client import Vote, connect
@@ -423,3 +426,36 @@ def test_an_outbox_that_is_full_drops_and_says_so(
     assert outbox.flush(None)
     assert stuck.votes == ["d0", "d1", "d2"]
     assert caplog.text.count("was dropped") == 7
+
+
+SETTINGS = """
+providers: {s: {kind: simulated, options: {m: {length: 2, latency_s: 0.0}}}}
+models: [{name: m, provider: s}]
+encoder: hashing
+scorer: {encoder: hashing}
+"""
+ENDS = """
+import uuid
+from fitrouter_integrations.langchain import ChatFitrouter, FitrouterCallbackHandler
+
+model = ChatFitrouter(router="fitrouter.yaml")
+signals = FitrouterCallbackHandler(model)
+for _ in range(5):
+    run_id = uuid.uuid4()
+    signals.create_feedback(run_id, "thumb", score=1)
+    model.invoke("hi", {"callbacks": [signals], "run_id": run_id})
+"""
+
+
+def test_a_process_that_ends_loses_no_verdict(tmp_path: Path) -> None:
+    """What was said just before the end is sent before the router closes."""
+    (tmp_path / "fitrouter.yaml").write_text(SETTINGS, encoding="utf-8")
+    ran = subprocess.run(
+        [sys.executable, "-c", ENDS], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stderr == ""
+    journal = SqliteJournal(tmp_path / "fitrouter-data" / "journal.db")
+    said = [row.event for row in journal.tail(0, 1000) if isinstance(row.event, Feedback)]
+    journal.close()
+    assert len({each.decision_id for each in said}) == 5

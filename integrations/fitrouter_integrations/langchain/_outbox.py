@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import threading
+import weakref
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from fitrouter_integrations.client import Vote
@@ -14,6 +16,9 @@ __all__ = ["Outbox"]
 
 LIMIT = 4096
 """Verdicts that wait; further ones are dropped, and the log says so."""
+
+LAST_S = 10.0
+"""How long a process that ends waits for verdicts on their way."""
 
 _log = logging.getLogger(__name__)
 
@@ -32,6 +37,7 @@ class Outbox:
         self._thread: ThreadPoolExecutor | None = None
         self._pid = os.getpid()
         self._sending: set[Future[None]] = set()
+        _outboxes.add(self)
 
     def send(self, vote: Vote) -> None:
         """Queue a verdict."""
@@ -62,3 +68,15 @@ class Outbox:
     def _delivered(self, sending: Future[None]) -> None:
         with self._mutex:
             self._sending.discard(sending)
+
+
+_outboxes: weakref.WeakSet[Outbox] = weakref.WeakSet()
+
+
+def _flush_all() -> None:
+    for outbox in list(_outboxes):
+        outbox.flush(LAST_S)
+
+
+# What is registered last comes first: before the clients close, which registered when they were imported.
+getattr(threading, "_register_atexit", atexit.register)(_flush_all)
