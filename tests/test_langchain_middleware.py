@@ -27,6 +27,7 @@ from tests.agents_kit import Agent, agent_router
 from tests.gateway_kit import make_router
 from tests.langchain_kit import Chat, logged, routed, said_where, team
 
+from fitrouter import proposals
 from fitrouter.attempts import Timers
 from fitrouter.config import parse_config
 from fitrouter.errors import AllModelsFailed, ConfigError, NoEligibleModel, ProviderRejected, ProviderUnavailable
@@ -569,8 +570,9 @@ def _check_crowd(router: Router, runs: list[list[Any]]) -> None:
 
 
 @pytest.mark.parametrize("how", ["threads", "asyncio"])
-def test_two_hundred_agents_cross_nothing(tmp_path: Path, how: str) -> None:
+def test_two_hundred_agents_cross_nothing(tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """200 agents of twenty people at once: nothing is lost, and nobody's step is answered or logged as another's."""
+    monkeypatch.setattr(proposals, "IDENTITY_WAIT_S", 30.0)  # on a machine that is busy a user would be anonymous
     models = team(pause_s=0.005)
     middleware, router = routed(tmp_path, models)
     agent = create_agent(models["fast"], [add], middleware=[middleware])
