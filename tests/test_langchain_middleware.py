@@ -362,8 +362,8 @@ def test_an_agent_that_is_interrupted_stops_and_goes_on(tmp_path: Path) -> None:
 @pytest.mark.parametrize("how", HOW)
 def test_a_model_that_is_too_slow_is_given_up(tmp_path: Path, how: str) -> None:
     """After its share of the deadline another model is asked, and what the slow one says later is dropped."""
-    models = {"slow": Chat(name_="slow", pause_s=1.5, steps=0), "quick": Chat(name_="quick", steps=0)}
-    middleware, router = routed(tmp_path, models, timers=Timers(deadline_s=1.0))
+    models = {"slow": Chat(name_="slow", pause_s=6.0, steps=0), "quick": Chat(name_="quick", steps=0)}
+    middleware, router = routed(tmp_path, models, timers=Timers(deadline_s=4.0))
     agent = create_agent(models["quick"], middleware=[middleware])
     slow: list[Execution] = []
     for i in range(50):
