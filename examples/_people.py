@@ -27,9 +27,9 @@ Taste = Callable[[str], float]
 """A text → how satisfied somebody is with it, from 0 to 1."""
 
 MODELS = {
-    "terse": {"length": 2},
+    "terse": {"length": 2, "warmth": 0.0},
     "warm": {"length": 9, "warmth": 1.0, "formality": 0.0, "examples": 0.5},
-    "orderly": {"length": 6, "bullets": 1.0, "headings": 1.0, "formality": 0.9, "numbers": 0.6},
+    "orderly": {"length": 6, "warmth": 0.0, "bullets": 1.0, "headings": 1.0, "formality": 0.9, "numbers": 0.6},
 }
 """Simulated models and how they write; see `fitrouter.providers.Persona`."""
 
@@ -40,9 +40,8 @@ def short(text: str) -> float:
 
 
 def long_and_warm(text: str) -> float:
-    """Wants to be spoken to, at some length."""
-    warmth = text.count("!") + len(re.findall(r"\byou", text, re.IGNORECASE))
-    return 0.5 * _between(20, 80, len(text.split())) + 0.5 * _between(0, 4, warmth)
+    """Wants to be spoken to, and at some length."""
+    return min(_between(10, 60, len(text.split())), _between(0, 2, text.count("!")))
 
 
 def structured(text: str) -> float:
@@ -68,6 +67,8 @@ def simulated_router() -> Iterator[Router]:
             "data": folder,
             "providers": {"simulated": {"kind": "simulated", "options": {"speed": 1e6, **MODELS}}},
             "models": [{"name": name, "provider": "simulated"} for name in MODELS],
+            # The pool is new and the example short: it explores more than a service would (`squarecb`, 0.05).
+            "policy": {"algorithm": "linear_thompson", "floor": 0.2},
             # A day's work is done here in seconds, by a handful of people: none of their votes is one too many.
             "feedback": {"votes_per_day": 1000},
         }

@@ -20,7 +20,7 @@ from fitrouter import Feedback, Router
 from fitrouter_integrations.crewai import FitrouterLLM, FitrouterSignals
 from fitrouter_integrations.feedback import rate
 
-ROUNDS = 32
+ROUNDS = 30
 TOPICS = ("northern lights", "rusting bridges", "bird migration", "deep sea vents", "sourdough bread", "coral reefs")
 TASTES = {"scout": short, "analyst": structured, "editor": long_and_warm}
 JOBS = {
