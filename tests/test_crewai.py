@@ -199,6 +199,17 @@ def test_feedback_joins_the_call(llm: FitrouterLLM) -> None:
     assert llm.feedback(Vote(decision_id=about.decision_id, kind=FeedbackKind.THUMB, value=1.0))
 
 
+def test_feedback_of_another_tenant(tmp_path: Path) -> None:
+    """A verdict on an answer for a tenant is one of that tenant."""
+    router = agent_router(tmp_path)
+    with connect(router):
+        llm = FitrouterLLM(router=router, tenant="acme", user="ann")
+        llm.call("hello")
+        about = llm.last()
+        assert about is not None
+        assert llm.feedback(Vote(decision_id=about.decision_id, kind=FeedbackKind.THUMB, value=1.0, user="ann"))
+
+
 # --- the patterns of crewAI's own tests for custom models ---
 
 

@@ -10,7 +10,7 @@ from typing import Protocol, TypeAlias
 import msgspec
 
 from fitrouter.router import Router
-from fitrouter.types import Chunk, Completion, FeedbackKind, Message, Request, Usage
+from fitrouter.types import Chunk, Completion, FeedbackKind, Identity, Message, Request, Usage
 
 __all__ = ["About", "Backend", "Model", "Reply", "Seen", "Streaming", "Target", "Vote"]
 
@@ -77,6 +77,12 @@ class Vote(msgspec.Struct, frozen=True, kw_only=True):
     other: str | None = None
     user: str | None = None
     """Who speaks; must be the one that was served, where given."""
+    tenant: str = Identity().tenant
+    """Of the decision; a gateway knows it by the key."""
+
+    def of(self, tenant: str) -> Vote:
+        """The vote as one of an adapter's tenant, where it names none itself."""
+        return self if self.tenant != Identity().tenant else msgspec.structs.replace(self, tenant=tenant)
 
 
 class Streaming(Protocol):

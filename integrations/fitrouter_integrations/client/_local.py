@@ -78,7 +78,7 @@ class LocalBackend:
             scale=vote.scale,
             dimension=vote.dimension,
             other=vote.other,
-            identity=None if vote.user is None else Identity(user=vote.user),
+            identity=Identity(tenant=vote.tenant, user=vote.user),
         )
 
     def _about(self, decision: Decision, served_by: str, logged: bool, cost_usd: float | None) -> About:

@@ -128,6 +128,7 @@ class RemoteBackend:
     async def feedback(self, vote: Vote) -> str:
         """See `Backend`."""
         body = {name: value for name, value in msgspec.to_builtins(vote).items() if value is not None}
+        del body["tenant"]
         if vote.kind is not FeedbackKind.RATING:
             del body["scale"]
         found: str = (await self._post("/v1/feedback", body))["id"]

@@ -156,7 +156,7 @@ class FitrouterLLM(BaseLLM):
 
     def feedback(self, vote: Vote) -> str:
         """Take a verdict on an answer; returns its id once it is durable."""
-        return self.client.feedback(vote)
+        return self.client.feedback(vote.of(self.tenant))
 
     # --- accounts ---
 

@@ -311,11 +311,11 @@ class ChatFitrouter(BaseChatModel):
 
     def feedback(self, vote: Vote) -> str:
         """Take a verdict on an answer, by the decision id in its `response_metadata`; returns its id once durable."""
-        return self.client.feedback(vote)
+        return self.client.feedback(vote.of(self.tenant))
 
     async def afeedback(self, vote: Vote) -> str:
         """Take a verdict on an answer."""
-        return await self.client.afeedback(vote)
+        return await self.client.afeedback(vote.of(self.tenant))
 
 
 def _tool(tool: Any, strict: bool | None) -> dict[str, Any]:
