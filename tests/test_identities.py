@@ -179,6 +179,23 @@ def test_damaged_file_is_set_aside(tmp_path: Path) -> None:
     identities.close()
 
 
+def test_processes_that_make_the_file_together_wait_for_each_other(tmp_path: Path) -> None:
+    """Several programs may start at the same moment; none is told that the file is locked."""
+    code = (
+        "import sys; from fitrouter.identities import Identities; print(Identities(sys.argv[1]).subject('acme', 'ann'))"
+    )
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "router")}
+    for attempt in range(3):
+        path = tmp_path / f"{attempt}.db"
+        several = [
+            subprocess.Popen([sys.executable, "-c", code, path], stdout=subprocess.PIPE, text=True, env=environment)
+            for _ in range(4)
+        ]
+        said = {process.communicate(timeout=60)[0] for process in several}
+        assert [process.returncode for process in several] == [0] * 4
+        assert len(said) == 1
+
+
 def test_closed(identities: Identities, tmp_path: Path) -> None:
     """A file that cannot be used gives StoreError, whether it was closed or never opened."""
     identities.close()

@@ -1,11 +1,13 @@
-"""What every store does with a file that it cannot read: set it aside, and never delete it."""
+"""What every store does with its file: open it beside others, and set it aside where it cannot be read."""
 
 from __future__ import annotations
 
 import logging
+import sqlite3
+import time
 from pathlib import Path
 
-__all__ = ["quarantine"]
+__all__ = ["quarantine", "write_ahead"]
 
 _log = logging.getLogger(__name__)
 
@@ -34,3 +36,24 @@ def quarantine(path: Path, now: float, companions: tuple[str, ...] = (), reason:
     path.rename(target)
     _log.warning("%s %s; it was moved to %s and an empty one takes its place", path, reason, target)
     return target
+
+
+def write_ahead(connection: sqlite3.Connection, patience_s: float = 5.0) -> None:
+    """Put an SQLite file into write-ahead mode, waiting for others that do so at the same moment.
+
+    SQLite itself does not: of two processes that make a file together, one would be told at once that it is locked.
+
+    Raises:
+        sqlite3.Error: it is still locked after the patience, or the file is no good.
+    """
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            busy = error.sqlite_errorcode & 0xFF in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+            if not busy or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+        else:
+            return

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from fitrouter._files import quarantine
+from fitrouter._files import quarantine, write_ahead
 from fitrouter.errors import StoreError
 
 if TYPE_CHECKING:
@@ -250,10 +250,11 @@ class Identities:
 
 
 def _open(path: Path) -> sqlite3.Connection:
+    """A connection to the file, which others may be making at the same moment."""
     path.touch(mode=0o600)
     connection = sqlite3.connect(path, timeout=5.0, isolation_level=None, check_same_thread=False)
     try:
-        connection.execute("PRAGMA journal_mode = WAL")
+        write_ahead(connection)
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA secure_delete = ON")
         connection.execute(_SCHEMA)

@@ -6,6 +6,7 @@ import sqlite3
 from contextlib import suppress
 from pathlib import Path
 
+from fitrouter._files import write_ahead
 from fitrouter.errors import StoreError
 
 __all__ = ["COMPANIONS", "connect", "damaged", "open_checked"]
@@ -65,7 +66,7 @@ def open_checked(path: Path) -> sqlite3.Connection:
     """
     connection = connect(path)
     try:
-        connection.execute("PRAGMA journal_mode = WAL")
+        write_ahead(connection)
         connection.execute("BEGIN IMMEDIATE")
         _create(connection, path)
         connection.execute("COMMIT")
