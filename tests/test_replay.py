@@ -222,6 +222,19 @@ def test_candidates_that_learn(town: Town, log: Log) -> None:
             replay(log, candidate, CURRENT, settings, rules)
 
 
+def test_silence_widens_every_exact_limit(log: Log) -> None:
+    """Where some who were asked say nothing, exact sequences are wider under Γ = 2 than under 1, in slices too."""
+    asked = log.outcomes.asked_label.copy()
+    asked[np.flatnonzero(~np.isnan(asked))[::3]] = np.nan
+    quiet = log._replace(outcomes=log.outcomes._replace(asked_label=asked))
+    trusting, careful = (replayed(quiet, by=("role",), sensitivity=gamma) for gamma in (1.0, 2.0))
+    assert "67% of those who were asked answered" in careful.sensitivity
+    for one, other in zip(trusting.bands, careful.bands, strict=True):
+        if one.kind == "exact" and one.policy != "against":
+            assert other.low < one.low
+            assert other.high > one.high
+
+
 def test_a_replay_can_be_kept(log: Log, tmp_path: Path) -> None:
     """Every believable estimate and sequence is a row of `ope_runs`; without a warehouse it says so."""
     report = replayed(log, {"fixed": "a"}, gate={"metric": "fit"})

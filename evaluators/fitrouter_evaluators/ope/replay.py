@@ -246,17 +246,27 @@ def _bands(study: Study, settings: ReplaySettings, slices: list[Slices], warning
         return _display(study, settings.alpha)
     alpha, found = settings.alpha, []
     for policy in ("difference", *POLICIES):
-        stream, ends = study.stream(policy), (0.5 * alpha, 0.5 * alpha)
-        band = exact_band(*stream, alpha=ends, policy=policy, centre=_centre(study, policy))
-        less, more = widen(study.units, study.observed, study.widening(policy), gamma=settings.sensitivity)
-        found.append(_widened(band, float(less[0]), float(more[0])))
+        band = exact_band(
+            *study.stream(policy), alpha=(0.5 * alpha, 0.5 * alpha), policy=policy, centre=_centre(study, policy)
+        )
+        every = np.arange(study.units.n)
+        found.append(_widened(band, _silent(study, policy, every, settings.sensitivity)))
     found += _display(study, alpha)
     stream, share = study.stream("difference"), alpha / max(sum(len(each.names) for each in slices), 1)
     bounds, centre = (stream.bound_low, stream.bound_high), _centre(study, "difference")
     for name, here in _each(slices):
         ends, rows = (0.5 * share, 0.5 * share), (stream.low[:, here], stream.high[:, here])
-        found.append(exact_band(*rows, *bounds, alpha=ends, where=name, centre=centre[here]))
+        band = exact_band(*rows, *bounds, alpha=ends, where=name, centre=centre[here])
+        found.append(_widened(band, _silent(study, "difference", here, settings.sensitivity)))
     return found
+
+
+def _silent(study: Study, policy: str, rows: Ints, gamma: float) -> tuple[float, float]:
+    """By how much silence may move the lower and the upper limit over some units."""
+    codes = np.full(study.units.n, -1)
+    codes[rows] = 0
+    less, more = widen(study.units, study.observed, study.widening(policy), gamma=gamma, slices=codes, n_slices=1)
+    return float(less[0]), float(more[0])
 
 
 def _display(study: Study, alpha: float) -> list[Band]:
@@ -279,8 +289,9 @@ def _robust(rounds: Rounds) -> Floats:
     return found
 
 
-def _widened(band: Band, less: float, more: float) -> Band:
-    """The band with what silence may hide, at its end and along its path."""
+def _widened(band: Band, silent: tuple[float, float]) -> Band:
+    """The band with what silence may hide, at its end and along its path (where it is that of the end)."""
+    less, more = silent
     if less == 0.0 and more == 0.0:
         return band
     return msgspec.structs.replace(
@@ -369,10 +380,10 @@ def _silence(study: Study, gamma: float) -> str:
     share = answered.sum() / asked.sum()
     if share == 1.0:
         return "everybody who was asked answered"
-    less, more = widen(study.units, study.observed, study.widening("difference"), gamma=gamma)
+    less, more = _silent(study, "difference", np.arange(study.units.n), gamma)
     return (
         f"{share:.0%} of those who were asked answered; their odds of answering are taken to differ by a factor of Γ = "
-        f"{gamma:g} at most, whatever they would have said, which adds −{less[0]:.3g} and +{more[0]:.3g} to the exact "
+        f"{gamma:g} at most, whatever they would have said, which adds −{less:.3g} and +{more:.3g} to the exact "
         "limits of the difference"
     )
 
@@ -412,14 +423,10 @@ def _evidence(study: Study, rows: Ints, name: str, ends: tuple[float, float], ga
     band = exact_band(
         stream.low[:, rows], stream.high[:, rows], stream.bound_low, stream.bound_high, alpha=ends, where=name
     )
-    codes = np.full(study.units.n, -1)
-    codes[rows] = 0
-    u = study.widening("difference")
-    less, more = widen(study.units, study.observed, u, gamma=gamma, slices=codes, n_slices=1)
     return Evidence(
         metric=study.metric,
         band=band,
-        silence=(float(less[0]), float(more[0])),
+        silence=_silent(study, "difference", rows, gamma),
         span=study.observed.high - study.observed.low,
         fixed=study.observed.fixed,
     )

@@ -19,7 +19,7 @@ from fitrouter_evaluators.ope.log import Ints
 from fitrouter_evaluators.ope.outcomes import Observed
 from fitrouter_evaluators.ope.units import Units
 
-__all__ = ["GAMMA", "tilted", "widen", "widen_path"]
+__all__ = ["GAMMA", "tilted", "widen"]
 
 GAMMA = 2.0
 
@@ -73,15 +73,6 @@ def widen(
     slices = np.zeros(units.n, dtype=np.int64) if slices is None else slices
     size = np.bincount(slices[slices >= 0], minlength=n_slices)
     moves = [asked.moves(slices[asked.unit] == s, int(size[s])) for s in range(n_slices)]
-    return np.array([low for low, _ in moves]), np.array([high for _, high in moves])
-
-
-def widen_path(
-    units: Units, observed: Observed, weight: Floats, looks: Ints, *, gamma: float = GAMMA
-) -> tuple[Floats, Floats]:
-    """As `widen`, of the first looks[i] units each: for sequences. float64[L] each."""
-    asked = _Asked(units, observed, weight, gamma)
-    moves = [asked.moves(asked.unit < look, int(look)) for look in looks]
     return np.array([low for low, _ in moves]), np.array([high for _, high in moves])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Protocol
 
 import numpy as np
@@ -38,12 +39,12 @@ class Estimator(Protocol):
         ...
 
 
-class Mean:
+class Mean(ABC):
     """The mean of one column."""
 
+    @abstractmethod
     def score(self, rounds: Rounds) -> Floats:
         """float64[n]: the column."""
-        raise NotImplementedError
 
     def moments(self, rounds: Rounds) -> Floats:
         """float64[1, n], see `Estimator`."""
