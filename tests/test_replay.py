@@ -104,6 +104,8 @@ def test_the_population_is_said(log: Log) -> None:
     assert young.excluded["younger than the horizon"] == pytest.approx(100, abs=2)
     assert {row.slice for row in report.estimates} == {"", "role=tester"}
     assert "Bonferroni" in report.correction
+    strict = replayed(log, alpha=0.01)
+    assert {row.alpha for row in strict.estimates} == {0.01}
 
 
 class Trained:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -73,24 +72,23 @@ def difference_rows(study: Study, slices: Sequence[Slices], alpha: float) -> lis
     one, other = study.paired
     paired = Paired(DR(), other)
     biased = SCORE if study.metric == "score" else ""
+    both = deltas([paired, Paired(SNIPS(), other)], one, cluster=cluster, alpha=alpha)
+    resampled = bootstraps([paired], one, cluster=cluster, alpha=alpha)
     found = [
-        *_rows("difference", labels, deltas([paired, Paired(SNIPS(), other)], one, cluster=cluster, alpha=alpha)),
-        *_rows("difference", labels, bootstraps([paired], one, cluster=cluster, alpha=alpha), interval="bootstrap"),
+        *_rows("difference", labels, both, alpha=alpha, biased=biased),
+        *_rows("difference", labels, resampled, alpha=alpha, biased=biased, interval="bootstrap"),
     ]
-    found = [_marked(row, biased) for row in found]
     if study.has_labels:
         for stream, (rounds, keep) in _streams(study).items():
             said = NAIVE if stream == "naive" else ""
             sampled = deltas([Paired(DR(), rounds[1])], rounds[0], cluster=cluster[keep], alpha=alpha)
-            found += [_marked(row, said) for row in _rows("difference", stream, sampled)]
+            found += _rows("difference", stream, sampled, alpha=alpha, biased=said)
     share = alpha / max(sum(len(kind.names) for kind in slices), 1)
     for kind in slices:
         if kind.names:
             more = {"cluster": cluster, "slices": kind.codes, "n_slices": len(kind.names), "alpha": share}
             sliced = deltas([paired], one, **more)  # type: ignore[arg-type]
-            found += [
-                _marked(row, biased) for row in _rows("difference", labels, sliced, names=kind.names, alpha=share)
-            ]
+            found += _rows("difference", labels, sliced, names=kind.names, alpha=share, biased=biased)
     return found
 
 
@@ -102,15 +100,15 @@ def policy_rows(study: Study, alpha: float) -> list[Estimated]:
     for i, policy in enumerate(("candidate", "against")):
         rounds = study.powered[i]
         estimators: list[Estimator] = [*PLAIN, *(tuned(name, rounds)[0] for name in TUNED)]
-        rows = _rows(policy, labels, deltas(estimators, rounds, cluster=cluster, alpha=alpha), estimators=estimators)
-        found += [_marked(row, biased) for row in rows]
-        found += [_marked(row, biased) for row in _rejection(study, i, policy, labels, alpha)]
+        all_of = deltas(estimators, rounds, cluster=cluster, alpha=alpha)
+        found += _rows(policy, labels, all_of, estimators=estimators, alpha=alpha, biased=biased)
+        found += _rejection(study, i, policy, labels, alpha, biased)
         if study.has_labels:
             for stream, (both, keep) in _streams(study).items():
                 said = NAIVE if stream == "naive" else ""
                 pair: list[Estimator] = [DR(), SNIPS()]
                 sampled = deltas(pair, both[i], cluster=cluster[keep], alpha=alpha)
-                found += [_marked(row, said) for row in _rows(policy, stream, sampled, estimators=pair)]
+                found += _rows(policy, stream, sampled, estimators=pair, alpha=alpha, biased=said)
     return found
 
 
@@ -122,7 +120,7 @@ def _streams(study: Study) -> dict[str, tuple[tuple[Rounds, Rounds], NDArray[np.
     return found
 
 
-def _rejection(study: Study, i: int, policy: str, labels: str, alpha: float) -> list[Estimated]:
+def _rejection(study: Study, i: int, policy: str, labels: str, alpha: float, biased: str) -> list[Estimated]:
     """Rejection replay on the uniform slice, where there is one (Li, Chu, Langford and Wang 2011)."""
     units = study.units
     inside = uniform_only(units)
@@ -132,9 +130,8 @@ def _rejection(study: Study, i: int, policy: str, labels: str, alpha: float) -> 
     rounds = rounds_of(units, pmf, None, study.powered[i].reward, seed=0)
     here = Rounds(*(None if column is None else column[inside] for column in rounds))  # type: ignore[arg-type]
     estimators: list[Estimator] = [ESTIMATORS["rejection"]]
-    return _rows(
-        policy, labels, deltas(estimators, here, cluster=units.cluster[inside], alpha=alpha), estimators=estimators
-    )
+    found = deltas(estimators, here, cluster=units.cluster[inside], alpha=alpha)
+    return _rows(policy, labels, found, estimators=estimators, alpha=alpha, biased=biased)
 
 
 def _rows(
@@ -145,7 +142,8 @@ def _rows(
     estimators: Sequence[Estimator] | None = None,
     names: Sequence[str] = ("",),
     interval: str = "delta",
-    alpha: float = 0.05,
+    alpha: float,
+    biased: str = "",
 ) -> list[Estimated]:
     known = [_named(each) for each in estimators] if estimators else ["dr", "snips"]
     return [
@@ -161,6 +159,7 @@ def _rows(
             slice=name,
             n=int(each.n[s]),
             alpha=alpha,
+            biased=biased,
         )
         for i, each in enumerate(found)
         for s, name in enumerate(names)
@@ -171,7 +170,3 @@ def _named(estimator: Estimator) -> str:
     """Its name, with the λ that was chosen."""
     lam: Floats | None = getattr(estimator, "lam", None)
     return estimator.name if lam is None else f"{estimator.name} (λ = {lam:g})"
-
-
-def _marked(row: Estimated, biased: str) -> Estimated:
-    return msgspec.structs.replace(row, biased=biased) if biased else row
