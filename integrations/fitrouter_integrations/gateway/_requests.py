@@ -9,26 +9,19 @@ import msgspec
 
 from fitrouter.errors import InvalidRequest
 from fitrouter.types import AUTO, FeedbackKind, Identity, Message, Request
+from fitrouter_integrations._identity import FIELDS, LONGEST, first_said, name_of
 from fitrouter_integrations.gateway._transport import forbid_transport
 
 __all__ = ["MAX_MESSAGES", "Verdict", "chat_request", "policy_change", "profile", "verdict", "wants_usage"]
 
 MAX_STATEMENT = 1000
 MAX_MESSAGES = 2048
-_MAX_NAME = 512
-"""Characters of a user, role, task, session or model."""
-
+_HEADER = "x-fitrouter-"
+"""What headers that say who asks begin with."""
 _OURS = frozenset({"model", "messages", "stream", "stream_options", "user", "metadata", "n"})
 """Fields that go no further: providers get no identities."""
 
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
-_IDENTITY = {
-    "user": ("user", "user_id"),
-    "role": ("role",),
-    "task": ("task",),
-    "session": ("session", "session_id", "thread_id", "conversation_id"),
-}
-"""Field of the identity → its names in `metadata`, the first that is there wins."""
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -234,16 +227,17 @@ def _optional(body: dict[str, Any], name: str, kind: type, allowed: str) -> Any:
 
 
 def _identity(body: dict[str, Any], headers: Mapping[str, bytes], tenant: str) -> Identity:
-    """Each field on its own: from the header, else from `metadata`, else (the user) from `user`."""
-    metadata = _optional(body, "metadata", dict, "an object") or {}
-    found: dict[str, str | None] = {}
-    for name, keys in _IDENTITY.items():
-        places: list[tuple[str, object]] = [(f"header x-fitrouter-{name}", _header(headers, f"x-fitrouter-{name}"))]
-        places += [(f"metadata.{key}", metadata.get(key)) for key in keys]
-        if name == "user":
-            places.append(("user", body.get("user")))
-        found[name] = next((text for where, value in places if (text := _name(value, where)) is not None), None)
-    return Identity(tenant=tenant, user=found["user"], role=found["role"], task=found["task"], session=found["session"])
+    """Each field on its own: from the header, else from `metadata`, else (the user) from `user`.
+
+    The tenant is the key's, whatever is said.
+    """
+    channels: list[tuple[str, object]] = [
+        ("", {"tenant": tenant}),
+        (_HEADER, {name: _header(headers, _HEADER + name) for name in FIELDS}),
+        ("metadata.", _optional(body, "metadata", dict, "an object")),
+        ("", {"user": body.get("user")}),
+    ]
+    return Identity(**first_said(channels) | {"tenant": tenant})
 
 
 def _header(headers: Mapping[str, bytes], name: str) -> str | None:
@@ -253,28 +247,16 @@ def _header(headers: Mapping[str, bytes], name: str) -> str | None:
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError:
-        raise InvalidRequest(f"header {name}: is not UTF-8") from None
-
-
-def _name(value: object, where: str) -> str | None:
-    if isinstance(value, int) and not isinstance(value, bool):
-        value = str(value)
-    if value is None or value == "":
-        return None
-    if not isinstance(value, str):
-        raise InvalidRequest(f"{where}: given is {_shown(value)}; give a string")
-    if len(value) > _MAX_NAME:
-        raise InvalidRequest(f"{where}: has {len(value)} characters, allowed are {_MAX_NAME}")
-    return value
+        raise InvalidRequest(f"{name}: the header is not UTF-8") from None
 
 
 # --- values --------------------------------------------------------------------------------------------------------
 
 
 def _string(value: object, where: str) -> str:
-    name = _name(value, where) if isinstance(value, str) else None
+    name = name_of(value, where) if isinstance(value, str) else None
     if name is None:
-        raise InvalidRequest(f"{where}: given is {_shown(value)}; give a string of 1 to {_MAX_NAME} characters")
+        raise InvalidRequest(f"{where}: given is {_shown(value)}; give a string of 1 to {LONGEST} characters")
     return name
 
 

@@ -1,12 +1,13 @@
 """Who asks, as far as LangChain and LangGraph can say it.
 
 Every channel by which people hand identities down is read, the most explicit first: keyword arguments, the runtime
-context of LangGraph, `config["metadata"]`, `config["configurable"]`, what the model was made with, and last the names
-that frameworks give by themselves (an agent's name is a role, a thread is a session).
+context of LangGraph, `config["metadata"]`, `config["configurable"]`, what the model was made with, and last an agent's
+name, which is a role.
 """
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -16,43 +17,15 @@ from langchain_core.runnables.config import ensure_config
 
 from fitrouter.errors import InvalidRequest
 from fitrouter.types import Identity
+from fitrouter_integrations._identity import FIELDS, first_said, made, short
 
-__all__ = ["FIELDS", "KEY", "carried", "identity_of", "named"]
+__all__ = ["FIELDS", "KEY", "carried", "identity_of"]
 
 KEY = "fitrouter_identity"
 """Keyword under which an entry point hands down what only it can see."""
-FIELDS: dict[str, tuple[str, ...]] = {
-    "tenant": ("tenant",),
-    "user": ("user", "user_id"),
-    "role": ("role",),
-    "task": ("task",),
-    "session": ("session", "session_id", "thread_id", "conversation_id"),
-}
-"""Field of `Identity` → its names in every channel, the first that is there wins."""
-_GIVEN = {"role": "lc_agent_name"}
-"""Field → what LangChain itself puts into a run's metadata."""
-
-
-def named(channel: object) -> dict[str, str]:
-    """What a channel (a mapping, or an object with attributes) says of an identity.
-
-    Raises:
-        InvalidRequest: a value is no text.
-
-    >>> named({"user_id": "ann", "thread_id": 7, "locale": "en"})
-    {'user': 'ann', 'session': '7'}
-    """
-    found: dict[str, str] = {}
-    for field, names in FIELDS.items():
-        for name in names:
-            value = channel.get(name) if isinstance(channel, Mapping) else getattr(channel, name, None)
-            if value is None:
-                continue
-            if not isinstance(value, str | int) or isinstance(value, bool):
-                raise InvalidRequest(f"{name}: {type(value).__name__} was given as identity; give text")
-            found[field] = str(value)
-            break
-    return found
+_AGENT = "lc_agent_name"
+"""What LangChain itself puts into the metadata of an agent's runs."""
+_THREAD = "thread_id"
 
 
 def carried(config: RunnableConfig | None, kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -67,10 +40,10 @@ def carried(config: RunnableConfig | None, kwargs: dict[str, Any]) -> dict[str, 
             "config={'metadata': {…}}, or name user=, role=, task= or session="
         )
     known = ensure_config(config)
-    channels = (known.get("configurable") or {}, known.get("metadata") or {}, kwargs.get(KEY) or {})
-    found: dict[str, str] = {}
-    for channel in channels:
-        found |= named(channel)
+    metadata, configurable = known.get("metadata") or {}, known.get("configurable") or {}
+    found: dict[str, Any] = dict(first_said(_said(metadata, configurable, kwargs)))
+    if (thread := _thread(configurable, metadata)) is not None:
+        found[_THREAD] = thread
     return {**kwargs, KEY: found} if found else kwargs
 
 
@@ -81,30 +54,49 @@ def identity_of(own: Identity, metadata: Mapping[str, Any] | None, kwargs: Mappi
         own: what the model was made with.
         metadata: of the run, as callbacks see it.
         kwargs: of the call, with what `carried` put there.
+
+    Raises:
+        InvalidRequest: what a channel says is no name.
     """
     metadata = metadata or {}
-    given = {field: metadata[name] for field, name in _GIVEN.items() if metadata.get(name)}
     configurable = ensure_config().get("configurable") or {}
-    made = {field: value for field in FIELDS if (value := getattr(own, field)) and (field, value) != _ANYBODY}
-    found = named(given) | made | named(configurable) | named(metadata) | dict(kwargs.get(KEY) or {})
-    found = found | named(_context()) | named(kwargs)
-    thread = configurable.get("thread_id", metadata.get("thread_id"))
-    if thread is not None and found.get("session") == str(thread) and "role" in found:
-        found["session"] = f"{thread} {found['role']}"
+    agent = {"role": short(metadata.get(_AGENT) or "")}
+    found = first_said([*_said(metadata, configurable, kwargs), ("", made(own)), ("", agent)])
+    thread = _thread(kwargs.get(KEY) or {}, configurable, metadata)
+    if thread is not None and found.get("session") == thread and "role" in found:
+        # Agents that hand work on within a thread each have a session of their own in it.
+        found["session"] = hashlib.sha256(f"{thread}\0{found['role']}".encode()).hexdigest()[:32]
     return Identity(**found)
 
 
-_ANYBODY = ("tenant", Identity().tenant)
+def _thread(*channels: Mapping[str, Any]) -> str | None:
+    """The thread of the first channel that has one."""
+    return next((str(channel[_THREAD]) for channel in channels if channel.get(_THREAD) is not None), None)
+
+
+def _said(
+    metadata: Mapping[str, Any], configurable: Mapping[str, Any], kwargs: Mapping[str, Any]
+) -> list[tuple[str, object]]:
+    """What is said of a call, the most explicit first."""
+    if metadata.get(_THREAD) == configurable.get(_THREAD):  # LangGraph's copy is not what somebody said here
+        metadata = {name: value for name, value in metadata.items() if name != _THREAD}
+    return [
+        ("", kwargs),
+        ("context.", _context()),
+        ("", kwargs.get(KEY)),
+        ("config.metadata.", metadata),
+        ("config.configurable.", configurable),
+    ]
 
 
 def _context() -> object:
-    """The runtime context of the LangGraph run that this call is in; empty outside of one."""
+    """The runtime context of the LangGraph run that this call is in; None outside of one."""
     if "langgraph" not in sys.modules:
-        return {}
+        return None
     try:
         from langgraph.runtime import get_runtime
 
         runtime = get_runtime()
     except (ImportError, KeyError, RuntimeError):  # no run, or a LangGraph without contexts
-        return {}
-    return getattr(runtime, "context", None) or {}
+        return None
+    return getattr(runtime, "context", None)

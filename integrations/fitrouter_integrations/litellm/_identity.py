@@ -11,19 +11,10 @@ from typing import Any
 
 from fitrouter.errors import InvalidRequest
 from fitrouter.types import Identity
+from fitrouter_integrations._identity import first_said, made
 
-__all__ = ["NAMES", "identity_of"]
+__all__ = ["identity_of"]
 
-FIELDS: dict[str, tuple[str, ...]] = {
-    "tenant": ("tenant",),
-    "user": ("user", "user_id"),
-    "role": ("role",),
-    "task": ("task",),
-    "session": ("session", "session_id", "thread_id", "conversation_id"),
-}
-"""Field of `Identity` → its names, the first that is there wins."""
-NAMES = frozenset(name for names in FIELDS.values() for name in names)
-"""Arguments of a call that say who asks."""
 _PROXY_USERS = ("user_api_key_end_user_id", "user_api_key_user_id")
 """What litellm's proxy says of who sent a request."""
 _PROXY = "user_api_key_hash"
@@ -42,7 +33,7 @@ def identity_of(
         named: arguments of the call.
 
     Raises:
-        InvalidRequest: a value is no text, or a client of litellm's proxy names a tenant.
+        InvalidRequest: what a channel says is no name, or a client of litellm's proxy names a tenant.
 
     >>> identity_of(Identity(role="clerk"), {"metadata": {"thread_id": 7}}, "ann")
     Identity(tenant='default', user='ann', role='clerk', task=None, session='7')
@@ -52,28 +43,16 @@ def identity_of(
     named = named or {}
     if metadata.get(_PROXY) and (metadata.get("tenant") is not None or named.get("tenant") is not None):
         raise InvalidRequest("tenant: clients of litellm's proxy cannot choose it; make a provider for each tenant")
-    proxied = next((name for name in _PROXY_USERS if metadata.get(name)), "")
-    given = [
-        ("session", "litellm_session_id", params.get("litellm_session_id")),
-        ("user", proxied, metadata.get(proxied)),
-        ("user", "user", user),
-        *((field, name, channel.get(name)) for channel in (metadata, named) for field, name in _first(channel)),
+    channels = [
+        ("", named),
+        ("metadata.", metadata),
+        ("", {"user": user}),
+        *((f"metadata.{name}: ", {"user": metadata.get(name)}) for name in _PROXY_USERS),
+        ("litellm_", {"session_id": params.get("litellm_session_id")}),
+        ("", made(own)),
     ]
-    found = {field: value for field in FIELDS if (value := getattr(own, field)) is not None}
-    return Identity(**found | {field: _text(name, value) for field, name, value in given if value is not None})
-
-
-def _first(channel: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The fields that a channel says, each with the name that says it."""
-    found = ((field, [name for name in names if channel.get(name) is not None]) for field, names in FIELDS.items())
-    return [(field, names[0]) for field, names in found if names]
+    return Identity(**first_said(channels))
 
 
 def _mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
-
-
-def _text(name: str, value: object) -> str:
-    if not isinstance(value, str | int) or isinstance(value, bool):
-        raise InvalidRequest(f"{name}: {type(value).__name__} was given as identity; give text")
-    return str(value)

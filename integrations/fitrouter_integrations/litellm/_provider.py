@@ -14,9 +14,10 @@ from litellm.types.utils import Delta, ModelResponse, ModelResponseStream, Strea
 
 from fitrouter.errors import FitrouterError
 from fitrouter.types import AUTO, Chunk, Identity, Request, Usage
+from fitrouter_integrations._identity import NAMES
 from fitrouter_integrations.client import About, Client, Reply, Target, Vote, connect
 from fitrouter_integrations.litellm._errors import translated
-from fitrouter_integrations.litellm._identity import NAMES, identity_of
+from fitrouter_integrations.litellm._identity import identity_of
 
 __all__ = ["PROVIDER", "FitrouterProvider", "handler", "plain", "register"]
 
