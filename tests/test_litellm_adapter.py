@@ -21,7 +21,6 @@ from tests.fake_openai import FakeOpenAI
 from tests.gateway_kit import make_router, serving, wait_for
 
 from fitrouter.errors import (
-    ConfigError,
     InvalidRequest,
     ProviderError,
     ProviderRejected,
@@ -539,17 +538,6 @@ async def test_an_observer_that_fails_harms_nobody(target: str, words: str, capl
         again = await litellm.acompletion(model="openai/gpt-4o", messages=HELLO, mock_response="fine")
         assert answer.choices[0].message.content == again.choices[0].message.content == "fine"
         await asyncio.to_thread(wait_for, lambda: caplog.text.count(words) == 2)
-
-
-def test_a_gateway_observes_its_own_answers_only(tmp_path: Path) -> None:
-    """Its client says so, instead of losing what it is told."""
-    seen = Seen(request=Request(messages=tuple(HELLO)), completion=Completion(message={}), model="alpha")
-    with (
-        serving(agent_router(tmp_path)) as url,
-        connect(url) as client,
-        pytest.raises(ConfigError, match="own answers"),
-    ):
-        client.observe(seen)
 
 
 def test_models_without_a_name_here_are_told_once(

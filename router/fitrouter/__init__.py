@@ -32,16 +32,19 @@ if TYPE_CHECKING:
     from fitrouter.answers import Answer, Stream
     from fitrouter.config import Config, load_config, parse_config
     from fitrouter.errors import FitrouterError
+    from fitrouter.outside import Choice, Ended, Plan, Tried
     from fitrouter.router import Router
     from fitrouter.sync import SyncRouter
 
 __all__ = [
     "AUTO",
     "Answer",
+    "Choice",
     "Chunk",
     "Completion",
     "Config",
     "Decision",
+    "Ended",
     "Execution",
     "Feedback",
     "FeedbackKind",
@@ -49,22 +52,28 @@ __all__ = [
     "Identity",
     "Mode",
     "ModelCard",
+    "Plan",
     "Request",
     "Router",
     "Score",
     "Stream",
     "SyncRouter",
+    "Tried",
     "load_config",
     "parse_config",
 ]
 
 _LAZY = {
     "Answer": "fitrouter.answers",
+    "Choice": "fitrouter.outside",
     "Config": "fitrouter.config",
+    "Ended": "fitrouter.outside",
     "FitrouterError": "fitrouter.errors",
+    "Plan": "fitrouter.outside",
     "Router": "fitrouter.router",
     "Stream": "fitrouter.answers",
     "SyncRouter": "fitrouter.sync",
+    "Tried": "fitrouter.outside",
     "load_config": "fitrouter.config",
     "parse_config": "fitrouter.config",
 }

@@ -15,24 +15,20 @@ from fitrouter.answers import Answer, Stream
 from fitrouter.attempts import Answering, Assembler, Timers, Unanswered, close, first_answer
 from fitrouter.decide import Decider
 from fitrouter.encoders import Encoder
-from fitrouter.errors import (
-    InvalidRequest,
-    ProviderError,
-    ProviderTimeout,
-    StoreError,
-)
+from fitrouter.errors import ProviderError, ProviderTimeout, StoreError
 from fitrouter.follow import Follower
 from fitrouter.hooks import Hooks
 from fitrouter.identities import Identities
 from fitrouter.journal import Journal
 from fitrouter.learner import Learner
+from fitrouter.lost import close_lost
+from fitrouter.outside import Ended, Outside, Plan, spent
 from fitrouter.proposals import Proposer
 from fitrouter.providers import Provider
 from fitrouter.records import Recorder, execution_of
 from fitrouter.services import ScorerPlugin, Service
 from fitrouter.steering import Steering
 from fitrouter.types import (
-    AUTO,
     ArtifactChange,
     Attempt,
     Chunk,
@@ -59,8 +55,6 @@ __all__ = ["Router"]
 
 START_WAIT_S = 2.0
 """How long a start waits for its own first event."""
-LOST_AFTER_S = 30.0
-"""A decision without an execution is lost this long after its deadline."""
 
 
 class _Turn(msgspec.Struct, kw_only=True):
@@ -112,17 +106,12 @@ class Router:
         self.follower = Follower(journal, learner, self.hooks)
         self.recorder = Recorder(journal, identities, self.hooks, self.follower.wake)
         self.verdicts = Verdicts(journal, identities, self.recorder, self.hooks, scorer, self.clock, self.follower.wake)
+        told = self.recorder.append_event
         self.proposer = Proposer(
-            self.cards,
-            self.aliases,
-            decider,
-            learner,
-            identities,
-            encoder,
-            self.hooks,
-            self.clock,
-            droppable,
-            self.recorder.append_event,
+            self.cards, self.aliases, decider, learner, identities, encoder, self.hooks, self.clock, droppable, told
+        )
+        self.outside = Outside(
+            self.cards, self.aliases, self.timers, self.proposer, journal, self.recorder, learner, self.clock
         )
         self.steering = Steering(decider, journal, self.hooks, self.clock, self._folded, self.names)
         self._sweeper: asyncio.Task[None] | None = None
@@ -175,7 +164,8 @@ class Router:
                     ArtifactChange(id=f"{name}:{prior.id}", ts=self.clock(), name=name, sha256=prior.id)
                 )
         await self._begin_with(changed)
-        self._sweeper = asyncio.create_task(self._sweep(), name="fitrouter-sweep")
+        sweeping = close_lost(self.journal, self.recorder, self.learner, self.hooks, self.timers.deadline_s, self.clock)
+        self._sweeper = asyncio.create_task(sweeping, name="fitrouter-sweep")
         for service in self.services:
             service.start()
 
@@ -222,25 +212,6 @@ class Router:
         await self.recorder.settle()
         await self.follower.caught_up()
 
-    async def _sweep(self) -> None:
-        """Close what a crash left open: at the start, and again as its time comes."""
-        while True:
-            horizon = self.clock() - self.timers.deadline_s - LOST_AFTER_S
-            for decision_id, ts in list(self.learner.open.items()):
-                if ts < horizon:
-                    try:
-                        await self._mark_lost(decision_id)
-                    except Exception as error:  # noqa: BLE001 - a failing journal delays this and nothing else
-                        self.hooks.trouble("journal", error)
-                        break
-            await asyncio.sleep(LOST_AFTER_S)
-
-    async def _mark_lost(self, decision_id: str) -> None:
-        rows = await asyncio.to_thread(self.journal.of, decision_id)
-        decision = next((row.event for row in rows if isinstance(row.event, Decision)), None)
-        if decision is not None and not any(isinstance(row.event, Execution) for row in rows):
-            self.recorder.append_event(execution_of(decision, self.clock(), status="lost", served_by=None, attempts=()))
-
     # --- requests ---
 
     async def complete(self, request: Request) -> Answer:
@@ -286,31 +257,61 @@ class Router:
             raise
         return stream
 
+    # --- answered elsewhere ---
+
+    async def decide(self, request: Request) -> Plan:
+        """Decide and call nobody: the caller asks the models in the plan's order, and tells `report` how it ended.
+
+        Raises:
+            InvalidRequest: the model's name is unknown.
+            NoEligibleModel: no model can take it.
+        """
+        return await self.outside.decide(request)
+
+    async def report(self, decision_id: str, request: Request, ended: Ended) -> Execution:
+        """Write down how a plan ended; returns once it is durable. Of several reports the first counts.
+
+        Args:
+            decision_id: of the plan; its decision may have been made by any router over this journal.
+            request: as it was decided for; its messages and tools are what the answer is scored by.
+            ended: who was asked, and what came of it.
+
+        Raises:
+            InvalidRequest: it cannot have ended like this.
+            UnknownDecision: there is no such logged decision for the request's tenant.
+            StoreError: it cannot be made durable now; report it again.
+        """
+        return await self.outside.report(decision_id, request, ended)
+
     async def observe(
-        self, request: Request, completion: Completion, model: str, *, cost_usd: float | None, latency_ms: float
-    ) -> Decision:
-        """Write down an answer that was decided elsewhere, as one of a pinned model: it is scored and can be judged.
+        self,
+        request: Request,
+        completion: Completion | None,
+        model: str,
+        *,
+        cost_usd: float | None,
+        latency_ms: float,
+        error: str | None = None,
+    ) -> Plan:
+        """Write down a call that was decided elsewhere, as one of a pinned model; its answer is scored and judged.
 
         Args:
             request: what was asked, by whom.
-            completion: what was answered.
-            model: the name of who answered.
+            completion: what was answered; None where the call failed.
+            model: the name of who was asked.
             cost_usd: what it cost; by the card's prices where None.
-            latency_ms: from the question to the end of the answer.
+            latency_ms: from the question to the end.
+            error: where it failed, the name of the exception; see `Tried`.
 
         Raises:
-            InvalidRequest: the model's name is unknown, or asks for routing.
+            InvalidRequest: the model's name is unknown or asks for routing, or it cannot have ended like this.
             NoEligibleModel: by its card, the model could not have taken the request.
         """
-        if self.aliases.get(model, model) == AUTO:
-            raise InvalidRequest(f"model: {model!r} was given; name the model that answered")
-        turn = await self._begin(msgspec.structs.replace(request, model=model, stream=False))
-        turn.cost_usd = cost_usd
-        arm, spent = turn.decision.chosen, time.monotonic() - turn.started
-        attempts = (Attempt(model=arm, probability=1.0, ms=latency_ms),)
-        answering = Answering(arm=arm, attempts=attempts, provider_s=spent, completion=completion)
-        self._finish(turn, answering, completion.message, completion.usage, completion.finish_reason)
-        return turn.decision
+        return await self.outside.observe(
+            request, completion, model, cost_usd=cost_usd, latency_ms=latency_ms, error=error
+        )
+
+    # --- within ---
 
     async def _begin(self, request: Request) -> _Turn:
         """Features, proposal, draw; the decision is on its way to the journal when this returns."""
@@ -401,9 +402,7 @@ class Router:
         ttft_ms: float | None = None,
     ) -> Execution:
         """Log how the answer ended; a whole one is kept for the scorer."""
-        prices = self.cards[answering.arm].prices
-        if turn.cost_usd is None:
-            turn.cost_usd = (prices.input * usage.prompt_tokens + prices.output * usage.completion_tokens) / 1e6
+        turn.cost_usd = spent(self.cards[answering.arm].prices, usage)
         total = time.monotonic() - turn.started
         return self._log_end(
             turn,

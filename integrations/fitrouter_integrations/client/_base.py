@@ -9,10 +9,11 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
+from fitrouter.outside import Choice, Ended
 from fitrouter.router import Router
 from fitrouter.types import Chunk, Completion, FeedbackKind, Identity, Message, Request, Usage
 
-__all__ = ["About", "Backend", "Model", "Reply", "Seen", "Streaming", "Target", "Vote"]
+__all__ = ["About", "Backend", "Model", "Plan", "Reply", "Seen", "Streaming", "Target", "Vote"]
 
 Target: TypeAlias = Router | str | os.PathLike[str]
 """A `Router`, the path of a configuration, or the URL of a gateway."""
@@ -55,15 +56,28 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     """What its provider calls it; empty where a gateway does not say."""
 
 
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """Whom to ask, in this order, each where the ones before failed; see `fitrouter.outside`."""
+
+    about: About
+    """What was decided; its model is the first."""
+    order: tuple[Choice, ...]
+    deadline_s: float
+    """Seconds for the whole request."""
+
+
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer that was decided elsewhere; see `Router.observe`."""
+    """A call that was decided elsewhere; see `Router.observe`."""
 
     request: Request
-    completion: Completion
+    completion: Completion | None
+    """None where it failed."""
     model: str
-    """The name of who answered."""
+    """The name of who was asked."""
     cost_usd: float | None = None
     latency_ms: float = 0.0
+    error: str | None = None
+    """Where it failed, the name of the exception."""
 
 
 class Vote(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,11 +141,26 @@ class Backend(Protocol):
         """Answer a request piece by piece; returns with the first piece."""
         ...
 
-    async def observe(self, seen: Seen) -> About:
-        """Write down an answer that was decided elsewhere. Raises what `Router.observe` raises.
+    async def decide(self, request: Request) -> Plan:
+        """Decide and call nobody. Raises what `Router.decide` raises.
 
         Raises:
-            ConfigError: the router is behind a gateway, which takes no such answers.
+            ConfigError: the gateway is too old for it.
+        """
+        ...
+
+    async def report(self, decision_id: str, request: Request, ended: Ended) -> float:
+        """Write down how a plan ended; returns what it cost in USD once that is durable.
+
+        Raises what `Router.report` raises, and ConfigError where the gateway is too old for it.
+        """
+        ...
+
+    async def observe(self, seen: Seen) -> About:
+        """Write down a call that was decided elsewhere. Raises what `Router.observe` raises.
+
+        Raises:
+            ConfigError: the gateway is too old for it.
         """
         ...
 

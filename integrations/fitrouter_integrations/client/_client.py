@@ -15,12 +15,14 @@ from functools import partial
 from typing import Any, TypeVar
 
 from fitrouter.errors import ConfigError
+from fitrouter.outside import Ended
 from fitrouter.router import Router
 from fitrouter.types import Chunk, Request
 from fitrouter_integrations.client._base import (
     About,
     Backend,
     Model,
+    Plan,
     Reply,
     Seen,
     Streaming,
@@ -74,14 +76,30 @@ class Client:
         """Answer a request piece by piece; returns with the first piece."""
         return AwaitingStream(self, await self._await(partial(self.backend.stream, request)))
 
-    # --- what others decided ---
+    # --- answered elsewhere ---
+
+    def decide(self, request: Request) -> Plan:
+        """Decide and call nobody; `report` takes how it ended. Raises what `Router.decide` raises."""
+        return self._wait(partial(self.backend.decide, request))
+
+    async def adecide(self, request: Request) -> Plan:
+        """Decide and call nobody."""
+        return await self._await(partial(self.backend.decide, request))
+
+    def report(self, decision_id: str, request: Request, ended: Ended) -> float:
+        """Write down how a plan ended; returns what it cost in USD. Raises what `Router.report` raises."""
+        return self._wait(partial(self.backend.report, decision_id, request, ended))
+
+    async def areport(self, decision_id: str, request: Request, ended: Ended) -> float:
+        """Write down how a plan ended; returns what it cost in USD."""
+        return await self._await(partial(self.backend.report, decision_id, request, ended))
 
     def observe(self, seen: Seen) -> About:
-        """Write down an answer that was decided elsewhere. Raises what `Router.observe` raises."""
+        """Write down a call that was decided elsewhere. Raises what `Router.observe` raises."""
         return self._wait(partial(self.backend.observe, seen))
 
     async def aobserve(self, seen: Seen) -> About:
-        """Write down an answer that was decided elsewhere."""
+        """Write down a call that was decided elsewhere."""
         return await self._await(partial(self.backend.observe, seen))
 
     # --- what people say ---

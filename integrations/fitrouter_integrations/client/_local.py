@@ -7,10 +7,11 @@ from collections.abc import AsyncIterator
 import msgspec
 
 from fitrouter.answers import Stream
+from fitrouter.outside import Ended
 from fitrouter.router import Router
 from fitrouter.types import Chunk, Decision, Identity, Request
 from fitrouter.variants import called
-from fitrouter_integrations.client._base import About, Model, Reply, Seen, Vote
+from fitrouter_integrations.client._base import About, Model, Plan, Reply, Seen, Vote
 
 __all__ = ["LocalBackend"]
 
@@ -64,10 +65,26 @@ class LocalBackend:
 
     async def observe(self, seen: Seen) -> About:
         """See `Backend`."""
-        decision = await self.router.observe(
-            seen.request, seen.completion, seen.model, cost_usd=seen.cost_usd, latency_ms=seen.latency_ms
+        plan = await self.router.observe(
+            seen.request,
+            seen.completion,
+            seen.model,
+            cost_usd=seen.cost_usd,
+            latency_ms=seen.latency_ms,
+            error=seen.error,
         )
-        return self._about(decision, decision.chosen, True, seen.cost_usd)
+        return self._about(plan.decision, plan.decision.chosen, plan.logged, seen.cost_usd)
+
+    async def decide(self, request: Request) -> Plan:
+        """See `Backend`."""
+        plan = await self.router.decide(request)
+        decision = plan.decision
+        about = self._about(decision, decision.chosen, plan.logged, None)
+        return Plan(about=about, order=plan.order, deadline_s=plan.deadline_s)
+
+    async def report(self, decision_id: str, request: Request, ended: Ended) -> float:
+        """See `Backend`."""
+        return (await self.router.report(decision_id, request, ended)).cost_usd
 
     async def feedback(self, vote: Vote) -> str:
         """See `Backend`."""

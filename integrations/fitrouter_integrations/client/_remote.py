@@ -6,6 +6,7 @@ import os
 from collections.abc import AsyncIterator, Mapping
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import msgspec
 
@@ -23,10 +24,12 @@ from fitrouter.errors import (
     StoreError,
     TooLarge,
     UnknownDecision,
+    Unreachable,
 )
-from fitrouter.types import Chunk, FeedbackKind, Request, Usage
+from fitrouter.outside import Ended
+from fitrouter.types import Chunk, Completion, FeedbackKind, Identity, Request, Usage
 from fitrouter_integrations._http import KEY_ENV
-from fitrouter_integrations.client._base import About, Model, Reply, Seen, Vote
+from fitrouter_integrations.client._base import About, Model, Plan, Reply, Seen, Vote
 
 if TYPE_CHECKING:
     import aiohttp
@@ -119,11 +122,25 @@ class RemoteBackend:
             raise
         return stream
 
-    async def observe(self, seen: Seen) -> About:  # noqa: ARG002 - see `Backend`
+    async def decide(self, request: Request) -> Plan:
         """See `Backend`."""
-        raise ConfigError(
-            f"the gateway at {self.url} writes down its own answers only; observe with a configuration or a Router"
-        )
+        return msgspec.convert(await self._post("/v1/decisions", _body(request, stream=False)), Plan)
+
+    async def report(self, decision_id: str, request: Request, ended: Ended) -> float:
+        """See `Backend`."""
+        asked = {"messages": request.messages, "tools": request.params.get("tools")}
+        how = {"tried": ended.tried, "status": ended.status, "ttft_ms": ended.ttft_ms}
+        body = {**asked, **how, **_answer(ended.completion, ended.cost_usd)}
+        told = await self._post(f"/v1/decisions/{quote(decision_id, safe='')}/outcome", _given(body))
+        cost_usd: float = told["cost_usd"]
+        return cost_usd
+
+    async def observe(self, seen: Seen) -> About:
+        """See `Backend`."""
+        asked = _body(msgspec.structs.replace(seen.request, model=seen.model), stream=False)
+        how = {"latency_ms": seen.latency_ms, "error": seen.error}
+        body = {**asked, **_given({**how, **_answer(seen.completion, seen.cost_usd)})}
+        return msgspec.convert((await self._post("/v1/observations", body))["about"], About)
 
     async def feedback(self, vote: Vote) -> str:
         """See `Backend`."""
@@ -145,7 +162,7 @@ class RemoteBackend:
         """A response of status 200.
 
         Raises:
-            ConfigError: nobody answers there.
+            Unreachable: nobody answers there.
             FitrouterError: what the gateway says.
         """
         import aiohttp
@@ -159,7 +176,7 @@ class RemoteBackend:
                 headers={"content-type": "application/json"},
             )
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise ConfigError(
+            raise Unreachable(
                 f"no gateway answers at {self.url} ({type(error).__name__}: {error}); start one with "
                 "`fitrouter serve`, or give another address"
             ) from None
@@ -237,8 +254,16 @@ class _RemoteStream:
 
 
 def _body(request: Request, *, stream: bool) -> dict[str, Any]:
-    """The body that asks for what a `Request` asks for."""
+    """The body that asks for what a `Request` asks for.
+
+    Raises:
+        InvalidRequest: it names a tenant.
+    """
     who = request.identity
+    if who.tenant != Identity().tenant:
+        raise InvalidRequest(
+            f"tenant: {who.tenant!r} was given; a gateway knows it by the key: leave it out, and use the tenant's key"
+        )
     named = {"user": who.user, "role": who.role, "task": who.task, "session": who.session}
     body: dict[str, Any] = {**request.params, "model": request.model, "messages": request.messages}
     if metadata := {name: value for name, value in named.items() if value is not None}:
@@ -246,9 +271,23 @@ def _body(request: Request, *, stream: bool) -> dict[str, Any]:
     return body | ({"stream": True, "stream_options": {"include_usage": True}} if stream else {})
 
 
+def _answer(completion: Completion | None, cost_usd: float | None) -> dict[str, Any]:
+    """The fields of a body that say what was answered, and what that cost."""
+    answer = {} if completion is None else {name: getattr(completion, name) for name in completion.__struct_fields__}
+    return {**answer, "cost_usd": cost_usd}
+
+
+def _given(body: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in body.items() if value is not None}
+
+
 def _refused(payload: bytes, status: int, url: str) -> FitrouterError:
     try:
         told = msgspec.json.decode(payload)["error"]
+        if told["code"] == "not_found":
+            return ConfigError(
+                f"the gateway at {url} is too old for this: it has no such route; update fitrouter there"
+            )
         error = _error(told["code"], told["message"])
     except (msgspec.DecodeError, KeyError, TypeError):
         return ConfigError(f"what answers at {url} with status {status} is no fitrouter gateway")
