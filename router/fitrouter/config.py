@@ -62,7 +62,8 @@ class ProviderConfig(_Section):
     path: Path | None = None
     """recorded: a Parquet or JSONL file with the columns prompt, model, response."""
     options: dict[str, Any] = {}
-    """simulated: name → knobs of a `Persona`: length, bullets, warmth, latency_s, failure, skill …"""
+    """simulated: name → knobs of a `Persona`: length, bullets, warmth, latency_s, failure, skill …; recorded: `match`,
+    `exact` or, where agents wrap prompts into instructions of their own, `inside`."""
 
 
 class VariantConfig(_Section):

@@ -64,7 +64,7 @@ def _build(name: str, settings: ProviderConfig) -> Provider:
         case "recorded":
             if settings.path is None:
                 raise ConfigError(f"provider {name!r} needs 'path', a Parquet or JSONL file of recorded answers")
-            return Recorded(settings.path)
+            return Recorded.from_options(settings.path, settings.options)
         case "simulated":
             return Simulated.from_options(settings.options)
 

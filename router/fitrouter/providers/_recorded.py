@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,23 +17,35 @@ from fitrouter.types import Call, Chunk, Completion
 __all__ = ["Recorded"]
 
 _COLUMNS = ("prompt", "model", "response")
+_MATCHES = ("exact", "inside")
+_HEAD = 32
+"""Characters by which prompts are looked up, at most."""
 _SHOWN = 10
 
 
 class Recorded:
     """Serves the responses of a Parquet or JSONL file with the columns prompt, model, response; others are ignored.
 
-    The answer to a call is the response recorded for (text of its last user message, `call.target`), streamed in pieces
-    of 24 characters. Of several for one pair the first counts. An unknown prompt is `ProviderRejected`, since no other
-    model of the file has one for it more likely; a prompt that was not put to this model is `ProviderUnavailable`.
+    The answer to a call is the response recorded for (prompt, `call.target`), streamed in pieces of 24 characters; of
+    several for one pair the first counts. The prompt is the text of the last user message, word for word. Agents wrap
+    what they are given into instructions of their own: with `match="inside"` it is the longest recorded prompt that
+    stands anywhere in that text, white space at its ends apart.
+
+    An unknown prompt is `ProviderRejected`, since no other model of the file has one for it more likely; a prompt that
+    was not put to this model is `ProviderUnavailable`.
+
+    Args:
+        path: the file.
+        match: `exact` or `inside`.
 
     Raises:
-        ConfigError: the file is missing or of another kind, lacks a column, or holds bad lines: all of them are
-        counted,
-            and the first ten are listed with number and reason.
+        ConfigError: `match` is neither; the file is missing or of another kind, lacks a column, or holds bad lines: all
+            of them are counted, and the first ten are listed with number and reason.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], match: str = "exact") -> None:
+        if match not in _MATCHES:
+            raise ConfigError(f"recorded answers are matched {match!r}; allowed are {', '.join(_MATCHES)}")
         file = Path(path)
         if file.suffix == ".parquet":
             rows = _parquet_rows(file)
@@ -44,7 +56,19 @@ class Recorded:
         self._path = file
         self._answers: dict[str, dict[str, str]] = {}
         self._load(rows)
+        self._inside = _Inside(self._answers) if match == "inside" else None
         self.models = tuple(sorted({model for answers in self._answers.values() for model in answers}))
+
+    @classmethod
+    def from_options(cls, path: str | os.PathLike[str], options: Mapping[str, Any]) -> Recorded:
+        """Read `options` of the configuration, which may hold `match`.
+
+        Raises:
+            ConfigError: as the constructor does, or there is another option.
+        """
+        if unknown := sorted(options.keys() - {"match"}):
+            raise ConfigError(f"the recorded provider has the options {unknown}; allowed is 'match'")
+        return cls(path, **options)
 
     def __repr__(self) -> str:
         return f"Recorded({str(self._path)!r}: {len(self._answers)} prompts, {len(self.models)} models)"
@@ -56,12 +80,14 @@ class Recorded:
 
     async def complete(self, call: Call) -> Completion | AsyncIterator[Chunk]:
         """Answer whole, or with an iterator of chunks where `call.stream` is set; see `Provider`."""
-        prompt = last_user_text(call.messages)
-        answers = self._answers.get(prompt)
-        if answers is None:
+        said = last_user_text(call.messages)
+        prompt = said if said in self._answers or self._inside is None else self._inside.longest(said)
+        answers = None if prompt is None else self._answers.get(prompt)
+        if prompt is None or answers is None:
+            wanted = "be" if self._inside is None else "contain"
             raise ProviderRejected(
-                f"{self._path.name} holds no answer to {prompt[:80]!r}: "
-                f"it has {len(self._answers)} prompts, and the last user message must be one of them word for word"
+                f"{self._path.name} holds no answer to {said[:80]!r}: it has {len(self._answers)} prompts, "
+                f"and the last user message must {wanted} one of them word for word"
             )
         text = answers.get(call.target)
         if text is None:
@@ -89,6 +115,30 @@ class Recorded:
             raise ConfigError(f"{str(self._path)!r} has {len(problems)} bad lines; correct or remove them:\n{lines}")
         if not self._answers:
             raise ConfigError(f"{str(self._path)!r} holds no recorded answer")
+
+
+class _Inside:
+    """Finds the longest of many texts inside of another, in time that hardly depends on how many there are."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        bare: dict[str, str] = {}
+        for text in texts:
+            bare.setdefault(text.strip(), text)
+        bare.pop("", None)  # it stands everywhere
+        self._size = min((_HEAD, *map(len, bare)))
+        self._by_head: dict[str, list[tuple[str, str]]] = {}
+        """First characters of texts → (without white space at its ends, the text), the longest first."""
+        for pair in sorted(bare.items(), key=lambda pair: -len(pair[0])):
+            self._by_head.setdefault(pair[0][: self._size], []).append(pair)
+
+    def longest(self, within: str) -> str | None:
+        """The text; the first in `within` of those that are as long. None where none stands there."""
+        found, length = None, 0
+        for start in range(len(within) - self._size + 1):
+            for bare, text in self._by_head.get(within[start : start + self._size], ()):
+                if len(bare) > length and within.startswith(bare, start):
+                    found, length = text, len(bare)
+        return found
 
 
 async def _yield(_: int) -> None:
