@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from fitrouter.errors import InvalidRequest
 from fitrouter.types import Identity
 
-__all__ = ["FIELDS", "LONGEST", "NAMES", "first_said", "made", "name_of", "short"]
+__all__ = ["FIELDS", "LONGEST", "NAMES", "first_said", "made", "name_of", "settled", "short"]
 
 FIELDS: dict[str, tuple[str, ...]] = {
     "tenant": ("tenant",),
@@ -85,6 +86,30 @@ def _said(channel: object, names: tuple[str, ...], where: str) -> str | None:
 def made(own: Identity) -> dict[str, str | None]:
     """What an adapter was made with, as a channel; the default tenant says nothing."""
     return {field: value for field in FIELDS if (value := getattr(own, field)) != getattr(Identity(), field)}
+
+
+def settled(data: Mapping[str, Any], further: str) -> dict[str, Any]:
+    """An adapter's settings with who asks under the names of its fields, as text.
+
+    Args:
+        data: the settings, where any of the names may say it.
+        further: the setting of further parameters, which may say it too.
+
+    Raises:
+        ValueError: what is said is no name; pydantic tells of it as of any setting.
+
+    >>> settled({"user_id": 7, "model_kwargs": {"role": "cook", "seed": 1}}, "model_kwargs")
+    {'model_kwargs': {'seed': 1}, 'user': '7', 'role': 'cook'}
+    """
+    more = data.get(further)
+    try:
+        found = first_said([("", data), (f"{further}.", more)])
+    except InvalidRequest as error:
+        raise ValueError(str(error)) from None
+    rest = {name: value for name, value in data.items() if name not in NAMES}
+    if isinstance(more, Mapping):
+        rest[further] = {name: value for name, value in more.items() if name not in NAMES}
+    return rest | found
 
 
 def short(text: object) -> str:

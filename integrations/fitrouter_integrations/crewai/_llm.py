@@ -13,6 +13,7 @@ from crewai.llms.base_llm import BaseLLM, llm_call_context
 from pydantic import BaseModel, Field, PrivateAttr, model_validator
 
 from fitrouter.types import AUTO, Chunk, Identity, Message, Request, Usage
+from fitrouter_integrations._identity import settled
 from fitrouter_integrations.client import About, Client, Reply, Vote, connect
 from fitrouter_integrations.client.assembled import Whole
 from fitrouter_integrations.crewai._identity import identity_of
@@ -58,11 +59,10 @@ class FitrouterLLM(BaseLLM):
     @model_validator(mode="before")
     @classmethod
     def _routed(cls, data: Any) -> Any:
-        """A model need not be named: routing is what it is for."""
-        if isinstance(data, dict):
-            data.setdefault("model", AUTO)
-            data.setdefault("provider", "fitrouter")
-        return data
+        """A model need not be named: routing is what it is for. Who asks may be said by any of its names."""
+        if not isinstance(data, dict):
+            return data
+        return {"model": AUTO, "provider": "fitrouter", **settled(data, "additional_params")}
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
         for name, value in super().__repr_args__():
