@@ -16,6 +16,7 @@ from tests.gateway_kit import Echo, chat, client, config, make_router, raw, serv
 from fitrouter.errors import FitrouterError, InvalidRequest
 from fitrouter.types import Chunk, Execution
 from fitrouter_integrations.gateway import _limits, _stream
+from fitrouter_integrations.gateway._ended import observation, outcome
 from fitrouter_integrations.gateway._json import MAX_DEPTH, MAX_VALUES, read_json
 from fitrouter_integrations.gateway._requests import chat_request, verdict
 
@@ -67,7 +68,10 @@ HOSTILE: dict[str, bytes] = {
 }
 
 
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/feedback"])
+@pytest.mark.parametrize(
+    "path",
+    ["/v1/chat/completions", "/v1/feedback", "/v1/decisions", "/v1/decisions/x/outcome", "/v1/observations"],
+)
 def test_hostile_json_is_always_a_400(url: str, path: str) -> None:
     """Whatever is odd in a body, the answer is a 400 in OpenAI's format, and the connection lives on."""
     with client(url, headers={"content-type": "application/json"}) as http:
@@ -120,16 +124,22 @@ def test_no_bytes_raise_anything_but_invalid_request(body: bytes) -> None:
         st.sampled_from(
             ["model", "messages", "stream", "stream_options", "n", "user", "metadata", "tools", "max_tokens"]
         )
-        | st.sampled_from(["decision_id", "kind", "value", "scale", "dimension"]),
-        JSON | st.just([{"role": "user", "content": "x"}]) | st.sampled_from(["thumb", "rating", "up"]),
+        | st.sampled_from(["decision_id", "kind", "value", "scale", "dimension"])
+        | st.sampled_from(["tried", "status", "message", "finish_reason", "usage", "latency_ms", "error"]),
+        JSON
+        | st.just([{"role": "user", "content": "x"}])
+        | st.sampled_from(["thumb", "rating", "up", "ok", {"role": "assistant", "content": "x"}, {"prompt_tokens": 7}])
+        | st.lists(st.dictionaries(st.sampled_from(["model", "ms", "error", "probability"]), JSON), max_size=2),
         max_size=6,
     )
 )
 def test_no_document_breaks_the_readers(body: dict[str, object]) -> None:
-    """Any JSON is a request, a verdict, or an InvalidRequest: never another exception."""
-    for read in (chat_request, verdict):
+    """Any JSON is a request, a verdict, an end, or an InvalidRequest: never another exception."""
+    for read in (chat_request, verdict, observation):
         with suppress(FitrouterError):
             read(body, {}, "default")
+    with suppress(FitrouterError):
+        outcome(body, "default")
 
 
 def test_the_limits_of_depth_and_number_are_exact() -> None:

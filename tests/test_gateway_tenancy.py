@@ -17,7 +17,7 @@ from fitrouter.config import ServerConfig
 from fitrouter.errors import ConfigError, ProviderUnavailable
 from fitrouter.providers import Fault, Faulty
 from fitrouter.router import Router
-from fitrouter.types import Decision
+from fitrouter.types import Decision, Execution
 from fitrouter_integrations.gateway import bind, create_app
 from fitrouter_integrations.gateway._keys import Keys
 
@@ -33,7 +33,10 @@ ROUTES = [
     ("GET", "/v1/models/alpha"),
     ("POST", "/v1/feedback"),
     ("PUT", "/v1/profile"),
+    ("POST", "/v1/decisions"),
     ("GET", "/v1/decisions/x"),
+    ("POST", "/v1/decisions/x/outcome"),
+    ("POST", "/v1/observations"),
     ("POST", "/v1/policy"),
     ("GET", "/metrics"),
 ]
@@ -110,6 +113,27 @@ def test_decisions_and_feedback_are_for_the_tenant_that_was_served(url: str) -> 
         assert unknown["message"].split("'")[0::2] == foreign["message"].split("'")[0::2]
         assert again.get(f"/v1/decisions/{id_}").status_code == 200
         assert again.post("/v1/feedback", json=vote).status_code == 200
+
+
+def test_a_plan_is_reported_by_the_tenant_that_has_it(url: str, router: Router) -> None:
+    """To another tenant the decision does not exist; a second key of its own tenant may tell how it ended."""
+    with speaking(url, "KEY_A") as a, speaking(url, "KEY_B") as b, speaking(url, "KEY_A2") as again:
+        plan = a.post("/v1/decisions", json=chat()).json()
+        path = f"/v1/decisions/{plan['about']['decision_id']}/outcome"
+        told = {
+            "messages": chat()["messages"],
+            "tried": [{"model": plan["order"][0]["model"], "ms": 5}],
+            "status": "ok",
+            "message": {"role": "assistant", "content": "fine"},
+        }
+        refused = b.post(path, json=told)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (404, "unknown_decision")
+        assert not any(isinstance(row.event, Execution) for row in router.journal.tail(0))
+        assert again.post(path, json=told).json()["status"] == "ok"
+        observed = b.post("/v1/observations", json={**chat(model="beta"), "message": told["message"], "latency_ms": 5})
+        assert observed.status_code == 200
+    made = [row.event.identity.tenant for row in router.journal.tail(0) if isinstance(row.event, Decision)]
+    assert made == ["a", "b"]
 
 
 @pytest.mark.usefixtures("_environment")

@@ -81,7 +81,7 @@ async def log_of(requests: list[Request], down: Collection[str], *, elsewhere: b
     broken = Faulty(Echo(), itertools.repeat(Fault(error=ProviderUnavailable("down", 503))))
     models = cards(provider=lambda name: "broken" if name in down else "echo")
     count = itertools.count()
-    ids = mock.patch("fitrouter.proposals.uuid7", lambda _: f"00000000-03e8-7000-8000-{next(count):012x}")
+    ids = mock.patch("fitrouter.proposals.uuid7", side_effect=lambda _: f"00000000-03e8-7000-8000-{next(count):012x}")
     with ids, tempfile.TemporaryDirectory() as folder:
         providers = {"broken": broken, "echo": Echo()}
         made = make_router(Path(folder), providers, models=models, clock=lambda: 1000.0, **more)

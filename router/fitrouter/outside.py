@@ -36,9 +36,9 @@ from fitrouter.types import (
 )
 from fitrouter.variants import called
 
-__all__ = ["Choice", "Ended", "Outside", "Plan", "Tried", "spent"]
+__all__ = ["STATUSES", "Choice", "Ended", "Outside", "Plan", "Tried", "spent"]
 
-_STATUSES = ("ok", "partial", "cancelled", "failed")
+STATUSES = ("ok", "partial", "cancelled", "failed")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]{0,99}")
 """Of an exception: what it says may be anybody's words, which the log does not hold."""
 _LONGEST_MS = 86_400_000.0
@@ -297,8 +297,8 @@ def _told(decision: Decision, given: Sequence[tuple[str | None, float]]) -> tupl
 def _check(ended: Ended) -> None:
     """Raise InvalidRequest where a request cannot have ended like this."""
     tried, status = ended.tried, ended.status
-    if status not in _STATUSES:
-        raise InvalidRequest(f"status: {status!r} was given; allowed are {', '.join(_STATUSES)}")
+    if status not in STATUSES:
+        raise InvalidRequest(f"status: {status!r} was given; allowed are {', '.join(STATUSES)}")
     for one in tried:
         if one.error is not None and not _NAME.fullmatch(one.error):
             raise InvalidRequest(f"error: {one.error[:40]!r} was given; give the name of an exception, and no more")

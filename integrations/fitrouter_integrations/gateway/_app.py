@@ -25,6 +25,7 @@ from fitrouter.types import AUTO
 from fitrouter.variants import called
 from fitrouter_dashboards.metrics import Metrics
 from fitrouter_integrations.gateway import _schema
+from fitrouter_integrations.gateway._ended import observation, outcome
 from fitrouter_integrations.gateway._explain import explain
 from fitrouter_integrations.gateway._json import read_json
 from fitrouter_integrations.gateway._keys import Keys, Speaker
@@ -63,7 +64,10 @@ def create_app(router: Router, config: Config, metrics: Metrics | None = None) -
         ("GET", "/v1/models/{model:path}", gateway.model, _schema.MODEL, False),
         ("POST", "/v1/feedback", gateway.feedback, _schema.FEEDBACK, False),
         ("PUT", "/v1/profile", gateway.profile, _schema.PROFILE, False),
+        ("POST", "/v1/decisions", gateway.decide, _schema.DECIDE, False),
         ("GET", "/v1/decisions/{decision_id}", gateway.decision, _schema.DECISION, False),
+        ("POST", "/v1/decisions/{decision_id}/outcome", gateway.outcome, _schema.OUTCOME, False),
+        ("POST", "/v1/observations", gateway.observe, _schema.OBSERVE, False),
         ("GET", "/v1/policy", gateway.policy, _schema.POLICY, False),
         ("POST", "/v1/policy", gateway.steer, _schema.STEER, False),
         ("GET", "/metrics", gateway.metrics_page, _schema.METRICS, False),
@@ -187,16 +191,46 @@ class Gateway:
         """Answer a chat, whole or streamed, by the model that fits."""
         body = await self._body(call)
         request = chat_request(body, call.headers, call.tenant)
-        router = self.router
-        if request.model != AUTO and request.model not in router.names and request.model not in router.aliases:
-            raise Problem(404, "model_not_found", f"there is no model {request.model!r}; GET /v1/models lists them")
+        self._check_model(request.model)
         if request.stream:
-            stream = await while_client_waits(router.stream(request), call.http.receive)
+            stream = await while_client_waits(self.router.stream(request), call.http.receive)
             reply = Reply(stream.decision, self._name(stream.served_by), stream.logged)
             return EventStream(stream, reply, wants_usage(body), self.metrics.refused)
-        answer = await while_client_waits(router.complete(request), call.http.receive)
+        answer = await while_client_waits(self.router.complete(request), call.http.receive)
         reply = Reply(answer.decision, self._name(answer.served_by), answer.logged)
         return _json(reply.whole(answer.completion, answer.cost_usd), headers=reply.headers())
+
+    async def decide(self, call: Call) -> Response:
+        """Decide which models to ask, and call none: the client asks them, and tells how it ended."""
+        request = chat_request(await self._body(call), call.headers, call.tenant)
+        self._check_model(request.model)
+        plan = await self.router.decide(request)
+        reply = Reply(plan.decision, plan.order[0].model, plan.logged)
+        order = msgspec.to_builtins(plan.order)
+        told = {"object": "fitrouter.plan", "about": reply.about(), "order": order, "deadline_s": plan.deadline_s}
+        return _json(told, headers=reply.headers())
+
+    async def outcome(self, call: Call) -> Response:
+        """Take how a plan ended; it is durable when this answers 200, and the first of several counts."""
+        request, ended = outcome(await self._body(call), call.tenant)
+        execution = await self.router.report(call.http.path_params["decision_id"], request, ended)
+        fields = ("decision_id", "status", "served_by", "cost_usd")
+        return _json({"object": "fitrouter.outcome", **{name: getattr(execution, name) for name in fields}})
+
+    async def observe(self, call: Call) -> Response:
+        """Take what a model answered that the client chose itself, or that it failed."""
+        seen = observation(await self._body(call), call.headers, call.tenant)
+        self._check_model(seen.request.model)
+        plan = await self.router.observe(
+            seen.request,
+            seen.completion,
+            seen.request.model,
+            cost_usd=seen.cost_usd,
+            latency_ms=seen.latency_ms,
+            error=seen.error,
+        )
+        reply = Reply(plan.decision, plan.order[0].model, plan.logged)
+        return _json({"object": "fitrouter.observation", "about": reply.about()}, headers=reply.headers())
 
     async def models(self, _call: Call) -> Response:
         """List what a request may name: routing, models, and aliases."""
@@ -281,6 +315,10 @@ class Gateway:
         return _json(report, 200 if report["ready"] else 503)
 
     # --- names ---
+
+    def _check_model(self, name: str) -> None:
+        if name != AUTO and name not in self.router.names and name not in self.router.aliases:
+            raise Problem(404, "model_not_found", f"there is no model {name!r}; GET /v1/models lists them")
 
     def _name(self, arm: str) -> str:
         return called(self.router.cards[arm])

@@ -6,16 +6,20 @@ from importlib import metadata
 from typing import Any
 
 from fitrouter.control import SETTINGS
+from fitrouter.outside import STATUSES
 from fitrouter.types import FeedbackKind
 
 __all__ = [
     "CHAT",
+    "DECIDE",
     "DECISION",
     "FEEDBACK",
     "HEALTHZ",
     "METRICS",
     "MODEL",
     "MODELS",
+    "OBSERVE",
+    "OUTCOME",
     "POLICY",
     "PROFILE",
     "READYZ",
@@ -48,24 +52,60 @@ _MESSAGE = _object(
     more=True,
 )
 _METADATA = _object(dict.fromkeys(("user", "role", "task", "session"), _STRING), more=True)
-_CHAT_BODY = _object(
+_MESSAGES = {"type": "array", "items": _MESSAGE, "minItems": 1, "maxItems": 2048}
+_TOOLS = {"type": "array", "items": _ANY}
+_COUNT = {"type": "integer", "minimum": 0}
+_AMOUNT = {"type": "number", "minimum": 0}
+_CHAT = {
+    "model": {
+        **_STRING,
+        "default": "fitrouter/auto",
+        "description": "fitrouter/auto, a model (pins it) or an alias",
+    },
+    "messages": _MESSAGES,
+    "stream": {**_BOOLEAN, "default": False},
+    "stream_options": _object({"include_usage": _BOOLEAN}, more=True),
+    "user": _STRING,
+    "metadata": {**_METADATA, "description": "who asks, where headers do not say"},
+    "tools": _TOOLS,
+    "response_format": _ANY,
+    "temperature": _NUMBER,
+    "max_tokens": {"type": "integer", "minimum": 1},
+}
+_CHAT_BODY = _object(_CHAT, "messages", more=True)
+_ERROR_NAME = {**_STRING, "description": "name of the exception; ProviderRejected: the request itself was at fault"}
+_ANSWER = {
+    "message": {**_MESSAGE, "description": "the assistant's, whole; left out where nobody answered"},
+    "finish_reason": {**_STRING, "default": "stop"},
+    "usage": _object({"prompt_tokens": _COUNT, "completion_tokens": _COUNT}, more=True),
+    "cost_usd": {**_AMOUNT, "description": "by the model's prices where it is left out"},
+}
+_OUTCOME_BODY = _object(
     {
-        "model": {
-            **_STRING,
-            "default": "fitrouter/auto",
-            "description": "fitrouter/auto, a model (pins it) or an alias",
+        "messages": {**_MESSAGES, "description": "as they were decided for"},
+        "tools": _TOOLS,
+        "tried": {
+            "type": "array",
+            "maxItems": 64,
+            "items": _object(
+                {"model": _STRING, "ms": _AMOUNT, "error": _ERROR_NAME, "probability": _NUMBER}, "model", "ms"
+            ),
+            "description": "whom the plan named, in its order, until one answered; all before that one have an error",
         },
-        "messages": {"type": "array", "items": _MESSAGE, "minItems": 1, "maxItems": 2048},
-        "stream": {**_BOOLEAN, "default": False},
-        "stream_options": _object({"include_usage": _BOOLEAN}, more=True),
-        "user": _STRING,
-        "metadata": {**_METADATA, "description": "who asks, where headers do not say"},
-        "tools": {"type": "array", "items": _ANY},
-        "response_format": _ANY,
-        "temperature": _NUMBER,
-        "max_tokens": {"type": "integer", "minimum": 1},
+        "status": {"enum": list(STATUSES)},
+        **_ANSWER,
+        "ttft_ms": {**_AMOUNT, "description": "until the first piece of a stream"},
     },
     "messages",
+    "tried",
+    "status",
+)
+_OBSERVATION_BODY = _object(
+    {**_CHAT, "model": {**_STRING, "description": "who was asked"}, **_ANSWER, "latency_ms": _AMOUNT}
+    | {"error": _ERROR_NAME},
+    "model",
+    "messages",
+    "latency_ms",
     more=True,
 )
 _FEEDBACK_BODY = _object(
@@ -111,6 +151,38 @@ _POLICY_BODY = _object(
     },
     "action",
 )
+_PLAN = _object(
+    {
+        "object": {"const": "fitrouter.plan"},
+        "about": {**_ANY, "description": "what was decided, with its decision_id"},
+        "order": {
+            "type": "array",
+            "minItems": 1,
+            "items": _object(
+                {
+                    "model": _STRING,
+                    "target": {**_STRING, "description": "what its provider calls it"},
+                    "probability": {**_NUMBER, "description": "that it is next, those before it having failed"},
+                    "variant": {
+                        "type": ["object", "null"],
+                        "description": "prefix: goes in front of the system text; params: where the caller has none",
+                    },
+                    "dropped": {"type": "array", "items": _STRING, "description": "parameters to leave out"},
+                },
+                "model",
+                "target",
+                "probability",
+                "variant",
+                "dropped",
+            ),
+        },
+        "deadline_s": _NUMBER,
+    },
+    "object",
+    "about",
+    "order",
+    "deadline_s",
+)
 _IDENTITY = [
     {"name": f"x-fitrouter-{name}", "in": "header", "required": False, "schema": _STRING}
     for name in ("user", "role", "task", "session")
@@ -136,7 +208,10 @@ FEEDBACK = _shape(_ANY, 400, 401, 403, 404, 408, 413, 415, 503, body=_FEEDBACK_B
 PROFILE = _shape(_ANY, 400, 401, 403, 408, 413, 415, 503, body=_PROFILE_BODY, parameters=_IDENTITY[:2])
 POLICY = _shape(_ANY, 401, 403)
 STEER = _shape(_ANY, 400, 401, 403, 408, 413, 415, 503, body=_POLICY_BODY)
+DECIDE = _shape(_PLAN, 400, 401, 403, 404, 408, 413, 415, body=_CHAT_BODY, parameters=_IDENTITY)
 DECISION = _shape(_ANY, 401, 403, 404, 503, parameters=_path("decision_id"))
+OUTCOME = _shape(_ANY, 400, 401, 403, 404, 408, 413, 415, 503, body=_OUTCOME_BODY, parameters=_path("decision_id"))
+OBSERVE = _shape(_ANY, 400, 401, 403, 404, 408, 413, 415, body=_OBSERVATION_BODY, parameters=_IDENTITY)
 MODELS = _shape(_ANY, 401, 403)
 MODEL = _shape(_ANY, 401, 403, 404, parameters=_path("model"))
 METRICS = _shape(_STRING, 401, 403, 503, media="text/plain")

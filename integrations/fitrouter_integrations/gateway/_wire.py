@@ -75,12 +75,12 @@ class Reply:
             **self._head("chat.completion"),
             "choices": [choice],
             "usage": _usage(completion.usage),
-            "fitrouter": {**self._about(), "cost_usd": cost_usd},
+            "fitrouter": {**self.about(), "cost_usd": cost_usd},
         }
 
     def first(self, delta: Message, finish_reason: str | None, usage: bool) -> dict[str, Any]:
         """The first `chat.completion.chunk`, which says what was decided."""
-        return {**self.chunk(delta, finish_reason, usage), "fitrouter": self._about()}
+        return {**self.chunk(delta, finish_reason, usage), "fitrouter": self.about()}
 
     def chunk(self, delta: Message, finish_reason: str | None, usage: bool) -> dict[str, Any]:
         """A `chat.completion.chunk`. With `usage` the stream ends with one of usage, and the others carry null."""
@@ -90,14 +90,15 @@ class Reply:
 
     def usage(self, usage: Usage, cost_usd: float | None) -> dict[str, Any]:
         """The chunk that `stream_options.include_usage` asks for."""
-        about = {**self._about(), "cost_usd": cost_usd}
+        about = {**self.about(), "cost_usd": cost_usd}
         return {**self._head("chat.completion.chunk"), "choices": [], "usage": _usage(usage), "fitrouter": about}
 
     def _head(self, kind: str) -> dict[str, Any]:
         created = int(self.decision.ts)
         return {"id": f"chatcmpl-{self.decision.id}", "object": kind, "created": created, "model": self.model}
 
-    def _about(self) -> dict[str, Any]:
+    def about(self) -> dict[str, Any]:
+        """What was decided."""
         decision = self.decision
         return {
             "decision_id": decision.id,

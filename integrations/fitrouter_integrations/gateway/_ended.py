@@ -1,0 +1,118 @@
+"""What others answered: the bodies that tell how a plan ended, and what was asked without one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from fitrouter.errors import InvalidRequest
+from fitrouter.outside import Ended, Tried
+from fitrouter.types import Completion, Identity, Request, Usage
+from fitrouter_integrations.gateway._messages import message_of, messages_of
+from fitrouter_integrations.gateway._requests import chat_request
+from fitrouter_integrations.gateway._values import check_fields, number, optional, shown, string
+
+__all__ = ["Observation", "observation", "outcome"]
+
+MAX_TRIED = 64
+_ANSWER = ("message", "finish_reason", "usage", "cost_usd")
+_OUTCOME = ("messages", "tools", "tried", "status", *_ANSWER, "ttft_ms")
+_TRIED = ("model", "ms", "error", "probability")
+
+
+class Observation(msgspec.Struct, frozen=True, kw_only=True):
+    """A body of POST /v1/observations."""
+
+    request: Request
+    completion: Completion | None
+    cost_usd: float | None
+    latency_ms: float
+    error: str | None
+
+
+def outcome(body: dict[str, Any], tenant: str) -> tuple[Request, Ended]:
+    """What was asked, and how it ended, in a body of POST /v1/decisions/{decision_id}/outcome.
+
+    Raises:
+        InvalidRequest: with the place and the reason.
+    """
+    check_fields(body, _OUTCOME)
+    tools = optional(body, "tools", list, "an array of objects")
+    if any(not isinstance(tool, dict) for tool in tools or ()):
+        raise InvalidRequest("tools: give an array of objects")
+    tried = optional(body, "tried", list, "an array of objects") or []
+    if len(tried) > MAX_TRIED:
+        raise InvalidRequest(f"tried: given are {len(tried)}, allowed are {MAX_TRIED}")
+    request = Request(
+        messages=messages_of(body.get("messages")),
+        params={} if tools is None else {"tools": tools},
+        identity=Identity(tenant=tenant),
+    )
+    ended = Ended(
+        tried=tuple(_tried(one, f"tried[{i}]") for i, one in enumerate(tried)),
+        status=string(body.get("status"), "status"),
+        completion=_completion(body),
+        cost_usd=_optional_number(body, "cost_usd"),
+        ttft_ms=_optional_number(body, "ttft_ms"),
+    )
+    return request, ended
+
+
+def observation(body: dict[str, Any], headers: Mapping[str, bytes], tenant: str) -> Observation:
+    """What was asked and answered in a body of POST /v1/observations.
+
+    Raises:
+        ForbiddenField: the body names transport.
+        InvalidRequest: with the place and the reason.
+    """
+    own = {*_ANSWER, "latency_ms", "error"}
+    string(body.get("model"), "model")
+    return Observation(
+        request=chat_request({name: value for name, value in body.items() if name not in own}, headers, tenant),
+        completion=_completion(body),
+        cost_usd=_optional_number(body, "cost_usd"),
+        latency_ms=number(body.get("latency_ms"), "latency_ms"),
+        error=_optional_string(body, "error"),
+    )
+
+
+def _tried(given: object, where: str) -> Tried:
+    if not isinstance(given, dict):
+        raise InvalidRequest(f"{where}: given is {shown(given)}; give an object with {', '.join(_TRIED)}")
+    check_fields(given, _TRIED)
+    return Tried(
+        model=string(given.get("model"), f"{where}.model"),
+        ms=number(given.get("ms"), f"{where}.ms"),
+        error=_optional_string(given, "error"),
+        probability=_optional_number(given, "probability") or 0.0,
+    )
+
+
+def _completion(body: dict[str, Any]) -> Completion | None:
+    """The answer in a body, None where there is none."""
+    message = optional(body, "message", dict, "the assistant's message")
+    if message is None:
+        if given := [name for name in ("finish_reason", "usage") if body.get(name) is not None]:
+            raise InvalidRequest(f"{given[0]}: is of no use without 'message', the answer")
+        return None
+    if message.get("role") != "assistant":
+        raise InvalidRequest(f"message.role: given is {shown(message.get('role'))}; allowed is 'assistant'")
+    usage = optional(body, "usage", dict, "an object with prompt_tokens and completion_tokens") or {}
+    return Completion(
+        message=message_of(message, "message"),
+        finish_reason=_optional_string(body, "finish_reason") or "stop",
+        usage=Usage(
+            prompt_tokens=optional(usage, "prompt_tokens", int, "a whole number") or 0,
+            completion_tokens=optional(usage, "completion_tokens", int, "a whole number") or 0,
+        ),
+    )
+
+
+def _optional_string(body: dict[str, Any], name: str) -> str | None:
+    return None if body.get(name) is None else string(body[name], name)
+
+
+def _optional_number(body: dict[str, Any], name: str) -> float | None:
+    return None if body.get(name) is None else number(body[name], name)

@@ -1,0 +1,195 @@
+"""Deciding here and answering elsewhere works the same in process and through a gateway."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+from tests.gateway_kit import cards, make_router, serving, wait_for
+
+from fitrouter.decide import Rules
+from fitrouter.errors import ConfigError, InvalidRequest, UnknownDecision
+from fitrouter.outside import Ended, Tried
+from fitrouter.router import Router
+from fitrouter.types import (
+    AUTO,
+    Completion,
+    Decision,
+    Execution,
+    FeedbackKind,
+    Identity,
+    Mode,
+    Request,
+    Usage,
+    Variant,
+)
+from fitrouter_integrations.client import Client, Plan, Seen, Vote, connect
+from fitrouter_integrations.client._local import LocalBackend
+from fitrouter_integrations.client._remote import RemoteBackend
+
+TERSE = Variant(name="terse", prefix="Be brief.", params={"temperature": 0.2})
+SAID = Completion(message={"role": "assistant", "content": "fine"}, usage=Usage(prompt_tokens=7, completion_tokens=11))
+
+
+class Here(NamedTuple):
+    client: Client
+    router: Router
+
+    def logged(self, kind: type[Any]) -> list[Any]:
+        return [row.event for row in self.router.journal.tail(0, 1000) if isinstance(row.event, kind)]
+
+
+@pytest.fixture(params=["near", "far"])
+def here(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Here]:
+    """A client of a router in this process, and one of a gateway; the first model can be asked in two ways."""
+    first, *others = cards()
+    models = [msgspec.structs.replace(first, variants=(TERSE,), parameters=("temperature",)), *others]
+    router = make_router(tmp_path, models=models, rules=Rules(seed=3), droppable=("top_k",))
+    if request.param == "near":
+        with Client(LocalBackend(router)) as made:
+            yield Here(made, router)
+    else:
+        with serving(router) as url, connect(url) as made:
+            yield Here(made, router)
+
+
+def ask(model: str = AUTO, **identity: Any) -> Request:
+    return Request(messages=({"role": "user", "content": "Hello"},), model=model, identity=Identity(**identity))
+
+
+def after(plan: Plan, *errors: str) -> Ended:
+    """The models of these errors fail, and the next one answers."""
+    ways = zip(plan.order, [*errors, None], strict=False)
+    tried = tuple(
+        Tried(model=choice.model, ms=5.0, error=error, probability=choice.probability) for choice, error in ways
+    )
+    return Ended(tried=tried, completion=SAID, ttft_ms=2.0)
+
+
+def test_a_plan_is_asked_elsewhere_and_its_end_is_logged(here: Here) -> None:
+    """The order, the attempts with their probabilities, the cost and the times; and people can judge the answer."""
+    plan = here.client.decide(ask(user="ann"))
+    assert plan.about.model == plan.order[0].model
+    assert plan.about.logged
+    assert plan.about.cost_usd is None
+    assert 0 < plan.about.propensity <= 1
+    assert len({choice.model for choice in plan.order}) == 3
+    assert plan.deadline_s == 10.0
+    cost = here.client.report(plan.about.decision_id, ask(), after(plan, "TimeoutError"))
+    assert cost == pytest.approx((7 + 2 * 11) / 1e6)
+    (execution,) = here.logged(Execution)
+    assert [(a.model, a.error, a.probability) for a in execution.attempts] == [
+        (plan.order[0].model, "TimeoutError", 1.0),
+        (plan.order[1].model, None, plan.order[1].probability),
+    ]
+    assert (execution.served_by, execution.status, execution.finish_reason) == (plan.order[1].model, "ok", "stop")
+    assert (execution.ttft_ms, execution.latency_ms) == (2.0, 10.0)
+    thumb = {"kind": FeedbackKind.THUMB, "value": 1.0, "user": "ann"}
+    assert here.client.feedback(Vote(decision_id=plan.about.decision_id, **thumb))
+
+
+async def test_awaiting_it_is_the_same(here: Here) -> None:
+    """Both kinds of call decide and report, inside a running loop."""
+    plan = await here.client.adecide(ask())
+    await here.client.areport(plan.about.decision_id, ask(), after(plan))
+    assert [made.id for made in here.logged(Decision)] == [plan.about.decision_id]
+    assert len(here.logged(Execution)) == 1
+
+
+def test_a_choice_says_how_to_ask_it(here: Here) -> None:
+    """Its target, its variant whole, and the parameters that it does not take."""
+    request = msgspec.structs.replace(ask("alpha#terse"), params={"top_k": 3, "temperature": 1.0})
+    (choice,) = here.client.decide(request).order
+    assert (choice.model, choice.target, choice.probability) == ("alpha#terse", "alpha", 1.0)
+    assert (choice.variant, choice.dropped) == (TERSE, ("top_k",))
+
+
+def test_a_sticky_turn_keeps_the_probabilities_of_its_plan(here: Here) -> None:
+    """Its fallback's pmf is in no log: what the plan named comes back with the report, near and far."""
+    for turn in range(2):
+        plan = here.client.decide(ask(session="s"))
+        here.client.report(plan.about.decision_id, ask(), after(plan, *["TimeoutError"][:turn]))
+        wait_for(lambda: here.router.learner.seq == here.router.journal.head())
+    assert plan.about.mode == Mode.STICKY
+    assert [a.probability for a in here.logged(Execution)[-1].attempts] == [1.0, plan.order[1].probability]
+
+
+def test_what_somebody_else_answered_or_failed_is_observed(here: Here) -> None:
+    """Answers and failures of calls that nobody decided are those of a pinned model."""
+    request = ask(user="ann", role="nurse")
+    about = here.client.observe(Seen(request=request, completion=SAID, model="beta", cost_usd=0.5, latency_ms=7.0))
+    assert (about.model, about.mode, about.logged) == ("beta", Mode.PINNED, True)
+    assert here.client.feedback(Vote(decision_id=about.decision_id, kind=FeedbackKind.THUMB, value=1.0, user="ann"))
+    here.client.observe(Seen(request=request, completion=None, model="beta", latency_ms=9.0, error="Timeout"))
+    wait_for(lambda: len(here.logged(Execution)) == 2)
+    answered, failed = here.logged(Execution)
+    assert (answered.status, answered.served_by, answered.cost_usd) == ("ok", "beta", 0.5)
+    assert (failed.status, failed.served_by, failed.cost_usd) == ("failed", None, 0.0)
+    assert [(a.model, a.error, a.ms) for a in failed.attempts] == [("beta", "Timeout", 9.0)]
+    assert {made.identity.role for made in here.logged(Decision)} == {"nurse"}
+
+
+@pytest.mark.parametrize(("name", "error"), [("nobody", InvalidRequest), (AUTO, InvalidRequest)])
+def test_only_a_named_model_can_be_observed(here: Here, name: str, error: type[Exception]) -> None:
+    """Neither routing nor a name that nobody has answered anything."""
+    with pytest.raises(error):
+        here.client.observe(Seen(request=ask(), completion=SAID, model=name))
+    assert here.logged(Decision) == []
+
+
+def test_errors_are_the_same_near_and_far(here: Here) -> None:
+    """An unknown model, an unknown decision, and an end that cannot be."""
+    with pytest.raises(InvalidRequest, match="no model 'nobody'"):
+        here.client.decide(ask("nobody"))
+    plan = here.client.decide(ask())
+    with pytest.raises(UnknownDecision):
+        here.client.report("0", ask(), after(plan))
+    with pytest.raises(InvalidRequest, match="in this order"):
+        here.client.report(plan.about.decision_id, ask(), after(msgspec.structs.replace(plan, order=plan.order[1:])))
+    with pytest.raises(InvalidRequest, match="name of an exception"):
+        here.client.report(plan.about.decision_id, ask(), after(plan, "ann said: no"))
+    assert here.logged(Execution) == []
+
+
+class Old(BaseHTTPRequestHandler):
+    """A gateway of an earlier version: it has none of these routes."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        error = {"message": "there is no such route", "type": "invalid_request_error", "code": "not_found"}
+        body = json.dumps({"error": error}).encode()
+        self.send_response(404)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        """Quiet."""
+
+
+@pytest.fixture
+def old() -> Iterator[Client]:
+    """A client of a gateway that is too old."""
+    with HTTPServer(("127.0.0.1", 0), Old) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        with Client(RemoteBackend(f"http://127.0.0.1:{server.server_port}")) as client:
+            yield client
+        server.shutdown()
+        thread.join()
+
+
+def test_a_gateway_that_is_too_old_says_so(old: Client) -> None:
+    """Not something about models or decisions that are not found."""
+    with pytest.raises(ConfigError, match="too old"):
+        old.decide(ask())
+    with pytest.raises(ConfigError, match="too old"):
+        old.report("0", ask(), Ended(tried=(), status="cancelled"))
+    with pytest.raises(ConfigError, match="too old"):
+        old.observe(Seen(request=ask(), completion=SAID, model="alpha"))
