@@ -2,6 +2,7 @@
 
 FitrouterError
 ├── ConfigError             a setting cannot be used
+│   └── Unreachable         nobody answers at a gateway's address now
 ├── InvalidRequest          a request cannot be understood (HTTP 400)
 │   ├── ForbiddenField      a body tried to set transport: api_base, api_key, headers …
 │   └── TooLarge            a body, header or history is over its limit (413)
@@ -39,6 +40,7 @@ __all__ = [
     "StoreError",
     "TooLarge",
     "UnknownDecision",
+    "Unreachable",
 ]
 
 
@@ -48,6 +50,10 @@ class FitrouterError(Exception):
 
 class ConfigError(FitrouterError):
     """A setting cannot be used; the message names the value, what is allowed, and the remedy."""
+
+
+class Unreachable(ConfigError):
+    """Nobody answers at a gateway's address: it is wrong, or the gateway is down now."""
 
 
 class InvalidRequest(FitrouterError):
