@@ -1,24 +1,28 @@
 """LangChain's standard suites for chat models, with no test overridden: in process, and through a gateway.
 
-Skips are for what this pool of models does not take (images, audio, PDF) and for recordings of HTTP (VCR).
+The pool takes images, audio and files. What the suites would fetch for them comes from this file; no socket leaves.
 """
 
 from __future__ import annotations
 
+import base64
 import importlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 pytest.importorskip("langchain_tests", reason="install the extra `langchain` and the test group")
 
 from langchain_tests.integration_tests import ChatModelIntegrationTests
 from langchain_tests.unit_tests import ChatModelUnitTests
-from tests.agents_kit import agent_router
-from tests.gateway_kit import serving
+from tests.agents_kit import NAMES, Agent
+from tests.gateway_kit import make_router, serving
 
+from fitrouter.router import Router
+from fitrouter.types import ModelCard
 from fitrouter_integrations.client import Client, connect
 from fitrouter_integrations.langchain import ChatFitrouter
 
@@ -52,8 +56,31 @@ class TestUnit(ChatModelUnitTests):
         return env, {"profile": {"tool_calling": True}}, {"api_key": "secret", "router": URL}
 
 
+PICTURE = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg=="
+)
+FETCHED = {"png": PICTURE, "pdf": b"%PDF-1.4 a page", "wav": b"RIFF a sound"}
+"""How an address ends → what is there: the suites would fetch examples from the net."""
+
+
+def pool(folder: Path) -> Router:
+    """A router over models that take everything."""
+    able = ("audio", "files", "images", "json", "streaming", "tools")
+    cards = [ModelCard(name=name, provider="agent", target=name, capabilities=able) for name in NAMES]
+    return make_router(folder, {"agent": Agent()}, models=cards)
+
+
 class _Integration(ChatModelIntegrationTests):
     target: Any
+
+    @pytest.fixture(autouse=True)
+    @staticmethod
+    def _nothing_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+        def get(url: str, **_: Any) -> httpx.Response:
+            return httpx.Response(200, content=FETCHED[url.rpartition(".")[2]])
+
+        monkeypatch.setattr(httpx, "get", get)
+        monkeypatch.setenv("LANGCHAIN_TESTS_USER_AGENT", "nobody is asked")
 
     @property
     def chat_model_class(self) -> type[ChatFitrouter]:
@@ -71,26 +98,71 @@ class _Integration(ChatModelIntegrationTests):
     def supports_json_mode(self) -> bool:
         return True
 
+    @property
+    def supports_image_inputs(self) -> bool:
+        return True
 
+    @property
+    def supports_image_urls(self) -> bool:
+        return True
+
+    @property
+    def supports_image_tool_message(self) -> bool:
+        return True
+
+    @property
+    def supports_pdf_inputs(self) -> bool:
+        return True
+
+    @property
+    def supports_pdf_tool_message(self) -> bool:
+        return True
+
+    @property
+    def supports_audio_inputs(self) -> bool:
+        return True
+
+    @property
+    def supports_anthropic_inputs(self) -> bool:
+        return True
+
+    @property
+    def enable_vcr_tests(self) -> bool:
+        return True
+
+
+@pytest.mark.filterwarnings(
+    "ignore:Benchmark fixture was not used"
+)  # without HTTP nothing is replayed: it streams once
 class TestInProcess(_Integration):
     """The integration suite over a router in this process."""
 
     @pytest.fixture(autouse=True, scope="class")
     @staticmethod
     def _router(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-        router = agent_router(Path(tmp_path_factory.mktemp("router")))
+        router = pool(Path(tmp_path_factory.mktemp("router")))
         request.cls.target = router
         with connect(router):
             yield
 
 
 class TestThroughAGateway(_Integration):
-    """The integration suite through a gateway on loopback."""
+    """The integration suite through a gateway on loopback; `test_stream_time` streams what one said once.
+
+    Recorded anew with `pytest --record-mode=rewrite -k stream_time`, of which the first two exchanges are kept.
+    """
+
+    @pytest.fixture(scope="class")
+    @staticmethod
+    def vcr_config() -> dict[str, Any]:
+        """A gateway's port is another one each time."""
+        kept = {"match_on": ["method", "path", "body"], "allow_playback_repeats": True}
+        return {**kept, "filter_headers": ["authorization", "user-agent"]}
 
     @pytest.fixture(autouse=True, scope="class")
     @staticmethod
     def _gateway(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-        with serving(agent_router(Path(tmp_path_factory.mktemp("gateway")))) as url:
+        with serving(pool(Path(tmp_path_factory.mktemp("gateway")))) as url:
             request.cls.target = url
             client: Client
             with connect(url) as client:

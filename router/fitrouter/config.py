@@ -359,7 +359,7 @@ def load_config(path: str | os.PathLike[str]) -> Config:
     file = Path(path)
     try:
         data = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    except (FileNotFoundError, IsADirectoryError):
         raise ConfigError(f"there is no file {str(path)!r}; `fitrouter init` writes one") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{str(path)!r} is not valid YAML: {error}") from None

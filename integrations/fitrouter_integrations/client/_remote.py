@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
 from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -102,7 +105,8 @@ class RemoteBackend:
 
     async def complete(self, request: Request) -> Reply:
         """See `Backend`."""
-        body = await self._post("/v1/chat/completions", _body(request, stream=False))
+        async with _in_time(request.deadline_s):
+            body = await self._post("/v1/chat/completions", _body(request, stream=False))
         choice = body["choices"][0]
         return Reply(
             message=choice["message"],
@@ -113,13 +117,14 @@ class RemoteBackend:
 
     async def stream(self, request: Request) -> _RemoteStream:
         """See `Backend`."""
-        response = await self._open("POST", "/v1/chat/completions", _body(request, stream=True))
-        stream = _RemoteStream(response)
-        try:
-            await stream.begin()
-        except BaseException:
-            response.close()
-            raise
+        async with _in_time(request.deadline_s):
+            response = await self._open("POST", "/v1/chat/completions", _body(request, stream=True))
+            stream = _RemoteStream(response)
+            try:
+                await stream.begin()
+            except BaseException:
+                response.close()
+                raise
         return stream
 
     async def decide(self, request: Request) -> Plan:
@@ -172,7 +177,7 @@ class RemoteBackend:
             response = await self._session.request(
                 method,
                 self.url + path,
-                data=None if body is None else msgspec.json.encode(body),
+                data=None if body is None else _json(body),
                 headers={"content-type": "application/json"},
             )
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
@@ -253,6 +258,28 @@ class _RemoteStream:
         )
 
 
+@asynccontextmanager
+async def _in_time(deadline_s: float | None) -> AsyncIterator[None]:
+    """A gateway keeps its own deadline; a caller's is kept here, and ends the work there too.
+
+    Raises:
+        AllModelsFailed: no answer began in time.
+    """
+    try:
+        async with asyncio.timeout(deadline_s):
+            yield
+    except TimeoutError:
+        raise AllModelsFailed(f"no answer in {deadline_s} s", timed_out=True) from None
+
+
+def _json(body: Mapping[str, Any]) -> bytes:
+    """JSON in UTF-8, in which half a character (a lone surrogate) has no place."""
+    try:
+        return msgspec.json.encode(body)
+    except UnicodeEncodeError:
+        return json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
+
+
 def _body(request: Request, *, stream: bool) -> dict[str, Any]:
     """The body that asks for what a `Request` asks for.
 
@@ -290,7 +317,9 @@ def _refused(payload: bytes, status: int, url: str) -> FitrouterError:
             )
         error = _error(told["code"], told["message"])
     except (msgspec.DecodeError, KeyError, TypeError):
-        return ConfigError(f"what answers at {url} with status {status} is no fitrouter gateway")
+        # A proxy in front of a gateway that is down answers in its own words.
+        kind = Unreachable if status >= HTTPStatus.INTERNAL_SERVER_ERROR else ConfigError
+        return kind(f"what answers at {url} with status {status} is no fitrouter gateway")
     if isinstance(error, AllModelsFailed):
         error.timed_out = status == HTTPStatus.GATEWAY_TIMEOUT
     return error

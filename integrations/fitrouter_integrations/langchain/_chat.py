@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any, Literal, Self, TypeAlias
@@ -11,26 +12,33 @@ from langchain_core.language_models import LangSmithParams, LanguageModelInput
 from langchain_core.language_models.chat_models import BaseChatModel
 from langchain_core.language_models.model_profile import ModelProfile
 from langchain_core.messages import AIMessage, BaseMessage
-from langchain_core.outputs import ChatGenerationChunk, ChatResult
+from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult, Generation
 from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.runnables.config import ensure_config
 from langchain_core.tools import BaseTool
 from langchain_core.utils import from_env, secret_from_env
 from langchain_core.utils.function_calling import convert_to_openai_tool
-from pydantic import ConfigDict, Field, PrivateAttr, SecretStr
+from msgspec.structs import replace
+from pydantic import ConfigDict, Field, PrivateAttr, SecretStr, field_validator, model_validator
 
-from fitrouter.errors import ConfigError
+from fitrouter.errors import ConfigError, InvalidRequest
+from fitrouter.features import estimate_tokens
 from fitrouter.router import Router
 from fitrouter.types import AUTO, Identity, Request
 from fitrouter_integrations._http import KEY_ENV
+from fitrouter_integrations._identity import NAMES, settled
 from fitrouter_integrations.client import Client, Vote, connect
-from fitrouter_integrations.langchain._convert import chunk_of, end_of, messages_of, result_of, tool_choice_of
+from fitrouter_integrations.langchain._bound import Bound
+from fitrouter_integrations.langchain._convert import Extras, chunk_of, end_of, result_of, tool_choice_of
+from fitrouter_integrations.langchain._errors import told
+from fitrouter_integrations.langchain._history import messages_of
 from fitrouter_integrations.langchain._identity import FIELDS, KEY, carried, identity_of
 from fitrouter_integrations.langchain._structured import structured
 
 __all__ = ["ChatFitrouter"]
 
 Schema: TypeAlias = dict[str, Any] | type
-_NOT_PARAMS = frozenset({KEY, "stream", "ls_structured_output_format", "stream_usage", *sum(FIELDS.values(), ())})
+_NOT_PARAMS = frozenset({KEY, "stream", "ls_structured_output_format", "stream_usage"}) | NAMES
 """Keyword arguments of a call that no provider sees."""
 
 
@@ -66,10 +74,41 @@ class ChatFitrouter(BaseChatModel):
     max_retries: int = 0
     """Not used: the router asks another model where one fails."""
     stop: list[str] | None = Field(default=None, alias="stop_sequences")
+    streaming: bool = False
+    """Ask for every answer piece by piece, also where it is wanted whole."""
     model_kwargs: dict[str, Any] = Field(default_factory=dict)
     """Further parameters of every request."""
 
     _client: Client | None = PrivateAttr(default=None)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, data: Any) -> Any:
+        """Who asks may be said by any of its names, and by a number; `model_kwargs` may say it too."""
+        return settled(data, "model_kwargs") if isinstance(data, dict) else data
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known(cls, given: Any) -> Any:
+        """Refuse what it does not take: a `base_url` or a `top_p` that does nothing is a mistake that nobody sees."""
+        allowed = {name for field, info in cls.model_fields.items() for name in (field, info.alias) if name}
+        unknown = sorted(set(given) - allowed - NAMES) if isinstance(given, dict) else []
+        if unknown:
+            raise ConfigError(
+                f"ChatFitrouter({unknown[0]}=…): there is no such setting; allowed are {', '.join(sorted(allowed))}. "
+                "A gateway's URL is the router; further parameters of requests go into model_kwargs"
+            )
+        return given
+
+    @field_validator("router")
+    @classmethod
+    def _reachable(cls, router: Any) -> Any:
+        if isinstance(router, Router) or (isinstance(router, str | os.PathLike) and os.fspath(router)):
+            return router
+        raise ConfigError(
+            f"router: {router!r} was given; give the path of a configuration, the URL of a gateway, or a Router that "
+            "was not started"
+        )
 
     # --- what LangChain asks of a model ---
 
@@ -80,6 +119,42 @@ class ChatFitrouter(BaseChatModel):
     @property
     def _identifying_params(self) -> Mapping[str, Any]:
         return {"model": self.model_name, **self._sampling()}
+
+    def _get_llm_string(self, stop: list[str] | None = None, **kwargs: Any) -> str:
+        """What cached answers are kept under: whose they are, too. What suits one person is not another one's."""
+        who = identity_of(self._own(), ensure_config().get("metadata"), kwargs)
+        asked = {name: value for name, value in kwargs.items() if name not in (KEY, *FIELDS["session"])}
+        return f"{super()._get_llm_string(stop, **asked)}---{replace(who, session=None)!r}"
+
+    def _convert_cached_generations(self, cache_val: list[Generation]) -> list[ChatGeneration]:
+        """A cached answer keeps its decision: what is said of it is said of the same words. It costs nothing more."""
+        found = super()._convert_cached_generations(cache_val)
+        for each in found:
+            each.message.response_metadata = {**each.message.response_metadata, "cost_usd": 0.0, "cached": True}
+        return found
+
+    def get_token_ids(self, text: str) -> list[int]:
+        """Not known, unless `custom_get_token_ids` was given: each model cuts text in its own way.
+
+        Raises:
+            ConfigError: it was not.
+        """
+        if self.custom_get_token_ids is None:
+            raise ConfigError(
+                "a router has no tokenizer of its own; give ChatFitrouter(custom_get_token_ids=…), or count with "
+                "get_num_tokens"
+            )
+        return super().get_token_ids(text)
+
+    def get_num_tokens(self, text: str) -> int:
+        """About how many tokens a text takes; nothing is asked or fetched for it."""
+        return super().get_num_tokens(text) if self.custom_get_token_ids else math.ceil(len(text.encode()) / 4)
+
+    def get_num_tokens_from_messages(self, messages: list[BaseMessage], tools: Sequence[Any] | None = None) -> int:
+        """About how many tokens messages and tools take, as the router itself estimates whether they fit."""
+        if self.custom_get_token_ids:
+            return super().get_num_tokens_from_messages(messages, tools)
+        return estimate_tokens(messages_of(messages), {"tools": [convert_to_openai_tool(tool) for tool in tools or ()]})
 
     def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
         params = super()._get_ls_params(stop=stop, **kwargs)
@@ -187,6 +262,14 @@ class ChatFitrouter(BaseChatModel):
         """Answer piece by piece."""
         return super().astream(input, config, **carried(config, kwargs))
 
+    def stream_events(self, input: LanguageModelInput, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        """Answer in events."""
+        return super().stream_events(input, config, **carried(config, kwargs))
+
+    def astream_events(self, input: LanguageModelInput, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        """Answer in events."""
+        return super().astream_events(input, config, **carried(config, kwargs))
+
     # --- requests ---
 
     def _generate(
@@ -196,7 +279,8 @@ class ChatFitrouter(BaseChatModel):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        return result_of(self.client.complete(self._request(messages, stop, run_manager, kwargs)))
+        with told():
+            return result_of(self.client.complete(self._request(messages, stop, run_manager, kwargs)))
 
     async def _agenerate(
         self,
@@ -205,7 +289,8 @@ class ChatFitrouter(BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        return result_of(await self.client.acomplete(self._request(messages, stop, run_manager, kwargs)))
+        with told():
+            return result_of(await self.client.acomplete(self._request(messages, stop, run_manager, kwargs)))
 
     def _stream(
         self,
@@ -214,13 +299,19 @@ class ChatFitrouter(BaseChatModel):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> Iterator[ChatGenerationChunk]:
-        stream = self.client.stream(self._request(messages, stop, run_manager, kwargs))
-        for i, chunk in enumerate(stream):
-            piece = chunk_of(chunk, stream.about, first=i == 0)
-            if run_manager:
-                run_manager.on_llm_new_token(piece.text, chunk=piece)
-            yield piece
-        yield end_of(stream.about)
+        extras = Extras()
+        with told():
+            stream = self.client.stream(self._request(messages, stop, run_manager, kwargs))
+            for i, chunk in enumerate(stream):
+                extras.add(chunk.delta)
+                piece = chunk_of(chunk, stream.about, first=i == 0)
+                if run_manager:
+                    run_manager.on_llm_new_token(piece.text, chunk=piece)
+                yield piece
+        piece = end_of(stream.about, extras)
+        if run_manager:
+            run_manager.on_llm_new_token("", chunk=piece)
+        yield piece
 
     async def _astream(
         self,
@@ -229,15 +320,20 @@ class ChatFitrouter(BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:
-        stream = await self.client.astream(self._request(messages, stop, run_manager, kwargs))
-        first = True
-        async for chunk in stream:
-            piece = chunk_of(chunk, stream.about, first=first)
-            first = False
-            if run_manager:
-                await run_manager.on_llm_new_token(piece.text, chunk=piece)
-            yield piece
-        yield end_of(stream.about)
+        extras, first = Extras(), True
+        with told():
+            stream = await self.client.astream(self._request(messages, stop, run_manager, kwargs))
+            async for chunk in stream:
+                extras.add(chunk.delta)
+                piece = chunk_of(chunk, stream.about, first=first)
+                first = False
+                if run_manager:
+                    await run_manager.on_llm_new_token(piece.text, chunk=piece)
+                yield piece
+        piece = end_of(stream.about, extras)
+        if run_manager:
+            await run_manager.on_llm_new_token("", chunk=piece)
+        yield piece
 
     def _request(
         self, messages: list[BaseMessage], stop: list[str] | None, run_manager: Any, kwargs: Mapping[str, Any]
@@ -248,22 +344,35 @@ class ChatFitrouter(BaseChatModel):
         timeout = params.pop("timeout", self.timeout)
         if stop:
             params["stop"] = stop
+        if params.get("n") not in (None, 1):
+            raise InvalidRequest(f"n: given {params['n']!r}, allowed is 1: one decision gives one answer; use batch")
         if "tool_choice" in params:
             params["tool_choice"] = tool_choice_of(params["tool_choice"])
-        own = Identity(tenant=self.tenant, user=self.user, role=self.role, task=self.task, session=self.session)
         return Request(
             messages=messages_of(messages),
             model=model,
             params={name: value for name, value in params.items() if value is not None},
-            identity=identity_of(own, getattr(run_manager, "metadata", None), kwargs),
+            identity=identity_of(self._own(), getattr(run_manager, "metadata", None), kwargs),
             deadline_s=timeout,
         )
+
+    def _own(self) -> Identity:
+        """What it was made with."""
+        return Identity(tenant=self.tenant, user=self.user, role=self.role, task=self.task, session=self.session)
 
     def _sampling(self) -> dict[str, Any]:
         given = {"temperature": self.temperature, "max_tokens": self.max_tokens, "stop": self.stop}
         return {name: value for name, value in given.items() if value is not None}
 
-    # --- tools and schemas ---
+    # --- settings, tools and schemas ---
+
+    def bind(self, **kwargs: Any) -> Bound:  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
+        """The model with keyword arguments of its calls."""
+        return Bound(bound=self, kwargs=kwargs, config={})
+
+    def with_config(self, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        """The model with a config of its calls."""
+        return self.bind().with_config(config, **kwargs)
 
     def bind_tools(
         self,

@@ -1,4 +1,4 @@
-"""Between LangChain's messages and the OpenAI format that a router speaks."""
+"""A router's answers, which are in the OpenAI format, as LangChain's."""
 
 from __future__ import annotations
 
@@ -6,23 +6,24 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, InvalidToolCall, convert_to_openai_messages
+from langchain_core.messages import AIMessage, AIMessageChunk, InvalidToolCall
 from langchain_core.messages.ai import UsageMetadata
 from langchain_core.messages.tool import ToolCall, ToolCallChunk, tool_call_chunk
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 
 from fitrouter.types import Chunk, Message, Usage
 from fitrouter_integrations.client import About, Reply
+from fitrouter_integrations.langchain._history import CALLS, OURS, messages_of
 
-__all__ = ["chunk_of", "end_of", "messages_of", "metadata_of", "result_of", "tool_choice_of"]
+__all__ = ["Extras", "chunk_of", "end_of", "messages_of", "metadata_of", "result_of", "tool_choice_of"]
 
-_OURS = {"model_provider": "fitrouter"}
-
-
-def messages_of(messages: list[BaseMessage]) -> tuple[Message, ...]:
-    """Messages as a router takes them."""
-    found = convert_to_openai_messages(messages)
-    return tuple(found) if isinstance(found, list) else (found,)
+_OURS = {"model_provider": OURS}
+_SAID = frozenset(("content", "role", "tool_calls"))
+"""Fields of a message that LangChain has a place for."""
+_CALL = frozenset(("function", "id", "index", "type"))
+"""The same, of a tool call."""
+_GROWS = ("summary", "text", "thinking")
+"""Fields of a block of thoughts that come in pieces."""
 
 
 def tool_choice_of(choice: object) -> object:
@@ -42,11 +43,13 @@ def result_of(reply: Reply) -> ChatResult:
     """A whole answer."""
     message, meta = reply.message, _OURS | metadata_of(reply.about) | {"finish_reason": reply.finish_reason}
     calls, invalid = _tool_calls(message.get("tool_calls") or [])
+    extras = Extras()
+    extras.add(message)
     said = AIMessage(
         content=message.get("content") or "",
         tool_calls=calls,
         invalid_tool_calls=invalid,
-        additional_kwargs={"refusal": message["refusal"]} if message.get("refusal") else {},
+        additional_kwargs=_words(message) | extras.found(),
         response_metadata=meta,
         usage_metadata=_usage(reply.usage),
         id=reply.about.decision_id,
@@ -63,6 +66,7 @@ def chunk_of(chunk: Chunk, about: About, *, first: bool) -> ChatGenerationChunk:
         meta["finish_reason"] = chunk.finish_reason
     said = AIMessageChunk(
         content=delta.get("content") or "",
+        additional_kwargs=_words(delta),
         tool_call_chunks=[_call_chunk(call) for call in delta.get("tool_calls") or []],
         response_metadata=meta,
         usage_metadata=None if chunk.usage is None else _usage(chunk.usage),
@@ -72,10 +76,69 @@ def chunk_of(chunk: Chunk, about: About, *, first: bool) -> ChatGenerationChunk:
     return ChatGenerationChunk(message=said, generation_info=info)
 
 
-def end_of(about: About) -> ChatGenerationChunk:
+def end_of(about: About, extras: Extras) -> ChatGenerationChunk:
     """The end of a stream, which says what it cost."""
-    said = AIMessageChunk(content="", response_metadata={"cost_usd": about.cost_usd}, id=about.decision_id)
+    said = AIMessageChunk(
+        content="",
+        additional_kwargs=extras.found(),
+        response_metadata={"cost_usd": about.cost_usd},
+        id=about.decision_id,
+        chunk_position="last",
+    )
     return ChatGenerationChunk(message=said)
+
+
+class Extras:
+    """What a message says in fields that LangChain has no place for: thoughts, their signatures, citations.
+
+    Deltas bring them in pieces that LangChain would put together wrongly; they are therefore told whole, at the end.
+    """
+
+    def __init__(self) -> None:
+        self._fields: dict[str, Any] = {}
+        self._ids: dict[Any, str] = {}
+        self._calls: dict[str, dict[str, Any]] = {}
+
+    def add(self, delta: Message) -> None:
+        """Take a delta, or a whole message."""
+        for name, value in delta.items():
+            if name in _SAID or isinstance(value, str):
+                continue
+            if isinstance(value, list):
+                kept = self._fields.setdefault(name, [])
+                for block in value:
+                    _join(kept, block)
+            elif isinstance(value, dict):
+                self._fields[name] = {**self._fields.get(name, {}), **value}
+        for i, call in enumerate(delta.get("tool_calls") or ()):
+            index = call.get("index", i)
+            self._ids.setdefault(index, call.get("id") or "")
+            if more := {name: value for name, value in call.items() if name not in _CALL and value}:
+                self._calls.setdefault(self._ids[index], {}).update(more)
+
+    def found(self) -> dict[str, Any]:
+        """For `additional_kwargs`."""
+        fields = {name: value for name, value in self._fields.items() if value}
+        return fields | ({CALLS: self._calls} if self._calls else {})
+
+
+def _join(kept: list[Any], block: Any) -> None:
+    """Append a block, or the next piece of the last one: a signature is the last piece."""
+    last = kept[-1] if kept else None
+    if not isinstance(last, dict) or not isinstance(block, dict) or last.get("signature"):
+        kept.append(block)
+        return
+    growing = [name for name in _GROWS if isinstance(last.get(name), str)]
+    if not growing or (last.get("type"), last.get("index")) != (block.get("type"), block.get("index")):
+        kept.append(block)
+        return
+    grown = {name: last[name] + (block.get(name) or "") for name in growing}
+    kept[-1] = last | {name: value for name, value in block.items() if value is not None} | grown
+
+
+def _words(delta: Message) -> dict[str, Any]:
+    """Text beside the answer's own, such as a refusal or thoughts."""
+    return {name: value for name, value in delta.items() if name not in _SAID and isinstance(value, str) and value}
 
 
 def metadata_of(about: About) -> dict[str, Any]:

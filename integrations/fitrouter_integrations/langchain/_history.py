@@ -1,0 +1,105 @@
+"""A conversation as LangChain keeps it, in the OpenAI format that a router takes.
+
+What a model thought goes back to it while its turn lasts: between its tool calls some models insist on it, and only
+their maker can read it. Earlier turns are sent without their thoughts, so that they bind nobody.
+"""
+
+from __future__ import annotations
+
+import mimetypes
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from langchain_core.messages import AIMessage, BaseMessage, ToolMessage, convert_to_openai_messages
+
+from fitrouter.errors import InvalidRequest
+from fitrouter.types import Message
+
+__all__ = ["CALLS", "OURS", "messages_of"]
+
+OURS = "fitrouter"
+"""`model_provider` of our answers."""
+CALLS = "tool_call_extras"
+"""Where an answer keeps what LangChain's tool calls have no place for: id of the call → the fields."""
+
+_BACK = ("provider_specific_fields", "reasoning_content", "reasoning_details", "reasoning_items", "thinking_blocks")
+"""What goes back to a model within its turn."""
+_SIGNED = {"thinking": "signature", "redacted_thinking": "data"}
+"""Type of a block of thoughts → what makes it one that its maker takes back."""
+_KEPT_ELSEWHERE = frozenset(
+    (
+        "invalid_tool_call",
+        "reasoning",
+        "server_tool_call",
+        "server_tool_call_chunk",
+        "server_tool_result",
+        "tool_call_chunk",
+    )
+)
+"""Types of blocks that have no place in a message's content, or no meaning to anybody else."""
+
+
+def messages_of(messages: Sequence[BaseMessage]) -> tuple[Message, ...]:
+    """Messages as a router takes them.
+
+    Raises:
+        InvalidRequest: there are none, or one holds what no model could be told.
+    """
+    if not messages:
+        raise InvalidRequest("messages: none were given; give at least one")
+    turn = max((i for i, message in enumerate(messages) if message.type == "human"), default=-1)
+    answered = {message.tool_call_id for message in messages if isinstance(message, ToolMessage)}
+    found: list[Message] = []
+    for i, message in enumerate(messages):
+        try:
+            told = convert_to_openai_messages([_plain(message, within=i > turn)])
+        except ValueError as error:
+            raise InvalidRequest(f"messages[{i}]: {error}") from None
+        if isinstance(message, AIMessage) and told:
+            _say_all(told[0], message, answered, within=i > turn)
+        found += told
+    return tuple(found)
+
+
+def _plain(message: BaseMessage, *, within: bool) -> BaseMessage:
+    """The message with the blocks that can be told."""
+    if isinstance(message.content, str):
+        return message
+    blocks = [kept for block in message.content for kept in _told(block, within=within)]
+    return message.model_copy(update={"content": blocks})
+
+
+def _told(block: Any, *, within: bool) -> Iterator[Any]:
+    """A block of LangChain's or of a provider's, where a model can be told of it."""
+    kind = block.get("type") if isinstance(block, Mapping) else None
+    if kind in _SIGNED:
+        if within and block.get(_SIGNED[kind]):
+            yield block
+    elif kind == "tool_call":
+        yield {"type": "tool_use", "id": block.get("id"), "name": block.get("name"), "input": block.get("args") or {}}
+    elif kind == "text-plain" and block.get("text"):
+        yield {"type": "text", "text": block["text"]}
+    elif kind == "file" and "file" not in block:
+        known = block.get("extras") or block.get("metadata") or {}
+        name = known.get("filename") or f"document{mimetypes.guess_extension(block.get('mime_type') or '') or ''}"
+        yield {"filename": name, **block}
+    elif kind == "video":
+        data = f"data:{block.get('mime_type', 'video/mp4')};base64,{block.get('base64')}"
+        yield {"type": "video_url", "video_url": {"url": block.get("url") or data}}
+    elif kind == "non_standard":
+        yield block.get("value")
+    elif kind not in _KEPT_ELSEWHERE:
+        yield block
+
+
+def _say_all(told: Message, message: AIMessage, answered: Collection[str], *, within: bool) -> None:
+    """Add what LangChain's conversion leaves out."""
+    for bad in message.invalid_tool_calls:
+        if bad["id"] in answered:  # a tool's answer to a call that nobody made is refused
+            function = {"name": bad["name"] or "", "arguments": bad["args"] or ""}
+            told.setdefault("tool_calls", []).append({"type": "function", "id": bad["id"], "function": function})
+    if within and message.response_metadata.get("model_provider") == OURS:
+        kept = message.additional_kwargs
+        told.update({name: kept[name] for name in _BACK if kept.get(name)})
+        for call in told.get("tool_calls") or ():
+            call.update((kept.get(CALLS) or {}).get(call["id"]) or {})
