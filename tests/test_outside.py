@@ -12,13 +12,26 @@ from typing import Any
 from unittest import mock
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.gateway_kit import NAMES, Echo, cards, make_router
 
 from fitrouter.attempts import Timers
+from fitrouter.content import unpack_content
 from fitrouter.decide import Rules
-from fitrouter.errors import AllModelsFailed, ProviderUnavailable
+from fitrouter.errors import (
+    AllModelsFailed,
+    InvalidRequest,
+    NoEligibleModel,
+    ProviderUnavailable,
+    StoreError,
+    UnknownDecision,
+)
+from fitrouter.features import context_names
+from fitrouter.hooks import Notice, Unlogged
+from fitrouter.journal import MemoryJournal, SqliteJournal
+from fitrouter.learner import Learner
 from fitrouter.outside import Ended, Plan, Tried
 from fitrouter.providers import Fault, Faulty
 from fitrouter.router import Router
@@ -27,7 +40,9 @@ from fitrouter.types import (
     Completion,
     Decision,
     Execution,
+    FeedbackKind,
     Identity,
+    Mode,
     Request,
     Usage,
 )
@@ -118,3 +133,298 @@ def test_the_log_is_that_of_an_answer_of_the_routers_own(
     others = asyncio.run(log_of(requests, down, elsewhere=True, **more))
     assert len(mine) == 2 * len(requests)
     assert others == mine
+
+
+# --- what is written down -------------------------------------------------------------------------------------------
+
+
+async def test_a_plan_is_a_logged_decision_and_calls_nobody(tmp_path: Path) -> None:
+    """The order begins with what was drawn; nothing is asked, and nothing has ended yet."""
+    echo = Echo()
+    async with make_router(tmp_path, {"echo": echo}) as router:
+        plan = await router.decide(ask(user="ann"))
+        assert plan.logged
+        assert plan.order[0].model == plan.decision.chosen
+        assert plan.order[0].probability == 1.0
+        assert sorted(choice.model for choice in plan.order) == list(NAMES)
+        assert (plan.deadline_s, plan.order[0].target) == (10.0, plan.decision.chosen)
+        assert logged(router, Decision) == [plan.decision]
+        assert echo.calls == logged(router, Execution) == []
+        assert (await router.decide(msgspec.structs.replace(ask(), deadline_s=3.0))).deadline_s == 3.0
+        pinned = await router.decide(ask(model="beta"))
+        assert [choice.model for choice in pinned.order] == ["beta"]
+
+
+@pytest.mark.parametrize(
+    ("errors", "status", "completion", "served"),
+    [
+        ((None,), "ok", said(), 0),
+        (("Timeout", None), "partial", said("fi"), 1),
+        (("Timeout", None), "partial", None, 1),
+        ((None,), "cancelled", said("f"), 0),
+        (("Timeout",), "cancelled", None, None),
+        ((), "cancelled", None, None),
+        (("Timeout", "Timeout"), "failed", None, None),
+    ],
+)
+async def test_every_end_is_written_down(
+    tmp_path: Path, errors: tuple[str | None, ...], status: str, completion: Completion | None, served: int | None
+) -> None:
+    """Whoever was tried last without an error has answered; tokens cost what the card says."""
+    async with make_router(tmp_path) as router:
+        plan = await router.decide(ask(user="ann"))
+        how = Ended(tried=tried(plan, *errors), status=status, completion=completion)
+        execution = await router.report(plan.decision.id, ask(), how)
+        assert logged(router, Execution) == [execution]
+    assert execution.served_by == (None if served is None else plan.order[served].model)
+    assert (execution.status, execution.chosen) == (status, plan.decision.chosen)
+    assert execution.identity == plan.decision.identity
+    assert execution.features == plan.decision.features
+    assert [(a.model, a.error, a.ms) for a in execution.attempts] == [
+        (choice.model, error, 5.0) for choice, error in zip(plan.order, errors, strict=False)
+    ]
+    assert execution.cost_usd == pytest.approx(29e-6 if completion else 0.0)
+    assert execution.latency_ms == (0.0 if served is None else 5.0)
+
+
+async def test_an_answer_can_be_scored_and_judged(tmp_path: Path) -> None:
+    """A whole answer's text goes to the spool, under its user's key, with the tools that it calls; no other does."""
+    call = {"id": "c", "type": "function", "function": {"name": "add", "arguments": "{}"}}
+    tool = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
+    message = {"role": "assistant", "content": "sums", "tool_calls": [call]}
+    asked = msgspec.structs.replace(ask("add 1 and 1", user="ann"), params={"tools": [tool]})
+    async with make_router(tmp_path, learner=Learner(len(context_names()), 1)) as router:
+        plan = await router.decide(asked)
+        whole = Ended(tried=tried(plan, None), completion=Completion(message=message))
+        await router.report(plan.decision.id, asked, whole)
+        broken = await router.decide(asked)
+        await router.report(
+            broken.decision.id, asked, Ended(tried=tried(broken, None), status="partial", completion=said())
+        )
+        (spooled,) = router.journal.spooled()
+        assert spooled.decision_id == plan.decision.id
+        content = unpack_content(router.identities.decrypt(spooled.content))
+        assert (content.prompt, content.message, content.tools) == ("add 1 and 1", message, (tool,))
+        assert await router.feedback(plan.decision.id, FeedbackKind.THUMB, 1.0, identity=asked.identity)
+
+
+async def test_the_first_report_counts(tmp_path: Path) -> None:
+    """A second one changes nothing and returns what stands, also where both come at once or it says another thing."""
+    async with make_router(tmp_path) as router:
+        plan = await router.decide(ask())
+        failed = Ended(tried=tried(plan, *[DOWN] * 3), status="failed")
+        one, two = await asyncio.gather(*(router.report(plan.decision.id, ask(), how) for how in (ended(plan), failed)))
+        assert one == two == await router.report(plan.decision.id, ask(), failed)
+        assert logged(router, Execution) == [one]
+
+
+async def test_any_router_over_the_journal_takes_the_report(tmp_path: Path) -> None:
+    """Nothing is kept in the one that decided: another process tells the same of attempts and probabilities."""
+    journal = tmp_path / "journal.db"
+    async with (
+        make_router(tmp_path, journal=SqliteJournal(journal)) as one,
+        make_router(tmp_path, journal=SqliteJournal(journal)) as other,
+    ):
+        plan = await one.decide(ask(user="ann"))
+        execution = await other.report(plan.decision.id, ask(), ended(plan, [plan.decision.chosen]))
+        assert [a.probability for a in execution.attempts] == [choice.probability for choice in plan.order[:2]]
+        assert await one.report(plan.decision.id, ask(), ended(plan)) == execution
+        await one.settled()
+        assert plan.decision.id not in one.learner.open
+
+
+async def test_a_plan_that_nobody_reports_is_lost(tmp_path: Path) -> None:
+    """Once its deadline is long over; a report that comes later finds that."""
+    journal, now = MemoryJournal(), 1000.0
+    async with make_router(tmp_path, journal=journal, clock=lambda: now) as router:
+        plan = await router.decide(ask())
+        await router.settled()
+    journal._closed = False
+    now += 1000.0
+    async with make_router(tmp_path, journal=journal, clock=lambda: now) as router:
+        async with asyncio.timeout(30.0):
+            while plan.decision.id in router.learner.open:  # noqa: ASYNC110 - what is waited for knows no event
+                await asyncio.sleep(0.001)
+        assert (await router.report(plan.decision.id, ask(), ended(plan))).status == "lost"
+
+
+# --- what cannot be ---
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    told=st.lists(st.sampled_from([*NAMES, "nobody"]), min_size=1, max_size=4),
+    lies=st.lists(st.floats(0.01, 1.0), min_size=4, max_size=4),
+    seed=st.integers(0, 5),
+)
+def test_attempts_follow_the_draw(told: list[str], lies: list[float], seed: int) -> None:
+    """Only the plan's own order is taken, and its probabilities are the log's, whatever a caller says of them."""
+
+    async def check(folder: Path) -> None:
+        async with make_router(folder, rules=Rules(seed=seed)) as router:
+            plan = await router.decide(ask())
+            ways = zip(told, lies, [DOWN] * (len(told) - 1) + [None], strict=False)
+            how = tuple(Tried(model=model, ms=1.0, error=error, probability=lie) for model, lie, error in ways)
+            report = router.report(plan.decision.id, ask(), Ended(tried=how, completion=said()))
+            if told == [choice.model for choice in plan.order[: len(told)]]:
+                attempts = (await report).attempts
+                assert [a.probability for a in attempts] == [c.probability for c in plan.order[: len(told)]]
+            else:
+                with pytest.raises(InvalidRequest, match="leads to"):
+                    await report
+                assert logged(router, Execution) == []
+
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(check(Path(folder)))
+
+
+async def test_a_sticky_turn_tells_its_fallbacks_itself(tmp_path: Path) -> None:
+    """Its pmf is in no log: models that were eligible, each once, with a probability that can be one."""
+    async with make_router(tmp_path) as router:
+        first = await router.decide(ask(session="s"))
+        await router.report(first.decision.id, ask(), ended(first))
+        await router.settled()
+        plan = await router.decide(ask(session="s"))
+        assert plan.decision.mode is Mode.STICKY
+        stay, *others = (choice.model for choice in plan.order)
+        for models, probability in (
+            ([others[0]], 0.5),
+            ([stay, stay], 0.5),
+            ([stay, "nobody"], 0.5),
+            ([stay, others[0]], 0.0),
+            ([stay, others[0]], 1.5),
+            ([stay, others[0]], float("nan")),
+        ):
+            ways = zip(models, [DOWN, None][-len(models) :], strict=True)
+            how = tuple(Tried(model=model, ms=1.0, error=error, probability=probability) for model, error in ways)
+            with pytest.raises(InvalidRequest, match="tried"):
+                await router.report(plan.decision.id, ask(), Ended(tried=how, completion=said()))
+        execution = await router.report(plan.decision.id, ask(), ended(plan, [stay]))
+        assert [a.probability for a in execution.attempts] == [1.0, plan.order[1].probability]
+
+
+GOOD = (Tried(model="alpha", ms=1.0),)
+BAD = (Tried(model="alpha", ms=1.0, error="Timeout"),)
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        (Ended(tried=GOOD, status="great", completion=said()), "status: 'great'"),
+        (Ended(tried=GOOD, status="lost"), "allowed are ok, partial, cancelled, failed"),
+        (Ended(tried=GOOD), "message: is missing"),
+        (Ended(tried=(), completion=said()), "did not answer"),
+        (Ended(tried=BAD, completion=said()), "did not answer"),
+        (Ended(tried=BAD, status="partial"), "did not answer"),
+        (Ended(tried=GOOD, status="failed"), "answered"),
+        (Ended(tried=BAD, status="failed", completion=said()), "message: was given"),
+        (Ended(tried=BAD, status="cancelled", completion=said()), "message: was given"),
+        (Ended(tried=(), status="failed"), "nobody was asked"),
+        (Ended(tried=GOOD * 2, completion=said()), "only the last"),
+        (Ended(tried=(Tried(model="alpha", ms=-1.0),), completion=said()), "ms: -1.0"),
+        (Ended(tried=(Tried(model="alpha", ms=float("nan")),), completion=said()), "ms: nan"),
+        (Ended(tried=(Tried(model="alpha", ms=1e300),), completion=said()), "ms: 1e"),
+        (Ended(tried=(Tried(model="alpha", ms=1.0, error=""),), status="failed"), "name of an exception"),
+        (Ended(tried=(Tried(model="alpha", ms=1.0, error="no: ann"),), status="failed"), "name of an exception"),
+        (Ended(tried=GOOD, completion=said(), cost_usd=-0.1), "cost_usd"),
+        (Ended(tried=GOOD, completion=said(), cost_usd=float("inf")), "cost_usd"),
+        (Ended(tried=GOOD, completion=said(), ttft_ms=float("nan")), "ttft_ms"),
+        (Ended(tried=GOOD, completion=Completion(message={}, usage=Usage(prompt_tokens=-1))), "usage.prompt_tokens"),
+        (Ended(tried=GOOD, completion=Completion(message={}, usage=Usage(completion_tokens=2**40))), "completion_tok"),
+    ],
+)
+async def test_an_end_that_cannot_be_is_refused(tmp_path: Path, how: Ended, words: str) -> None:
+    """With what was given and what is allowed; the plan can be reported all the same."""
+    async with make_router(tmp_path) as router:
+        plan = await router.decide(ask(model="alpha"))
+        with pytest.raises(InvalidRequest, match=words):
+            await router.report(plan.decision.id, ask(), how)
+        assert (await router.report(plan.decision.id, ask(), ended(plan))).status == "ok"
+
+
+async def test_decisions_are_for_whom_they_were_made(tmp_path: Path) -> None:
+    """Another tenant's decision is as unknown as none; what nobody can take is not decided."""
+    async with make_router(tmp_path) as router:
+        plan = await router.decide(ask(tenant="a"))
+        for id_, tenant in ((plan.decision.id, "b"), (plan.decision.id, "default"), ("nothing", "a")):
+            with pytest.raises(UnknownDecision):
+                await router.report(id_, ask(tenant=tenant), ended(plan))
+        await router.report(plan.decision.id, ask(tenant="a"), ended(plan))
+        with pytest.raises(InvalidRequest, match="no model 'nobody'"):
+            await router.decide(ask(model="nobody"))
+        with pytest.raises(NoEligibleModel):
+            await router.decide(ask("word " * 1_000_000))
+
+
+# --- stores that fail ---
+
+
+async def test_a_store_that_fails_costs_the_log_and_no_plan(tmp_path: Path) -> None:
+    """A plan goes out unlogged and has no end then; once the store is back, a report that failed is taken."""
+    failing, notes = True, list[Notice]()
+
+    def fault(_step: str) -> None:
+        if failing:
+            raise OSError("read-only file system")
+
+    async with make_router(tmp_path, journal=MemoryJournal(fault=fault), hook=notes.append) as router:
+        plan = await router.decide(ask())
+        assert (plan.logged, len(plan.order)) == (False, 3)
+        assert Unlogged(plan.decision.id) in notes
+        with pytest.raises(UnknownDecision):
+            await router.report(plan.decision.id, ask(), ended(plan))
+        assert not (await router.observe(ask(), said(), "beta", cost_usd=None, latency_ms=1.0)).logged
+        failing = False
+        plan = await router.decide(ask())
+        failing = True
+        with pytest.raises(StoreError, match="report it again"):
+            await router.report(plan.decision.id, ask(), ended(plan))
+        failing = False
+        assert (await router.report(plan.decision.id, ask(), ended(plan))).status == "ok"
+
+
+async def test_a_report_waits_for_a_slow_store(tmp_path: Path) -> None:
+    """A decision that was not durable in time is reported all the same, once it is."""
+    journal = SqliteJournal(tmp_path / "journal.db", hold=0.2)
+    async with make_router(tmp_path, journal=journal) as router:
+        plan = await router.decide(ask())
+        assert not plan.logged
+        assert (await router.report(plan.decision.id, ask(), ended(plan))).status == "ok"
+
+
+# --- what others decided ---------------------------------------------------------------------------------------------
+
+
+async def test_a_call_that_failed_elsewhere_teaches_availability_and_nothing_else(tmp_path: Path) -> None:
+    """Fit is what people say of answers, and here there is none; a request that was at fault teaches nothing at all."""
+
+    async def beliefs(router: Router) -> Decision:
+        await router.settled()
+        return (await router.decide(ask())).decision
+
+    async with make_router(tmp_path) as router:
+        before = await beliefs(router)
+        for _ in range(5):
+            await router.observe(ask(), None, "beta", cost_usd=None, latency_ms=1.0, error="ProviderRejected")
+        rejected = await beliefs(router)
+        for _ in range(5):
+            plan = await router.observe(ask(), None, "beta", cost_usd=None, latency_ms=1.0, error="Timeout")
+        after = await beliefs(router)
+    assert (plan.decision.mode, plan.decision.chosen) == (Mode.PINNED, "beta")
+    ends = logged(router, Execution)
+    assert {(end.status, end.served_by, end.chosen) for end in ends} == {("failed", None, "beta")}
+    assert rejected.availability == before.availability
+    assert after.availability[1] < before.availability[1] - 0.1
+    assert (after.availability[0], after.availability[2]) == (before.availability[0], before.availability[2])
+    assert (after.mean, after.sd) == (before.mean, before.sd)
+
+
+@pytest.mark.parametrize(("completion", "error"), [(None, None), (said(), "Timeout"), (None, "it said no")])
+async def test_a_call_has_either_an_answer_or_an_error(
+    tmp_path: Path, completion: Completion | None, error: str | None
+) -> None:
+    """Anything else is refused before it is written down."""
+    async with make_router(tmp_path) as router:
+        with pytest.raises(InvalidRequest, match="error"):
+            await router.observe(ask(), completion, "beta", cost_usd=None, latency_ms=1.0, error=error)
+        assert logged(router, Decision) == []
