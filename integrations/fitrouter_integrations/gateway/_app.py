@@ -332,6 +332,7 @@ class Gateway:
                 "context_window": card.context_window,
                 "capabilities": card.capabilities,
                 "max_output_tokens": card.max_output_tokens,
+                "target": card.target or card.name,
             }
             for card in self.router.cards.values()
         }
