@@ -54,8 +54,8 @@ def outcome(body: dict[str, Any], tenant: str) -> tuple[Request, Ended]:
         tried=tuple(_tried(one, f"tried[{i}]") for i, one in enumerate(tried)),
         status=string(body.get("status"), "status"),
         completion=_completion(body),
-        cost_usd=_optional_number(body, "cost_usd"),
-        ttft_ms=_optional_number(body, "ttft_ms"),
+        cost_usd=_number(body.get("cost_usd"), "cost_usd"),
+        ttft_ms=_number(body.get("ttft_ms"), "ttft_ms"),
     )
     return request, ended
 
@@ -72,9 +72,9 @@ def observation(body: dict[str, Any], headers: Mapping[str, bytes], tenant: str)
     return Observation(
         request=chat_request({name: value for name, value in body.items() if name not in own}, headers, tenant),
         completion=_completion(body),
-        cost_usd=_optional_number(body, "cost_usd"),
+        cost_usd=_number(body.get("cost_usd"), "cost_usd"),
         latency_ms=number(body.get("latency_ms"), "latency_ms"),
-        error=_optional_string(body, "error"),
+        error=_string(body.get("error"), "error"),
     )
 
 
@@ -85,8 +85,8 @@ def _tried(given: object, where: str) -> Tried:
     return Tried(
         model=string(given.get("model"), f"{where}.model"),
         ms=number(given.get("ms"), f"{where}.ms"),
-        error=_optional_string(given, "error"),
-        probability=_optional_number(given, "probability") or 0.0,
+        error=_string(given.get("error"), f"{where}.error"),
+        probability=_number(given.get("probability"), f"{where}.probability") or 0.0,
     )
 
 
@@ -102,7 +102,7 @@ def _completion(body: dict[str, Any]) -> Completion | None:
     usage = optional(body, "usage", dict, "an object with prompt_tokens and completion_tokens") or {}
     return Completion(
         message=message_of(message, "message"),
-        finish_reason=_optional_string(body, "finish_reason") or "stop",
+        finish_reason=_string(body.get("finish_reason"), "finish_reason") or "stop",
         usage=Usage(
             prompt_tokens=optional(usage, "prompt_tokens", int, "a whole number") or 0,
             completion_tokens=optional(usage, "completion_tokens", int, "a whole number") or 0,
@@ -110,9 +110,9 @@ def _completion(body: dict[str, Any]) -> Completion | None:
     )
 
 
-def _optional_string(body: dict[str, Any], name: str) -> str | None:
-    return None if body.get(name) is None else string(body[name], name)
+def _string(value: object, where: str) -> str | None:
+    return None if value is None else string(value, where)
 
 
-def _optional_number(body: dict[str, Any], name: str) -> float | None:
-    return None if body.get(name) is None else number(body[name], name)
+def _number(value: object, where: str) -> float | None:
+    return None if value is None else number(value, where)
