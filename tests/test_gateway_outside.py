@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx
 import pytest
-from tests.gateway_kit import chat, client, config, make_router, serving
+from tests.gateway_kit import cards, chat, client, config, make_router, serving
 
 from fitrouter.journal import MemoryJournal
 from fitrouter.router import Router
@@ -255,3 +258,28 @@ def test_the_schema_describes_the_bodies(shared: Shared) -> None:
     order = paths["/v1/decisions"]["post"]["responses"]["200"]["content"]["application/json"]["schema"]["properties"]
     assert set(order) == set(shared.plan()[0])
     assert set(order["order"]["items"]["properties"]) == set(shared.plan()[0]["order"][0])
+
+
+def test_the_documented_requests_work(tmp_path: Path) -> None:
+    """What docs/decide.md sends is taken as it stands, but for the ids and the order that a plan gives."""
+    text = (Path(__file__).parents[1] / "docs" / "decide.md").read_text(encoding="utf-8")
+    sent = [shlex.split(block) for block in re.findall(r"```bash\n(curl.*?)```", text, re.DOTALL)]
+    assert len(sent) == 3
+    (shown,) = (json.loads(block) for block in re.findall(r"```json\n(.*?)```", text, re.DOTALL))
+    router = make_router(tmp_path, models=cards(["small", "large"]))
+    with serving(router) as url, client(url) as http:
+        plan, names = {"about": {"decision_id": ""}}, {"small": "small", "large": "large"}
+        for command in sent:
+            body = json.loads(command[-1])
+            for one in body.get("tried", ()):
+                one["model"] = names[one["model"]]
+            path = command[2].removeprefix("http://127.0.0.1:8484").replace("DECISION_ID", plan["about"]["decision_id"])
+            reply = http.post(path, json=body)
+            assert reply.status_code == 200, reply.text
+            if path == "/v1/decisions":
+                plan = reply.json()
+                names = dict(zip(names, (choice["model"] for choice in plan["order"]), strict=True))
+    assert (set(shown), set(shown["about"])) == (set(plan), set(plan["about"]))
+    assert [set(choice) for choice in shown["order"]] == [set(choice) for choice in plan["order"]]
+    ends = [row.event for row in router.journal.tail(0) if isinstance(row.event, Execution)]
+    assert [(end.status, len(end.attempts)) for end in ends] == [("ok", 2), ("ok", 1)]

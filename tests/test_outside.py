@@ -160,7 +160,7 @@ async def test_a_plan_is_a_logged_decision_and_calls_nobody(tmp_path: Path) -> N
     [
         ((None,), "ok", said(), 0),
         (("Timeout", None), "partial", said("fi"), 1),
-        (("Timeout", None), "partial", None, 1),
+        (("litellm.Timeout", None), "partial", None, 1),
         ((None,), "cancelled", said("f"), 0),
         (("Timeout",), "cancelled", None, None),
         ((), "cancelled", None, None),
@@ -325,7 +325,8 @@ BAD = (Tried(model="alpha", ms=1.0, error="Timeout"),)
         (Ended(tried=(Tried(model="alpha", ms=float("nan")),), completion=said()), "ms: nan"),
         (Ended(tried=(Tried(model="alpha", ms=1e300),), completion=said()), "ms: 1e"),
         (Ended(tried=(Tried(model="alpha", ms=1.0, error=""),), status="failed"), "name of an exception"),
-        (Ended(tried=(Tried(model="alpha", ms=1.0, error="no: ann"),), status="failed"), "name of an exception"),
+        (Ended(tried=(Tried(model="alpha", ms=1.0, error="ann said no"),), status="failed"), "name of an exception"),
+        (Ended(tried=(Tried(model="alpha", ms=1.0, error="E" * 101),), status="failed"), "name of an exception"),
         (Ended(tried=GOOD, completion=said(), cost_usd=-0.1), "cost_usd"),
         (Ended(tried=GOOD, completion=said(), cost_usd=float("inf")), "cost_usd"),
         (Ended(tried=GOOD, completion=said(), ttft_ms=float("nan")), "ttft_ms"),

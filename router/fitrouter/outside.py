@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 
@@ -39,8 +38,7 @@ from fitrouter.variants import called
 __all__ = ["STATUSES", "Choice", "Ended", "Outside", "Plan", "Tried", "spent"]
 
 STATUSES = ("ok", "partial", "cancelled", "failed")
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]{0,99}")
-"""Of an exception: what it says may be anybody's words, which the log does not hold."""
+_LONGEST_NAME = 100
 _LONGEST_MS = 86_400_000.0
 _MOST_TOKENS = 2**31
 _MOST_USD = 1e6
@@ -300,7 +298,7 @@ def _check(ended: Ended) -> None:
     if status not in STATUSES:
         raise InvalidRequest(f"status: {status!r} was given; allowed are {', '.join(STATUSES)}")
     for one in tried:
-        if one.error is not None and not _NAME.fullmatch(one.error):
+        if one.error is not None and not _names(one.error):
             raise InvalidRequest(f"error: {one.error[:40]!r} was given; give the name of an exception, and no more")
         _amount("ms", one.ms, _LONGEST_MS)
     answered = bool(tried) and tried[-1].error is None
@@ -319,6 +317,11 @@ def _check(ended: Ended) -> None:
         _amount(f"usage.{name}", getattr(usage, name), _MOST_TOKENS)
     _amount("cost_usd", ended.cost_usd or 0.0, _MOST_USD)
     _amount("ttft_ms", ended.ttft_ms or 0.0, _LONGEST_MS)
+
+
+def _names(error: str) -> bool:
+    """Whether it is an exception's name: what it says may be anybody's words, which the log does not hold."""
+    return len(error) <= _LONGEST_NAME and all(part.isidentifier() for part in error.split("."))
 
 
 def _amount(name: str, value: float, most: float) -> None:
