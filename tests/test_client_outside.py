@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from collections.abc import Iterator
@@ -102,6 +103,21 @@ async def test_awaiting_it_is_the_same(here: Here) -> None:
     assert len(here.logged(Execution)) == 1
 
 
+async def test_many_agents_cross_nothing(here: Here) -> None:
+    """Each of a hundred agents at once has its own plan, and its own end is what is logged of it."""
+
+    async def agent(i: int) -> tuple[str, int]:
+        plan = await here.client.adecide(ask(user=f"u{i % 10}", role=f"r{i}"))
+        usage = Usage(prompt_tokens=i, completion_tokens=1)
+        end = msgspec.structs.replace(after(plan), completion=msgspec.structs.replace(SAID, usage=usage))
+        await here.client.areport(plan.about.decision_id, ask(), end)
+        return plan.about.decision_id, i
+
+    plans = dict(await asyncio.gather(*map(agent, range(100))))
+    assert {made.id: made.identity.role for made in here.logged(Decision)} == {d: f"r{i}" for d, i in plans.items()}
+    assert {end.decision_id: end.prompt_tokens for end in here.logged(Execution)} == plans
+
+
 def test_a_choice_says_how_to_ask_it(here: Here) -> None:
     """Its target, its variant whole, and the parameters that it does not take."""
     request = msgspec.structs.replace(ask("alpha#terse"), params={"top_k": 3, "temperature": 1.0})
@@ -112,10 +128,11 @@ def test_a_choice_says_how_to_ask_it(here: Here) -> None:
 
 def test_a_sticky_turn_keeps_the_probabilities_of_its_plan(here: Here) -> None:
     """Its fallback's pmf is in no log: what the plan named comes back with the report, near and far."""
-    for turn in range(2):
-        plan = here.client.decide(ask(session="s"))
-        here.client.report(plan.about.decision_id, ask(), after(plan, *["TimeoutError"][:turn]))
-        wait_for(lambda: here.router.learner.seq == here.router.journal.head())
+    first = here.client.decide(ask(session="s"))
+    here.client.report(first.about.decision_id, ask(), after(first))
+    wait_for(lambda: here.router.learner.seq == here.router.journal.head())
+    plan = here.client.decide(ask(session="s"))
+    here.client.report(plan.about.decision_id, ask(), after(plan, "TimeoutError"))
     assert plan.about.mode == Mode.STICKY
     assert [a.probability for a in here.logged(Execution)[-1].attempts] == [1.0, plan.order[1].probability]
 
@@ -150,7 +167,7 @@ def test_errors_are_the_same_near_and_far(here: Here) -> None:
     plan = here.client.decide(ask())
     with pytest.raises(UnknownDecision):
         here.client.report("0", ask(), after(plan))
-    with pytest.raises(InvalidRequest, match="in this order"):
+    with pytest.raises(InvalidRequest, match="in that order"):
         here.client.report(plan.about.decision_id, ask(), after(msgspec.structs.replace(plan, order=plan.order[1:])))
     with pytest.raises(InvalidRequest, match="name of an exception"):
         here.client.report(plan.about.decision_id, ask(), after(plan, "ann said: no"))
@@ -169,7 +186,7 @@ class Old(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, *_: Any) -> None:
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class names it so
         """Quiet."""
 
 

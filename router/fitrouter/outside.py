@@ -66,7 +66,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     order: tuple[Choice, ...]
     """The chosen model, then those to ask where the ones before failed."""
     deadline_s: float
-    """Seconds for the whole request; half a minute later it counts as lost."""
+    """Seconds for the whole request. A plan counts as lost half a minute after the router's own deadline."""
     logged: bool
 
 
@@ -76,6 +76,7 @@ class Tried(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     """The choice's."""
     ms: float
+    """From the question until the answer had ended, or the call failed."""
     error: str | None = None
     """Name of the exception; ProviderRejected where the request itself was at fault, which is not held against it."""
     probability: float = 0.0
@@ -210,10 +211,9 @@ class Outside:
         else:  # a sticky or forced turn falls back by a pmf that is not logged
             order = _told(decision, given)
         if [arm for arm, _ in given] != [arm for arm, _ in order]:
-            names = ", ".join(name for arm, _ in order for name, known in arms.items() if known == arm)
             raise InvalidRequest(
                 f"tried: given are {[one.model for one in tried]}; decision {decision.id!r} leads to "
-                f"{names or 'nobody'}, in this order: tell of all that were asked, once each"
+                f"{', '.join(repr(arm) for arm, _ in order)}: tell of all that were asked, in that order, once each"
             )
         return tuple(
             Attempt(model=arm, probability=probability, error=one.error, ms=one.ms)
@@ -275,21 +275,20 @@ def _drawn(decision: Decision, fallback: Decision | None, attempts: int) -> tupl
 
 
 def _told(decision: Decision, given: Sequence[tuple[str | None, float]]) -> tuple[tuple[str, float], ...]:
-    """(arm, probability) where only the caller knows: of the chosen model first, then of any others.
+    """(arm, probability) where only the caller knows: the chosen one, then eligible others, each once.
 
     Raises:
-        InvalidRequest: it cannot be.
+        InvalidRequest: a probability cannot be one.
     """
-    order: list[tuple[str, float]] = []
-    for arm, probability in given:
-        if arm is None or arm in dict(order) or (arm != decision.chosen) is not bool(order):
-            break
-        if order and not 0.0 < probability <= 1.0:
-            raise InvalidRequest(
-                f"tried: fallback {arm!r} has the probability {probability!r}; give the one that the plan names"
-            )
-        order.append((arm, probability if order else 1.0))
-    return tuple(order)
+    order = {decision.chosen: 1.0}
+    for arm, probability in given[1:]:
+        if arm is not None and arm not in order:
+            if not 0.0 < probability <= 1.0:
+                raise InvalidRequest(
+                    f"tried: fallback {arm!r} has the probability {probability!r}; give the one that the plan names"
+                )
+            order[arm] = probability
+    return tuple(order.items())[: len(given)]
 
 
 def _check(ended: Ended) -> None:
