@@ -10,18 +10,13 @@ from typing import TYPE_CHECKING, Any
 from fitrouter_integrations.langchain._chat import ChatFitrouter
 
 if TYPE_CHECKING:
-    from fitrouter_integrations.langchain._agent_models import AgentModels
     from fitrouter_integrations.langchain._callbacks import FitrouterCallbackHandler
     from fitrouter_integrations.langchain._middleware import FitrouterMiddleware
 
-__all__ = ["AgentModels", "ChatFitrouter", "FitrouterCallbackHandler", "FitrouterMiddleware"]
+__all__ = ["ChatFitrouter", "FitrouterCallbackHandler", "FitrouterMiddleware"]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "AgentModels":
-        from fitrouter_integrations.langchain._agent_models import AgentModels
-
-        return AgentModels
     if name == "FitrouterCallbackHandler":
         from fitrouter_integrations.langchain._callbacks import FitrouterCallbackHandler
 

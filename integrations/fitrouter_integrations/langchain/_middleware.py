@@ -3,30 +3,60 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
-from collections.abc import Awaitable, Callable, Mapping
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from concurrent.futures import Future, wait
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeAlias
 
-from langchain.agents.middleware.types import AgentMiddleware, ModelRequest, ModelResponse
+import msgspec
+from langchain.agents.middleware.types import AgentMiddleware, ModelResponse
 from langchain_core.language_models.chat_models import BaseChatModel
 from langchain_core.runnables.config import ensure_config
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
-from fitrouter.config import Config, load_config, parse_config
-from fitrouter.errors import AllModelsFailed, ConfigError, ProviderRejected
+from fitrouter.config import Config
+from fitrouter.errors import ConfigError, NoEligibleModel, NotAuthorized, Unreachable
 from fitrouter.router import Router
 from fitrouter.types import Identity, Request
-from fitrouter_integrations.client import Client, Reply, Vote, connect
-from fitrouter_integrations.langchain._agent_models import PARAMETERS, TURN, AgentModels, Turn, said_of
-from fitrouter_integrations.langchain._convert import messages_of, metadata_of
+from fitrouter.variants import called
+from fitrouter_integrations.client import Client, Model, Plan, Target, Vote, connect
+from fitrouter_integrations.client._base import is_url
+from fitrouter_integrations.langchain._convert import metadata_of
+from fitrouter_integrations.langchain._history import messages_of
 from fitrouter_integrations.langchain._identity import FIELDS, identity_of
+from fitrouter_integrations.langchain._own_models import compare, model_of, router_of
+from fitrouter_integrations.langchain._patience import TooLate, aside, await_in_time, call_in_time
+from fitrouter_integrations.langchain._step import Answer, Asked, Step, said_of
 
 __all__ = ["FitrouterMiddleware"]
 
 Models: TypeAlias = Mapping[str, BaseChatModel | str]
-_PROVIDER = "langchain"
-_MEDIA = {"images": "image_inputs", "audio": "audio_inputs", "video": "video_inputs", "files": "pdf_inputs"}
-"""Capability → its name in a profile."""
+
+DECIDE_S = 5.0
+"""How long a gateway may take to decide."""
+REPORT_S = 2.0
+"""How long an answer waits until the router has taken note of it."""
+REST_S = 10.0
+"""How long a gateway that does not answer is left alone."""
+_NAMES = frozenset(sum(FIELDS.values(), ()))
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class _Call:
+    """One call of the agent's model."""
+
+    bare: Asked
+    """As models see it: without the words that say who asks."""
+    identity: Identity
+    began: float
+    told: Request = field(init=False)
+    """As the router is told of it."""
 
 
 class FitrouterMiddleware(AgentMiddleware[Any, Any, Any]):
@@ -34,32 +64,35 @@ class FitrouterMiddleware(AgentMiddleware[Any, Any, Any]):
 
         agent = create_agent(fast, tools, middleware=[FitrouterMiddleware({"fast": fast, "deep": deep})])
 
-    The models stay what they are: nothing but the choice goes through the router. Each answer says in
-    `response_metadata` which model gave it, its decision id, propensity, mode and cost; `feedback` takes the decision
-    id. A model that fails is replaced by another one; where all fail, what the last one raised is raised.
+    The models stay what they are, and the agent asks them itself: nothing but the choice is the router's. Each answer
+    says in `response_metadata` which model gave it, its decision id, propensity, mode and cost; `feedback` takes the
+    decision id. A model that fails is replaced by another one; where all fail, what the last one raised is raised.
+    Where the router itself cannot be reached, or breaks, the model that the agent was made with is asked.
 
     Args:
         models: by the names that they are known by in the log; text is for `init_chat_model`.
-        data: folder of the journal and of what is learnt.
+        router: who decides: a `Router` that was not started, a configuration, its path, or the URL of a gateway. Its
+            models are `models`, by their names or by their targets. None for a router from the settings below.
+        api_key: of the gateway; the environment variable FITROUTER_API_KEY where None.
+        data: folder of the journal and of what is learnt; `fitrouter-data` where None.
         prices: name → (input, output) in USD per million tokens; without them answers cost nothing.
-        config: a configuration, or its path, instead of `data`, `prices` and `settings`; its models must be `models`.
-        router: a `Router` that was not started instead, with `AgentModels` as provider.
         user: who asks, where no channel of LangChain says it; `role`, `task`, `session` and `tenant` likewise.
         timeout: seconds for a step with all its attempts; the router's own deadline where None.
         settings: anything else that a configuration has: policy, objective, budget, session, scorer, encoder …
 
     Raises:
-        ConfigError: the models are not those of the configuration, or it cannot be used.
+        ConfigError: the router has models that were not given, or a setting cannot be used. What a gateway has is
+            known at the first step.
     """
 
     def __init__(
         self,
         models: Models,
         *,
-        data: str | os.PathLike[str] = "fitrouter-data",
+        router: Target | Config | None = None,
+        api_key: str | None = None,
+        data: str | os.PathLike[str] | None = None,
         prices: Mapping[str, tuple[float, float]] | None = None,
-        config: Config | str | os.PathLike[str] | None = None,
-        router: Router | None = None,
         tenant: str = Identity().tenant,
         user: str | None = None,
         role: str | None = None,
@@ -70,114 +103,202 @@ class FitrouterMiddleware(AgentMiddleware[Any, Any, Any]):
     ) -> None:
         super().__init__()
         self.tools = []
-        self.models = {name: _model(model) for name, model in models.items()}
+        self.models = {name: model_of(model) for name, model in models.items()}
         self.own = Identity(tenant=tenant, user=user, role=role, task=task, session=session)
         self.timeout = timeout
+        given = {"data": data, "prices": prices, **settings}
         if router is None:
-            if config is None:
-                found = _config(self.models, data, prices or {}, settings)
-            elif prices or settings:
-                raise ConfigError(f"config was given and so was {sorted([*settings, *(['prices'] if prices else [])])}")
-            else:
-                found = _with(self.models, config if isinstance(config, Config) else load_config(config))
-            router = Router.from_config(found, providers={_PROVIDER: AgentModels()})
-        _check(self.models, router)
-        self.router = router
-        self.client: Client = connect(router)
+            router = router_of(self.models, data or "fitrouter-data", prices or {}, settings)
+        elif beside := sorted(name for name, value in given.items() if value is not None):
+            raise ConfigError(f"router was given and so was {', '.join(beside)}: the router has settings of its own")
+        if isinstance(router, Config):
+            router = Router.from_config(router)
+        far = not isinstance(router, Router) and is_url(os.fspath(router))
+        self.client: Client = connect(router, api_key if far else None)
+        self._patience_s = DECIDE_S if far else None  # one in this process takes a moment to start
+        self._compared = not far
+        if not far:
+            compare(self.models, ((called(card), card.target or card.name) for card in self.router.cards.values()))
+        self._silent = False
+        self._rests_until = 0.0
+        self._reporting: set[asyncio.Task[float]] = set()
+
+    @property
+    def router(self) -> Router:
+        """The router of this process.
+
+        Raises:
+            AttributeError: it is behind a gateway.
+        """
+        found: Router = self.client.backend.router  # type: ignore[attr-defined]
+        return found
 
     # --- what LangChain calls ---
 
-    def wrap_model_call(
-        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
-    ) -> ModelResponse[Any]:
+    def wrap_model_call(self, request: Asked, handler: Callable[[Asked], Answer]) -> Answer:
         """Ask the model that the router chooses."""
-        turn = self._turn(request, handler)
-        try:
-            reply = self.client.complete(self._request(turn, request))
-        except (AllModelsFailed, ProviderRejected) as failure:
-            error = _own_error(turn, failure)
-        else:
-            return _told(turn, reply)
-        raise error
+        call = self._call(request)
+        plan = self._decide(call)
+        if plan is None:
+            return handler(call.bare)
+        step = self._step(call, plan)
+        while (ask := step.next()) is not None:
+            try:
+                answer = call_in_time(partial(handler, ask.request), ask.patience_s)
+            except TooLate:
+                step.late()
+            except BaseException as error:  # noqa: BLE001 - `result` raises it where it is the last
+                step.failed(error)
+            else:
+                step.answered(answer)
+        reporting = aside(lambda: self.client.report(plan.about.decision_id, call.told, step.ended()))
+        reporting.add_done_callback(partial(_reported, plan))
+        wait([reporting], REPORT_S)
+        return _answer(step, reporting)
 
-    async def awrap_model_call(
-        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
-    ) -> ModelResponse[Any]:
+    async def awrap_model_call(self, request: Asked, handler: Callable[[Asked], Awaitable[Answer]]) -> Answer:
         """Ask the model that the router chooses."""
-        turn = self._turn(request, handler, asyncio.get_running_loop())
-        try:
-            reply = await self.client.acomplete(self._request(turn, request))
-        except (AllModelsFailed, ProviderRejected) as failure:
-            error = _own_error(turn, failure)
-        else:
-            return _told(turn, reply)
-        raise error
+        call = self._call(request)
+        plan = await self._adecide(call)
+        if plan is None:
+            return await handler(call.bare)
+        step = self._step(call, plan)
+        while (ask := step.next()) is not None:
+            try:
+                answer = await await_in_time(handler(ask.request), ask.patience_s)
+            except TooLate:
+                step.late()
+            except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - see above
+                step.failed(error)
+            else:
+                step.answered(answer)
+        reporting = asyncio.create_task(self._areport(call, step))
+        self._reporting.add(reporting)  # a task that nobody holds may vanish
+        reporting.add_done_callback(self._reporting.discard)
+        reporting.add_done_callback(partial(_reported, plan))
+        await asyncio.wait([reporting], timeout=REPORT_S)
+        return _answer(step, reporting)
 
     # --- what people say ---
 
     def feedback(self, vote: Vote) -> str:
         """Take a verdict on an answer, by the decision id in its `response_metadata`; returns its id once durable."""
-        return self.client.feedback(vote)
+        return self.client.feedback(vote.of(self.own.tenant))
 
     async def afeedback(self, vote: Vote) -> str:
         """Take a verdict on an answer."""
-        return await self.client.afeedback(vote)
+        return await self.client.afeedback(vote.of(self.own.tenant))
 
     def close(self) -> None:
-        """Settle and close the router; without it that happens when the process ends."""
+        """Settle and close the router, for all that share it; without it that happens when the process ends."""
         self.client.close()
 
-    # --- requests ---
+    # --- the router ---
 
-    def _turn(
-        self, request: ModelRequest[Any], handler: Callable[..., Any], loop: asyncio.AbstractEventLoop | None = None
-    ) -> Turn:
-        lead = [] if request.system_message is None else [request.system_message]
-        params: dict[str, Any] = {}
-        if request.tools:
-            params["tools"] = [
-                tool if isinstance(tool, dict) else convert_to_openai_tool(tool) for tool in request.tools
-            ]
-        if request.tool_choice is not None:
-            params["tool_choice"] = request.tool_choice
-        names = {name for group in FIELDS.values() for name in group}
-        settings = {name: value for name, value in request.model_settings.items() if name not in names}
-        bare = request.override(model_settings=settings)
-        turn = Turn(bare, handler, self.models, messages_of([*lead, *request.messages]), params, loop)
-        params[TURN] = turn
-        return turn
+    def _call(self, request: Asked) -> _Call:
+        settings = {name: value for name, value in request.model_settings.items() if name not in _NAMES}
+        identity = identity_of(self.own, ensure_config().get("metadata"), request.model_settings)
+        return _Call(request.override(model_settings=settings), identity, time.monotonic())
 
-    def _request(self, turn: Turn, request: ModelRequest[Any]) -> Request:
-        return Request(
-            messages=turn.messages,
-            params=dict(turn.params),
-            identity=identity_of(self.own, ensure_config().get("metadata"), request.model_settings),
-            deadline_s=self.timeout,
-        )
+    def _step(self, call: _Call, plan: Plan) -> Step:
+        return Step(plan, call.bare, self.models, call.began + (self.timeout or plan.deadline_s))
+
+    def _decide(self, call: _Call) -> Plan | None:
+        """What the router decides; None where it cannot."""
+        if time.monotonic() < self._rests_until:
+            return None
+        try:
+            call.told = _told(call, self.timeout)
+            plan = call_in_time(partial(self._plan, call.told), self._patience_s)
+        except Exception as error:
+            if _is_mistake(error):
+                raise
+            self._unrouted(error)
+            return None
+        self._silent = False
+        return plan
+
+    async def _adecide(self, call: _Call) -> Plan | None:
+        if time.monotonic() < self._rests_until:
+            return None
+        try:
+            call.told = _told(call, self.timeout)
+            plan = await await_in_time(self._aplan(call.told), self._patience_s)
+        except Exception as error:
+            if _is_mistake(error):
+                raise
+            self._unrouted(error)
+            return None
+        self._silent = False
+        return plan
+
+    def _plan(self, told: Request) -> Plan:
+        if not self._compared:
+            self._compare(self.client.models())
+        return self.client.decide(told)
+
+    async def _aplan(self, told: Request) -> Plan:
+        if not self._compared:
+            self._compare(await asyncio.to_thread(self.client.models))
+        return await self.client.adecide(told)
+
+    def _compare(self, known: Iterable[Model]) -> None:
+        compare(self.models, ((model.name, model.target) for model in known))
+        self._compared = True
+
+    def _unrouted(self, error: Exception) -> None:
+        """Note that a step goes without the router."""
+        if isinstance(error, Unreachable | TooLate):
+            self._rests_until = time.monotonic() + REST_S
+        if not self._silent:
+            _log.warning(
+                "the router did not decide (%s: %s); until it does, the model that the agent was made with is asked",
+                type(error).__name__,
+                error,
+            )
+        self._silent = True
+
+    async def _areport(self, call: _Call, step: Step) -> float:
+        return await self.client.areport(step.plan.about.decision_id, call.told, step.ended())
 
 
-def _tool(tool: Any) -> dict[str, Any]:
-    return tool if isinstance(tool, dict) else convert_to_openai_tool(tool)
+def _told(call: _Call, timeout: float | None) -> Request:
+    """What the router is told of a call. What is asked of its models is LangChain's affair: tools are enough."""
+    lead = [] if call.bare.system_message is None else [call.bare.system_message]
+    tools = [tool if isinstance(tool, dict) else convert_to_openai_tool(tool) for tool in call.bare.tools]
+    return Request(
+        messages=messages_of([*lead, *call.bare.messages]),
+        params={"tools": tools} if tools else {},
+        identity=call.identity,
+        deadline_s=timeout,
+    )
 
 
-def _own_error(turn: Turn, failure: Exception) -> BaseException:
-    """What the last model raised, with what the router says of it; the router's own error where it gave that up."""
-    error = turn.outcome.error
-    if error is None:
-        return failure
-    if isinstance(failure, AllModelsFailed):
-        error.add_note(f"fitrouter: {failure} (decision {failure.decision_id})")
-    return error
+def _is_mistake(error: Exception) -> bool:
+    """Whether it is to be mended here; anything else is the router's trouble, which must not become the agent's."""
+    return isinstance(error, ConfigError | NoEligibleModel | NotAuthorized) and not isinstance(error, Unreachable)
 
 
-def _told(turn: Turn, reply: Reply) -> ModelResponse[Any]:
-    """The answer, which says what was decided."""
-    answer = turn.outcome.answer
-    assert answer is not None
+Reporting: TypeAlias = Future[float] | asyncio.Task[float]
+
+
+def _reported(plan: Plan, reporting: Reporting) -> None:
+    """Say where a report was not taken."""
+    error = None if reporting.cancelled() else reporting.exception()
+    if error is not None:
+        _log.warning("the end of %s was not written down: %s: %s", plan.about.decision_id, type(error).__name__, error)
+
+
+def _answer(step: Step, reporting: Reporting) -> Answer:
+    """The answer, which says what was decided. Raises what `Step.result` raises."""
+    answer = step.result()
     said = said_of(answer)
     assert said is not None
+    heard = reporting.done() and not reporting.cancelled() and reporting.exception() is None
+    cost_usd = reporting.result() if heard else None
+    about = msgspec.structs.replace(step.plan.about, model=step.served_by, cost_usd=cost_usd)
     before = said.response_metadata
-    meta = before | metadata_of(reply.about)
+    meta = before | metadata_of(about)
     if "model_name" in before:
         meta["provider_model"] = before["model_name"]
     told = said.model_copy(update={"response_metadata": meta})
@@ -185,86 +306,3 @@ def _told(turn: Turn, reply: Reply) -> ModelResponse[Any]:
         result=[told if message is said else message for message in answer.result],
         structured_response=answer.structured_response,
     )
-
-
-# --- configurations ------------------------------------------------------------------------------------------------
-
-
-def _model(model: BaseChatModel | str) -> BaseChatModel:
-    if isinstance(model, str):
-        from langchain.chat_models import init_chat_model
-
-        return init_chat_model(model)
-    return model
-
-
-def _config(
-    models: Mapping[str, BaseChatModel],
-    data: str | os.PathLike[str],
-    prices: Mapping[str, tuple[float, float]],
-    settings: Mapping[str, Any],
-) -> Config:
-    if unknown := sorted(prices.keys() - models.keys()):
-        raise ConfigError(f"prices: there is no model {', '.join(map(repr, unknown))}; there are {sorted(models)}")
-    listed = [
-        {
-            "name": name,
-            "provider": _PROVIDER,
-            "prices": _prices(name, prices.get(name, (0.0, 0.0))),
-            "parameters": PARAMETERS,
-            **_abilities(model),
-        }
-        for name, model in models.items()
-    ]
-    described = {"data": data, "providers": {_PROVIDER: _TAKEN}, "models": listed, **settings}
-    return parse_config(described, "FitrouterMiddleware's settings")
-
-
-def _prices(name: str, given: tuple[float, float]) -> dict[str, float]:
-    if not isinstance(given, tuple | list) or len(given) != 2:
-        raise ConfigError(f"prices: {name!r} has {given!r}; give (input, output) in USD per million tokens")
-    return {"input": given[0], "output": given[1]}
-
-
-_TAKEN = {"kind": "simulated"}
-"""A place for the provider that is given."""
-
-
-def _with(models: Mapping[str, BaseChatModel], config: Config) -> Config:
-    """A configuration whose models are an agent's: their prices, windows and abilities are as they stand there."""
-    if (named := {model.name for model in config.models}) != set(models):
-        raise ConfigError(f"models: given were {sorted(models)}, the configuration names {sorted(named)}")
-    plain = parse_config({"providers": {_PROVIDER: _TAKEN}, "models": [{"name": "m", "provider": _PROVIDER}]})
-    update = {"provider": _PROVIDER, "target": "", "parameters": PARAMETERS}
-    return config.model_copy(
-        update={
-            "providers": plain.providers,
-            "models": tuple(model.model_copy(update=update) for model in config.models),
-        }
-    )
-
-
-def _abilities(model: BaseChatModel) -> dict[str, Any]:
-    """What a model's profile says it can do; one without a profile is believed to do anything."""
-    profile: Mapping[str, Any] = getattr(model, "profile", None) or {}
-    can = ["streaming", "json"]
-    if profile.get("tool_calling", True):
-        can.append("tools")
-    can += [name for name, key in _MEDIA.items() if profile.get(key, not profile)]
-    found: dict[str, Any] = {"capabilities": can}
-    if profile.get("max_input_tokens"):
-        found["context_window"] = profile["max_input_tokens"]
-    if profile.get("max_output_tokens"):
-        found["max_output_tokens"] = profile["max_output_tokens"]
-    return found
-
-
-def _check(models: Mapping[str, BaseChatModel], router: Router) -> None:
-    for card in router.cards.values():
-        if not isinstance(router.providers[card.provider], AgentModels):
-            raise ConfigError(
-                f"router: {card.name!r} is asked through {type(router.providers[card.provider]).__name__}; the models "
-                "of an agent are asked through AgentModels, see Router.from_config(providers=…)"
-            )
-        if (card.target or card.name) not in models:
-            raise ConfigError(f"models: {card.target or card.name!r} is missing; given were {sorted(models)}")

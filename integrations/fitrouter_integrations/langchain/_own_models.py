@@ -1,0 +1,133 @@
+"""An agent's own chat models, as a router knows them: their cards, and a provider that nobody asks."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from langchain_core.language_models.chat_models import BaseChatModel
+
+from fitrouter.config import Config, parse_config
+from fitrouter.errors import ConfigError, ProviderRejected
+from fitrouter.router import Router
+from fitrouter.types import Call, Completion
+
+__all__ = ["compare", "config_of", "model_of", "named", "router_of"]
+
+PROVIDER = "langchain"
+_MEDIA = {"images": "image_inputs", "audio": "audio_inputs", "video": "video_inputs", "files": "pdf_inputs"}
+"""Capability → its name in a profile."""
+
+_log = logging.getLogger(__name__)
+
+
+def model_of(model: BaseChatModel | str) -> BaseChatModel:
+    """A chat model, or the one that `init_chat_model` makes of a text."""
+    if isinstance(model, str):
+        from langchain.chat_models import init_chat_model
+
+        made: BaseChatModel = init_chat_model(model)
+        return made
+    return model
+
+
+def named(models: Mapping[str, BaseChatModel], name: str, target: str) -> BaseChatModel | None:
+    """The agent's model that a router knows by a name, or by what its provider calls it; variants are their model's.
+
+    >>> named({"m": 1, "vendor/x": 2}, "m#terse", "m"), named({"m": 1, "vendor/x": 2}, "x", "vendor/x")
+    (1, 2)
+    """
+    return next((models[each] for each in (name, name.rpartition("#")[0], target) if each in models), None)
+
+
+def compare(models: Mapping[str, BaseChatModel], known: Iterable[tuple[str, str]]) -> None:
+    """See whether an agent has all models that its router may choose.
+
+    Args:
+        models: of the agent.
+        known: (name, target) of those of the router.
+
+    Raises:
+        ConfigError: it lacks one.
+    """
+    known = list(known)
+    if missing := sorted(name for name, target in known if named(models, name, target) is None):
+        raise ConfigError(
+            f"models: given were {sorted(models)}, the router has {sorted(name for name, _ in known)}; give "
+            f"{', '.join(map(repr, missing))} too, by its name there or by what its provider calls it"
+        )
+    met = [named(models, name, target) for name, target in known]
+    if idle := sorted(name for name, model in models.items() if not any(model is each for each in met)):
+        _log.warning("models: %s will never be asked: the router does not know them", ", ".join(idle))
+
+
+# --- a router from settings ----------------------------------------------------------------------------------------
+
+
+class Unasked:
+    """The provider of models that their agent asks."""
+
+    async def complete(self, call: Call) -> Completion:
+        """See `Provider`."""
+        raise ProviderRejected(
+            f"{call.target!r} is a chat model of an agent, which alone can ask it, by FitrouterMiddleware; others need "
+            "a configuration with a provider"
+        )
+
+    async def aclose(self) -> None:
+        """Nothing is open."""
+
+
+def router_of(
+    models: Mapping[str, BaseChatModel],
+    data: str | os.PathLike[str],
+    prices: Mapping[str, tuple[float, float]],
+    settings: Mapping[str, Any],
+) -> Router:
+    """A router between an agent's models.
+
+    Raises:
+        ConfigError: a setting cannot be used.
+    """
+    return Router.from_config(config_of(models, data, prices, settings), providers={PROVIDER: Unasked()})
+
+
+def config_of(
+    models: Mapping[str, BaseChatModel],
+    data: str | os.PathLike[str],
+    prices: Mapping[str, tuple[float, float]],
+    settings: Mapping[str, Any],
+) -> Config:
+    """The configuration that `router_of` uses."""
+    if unknown := sorted(prices.keys() - models.keys()):
+        raise ConfigError(f"prices: there is no model {', '.join(map(repr, unknown))}; there are {sorted(models)}")
+    listed = [
+        {"name": name, "provider": PROVIDER, "prices": _prices(name, prices.get(name, (0.0, 0.0))), **_abilities(model)}
+        for name, model in models.items()
+    ]
+    place = {PROVIDER: {"kind": "simulated"}}  # of the provider that is given
+    described = {"data": data, "providers": place, "models": listed, **settings}
+    return parse_config(described, "FitrouterMiddleware's settings")
+
+
+def _prices(name: str, given: tuple[float, float]) -> dict[str, float]:
+    if not isinstance(given, tuple | list) or len(given) != 2:
+        raise ConfigError(f"prices: {name!r} has {given!r}; give (input, output) in USD per million tokens")
+    return {"input": given[0], "output": given[1]}
+
+
+def _abilities(model: BaseChatModel) -> dict[str, Any]:
+    """What a model's profile says it can do; one without a profile is believed to do anything."""
+    profile: Mapping[str, Any] = getattr(model, "profile", None) or {}
+    can = ["streaming", "json"]
+    if profile.get("tool_calling", True):
+        can.append("tools")
+    can += [name for name, key in _MEDIA.items() if profile.get(key, not profile)]
+    found: dict[str, Any] = {"capabilities": can}
+    if profile.get("max_input_tokens"):
+        found["context_window"] = profile["max_input_tokens"]
+    if profile.get("max_output_tokens"):
+        found["max_output_tokens"] = profile["max_output_tokens"]
+    return found
