@@ -505,7 +505,7 @@ async def test_identities_that_fail_make_users_anonymous(tmp_path: Path) -> None
     """Without its store a user is nobody, and is answered."""
 
     class Broken(Identities):
-        def subject(self, tenant: str, user: str | None) -> str:
+        def meet(self, tenant: str, user: str | None) -> Future[str]:
             raise StoreError("no identities today")
 
     notes = Notes()

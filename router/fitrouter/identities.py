@@ -13,12 +13,14 @@ import sqlite3
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from fitrouter._files import quarantine, write_ahead
+from fitrouter._grouped import Grouped
 from fitrouter.errors import StoreError
 
 if TYPE_CHECKING:
@@ -32,27 +34,40 @@ _VERSION = b"\x01"
 _NONCE = 12
 _CACHED = 10_000
 _COMPANIONS = ("-wal", "-shm")
-_SCHEMA = """CREATE TABLE IF NOT EXISTS subjects (
-    subject TEXT PRIMARY KEY,
-    who TEXT NOT NULL UNIQUE,
-    key BLOB NOT NULL
-)"""
+_SCHEMA = (
+    """CREATE TABLE IF NOT EXISTS subjects (
+        subject TEXT PRIMARY KEY,
+        who TEXT NOT NULL UNIQUE,
+        key BLOB NOT NULL
+    )""",
+    # Whoever deletes a row, and by whatever program: it is counted.
+    "CREATE TABLE IF NOT EXISTS erasures (one INTEGER PRIMARY KEY CHECK (one = 1), number INTEGER NOT NULL)",
+    """CREATE TRIGGER IF NOT EXISTS erased AFTER DELETE ON subjects BEGIN
+        INSERT INTO erasures VALUES (1, 1) ON CONFLICT (one) DO UPDATE SET number = number + 1;
+    END""",
+)
+
+# One statement for a whole group, and one row back: between two steps of a statement Python may give way to a busy
+# event loop, for milliseconds each time.
+_FIND = """SELECT json_group_array(json_array(who, subject)) FROM subjects
+WHERE who IN (SELECT value FROM json_each(?))"""
+_MAKE = """INSERT INTO subjects (subject, who, key)
+SELECT lower(hex(substr(?2, 48 * key + 1, 16))), value, substr(?2, 48 * key + 17, 32) FROM json_each(?1)
+WHERE true ON CONFLICT (who) DO NOTHING"""
+_CHANCE = 16 + 32
+"""Random bytes of one person: a token and a key."""
 
 
 class SubjectErased(StoreError):
     """A subject is not in the file, so that its key is gone and what was encrypted under it stays unreadable."""
 
 
-class _Known(NamedTuple):
-    subject: str
-    key: bytes
-
-
 class Identities:
     """Subjects and their keys, the same in every process that opens the file.
 
-    Thread safe. A first sight costs one synced commit (about 5 ms); later ones are answered from memory, as long as no
-    other process changed the file. Erasing in one process is seen by the next call in any other.
+    Thread safe. A first sight costs a synced commit (about 5 ms), which all share that wait at the same moment; later
+    ones are answered from memory (about 10 µs). Erasing in one process is seen by the next call in any other: the file
+    counts its erasures, and what is remembered from before the last one is dropped.
 
     A file that is no database any more is renamed to `<path>.corrupt-<seconds>`, and an empty one takes its place:
     everybody is then new. `quarantined` names it.
@@ -72,10 +87,15 @@ class Identities:
         self.path = Path(path).absolute()
         self.quarantined: Path | None = None
         self._patience = patience_s
+        self._pid = os.getpid()
         self._mutex = threading.RLock()
-        self._by_who: OrderedDict[str, _Known] = OrderedDict()
+        self._memory = threading.Lock()
+        """Never held while anything waits for the disk."""
+        self._by_who: OrderedDict[str, str] = OrderedDict()
         self._by_subject: OrderedDict[str, AESGCM] = OrderedDict()
-        self._seen = -1
+        self._erasures = -1
+        """As of which what is remembered is true."""
+        self._met = Grouped(self._meet_all, "fitrouter-identities")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             try:
@@ -85,6 +105,7 @@ class Identities:
                     raise
                 self.quarantined = quarantine(self.path, clock(), _COMPANIONS)
                 self._connection = _open(self.path)
+            self._glance = _connect(self.path, patience_s=0.0)
         except (OSError, sqlite3.Error) as error:
             raise StoreError(f"the identities {str(self.path)!r} cannot be opened: {error}") from error
 
@@ -94,13 +115,20 @@ class Identities:
         Raises:
             StoreError: the file cannot be read or written.
         """
-        who = _who(tenant, user)
-        with self._using() as connection:
-            known = self._by_who.get(who)
-            if known is None:
-                known = self._find(connection, who) or self._make(connection, who)
-            _remember(self._by_who, who, known)
-            return known.subject
+        return self.known(tenant, user) or self.meet(tenant, user).result()
+
+    def known(self, tenant: str, user: str | None) -> str | None:
+        """The token of somebody who was met before, from memory; None where only the file can tell. It never waits."""
+        return self._recall(self._by_who, _who(tenant, user))
+
+    def meet(self, tenant: str, user: str | None) -> Future[str]:
+        """The token that `subject` gives, for those that cannot wait for the disk; it fails with `StoreError`.
+
+        Raises:
+            StoreError: too many wait already, or this process was forked from the one that opened the file.
+        """
+        self._require_own_process()
+        return self._met.ask(_who(tenant, user))
 
     def key(self, subject: str) -> bytes:
         """The 32 bytes that a subject's texts are encrypted under.
@@ -182,8 +210,9 @@ class Identities:
             row = connection.execute(
                 "DELETE FROM subjects WHERE who = ? RETURNING subject", (_who(tenant, user),)
             ).fetchall()
-            self._by_who.clear()
-            self._by_subject.clear()
+            erasures = _erasures(connection)
+        with self._memory:
+            self._as_of(erasures)
         deadline = time.monotonic() + self._patience
         while not self._rewritten():
             if time.monotonic() > deadline:
@@ -196,68 +225,102 @@ class Identities:
 
     def close(self) -> None:
         """Close the file."""
-        with self._mutex:
+        with self._mutex, self._memory:
             self._connection.close()
+            self._glance.close()
 
     def _rewritten(self) -> bool:
-        """Write the file anew; False where a reader or a writer in another process is in the way."""
-        with self._using() as connection:
-            connection.execute("PRAGMA busy_timeout = 100")  # others of this process wait meanwhile
-            try:
+        """Write the file anew; False where a reader or a writer is in the way."""
+        try:
+            with closing(_connect(self.path, patience_s=0.1)) as connection:
                 connection.execute("VACUUM")
                 return not connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
-            except sqlite3.OperationalError as error:
-                if error.sqlite_errorcode & 0xFF not in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
-                    raise
+        except sqlite3.Error as error:
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
                 return False
-            finally:
-                connection.execute("PRAGMA busy_timeout = 5000")
+            raise StoreError(f"the identities {str(self.path)!r} could not be rewritten: {error}") from error
 
-    def _find(self, connection: sqlite3.Connection, who: str) -> _Known | None:
-        row = connection.execute("SELECT subject, key FROM subjects WHERE who = ?", (who,)).fetchone()
-        return _Known(*row) if row else None
-
-    def _make(self, connection: sqlite3.Connection, who: str) -> _Known:
-        connection.execute(
-            "INSERT INTO subjects (subject, who, key) VALUES (?, ?, ?) ON CONFLICT (who) DO NOTHING",
-            (secrets.token_hex(16), who, secrets.token_bytes(32)),
-        )
-        known = self._find(connection, who)  # another process may have been first
-        assert known is not None
-        return known
+    def _meet_all(self, people: Sequence[str]) -> dict[str, str]:
+        """The tokens of many, with one commit for all that are new."""
+        with self._using() as connection:
+            erasures = _erasures(connection)  # before anything is read, so that nothing older is remembered as of it
+            found = _find(connection, people)
+            while missing := [who for who in people if who not in found]:
+                _make(connection, missing)
+                found |= _find(connection, missing)  # another process may have been first, or have erased them again
+        self._remember(self._by_who, found, erasures)
+        return found
 
     def _cipher(self, subject: str) -> AESGCM:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-        with self._using():
-            cipher = self._by_subject.get(subject) or AESGCM(self.key(subject))
-            _remember(self._by_subject, subject, cipher)
-            return cipher
+        cipher = self._recall(self._by_subject, subject)
+        if cipher is None:
+            with self._using() as connection:
+                erasures = _erasures(connection)
+                cipher = AESGCM(self.key(subject))
+            self._remember(self._by_subject, {subject: cipher}, erasures)
+        return cipher
+
+    # --- memory ---
+
+    def _recall(self, memory: OrderedDict[str, T], key: str) -> T | None:
+        """What is remembered, as long as nobody was erased since."""
+        if os.getpid() != self._pid:
+            return None
+        with self._memory:
+            try:
+                self._as_of(_erasures(self._glance))
+            except sqlite3.Error:  # whoever asks the file itself is told why
+                return None
+            found = memory.get(key)
+            if found is not None:
+                memory.move_to_end(key)
+            return found
+
+    def _remember(self, memory: OrderedDict[str, T], found: Mapping[str, T], erasures: int) -> None:
+        """Keep what was read from the file after it counted so many erasures."""
+        with self._memory:
+            self._as_of(erasures)
+            if erasures == self._erasures:
+                memory.update(found)
+                while len(memory) > _CACHED:
+                    memory.popitem(last=False)
+
+    def _as_of(self, erasures: int) -> None:
+        """Drop what is remembered where somebody was erased since."""
+        if erasures > self._erasures:
+            self._erasures = erasures
+            self._by_who.clear()
+            self._by_subject.clear()
+
+    # --- the file ---
 
     @contextmanager
     def _using(self) -> Iterator[sqlite3.Connection]:
-        """The connection for one thread at a time; what is remembered is dropped when another process wrote."""
+        """The connection for one thread at a time."""
+        self._require_own_process()
         with self._mutex:
             try:
-                (version,) = self._connection.execute("PRAGMA data_version").fetchone()
-                if version != self._seen:
-                    self._seen = version
-                    self._by_who.clear()
-                    self._by_subject.clear()
                 yield self._connection
             except sqlite3.Error as error:
                 raise StoreError(f"the identities {str(self.path)!r} could not be used: {error}") from error
 
+    def _require_own_process(self) -> None:
+        if os.getpid() != self._pid:
+            raise StoreError(
+                f"the identities {str(self.path)!r} were opened before this process was forked; open them again in it"
+            )
+
 
 def _open(path: Path) -> sqlite3.Connection:
-    """A connection to the file, which others may be making at the same moment."""
+    """A connection to the file with its table, which others may be making at the same moment."""
     path.touch(mode=0o600)
-    connection = sqlite3.connect(path, timeout=5.0, isolation_level=None, check_same_thread=False)
+    connection = _connect(path, patience_s=5.0)
     try:
         write_ahead(connection)
-        connection.execute("PRAGMA synchronous = FULL")
-        connection.execute("PRAGMA secure_delete = ON")
-        connection.execute(_SCHEMA)
+        for statement in _SCHEMA:
+            connection.execute(statement)
         connection.execute("SELECT count(*) FROM subjects").fetchone()
     except sqlite3.Error:
         connection.close()
@@ -265,13 +328,33 @@ def _open(path: Path) -> sqlite3.Connection:
     return connection
 
 
+def _connect(path: Path, patience_s: float) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, timeout=patience_s, isolation_level=None, check_same_thread=False)
+    try:
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA secure_delete = ON")
+    except sqlite3.Error:
+        connection.close()
+        raise
+    return connection
+
+
+def _erasures(connection: sqlite3.Connection) -> int:
+    """How many erasures the file has seen."""
+    return int(connection.execute("SELECT coalesce(max(number), 0) FROM erasures").fetchone()[0])
+
+
+def _find(connection: sqlite3.Connection, people: Sequence[str]) -> dict[str, str]:
+    (rows,) = connection.execute(_FIND, (json.dumps(people),)).fetchone()
+    return dict(json.loads(rows))
+
+
+def _make(connection: sqlite3.Connection, people: Sequence[str]) -> None:
+    """Make those that are not there yet."""
+    chance = secrets.token_bytes(_CHANCE * len(people))
+    connection.execute(_MAKE, (json.dumps(people), chance))
+
+
 def _who(tenant: str, user: str | None) -> str:
     """One text for one (tenant, user): JSON in ASCII, so that no two pairs meet and any text is allowed."""
     return json.dumps([tenant, user])
-
-
-def _remember(cache: OrderedDict[str, T], key: str, value: T) -> None:
-    cache[key] = value
-    cache.move_to_end(key)
-    if len(cache) > _CACHED:
-        cache.popitem(last=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import msgspec
@@ -165,13 +166,7 @@ class Proposer:
     async def _identity(self, request: Request) -> tuple[Identity, Session | None]:
         """The identity with its subject instead of the user, and the session that it goes on with."""
         given = request.identity
-        subject: str | None = None
-        if given.user is not None:
-            try:
-                async with asyncio.timeout(IDENTITY_WAIT_S):
-                    subject = await asyncio.to_thread(self.identities.subject, given.tenant, given.user)
-            except Exception as error:  # noqa: BLE001 - without its store a user is anonymous, not refused
-                self.hooks.trouble("identities", error)
+        subject = None if given.user is None else await self._subject(given.tenant, given.user)
         key, implicit = session_key(request)
         identity = msgspec.structs.replace(given, user=subject, session=key)
         session = self.learner.watch.sessions.get(key)
@@ -179,6 +174,22 @@ class Proposer:
         if session is None or (implicit and not is_followup(request)):
             return identity, None
         return identity, session
+
+    async def _subject(self, tenant: str, user: str) -> str | None:
+        """The subject of a user; None where its store fails, or does not tell in time."""
+        try:
+            if (known := self.identities.known(tenant, user)) is not None:
+                return known
+            met = self.identities.meet(tenant, user)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(IDENTITY_WAIT_S):
+                    return await asyncio.shield(asyncio.wrap_future(met))
+            if met.done():  # the store was in time, and a busy loop was not
+                return met.result()
+            raise TimeoutError(f"the identities did not tell a subject in {IDENTITY_WAIT_S} s")  # noqa: TRY301
+        except Exception as error:  # noqa: BLE001 - without its store a user is anonymous, not refused
+            self.hooks.trouble("identities", error)
+            return None
 
     async def _features(self, request: Request, history: int) -> Floats:
         """X of the request; an encoder that fails leaves the intercept alone."""
