@@ -80,6 +80,7 @@ class Agent:
                 first = schema[one][0]
                 return first if one == "enum" else self._example(first, name, defs, said)
         kind = schema.get("type", "object")
+        kind = kind[0] if isinstance(kind, list) else kind
         if kind == "object":
             return {key: self._example(each, key, defs, said) for key, each in schema.get("properties", {}).items()}
         if kind == "array":

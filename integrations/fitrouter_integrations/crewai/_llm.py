@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import json
+import copy
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, Self
+from uuid import uuid4
+from weakref import WeakValueDictionary
 
-from crewai.events.types.llm_events import LLMCallType
-from crewai.llms.base_llm import BaseLLM, llm_call_context
-from pydantic import BaseModel, Field, PrivateAttr, model_validator
+from crewai.agents.agent_builder import base_agent
+from crewai.llms.base_llm import BaseLLM, JsonResponseFormat
+from pydantic import BaseModel, Field, PrivateAttr, field_serializer, model_validator
 
-from fitrouter.types import AUTO, Chunk, Identity, Message, Request, Usage
+from fitrouter.router import Router
+from fitrouter.types import AUTO, Identity
 from fitrouter_integrations._identity import settled
-from fitrouter_integrations.client import About, Client, Reply, Vote, connect
+from fitrouter_integrations.client import About, Client, Model, Vote, connect
 from fitrouter_integrations.client.assembled import Whole
-from fitrouter_integrations.crewai._identity import identity_of
+from fitrouter_integrations.crewai._turn import Turn
 
 __all__ = ["FitrouterLLM", "watchers"]
 
@@ -25,6 +28,15 @@ USABLE = 0.85
 
 watchers: list[Callable[[FitrouterLLM, About, Any, Any], None]] = []
 """Told of every decision, with the task and the agent of its call, in the thread of the call. They do not raise."""
+
+_REMEMBERED = 4096
+"""Agents whose latest decision is remembered; the oldest are forgotten."""
+_made: WeakValueDictionary[str, FitrouterLLM] = WeakValueDictionary()
+"""Every one of this process, by its `base_url`; see `FitrouterLLM._known`."""
+_counting = threading.Lock()
+
+# CrewAI makes an LLM again out of what was dumped by looking its type up here.
+base_agent._LLM_TYPE_REGISTRY["fitrouter"] = f"{__package__}.FitrouterLLM"
 
 
 class FitrouterLLM(BaseLLM):
@@ -35,15 +47,17 @@ class FitrouterLLM(BaseLLM):
             variable FITROUTER, else `fitrouter.yaml`.
         model: `fitrouter/auto`, or the name of a model, which is asked without routing.
         user: who asks, where no fingerprint and no input says it; `role`, `task`, `session` and `tenant` likewise.
+        response_format: the type of every answer, where a call names none.
 
-    The agent's role, the task's name and the crew become the identity. One object may be shared: each agent's tokens
-    are counted once. `last` says what was decided for an agent's latest call; `feedback` takes its decision id.
+    The agent's role, the task's name and the crew become the identity. One object may be shared: each agent has a copy
+    of its own from its first call on, so that its tokens are counted once. `last` says what was decided for an agent's
+    latest call; `feedback` takes its decision id.
     """
 
     llm_type: str = "fitrouter"
     model: str = AUTO
     provider: str = "fitrouter"
-    router: Any = Field(default_factory=lambda: os.environ.get("FITROUTER", "fitrouter.yaml"), exclude=True)
+    router: Any = Field(default_factory=lambda: os.environ.get("FITROUTER", "fitrouter.yaml"))
     tenant: str = Identity().tenant
     user: str | None = None
     role: str | None = None
@@ -51,10 +65,13 @@ class FitrouterLLM(BaseLLM):
     session: str | None = None
     timeout: float | None = None
     """Seconds for a whole request; the router's own deadline where None."""
+    response_format: JsonResponseFormat | type[BaseModel] | None = None
 
     _client: Client | None = PrivateAttr(default=None)
+    _cards: tuple[Model, ...] = PrivateAttr(default=())
     _decided: dict[str, About] = PrivateAttr(default_factory=dict)
-    _ledgers: dict[str, FitrouterLLM] = PrivateAttr(default_factory=dict)
+    _owner: str | None = PrivateAttr(default=None)
+    """The agent whose tokens are counted here."""
 
     @model_validator(mode="before")
     @classmethod
@@ -62,7 +79,63 @@ class FitrouterLLM(BaseLLM):
         """A model need not be named: routing is what it is for. Who asks may be said by any of its names."""
         if not isinstance(data, dict):
             return data
-        return {"model": AUTO, "provider": "fitrouter", **settled(data, "additional_params")}
+        return {"model": AUTO, "provider": "fitrouter", **settled(cls._known(data), "additional_params")}
+
+    @classmethod
+    def _known(cls, data: dict[str, Any]) -> dict[str, Any]:
+        """Settings without what nobody said, with what a dump left out.
+
+        CrewAI copies crews by dumps of the fields that `BaseLLM` has. One of them, `base_url`, says which object of
+        this process was dumped, and so what its other fields were. Elsewhere a `base_url` is where the router is.
+        """
+        given = {name: value for name, value in data.items() if value is not None}
+        if (dumped := _made.get(str(given.get("base_url")))) is not None:
+            own = set(cls.model_fields) - set(BaseLLM.model_fields)
+            return {name: value for name in own if (value := getattr(dumped, name)) is not None} | given
+        if "base_url" in given:
+            given.setdefault("router", given["base_url"])
+        return given
+
+    def model_post_init(self, context: Any, /) -> None:
+        """Make it known to dumps; pydantic calls this."""
+        super().model_post_init(context)
+        self._enter()
+
+    def _enter(self) -> None:
+        self.base_url = f"fitrouter:{uuid4().hex}"
+        _made[self.base_url] = self
+
+    def __copy__(self) -> Self:
+        """Another one of the same router, which counts its own tokens."""
+        made = super().__copy__()
+        made._token_usage, made._owner = dict.fromkeys(self._token_usage, 0), None
+        made._enter()
+        return made
+
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
+        """As `copy`: a router is shared."""
+        made = copy.copy(self)
+        made.additional_params, made.stop = copy.deepcopy(self.additional_params, memo), list(self.stop)
+        return made
+
+    def __getstate__(self) -> dict[Any, Any]:
+        if isinstance(self.router, Router):
+            raise TypeError(
+                "a FitrouterLLM with a Router of this process cannot go to another one; make it with the path of a "
+                "configuration or with the URL of a gateway"
+            )
+        state = super().__getstate__()
+        private = state["__pydantic_private__"] | {"_client": None, "_decided": {}, "_cards": ()}
+        return state | {"__pydantic_private__": private}
+
+    def __setstate__(self, state: dict[Any, Any]) -> None:
+        super().__setstate__(state)
+        self._enter()
+
+    @field_serializer("router")
+    def _address(self, router: Any) -> str | None:
+        """A `Router` has none that another process could use."""
+        return None if isinstance(router, Router) else os.fspath(router)
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
         for name, value in super().__repr_args__():
@@ -79,7 +152,7 @@ class FitrouterLLM(BaseLLM):
 
     def supports_function_calling(self) -> bool:
         """Whether every model that may answer calls tools."""
-        return all("tools" in card.capabilities for card in self.client.models())
+        return all("tools" in card.capabilities for card in self._models())
 
     def supports_stop_words(self) -> bool:
         """Stop words go to the model, and cut what it says beyond them."""
@@ -87,11 +160,17 @@ class FitrouterLLM(BaseLLM):
 
     def supports_multimodal(self) -> bool:
         """Whether every model that may answer sees images."""
-        return all("images" in card.capabilities for card in self.client.models())
+        return all("images" in card.capabilities for card in self._models())
 
     def get_context_window_size(self) -> int:
         """Tokens that every model that may answer can be given."""
-        return int(USABLE * min(card.context_window for card in self.client.models()))
+        return int(USABLE * min(card.context_window for card in self._models()))
+
+    def _models(self) -> tuple[Model, ...]:
+        """The models that may answer, asked for once: CrewAI wants to know before each call."""
+        if not self._cards:
+            self._cards = self.client.models()
+        return self._cards
 
     def get_input_tokens_count(self, messages: Any, tools: Any = None, response_model: Any = None) -> int:  # noqa: ARG002 - CrewAI's signature
         """About how many tokens messages have, as the router estimates them."""
@@ -101,8 +180,9 @@ class FitrouterLLM(BaseLLM):
         return estimate_tokens(said, {"tools": tools} if tools else {})
 
     def to_config_dict(self) -> dict[str, Any]:
-        """What makes another like it."""
-        return {**super().to_config_dict(), "model": self.model}
+        """What makes another like it; a `Router` of this process is left out."""
+        given = self.model_dump(mode="json", exclude_defaults=True, exclude={"api_key", "base_url"})
+        return {name: value for name, value in given.items() if value is not None} | {"model": self.model}
 
     # --- calls ---
 
@@ -117,7 +197,7 @@ class FitrouterLLM(BaseLLM):
         response_model: type[BaseModel] | None = None,
     ) -> Any:
         """Answer a crew's call, in the form that CrewAI expects; see `BaseLLM.call`."""
-        turn = _Turn(self, from_task, from_agent, available_functions, response_model)
+        turn = Turn(self, from_task, from_agent, available_functions, response_model)
         with turn.reported(messages, tools, callbacks):
             request = turn.request(messages, tools)
             if not self._effective_stream():
@@ -138,7 +218,7 @@ class FitrouterLLM(BaseLLM):
         response_model: type[BaseModel] | None = None,
     ) -> Any:
         """Answer a crew's call without holding up its event loop."""
-        turn = _Turn(self, from_task, from_agent, available_functions, response_model)
+        turn = Turn(self, from_task, from_agent, available_functions, response_model)
         with turn.reported(messages, tools, callbacks):
             request = turn.request(messages, tools)
             if not self._effective_stream():
@@ -160,28 +240,33 @@ class FitrouterLLM(BaseLLM):
 
     # --- accounts ---
 
-    def _account(self, agent: Any) -> FitrouterLLM:
-        """Where an agent's tokens are counted.
+    def _count(self, usage: dict[str, Any], agent: Any) -> None:
+        """Count what a call used, once and for its agent.
 
         A crew adds up what its agents' models have used; one that n agents share would count n times. So each agent
-        gets an account of its own at its first call.
+        gets a copy with an account of its own at its first call. An agent without a crew tells the difference between
+        before and after: its account goes on from this one.
         """
-        if agent is None or not hasattr(agent, "llm"):
-            return self
-        key = str(agent.id)
-        if key not in self._ledgers:
-            mine = self.model_copy()
-            mine._token_usage = dict.fromkeys(self._token_usage, 0)
-            mine._client, mine._decided, mine._ledgers = self.client, self._decided, self._ledgers
-            self._ledgers[key] = mine
-        if agent.llm is self:
-            agent.llm = self._ledgers[key]
-        return self._ledgers[key]
+        with _counting:
+            account = self
+            if isinstance(theirs := getattr(agent, "llm", None), FitrouterLLM):
+                owner = str(agent.id)
+                if theirs is self and self._owner != owner:
+                    agent.llm = theirs = copy.copy(self)
+                    theirs._owner = owner
+                    if getattr(agent, "crew", None) is None:
+                        theirs._token_usage = dict(self._token_usage)
+                if theirs._owner == owner:
+                    account = theirs
+            account._track_token_usage_internal(usage)
 
     def _remember(self, about: About, task: Any, agent: Any) -> None:
-        self._decided[""] = about
-        if agent is not None:
-            self._decided[str(agent.id)] = about
+        with _counting:
+            for key in {"", str(getattr(agent, "id", ""))}:
+                self._decided.pop(key, None)
+                self._decided[key] = about  # the latest at the end
+            while len(self._decided) > _REMEMBERED:
+                del self._decided[next(iter(self._decided))]
         for watcher in tuple(watchers):
             watcher(self, about, task, agent)
 
@@ -197,136 +282,3 @@ class FitrouterLLM(BaseLLM):
             **self.additional_params,
         }
         return {name: value for name, value in given.items() if value is not None}
-
-
-class _Turn:
-    """One call of one agent."""
-
-    def __init__(
-        self, llm: FitrouterLLM, task: Any, agent: Any, functions: Mapping[str, Any] | None, wanted: Any
-    ) -> None:
-        self.llm, self.task, self.agent = llm, task, agent
-        self.functions, self.wanted = functions, wanted
-        self.messages: list[Any] = []
-        self.calls: dict[int, dict[str, Any]] = {}
-        """Streamed tool calls, by their index, as far as they are there."""
-
-    @contextmanager
-    def reported(self, messages: Any, tools: Any, callbacks: Any) -> Iterator[None]:
-        """Tell CrewAI's events that it began, and whether it failed."""
-        llm = self.llm
-        with llm_call_context():
-            llm._emit_call_started_event(
-                messages=messages,
-                tools=tools,
-                callbacks=callbacks,
-                available_functions=dict(self.functions or {}),
-                from_task=self.task,
-                from_agent=self.agent,
-            )
-            try:
-                yield
-            except Exception as error:
-                llm._emit_call_failed_event(str(error), self.task, self.agent)
-                raise
-
-    def request(self, messages: Any, tools: Any) -> Request:
-        """What is asked of the router."""
-        llm = self.llm
-        self.messages = llm._format_messages(messages)
-        llm._invoke_before_llm_call_hooks(self.messages, self.agent)
-        params = llm._sampling()
-        if tools:
-            params["tools"] = tools
-        elif self.wanted is not None:
-            schema = {"name": self.wanted.__name__, "schema": self.wanted.model_json_schema()}
-            params["response_format"] = {"type": "json_schema", "json_schema": schema}
-        own = Identity(tenant=llm.tenant, user=llm.user, role=llm.role, task=llm.task, session=llm.session)
-        return Request(
-            messages=tuple(_message(message) for message in self.messages),
-            model=llm.model,
-            params=params,
-            identity=identity_of(own, self.task, self.agent),
-            deadline_s=llm.timeout,
-        )
-
-    def stream(self, text: str, chunk: Chunk, about: About) -> None:
-        """Tell CrewAI's events of a piece: of text, or of a tool call as far as it is there."""
-        told: dict[str, Any] = {
-            "from_task": self.task,
-            "from_agent": self.agent,
-            "response_id": about.decision_id,
-        }
-        if text:
-            self.llm._emit_stream_chunk_event(chunk=text, **told)
-        for piece in chunk.delta.get("tool_calls") or []:
-            index, function = piece.get("index") or 0, piece.get("function") or {}
-            call = self.calls.setdefault(index, {"id": None, "name": None, "arguments": ""})
-            more = function.get("arguments") or ""
-            call["id"], call["name"] = piece.get("id") or call["id"], function.get("name") or call["name"]
-            call["arguments"] += more
-            self.llm._emit_stream_chunk_event(
-                chunk=more,
-                tool_call={
-                    "id": call["id"],
-                    "function": {"name": call["name"], "arguments": call["arguments"]},
-                    "type": "function",
-                    "index": index,
-                },
-                call_type=LLMCallType.TOOL_CALL,
-                **told,
-            )
-
-    def finish(self, reply: Reply) -> Any:
-        """The answer in CrewAI's form: tool calls, the result of a tool, a typed value, or text."""
-        llm, usage = self.llm, _usage(reply.usage)
-        llm._remember(reply.about, self.task, self.agent)
-        llm._account(self.agent)._track_token_usage_internal(usage)
-        if calls := reply.message.get("tool_calls"):
-            if not self.functions:
-                self._completed(calls, LLMCallType.TOOL_CALL, reply, usage)
-                return _tool_calls(calls)
-            ran, result = self._run(calls[0]["function"])
-            if ran:
-                return result
-        text = llm._apply_stop_words(reply.message.get("content") or "")
-        self._completed(text, LLMCallType.LLM_CALL, reply, usage)
-        if self.wanted is not None:
-            return self.wanted.model_validate_json(text)
-        return llm._invoke_after_llm_call_hooks(self.messages, text, self.agent)
-
-    def _run(self, function: Mapping[str, Any]) -> tuple[bool, Any]:
-        arguments = json.loads(function.get("arguments") or "{}")
-        result = self.llm._handle_tool_execution(
-            function["name"], arguments, dict(self.functions or {}), self.task, self.agent
-        )
-        return result is not None, result
-
-    def _completed(self, response: Any, kind: LLMCallType, reply: Reply, usage: dict[str, Any]) -> None:
-        self.llm._emit_call_completed_event(
-            response=response,
-            call_type=kind,
-            from_task=self.task,
-            from_agent=self.agent,
-            messages=self.messages,
-            usage=usage,
-            finish_reason=reply.finish_reason,
-            response_id=reply.about.decision_id,
-        )
-
-
-def _message(message: Mapping[str, Any]) -> Message:
-    """A message without what CrewAI alone reads."""
-    return {name: value for name, value in message.items() if name not in {"files", "cache_breakpoint"}}
-
-
-def _usage(usage: Usage) -> dict[str, Any]:
-    asked, said = usage.prompt_tokens, usage.completion_tokens
-    return {"prompt_tokens": asked, "completion_tokens": said, "total_tokens": asked + said}
-
-
-def _tool_calls(calls: list[dict[str, Any]]) -> list[Any]:
-    """Tool calls as CrewAI's executor reads them: objects of the OpenAI SDK."""
-    from openai.types.chat import ChatCompletionMessageToolCall
-
-    return [ChatCompletionMessageToolCall.model_validate(call) for call in calls]

@@ -1,0 +1,193 @@
+"""One call of one agent: from what CrewAI asks to what it expects, with the events in between."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from crewai.events.types.llm_events import LLMCallType
+from crewai.hooks.dispatch import HookAborted
+from crewai.llms.base_llm import LLMCallBlockedError, llm_call_context
+from crewai.utilities.exceptions.context_window_exceeding_exception import LLMContextLengthExceededError
+from pydantic import BaseModel
+
+from fitrouter.errors import NoEligibleModel, ProviderRejected
+from fitrouter.types import Chunk, Identity, Message, Request, Usage
+from fitrouter_integrations.client import About, Reply
+from fitrouter_integrations.crewai._identity import identity_of
+
+if TYPE_CHECKING:
+    from fitrouter_integrations.crewai._llm import FitrouterLLM
+
+__all__ = ["TooLong", "Turn"]
+
+_TOO_LONG = re.compile(r": context: needs|context_length_exceeded|maximum context length|prompt is too long")
+"""How the router, and providers in their refusals, say that a history does not fit."""
+
+
+class TooLong(NoEligibleModel, LLMContextLengthExceededError):
+    """No model can be given this much; CrewAI then sums the history up and asks again (`respect_context_window`)."""
+
+    def __init__(self, error: Exception) -> None:
+        LLMContextLengthExceededError.__init__(self, str(error))
+        self.excluded = getattr(error, "excluded", ())
+
+
+class Turn:
+    """One call of one agent.
+
+    Args:
+        llm: the model that is called.
+        task: CrewAI's, or None.
+        agent: CrewAI's, or None.
+        functions: what tools do, where CrewAI wants their result; it runs them itself where it gives none.
+        wanted: the type of the answer, or None.
+    """
+
+    def __init__(
+        self, llm: FitrouterLLM, task: Any, agent: Any, functions: Mapping[str, Any] | None, wanted: Any
+    ) -> None:
+        self.llm, self.task, self.agent = llm, task, agent
+        self.functions = functions
+        self.wanted = wanted or llm.response_format
+        self.messages: list[Any] = []
+        self.calls: dict[int, dict[str, Any]] = {}
+        """Streamed tool calls, by their index, as far as they are there."""
+
+    @contextmanager
+    def reported(self, messages: Any, tools: Any, callbacks: Any) -> Iterator[None]:
+        """Tell CrewAI's events that it began, and whether it failed.
+
+        Raises:
+            TooLong: what CrewAI takes as a history to sum up.
+        """
+        llm = self.llm
+        with llm_call_context():
+            llm._emit_call_started_event(
+                messages=messages,
+                tools=tools,
+                callbacks=callbacks,
+                available_functions=dict(self.functions or {}),
+                from_task=self.task,
+                from_agent=self.agent,
+            )
+            try:
+                yield
+            except (HookAborted, LLMCallBlockedError) as denied:
+                llm._emit_call_denied_event(denied, self.task, self.agent)
+                raise
+            except Exception as error:
+                llm._emit_call_failed_event(str(error), self.task, self.agent)
+                if isinstance(error, NoEligibleModel | ProviderRejected) and _TOO_LONG.search(str(error)):
+                    raise TooLong(error) from error
+                raise
+
+    def request(self, messages: Any, tools: Any) -> Request:
+        """What is asked of the router."""
+        llm = self.llm
+        self.messages = llm._format_messages(messages)
+        llm._invoke_before_llm_call_hooks(self.messages, self.agent)
+        params = llm._sampling()
+        if tools:
+            params["tools"] = tools
+        if isinstance(self.wanted, dict):
+            params["response_format"] = self.wanted
+        elif self.wanted is not None:
+            schema = {"name": self.wanted.__name__, "schema": self.wanted.model_json_schema()}
+            params["response_format"] = {"type": "json_schema", "json_schema": schema}
+        own = Identity(tenant=llm.tenant, user=llm.user, role=llm.role, task=llm.task, session=llm.session)
+        return Request(
+            messages=tuple(_message(message) for message in self.messages),
+            model=llm.model,
+            params=params,
+            identity=identity_of(own, self.task, self.agent),
+            deadline_s=llm.timeout,
+        )
+
+    def stream(self, text: str, chunk: Chunk, about: About) -> None:
+        """Tell CrewAI's events of a piece: of text, or of a tool call as far as it is there."""
+        told: dict[str, Any] = {
+            "from_task": self.task,
+            "from_agent": self.agent,
+            "response_id": about.decision_id,
+        }
+        if text:
+            self.llm._emit_stream_chunk_event(chunk=text, **told)
+        for piece in chunk.delta.get("tool_calls") or []:
+            index, function = piece.get("index") or 0, piece.get("function") or {}
+            call = self.calls.setdefault(index, {"id": None, "name": None, "arguments": ""})
+            more = function.get("arguments") or ""
+            call["id"], call["name"] = piece.get("id") or call["id"], function.get("name") or call["name"]
+            call["arguments"] += more
+            self.llm._emit_stream_chunk_event(
+                chunk=more,
+                tool_call={
+                    "id": call["id"],
+                    "function": {"name": call["name"], "arguments": call["arguments"]},
+                    "type": "function",
+                    "index": index,
+                },
+                call_type=LLMCallType.TOOL_CALL,
+                **told,
+            )
+
+    def finish(self, reply: Reply) -> Any:
+        """The answer in CrewAI's form: tool calls, the result of a tool, a typed value, or text.
+
+        Raises:
+            ValueError: the answer is not of the type that was asked for.
+        """
+        llm, usage = self.llm, _usage(reply.usage)
+        llm._remember(reply.about, self.task, self.agent)
+        llm._count(usage, self.agent)
+        if calls := reply.message.get("tool_calls"):
+            if not self.functions:
+                self._completed(calls, LLMCallType.TOOL_CALL, reply, usage)
+                return _tool_calls(calls)
+            ran, result = self._run(calls[0]["function"])
+            if ran:
+                return result
+        text = llm._apply_stop_words(reply.message.get("content") or "")
+        typed = self.wanted if isinstance(self.wanted, type) and issubclass(self.wanted, BaseModel) else None
+        answer = llm._validate_structured_output(text, typed)
+        self._completed(text, LLMCallType.LLM_CALL, reply, usage)
+        return answer if typed else llm._invoke_after_llm_call_hooks(self.messages, text, self.agent)
+
+    def _run(self, function: Mapping[str, Any]) -> tuple[bool, Any]:
+        arguments = json.loads(function.get("arguments") or "{}")
+        result = self.llm._handle_tool_execution(
+            function["name"], arguments, dict(self.functions or {}), self.task, self.agent
+        )
+        return result is not None, result
+
+    def _completed(self, response: Any, kind: LLMCallType, reply: Reply, usage: dict[str, Any]) -> None:
+        self.llm._emit_call_completed_event(
+            response=response,
+            call_type=kind,
+            from_task=self.task,
+            from_agent=self.agent,
+            messages=self.messages,
+            usage=usage,
+            finish_reason=reply.finish_reason,
+            response_id=reply.about.decision_id,
+        )
+
+
+def _message(message: Mapping[str, Any]) -> Message:
+    """A message without what CrewAI alone reads."""
+    return {name: value for name, value in message.items() if name not in {"files", "cache_breakpoint"}}
+
+
+def _usage(usage: Usage) -> dict[str, Any]:
+    asked, said = usage.prompt_tokens, usage.completion_tokens
+    return {"prompt_tokens": asked, "completion_tokens": said, "total_tokens": asked + said}
+
+
+def _tool_calls(calls: list[dict[str, Any]]) -> list[Any]:
+    """Tool calls as CrewAI's executor reads them: objects of the OpenAI SDK."""
+    from openai.types.chat import ChatCompletionMessageToolCall
+
+    return [ChatCompletionMessageToolCall.model_validate(call) for call in calls]
