@@ -284,11 +284,11 @@ def _body(request: Request, *, stream: bool) -> dict[str, Any]:
     """The body that asks for what a `Request` asks for.
 
     Raises:
-        InvalidRequest: it names a tenant.
+        NotAuthorized: it names a tenant.
     """
     who = request.identity
     if who.tenant != Identity().tenant:
-        raise InvalidRequest(
+        raise NotAuthorized(
             f"tenant: {who.tenant!r} was given; a gateway knows it by the key: leave it out, and use the tenant's key"
         )
     named = {"user": who.user, "role": who.role, "task": who.task, "session": who.session}

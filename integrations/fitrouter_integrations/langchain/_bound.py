@@ -26,11 +26,11 @@ class Bound(RunnableBinding[LanguageModelInput, AIMessage]):
 
     def bind_tools(self, tools: Any, **kwargs: Any) -> Runnable[LanguageModelInput, AIMessage]:
         """See `ChatFitrouter`."""
-        return self._again(self.bound.bind_tools(tools, **self._who(), **kwargs))  # type: ignore[attr-defined]
+        return self._again(self.bound.bind_tools(tools, **self._who() | kwargs))  # type: ignore[attr-defined]
 
     def with_structured_output(self, schema: Any, **kwargs: Any) -> Runnable[LanguageModelInput, Any]:
         """See `ChatFitrouter`."""
-        return self._again(self.bound.with_structured_output(schema, **self._who(), **kwargs))  # type: ignore[attr-defined]
+        return self._again(self.bound.with_structured_output(schema, **self._who() | kwargs))  # type: ignore[attr-defined]
 
     def _who(self) -> dict[str, Any]:
         return {name: value for name, value in self.kwargs.items() if name in NAMES}
