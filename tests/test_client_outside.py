@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 import msgspec
 import pytest
@@ -45,19 +48,35 @@ class Here(NamedTuple):
     def logged(self, kind: type[Any]) -> list[Any]:
         return [row.event for row in self.router.journal.tail(0, 1000) if isinstance(row.event, kind)]
 
+    def settle(self) -> None:
+        """Wait until all that is written down is learnt."""
+        wait_for(lambda: self.router.learner.seq == self.router.journal.head())
+
+
+def made(folder: Path, **more: Any) -> Router:
+    """A router whose first model can be asked in two ways."""
+    first, *others = cards()
+    models = [msgspec.structs.replace(first, variants=(TERSE,), parameters=("temperature",)), *others]
+    return make_router(folder, models=models, rules=Rules(seed=3), droppable=("top_k",), **more)
+
+
+@contextmanager
+def reached(router: Router, how: str) -> Iterator[Client]:
+    """A client of it, in this process or through a gateway."""
+    if how == "near":
+        with Client(LocalBackend(router)) as client:
+            yield client
+    else:
+        with serving(router) as url, connect(url) as client:
+            yield client
+
 
 @pytest.fixture(params=["near", "far"])
 def here(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Here]:
-    """A client of a router in this process, and one of a gateway; the first model can be asked in two ways."""
-    first, *others = cards()
-    models = [msgspec.structs.replace(first, variants=(TERSE,), parameters=("temperature",)), *others]
-    router = make_router(tmp_path, models=models, rules=Rules(seed=3), droppable=("top_k",))
-    if request.param == "near":
-        with Client(LocalBackend(router)) as made:
-            yield Here(made, router)
-    else:
-        with serving(router) as url, connect(url) as made:
-            yield Here(made, router)
+    """A router that is near, or far."""
+    router = made(tmp_path)
+    with reached(router, request.param) as client:
+        yield Here(client, router)
 
 
 def ask(model: str = AUTO, **identity: Any) -> Request:
@@ -95,6 +114,32 @@ def test_a_plan_is_asked_elsewhere_and_its_end_is_logged(here: Here) -> None:
     assert here.client.feedback(Vote(decision_id=plan.about.decision_id, **thumb))
 
 
+def log_of(router: Router, how: str) -> list[Any]:
+    """What a new router writes down of a script that has every kind of end. Its draws are always the same."""
+    ids = (f"00000000-03e8-7000-8000-{i:012x}" for i in itertools.count())
+    with mock.patch("fitrouter.proposals.uuid7", side_effect=ids), reached(router, how) as client:
+        here = Here(client, router)
+        for session, errors in (("a", []), ("a", ["Timeout"]), ("a", ["ProviderRejected"]), ("b", ["E", "E"])):
+            plan = client.decide(ask(user="ann", role="nurse", task="t", session=session))
+            client.report(plan.about.decision_id, ask(), after(plan, *errors))
+            here.settle()
+        for i, status in enumerate(("failed", "partial", "cancelled")):
+            plan = client.decide(ask("alpha#terse", user="bob"))
+            tried = (Tried(model=plan.about.model, ms=1.0, error=None if i else "E"),)
+            client.report(plan.about.decision_id, ask(), Ended(tried=tried, status=status, cost_usd=0.25 * i))
+            here.settle()
+        client.observe(Seen(request=ask(user="ann"), completion=SAID, model="beta", latency_ms=3.0))
+        wait_for(lambda: len(here.logged(Execution)) == 8)
+        return here.logged(Decision | Execution)  # type: ignore[arg-type]
+
+
+def test_near_and_far_write_the_same_log(tmp_path: Path) -> None:
+    """The same decisions, and of each the same end, whatever that was."""
+    near, far = (log_of(made(tmp_path, clock=lambda: 1000.0), how) for how in ("near", "far"))
+    assert len(near) == 16
+    assert far == near
+
+
 async def test_awaiting_it_is_the_same(here: Here) -> None:
     """Both kinds of call decide and report, inside a running loop."""
     plan = await here.client.adecide(ask())
@@ -130,7 +175,7 @@ def test_a_sticky_turn_keeps_the_probabilities_of_its_plan(here: Here) -> None:
     """Its fallback's pmf is in no log: what the plan named comes back with the report, near and far."""
     first = here.client.decide(ask(session="s"))
     here.client.report(first.about.decision_id, ask(), after(first))
-    wait_for(lambda: here.router.learner.seq == here.router.journal.head())
+    here.settle()
     plan = here.client.decide(ask(session="s"))
     here.client.report(plan.about.decision_id, ask(), after(plan, "TimeoutError"))
     assert plan.about.mode == Mode.STICKY

@@ -47,6 +47,8 @@ from fitrouter.types import (
     Usage,
 )
 
+FOUR = (*NAMES, "delta")
+"""So many that the second fallback is a draw, too."""
 DOWN = "ProviderUnavailable"
 
 
@@ -94,7 +96,7 @@ def timeless(event: Decision | Execution) -> Any:
 async def log_of(requests: list[Request], down: Collection[str], *, elsewhere: bool, **more: Any) -> list[Any]:
     """What a new router writes down of the requests. Its draws are those of any other with the same requests."""
     broken = Faulty(Echo(), itertools.repeat(Fault(error=ProviderUnavailable("down", 503))))
-    models = cards(provider=lambda name: "broken" if name in down else "echo")
+    models = cards(FOUR, provider=lambda name: "broken" if name in down else "echo")
     count = itertools.count()
     ids = mock.patch("fitrouter.proposals.uuid7", side_effect=lambda _: f"00000000-03e8-7000-8000-{next(count):012x}")
     with ids, tempfile.TemporaryDirectory() as folder:
@@ -112,16 +114,16 @@ async def log_of(requests: list[Request], down: Collection[str], *, elsewhere: b
             return [timeless(event) for event in logged(router, Decision | Execution)]  # type: ignore[arg-type]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
-    down=st.sets(st.sampled_from(NAMES)),
+    down=st.sets(st.sampled_from(FOUR)),
     requests=st.lists(
         st.builds(ask, model=st.sampled_from([AUTO, AUTO, "beta"]), session=st.sampled_from(["one", "two"])),
         min_size=1,
         max_size=4,
     ),
     seed=st.integers(0, 9),
-    attempts=st.integers(1, 3),
+    attempts=st.integers(1, 4),
     force=st.sampled_from(["", "", "gamma"]),
 )
 def test_the_log_is_that_of_an_answer_of_the_routers_own(
