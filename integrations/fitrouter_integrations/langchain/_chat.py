@@ -32,7 +32,7 @@ from fitrouter_integrations.langchain._bound import Bound
 from fitrouter_integrations.langchain._convert import Extras, chunk_of, end_of, result_of, tool_choice_of
 from fitrouter_integrations.langchain._errors import told
 from fitrouter_integrations.langchain._history import messages_of
-from fitrouter_integrations.langchain._identity import FIELDS, KEY, carried, identity_of
+from fitrouter_integrations.langchain._identity import KEY, carried, identity_of
 from fitrouter_integrations.langchain._structured import structured
 
 __all__ = ["ChatFitrouter"]
@@ -123,7 +123,7 @@ class ChatFitrouter(BaseChatModel):
     def _get_llm_string(self, stop: list[str] | None = None, **kwargs: Any) -> str:
         """What cached answers are kept under: whose they are, too. What suits one person is not another one's."""
         who = identity_of(self._own(), ensure_config().get("metadata"), kwargs)
-        asked = {name: value for name, value in kwargs.items() if name not in (KEY, *FIELDS["session"])}
+        asked = {name: value for name, value in kwargs.items() if name != KEY and name not in NAMES}
         return f"{super()._get_llm_string(stop, **asked)}---{replace(who, session=None)!r}"
 
     def _convert_cached_generations(self, cache_val: list[Generation]) -> list[ChatGeneration]:

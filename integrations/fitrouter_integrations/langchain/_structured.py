@@ -5,9 +5,12 @@ from __future__ import annotations
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
+from langchain_core.exceptions import OutputParserException
 from langchain_core.language_models import LanguageModelInput
+from langchain_core.messages import AIMessage
 from langchain_core.output_parsers import BaseOutputParser, JsonOutputParser, PydanticOutputParser
 from langchain_core.output_parsers.openai_tools import JsonOutputKeyToolsParser, PydanticToolsParser
+from langchain_core.outputs import Generation
 from langchain_core.runnables import Runnable, RunnableMap, RunnablePassthrough
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from langchain_core.utils.pydantic import is_basemodel_subclass
@@ -26,17 +29,22 @@ def structured(
     """See `ChatFitrouter.with_structured_output`.
 
     Raises:
-        InvalidRequest: there is no such method.
+        InvalidRequest: there is no such method, or tools were given.
     """
+    if "tools" in kwargs:
+        raise InvalidRequest(
+            "tools: with_structured_output takes none; an agent has both: create_agent(model, tools, response_format=…)"
+        )
+    schema = _described(schema)
     noted = {"kwargs": {"method": method, "strict": strict}, "schema": schema}
     if method == "function_calling":
         function = convert_to_openai_tool(schema, strict=strict)
         name = function["function"]["name"]
         bound = model.bind_tools([function], tool_choice=name, ls_structured_output_format=noted, **kwargs)
         parser: Any = (
-            PydanticToolsParser(tools=[schema], first_tool_only=True)
+            _Objects(tools=[schema], first_tool_only=True)
             if _is_class(schema)
-            else JsonOutputKeyToolsParser(key_name=name, first_tool_only=True)
+            else _Values(key_name=name, first_tool_only=True)
         )
     elif method in {"json_schema", "json_mode"}:
         wanted = {"type": "json_object"} if method == "json_mode" else _response_format(schema, strict)
@@ -55,9 +63,47 @@ def structured(
     return whole
 
 
+def _described(schema: Any) -> Any:
+    """A schema with a name, of which OpenAI and LangChain have three forms, and people leave it out."""
+    if not isinstance(schema, dict):
+        return schema
+    if "schema" in schema and "name" in schema:
+        return {name: schema[name] for name in schema if name != "schema"} | {"parameters": schema["schema"]}
+    named = schema.keys() & {"function", "input_schema", "name", "title", "toolSpec"}
+    return schema if named else {"title": "answer", **schema}
+
+
+class _Broken:
+    """Says that a call was no JSON, where LangChain's own parsers say that there was none."""
+
+    def parse_result(self, result: list[Generation], *, partial: bool = False) -> Any:
+        """See `BaseLLMOutputParser`.
+
+        Raises:
+            OutputParserException: the arguments were no JSON object.
+        """
+        said = getattr(result[0], "message", None)
+        if not partial and isinstance(said, AIMessage) and said.invalid_tool_calls and not said.tool_calls:
+            bad = said.invalid_tool_calls[0]
+            raise OutputParserException(
+                f"the call of {bad['name']!r} has arguments that are no JSON object: {bad['args']}",
+                llm_output=bad["args"],
+            )
+        return super().parse_result(result, partial=partial)  # type: ignore[misc]
+
+
+class _Objects(_Broken, PydanticToolsParser):
+    """The arguments of a call, as objects of a class."""
+
+
+class _Values(_Broken, JsonOutputKeyToolsParser):
+    """The arguments of a call."""
+
+
 def _response_format(schema: Any, strict: bool | None) -> dict[str, Any]:
     function = convert_to_openai_tool(schema, strict=strict)["function"]
     described = {"name": function["name"], "schema": function["parameters"]}
+    strict = function.get("strict", strict)
     return {"type": "json_schema", "json_schema": described if strict is None else {**described, "strict": strict}}
 
 
