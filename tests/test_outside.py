@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import tempfile
+import time
 from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
@@ -30,6 +31,7 @@ from fitrouter.errors import (
 )
 from fitrouter.features import context_names
 from fitrouter.hooks import Notice, Unlogged
+from fitrouter.identities import Identities
 from fitrouter.journal import MemoryJournal, SqliteJournal
 from fitrouter.learner import Learner
 from fitrouter.outside import Ended, Plan, Tried
@@ -212,12 +214,15 @@ async def test_an_answer_can_be_scored_and_judged(tmp_path: Path) -> None:
 
 async def test_the_first_report_counts(tmp_path: Path) -> None:
     """A second one changes nothing and returns what stands, also where both come at once or it says another thing."""
-    async with make_router(tmp_path) as router:
+    notes = list[Notice]()
+    async with make_router(tmp_path, hook=notes.append) as router:
         plan = await router.decide(ask())
         failed = Ended(tried=tried(plan, *[DOWN] * 3), status="failed")
         one, two = await asyncio.gather(*(router.report(plan.decision.id, ask(), how) for how in (ended(plan), failed)))
+        told = list(notes)
         assert one == two == await router.report(plan.decision.id, ask(), failed)
         assert logged(router, Execution) == [one]
+        assert notes == told
 
 
 async def test_any_router_over_the_journal_takes_the_report(tmp_path: Path) -> None:
@@ -386,10 +391,17 @@ async def test_a_store_that_fails_costs_the_log_and_no_plan(tmp_path: Path) -> N
         assert (await router.report(plan.decision.id, ask(), ended(plan))).status == "ok"
 
 
-async def test_a_report_waits_for_a_slow_store(tmp_path: Path) -> None:
-    """A decision that was not durable in time is reported all the same, once it is."""
-    journal = SqliteJournal(tmp_path / "journal.db", hold=0.2)
-    async with make_router(tmp_path, journal=journal) as router:
+async def test_a_report_waits_for_slow_stores(tmp_path: Path) -> None:
+    """A decision that was not durable in time is reported once it is, and its end is durable when that returns."""
+
+    class Slow(Identities):
+        def encrypt(self, subject: str | None, text: str, tenant: str = "default") -> bytes:
+            time.sleep(0.3)
+            return super().encrypt(subject, text, tenant)
+
+    journal, slow = SqliteJournal(tmp_path / "journal.db", hold=0.1), Slow(tmp_path / "identities.db")
+    learner = Learner(len(context_names()), 1)
+    async with make_router(tmp_path, journal=journal, identities=slow, learner=learner) as router:
         plan = await router.decide(ask())
         assert not plan.logged
         assert (await router.report(plan.decision.id, ask(), ended(plan))).status == "ok"
