@@ -13,6 +13,7 @@ import yaml
 pytest.importorskip("langchain", reason="install the extra `langchain`")
 
 from langchain.agents import create_agent
+from langchain_core.exceptions import ContextOverflowError
 from tests.agents_kit import agent_router
 from tests.gateway_kit import make_router, serving
 from tests.langchain_kit import HOW, Chat, answers, close_all, router_over, run, team, written
@@ -56,11 +57,12 @@ def test_models_and_prices_are_all_it_needs(tmp_path: Path) -> None:
 
 
 def test_what_no_model_can_take_says_why(tmp_path: Path) -> None:
-    """A step that is too long for every model is refused with each model's reason."""
+    """A step that is too long for every model is refused with each model's reason, as LangChain calls it, too."""
     models = {"small": Chat(steps=0, profile={"max_input_tokens": 50, "tool_calling": True})}
     middleware = FitrouterMiddleware(models, data=tmp_path / "learnt", **QUICK)
-    with pytest.raises(NoEligibleModel, match="small: context"):
+    with pytest.raises(NoEligibleModel, match="small: context") as caught:
         run(create_agent(models["small"], middleware=[middleware]), "word " * 500)
+    assert isinstance(caught.value, ContextOverflowError)
 
 
 def test_an_agents_models_are_asked_by_agents_alone(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.server
+import multiprocessing
 import os
 import socket
 import threading
@@ -16,12 +17,13 @@ import pytest
 pytest.importorskip("langchain", reason="install the extra `langchain`")
 
 from langchain.agents import create_agent
+from langchain.agents.middleware.types import ModelRequest
 from langchain_core.messages import HumanMessage
 from tests.gateway_kit import config as gateway_config
 from tests.gateway_kit import serving, wait_for
 from tests.langchain_kit import HOW, add, answers, close_all, logged, routed, router_over, run, team, written
 
-from fitrouter.errors import ConfigError, NotAuthorized
+from fitrouter.errors import ConfigError, InvalidRequest, NotAuthorized
 from fitrouter.journal import MemoryJournal
 from fitrouter.types import Decision, Execution
 from fitrouter_integrations.langchain import FitrouterMiddleware, _middleware
@@ -242,22 +244,35 @@ def test_use_after_close_is_told(tmp_path: Path, how: str) -> None:
         run(agent, how=how)
 
 
+def _in_child(middleware: Any, models: Any, out: Any) -> None:
+    try:
+        request = ModelRequest(model=models["fast"], messages=[HumanMessage("hi")])
+        out.put(repr(middleware.wrap_model_call(request, None)))
+    except BaseException as error:  # noqa: BLE001
+        out.put(repr(error))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_use_after_a_fork_is_told(tmp_path: Path) -> None:
-    """A child has no threads of its parent's: the error says what to do."""
+    """A child has no threads of its parent's: nothing is asked unrouted, and the error says what to do."""
     models = team(steps=0)
     middleware, _ = routed(tmp_path, models)
-    agent = create_agent(models["fast"], middleware=[middleware])
-    run(agent)
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            run(agent)
-        except ConfigError as error:
-            os.write(writing, str(error).encode())
-        finally:
-            os._exit(0)
-    os.close(writing)
-    os.waitpid(child, 0)
-    with os.fdopen(reading) as told:
-        assert "after a fork" in told.read()
+    run(create_agent(models["fast"], middleware=[middleware]))
+    context = multiprocessing.get_context("fork")
+    out = context.Queue()
+    child = context.Process(target=_in_child, args=(middleware, models, out))
+    child.start()
+    said = out.get(timeout=30)
+    child.join(30)
+    assert "ConfigError" in said
+    assert "after a fork" in said
+
+
+def test_a_name_that_is_none_is_told(tmp_path: Path) -> None:
+    """Who asks must be said in text: no step goes to nobody's account."""
+    models = team(steps=0)
+    middleware, _ = routed(tmp_path, models)
+    with pytest.raises(InvalidRequest, match="user_id"):
+        run(create_agent(models["fast"], middleware=[middleware]), config={"metadata": {"user_id": ["ann"]}})
+    assert not any(model.heard for model in models.values())

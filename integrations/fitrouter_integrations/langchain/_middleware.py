@@ -8,9 +8,8 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import Future, wait
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 from langchain.agents.middleware.types import AgentMiddleware, ModelResponse
@@ -26,6 +25,7 @@ from fitrouter.variants import called
 from fitrouter_integrations.client import Client, Model, Plan, Target, Vote, connect
 from fitrouter_integrations.client._base import is_url
 from fitrouter_integrations.langchain._convert import metadata_of
+from fitrouter_integrations.langchain._errors import told
 from fitrouter_integrations.langchain._history import messages_of
 from fitrouter_integrations.langchain._identity import FIELDS, identity_of
 from fitrouter_integrations.langchain._own_models import compare, model_of, router_of
@@ -40,6 +40,8 @@ DECIDE_S = 5.0
 """How long a gateway may take to decide."""
 REPORT_S = 2.0
 """How long an answer waits until the router has taken note of it."""
+UNLOGGED_S = 0.05
+"""The same, where the decision itself is not in the log yet."""
 REST_S = 10.0
 """How long a gateway that does not answer is left alone."""
 _NAMES = frozenset(sum(FIELDS.values(), ()))
@@ -47,16 +49,13 @@ _NAMES = frozenset(sum(FIELDS.values(), ()))
 _log = logging.getLogger(__name__)
 
 
-@dataclass
-class _Call:
+class _Call(NamedTuple):
     """One call of the agent's model."""
 
     bare: Asked
     """As models see it: without the words that say who asks."""
     identity: Identity
     began: float
-    told: Request = field(init=False)
-    """As the router is told of it."""
 
 
 class FitrouterMiddleware(AgentMiddleware[Any, Any, Any]):
@@ -138,10 +137,9 @@ class FitrouterMiddleware(AgentMiddleware[Any, Any, Any]):
     def wrap_model_call(self, request: Asked, handler: Callable[[Asked], Answer]) -> Answer:
         """Ask the model that the router chooses."""
         call = self._call(request)
-        plan = self._decide(call)
-        if plan is None:
+        step = self._decide(call)
+        if step is None:
             return handler(call.bare)
-        step = self._step(call, plan)
         while (ask := step.next()) is not None:
             try:
                 answer = call_in_time(partial(handler, ask.request), ask.patience_s)
@@ -151,18 +149,17 @@ class FitrouterMiddleware(AgentMiddleware[Any, Any, Any]):
                 step.failed(error)
             else:
                 step.answered(answer)
-        reporting = aside(lambda: self.client.report(plan.about.decision_id, call.told, step.ended()))
-        reporting.add_done_callback(partial(_reported, plan))
-        wait([reporting], REPORT_S)
+        reporting = aside(lambda: self.client.report(step.decision_id, step.heard, step.ended()))
+        reporting.add_done_callback(partial(_reported, step))
+        wait([reporting], _patience(step))
         return _answer(step, reporting)
 
     async def awrap_model_call(self, request: Asked, handler: Callable[[Asked], Awaitable[Answer]]) -> Answer:
         """Ask the model that the router chooses."""
         call = self._call(request)
-        plan = await self._adecide(call)
-        if plan is None:
+        step = await self._adecide(call)
+        if step is None:
             return await handler(call.bare)
-        step = self._step(call, plan)
         while (ask := step.next()) is not None:
             try:
                 answer = await await_in_time(handler(ask.request), ask.patience_s)
@@ -172,11 +169,11 @@ class FitrouterMiddleware(AgentMiddleware[Any, Any, Any]):
                 step.failed(error)
             else:
                 step.answered(answer)
-        reporting = asyncio.create_task(self._areport(call, step))
+        reporting = asyncio.create_task(self._areport(step))
         self._reporting.add(reporting)  # a task that nobody holds may vanish
         reporting.add_done_callback(self._reporting.discard)
-        reporting.add_done_callback(partial(_reported, plan))
-        await asyncio.wait([reporting], timeout=REPORT_S)
+        reporting.add_done_callback(partial(_reported, step))
+        await asyncio.wait([reporting], timeout=_patience(step))
         return _answer(step, reporting)
 
     # --- what people say ---
@@ -200,54 +197,56 @@ class FitrouterMiddleware(AgentMiddleware[Any, Any, Any]):
         identity = identity_of(self.own, ensure_config().get("metadata"), request.model_settings)
         return _Call(request.override(model_settings=settings), identity, time.monotonic())
 
-    def _step(self, call: _Call, plan: Plan) -> Step:
-        return Step(plan, call.bare, self.models, call.began + (self.timeout or plan.deadline_s))
-
-    def _decide(self, call: _Call) -> Plan | None:
+    def _decide(self, call: _Call) -> Step | None:
         """What the router decides; None where it cannot."""
         if time.monotonic() < self._rests_until:
             return None
         try:
-            call.told = _told(call, self.timeout)
-            plan = call_in_time(partial(self._plan, call.told), self._patience_s)
-        except Exception as error:
-            if _is_mistake(error):
-                raise
+            heard = _heard(call, self.timeout)
+            plan = call_in_time(partial(self._plan, heard), self._patience_s)
+        except Exception as error:  # noqa: BLE001 - see `_unrouted`
             self._unrouted(error)
             return None
-        self._silent = False
-        return plan
+        return self._step(call, heard, plan)
 
-    async def _adecide(self, call: _Call) -> Plan | None:
+    async def _adecide(self, call: _Call) -> Step | None:
         if time.monotonic() < self._rests_until:
             return None
         try:
-            call.told = _told(call, self.timeout)
-            plan = await await_in_time(self._aplan(call.told), self._patience_s)
-        except Exception as error:
-            if _is_mistake(error):
-                raise
+            heard = _heard(call, self.timeout)
+            plan = await await_in_time(self._aplan(heard), self._patience_s)
+        except Exception as error:  # noqa: BLE001 - see `_unrouted`
             self._unrouted(error)
             return None
-        self._silent = False
-        return plan
+        return self._step(call, heard, plan)
 
-    def _plan(self, told: Request) -> Plan:
+    def _plan(self, heard: Request) -> Plan:
         if not self._compared:
             self._compare(self.client.models())
-        return self.client.decide(told)
+        return self.client.decide(heard)
 
-    async def _aplan(self, told: Request) -> Plan:
+    async def _aplan(self, heard: Request) -> Plan:
         if not self._compared:
             self._compare(await asyncio.to_thread(self.client.models))
-        return await self.client.adecide(told)
+        return await self.client.adecide(heard)
 
     def _compare(self, known: Iterable[Model]) -> None:
         compare(self.models, ((model.name, model.target) for model in known))
         self._compared = True
 
+    def _step(self, call: _Call, heard: Request, plan: Plan) -> Step:
+        self._silent = False
+        return Step(plan, heard, call.bare, self.models, call.began + (self.timeout or plan.deadline_s))
+
     def _unrouted(self, error: Exception) -> None:
-        """Note that a step goes without the router."""
+        """Note that a step goes without the router: its trouble must not become the agent's.
+
+        Raises:
+            FitrouterError: it is no trouble but a mistake, or no model can take the request.
+        """
+        if isinstance(error, ConfigError | NoEligibleModel | NotAuthorized) and not isinstance(error, Unreachable):
+            with told():
+                raise error
         if isinstance(error, Unreachable | TooLate):
             self._rests_until = time.monotonic() + REST_S
         if not self._silent:
@@ -258,11 +257,11 @@ class FitrouterMiddleware(AgentMiddleware[Any, Any, Any]):
             )
         self._silent = True
 
-    async def _areport(self, call: _Call, step: Step) -> float:
-        return await self.client.areport(step.plan.about.decision_id, call.told, step.ended())
+    async def _areport(self, step: Step) -> float:
+        return await self.client.areport(step.decision_id, step.heard, step.ended())
 
 
-def _told(call: _Call, timeout: float | None) -> Request:
+def _heard(call: _Call, timeout: float | None) -> Request:
     """What the router is told of a call. What is asked of its models is LangChain's affair: tools are enough."""
     lead = [] if call.bare.system_message is None else [call.bare.system_message]
     tools = [tool if isinstance(tool, dict) else convert_to_openai_tool(tool) for tool in call.bare.tools]
@@ -274,35 +273,35 @@ def _told(call: _Call, timeout: float | None) -> Request:
     )
 
 
-def _is_mistake(error: Exception) -> bool:
-    """Whether it is to be mended here; anything else is the router's trouble, which must not become the agent's."""
-    return isinstance(error, ConfigError | NoEligibleModel | NotAuthorized) and not isinstance(error, Unreachable)
+def _patience(step: Step) -> float:
+    return REPORT_S if step.plan.about.logged else UNLOGGED_S
 
 
 Reporting: TypeAlias = Future[float] | asyncio.Task[float]
 
 
-def _reported(plan: Plan, reporting: Reporting) -> None:
+def _reported(step: Step, reporting: Reporting) -> None:
     """Say where a report was not taken."""
     error = None if reporting.cancelled() else reporting.exception()
     if error is not None:
-        _log.warning("the end of %s was not written down: %s: %s", plan.about.decision_id, type(error).__name__, error)
+        _log.warning("the end of %s was not written down: %s: %s", step.decision_id, type(error).__name__, error)
 
 
 def _answer(step: Step, reporting: Reporting) -> Answer:
     """The answer, which says what was decided. Raises what `Step.result` raises."""
-    answer = step.result()
+    with told():
+        answer = step.result()
     said = said_of(answer)
     assert said is not None
-    heard = reporting.done() and not reporting.cancelled() and reporting.exception() is None
-    cost_usd = reporting.result() if heard else None
+    taken = reporting.done() and not reporting.cancelled() and reporting.exception() is None
+    cost_usd = reporting.result() if taken else None
     about = msgspec.structs.replace(step.plan.about, model=step.served_by, cost_usd=cost_usd)
     before = said.response_metadata
     meta = before | metadata_of(about)
     if "model_name" in before:
         meta["provider_model"] = before["model_name"]
-    told = said.model_copy(update={"response_metadata": meta})
+    marked = said.model_copy(update={"response_metadata": meta})
     return ModelResponse(
-        result=[told if message is said else message for message in answer.result],
+        result=[marked if message is said else message for message in answer.result],
         structured_response=answer.structured_response,
     )

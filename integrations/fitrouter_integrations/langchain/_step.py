@@ -15,7 +15,7 @@ from langgraph.errors import GraphBubbleUp
 from fitrouter.errors import AllModelsFailed, ConfigError, ProviderRejected, ProviderTimeout, ProviderUnavailable
 from fitrouter.outside import Choice, Ended, Tried
 from fitrouter.providers._failures import from_status
-from fitrouter.types import Completion, Usage
+from fitrouter.types import Completion, Request, Usage
 from fitrouter.variants import apply
 from fitrouter_integrations.client import Plan
 from fitrouter_integrations.langchain._history import messages_of
@@ -46,13 +46,16 @@ class Step:
 
     Args:
         plan: what the router decided.
+        heard: what it decided about.
         request: the agent's.
         models: the agent's, by name.
         deadline: on the monotonic clock.
     """
 
-    def __init__(self, plan: Plan, request: Asked, models: Mapping[str, BaseChatModel], deadline: float) -> None:
-        self.plan, self.request, self.models, self.deadline = plan, request, models, deadline
+    def __init__(
+        self, plan: Plan, heard: Request, request: Asked, models: Mapping[str, BaseChatModel], deadline: float
+    ) -> None:
+        self.plan, self.heard, self.request, self.models, self.deadline = plan, heard, request, models, deadline
         self.answer: Answer | None = None
         self._left = list(plan.order)
         self._choice, self._begun = plan.order[0], time.monotonic()
@@ -63,6 +66,11 @@ class Step:
         self._final = False
         """It comes out as it is: the request is at fault, or the agent is to stop."""
         self._status = "failed"
+
+    @property
+    def decision_id(self) -> str:
+        """Of the plan."""
+        return self.plan.about.decision_id
 
     @property
     def served_by(self) -> str:
@@ -124,11 +132,11 @@ class Step:
         tried = ", ".join(f"{one.model} ({one.error})" for one in self._tried)
         if not self._asked:
             raise ConfigError(f"models: given were {sorted(self.models)}; the router would ask {tried}")
-        message, decision = f"no model answered; tried {tried}", self.plan.about.decision_id
+        message = f"no model answered; tried {tried}"
         if self._error is None:
-            raise AllModelsFailed(message, decision, timed_out=True)
+            raise AllModelsFailed(message, self.decision_id, timed_out=True)
         if not self._final:
-            self._error.add_note(f"fitrouter: {message} (decision {decision})")
+            self._error.add_note(f"fitrouter: {message} (decision {self.decision_id})")
         raise self._error
 
     def _for(self, choice: Choice, model: BaseChatModel) -> Asked:
