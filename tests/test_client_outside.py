@@ -163,6 +163,23 @@ async def test_many_agents_cross_nothing(here: Here) -> None:
     assert {end.decision_id: end.prompt_tokens for end in here.logged(Execution)} == plans
 
 
+def test_half_a_character_costs_no_report(here: Here) -> None:
+    """Text that is no UTF-8, in a question or an answer, is decided for and told of all the same."""
+    request = msgspec.structs.replace(ask(), messages=({"role": "user", "content": "half \ud83d"},))
+    said = msgspec.structs.replace(SAID, message={"role": "assistant", "content": "\ude00 half"})
+    plan = here.client.decide(request)
+    end = msgspec.structs.replace(after(plan, "Timeout"), completion=said)
+    assert here.client.report(plan.about.decision_id, request, end) > 0
+    here.client.observe(Seen(request=request, completion=said, model="beta", latency_ms=1.0))
+    wait_for(lambda: [end.status for end in here.logged(Execution)] == ["ok", "ok"])
+
+
+def test_a_request_may_have_a_deadline_of_its_own(here: Here) -> None:
+    """The plan says it back, else the router's."""
+    deadlines = [here.client.decide(msgspec.structs.replace(ask(), deadline_s=given)).deadline_s for given in (3, None)]
+    assert deadlines == [3, 10]
+
+
 def test_a_choice_says_how_to_ask_it(here: Here) -> None:
     """Its target, its variant whole, and the parameters that it does not take."""
     request = msgspec.structs.replace(ask("alpha#terse"), params={"top_k": 3, "temperature": 1.0})

@@ -129,12 +129,13 @@ class RemoteBackend:
 
     async def decide(self, request: Request) -> Plan:
         """See `Backend`."""
-        return msgspec.convert(await self._post("/v1/decisions", _body(request, stream=False)), Plan)
+        plan = msgspec.convert(await self._post("/v1/decisions", _body(request, stream=False)), Plan)
+        return msgspec.structs.replace(plan, deadline_s=request.deadline_s or plan.deadline_s)
 
     async def report(self, decision_id: str, request: Request, ended: Ended) -> float:
         """See `Backend`."""
         asked = {"messages": request.messages, "tools": request.params.get("tools")}
-        how = {"tried": ended.tried, "status": ended.status, "ttft_ms": ended.ttft_ms}
+        how = {"tried": msgspec.to_builtins(ended.tried), "status": ended.status, "ttft_ms": ended.ttft_ms}
         body = {**asked, **how, **_answer(ended.completion, ended.cost_usd)}
         told = await self._post(f"/v1/decisions/{quote(decision_id, safe='')}/outcome", _given(body))
         cost_usd: float = told["cost_usd"]
@@ -300,7 +301,7 @@ def _body(request: Request, *, stream: bool) -> dict[str, Any]:
 
 def _answer(completion: Completion | None, cost_usd: float | None) -> dict[str, Any]:
     """The fields of a body that say what was answered, and what that cost."""
-    answer = {} if completion is None else {name: getattr(completion, name) for name in completion.__struct_fields__}
+    answer = {} if completion is None else msgspec.to_builtins(completion)
     return {**answer, "cost_usd": cost_usd}
 
 
@@ -313,7 +314,8 @@ def _refused(payload: bytes, status: int, url: str) -> FitrouterError:
         told = msgspec.json.decode(payload)["error"]
         if told["code"] == "not_found":
             return ConfigError(
-                f"the gateway at {url} is too old for this: it has no such route; update fitrouter there"
+                f"the gateway at {url} has no such route: it is too old for this, or the address is wrong; update "
+                "fitrouter there, or give another address"
             )
         error = _error(told["code"], told["message"])
     except (msgspec.DecodeError, KeyError, TypeError):
