@@ -33,6 +33,8 @@ _REMEMBERED = 4096
 """Agents whose latest decision is remembered; the oldest are forgotten."""
 _made: WeakValueDictionary[str, FitrouterLLM] = WeakValueDictionary()
 """Every one of this process, by its `base_url`; see `FitrouterLLM._known`."""
+_MARK = "fitrouter:"
+"""Such a `base_url` begins with it."""
 _counting = threading.Lock()
 
 # CrewAI makes an LLM again out of what was dumped by looking its type up here.
@@ -89,12 +91,11 @@ class FitrouterLLM(BaseLLM):
         this process was dumped, and so what its other fields were. Elsewhere a `base_url` is where the router is.
         """
         given = {name: value for name, value in data.items() if value is not None}
-        if (dumped := _made.get(str(given.get("base_url")))) is not None:
+        address = str(given.get("base_url", _MARK))
+        if (dumped := _made.get(address)) is not None:
             own = set(cls.model_fields) - set(BaseLLM.model_fields)
             return {name: value for name in own if (value := getattr(dumped, name)) is not None} | given
-        if "base_url" in given:
-            given.setdefault("router", given["base_url"])
-        return given
+        return given if address.startswith(_MARK) else {"router": address} | given
 
     def model_post_init(self, context: Any, /) -> None:
         """Make it known to dumps; pydantic calls this."""
@@ -102,7 +103,7 @@ class FitrouterLLM(BaseLLM):
         self._enter()
 
     def _enter(self) -> None:
-        self.base_url = f"fitrouter:{uuid4().hex}"
+        self.base_url = _MARK + uuid4().hex
         _made[self.base_url] = self
 
     def __copy__(self) -> Self:
