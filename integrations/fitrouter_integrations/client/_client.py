@@ -287,10 +287,11 @@ def _close_all() -> None:
 
 
 def _after_fork() -> None:
-    """A child begins without clients; those that it inherited raise."""
+    """A child begins without clients; those that it inherited raise, as does whoever asks for one of their routers."""
     global _mutex
     _mutex = threading.Lock()
-    _clients.clear()
+    for name in [name for name in _clients if not isinstance(name[0], int)]:
+        del _clients[name]
 
 
 # Before thread pools shut down, which a router that is closing still needs; `atexit` alone comes after them.
