@@ -1,105 +1,52 @@
-"""litellm: `fitrouter/auto` as a model, and a callback that observes; nothing leaves the machine."""
+"""litellm: `fitrouter/auto` as a model; nothing leaves the machine."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import litellm
 import pytest
-from litellm.litellm_core_utils.logging_worker import GLOBAL_LOGGING_WORKER
-from pydantic import BaseModel
 from tests.agents_kit import Agent, agent_router
-from tests.fake_openai import FakeOpenAI
-from tests.gateway_kit import make_router, serving, wait_for
-
-from fitrouter.errors import (
-    InvalidRequest,
-    ProviderError,
-    ProviderRejected,
-    ProviderTimeout,
-    ProviderUnavailable,
+from tests.gateway_kit import make_router, serving
+from tests.litellm_kit import (
+    AUTO,
+    HELLO,
+    TOOLS,
+    Desk,
+    Fails,
+    Sum,
+    arguments,
+    at_home,
+    called_back,
+    events,
+    standing,
+    text,
 )
-from fitrouter.journal import MemoryJournal
-from fitrouter.router import Router
-from fitrouter.types import Completion, Decision, Execution, FeedbackKind, Identity, ModelCard, Request, Score
-from fitrouter_integrations.client import Seen, Vote, connect
-from fitrouter_integrations.litellm import FitrouterObserver, FitrouterProvider, handler, register
+
+from fitrouter.errors import ProviderError, ProviderRejected, ProviderTimeout, ProviderUnavailable
+from fitrouter.types import Decision, FeedbackKind, Identity, ModelCard
+from fitrouter_integrations.client import Vote, connect
+from fitrouter_integrations.litellm import handler, register
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # litellm's own
-AUTO = "fitrouter/auto"
-HELLO = [{"role": "user", "content": "hello"}]
-TOOLS = [
-    {
-        "type": "function",
-        "function": {
-            "name": "add",
-            "description": "Adds",
-            "parameters": {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}},
-        },
-    }
-]
-
-
-class Sum(BaseModel):
-    """A typed answer."""
-
-    value: int
-    note: str
-
-
-class Desk:
-    """A registered provider and the router behind it."""
-
-    def __init__(self, provider: FitrouterProvider, router: Router, agent: Agent) -> None:
-        self.provider, self.router, self.agent = provider, router, agent
-
-    def decisions(self) -> list[Decision]:
-        return [event for event in events(self.router) if isinstance(event, Decision)]
-
-
-def events(router: Router) -> list[Any]:
-    assert isinstance(router.journal, MemoryJournal)
-    return [row.event for row in router.journal.tail(0, 10_000)]
 
 
 @pytest.fixture(autouse=True)
-def reached(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
-    """Addresses that were connected to or looked up; each test asserts that none is away from here."""
-    found: list[Any] = []
-    connected, looked_up = socket.socket.connect, socket.getaddrinfo
-
-    def connecting(self: socket.socket, address: Any) -> Any:
-        found.append(address)
-        return connected(self, address)
-
-    def looking_up(host: Any, *more: Any, **named: Any) -> Any:
-        found.append((host, 0))
-        return looked_up(host, *more, **named)
-
-    monkeypatch.setattr(socket.socket, "connect", connecting)
-    monkeypatch.setattr(socket, "getaddrinfo", looking_up)
-    monkeypatch.setattr(litellm, "custom_provider_map", [])
-    monkeypatch.setattr(litellm, "suppress_debug_info", True)
-    yield found
-    away = [each for each in found if isinstance(each, tuple) and each[0] not in {"127.0.0.1", "localhost", None}]
-    assert away == []
+def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with at_home(monkeypatch):
+        yield
 
 
 @pytest.fixture(autouse=True)
 async def worker() -> AsyncIterator[None]:
-    """Litellm's callbacks end with the test, and so does the task that runs them."""
-    yield
-    await GLOBAL_LOGGING_WORKER.flush()
-    await GLOBAL_LOGGING_WORKER.stop()
-    litellm.logging_callback_manager._reset_all_callbacks()
+    async with called_back():
+        yield
 
 
 @pytest.fixture(params=["near", "far"])
@@ -109,18 +56,6 @@ def desk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Desk]:
     router = agent_router(tmp_path, agent)
     with standing(router, request.param == "far") as target:
         yield Desk(register(target), router, agent)
-
-
-def text(chunks: list[Any]) -> str:
-    return "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
-
-
-def arguments(chunks: list[Any]) -> dict[int, str]:
-    found: dict[int, str] = {}
-    for chunk in chunks:
-        for call in chunk.choices[0].delta.tool_calls or []:
-            found[call.index] = found.get(call.index, "") + (call.function.arguments or "")
-    return found
 
 
 def test_whole_answers_say_what_was_decided(desk: Desk) -> None:
@@ -297,35 +232,6 @@ def test_identities_that_cannot_be_say_so(tmp_path: Path) -> None:
 # --- errors ---
 
 
-@contextmanager
-def standing(router: Router, far: bool) -> Iterator[Any]:
-    """A target: the router itself, or a gateway in front of it."""
-    if not far:
-        with connect(router):
-            yield router
-    else:
-        with serving(router) as url, connect(url):
-            yield url
-
-
-class Fails(Agent):
-    """Raises what it was made with, at once or after the first piece."""
-
-    def __init__(self, error: Exception, late: bool = False) -> None:
-        super().__init__()
-        self.error, self.late = error, late
-
-    async def complete(self, call: Any) -> Any:
-        if not self.late:
-            raise self.error
-        return self._broken(await super().complete(call))
-
-    async def _broken(self, chunks: Any) -> Any:
-        async for chunk in chunks:
-            yield chunk
-            raise self.error
-
-
 @pytest.mark.parametrize("far", [False, True])
 @pytest.mark.parametrize(
     ("error", "wanted"),
@@ -422,147 +328,6 @@ def test_the_proxy_loads_the_handler(tmp_path: Path, monkeypatch: pytest.MonkeyP
         litellm.custom_provider_map = [{"provider": "fitrouter", "custom_handler": loaded}]
         assert litellm.completion(model=AUTO, messages=HELLO).fitrouter["mode"] == "online"
         connect(url).close()
-
-
-# --- the observer ---
-
-SCORED = """
-providers: {elsewhere: {kind: litellm}}
-models:
-  - {name: small, provider: elsewhere, target: openai/gpt-4o-mini, prices: {input: 1, output: 2}}
-  - {name: gpt-4o, provider: elsewhere, target: openai/gpt-4o, prices: {input: 1, output: 2}}
-encoder: hashing
-scorer: {encoder: hashing}
-"""
-
-
-def seen_by(observer: FitrouterObserver, number: int, kind: type = Execution) -> list[Any]:
-    """The events of a kind in the observer's journal, once there are so many."""
-
-    def there() -> list[Any]:
-        router = observer.client.backend.router  # type: ignore[attr-defined]
-        found = [row.event for row in router.journal.tail(0, 1000) if isinstance(row.event, kind)]
-        return found if len(found) >= number else []
-
-    return wait_for(there)
-
-
-@pytest.fixture
-def observer(tmp_path: Path) -> Iterator[FitrouterObserver]:
-    """An observer of OpenAI's models, called back by litellm."""
-    config = tmp_path / "fitrouter.yaml"
-    config.write_text(SCORED)
-    with connect(config):
-        made = FitrouterObserver(config)
-        litellm.callbacks = [made]
-        yield made
-
-
-async def test_existing_traffic_is_observed(observer: FitrouterObserver) -> None:
-    """Whole, streamed and tool calls, awaited or not, are logged as pinned, with tokens, cost and identity."""
-    async with FakeOpenAI() as server:
-        call: dict[str, Any] = {"api_base": server.base_url, "api_key": "k", "messages": HELLO, "user": "ann"}
-        call["metadata"] = {"role": "nurse"}
-        whole = await litellm.acompletion(model="openai/gpt-4o-mini", **call)
-        await asyncio.to_thread(seen_by, observer, 1)
-        await asyncio.to_thread(litellm.completion, model="openai/gpt-4o", **call)
-        await asyncio.to_thread(seen_by, observer, 2)
-        streamed = await litellm.acompletion(
-            model="openai/gpt-4o-mini", stream=True, stream_options={"include_usage": True}, **call
-        )
-        assert text([chunk async for chunk in streamed]) == "gpt-4o-mini answers: hello"
-        await asyncio.to_thread(seen_by, observer, 3)
-        await asyncio.to_thread(litellm.completion, model="openai/gpt-4o", tools=TOOLS, **call)
-        executions = await asyncio.to_thread(seen_by, observer, 4)
-    decisions = seen_by(observer, 4, Decision)
-    assert [made.chosen for made in decisions] == ["small", "gpt-4o", "small", "gpt-4o"]
-    assert {(made.mode.value, made.propensity, made.probs) for made in decisions} == {("pinned", 1.0, ())}
-    assert {made.identity.role for made in decisions} == {"nurse"}
-    assert len({made.identity.user for made in decisions}) == 1
-    assert decisions[0].identity.user not in {None, "ann"}
-    assert observer.decision_of(whole.id) == decisions[3].id  # the server gives every answer the same id
-    assert observer.decision_of("unknown") is None
-    for made, ended in zip(decisions, executions, strict=True):
-        assert (ended.decision_id, ended.served_by, ended.status) == (made.id, made.chosen, "ok")
-        assert ended.prompt_tokens == whole.usage.prompt_tokens
-        assert ended.latency_ms > 0
-        tokens = {"prompt_tokens": ended.prompt_tokens, "completion_tokens": ended.completion_tokens}
-        model = "gpt-4o-mini" if made.chosen == "small" else "gpt-4o"
-        assert ended.cost_usd == pytest.approx(sum(litellm.cost_per_token(model, **tokens)))
-        assert ended.cost_usd > 0
-    assert executions[0].completion_tokens == executions[2].completion_tokens == whole.usage.completion_tokens
-    assert executions[3].finish_reason == "tool_calls"
-    vote = Vote(decision_id=decisions[0].id, kind=FeedbackKind.THUMB, value=1.0, user="ann")
-    assert await observer.client.afeedback(vote)
-
-
-def test_what_is_observed_is_scored(observer: FitrouterObserver) -> None:
-    """The scorer reads the answers of others as it reads the router's own."""
-    answer = litellm.completion(model="openai/gpt-4o", messages=HELLO, mock_response="Good morning!", user="ann")
-    (score,) = seen_by(observer, 1, Score)
-    assert (score.served_by, score.status) == ("gpt-4o", "ok")
-    assert score.decision_id == observer.decision_of(answer.id)
-
-
-def test_the_routers_own_calls_are_logged_once(tmp_path: Path) -> None:
-    """An observer beside the provider, and a router that itself calls litellm: one decision for each request."""
-
-    class Inner(Agent):
-        async def complete(self, call: Any) -> Any:
-            await litellm.acompletion(model="openai/alpha", messages=HELLO, mock_response="x", **{"no-log": True})
-            return await super().complete(call)
-
-    with connect(router := agent_router(tmp_path, Inner(), names=("alpha",))) as client:
-        register(router)
-        observer = FitrouterObserver(router)
-        litellm.callbacks = [observer]
-        for _ in range(3):
-            litellm.completion(model=AUTO, messages=HELLO)
-            list(litellm.completion(model=AUTO, messages=HELLO, stream=True))
-        litellm.completion(model="openai/alpha", messages=HELLO, mock_response="observed")
-        wait_for(lambda: len([each for each in events(router) if isinstance(each, Execution)]) == 7)
-        modes = [each.mode.value for each in events(router) if isinstance(each, Decision)]
-        assert modes.count("pinned") == 1
-        assert len(modes) == 7
-        assert client.complete(Request(messages=tuple(HELLO))).about.mode != "pinned"
-
-
-@pytest.mark.parametrize(
-    ("target", "words"), [("missing.yaml", "there is no file"), ("http://127.0.0.1:9", "no gateway answers")]
-)
-async def test_an_observer_that_fails_harms_nobody(target: str, words: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A configuration that is not there costs a warning each, and no call."""
-    litellm.callbacks = [FitrouterObserver(target)]
-    with caplog.at_level("WARNING", "fitrouter"):
-        answer = litellm.completion(model="openai/gpt-4o", messages=HELLO, mock_response="fine")
-        again = await litellm.acompletion(model="openai/gpt-4o", messages=HELLO, mock_response="fine")
-        assert answer.choices[0].message.content == again.choices[0].message.content == "fine"
-        await asyncio.to_thread(wait_for, lambda: caplog.text.count(words) == 2)
-
-
-def test_models_without_a_name_here_are_told_once(
-    observer: FitrouterObserver, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A model that the configuration lacks is warned of once; a name that was given for it is used."""
-    with caplog.at_level("WARNING", "fitrouter"):
-        for _ in range(3):
-            litellm.completion(model="openai/gpt-4.1", messages=HELLO, mock_response="x")
-        litellm.completion(model="openai/gpt-4o", messages=HELLO, mock_response="x")
-        seen_by(observer, 1)
-    assert caplog.text.count("gpt-4.1 are not observed") == 1
-    litellm.logging_callback_manager._reset_all_callbacks()
-    renamed = FitrouterObserver(observer.target, names={"gpt-4.1": "small"})
-    litellm.callbacks = [renamed]
-    litellm.completion(model="openai/gpt-4.1", messages=HELLO, mock_response="x")
-    assert [made.chosen for made in seen_by(renamed, 2, Decision)] == ["gpt-4o", "small"]
-
-
-def test_only_a_named_model_can_be_observed(observer: FitrouterObserver) -> None:
-    """What answered is a model: neither routing nor a name that nobody has."""
-    asked = Request(messages=tuple(HELLO))
-    for model in (AUTO, "nobody"):
-        with pytest.raises(InvalidRequest):
-            observer.client.observe(Seen(request=asked, completion=Completion(message={}), model=model))
 
 
 def test_importing_is_light() -> None:

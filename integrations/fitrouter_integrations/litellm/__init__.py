@@ -6,7 +6,7 @@ import os
 
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # else litellm fetches prices while it is imported
 
-from fitrouter_integrations.litellm._observer import FitrouterObserver
+from fitrouter_integrations.litellm._observer import FitrouterObserver, observer
 from fitrouter_integrations.litellm._provider import FitrouterProvider, handler, register
 
-__all__ = ["FitrouterObserver", "FitrouterProvider", "handler", "register"]
+__all__ = ["FitrouterObserver", "FitrouterProvider", "handler", "observer", "register"]

@@ -16,13 +16,16 @@ from fitrouter.errors import (
     ProviderError,
     ProviderRejected,
     ProviderTimeout,
+    ProviderUnavailable,
     StoreError,
     UnknownDecision,
 )
 
-__all__ = ["translated"]
+__all__ = ["named", "translated"]
 
 _PROVIDER = "fitrouter"
+_ANOTHER_MAY = frozenset({401, 402, 403, 404, 408, 429})
+"""Statuses below 500 that are not the request's fault."""
 
 
 def translated(error: FitrouterError, model: str) -> Exception:
@@ -36,6 +39,20 @@ def translated(error: FitrouterError, model: str) -> Exception:
     more: dict[str, Any] = {"status_code": 500} if kind is exceptions.APIError else {}
     made: Exception = kind(message=str(error), model=model, llm_provider=_PROVIDER, **more)
     return made
+
+
+def named(error: object) -> str:
+    """The router's name for an error of litellm, as attempts are logged with: rejected, timed out or unavailable.
+
+    >>> named(exceptions.RateLimitError("slow down", "openai", "gpt-4o"))
+    'ProviderUnavailable'
+    """
+    status = getattr(error, "status_code", None)
+    if isinstance(error, exceptions.Timeout | TimeoutError):
+        return ProviderTimeout.__name__
+    if isinstance(status, int) and 400 <= status < 500 and status not in _ANOTHER_MAY:
+        return ProviderRejected.__name__
+    return ProviderUnavailable.__name__
 
 
 def _kind(error: FitrouterError) -> Any:

@@ -12,7 +12,7 @@ import msgspec
 from litellm.llms.custom_llm import CustomLLM
 from litellm.types.utils import Delta, ModelResponse, ModelResponseStream, StreamingChoices
 
-from fitrouter.errors import FitrouterError
+from fitrouter.errors import FitrouterError, InvalidRequest
 from fitrouter.types import AUTO, Chunk, Identity, Request, Usage
 from fitrouter_integrations._identity import NAMES
 from fitrouter_integrations.client import About, Client, Reply, Target, Vote, connect
@@ -57,12 +57,12 @@ class FitrouterProvider(CustomLLM):  # type: ignore[misc]
     def completion(self, *_: Any, **call: Any) -> Any:
         """Answer whole; see `litellm.CustomLLM`."""
         with _translating(call["model"]):
-            return _answer(self._client_of(call).complete(self._request(call)))
+            return _answer(self._client_of(call).complete(self._request(call)), call)
 
     async def acompletion(self, *_: Any, **call: Any) -> Any:
         """Answer whole without holding up the caller's event loop."""
         with _translating(call["model"]):
-            return _answer(await self._client_of(call).acomplete(self._request(call)))
+            return _answer(await self._client_of(call).acomplete(self._request(call)), call)
 
     def streaming(self, *_: Any, **call: Any) -> Iterator[Any]:
         """Answer piece by piece; what fails before the first piece is raised at once."""
@@ -81,6 +81,15 @@ class FitrouterProvider(CustomLLM):  # type: ignore[misc]
                     yield piece
             yield pieces.end()
 
+    def embedding(self, *_: Any, **call: Any) -> Any:
+        """Refuse: there is nothing to choose."""
+        with _translating(call["model"]):
+            raise InvalidRequest("fitrouter routes chats; ask another model for embeddings")
+
+    async def aembedding(self, *_: Any, **call: Any) -> Any:
+        """Refuse: there is nothing to choose."""
+        return self.embedding(**call)
+
     # --- what people say ---
 
     def feedback(self, vote: Vote) -> str:
@@ -98,6 +107,8 @@ class FitrouterProvider(CustomLLM):  # type: ignore[misc]
 
     def _request(self, call: Mapping[str, Any]) -> Request:
         given = {**call["optional_params"], **(call["optional_params"].get("extra_body") or {})}
+        if given.get("n") not in {None, 1}:
+            raise InvalidRequest(f"n: given {given['n']!r}, allowed is 1: one decision gives one answer")
         # litellm drops `user=` on its way to custom providers; its own record of the call still has it.
         user = call["logging_obj"].model_call_details.get("user")
         timeout = call["litellm_params"].get("timeout")
@@ -114,7 +125,7 @@ class _Pieces:
     """Chunks of the router as litellm's, and at the end what it cost."""
 
     def __init__(self, stream: Any, call: Mapping[str, Any]) -> None:
-        self._stream, self.model = stream, call["model"]
+        self._stream, self._call, self.model = stream, call, call["model"]
         self._id = f"chatcmpl-{stream.about.decision_id}"
         self._reason, self._usage, self._first = "", Usage(), True
 
@@ -125,7 +136,10 @@ class _Pieces:
         if not any(value for name, value in chunk.delta.items() if name != "role"):
             return
         delta = {"role": "assistant", **chunk.delta} if self._first else chunk.delta
-        told: dict[str, Any] = {"fitrouter": _told(self._stream.about)} if self._first else {}
+        told: dict[str, Any] = {}
+        if self._first:
+            told["fitrouter"] = _told(self._stream.about, self._call)
+            told["provider_specific_fields"] = dict(told)  # without it, litellm's proxy forgets all but the text
         piece = ModelResponseStream(
             id=self._id,
             model=self._stream.about.model,
@@ -146,7 +160,7 @@ class _Pieces:
             "finish_reason": self._reason or "stop",
             "usage": usage,
             "index": 0,
-            "provider_specific_fields": {"fitrouter": _told(about)},
+            "provider_specific_fields": {"fitrouter": _told(about, self._call)},
         }
 
 
@@ -157,22 +171,24 @@ def _relay(stream: Iterable[Chunk], pieces: _Pieces) -> Iterator[Any]:
         yield pieces.end()
 
 
-def _answer(reply: Reply) -> Any:
-    about = reply.about
+def _answer(reply: Reply, call: Mapping[str, Any]) -> Any:
+    about, told = reply.about, _told(reply.about, call)
     choice = {"index": 0, "finish_reason": reply.finish_reason, "message": reply.message}
     response = ModelResponse(
         id=f"chatcmpl-{about.decision_id}",
         model=about.model,
         choices=[choice],
         usage=_tokens(reply.usage),
-        fitrouter=_told(about),
+        fitrouter=told,
     )
-    response._hidden_params |= {"response_cost": about.cost_usd, "fitrouter": _told(about)}
+    response._hidden_params |= {"response_cost": about.cost_usd, "fitrouter": told}
     return response
 
 
-def _told(about: About) -> dict[str, Any]:
+def _told(about: About, call: Mapping[str, Any]) -> dict[str, Any]:
+    """What was decided; callbacks of litellm find it as `kwargs["fitrouter"]`, also after a stream."""
     found: dict[str, Any] = msgspec.to_builtins(about)
+    call["logging_obj"].model_call_details["fitrouter"] = found
     return found
 
 
