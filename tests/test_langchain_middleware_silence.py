@@ -26,8 +26,10 @@ from tests.langchain_kit import HOW, add, answers, close_all, logged, routed, ro
 from fitrouter.errors import ConfigError, InvalidRequest, NotAuthorized
 from fitrouter.journal import MemoryJournal
 from fitrouter.types import Decision, Execution
+from fitrouter_integrations.client import _remote
 from fitrouter_integrations.langchain import FitrouterMiddleware, _middleware
 
+LONG = {"recursion_limit": 100}
 NOBODY = "http://127.0.0.1:9"
 
 
@@ -80,10 +82,8 @@ def test_without_its_gateway_the_agent_asks_the_model_it_was_made_with(
 
 
 @pytest.mark.parametrize("how", HOW)
-def test_a_gateway_that_comes_back_routes_again(
-    tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """It is left alone for a while and asked again then; the next silence is told of again."""
+def test_a_gateway_that_comes_back_routes_again(tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture) -> None:
+    """It is asked again soon where its silence took no time; the next silence is told of again."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
@@ -92,9 +92,7 @@ def test_a_gateway_that_comes_back_routes_again(
     agent = create_agent(models["fast"], middleware=[middleware])
     assert "decision_id" not in run(agent, how=how)[-1].response_metadata
     with serving(router_over(tmp_path, models), gateway_config(port=port)):
-        assert "decision_id" not in run(agent, how=how)[-1].response_metadata
-        monkeypatch.setattr(middleware, "_rests_until", 0.0)
-        assert "decision_id" in run(agent, how=how)[-1].response_metadata
+        assert wait_for(lambda: run(agent, how=how)[-1].response_metadata.get("decision_id"))
     assert "decision_id" not in run(agent, how=how)[-1].response_metadata
     assert len(warnings(caplog)) == 2
 
@@ -120,14 +118,36 @@ def test_a_gateway_that_is_broken_breaks_no_agent(
     how: str, trouble: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One that hangs, one whose proxy answers for it, and one that talks nonsense: the agent's model is asked."""
-    monkeypatch.setattr(_middleware, "DECIDE_S", 0.3)
+    monkeypatch.setattr(_remote, "QUICK_S", 0.3)
     models = team(steps=0)
     with answering(trouble) as url:
         middleware = FitrouterMiddleware(models, router=url)
         middleware._compared = True
-        assert run(create_agent(models["wide"], middleware=[middleware]), how=how)[-1].text.startswith("wide heard")
+        agent = create_agent(models["wide"], middleware=[middleware])
+        assert run(agent, how=how)[-1].text.startswith("wide heard")
         middleware.close()
     assert len(warnings(caplog)) == 1
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_a_gateway_that_holds_steps_up_is_left_alone(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of an agent's ten steps one waits for it; the others go on at once."""
+    monkeypatch.setattr(_remote, "QUICK_S", 0.5)
+    monkeypatch.setattr(_middleware, "REST", 1000.0)
+    asked: list[Any] = []
+    models = team(steps=9)
+
+    def count(handler: Any) -> None:
+        asked.append(handler)
+        hang(handler)
+
+    with answering(count) as url:
+        middleware = FitrouterMiddleware(models, router=url)
+        middleware._compared = True
+        found = run(create_agent(models["wide"], [add], middleware=[middleware]), how=how, config=LONG)
+        middleware.close()
+    assert len(answers(found)) == 10
+    assert len(asked) == 1
 
 
 @pytest.mark.parametrize("how", HOW)

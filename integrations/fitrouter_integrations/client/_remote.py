@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 __all__ = ["RemoteBackend"]
 
 CONNECT_S = 5.0
+QUICK_S = 10.0
+"""How long a gateway may take for what asks no model."""
 LIMIT = 256
 """Connections to one gateway."""
 LINE_BYTES = 8 << 20
@@ -99,14 +101,14 @@ class RemoteBackend:
 
     async def models(self) -> tuple[Model, ...]:
         """See `Backend`."""
-        listed = await self._read(await self._open("GET", "/v1/models"))
+        listed = await self._quickly("GET", "/v1/models")
         found = (entry["fitrouter"] | {"name": entry["id"]} for entry in listed["data"] if "fitrouter" in entry)
         return tuple(msgspec.convert(about, Model) for about in found)
 
     async def complete(self, request: Request) -> Reply:
         """See `Backend`."""
         async with _in_time(request.deadline_s):
-            body = await self._post("/v1/chat/completions", _body(request, stream=False))
+            body = await self._read(await self._open("POST", "/v1/chat/completions", _body(request, stream=False)))
         choice = body["choices"][0]
         return Reply(
             message=choice["message"],
@@ -129,7 +131,8 @@ class RemoteBackend:
 
     async def decide(self, request: Request) -> Plan:
         """See `Backend`."""
-        plan = msgspec.convert(await self._post("/v1/decisions", _body(request, stream=False)), Plan)
+        told = await self._quickly("POST", "/v1/decisions", _body(request, stream=False))
+        plan = msgspec.convert(told, Plan)
         return msgspec.structs.replace(plan, deadline_s=request.deadline_s or plan.deadline_s)
 
     async def report(self, decision_id: str, request: Request, ended: Ended) -> float:
@@ -137,7 +140,7 @@ class RemoteBackend:
         asked = {"messages": request.messages, "tools": request.params.get("tools")}
         how = {"tried": msgspec.to_builtins(ended.tried), "status": ended.status, "ttft_ms": ended.ttft_ms}
         body = {**asked, **how, **_answer(ended.completion, ended.cost_usd)}
-        told = await self._post(f"/v1/decisions/{quote(decision_id, safe='')}/outcome", _given(body))
+        told = await self._quickly("POST", f"/v1/decisions/{quote(decision_id, safe='')}/outcome", _given(body))
         cost_usd: float = told["cost_usd"]
         return cost_usd
 
@@ -146,7 +149,7 @@ class RemoteBackend:
         asked = _body(msgspec.structs.replace(seen.request, model=seen.model), stream=False)
         how = {"latency_ms": seen.latency_ms, "error": seen.error}
         body = {**asked, **_given({**how, **_answer(seen.completion, seen.cost_usd)})}
-        return msgspec.convert((await self._post("/v1/observations", body))["about"], About)
+        return msgspec.convert((await self._quickly("POST", "/v1/observations", body))["about"], About)
 
     async def feedback(self, vote: Vote) -> str:
         """See `Backend`."""
@@ -154,11 +157,23 @@ class RemoteBackend:
         del body["tenant"]
         if vote.kind is not FeedbackKind.RATING:
             del body["scale"]
-        found: str = (await self._post("/v1/feedback", body))["id"]
+        found: str = (await self._quickly("POST", "/v1/feedback", body))["id"]
         return found
 
-    async def _post(self, path: str, body: Mapping[str, Any]) -> Any:
-        return await self._read(await self._open("POST", path, body))
+    async def _quickly(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        """What the gateway says where it asks no model.
+
+        Raises:
+            Unreachable: nobody answers there, or not in time.
+            FitrouterError: what the gateway says.
+        """
+        try:
+            async with asyncio.timeout(QUICK_S):
+                return await self._read(await self._open(method, path, body))
+        except TimeoutError:
+            raise Unreachable(
+                f"the gateway at {self.url} says nothing for {QUICK_S:g} s; see what holds it up"
+            ) from None
 
     async def _read(self, response: aiohttp.ClientResponse) -> Any:
         async with response:

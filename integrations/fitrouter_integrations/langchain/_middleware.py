@@ -36,14 +36,12 @@ __all__ = ["FitrouterMiddleware"]
 
 Models: TypeAlias = Mapping[str, BaseChatModel | str]
 
-DECIDE_S = 5.0
-"""How long a gateway may take to decide."""
 REPORT_S = 2.0
 """How long an answer waits until the router has taken note of it."""
 UNLOGGED_S = 0.05
 """The same, where the decision itself is not in the log yet."""
-REST_S = 10.0
-"""How long a gateway that does not answer is left alone."""
+REST = 10.0
+"""A gateway that does not answer is left alone for so many times as long as it held a step up."""
 _NAMES = frozenset(sum(FIELDS.values(), ()))
 
 _log = logging.getLogger(__name__)
@@ -114,7 +112,6 @@ class FitrouterMiddleware(AgentMiddleware[Any, Any, Any]):
             router = Router.from_config(router)
         far = not isinstance(router, Router) and is_url(os.fspath(router))
         self.client: Client = connect(router, api_key if far else None)
-        self._patience_s = DECIDE_S if far else None  # one in this process takes a moment to start
         self._compared = not far
         if not far:
             compare(self.models, ((called(card), card.target or card.name) for card in self.router.cards.values()))
@@ -203,9 +200,11 @@ class FitrouterMiddleware(AgentMiddleware[Any, Any, Any]):
             return None
         try:
             heard = _heard(call, self.timeout)
-            plan = call_in_time(partial(self._plan, heard), self._patience_s)
+            if not self._compared:
+                self._compare(self.client.models())
+            plan = self.client.decide(heard)
         except Exception as error:  # noqa: BLE001 - see `_unrouted`
-            self._unrouted(error)
+            self._unrouted(call, error)
             return None
         return self._step(call, heard, plan)
 
@@ -214,21 +213,13 @@ class FitrouterMiddleware(AgentMiddleware[Any, Any, Any]):
             return None
         try:
             heard = _heard(call, self.timeout)
-            plan = await await_in_time(self._aplan(heard), self._patience_s)
+            if not self._compared:
+                self._compare(await asyncio.to_thread(self.client.models))
+            plan = await self.client.adecide(heard)
         except Exception as error:  # noqa: BLE001 - see `_unrouted`
-            self._unrouted(error)
+            self._unrouted(call, error)
             return None
         return self._step(call, heard, plan)
-
-    def _plan(self, heard: Request) -> Plan:
-        if not self._compared:
-            self._compare(self.client.models())
-        return self.client.decide(heard)
-
-    async def _aplan(self, heard: Request) -> Plan:
-        if not self._compared:
-            self._compare(await asyncio.to_thread(self.client.models))
-        return await self.client.adecide(heard)
 
     def _compare(self, known: Iterable[Model]) -> None:
         compare(self.models, ((model.name, model.target) for model in known))
@@ -238,7 +229,7 @@ class FitrouterMiddleware(AgentMiddleware[Any, Any, Any]):
         self._silent = False
         return Step(plan, heard, call.bare, self.models, call.began + (self.timeout or plan.deadline_s))
 
-    def _unrouted(self, error: Exception) -> None:
+    def _unrouted(self, call: _Call, error: Exception) -> None:
         """Note that a step goes without the router: its trouble must not become the agent's.
 
         Raises:
@@ -247,8 +238,9 @@ class FitrouterMiddleware(AgentMiddleware[Any, Any, Any]):
         if isinstance(error, ConfigError | NoEligibleModel | NotAuthorized) and not isinstance(error, Unreachable):
             with told():
                 raise error
-        if isinstance(error, Unreachable | TooLate):
-            self._rests_until = time.monotonic() + REST_S
+        if isinstance(error, Unreachable):
+            now = time.monotonic()
+            self._rests_until = now + REST * (now - call.began)
         if not self._silent:
             _log.warning(
                 "the router did not decide (%s: %s); until it does, the model that the agent was made with is asked",

@@ -18,24 +18,20 @@ class TooLate(Exception):
     """It has not ended in time."""
 
 
-def call_in_time(work: Callable[[], T], patience_s: float | None) -> T:
+def call_in_time(work: Callable[[], T], patience_s: float) -> T:
     """What a function gives. Where it is given up it ends in its own thread, and what it says then is dropped.
-
-    None waits as long as it takes.
 
     Raises:
         TooLate: it has not ended in time.
     """
-    if patience_s is None:
-        return work()
     future = aside(work)
     if not wait([future], patience_s).done:
         raise TooLate(f"nothing came in {patience_s:.1f} s")
     return future.result()
 
 
-async def await_in_time(work: Awaitable[T], patience_s: float | None) -> T:
-    """What an awaitable gives; it is cancelled where it is given up. None waits as long as it takes.
+async def await_in_time(work: Awaitable[T], patience_s: float) -> T:
+    """What an awaitable gives; it is cancelled where it is given up.
 
     Raises:
         TooLate: it has not ended in time.
