@@ -2,7 +2,7 @@
 
     python benchmarks/acceptance.py --requests 2000 --users 50 --workers 1
 
-Prints JSON; exits with 1 where an invariant does not hold.
+Prints JSON; exits with 1 where an invariant does not hold, or a killed worker is replaced too late.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ from fitrouter.types import Decision, Mode
 from fitrouter.warehouse import Warehouse
 
 ROLES = ("developer", "writer", "analyst", "teacher")
+TAKEOVER_S = 5.0
+"""How soon another worker has the lease of one that was killed."""
 
 
 def recorded() -> dict[tuple[str, str], str]:
@@ -175,7 +177,7 @@ def invariants(decisions: Sequence[Decision]) -> dict[str, Any]:
 
 
 def passed(result: dict[str, Any]) -> bool:
-    """Whether everything that must hold does."""
+    """Whether everything that must hold does, however long it took."""
     n = result["requests"]
     checks = result["invariants"]
     return (
@@ -184,7 +186,6 @@ def passed(result: dict[str, Any]) -> bool:
         and len(result["positions"]) == 1
         and result["leases"] == {"scorer": 1, "warehouse": 1}
         and result["explained"] == min(50, n)
-        and result.get("takeover_s", 0.0) <= 5.0
         and result["exit_code"] == 0
         and checks["drawn"] == n
         and max(checks["sum_off_by"], checks["twin_off_by"]) < 1e-12
@@ -207,7 +208,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             results.append(run(Path(folder), arguments.requests, arguments.users, workers))
     print(json.dumps(results, indent=1))
-    sys.exit(0 if all(result["passed"] for result in results) else 1)
+    sys.exit(0 if all(result["passed"] and result.get("takeover_s", 0.0) <= TAKEOVER_S for result in results) else 1)
 
 
 if __name__ == "__main__":

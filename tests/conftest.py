@@ -1,4 +1,4 @@
-"""What every test runs under: no hub, no network price map, quiet telemetry."""
+"""What every test runs under: no hub, no network price map, quiet telemetry, no clock."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import gc
 import os
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 os.environ.update(
     HF_HUB_OFFLINE="1",
@@ -19,6 +20,9 @@ os.environ.update(
     CREWAI_TRACING_ENABLED="false",
     CREWAI_TESTING="true",
 )
+# Machines are shared and busy: how long an example takes says nothing of the law.
+settings.register_profile("fitrouter", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("fitrouter")
 
 
 @pytest.fixture(autouse=True, scope="module")

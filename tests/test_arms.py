@@ -42,7 +42,7 @@ def _believed(fit: Fit, arms: tuple[str, ...], x: Floats) -> Floats:
 
 
 @given(st.integers(0, 10_000), st.permutations(["a", "b", "c", "never asked"]))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_an_estimate_is_each_arms_own(seed: int, names: list[str]) -> None:
     """Whatever set is asked for, in whatever order, each arm's beliefs are the same; an unknown one has the prior's."""
     rng, fit = np.random.default_rng(seed), Fit(d, D)
@@ -71,7 +71,7 @@ def test_arms_join_at_any_time_without_a_trace_on_others() -> None:
 
 
 @given(st.integers(0, 1000))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_reading_is_what_the_posterior_says(seed: int) -> None:
     """The packed float32 products of `read` are the plain float64 ones: means to 1e-12, variances to 1e-5."""
     rng, arms = np.random.default_rng(seed), _arms()
@@ -222,7 +222,7 @@ def test_a_score_that_flatters_is_found_out_by_the_fit() -> None:
 
 
 @given(st.integers(0, 10_000), st.integers(0, 10_000))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_an_arm_round_trips_and_refuses_what_is_broken(seed: int, at: int) -> None:
     """Bytes come back bit for bit; cut, stretched or not finite they are refused, and change nothing."""
     rng, fit = np.random.default_rng(seed), Fit(d, D)

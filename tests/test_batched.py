@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fitrouter.taste import Gaussian, innovate
@@ -27,7 +27,6 @@ def learn_one(taste: Gaussian, h: Floats, y: float, noise: float | None, weight:
     taste.learn(gain, innovate(predicted, float(np.einsum("i,i->", h, gain)), y, noise=noise, weight=weight))
 
 
-@settings(deadline=None)
 @given(seed=st.integers(0, 10_000), people=st.integers(1, 6), n=st.integers(0, 30), K=st.integers(1, 40))
 def test_batched_equals_sequential(seed: int, people: int, n: int, K: int) -> None:
     """Any mixture of people, links, weights and offsets gives what the fold gives one by one, to 1e-10."""

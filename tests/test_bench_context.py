@@ -112,7 +112,7 @@ def test_relevance_is_found_where_it_is() -> None:
 
 
 @given(st.integers(0, 10_000))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_no_relevance_is_no_user(seed: int) -> None:
     """With a relevance of 0 all users are scored alike and their tastes stay at the prior."""
     rng = np.random.default_rng(seed)

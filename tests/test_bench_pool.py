@@ -39,7 +39,7 @@ def _reference(rng: np.random.Generator, U: int = 3, N: int = 12, K: int = 5, ta
 
 
 @given(seeds, st.integers(2, 7), st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_best_of_n_is_the_mean_over_all_subsets(seed: int, K: int, ties: bool) -> None:
     """The closed form equals brute force over every subset of N answers, ties of the head broken at random."""
     rng = np.random.default_rng(seed)
@@ -56,7 +56,7 @@ def test_best_of_n_is_the_mean_over_all_subsets(seed: int, K: int, ties: bool) -
 
 
 @given(seeds)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_best_of_n_needs_only_the_order(seed: int) -> None:
     """Any strictly rising transform of the scores leaves best of N, pair accuracy and the N = 1 mean as they are."""
     rng = np.random.default_rng(seed)
@@ -70,7 +70,7 @@ def test_best_of_n_needs_only_the_order(seed: int) -> None:
 
 
 @given(seeds, st.integers(2, 8), st.integers(1, 6), st.floats(1e-3, 1e3))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_the_grid_of_nats_is_hit(seed: int, K: int, N: int, scale: float) -> None:
     """Every KL below the limit is reached to 1e-9; beyond it the policy is the pick, and its KL is the limit."""
     rng = np.random.default_rng(seed)
@@ -85,7 +85,7 @@ def test_the_grid_of_nats_is_hit(seed: int, K: int, N: int, scale: float) -> Non
 
 
 @given(seeds, st.floats(0.01, 100.0), st.floats(-50.0, 50.0))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_the_curve_does_not_know_scale_or_level(seed: int, scale: float, level: float) -> None:
     """β absorbs a positive scale, and π a level of each prompt; the curve along the KL is the same."""
     rng = np.random.default_rng(seed)
@@ -106,7 +106,7 @@ def test_no_nats_is_the_mean_and_many_are_the_pick() -> None:
 
 
 @given(seeds)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_the_optimum_is_the_best_policy_of_its_kl(seed: int) -> None:
     """No other policy of the same KL has more expected reward: mixtures with random ones are worse by E r − β KL."""
     rng = np.random.default_rng(seed)
@@ -164,7 +164,7 @@ def test_routing_by_the_utilities_of_known_prompts_has_no_regret_where_they_hold
 
 
 @given(seeds)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_no_head_beats_the_feasible_oracle(seed: int) -> None:
     """The mean regret over a task's prompts is never below 0, and of a head without opinions it is random routing's."""
     rng = np.random.default_rng(seed)

@@ -207,7 +207,7 @@ _EVENTS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(_EVENTS, _EVENTS, st.booleans())
 def test_the_state_is_restored_exactly(before: list[Any], after: list[Any], period: bool) -> None:
     """A dump taken anywhere continues as if nothing had happened, bit for bit; λ and units stay finite and positive."""
@@ -226,7 +226,7 @@ def test_the_state_is_restored_exactly(before: list[Any], after: list[Any], peri
         assert 0.0 <= first.cap(tenant, ts) < math.inf
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 400), st.binary(min_size=1, max_size=8))
 def test_bytes_that_are_not_sound_change_nothing(at: int, noise: bytes) -> None:
     """Whatever is loaded, the state is either refused or one that can be dumped and used."""

@@ -41,7 +41,7 @@ def settled(seed: int) -> Drift:
 
 
 @given(quick, streams, streams)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_the_state_goes_round_exactly(params: DriftParams, before: list[tuple[str, float]], after: list) -> None:
     """A fold that is stored and restored in the middle goes on as one that was not, to the last bit."""
     whole, half = Drift(params), Drift(params)
@@ -53,7 +53,7 @@ def test_the_state_goes_round_exactly(params: DriftParams, before: list[tuple[st
 
 
 @given(streams)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_arms_do_not_touch_each_other(stream: list[tuple[str, float]]) -> None:
     """What is known of an arm depends on its own labels, and the bytes not on the order that arms came in."""
     params = DriftParams(threshold=3.0, warmup=2)
@@ -64,7 +64,7 @@ def test_arms_do_not_touch_each_other(stream: list[tuple[str, float]]) -> None:
 
 
 @given(st.binary(max_size=60), streams)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_bytes_that_are_not_sound_change_nothing(payload: bytes, stream: list[tuple[str, float]]) -> None:
     """`load` answers False and leaves the state, or restores exactly what the bytes say."""
     drift = Drift(DriftParams(threshold=3.0, warmup=2))
@@ -97,7 +97,7 @@ def test_no_impossible_state_is_restored(arms: list) -> None:
 
 
 @given(quick, streams)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_nan_never_enters(params: DriftParams, stream: list[tuple[str, float]]) -> None:
     """A residual that is no number leaves no trace, wherever it comes; an infinite one counts as `clip`."""
     clean, dirty = Drift(params), Drift(params)
@@ -108,7 +108,7 @@ def test_nan_never_enters(params: DriftParams, stream: list[tuple[str, float]]) 
 
 
 @given(st.floats(0.2, 3.0), st.booleans(), st.integers(1, 40))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_it_never_fires_while_an_arm_is_new(size: float, down: bool, warmup: int) -> None:
     """However large the residuals, the first `warmup` labels raise no alarm, and those after an alarm do not either."""
     drift = Drift(DriftParams(threshold=0.1, slack=0.0, warmup=warmup))

@@ -407,7 +407,7 @@ cards_ = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     messages=st.lists(message_, max_size=4),
     params=params_,

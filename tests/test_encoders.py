@@ -103,7 +103,7 @@ def test_ids_are_distinct() -> None:
     assert len(set(ids)) == len(ids)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.text(max_size=40), max_size=4))
 def test_any_text_is_encoded(texts: list[str]) -> None:
     """Any Unicode at all gives finite rows of length 1 or 0."""
@@ -121,7 +121,7 @@ _PIECES = st.one_of(
 )
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(st.lists(st.one_of(_PIECES, st.text(max_size=8))).map("".join))
 def test_known_words_change_no_token(text: str) -> None:
     """Whatever is remembered of words, the tokens are the tokenizer's own."""

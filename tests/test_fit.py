@@ -54,7 +54,7 @@ def test_a_better_signal_raises_the_score(kind: FeedbackKind) -> None:
 
 
 @given(st.integers(0, 10_000), st.sampled_from([0.0, 0.5, 1.0]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_a_pair_is_the_mirror_of_its_swap(seed: int, y: float) -> None:
     """A ≻ B with y and B ≻ A with 1 − y teach the same, in tastes, corrections and offsets."""
     rng = np.random.default_rng(seed)
@@ -104,7 +104,7 @@ def test_two_answers_of_one_model_teach_no_offset() -> None:
 
 
 @given(st.floats(-3, 3), st.floats(1e-3, 2), st.floats(0, 1), st.sampled_from([k for k in KINDS if k != "dwell"]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_units_of_the_fit(predicted: float, variance: float, y: float, kind: FeedbackKind) -> None:
     """A logistic signal in units of the fit is the plain kernel on a head divided by its temperature."""
     seen = heard(kind, y)
@@ -177,7 +177,7 @@ def test_few_ratings_change_a_scale_little() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.floats(-1, 2)), max_size=30))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_scales_stay_sound(events: list[tuple[float, float]]) -> None:
     """Whatever is rated, the gain stays in its bounds and the state is valid."""
     scale = RatingScale()
@@ -215,7 +215,7 @@ def _known(rng: np.random.Generator) -> Person:
 
 
 @given(st.floats(0, 4000), st.integers(0, 50))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_knowledge_fades_towards_the_base_and_no_further(days: float, seed: int) -> None:
     """After any time, S lies between what was known and the base; the mean stays; time backwards changes nothing."""
     person = _known(np.random.default_rng(seed))
@@ -267,7 +267,7 @@ def test_declared_values_move_the_prior_and_behaviour_overrules_them() -> None:
 
 
 @given(st.integers(0, 1000), st.floats(-1, 1), st.floats(-1, 1))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_declaring_is_exact_at_any_time(seed: int, first: float, second: float) -> None:
     """Declared before or after the labels, once or corrected later: the same posterior, to 1e-9."""
     rng = np.random.default_rng(seed)
@@ -372,7 +372,7 @@ def test_a_sensitive_role_starts_without_the_users_taste() -> None:
 
 
 @given(st.integers(0, 1000))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_relevance_stays_sound_and_round_trips(seed: int) -> None:
     """Whatever is seen, it is read in [0, 1], its state comes back bit for bit, and broken bytes change nothing."""
     rng = np.random.default_rng(seed)
@@ -390,7 +390,7 @@ def test_relevance_stays_sound_and_round_trips(seed: int) -> None:
 
 
 @given(st.integers(0, 10_000), st.sampled_from([0.0, 1.0]))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_the_blocks_of_relevance_are_one_gaussian(seed: int, level: float) -> None:
     """b, f and e together learn from a first label what a dense Gaussian over them learns, to 1e-10."""
     rng = np.random.default_rng(seed)

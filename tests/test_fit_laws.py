@@ -158,7 +158,7 @@ def test_one_voice_is_one_opinion() -> None:
 
 
 @given(st.integers(0, 10_000))
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 def test_swapping_two_users_swaps_what_is_known_of_them(seed: int) -> None:
     """Two users of one role whose labels are swapped swap what is known of them, bit for bit; nothing else moves."""
     one, other, swap = Fit(d, D), Fit(d, D), {"u0": "u3", "u3": "u0"}
@@ -248,7 +248,7 @@ def test_a_term_that_begins_to_harm_is_dropped_soon() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(-3, 3), st.floats(0, 1), st.floats(-3, 3)), max_size=40))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_worth_stays_sound_and_round_trips(labels: list[tuple[float, float, float]]) -> None:
     """Whatever is seen, evidence is bounded, comes back bit for bit, and broken bytes change nothing."""
     worth = Worth(2)
@@ -267,7 +267,7 @@ def test_worth_stays_sound_and_round_trips(labels: list[tuple[float, float, floa
 
 
 @given(st.integers(0, 1000), st.sampled_from(["y", "x", "h", "inf", "seconds", "ts"]))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_nan_never_enters(seed: int, where: str) -> None:
     """A number that is none, wherever it comes from, leaves every belief finite; in y and x it leaves no trace."""
     world, fit = _World(seed), Fit(d, D)

@@ -20,7 +20,7 @@ from fitrouter.identities import Identities, SubjectErased
 
 ROOT = Path(__file__).resolve().parents[1]
 TEXT = st.text(st.characters(codec=None))  # lone surrogates and NUL too
-SHARED = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+SHARED = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture

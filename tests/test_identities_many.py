@@ -207,7 +207,7 @@ def rows(path: Path) -> dict[str, str]:
         max_size=5,
     )
 )
-@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_every_interleaving_of_two_processes(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[Any, Mapping[int, Any]]]
 ) -> None:

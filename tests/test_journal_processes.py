@@ -214,6 +214,6 @@ class JournalMachine(RuleBasedStateMachine):
 
 
 JournalMachine.TestCase.settings = settings(
-    max_examples=25, stateful_step_count=20, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=25, stateful_step_count=20, suppress_health_check=[HealthCheck.too_slow]
 )
 TestJournalMachine = JournalMachine.TestCase

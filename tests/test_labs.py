@@ -72,7 +72,7 @@ def test_equal_people_are_the_world_without_people() -> None:
 
 
 @given(st.integers(0, 50), st.integers(0, 90))
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 def test_outcomes_are_sound(seed: int, delay: int) -> None:
     """Probabilities sum to 1 over what is on offer and keep the floor; regret is never negative, and 0 on the best."""
     scene = with_arrival(80, 40)

@@ -15,7 +15,7 @@ from fitrouter.tastes import TasteParams
 from fitrouter.types import Decision, Execution, Feedback, FeedbackKind, Identity, Mode, PolicyVersion, pack
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 1000))
 def test_fold_is_deterministic(seed: int) -> None:
     """The same journal gives the same state, bit for bit."""
@@ -23,7 +23,7 @@ def test_fold_is_deterministic(seed: int) -> None:
     assert fold(journal).digest() == fold(journal).digest()
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 1000), cut=st.integers(1, 120))
 def test_snapshot_and_the_rest_equal_the_whole(seed: int, cut: int) -> None:
     """A learner restored from a snapshot at any position ends where one that never stopped ends."""
@@ -36,7 +36,7 @@ def test_snapshot_and_the_rest_equal_the_whole(seed: int, cut: int) -> None:
     assert fold(journal, restored).digest() == straight.digest()
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(seed=st.integers(0, 1000), cut=st.integers(1, 60), more=st.integers(1, 60))
 def test_later_snapshots_save_what_changed(seed: int, cut: int, more: int) -> None:
     """Two snapshots, the second of dirty keys only, hold the state of the second."""
@@ -50,7 +50,7 @@ def test_later_snapshots_save_what_changed(seed: int, cut: int, more: int) -> No
 
 
 @given(at=st.integers(0, 10_000), junk=st.binary(min_size=1, max_size=8))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_damaged_snapshots_are_refused_whole(at: int, junk: bytes) -> None:
     """A state with a damaged part is not used, or the damage is invisible to reading; never half of it."""
     journal = story(3)

@@ -192,7 +192,7 @@ async def test_a_routers_own_journal_is_reproduced(tmp_path: Path) -> None:
     assert not (changed == logged)[~silent].all()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     floor=st.floats(0, 1),
     uniform_slice=st.floats(0, 0.9),

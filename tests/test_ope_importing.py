@@ -130,7 +130,7 @@ def logs(draw: st.DrawFn) -> tuple[list[str], list[dict[str, Any]]]:
     return arms, rows
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(log=logs(), parquet=st.booleans(), hostile=st.lists(names, min_size=6, max_size=6, unique=True))
 def test_round_trip(tmp_path_factory: pytest.TempPathFactory, log: Any, parquet: bool, hostile: list[str]) -> None:
     """Whatever the columns and arms are called, a table comes back number by number, from text as from Parquet."""

@@ -152,7 +152,7 @@ def test_names_stay_names(name: str) -> None:
     assert all(c.isprintable() or c == "\n" for c in stdlib_html.unescape(page))
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
 @given(name=st.text(max_size=60), width=st.integers(60, 140))
 def test_text_fits(name: str, width: int) -> None:
     """Lines are no wider than asked for, whatever things are called; and the page still has only what it may have."""
@@ -265,7 +265,7 @@ def test_naive_rows_are_warnings() -> None:
 ANY = st.floats(allow_nan=True, allow_infinity=True)
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_no_number_breaks_it(data: st.DataObject) -> None:
     """Whatever a number is, the report can be shown, at its width, and its pictures can be parsed."""

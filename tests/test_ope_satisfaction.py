@@ -178,7 +178,7 @@ def test_nothing_is_said_of_few() -> None:
         assert satisfaction(x, x, user, np.full(len(user), -1), ()) == []
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 10_000), st.integers(10, 40), st.integers(2, 6), st.sampled_from([0.0, 0.01, 0.3]))
 def test_numbers_are_possible(seed: int, users: int, each: int, noise: float) -> None:
     """Shares and means lie on their scales, intervals hold their estimates, and the same log gives the same numbers."""

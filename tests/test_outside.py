@@ -116,7 +116,7 @@ async def log_of(requests: list[Request], down: Collection[str], *, elsewhere: b
             return [timeless(event) for event in logged(router, Decision | Execution)]  # type: ignore[arg-type]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     down=st.sets(st.sampled_from(FOUR)),
     requests=st.lists(
@@ -258,7 +258,7 @@ async def test_a_plan_that_nobody_reports_is_lost(tmp_path: Path) -> None:
 # --- what cannot be ---
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     told=st.lists(st.sampled_from([*NAMES, "nobody"]), min_size=1, max_size=4),
     lies=st.lists(st.floats(0.01, 1.0), min_size=4, max_size=4),

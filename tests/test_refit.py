@@ -57,7 +57,7 @@ def named() -> Learner:
     return learner(names=("one", "h1", "h2", "h3"))
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(seed=st.integers(0, 10_000))
 def test_a_refit_after_a_deletion_is_the_fold_without_that_user(seed: int) -> None:
     """Bit for bit, with all kinds of feedback in the journal."""
@@ -66,7 +66,7 @@ def test_a_refit_after_a_deletion_is_the_fold_without_that_user(seed: int) -> No
     assert again.digest() == fold(without(journal, "bob"), named()).digest()
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(seed=st.integers(0, 10_000))
 def test_a_refit_reads_each_vote_as_it_stands(seed: int) -> None:
     """A journal in which votes were changed re-fits to that of a journal with the last votes alone."""

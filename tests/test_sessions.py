@@ -171,7 +171,7 @@ event_ = st.one_of(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(events=st.lists(event_, max_size=30), more=st.lists(event_, max_size=10))
 def test_state_round_trips_exactly_and_goes_on_as_before(
     events: list[Decision | Execution], more: list[Decision | Execution]
@@ -385,7 +385,7 @@ def test_a_gain_beyond_the_cost_still_moves_a_session() -> None:
 text_ = st.text(min_size=1, max_size=20).filter(str.strip)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(system=st.none() | text_, opening=text_, turns=st.lists(st.tuples(text_, text_), min_size=1, max_size=4))
 def test_clients_without_session_ids_have_sessions(
     system: str | None, opening: str, turns: list[tuple[str, str]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fitrouter.taste import Gaussian, innovate
@@ -80,7 +80,6 @@ def laplace(mean: Floats, root: Floats, h: Floats, y: float, weight: float) -> t
     return mean + root @ z, root @ np.linalg.solve(hessian, root.T)
 
 
-@settings(deadline=None)
 @given(
     seed=st.integers(0, 100_000),
     D=st.integers(1, 40),

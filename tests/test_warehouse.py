@@ -59,7 +59,7 @@ DUMPS = (
     "SELECT * FROM position",
     "SELECT * FROM migrations ORDER BY name",
 )
-SLOW = settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+SLOW = settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 X = pack(np.array([1.0, 0.1, -2.5]))
 
 
