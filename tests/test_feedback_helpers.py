@@ -183,26 +183,132 @@ def test_a_text_that_was_thrown_away_changed_altogether() -> None:
     assert say.share_changed("All of this.", "") == say.share_changed("one two", "three four") == 1.0
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        "d1",
-        SimpleNamespace(decision_id="d1"),
-        SimpleNamespace(about=SimpleNamespace(decision_id="d1")),
-        SimpleNamespace(response_metadata={"decision_id": "d1"}),
-        SimpleNamespace(model_extra={"fitrouter": {"decision_id": "d1"}}),
+ID = "01a1fad0-3427-71da-a770-733f08a8d2d7"
+TOLD = {"decision_id": ID}
+HELD: dict[str, Any] = {
+    "its id": ID,
+    "the id of a gateway's reply": f"chatcmpl-{ID}",
+    "what was decided": SimpleNamespace(decision_id=ID),
+    "a client's reply": SimpleNamespace(about=SimpleNamespace(decision_id=ID)),
+    "a LangChain message": SimpleNamespace(response_metadata=TOLD),
+    "a LangChain message of ChatOpenAI": SimpleNamespace(response_metadata={"headers": {"x-fitrouter-decision": ID}}),
+    "the same without headers": SimpleNamespace(response_metadata={"id": f"chatcmpl-{ID}", "finish_reason": "stop"}),
+    "the last piece of a stream": SimpleNamespace(id=ID, type="AIMessageChunk", response_metadata={"cost_usd": 0.1}),
+    "all pieces of a stream": [
+        SimpleNamespace(id=ID, type="AIMessageChunk", response_metadata=TOLD),
+        SimpleNamespace(id=ID, type="AIMessageChunk", response_metadata={}),
     ],
-)
-def test_an_answer_names_its_decision(answer: Any) -> None:
-    """A decision id, a reply, a LangChain message and an OpenAI reply of a gateway all do."""
-    assert say.decision_of(answer) == "d1"
+    "an agent's state": {
+        "messages": [
+            SimpleNamespace(type="ai", response_metadata={"decision_id": "earlier"}),
+            SimpleNamespace(type="ai", response_metadata=TOLD),
+            SimpleNamespace(type="tool", response_metadata={}),
+        ]
+    },
+    "a schema's answer with the raw one": {"raw": SimpleNamespace(response_metadata=TOLD), "parsed": None},
+    "an OpenAI reply": SimpleNamespace(model_extra={"fitrouter": TOLD}),
+    "a piece of an OpenAI stream": SimpleNamespace(model_extra={}, id=f"chatcmpl-{ID}"),
+    "a raw OpenAI response": SimpleNamespace(headers={"x-fitrouter-decision": ID}),
+    "a reply as JSON": {"id": f"chatcmpl-{ID}", "fitrouter": TOLD},
+    "a reply of litellm": SimpleNamespace(id=f"chatcmpl-{ID}", fitrouter=TOLD),
+    "a result of pydantic-ai": SimpleNamespace(response=SimpleNamespace(provider_response_id=f"chatcmpl-{ID}")),
+}
 
 
-@pytest.mark.parametrize("answer", [None, "", 7, SimpleNamespace(response_metadata={}), {}])
+@pytest.mark.parametrize("held", HELD)
+def test_an_answer_names_its_decision(held: str) -> None:
+    """Whatever of an answer people hold in their hands leads to its decision; of a history its last answer does."""
+    assert say.decision_of(HELD[held]) == ID
+
+
+NOTHING: list[Any] = [
+    None,
+    "",
+    7,
+    {},
+    [],
+    SimpleNamespace(response_metadata={}),
+    SimpleNamespace(id="chatcmpl-AbC123"),
+    {"messages": [SimpleNamespace(response_metadata=TOLD, type="ai"), SimpleNamespace(id="run-1", type="ai")]},
+]
+
+
+@pytest.mark.parametrize("answer", NOTHING)
 def test_what_names_no_decision_is_refused(answer: Any) -> None:
-    """The message says where the id stands."""
+    """The message says where the id stands. Where the last answer was another model's no earlier one is meant."""
     with pytest.raises(InvalidRequest, match="x-fitrouter-decision"):
         say.thumb(Early(0), answer)
+
+
+def test_an_address_carries_a_verdict(tmp_path: Path) -> None:
+    """A gateway's URL is enough, in a process that asked nothing; who carries nothing is told so."""
+    router = make_router(tmp_path)
+    with serving(router) as url:
+        with connect(url) as client:
+            reply = ask(client)
+            say.rate(url, reply.about.decision_id, 5)
+            asyncio.run(say.athumb(url, reply, user="ann"))
+        assert [event.kind for event in heard(router)] == [FeedbackKind.RATING, FeedbackKind.THUMB]
+    with pytest.raises(InvalidRequest, match="give first a client"):
+        say.rate(reply, url, 5)  # type: ignore[arg-type]
+
+
+def test_who_carries_verdicts_without_await_does_so_in_a_thread() -> None:
+    """An adapter that has only `feedback` serves the helpers for `await` too."""
+
+    class Plain:
+        def feedback(self, vote: Vote) -> str:
+            return f"{vote.decision_id} in {threading.current_thread() is threading.main_thread()}"
+
+    assert asyncio.run(say.arate(Plain(), "d1", 4)) == "d1 in False"
+
+
+def test_a_verdict_comes_days_later(tmp_path: Path) -> None:
+    """The process that answered is gone; a verdict through another one joins, and a pair before its members' stars."""
+    path = tmp_path / "fitrouter.yaml"
+    path.write_text(
+        "providers: {s: {kind: simulated, options: {a: {length: 1}, b: {length: 9}}}}\n"
+        "models: [{name: a, provider: s}, {name: b, provider: s}]\n",
+        encoding="utf-8",
+    )
+    with connect(path) as client:
+        first, second = ask(client).about.decision_id, ask(client).about.decision_id
+    with connect(path) as later:
+        say.compare(later, better=second, worse=first, user="ann")
+        say.rate(later, second, 5)
+        say.rate(later, first, 2)
+        say.rate(later, first, 2)
+        backend = later.backend
+        assert isinstance(backend, LocalBackend)
+        rows = backend.router.journal.tail(0, 1000)
+    events = [row.event for row in rows if isinstance(row.event, Feedback)]
+    assert [(event.kind, event.decision_id) for event in events] == [
+        (FeedbackKind.PAIR, second),
+        (FeedbackKind.RATING, second),
+        (FeedbackKind.RATING, first),
+        (FeedbackKind.RATING, first),
+    ]
+
+
+def test_what_cannot_be_read_again_is_not_written(asked: tuple[Client, Router]) -> None:
+    """Numbers that are none and names that are none are refused with what to give; later verdicts are heard."""
+    client, router = asked
+    reply = ask(client)
+    for value, scale in ((None, (1, 5)), ("five", (1, 5)), (float("nan"), (1, 5)), (3, (5, 1)), (3, ("a", "b"))):
+        with pytest.raises(InvalidRequest):
+            say.rate(client, reply, value, scale)  # type: ignore[arg-type]
+    for up in (None, "up", 0.5):
+        with pytest.raises(InvalidRequest, match="True or False"):
+            say.thumb(client, reply, up)  # type: ignore[arg-type]
+    for dimension in (3, ""):
+        with pytest.raises(InvalidRequest, match="dimension"):
+            say.thumb(client, reply, dimension=dimension)  # type: ignore[arg-type]
+    with pytest.raises(InvalidRequest):
+        client.feedback(Vote(decision_id=reply.about.decision_id, kind="great", value=1.0))  # type: ignore[arg-type]
+    assert not heard(router)
+    client.feedback(Vote(decision_id=reply.about.decision_id, kind=FeedbackKind.THUMB, value=True))
+    assert say.rate(client, reply, 4)
+    assert len(heard(router)) == 2
 
 
 def test_mistakes_are_told(asked: tuple[Client, Router]) -> None:

@@ -1,11 +1,12 @@
 """What people do with an answer, in one line each, over whatever the answer came from.
 
-    rate(model, reply, 4)                    thumb(client, decision_id, up=False)
+    rate(model, reply, 4)                    thumb("http://127.0.0.1:8484", decision_id, up=False)
     compare(client, better=a, worse=b)       await aedited(model, reply, draft, sent)
 
-Every helper takes first who carries it (a `Client`, a `ChatFitrouter`, a `FitrouterLLM` …: anything with `feedback`),
-then the answer: its decision id, or what the adapter gave. Those with `a` in front are for `await`. A verdict can come
-days later. One that overtakes its answer's decision on the way to the journal waits for it a moment.
+Every helper takes first who carries it: a `Client`, a `ChatFitrouter`, a `FitrouterLLM` … (anything with `feedback`),
+or what `connect` takes, such as a gateway's URL. Then comes the answer: its decision id, or what was got of it, see
+`decision_of`. Those with `a` in front are for `await`. A verdict can come days later, and from another process. One
+that overtakes its answer's decision on the way to the journal waits for it a moment.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import os
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -21,9 +23,10 @@ from typing import Any, Concatenate, ParamSpec, Protocol
 
 from fitrouter.base_layer import BASE
 from fitrouter.errors import InvalidRequest, UnknownDecision
+from fitrouter.router import Router
 from fitrouter.tastes import OVERALL
 from fitrouter.types import FeedbackKind
-from fitrouter_integrations.client import Vote
+from fitrouter_integrations.client import Target, Vote, connect
 
 __all__ = [
     "PATIENCE_S",
@@ -78,11 +81,11 @@ class AwaitingSpeaker(Protocol):
         ...
 
 
-def send(client: Speaker, vote: Vote, patience_s: float = PATIENCE_S) -> str:
+def send(client: Speaker | Target, vote: Vote, patience_s: float = PATIENCE_S) -> str:
     """Send a verdict; returns its id once it is durable.
 
     Args:
-        client: who carries it.
+        client: who carries it, or what `connect` takes.
         vote: the verdict.
         patience_s: how long it waits for a decision that is not in the log yet.
 
@@ -92,48 +95,107 @@ def send(client: Speaker, vote: Vote, patience_s: float = PATIENCE_S) -> str:
         NotAuthorized: the user is not the one that was served.
         StoreError: it cannot be made durable now; try again.
     """
+    speaker: Speaker = _carrier(client, "feedback")
     for pause in _pauses(patience_s):
         try:
-            return client.feedback(vote)
+            return speaker.feedback(vote)
         except UnknownDecision:
             time.sleep(pause)
-    return client.feedback(vote)
+    return speaker.feedback(vote)
 
 
-async def asend(client: AwaitingSpeaker, vote: Vote, patience_s: float = PATIENCE_S) -> str:
-    """Send a verdict. See `send`."""
+async def asend(client: AwaitingSpeaker | Speaker | Target, vote: Vote, patience_s: float = PATIENCE_S) -> str:
+    """Send a verdict. See `send`; who has only `feedback` carries it in a thread."""
+    if hasattr(client, "feedback") and not hasattr(client, "afeedback"):
+        return await asyncio.to_thread(send, client, vote, patience_s)
+    speaker: AwaitingSpeaker = _carrier(client, "afeedback")
     for pause in _pauses(patience_s):
         try:
-            return await client.afeedback(vote)
+            return await speaker.afeedback(vote)
         except UnknownDecision:
             await asyncio.sleep(pause)
-    return await client.afeedback(vote)
+    return await speaker.afeedback(vote)
+
+
+def _carrier(client: Any, method: str) -> Any:
+    if hasattr(client, method):
+        return client
+    if isinstance(client, Router | str | os.PathLike):
+        return connect(client)
+    raise InvalidRequest(
+        f"feedback: {type(client).__name__} carries no verdicts; give first a client, a model of an adapter, or a "
+        "gateway's URL, and then the answer"
+    )
+
+
+# --- answers -------------------------------------------------------------------------------------------------------
+
+_ID = re.compile(r"(?:chatcmpl-)?([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")
+"""A decision's id, as ids of answers hold it."""
+_HEADER = "x-fitrouter-decision"
+_INSIDE = (
+    "about",
+    "fitrouter",
+    "response_metadata",
+    "model_extra",
+    "headers",
+    "message",
+    "raw",
+    "response",
+    "messages",
+)
+"""Where an answer keeps what was decided, and where what people hold keeps the answer."""
+_DEPTH = 4
 
 
 def decision_of(answer: Any) -> str:
     """The decision id of an answer: itself, or where the adapters keep it.
 
     Args:
-        answer: a decision id, a client's `Reply` or `About`, a LangChain message, or an OpenAI reply of a gateway.
+        answer: a decision id, or an answer's id that holds it; a client's `Reply` or `About`; a LangChain message,
+            whole, streamed or the last piece of it; an agent's last state, of which its last answer is meant; a reply
+            of a gateway as OpenAI's, litellm's or pydantic-ai's client give it, as JSON, or with its headers.
 
     Raises:
         InvalidRequest: it has none.
 
-    >>> from types import SimpleNamespace
-    >>> decision_of(SimpleNamespace(response_metadata={"decision_id": "0198"}))
+    >>> decision_of({"messages": [{"role": "user"}, {"response_metadata": {"decision_id": "0198"}}]})
     '0198'
     """
-    extra = getattr(answer, "model_extra", None) or {}
-    kept = (getattr(answer, "response_metadata", None) or {}, extra.get("fitrouter") or {})
-    about = getattr(answer, "about", answer)
-    found = answer if isinstance(answer, str) else getattr(about, "decision_id", None)
-    found = found or next((place["decision_id"] for place in kept if place.get("decision_id")), None)
-    if not isinstance(found, str) or not found:
+    found = answer.strip().removeprefix("chatcmpl-") if isinstance(answer, str) else _inside(answer, _DEPTH)
+    if not found:
         raise InvalidRequest(
             f"feedback: {type(answer).__name__} {answer if isinstance(answer, str) else ''!r} names no decision; give "
             "the id in the answer's response_metadata['decision_id'] or 'x-fitrouter-decision' header, or the answer"
         )
     return found
+
+
+def _inside(answer: Any, depth: int) -> str | None:
+    """The id in an answer, or in what holds it."""
+    if answer is None or isinstance(answer, str | int | float) or not depth:
+        return None
+    if isinstance(answer, list | tuple):
+        said = (each for each in reversed(answer) if _said_by_model(each))
+        return _inside(next(said, None), depth - 1)
+    for name in ("decision_id", _HEADER):
+        if isinstance(found := _get(answer, name), str) and found:
+            return found
+    for name in _INSIDE:
+        if found := _inside(_get(answer, name), depth - 1):
+            return found
+    ids = (_ID.fullmatch(str(_get(answer, name))) for name in ("id", "provider_response_id"))
+    return next((match[1] for match in ids if match), None)
+
+
+def _said_by_model(message: Any) -> bool:
+    """Whether a message of a history is an answer; of what has no role, each is."""
+    role = _get(message, "role") or _get(message, "type")
+    return role in (None, "assistant", "ai", "AIMessageChunk")
+
+
+def _get(place: Any, name: str) -> Any:
+    return place.get(name) if hasattr(place, "get") else getattr(place, name, None)
 
 
 def share_changed(original: str, final: str) -> float:
@@ -173,7 +235,7 @@ def _rate(
     return Vote(
         decision_id=decision_of(answer),
         kind=FeedbackKind.RATING,
-        value=float(stars),
+        value=stars,
         scale=scale,
         dimension=dimension,
         user=user,
@@ -182,7 +244,7 @@ def _rate(
 
 def _thumb(answer: Any, up: bool = True, *, dimension: str = OVERALL, user: str | None = None) -> Vote:
     """Thumb up, or down."""
-    return _did(FeedbackKind.THUMB, answer, float(up), dimension, user)
+    return _did(FeedbackKind.THUMB, answer, _yes(up), dimension, user)
 
 
 def _compare(better: Any, worse: Any, *, tie: bool = False, user: str | None = None) -> Vote:
@@ -203,40 +265,46 @@ def _edited(answer: Any, original: str, final: str, *, user: str | None = None) 
 
 def _accepted(answer: Any, taken: bool = True, *, user: str | None = None) -> Vote:
     """Say that an answer was taken over as it is, or left."""
-    return _did(FeedbackKind.ACCEPT, answer, float(taken), OVERALL, user)
+    return _did(FeedbackKind.ACCEPT, answer, _yes(taken), OVERALL, user)
 
 
 def _copied(answer: Any, part: bool = True, *, user: str | None = None) -> Vote:
     """Say that a part of an answer was copied, or nothing."""
-    return _did(FeedbackKind.COPY, answer, float(part), OVERALL, user)
+    return _did(FeedbackKind.COPY, answer, _yes(part), OVERALL, user)
 
 
 def _regenerated(answer: Any, again: bool = True, *, user: str | None = None) -> Vote:
     """Say that another answer was asked for, or not."""
-    return _did(FeedbackKind.REGENERATE, answer, float(again), OVERALL, user)
+    return _did(FeedbackKind.REGENERATE, answer, _yes(again), OVERALL, user)
 
 
 def _task(answer: Any, succeeded: bool, *, user: str | None = None) -> Vote:
     """Say that what the answer was for succeeded, or failed: a label of the dimension `base`, and nobody's taste."""
-    return _did(FeedbackKind.THUMB, answer, float(succeeded), BASE, user)
+    return _did(FeedbackKind.THUMB, answer, _yes(succeeded), BASE, user)
+
+
+def _yes(value: object) -> float:
+    if value in (True, False):  # 1 and 0, and NumPy's
+        return float(bool(value))
+    raise InvalidRequest(f"feedback: {value!r} was given; give True or False")
 
 
 def _did(kind: FeedbackKind, answer: Any, value: float, dimension: str, user: str | None) -> Vote:
     return Vote(decision_id=decision_of(answer), kind=kind, value=value, dimension=dimension, user=user)
 
 
-def _blocking(build: Callable[P, Vote]) -> Callable[Concatenate[Speaker, P], str]:
+def _blocking(build: Callable[P, Vote]) -> Callable[Concatenate[Speaker | Target, P], str]:
     @functools.wraps(build)
-    def said(client: Speaker, /, *arguments: P.args, **named: P.kwargs) -> str:
+    def said(client: Speaker | Target, /, *arguments: P.args, **named: P.kwargs) -> str:
         return send(client, build(*arguments, **named))
 
     _name(said, build, "")
     return said
 
 
-def _awaiting(build: Callable[P, Vote]) -> Callable[Concatenate[AwaitingSpeaker, P], Awaitable[str]]:
+def _awaiting(build: Callable[P, Vote]) -> Callable[Concatenate[AwaitingSpeaker | Speaker | Target, P], Awaitable[str]]:
     @functools.wraps(build)
-    async def said(client: AwaitingSpeaker, /, *arguments: P.args, **named: P.kwargs) -> str:
+    async def said(client: AwaitingSpeaker | Speaker | Target, /, *arguments: P.args, **named: P.kwargs) -> str:
         return await asend(client, build(*arguments, **named))
 
     _name(said, build, "a")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Real
+from typing import Any
 
 import msgspec
 
@@ -54,6 +56,23 @@ def on_scale(kind: FeedbackKind, value: float, scale: tuple[float, float]) -> No
         raise InvalidRequest(f"feedback: {value!r} for {kind.value!r} is not on the scale (0.0, 1.0)")
 
 
+def _plain(kind: Any, value: Any, scale: Any) -> tuple[FeedbackKind, float, tuple[float, float]]:
+    """As the log keeps it: an event that holds a truth value for a number, or a word, could not be read again.
+
+    Raises:
+        InvalidRequest: it is something else.
+    """
+    try:
+        numbers = [float(number) for number in (value, *scale) if isinstance(number, Real)]
+        (given, low, high), found = numbers, FeedbackKind(kind)
+    except (OverflowError, TypeError, ValueError):
+        raise InvalidRequest(
+            f"feedback: kind {kind!r} with value {value!r} on scale {scale!r}; give a kind, a number, and the lowest "
+            f"and highest value of the scale; kinds are {', '.join(FeedbackKind)}"
+        ) from None
+    return found, given, (low, high)
+
+
 class Verdicts:
     """Takes what people say and makes it durable; the learner hears of it from the journal."""
 
@@ -82,6 +101,9 @@ class Verdicts:
         identity: Identity | None = None,
     ) -> str:
         """See `Router.feedback`."""
+        kind, value, scale = _plain(kind, value, scale)
+        if not isinstance(dimension, str) or not dimension.strip():
+            raise InvalidRequest(f"feedback: {dimension!r} was given as dimension; give its name, such as 'overall'")
         on_scale(kind, value, scale)
         if (kind is FeedbackKind.PAIR) is not bool(other):
             raise InvalidRequest(f"feedback: {kind.value!r} with other={other!r}; a pair names one, nothing else does")
