@@ -1,5 +1,6 @@
 # fitrouter: `make help` lists the verbs. The first verb that needs it sets up .venv.
 PYTHON ?= python3
+JOBS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := router evaluators dashboards integrations tests benchmarks examples
@@ -25,8 +26,8 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 demo: install ## simulated users and models over real HTTP; ARGS="--exit --json demo.json"
 	$(BIN)/fitrouter demo $(ARGS)
 
-test: install ## run the tests; ARGS="tests/test_taste.py -k law"
-	$(BIN)/python -m pytest $(ARGS)
+test: install ## run the tests, JOBS=2 at a time; ARGS="tests/test_taste.py -k law"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile $(ARGS)
 
 check: install ## lint, types, import layers
 	$(BIN)/ruff check $(SOURCES)
