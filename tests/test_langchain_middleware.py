@@ -16,6 +16,7 @@ pytest.importorskip("langchain", reason="install the extra `langchain`")
 from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware, wrap_model_call
 from langchain.agents.structured_output import ToolStrategy
+from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import AIMessageChunk
 from langchain_core.outputs import ChatResult
 from langgraph.checkpoint.memory import InMemorySaver
@@ -107,6 +108,39 @@ def test_the_model_runs_where_its_agent_runs(tmp_path: Path, how: str) -> None:
     else:
         run(agent)
     assert {where for where, _, _ in models["only"].heard} == {"here"}
+
+
+class Tracer(BaseCallbackHandler):
+    """Notes which runs are within which."""
+
+    def __init__(self) -> None:
+        self.names: dict[Any, str] = {}
+        self.parents: list[Any] = []
+
+    def on_chain_start(self, *_told: Any, run_id: Any, **more: Any) -> None:
+        self.names[run_id] = more.get("name") or ""
+
+    def on_chat_model_start(self, *_told: Any, parent_run_id: Any = None, **_more: Any) -> None:
+        self.parents.append(parent_run_id)
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_traces_show_models_within_their_agent(tmp_path: Path, how: str) -> None:
+    """Each attempt is a run within the agent's node, the first as well as those in its place."""
+    models = team(steps=0)
+    asked: list[str] = []
+    for name, model in models.items():
+
+        def fails(_calls: int, name: str = name) -> Exception | None:
+            asked.append(name)
+            return OSError("gone") if len(asked) < 3 else None
+
+        model.fails = fails
+    middleware, _ = routed(tmp_path, models)
+    tracer = Tracer()
+    run(create_agent(models["fast"], middleware=[middleware]), how=how, config={"callbacks": [tracer]})
+    assert len(asked) == 3
+    assert [tracer.names[parent] for parent in tracer.parents] == ["model"] * 3
 
 
 # --- identity ---

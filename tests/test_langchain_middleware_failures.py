@@ -270,3 +270,18 @@ def test_cancelling_an_agent_cancels_its_model(tmp_path: Path, where: str) -> No
         asyncio.run(cancelled())
         (execution,) = written(router, Execution)
     assert (execution.status, execution.served_by) == ("cancelled", None)
+
+
+class Stop(BaseException):
+    """What a person's interrupt, or the end of a process, is."""
+
+
+def test_plain_code_that_is_stopped_is_cancelled(tmp_path: Path) -> None:
+    """What ends the agent comes out at once: nobody else is asked, and the log says that nobody waited."""
+    models = team(steps=0, fails=until(1, Stop()))  # type: ignore[arg-type]
+    middleware, router = routed(tmp_path, models)
+    with pytest.raises(Stop):
+        run(create_agent(models["fast"], middleware=[middleware]))
+    assert sum(len(model.heard) for model in models.values()) == 1
+    (execution,) = logged(router, Execution)
+    assert (execution.status, execution.attempts) == ("cancelled", ())

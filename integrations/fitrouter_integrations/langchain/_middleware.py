@@ -8,11 +8,12 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import Future, wait
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
-from langchain.agents.middleware.types import AgentMiddleware, ModelResponse
+from langchain.agents.middleware.types import AgentMiddleware
 from langchain_core.language_models.chat_models import BaseChatModel
 from langchain_core.runnables.config import ensure_config
 from langchain_core.utils.function_calling import convert_to_openai_tool
@@ -293,7 +294,4 @@ def _answer(step: Step, reporting: Reporting) -> Answer:
     if "model_name" in before:
         meta["provider_model"] = before["model_name"]
     marked = said.model_copy(update={"response_metadata": meta})
-    return ModelResponse(
-        result=[marked if message is said else message for message in answer.result],
-        structured_response=answer.structured_response,
-    )
+    return replace(answer, result=[marked if message is said else message for message in answer.result])
