@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -101,9 +100,9 @@ def standing(folder: Path, where: str, agent: Any = None) -> Iterator[Desk]:
             yield Desk(router, url, True, [0])
 
 
-def told(page: str, heading: str = "Who asks") -> list[str]:
-    """The first cells of the table below a heading of a page of the documentation."""
+def told(page: str) -> dict[str, list[str]]:
+    """The table "Who asks" of a page of the documentation: channel → the other cells."""
     text = (Path(__file__).resolve().parents[1] / "docs" / page).read_text(encoding="utf-8")
-    section = text.split(f"## {heading}\n", 1)[1].split("\n## ", 1)[0]
-    rows = re.findall(r"^\| *(.+?) *\|", section, re.MULTILINE)
-    return [row for row in rows if not set(row) <= set("-| ")][1:]
+    section = text.split("\n## Who asks\n", 1)[1].split("\n## ", 1)[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if line[:1] == "|"]
+    return {row[0]: row[1:] for row in rows[2:]}

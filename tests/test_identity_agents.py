@@ -21,7 +21,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Send
 from pydantic import BaseModel, ConfigDict
 from tests.agents_kit import NAMES
-from tests.identity_kit import ANN, BOB, NOTHING, REFUSED, Desk, fields, ids, standing
+from tests.identity_kit import ANN, BOB, NOTHING, REFUSED, Desk, fields, ids, standing, told
 from tests.langchain_kit import Chat
 
 from fitrouter.errors import InvalidRequest, NotAuthorized
@@ -76,10 +76,11 @@ class Said:
     config: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
     name: str | None = None
+    wrap: Callable[[Any], Any] = lambda model: model
 
     @property
-    def model(self) -> ChatFitrouter:
-        return ChatFitrouter(router=self.target, **self.settings)
+    def model(self) -> Any:
+        return self.wrap(ChatFitrouter(router=self.target, **self.settings))
 
     @property
     def named(self) -> list[Any]:
@@ -225,6 +226,23 @@ def test_each_channel_at_each_place(desk: Desk, channel: str, place: str, entry:
     desk.check(ANN, steps=steps)
 
 
+WRAPS: dict[str, Callable[[ChatFitrouter], Any]] = {
+    "bind": lambda model: model.bind(**fields(ANN)),
+    "with_config": lambda model: model.with_config(metadata=ids(ANN)),
+    "model_kwargs": lambda model: ChatFitrouter(router=model.router, model_kwargs=fields(ANN)),
+}
+
+
+@pytest.mark.parametrize("place", [place for place in PLACES if place != "FitrouterMiddleware"])
+@pytest.mark.parametrize("channel", WRAPS)
+def test_a_model_that_says_it_itself(desk: Desk, channel: str, place: str) -> None:
+    """What a model was made or bound with is in the decisions of graphs that it is put into, also below its tools."""
+    said = Said(desk.target, wrap=WRAPS[channel])
+    make, steps = PLACES[place]
+    ENTRIES["astream"](make(said), said)
+    desk.check(ANN, steps=steps)
+
+
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("channel", SHAPES)
 def test_contexts_of_any_shape(desk: Desk, channel: str, place: str) -> None:
@@ -308,3 +326,10 @@ def test_a_tenant_near_and_far(desk: Desk, channel: str, place: str) -> None:
     else:
         steps = ask(desk, place, "invoke", **{channel: who})
         desk.check(Identity(tenant="acme", user="ann", role="nurse", task="triage", session="s1"), steps=steps)
+
+
+def test_the_documentation_says_the_same() -> None:
+    """Its table has these channels for graphs and agents, in this order."""
+    found = [name for name, cells in told("langchain.md").items() if cells[1] == "yes"]
+    assert [name for name in found if name not in WRAPS] == [*ORDER, "the agent's name"]
+    assert set(WRAPS) < set(found)

@@ -19,7 +19,7 @@ from crewai.security import Fingerprint, SecurityConfig
 from crewai.tools import tool
 from pydantic import BaseModel, ValidationError
 from tests import agents_kit
-from tests.identity_kit import ANN, BOB, NOTHING, REFUSED, TAKEN, Desk, fields, ids, standing
+from tests.identity_kit import ANN, BOB, NOTHING, REFUSED, TAKEN, Desk, fields, ids, standing, told
 
 from fitrouter.errors import InvalidRequest, NotAuthorized
 from fitrouter.types import Identity
@@ -292,3 +292,8 @@ def test_a_tenant_near_and_far(desk: Desk, channel: str) -> None:
     else:
         call(said)
         desk.check(Identity(tenant="acme", **fields(ANN)))
+
+
+def test_the_documentation_says_the_same() -> None:
+    """Its table has these channels, in this order."""
+    assert list(told("crewai.md")) == [*CHANNELS, "the crew itself"]

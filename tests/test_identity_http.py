@@ -13,7 +13,7 @@ import openai
 import pytest
 from tests.agents_kit import agent_router
 from tests.gateway_kit import chat, client, config, serving
-from tests.identity_kit import ANN, BOB, NOTHING, REFUSED, TAKEN, Desk, fields, ids, standing
+from tests.identity_kit import ANN, BOB, NOTHING, REFUSED, TAKEN, Desk, fields, ids, standing, told
 
 from fitrouter.types import Identity
 
@@ -161,3 +161,11 @@ def test_the_tenant_is_the_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
                 assert http.post("/v1/chat/completions", json=chat(metadata={"tenant": "b", **ids(ANN)})).is_success
             desk.check(Identity(tenant=tenant, **fields(ANN)))
         assert router.identities.subject("a", "ann") != router.identities.subject("b", "ann")
+
+
+def test_the_documentation_says_the_same() -> None:
+    """Its table has these channels, in this order, with what they can say."""
+    assert {name: tuple(cells[0].split(", ")) for name, cells in told("recipes.md").items()} == {
+        name: says for name, (says, _) in CHANNELS.items()
+    }
+    assert list(told("recipes.md")) == list(CHANNELS)

@@ -18,7 +18,7 @@ from langchain_core.runnables import ConfigurableField, RunnableLambda, Runnable
 from langchain_core.tools import tool
 from pydantic import BaseModel, ValidationError
 from tests.agents_kit import NAMES
-from tests.identity_kit import ANN, BOB, NOTHING, REFUSED, TAKEN, Desk, fields, ids, standing
+from tests.identity_kit import ANN, BOB, NOTHING, REFUSED, TAKEN, Desk, fields, ids, standing, told
 
 from fitrouter.errors import InvalidRequest, NotAuthorized
 from fitrouter.types import FeedbackKind, Identity
@@ -311,3 +311,8 @@ def test_feedback_joins_the_answer(desk: Desk) -> None:
         assert meta["cost_usd"] > 0
         assert model.feedback(Vote(decision_id=meta["decision_id"], kind=FeedbackKind.THUMB, value=1.0, user="ann"))
     desk.check(Identity(user="ann"), "user", steps=2)
+
+
+def test_the_documentation_says_the_same() -> None:
+    """Its table has these channels for direct calls, in this order."""
+    assert [name for name, cells in told("langchain.md").items() if cells[0] == "yes"] == list(CHANNELS)

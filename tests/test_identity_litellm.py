@@ -9,7 +9,7 @@ from typing import Any
 
 import litellm
 import pytest
-from tests.identity_kit import ANN, BOB, NOTHING, REFUSED, TAKEN, Desk, fields, ids, standing
+from tests.identity_kit import ANN, BOB, NOTHING, REFUSED, TAKEN, Desk, fields, ids, standing, told
 
 from fitrouter.types import Identity
 from fitrouter_integrations.litellm import register
@@ -184,3 +184,8 @@ def test_tenants_near_and_far(desk: Desk) -> None:
     with pytest.raises(litellm.BadRequestError, match="cannot choose it"):
         litellm.completion(AUTO, HELLO, metadata={"user_api_key_hash": "h", "tenant": "b"})
     desk.nobody()
+
+
+def test_the_documentation_says_the_same() -> None:
+    """Its table has these channels, in this order."""
+    assert list(told("litellm.md")) == [*CHANNELS, "register"]
