@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from tests.agents_kit import agent_router
@@ -18,11 +18,14 @@ from tests.gateway_kit import serving
 from fitrouter.journal import MemoryJournal
 from fitrouter.router import Router
 from fitrouter.types import Decision, Feedback, FeedbackKind, Mode
+from fitrouter_integrations.client import connect
+from fitrouter_integrations.feedback import rate
 
 ROOT = Path(__file__).resolve().parents[1]
 RECIPES = ROOT / "examples" / "recipes"
 NEEDS = {
     "openai_sdk": "openai",
+    "openai_async": "openai",
     "langchain_openai_chat": "langchain_openai",
     "crewai_native": "crewai",
     "pydantic_ai_agent": "pydantic_ai",
@@ -53,7 +56,7 @@ class Kitchen(NamedTuple):
         assert ran.returncode == 0, ran.stdout + ran.stderr
         return dict(re.findall(r"^(\w+): (.*)$", ran.stdout, re.MULTILINE))
 
-    def events(self, kind: type) -> list[Decision] | list[Feedback]:
+    def events(self, kind: type[Any]) -> list[Any]:
         """Of the journal."""
         assert isinstance(self.router.journal, MemoryJournal)
         return [row.event for row in self.router.journal.tail(0, 1000) if isinstance(row.event, kind)]
@@ -91,6 +94,67 @@ def test_the_openai_sdk(kitchen: Kitchen) -> None:
     assert kitchen.asked() == {("ann", "tax analyst")}
     assert [decision.mode for decision in kitchen.events(Decision)][-1] is Mode.STICKY
     assert kitchen.votes() == [(FeedbackKind.THUMB, 1.0)]
+
+
+def test_the_openai_sdk_awaited(kitchen: Kitchen) -> None:
+    """A streamed tool call, typed output, the decision in the headers, and stars."""
+    printed = kitchen.run("openai_async")
+    assert printed["tool"] == "tax_rate | 3"
+    assert printed["typed"] == "country='hello' percent=3"
+    assert printed["raw"].startswith(("alpha heard", "beta heard", "gamma heard"))
+    assert printed["feedback"] == "fitrouter.feedback"
+    assert kitchen.asked() == {("ann", "tax analyst")}
+    assert kitchen.votes() == [(FeedbackKind.RATING, 0.75)]
+
+
+def test_what_the_openai_sdk_can_do(kitchen: Kitchen) -> None:
+    """Its usual parameters are taken, usage comes with a stream, and what is not there says so with OpenAI's errors."""
+    openai = pytest.importorskip("openai")
+    client = openai.OpenAI(base_url=f"{kitchen.url}/v1", api_key="unused", max_retries=0)
+    asked = {"model": "fitrouter/auto", "messages": [{"role": "user", "content": "hi"}]}
+    create = client.chat.completions.create
+    usual: list[dict[str, Any]] = [
+        {"n": 1, "seed": 7, "temperature": 0.5, "stop": ["x"], "logit_bias": {"1": -1}},
+        {"max_completion_tokens": 50, "reasoning_effort": "low", "verbosity": "low"},
+        {"store": True, "service_tier": "auto", "safety_identifier": "s", "prompt_cache_key": "k"},
+        {
+            "response_format": {"type": "text"},
+            "parallel_tool_calls": True,
+            "extra_headers": {"X-Fitrouter-User": "ann"},
+        },
+    ]
+    for more in usual:
+        assert create(**asked, **more).choices[0].message.content.endswith("heard hi")
+    *_, last = create(**asked, stream=True, stream_options={"include_usage": True})
+    assert (last.choices, last.usage.completion_tokens) == ([], 11)
+    answer = create(**asked)
+    history = [*asked["messages"], answer.choices[0].message.model_dump(), {"role": "user", "content": "and?"}]
+    assert create(model=answer.model, messages=history).choices[0].message.content == f"{answer.model} heard and?"
+    assert {model.id for model in client.models.list()} == {"fitrouter/auto", "alpha", "beta", "gamma"}
+    with pytest.raises(openai.BadRequestError, match="allowed is 1"):
+        create(**asked, n=2)
+    with pytest.raises(openai.NotFoundError, match="there is no model 'gpt-4o'"):
+        create(**{**asked, "model": "gpt-4o"})
+    with pytest.raises(openai.NotFoundError):
+        client.responses.create(model="fitrouter/auto", input="hi")
+    with pytest.raises(openai.NotFoundError):
+        client.embeddings.create(model="fitrouter/auto", input="hi")
+
+
+def test_helpers_take_what_the_openai_sdk_gives(kitchen: Kitchen) -> None:
+    """An answer, any piece of a stream and a raw response each lead to their decision, by the gateway's URL alone."""
+    openai = pytest.importorskip("openai")
+    client = openai.OpenAI(base_url=f"{kitchen.url}/v1", api_key="unused")
+    asked = {"model": "fitrouter/auto", "messages": [{"role": "user", "content": "hi"}]}
+    create = client.chat.completions.create
+    pieces = list(create(**asked, stream=True))
+    held = [create(**asked), pieces[0], pieces[-1], pieces, client.chat.completions.with_raw_response.create(**asked)]
+    for stars, each in enumerate(held, 1):
+        rate(kitchen.url, each, stars)
+    decisions = [decision.id for decision in kitchen.events(Decision)]
+    wanted = [decisions[1], *[decisions[0]] * 3, decisions[2]]
+    assert [vote.decision_id for vote in kitchen.events(Feedback)] == wanted
+    connect(kitchen.url).close()
 
 
 def test_langchains_own_model(kitchen: Kitchen) -> None:
