@@ -35,6 +35,8 @@ model_list:
   - model_name: claude-too
     litellm_params: {{model: anthropic/claude-haiku-4-5, api_key: os.environ/ANTHROPIC_API_KEY,
                       aws_secret_access_key: {SECRET}}}
+  - model_name: claude-own
+    litellm_params: {{model: anthropic/own-tune}}
   - model_name: embed
     litellm_params: {{model: openai/text-embedding-3-small}}
   - model_name: "*"
@@ -70,7 +72,7 @@ def test_models_prices_and_limits_are_taken_over(made: tuple[Config, str]) -> No
     """Names, targets, addresses, prices per million, windows and capabilities: the file's, else litellm's table's."""
     config, _ = made
     models = {model.name: model for model in config.models}
-    assert list(models) == ["gpt-4o", "gpt-4o-2", "local", "claude", "claude-too", "keyed"]
+    assert list(models) == ["gpt-4o", "gpt-4o-2", "local", "claude", "claude-too", "claude-own"]
     assert (models["gpt-4o"].target, models["gpt-4o"].prices.input, models["gpt-4o"].prices.output) == (
         "openai/gpt-4o",
         2.5,
@@ -123,12 +125,13 @@ def test_no_secret_is_written(made: tuple[Config, str]) -> None:
         "router_settings.fallbacks: ",
         "router_settings: redis_password",
         "general_settings.master_key: clients' keys are named in server.keys",
-        "litellm_settings: drop_params, callbacks",
+        "litellm_settings: callbacks",
+        "litellm_settings.drop_params: ",
         "environment_variables: OPENAI_API_KEY",
         "the alias lost",
-        "keyed: its api_base has credentials",
-        "keyed: its price is not known",
-        "keyed: its context window is not known",
+        "keyed: its api_base is no plain address, or has credentials or a query in it",
+        "claude-own: its price is not known",
+        "claude-own: its context window is not known",
     ],
 )
 def test_what_is_left_out_is_said(made: tuple[Config, str], words: str) -> None:
@@ -145,6 +148,126 @@ def test_no_file_is_overwritten(made: tuple[Config, str]) -> None:
     assert Path("fitrouter.yaml").read_text() == made[1]
     assert run("litellm.yaml", "--out", "other.yaml").exit_code == 0
     assert Path("other.yaml").read_text() == made[1]
+
+
+# --- what stands in other people's files ---
+
+
+def deployment(name: str, model: str, **params: Any) -> dict[str, Any]:
+    """An entry of model_list."""
+    return {"model_name": name, "litellm_params": {"model": model, **params}}
+
+
+def imported(*entries: dict[str, Any], **sections: Any) -> tuple[Config, str]:
+    """What becomes of a file with these deployments and sections."""
+    made = convert({"model_list": list(entries), **sections})
+    assert SECRET not in made.text
+    return parse_config(yaml.safe_load(made.text)), made.text
+
+
+def test_a_deployment_that_answers_alike_is_no_model_of_its_own() -> None:
+    """Keys and regions of one model under one name, which litellm balances, are one model to learn."""
+    config, text = imported(
+        deployment("gpt", "azure/gpt-4o", api_base="https://eu.example", api_key="os.environ/EU"),
+        deployment("gpt", "azure/gpt-4o", api_base="https://us.example", api_key=SECRET),
+        deployment("gpt", "openai/gpt-4o"),
+        deployment("other", "azure/gpt-4o", api_base="https://us.example"),
+    )
+    assert [model.name for model in config.models] == ["gpt", "gpt-2", "other"]
+    assert "gpt: another deployment of azure/gpt-4o; fitrouter does not balance load" in text
+
+
+def test_each_key_in_a_file_gets_a_variable_of_its_own() -> None:
+    """The key of one address is never looked up where that of another, or of OpenAI itself, is kept."""
+    config, text = imported(
+        deployment("gpt", "openai/gpt-4o", api_key=SECRET + "1"),
+        deployment("mini", "openai/gpt-4o-mini", api_key=SECRET + "2"),
+        deployment("nano", "openai/gpt-4.1-nano", api_key=SECRET + "1"),
+        deployment("my local-llm", "openai/llama", api_base="http://localhost:8000", api_key=SECRET + "3"),
+        deployment("4all", "hosted_vllm/llama", api_base="http://localhost:8001", api_key=SECRET + "4"),
+        deployment("open", "openai/llama", api_base="http://localhost:8002", api_key="fake-key"),
+    )
+    keys = {model.name: config.providers[model.provider].api_key_env for model in config.models}
+    assert keys == {
+        "gpt": "OPENAI_API_KEY",
+        "mini": "OPENAI_2_API_KEY",
+        "nano": "OPENAI_API_KEY",
+        "my local-llm": "MY_LOCAL_LLM_API_KEY",
+        "4all": "MODEL_4ALL_API_KEY",
+        "open": None,
+    }
+    assert "mini: its key stood in the file; put it into the environment variable OPENAI_2_API_KEY" in text
+
+
+def test_addresses_come_from_the_environment_or_the_model_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model whose address is not known is not asked for at its vendor's; a secret in one is not written."""
+    monkeypatch.delenv("NOWHERE", raising=False)
+    monkeypatch.setenv("HERE", "http://10.0.0.1:8000/v1")
+    monkeypatch.setenv("HIDDEN", f"http://user:{SECRET}@10.0.0.1/v1")
+    monkeypatch.setenv("NO_ADDRESS", SECRET)
+    config, text = imported(
+        *(deployment(f"at {name}", "openai/llama", api_base=f"os.environ/{name}") for name in ("NOWHERE", "HERE")),
+        *(deployment(f"at {name}", "openai/llama", api_base=f"os.environ/{name}") for name in ("HIDDEN", "NO_ADDRESS")),
+        deployment("azure", "azure/", api_base="https://eu.example"),
+        deployment("which", "os.environ/MODEL"),
+    )
+    assert [model.name for model in config.models] == ["at HERE"]
+    assert next(iter(config.providers.values())).base_url == "http://10.0.0.1:8000/v1"
+    for name in ("NOWHERE", "HIDDEN", "NO_ADDRESS"):
+        assert (
+            f"at {name}: its api_base came from the environment variable {name}, which holds no plain address" in text
+        )
+    for name in ("azure", "which"):
+        assert f"{name}: its litellm_params.model does not say which model it is" in text
+
+
+def test_credentials_by_name_and_prices_of_bedrock_are_found() -> None:
+    """A credential's name leads to its variable, bedrock's kinds of calls to one price; secrets stay there."""
+    config, text = imported(
+        deployment("named", "openai/gpt-4o", litellm_credential_name="ours"),
+        deployment(
+            "claude", "bedrock/converse/us.anthropic.claude-haiku-4-5-20251001-v1:0", aws_region_name="us-east-1"
+        ),
+        credential_list=[
+            {
+                "credential_name": "ours",
+                "credential_values": {"api_key": "os.environ/OURS", "aws_session_token": SECRET},
+            }
+        ],
+    )
+    assert config.providers[config.models[0].provider].api_key_env == "OURS"
+    assert config.models[1].prices.input > 0
+    assert config.providers[config.models[1].provider].options == {"aws_region_name": "us-east-1"}
+    assert "named: aws_session_token of its litellm_params" in text
+
+
+def test_an_alias_that_hides_a_model_is_left_out() -> None:
+    """A name means the model that has it."""
+    config, text = imported(
+        deployment("gpt", "openai/gpt-4o"),
+        deployment("mini", "openai/gpt-4o-mini"),
+        router_settings={"model_group_alias": {"mini": "gpt", "small": "mini"}},
+    )
+    assert config.aliases == {"small": "mini"}
+    assert "the alias mini: a model has that name" in text
+
+
+def test_included_files_are_read(tmp_path: Path) -> None:
+    """Lists of included files are appended, as litellm does; one that is missing is named, and circles end."""
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "more.yaml").write_text(
+        "include: [../litellm.yaml]\nmodel_list: [{model_name: mini, litellm_params: {model: openai/gpt-4o-mini}}]"
+    )
+    source = tmp_path / "litellm.yaml"
+    source.write_text(
+        "include: [models/more.yaml]\nmodel_list: [{model_name: gpt, litellm_params: {model: openai/gpt-4o}}]"
+    )
+    assert run(str(source), "--out", str(tmp_path / "out.yaml")).exit_code == 0
+    assert [model.name for model in load_config(tmp_path / "out.yaml").models] == ["gpt", "mini"]
+    source.write_text("include: [nowhere.yaml]")
+    missing = run(str(source), "--out", str(tmp_path / "again.yaml"))
+    assert isinstance(missing.exception, ConfigError)
+    assert "nowhere.yaml" in str(missing.exception)
 
 
 @pytest.mark.parametrize(

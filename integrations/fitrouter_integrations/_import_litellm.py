@@ -24,7 +24,7 @@ _OPTIONS = ("api_version", "organization", "vertex_project", "vertex_location", 
 _TAKEN = frozenset(
     {"model", "api_base", "base_url", "api_key", "input_cost_per_token", "output_cost_per_token", *_OPTIONS}
 )
-_NO_KEYS = frozenset({"", "none", "null", "empty", "dummy"})
+_NO_KEYS = frozenset({"", "none", "null", "empty", "dummy", "fake", "fake-key"})
 _CAPABILITIES = {"images": "supports_vision", "audio": "supports_audio_input", "files": "supports_pdf_input"}
 _NOTED = {
     "router_settings": {
@@ -36,6 +36,13 @@ _NOTED = {
         "num_retries": "a request may try three models; none is asked twice",
         "timeout": "see server.deadline_s",
         "redis_host": "processes share the journal",
+    },
+    "litellm_settings": {
+        "fallbacks": "a model that fails is replaced by another, drawn by the policy; there is nothing to list",
+        "context_window_fallbacks": "models that a prompt does not fit are not asked",
+        "num_retries": "a request may try three models; none is asked twice",
+        "request_timeout": "see server.deadline_s",
+        "drop_params": "parameters that a model does not take are left out or it is not asked; see its `parameters`",
     },
     "general_settings": {
         "master_key": "clients' keys are named in server.keys",
@@ -74,12 +81,7 @@ def import_litellm(source: Path, out: Path) -> Imported:
     Raises:
         ConfigError: the source cannot be read or used, or the target is there already.
     """
-    try:
-        data = yaml.safe_load(source.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        kind = error.strerror if isinstance(error, OSError) else type(error).__name__  # a YAML error quotes the file
-        raise ConfigError(f"{str(source)!r} cannot be read as YAML: {kind}") from None
-    made = convert(data, str(source))
+    made = convert(_whole(source), str(source))
     try:
         with out.open("x", encoding="utf-8") as file:
             file.write(made.text)
@@ -88,6 +90,29 @@ def import_litellm(source: Path, out: Path) -> Imported:
     except OSError as error:
         raise ConfigError(f"{str(out)!r} cannot be written: {error.strerror}") from None
     return made
+
+
+def _whole(source: Path, within: frozenset[Path] = frozenset()) -> object:
+    """A file with those that it includes: their lists are appended to its own, and their other settings replace its.
+
+    Raises:
+        ConfigError: one of them cannot be read.
+    """
+    try:
+        data = yaml.safe_load(source.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, ValueError, yaml.YAMLError) as error:
+        kind = error.strerror if isinstance(error, OSError) else type(error).__name__  # a YAML error quotes the file
+        raise ConfigError(f"{str(source)!r} cannot be read as YAML: {kind}") from None
+    within |= {source.resolve()}
+    if not isinstance(data, dict) or not isinstance(names := data.pop("include", []), list):
+        return data
+    for name in names:
+        path = source.parent / str(name)
+        more = None if path.resolve() in within else _whole(path, within)
+        for section, value in _mapping(more).items():
+            both = isinstance(value, list) and isinstance(data.get(section), list)
+            data[section] = data[section] + value if both else value
+    return data
 
 
 def convert(data: object, source: str = "litellm.yaml") -> Imported:
@@ -103,7 +128,7 @@ def convert(data: object, source: str = "litellm.yaml") -> Imported:
     listed = data.get("model_list") if isinstance(data, Mapping) else None
     if not isinstance(data, Mapping) or not isinstance(listed, list):
         raise ConfigError(f"{source!r} has no 'model_list': a configuration of litellm's proxy is expected")
-    made = _Import()
+    made = _Import(data.get("credential_list"))
     for entry in listed:
         made.add(entry)
     if not made.models:
@@ -118,14 +143,23 @@ def convert(data: object, source: str = "litellm.yaml") -> Imported:
 class _Import:
     """Models and providers as they are read."""
 
-    def __init__(self) -> None:
+    def __init__(self, credentials: object = None) -> None:
+        listed = credentials if isinstance(credentials, list) else []
+        self._credentials = {
+            str(_mapping(each).get("credential_name")): _mapping(_mapping(each).get("credential_values"))
+            for each in listed
+        }
+        self._alike: dict[tuple[str, str], str] = {}
+        self._keys: dict[str, str] = {}
         self.providers: dict[_Provider, str] = {}
         self.models: list[dict[str, Any]] = []
         self.notes: list[str] = []
 
     def add(self, entry: object) -> None:
         """Take a deployment, or note why not."""
-        params, info = _mapping(_mapping(entry).get("litellm_params")), _mapping(_mapping(entry).get("model_info"))
+        given, info = _mapping(_mapping(entry).get("litellm_params")), _mapping(_mapping(entry).get("model_info"))
+        credential = self._credentials.get(str(given.get("litellm_credential_name")), {})
+        params = {**credential, **{each: value for each, value in given.items() if each != "litellm_credential_name"}}
         if not (target := _word(params.get("model") or "")):
             self.notes.append("an entry of model_list without litellm_params.model: left out")
             return
@@ -138,7 +172,17 @@ class _Import:
             self.notes.append(f"{name}: its mode is {_word(mode)}, and only chat is routed; left out")
         elif name.startswith("fitrouter/") or target.startswith("fitrouter/"):
             self.notes.append(f"{name}: it is fitrouter itself; left out")
+        elif target.startswith(_FROM_ENV) or target.endswith("/"):
+            self.notes.append(f"{name}: its litellm_params.model does not say which model it is; left out")
+        elif (name, target) in self._alike:
+            self.notes.append(
+                f"{name}: another deployment of {target}; fitrouter does not balance load, and two that answer alike "
+                "would be two models to learn; left out"
+            )
+        elif wrong := _wrong_base(params):
+            self.notes.append(f"{name}: its api_base {wrong}, and asking elsewhere would be wrong; left out")
         else:
+            self._alike[name, target] = name
             provider = self._provider(name, params)
             compatible = next(each.kind for each, key in self.providers.items() if key == provider) != "litellm"
             card = {"name": self._unique(name), "provider": provider}
@@ -154,7 +198,9 @@ class _Import:
         found: dict[str, str] = {}
         for alias, to in _mapping(given).items():
             leads = _word(_mapping(to).get("model") if isinstance(to, Mapping) else to)
-            if leads in names:
+            if _word(alias) in names:
+                self.notes.append(f"the alias {_word(alias)}: a model has that name")
+            elif leads in names:
                 found[_word(alias)] = leads
             else:
                 self.notes.append(f"the alias {_word(alias)}: it leads to no model here")
@@ -166,8 +212,8 @@ class _Import:
             return name
         new = next(f"{name}-{i}" for i in range(2, len(names) + 3) if f"{name}-{i}" not in names)
         self.notes.append(
-            f"{name}: another deployment of that name is the model {new} of its own; load is not balanced, so remove "
-            "those that answer alike"
+            f"{name}: another model of that name is the model {new} of its own; load is not balanced, so remove those "
+            "that answer alike"
         )
         return new
 
@@ -175,17 +221,16 @@ class _Import:
         """The key of the provider that reaches a deployment; deployments that are reached alike share one."""
         vendor, _, rest = _word(params["model"]).partition("/")
         vendor = re.sub(r"[^A-Za-z0-9]+", "_", vendor).strip("_") or "provider" if rest else "openai"
-        base = self._plain(name, "api_base", params.get("api_base") or params.get("base_url"))
-        if base is not None and not _is_clean(base):
-            self.notes.append(f"{name}: its api_base has credentials or a query in it; give a plain base_url")
-            base = None
+        base = _base(params)
         options = tuple(
             (option, value)
             for option in _OPTIONS
             if (value := self._plain(name, option, params.get(option))) is not None
         )
         kind = "openai_compatible" if base and vendor in _COMPATIBLE else "litellm"
-        provider = _Provider(vendor, kind, base, self._key(name, vendor, params.get("api_key")), options)
+        own = kind == "openai_compatible"  # the key of OpenAI must not go to another address
+        key = self._key(name, name if own else vendor, params.get("api_key"))
+        provider = _Provider(vendor, kind, base, key, options)
         if provider not in self.providers:
             taken = set(self.providers.values())
             keys = (vendor, *(f"{vendor}_{i}" for i in range(2, len(taken) + 3)))
@@ -202,15 +247,26 @@ class _Import:
             return None
         return text or None
 
-    def _key(self, name: str, vendor: str, value: object) -> str | None:
-        """The variable of a key. A key in the file stays there."""
+    def _key(self, name: str, owner: str, value: object) -> str | None:
+        """The variable of a key. A key in the file stays there; each has a variable of its own.
+
+        Args:
+            name: of the model, for notes.
+            owner: what the variable is called after.
+            value: as it stands in the file.
+        """
         if value is None or str(value).strip().lower() in _NO_KEYS:
             return None
         if (text := _word(value)).startswith(_FROM_ENV):
             return text.removeprefix(_FROM_ENV) or None
-        variable = f"{vendor.upper()}_API_KEY"
-        self.notes.append(f"{name}: its key stood in the file; put it into the environment variable {variable}")
-        return variable
+        if text not in self._keys:
+            stem = re.sub(r"[^A-Za-z0-9]+", "_", owner).strip("_").upper()
+            stem = stem if stem[:1].isalpha() else f"MODEL_{stem}".rstrip("_")
+            taken = set(self._keys.values())
+            free = (f"{stem}{'' if i == 1 else f'_{i}'}_API_KEY" for i in range(1, len(taken) + 2))
+            self._keys[text] = next(variable for variable in free if variable not in taken)
+        self.notes.append(f"{name}: its key stood in the file; put it into the environment variable {self._keys[text]}")
+        return self._keys[text]
 
     def _facts(self, name: str, params: Mapping[str, Any], info: Mapping[str, Any]) -> dict[str, Any]:
         """Prices, limits and capabilities: what the file says, else litellm's table."""
@@ -240,7 +296,7 @@ def _table(base_model: object, target: str) -> Mapping[str, Any]:
     import litellm
 
     table: Mapping[str, Any] = litellm.model_cost
-    for name in (base_model, target, target.partition("/")[2]):
+    for name in (base_model, target, target.partition("/")[2], re.sub(r"^bedrock/(converse|invoke)/", "", target)):
         if isinstance(name, str) and name in table:
             return _mapping(table[name])
     return {}
@@ -250,7 +306,7 @@ def _unused(data: Mapping[str, Any]) -> list[str]:
     """Settings that have no place here, and what does their work."""
     found: list[str] = []
     for section, value in data.items():
-        if section == "model_list":
+        if section in {"model_list", "credential_list"}:
             continue
         settings = [_word(name) for name in _mapping(value)]
         said = _NOTED.get(str(section), {})
@@ -291,6 +347,25 @@ def _flow(value: Any) -> str:
 
 def _mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
+
+
+def _base(params: Mapping[str, Any]) -> str | None:
+    """The address of a deployment; one that litellm takes from the environment is read there."""
+    text = _word(params.get("api_base") or params.get("base_url") or "")
+    if text.startswith(_FROM_ENV):
+        text = _word(os.environ.get(text.removeprefix(_FROM_ENV), ""))
+    return text or None
+
+
+def _wrong_base(params: Mapping[str, Any]) -> str:
+    """What keeps an address out of a file; empty where nothing does."""
+    given, base = _word(params.get("api_base") or params.get("base_url") or ""), _base(params)
+    if given.startswith(_FROM_ENV) and (base is None or not _is_clean(base)):
+        variable = given.removeprefix(_FROM_ENV)
+        return f"came from the environment variable {variable}, which holds no plain address now (set it first)"
+    if base is not None and not _is_clean(base):
+        return "is no plain address, or has credentials or a query in it"
+    return ""
 
 
 def _is_clean(url: str) -> bool:
