@@ -18,7 +18,7 @@ import pytest
 from tests.gateway_kit import cards, make_router, serving, wait_for
 
 from fitrouter.decide import Rules
-from fitrouter.errors import ConfigError, InvalidRequest, UnknownDecision
+from fitrouter.errors import ConfigError, InvalidRequest, NoEligibleModel, UnknownDecision
 from fitrouter.outside import Ended, Tried
 from fitrouter.router import Router
 from fitrouter.types import (
@@ -54,10 +54,11 @@ class Here(NamedTuple):
 
 
 def made(folder: Path, **more: Any) -> Router:
-    """A router whose first model can be asked in two ways."""
-    first, *others = cards()
-    models = [msgspec.structs.replace(first, variants=(TERSE,), parameters=("temperature",)), *others]
-    return make_router(folder, models=models, rules=Rules(seed=3), droppable=("top_k",), **more)
+    """A router whose first model can be asked in two ways, and whose last one cannot stream."""
+    first, other, last = cards()
+    first = msgspec.structs.replace(first, variants=(TERSE,), parameters=("temperature",))
+    last = msgspec.structs.replace(last, capabilities=("tools",))
+    return make_router(folder, models=[first, other, last], rules=Rules(seed=3), droppable=("top_k",), **more)
 
 
 @contextmanager
@@ -223,9 +224,11 @@ def test_only_a_named_model_can_be_observed(here: Here, name: str, error: type[E
 
 
 def test_errors_are_the_same_near_and_far(here: Here) -> None:
-    """An unknown model, an unknown decision, and an end that cannot be."""
+    """An unknown model, one that cannot take the request, an unknown decision, and an end that cannot be."""
     with pytest.raises(InvalidRequest, match="no model 'nobody'"):
         here.client.decide(ask("nobody"))
+    with pytest.raises(NoEligibleModel, match="streaming"):
+        here.client.decide(msgspec.structs.replace(ask("gamma"), stream=True))
     plan = here.client.decide(ask())
     with pytest.raises(UnknownDecision):
         here.client.report("0", ask(), after(plan))

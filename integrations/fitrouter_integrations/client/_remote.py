@@ -131,7 +131,7 @@ class RemoteBackend:
 
     async def decide(self, request: Request) -> Plan:
         """See `Backend`."""
-        told = await self._quickly("POST", "/v1/decisions", _body(request, stream=False))
+        told = await self._quickly("POST", "/v1/decisions", _body(request, stream=request.stream))
         plan = msgspec.convert(told, Plan)
         return msgspec.structs.replace(plan, deadline_s=request.deadline_s or plan.deadline_s)
 
