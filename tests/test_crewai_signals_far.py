@@ -28,7 +28,6 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 WAYS: dict[str, Callable[[Crew], Any]] = {
     "kickoff": lambda desk: desk.kickoff(),
-    "kickoff_async": lambda desk: asyncio.run(desk.kickoff_async()),
     "akickoff": lambda desk: asyncio.run(desk.akickoff()),
 }
 Run = Callable[[Crew], Any]
