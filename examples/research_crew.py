@@ -1,10 +1,12 @@
-"""A research crew whose roles end up on different models; every round is a whole crew.
+"""A research crew whose roles end up on different models; what guardrails say is feedback too.
 
-    python examples/research_crew.py
+    python examples/research_crew.py [--recorded PATH | --simulated]
 
 A scout finds, an analyst orders what was found, an editor tells it. Each role's readers rate its output; what a task's
-guardrail says comes by itself, from `FitrouterSignals`. Models and people are simulated, so that it runs offline; all
-that makes a crew is CrewAI's own.
+guardrail says comes by itself, from `FitrouterSignals`. Answers are recorded ones of eleven models, or of simulated
+models where the recording is not there; people are simulated. All that makes a crew is CrewAI's own.
+
+One in ten topics is worked on by a whole crew, the others by the calls that it would make.
 """
 
 from __future__ import annotations
@@ -12,7 +14,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from _people import best, long_and_warm, shares, short, simulated_router, stars, structured, tell
+import numpy as np
+from _crews import work
+from _learnt import tell
+from _people import Readers
+from _pools import chosen_pool, routed
 from crewai import Agent, Crew, Task
 from crewai.events import crewai_event_bus
 
@@ -20,13 +26,12 @@ from fitrouter import Feedback, Router
 from fitrouter_integrations.crewai import FitrouterLLM, FitrouterSignals
 from fitrouter_integrations.feedback import rate
 
-ROUNDS = 30
 TOPICS = ("northern lights", "rusting bridges", "bird migration", "deep sea vents", "sourdough bread", "coral reefs")
-TASTES = {"scout": short, "analyst": structured, "editor": long_and_warm}
+TASTES = {"scout": "few words", "analyst": "in points", "editor": "at length"}
 JOBS = {
-    "scout": "Find what is known about {topic}",
-    "analyst": "Order the evidence on {topic}",
-    "editor": "Tell our readers about {topic}",
+    "scout": "Find what is known about this: {topic}",
+    "analyst": "Order the evidence on this: {topic}",
+    "editor": "Tell our readers about this: {topic}",
 }
 
 
@@ -45,15 +50,14 @@ def says_something(output: Any):  # CrewAI reads a guardrail's return type as an
     return (True, output) if len(output.raw.split()) >= 3 else (False, "say something")
 
 
-def run(crew: Crew, llm: FitrouterLLM, topic: str) -> str:
-    """A whole crew, and what its readers say; returns which model each role had."""
+def run(crew: Crew, llm: FitrouterLLM, readers: Readers, topic: str) -> None:
+    """A whole crew, and what its readers say."""
     done = crew.kickoff({"topic": topic})
-    models = []
     for task, output in zip(crew.tasks, done.tasks_output, strict=True):
         about = llm.last(task.agent)
-        models.append(f"{task.name} {about.model}")
-        rate(llm, about, stars(TASTES[task.name](output.raw)))
-    return ", ".join(models)
+        print(f"  {task.name} {about.model}", end="")
+        rate(llm, about, readers.stars(task.name, output.raw))
+    print()
 
 
 def votes(router: Router) -> Counter[str]:
@@ -64,20 +68,20 @@ def votes(router: Router) -> Counter[str]:
 
 def main() -> None:
     """A month of research."""
-    with simulated_router() as router, FitrouterSignals():
+    pool = chosen_pool(__doc__, TOPICS)
+    readers = Readers({role: pool.tastes[taste] for role, taste in TASTES.items()})
+    month = np.random.default_rng(0).choice(pool.cases, pool.rounds).tolist()
+    with routed(pool) as router, FitrouterSignals():
         llm = FitrouterLLM(router=router)
         crew = make_crew(llm)
-        for i in range(ROUNDS):
-            models = run(crew, llm, TOPICS[i % len(TOPICS)])
-            if i in {0, 1, 2, ROUNDS - 2, ROUNDS - 1}:
-                print(f"  crew {i + 1:2}: {models}")
+        for day, topic in enumerate(month):
+            if day % 10:
+                work(crew, llm, readers, topic=topic)
+            else:
+                run(crew, llm, readers, topic)
         crewai_event_bus.flush()
-        said = votes(router)
-        early, late = shares(router, lambda decision: decision.identity.role, first=4, last=10)
-    print("Votes:", ", ".join(f"{count} × {kind}" for kind, count in sorted(said.items())))
-    print(f"What was learnt in {ROUNDS} crews, as mean probabilities of the models:")
-    tell(early, late)
-    assert {role: best(late[role]) for role in JOBS} == {"scout": "terse", "analyst": "orderly", "editor": "warm"}
+        print("Votes:", ", ".join(f"{count} × {kind}" for kind, count in sorted(votes(router).items())))
+        tell(router, lambda decision: decision.identity.role, pool, readers)
 
 
 if __name__ == "__main__":
