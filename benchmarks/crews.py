@@ -36,8 +36,8 @@ from crewai import Task
 from support_crew import JOBS, TASTES
 
 SETTINGS: Mapping[str, tuple[dict[str, Any], int, int]] = {
-    "the examples'": ({"algorithm": "linear_thompson", "scale": 0.5}, 400, 100),
-    "default": ({}, 1000, 30),
+    "the examples'": ({"algorithm": "linear_thompson", "scale": 0.5}, 400, 40),
+    "default": ({}, 1000, 20),
 }
 """Name → policy, rounds, seeds."""
 LATE = 50
@@ -222,11 +222,16 @@ def main() -> int:
         for name in options.settings:
             policy, rounds, seeds = SETTINGS[name]
             plays = [Play(policy, rounds, seed) for seed in range(options.seeds or seeds)]
-            found[name] = {"policy": policy, "rounds": rounds}
-            found[name] |= summary(list(workers.map(play, plays)), table.argmax(axis=1).tolist())
-            print(name, json.dumps(found[name]["all_roles_lead"]), file=sys.stderr)
-            if options.out:
-                options.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+            days: list[tuple[Floats, Floats]] = []
+            for day in workers.map(play, plays):
+                days.append(day)
+                if len(days) % 10 and len(days) < len(plays):
+                    continue
+                found[name] = {"policy": policy, "rounds": rounds}
+                found[name] |= summary(days, table.argmax(axis=1).tolist())
+                print(name, len(days), json.dumps(found[name]["all_roles_lead"]), file=sys.stderr, flush=True)
+                if options.out:
+                    options.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     if not options.out:
         print(json.dumps(found, indent=1))
     return 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,6 @@ FEW_WORDS, AT_LENGTH, IN_POINTS = (
 LEARNT_OF_RECORDED = {
     "support_crew": {"triage": FEW_WORDS, "writer": AT_LENGTH, "analyst": IN_POINTS},
     "research_crew": {"scout": FEW_WORDS, "analyst": IN_POINTS, "editor": AT_LENGTH},
-    "langgraph_per_user": {"ann": FEW_WORDS, "ben": AT_LENGTH},
 }
 OFFLINE = """
 import runpy, socket, sys
@@ -78,15 +78,20 @@ def test_example(name: str, tmp_path: Path) -> None:
     assert learnt(said) == LEARNT[name]
 
 
-@pytest.mark.parametrize("name", sorted(LEARNT_OF_RECORDED))
-def test_example_on_recorded_answers(name: str, tmp_path: Path) -> None:
-    """Of eleven models' real responses, each role or user finds the best one, which is another for each."""
+def test_crews_on_recorded_answers(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Of eleven models' real responses, each role of each crew finds the best one, which is another for each role."""
     pool = folder("alpaca_eval") / "responses.parquet"
-    said = run(name, tmp_path, "--recorded", str(pool))
-    assert said.startswith("Recorded responses of 11 models to 209 questions.")
-    assert learnt(said) == LEARNT_OF_RECORDED[name]
+    with ThreadPoolExecutor() as both:
+        runs = {
+            name: both.submit(run, name, tmp_path_factory.mktemp(name), "--recorded", str(pool))
+            for name in LEARNT_OF_RECORDED
+        }
+    for name, ran in runs.items():
+        said = ran.result()
+        assert said.startswith("Recorded responses of 11 models to 209 questions.")
+        assert learnt(said) == LEARNT_OF_RECORDED[name]
 
 
 def test_each_example_is_run() -> None:
     """No example is left out."""
-    assert {path.stem for path in EXAMPLES.glob("[!_]*.py")} == set(LEARNT) == set(LEARNT_OF_RECORDED)
+    assert {path.stem for path in EXAMPLES.glob("[!_]*.py")} == set(LEARNT)
