@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ import pytest
 pytest.importorskip("langchain", reason="install the extra `langchain`")
 
 from langchain.agents import create_agent
+from langchain.agents.middleware.types import ModelRequest
+from langchain_core.messages import HumanMessage
 from langchain_core.outputs import ChatResult
 from tests.agents_kit import Agent, agent_router
 from tests.langchain_kit import (
@@ -33,8 +36,11 @@ from tests.langchain_kit import (
 
 from fitrouter.attempts import Timers
 from fitrouter.errors import AllModelsFailed, ProviderUnavailable
-from fitrouter.types import Decision, Execution
+from fitrouter.outside import Choice
+from fitrouter.types import Decision, Execution, Request
+from fitrouter_integrations.client import About, Plan
 from fitrouter_integrations.langchain import ChatFitrouter
+from fitrouter_integrations.langchain._step import Step
 
 STEPS = 10
 
@@ -86,7 +92,7 @@ def test_a_model_that_fails_is_replaced_and_the_agent_finishes(tmp_path: Path, h
         assert execution.attempts[0].model == asked[0] != execution.served_by
         assert execution.attempts[0].error == "ProviderUnavailable"
         assert execution.attempts[0].probability == 1.0
-        assert 0 < execution.attempts[1].probability <= 1.0
+        assert 0 < execution.attempts[1].probability < 1.0
 
 
 @pytest.mark.parametrize("where", WHERE)
@@ -239,6 +245,21 @@ def test_a_deadline_without_an_answer_is_the_routers_error(tmp_path: Path, how: 
     assert caught.value.timed_out
     (execution,) = logged(router, Execution)
     assert (caught.value.decision_id, execution.status) == (execution.decision_id, "failed")
+
+
+def test_nobody_is_asked_after_the_deadline() -> None:
+    """A model that fails once time is over was the last: no further call is paid for."""
+    models = team()
+    about = About(decision_id="d", model="deep", chosen="deep", mode="online", propensity=0.5)
+    order = tuple(Choice(model=name, target=name, probability=0.5) for name in models)
+    request = ModelRequest(model=models["fast"], messages=[HumanMessage("hi")])
+    plan = Plan(about=about, order=order, deadline_s=1.0)
+    step = Step(plan, Request(messages=()), request, models, deadline=time.monotonic())
+    assert step.next() is not None
+    step.failed(OSError("gone"))
+    assert step.next() is None
+    with pytest.raises(OSError, match="gone"):
+        step.result()
 
 
 @pytest.mark.parametrize("where", WHERE)
