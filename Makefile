@@ -9,7 +9,7 @@ export TRANSFORMERS_OFFLINE := 1
 export LITELLM_LOCAL_MODEL_COST_MAP := True
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check format bench bench-acceptance bench-crash bench-labs bench-matrix bench-policies bench-pool bench-reward \
+.PHONY: help install demo test check format bench bench-acceptance bench-agents bench-crash bench-labs bench-matrix bench-policies bench-pool bench-reward \
 	bench-replay bench-scorer bench-sweep bench-watch clean
 
 help: ## list the verbs
@@ -46,6 +46,9 @@ bench: install ## quick benchmarks, JSON on standard output
 
 bench-acceptance: install ## 2,000 requests of the openai client against the recorded models
 	$(BIN)/python benchmarks/acceptance.py $(ARGS)
+
+bench-agents: install ## what each adapter costs a call, near and far, beside the frameworks' own clients
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/agents.py $(ARGS)
 
 bench-crash: install ## 50 kills of the gateway under load
 	$(BIN)/python benchmarks/crash.py $(ARGS)
