@@ -26,7 +26,7 @@ from langchain_core.tools import tool
 from tests.agents_kit import Agent, agent_router
 from tests.langchain_kit import Chat, logged, routed, team
 
-from fitrouter.errors import StoreError, UnknownDecision
+from fitrouter.errors import InvalidRequest, StoreError, UnknownDecision
 from fitrouter.journal import SqliteJournal
 from fitrouter.router import Router
 from fitrouter.types import Decision, Feedback, FeedbackKind
@@ -195,6 +195,12 @@ def test_what_cannot_be_taken_is_logged_and_raises_nothing(
         assert not handler.create_feedback(**{"run_id": run_id, "key": "user_score", **REFUSED[case]})
     assert "was not taken" in caplog.text
     assert heard(router, handler) == []
+
+
+def test_who_carries_nothing_is_refused() -> None:
+    """The mistake is told where the handler is made, and not by silence afterwards."""
+    with pytest.raises(InvalidRequest, match="carries no verdicts"):
+        FitrouterCallbackHandler(None)  # type: ignore[arg-type]
 
 
 def test_a_run_without_an_answer_says_so(asked: Any, caplog: pytest.LogCaptureFixture) -> None:

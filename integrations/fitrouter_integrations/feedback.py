@@ -43,6 +43,7 @@ __all__ = [
     "asend",
     "atask",
     "athumb",
+    "carrier",
     "compare",
     "copied",
     "decision_of",
@@ -95,7 +96,7 @@ def send(client: Speaker | Target, vote: Vote, patience_s: float = PATIENCE_S) -
         NotAuthorized: the user is not the one that was served.
         StoreError: it cannot be made durable now; try again.
     """
-    speaker: Speaker = _carrier(client, "feedback")
+    speaker: Speaker = carrier(client)
     for pause in _pauses(patience_s):
         try:
             return speaker.feedback(vote)
@@ -106,9 +107,10 @@ def send(client: Speaker | Target, vote: Vote, patience_s: float = PATIENCE_S) -
 
 async def asend(client: AwaitingSpeaker | Speaker | Target, vote: Vote, patience_s: float = PATIENCE_S) -> str:
     """Send a verdict. See `send`; who has only `feedback` carries it in a thread."""
-    if hasattr(client, "feedback") and not hasattr(client, "afeedback"):
-        return await asyncio.to_thread(send, client, vote, patience_s)
-    speaker: AwaitingSpeaker = _carrier(client, "afeedback")
+    given: Any = client
+    if hasattr(given, "feedback") and not hasattr(given, "afeedback"):
+        return await asyncio.to_thread(send, given, vote, patience_s)
+    speaker: AwaitingSpeaker = carrier(given, "afeedback")
     for pause in _pauses(patience_s):
         try:
             return await speaker.afeedback(vote)
@@ -117,7 +119,12 @@ async def asend(client: AwaitingSpeaker | Speaker | Target, vote: Vote, patience
     return await speaker.afeedback(vote)
 
 
-def _carrier(client: Any, method: str) -> Any:
+def carrier(client: Any, method: str = "feedback") -> Any:
+    """Who carries verdicts: itself, or the client of what `connect` takes.
+
+    Raises:
+        InvalidRequest: it carries none.
+    """
     if hasattr(client, method):
         return client
     if isinstance(client, Router | str | os.PathLike):

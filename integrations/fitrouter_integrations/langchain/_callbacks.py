@@ -7,7 +7,6 @@ say what they think of the outermost one. What is said of a run that has not end
 from __future__ import annotations
 
 import logging
-import os
 import re
 import threading
 from collections import OrderedDict
@@ -20,12 +19,11 @@ from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langchain_core.outputs import LLMResult
 
 from fitrouter.base_layer import BASE
-from fitrouter.router import Router
 from fitrouter.tastes import OVERALL
 from fitrouter.types import FeedbackKind
 from fitrouter.verdicts import on_scale
-from fitrouter_integrations.client import Target, Vote, connect
-from fitrouter_integrations.feedback import PATIENCE_S, TOOLS, Speaker
+from fitrouter_integrations.client import Target, Vote
+from fitrouter_integrations.feedback import PATIENCE_S, TOOLS, Speaker, carrier
 from fitrouter_integrations.langchain._outbox import Outbox
 
 __all__ = ["KEYS", "FitrouterCallbackHandler"]
@@ -104,8 +102,7 @@ class FitrouterCallbackHandler(BaseCallbackHandler):
         keys: Mapping[str, tuple[FeedbackKind | None, str]] | None = None,
         patience_s: float = PATIENCE_S,
     ) -> None:
-        speaker: Speaker = connect(router) if isinstance(router, Router | str | os.PathLike) else router
-        self._outbox = Outbox(speaker, patience_s)
+        self._outbox = Outbox(carrier(router), patience_s)
         self._keys = {**KEYS, **(keys or {})}
         self._mutex = threading.RLock()
         self._parents: OrderedDict[str, str | None] = OrderedDict()

@@ -110,7 +110,8 @@ class Extras:
                     _join(kept, block)
             elif isinstance(value, dict):
                 self._fields[name] = {**self._fields.get(name, {}), **value}
-        for i, call in enumerate(delta.get("tool_calls") or ()):
+        calls: list[dict[str, Any]] = delta.get("tool_calls") or []
+        for i, call in enumerate(calls):
             index = call.get("index", i)
             self._ids.setdefault(index, call.get("id") or "")
             if more := {name: value for name, value in call.items() if name not in _CALL and value}:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mimetypes
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage, convert_to_openai_messages
@@ -49,16 +50,28 @@ def messages_of(messages: Sequence[BaseMessage]) -> tuple[Message, ...]:
         raise InvalidRequest("messages: none were given; give at least one")
     turn = max((i for i, message in enumerate(messages) if message.type == "human"), default=-1)
     answered = {message.tool_call_id for message in messages if isinstance(message, ToolMessage)}
+    plain = [_plain(message, within=i > turn) for i, message in enumerate(messages)]
     found: list[Message] = []
-    for i, message in enumerate(messages):
-        try:
-            told = convert_to_openai_messages([_plain(message, within=i > turn)])
-        except ValueError as error:
-            raise InvalidRequest(f"messages[{i}]: {error}") from None
+    for i, (message, told) in enumerate(zip(messages, _converted(plain), strict=True)):
         if isinstance(message, AIMessage) and told:
             _say_all(told[0], message, answered, within=i > turn)
         found += told
     return tuple(found)
+
+
+def _converted(messages: list[BaseMessage]) -> list[list[Message]]:
+    """Each message as the ones that it becomes: all at once, which is faster, where each becomes one."""
+    with suppress(ValueError):
+        whole = convert_to_openai_messages(messages)
+        if len(whole) == len(messages):
+            return [[message] for message in whole]
+    found = []
+    for i, message in enumerate(messages):
+        try:
+            found.append(convert_to_openai_messages([message]))
+        except ValueError as error:
+            raise InvalidRequest(f"messages[{i}]: {error}") from None
+    return found
 
 
 def _plain(message: BaseMessage, *, within: bool) -> BaseMessage:
