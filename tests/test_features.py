@@ -18,6 +18,7 @@ from fitrouter.features import (
     context_names,
     estimate_tokens,
     flags,
+    heard,
     is_followup,
     needs,
     read_prompt,
@@ -77,6 +78,22 @@ def test_a_turn_of_reminders_only_leads_to_the_turn_before() -> None:
     """Where the last user message holds nothing of the user, the one before is read."""
     reading = read_prompt(ask(user("Write a poem"), user("<system-reminder>x</system-reminder>")))
     assert reading.text == "Write a poem"
+
+
+@given(
+    st.lists(
+        st.builds(
+            lambda role, content: {"role": role, "content": content},
+            st.sampled_from(["system", "user", "assistant", "tool"]),
+            st.sampled_from([None, "", "Hello", "<system-reminder>x</system-reminder>", [IMAGE], "Bye"]),
+        ),
+        max_size=6,
+    )
+)
+def test_the_message_that_is_heard_reads_like_all_of_them(messages: list[dict[str, Any]]) -> None:
+    """Of a whole history one message is enough to know what was asked; where there is none, nothing was."""
+    message = heard(messages)
+    assert read_prompt(ask(*messages)).text == ("" if message is None else read_prompt(ask(message)).text)
 
 
 def test_an_unclosed_reminder_is_the_users_text() -> None:

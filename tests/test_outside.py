@@ -255,6 +255,24 @@ async def test_a_plan_that_nobody_reports_is_lost(tmp_path: Path) -> None:
         assert (await router.report(plan.decision.id, ask(), ended(plan))).status == "lost"
 
 
+async def test_a_request_is_not_lost_before_its_own_deadline(tmp_path: Path) -> None:
+    """An agent that gives itself an hour has an hour, though the router's own deadline is over long before."""
+    journal, now = MemoryJournal(), 1000.0
+    async with make_router(tmp_path, journal=journal, clock=lambda: now) as router:
+        hurried = await router.decide(ask())
+        patient = await router.decide(msgspec.structs.replace(ask(), deadline_s=3600.0))
+        await router.settled()
+    journal._closed = False
+    now += 1000.0
+    async with make_router(tmp_path, journal=journal, clock=lambda: now) as router:
+        async with asyncio.timeout(30.0):
+            while hurried.decision.id in router.learner.open:  # noqa: ASYNC110 - what is waited for knows no event
+                await asyncio.sleep(0.001)
+        await router.settled()
+        assert patient.decision.id in router.learner.open
+        assert (await router.report(patient.decision.id, ask(), ended(patient))).status == "ok"
+
+
 # --- what cannot be ---
 
 

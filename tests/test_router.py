@@ -33,6 +33,7 @@ from fitrouter.hooks import Happened, Notice, Trouble, Unlogged
 from fitrouter.identities import Identities
 from fitrouter.journal import Entry, MemoryJournal
 from fitrouter.learner import Learner, read_batch
+from fitrouter.outside import Ended, Tried
 from fitrouter.providers import Fault, Faulty
 from fitrouter.router import Router
 from fitrouter.sync import SyncRouter
@@ -608,8 +609,14 @@ async def test_what_a_crash_left_open_becomes_lost(tmp_path: Path) -> None:
 
 
 def test_the_sync_facade_works_as_the_router(tmp_path: Path) -> None:
-    """Whole, streamed, rated and explained without an event loop of one's own."""
+    """Whole, streamed, decided only, observed, rated and explained without an event loop of one's own."""
     with SyncRouter(make_router(tmp_path)) as router:
+        plan = router.decide(ask())
+        answerer = plan.order[0].model
+        said = Completion(message={"role": "assistant", "content": "fine"})
+        told = router.report(plan.decision.id, ask(), Ended(tried=(Tried(model=answerer, ms=1.0),), completion=said))
+        assert (told.served_by, told.status) == (plan.decision.chosen, "ok")
+        assert router.observe(ask(), None, answerer, error="TimeoutError").decision.mode is Mode.PINNED
         answer = router.complete(ask())
         text = "".join(chunk.delta.get("content", "") for chunk in router.stream(ask()))
         assert text.endswith("heard Hello")

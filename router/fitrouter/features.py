@@ -28,6 +28,7 @@ __all__ = [
     "context_names",
     "estimate_tokens",
     "flags",
+    "heard",
     "is_followup",
     "needs",
     "read_prompt",
@@ -92,15 +93,12 @@ def read_prompt(request: Request, history: int | None = None) -> Reading:
         request: as it came.
         history: its messages' estimated tokens, where they were counted before.
     """
-    spoken = ""
     turn = 0
     for message in request.messages:
         if message.get("role") == "user" and _has_words(message.get("content")):
             turn += 1
-    for message in reversed(request.messages):
-        if message.get("role") == "user" and (spoken := _spoken(message.get("content"))):
-            break
-    text = _cut(spoken)
+    said = heard(request.messages)
+    text = _cut("" if said is None else _spoken(said.get("content")))
     return Reading(
         text=text,
         tools=bool(request.params.get("tools") or request.params.get("functions")),
@@ -109,6 +107,12 @@ def read_prompt(request: Request, history: int | None = None) -> Reading:
         language=_language(text),
         code=_CODE.search(text) is not None,
     )
+
+
+def heard(messages: Sequence[Message]) -> Message | None:
+    """The message that is read: the last one in which a person said something; None where nobody did."""
+    spoken = (message for message in reversed(messages) if message.get("role") == "user")
+    return next((message for message in spoken if _spoken(message.get("content"))), None)
 
 
 def flags(reading: Reading) -> Floats:

@@ -22,9 +22,9 @@ async def close_lost(
 ) -> None:
     """Close what was left open: at the start, and again as its time comes. Runs until it is cancelled."""
     while True:
-        horizon = clock() - deadline_s - LOST_AFTER_S
+        now = clock() - LOST_AFTER_S
         for decision_id, ts in list(learner.open.items()):
-            if ts < horizon:
+            if ts + deadline_s < now:
                 try:
                     rows = await asyncio.to_thread(journal.of, decision_id)
                 except Exception as error:  # noqa: BLE001 - a failing journal delays this and nothing else
@@ -32,6 +32,8 @@ async def close_lost(
                     break
                 events = [row.event for row in rows]
                 decision = next((event for event in events if isinstance(event, Decision)), None)
-                if decision is not None and not any(isinstance(event, Execution) for event in events):
+                if decision is None or decision.ts + decision.deadline_s >= now:
+                    continue
+                if not any(isinstance(event, Execution) for event in events):
                     recorder.append_event(execution_of(decision, clock(), status="lost", served_by=None, attempts=()))
         await asyncio.sleep(LOST_AFTER_S)

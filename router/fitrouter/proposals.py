@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -22,7 +23,7 @@ from fitrouter.kin import ROLES
 from fitrouter.learner import Learner
 from fitrouter.people import canonical_role
 from fitrouter.policies import Uniform
-from fitrouter.sessions import Session, begins_turn, switch_cost, why_redraw
+from fitrouter.sessions import LIMIT, Session, begins_turn, moved, switch_cost, why_redraw
 from fitrouter.tastes import role_key
 from fitrouter.types import (
     AUTO,
@@ -81,6 +82,8 @@ class Proposer:
         """Writes an event down; without it, roles start unknown."""
         self._met: set[str] = set()
         """Roles whose text was told."""
+        self._ahead: OrderedDict[str, Session] = OrderedDict()
+        """Sessions of which the fold has not heard the last decision."""
         self.droppable = frozenset({*DROPPABLE, *droppable})
 
     async def decide(self, request: Request) -> Proposal:
@@ -123,7 +126,12 @@ class Proposer:
             drawn = self._uniform(decision_id, now, identity, can.cards, can.excluded)
         if session is not None and not redraw and session.arm not in drawn.eligible:
             redraw = "ineligible"  # the decider bars what a budget cannot pay and what is not safe
-        drawn = msgspec.structs.replace(drawn, user_turn=user_turn, redraw="" if redraw == "idle" else redraw)
+        drawn = msgspec.structs.replace(
+            drawn,
+            user_turn=user_turn,
+            redraw="" if redraw == "idle" else redraw,
+            deadline_s=request.deadline_s or 0.0,
+        )
         if pinned:
             return Proposal(_steered(drawn, Mode.PINNED, pinned, decision_id), None, can.dropped)
         forced = self.names.get(self.decider.live()[1].force)
@@ -169,11 +177,30 @@ class Proposer:
         subject = None if given.user is None else await self._subject(given.tenant, given.user)
         key, implicit = session_key(request)
         identity = msgspec.structs.replace(given, user=subject, session=key)
-        session = self.learner.watch.sessions.get(key)
+        session = self._session(key)
         # A conversation that begins again with the same words is another one.
         if session is None or (implicit and not is_followup(request)):
             return identity, None
         return identity, session
+
+    def goes_on(self, decision: Decision) -> None:
+        """Let a session go on from a decision that is durable, and perhaps not folded yet: agents are quick."""
+        key = decision.identity.session
+        if key is None or decision.mode in {Mode.PINNED, Mode.FORCED}:
+            return
+        before = self._session(key)
+        if before is None or before.ts < decision.ts:
+            self._ahead[key] = moved(before, decision, decision.user_turn)
+            if len(self._ahead) > LIMIT:
+                self._ahead.popitem(last=False)
+
+    def _session(self, key: str) -> Session | None:
+        """A session as it is folded, or as it will be."""
+        folded, ahead = self.learner.watch.sessions.get(key), self._ahead.get(key)
+        if ahead is None or (folded is not None and folded.ts >= ahead.ts):
+            self._ahead.pop(key, None)
+            return folded
+        return ahead
 
     async def _subject(self, tenant: str, user: str) -> str | None:
         """The subject of a user; None where its store fails, or does not tell in time."""

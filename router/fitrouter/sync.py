@@ -8,8 +8,9 @@ from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from fitrouter.answers import Answer
+from fitrouter.outside import Ended, Plan
 from fitrouter.router import Router
-from fitrouter.types import Chunk, Event, FeedbackKind, Identity, Request
+from fitrouter.types import Chunk, Completion, Event, Execution, FeedbackKind, Identity, Request
 from fitrouter.verdicts import Declared
 
 __all__ = ["SyncRouter"]
@@ -52,6 +53,29 @@ class SyncRouter:
                 yield chunk
         finally:
             self._run(stream.aclose())
+
+    def decide(self, request: Request) -> Plan:
+        """Decide for a request that the caller asks models about."""
+        return self._run(self.router.decide(request))
+
+    def report(self, decision_id: str, request: Request, ended: Ended) -> Execution:
+        """Tell how a request ended for which `decide` decided."""
+        return self._run(self.router.report(decision_id, request, ended))
+
+    def observe(
+        self,
+        request: Request,
+        completion: Completion | None,
+        model: str,
+        *,
+        cost_usd: float | None = None,
+        latency_ms: float = 0.0,
+        error: str | None = None,
+    ) -> Plan:
+        """Write down an answer, or a failure, that was decided elsewhere."""
+        return self._run(
+            self.router.observe(request, completion, model, cost_usd=cost_usd, latency_ms=latency_ms, error=error)
+        )
 
     def feedback(
         self,

@@ -261,6 +261,8 @@ class Decision(_Event, frozen=True, kw_only=True, tag="decision"):
     """Why a session was drawn again; empty for a session's first draw and its sticky turns."""
     asked: bool = False
     asked_probability: float = 0.0
+    deadline_s: float = 0.0
+    """Of the request, where it had one of its own."""
     policy: PolicyVersion
     registry: str = ""
     encoder: str = ""

@@ -29,6 +29,7 @@ from fitrouter.errors import (
     UnknownDecision,
     Unreachable,
 )
+from fitrouter.features import heard
 from fitrouter.outside import Ended
 from fitrouter.types import Chunk, Completion, FeedbackKind, Identity, Request, Usage
 from fitrouter_integrations._http import KEY_ENV
@@ -137,7 +138,9 @@ class RemoteBackend:
 
     async def report(self, decision_id: str, request: Request, ended: Ended) -> float:
         """See `Backend`."""
-        asked = {"messages": request.messages, "tools": request.params.get("tools")}
+        # Of a long history only what the scorer reads travels again.
+        messages = (heard(request.messages) or request.messages[-1],)
+        asked = {"messages": messages, "tools": request.params.get("tools")}
         how = {"tried": msgspec.to_builtins(ended.tried), "status": ended.status, "ttft_ms": ended.ttft_ms}
         body = {**asked, **how, **_answer(ended.completion, ended.cost_usd)}
         told = await self._quickly("POST", f"/v1/decisions/{quote(decision_id, safe='')}/outcome", _given(body))
