@@ -17,6 +17,7 @@ pytest.importorskip("crewai", reason="install the extra `crewai`")
 
 from crewai import Crew
 from crewai.agent.planning_config import PlanningConfig
+from crewai.security import Fingerprint, SecurityConfig
 from crewai.state.runtime import RuntimeState
 from pydantic import ValidationError
 from tests.crewai_kit import Place, Sum, adder, agent, crew, nobody_leaves, place, task
@@ -188,7 +189,7 @@ def test_what_was_asked_before_is_no_agents(here: Place) -> None:
     one, two = agent(llm), agent(llm, "Writer", tools=[adder])
     done = crew([one, two], [task(one), task(two)]).kickoff()
     assert done.token_usage.completion_tokens == 3 * SAID
-    assert said(llm) == 2 * SAID
+    assert said(llm) == 4 * SAID
 
 
 def test_a_model_taken_from_another_agent(here: Place) -> None:
@@ -215,10 +216,32 @@ def test_threads_lose_no_token(here: Place) -> None:
     """One agent that asks in many threads at once has one account, and every call in it."""
     llm = here.llm()
     one = agent(llm)
+    crew([one], [task(one)]).kickoff()
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(lambda _: llm.call("hello", from_agent=one), range(64)))
-    assert said(one.llm) == 64 * SAID
+    assert said(one.llm) == 65 * SAID
     assert said(llm) == 0
+
+
+def test_who_was_never_asked_used_nothing(here: Place) -> None:
+    """A colleague who has nothing to do adds nothing, whatever was asked of the shared model before."""
+    llm = here.llm()
+    llm.call("hello")
+    one, idle = agent(llm), agent(llm, "Idle")
+    done = crew([one, idle], [task(one)]).kickoff()
+    assert done.token_usage.completion_tokens == SAID
+    assert said(idle.llm) == 0
+
+
+def test_what_crewai_asks_in_nobodys_name_is_the_agents(here: Place) -> None:
+    """Conversions and summaries are of the user and the role of whose model they use, and counted there."""
+    given = SecurityConfig(fingerprint=Fingerprint(metadata={"user_id": "ann"}))
+    one = agent(here.llm(), tools=[adder], security_config=given)
+    done = crew([one], [task(one, output_pydantic=Sum)]).kickoff()
+    assert done.pydantic == Sum(value=3, note="hello")
+    assert done.token_usage.completion_tokens == len(here.models.calls) * SAID == 3 * SAID
+    ann = here.router.identities.subject("default", "ann")
+    assert [(d.identity.user, d.identity.role) for d in here.decisions()] == [(ann, "Researcher")] * 3
 
 
 def test_decisions_of_agents_long_gone_are_forgotten(here: Place, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -298,3 +298,13 @@ def test_the_models_are_asked_for_once(here: Place, monkeypatch: pytest.MonkeyPa
     one = agent(llm, tools=[adder])
     crew([one], [task(one, "Count to ten")]).kickoff()
     assert len(asked) == 1
+
+
+def test_a_tool_that_fails_in_a_direct_call_ends_it_once(here: Place) -> None:
+    """Where a call runs the tool itself, its failure is the end of the call, told once."""
+    schema = {"type": "function", "function": {"name": "adder", "parameters": {"type": "object", "properties": {}}}}
+    with crewai_event_bus.scoped_handlers():
+        told = heard(LLMCallCompletedEvent, LLMCallFailedEvent)
+        assert here.llm().call("2 + 3", tools=[schema], available_functions={"adder": lambda: 1 / 0}) == ""
+        crewai_event_bus.flush()
+    assert [event.type for event in told] == ["llm_call_failed"]

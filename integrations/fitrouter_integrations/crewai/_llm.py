@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Self
 from uuid import uuid4
-from weakref import WeakValueDictionary
+from weakref import WeakValueDictionary, ref
 
 from crewai.agents.agent_builder import base_agent
 from crewai.llms.base_llm import BaseLLM, JsonResponseFormat
@@ -51,9 +51,9 @@ class FitrouterLLM(BaseLLM):
         user: who asks, where no fingerprint and no input says it; `role`, `task`, `session` and `tenant` likewise.
         response_format: the type of every answer, where a call names none.
 
-    The agent's role, the task's name and the crew become the identity. One object may be shared: each agent has a copy
-    of its own from its first call on, so that its tokens are counted once. `last` says what was decided for an agent's
-    latest call; `feedback` takes its decision id.
+    The agent's role, the task's name and the crew become the identity. One object may be shared: each agent of a crew
+    has a copy of its own from the first call on, so that its tokens are counted once. `last` says what was decided for
+    an agent's latest call; `feedback` takes its decision id.
     """
 
     llm_type: str = "fitrouter"
@@ -72,8 +72,7 @@ class FitrouterLLM(BaseLLM):
     _client: Client | None = PrivateAttr(default=None)
     _cards: tuple[Model, ...] = PrivateAttr(default=())
     _decided: dict[str, About] = PrivateAttr(default_factory=dict)
-    _owner: str | None = PrivateAttr(default=None)
-    """The agent whose tokens are counted here."""
+    _owner: ref[Any] | None = PrivateAttr(default=None)
 
     @model_validator(mode="before")
     @classmethod
@@ -126,7 +125,7 @@ class FitrouterLLM(BaseLLM):
                 "configuration or with the URL of a gateway"
             )
         state = super().__getstate__()
-        private = state["__pydantic_private__"] | {"_client": None, "_decided": {}, "_cards": ()}
+        private = state["__pydantic_private__"] | {"_client": None, "_decided": {}, "_cards": (), "_owner": None}
         return state | {"__pydantic_private__": private}
 
     def __setstate__(self, state: dict[Any, Any]) -> None:
@@ -241,24 +240,26 @@ class FitrouterLLM(BaseLLM):
 
     # --- accounts ---
 
+    @property
+    def owner(self) -> Any:
+        """The agent that this one was copied for, or None."""
+        return None if self._owner is None else self._owner()
+
     def _count(self, usage: dict[str, Any], agent: Any) -> None:
         """Count what a call used, once and for its agent.
 
-        A crew adds up what its agents' models have used; one that n agents share would count n times. So each agent
-        gets a copy with an account of its own at its first call. An agent without a crew tells the difference between
-        before and after: its account goes on from this one.
+        A crew adds up what its agents' models have used; one that n of them share would count n times. So with the
+        first call of any of them each gets a copy of its own. Who works without a crew counts here.
         """
         with _counting:
-            account = self
-            if isinstance(theirs := getattr(agent, "llm", None), FitrouterLLM):
-                owner = str(agent.id)
-                if theirs is self and self._owner != owner:
-                    agent.llm = theirs = copy.copy(self)
-                    theirs._owner = owner
-                    if getattr(agent, "crew", None) is None:
-                        theirs._token_usage = dict(self._token_usage)
-                if theirs._owner == owner:
-                    account = theirs
+            for one in _colleagues(agent):
+                if one.llm is self and self.owner is not one:
+                    one.llm = copy.copy(self)
+                    one.llm._owner = ref(one)
+                    if getattr(one.agent_executor, "llm", None) is self:
+                        one.agent_executor.llm = one.llm
+            theirs = getattr(agent, "llm", None)
+            account = theirs if isinstance(theirs, FitrouterLLM) and theirs.owner is agent else self
             account._track_token_usage_internal(usage)
 
     def _remember(self, about: About, task: Any, agent: Any) -> None:
@@ -283,3 +284,12 @@ class FitrouterLLM(BaseLLM):
             **self.additional_params,
         }
         return {name: value for name, value in given.items() if value is not None}
+
+
+def _colleagues(agent: Any) -> list[Any]:
+    """Who is added up with an agent: its crew, with its manager; nobody where it works alone."""
+    crew = getattr(agent, "crew", None)
+    if crew is None or not hasattr(crew, "agents"):
+        return []
+    others = [one for one in (*crew.agents, crew.manager_agent) if one is not None and one is not agent]
+    return [agent, *others]

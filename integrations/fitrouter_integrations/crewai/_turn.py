@@ -42,7 +42,7 @@ class Turn:
     Args:
         llm: the model that is called.
         task: CrewAI's, or None.
-        agent: CrewAI's, or None.
+        agent: CrewAI's; whom the model was copied for where None, since CrewAI converts and sums up in nobody's name.
         functions: what tools do, where CrewAI wants their result; it runs them itself where it gives none.
         wanted: the type of the answer, or None.
     """
@@ -50,7 +50,7 @@ class Turn:
     def __init__(
         self, llm: FitrouterLLM, task: Any, agent: Any, functions: Mapping[str, Any] | None, wanted: Any
     ) -> None:
-        self.llm, self.task, self.agent = llm, task, agent
+        self.llm, self.task, self.agent = llm, task, agent if agent is not None else llm.owner
         self.functions = functions
         self.wanted = wanted or llm.response_format
         self.messages: list[Any] = []
@@ -147,21 +147,21 @@ class Turn:
             if not self.functions:
                 self._completed(calls, LLMCallType.TOOL_CALL, reply, usage)
                 return _tool_calls(calls)
-            ran, result = self._run(calls[0]["function"])
-            if ran:
-                return result
+            function = calls[0]["function"]
+            if function["name"] in self.functions:  # CrewAI tells how the tool, and so the call, ended
+                return self._run(function) or ""
         text = llm._apply_stop_words(reply.message.get("content") or "")
         typed = self.wanted if isinstance(self.wanted, type) and issubclass(self.wanted, BaseModel) else None
         answer = llm._validate_structured_output(text, typed)
         self._completed(text, LLMCallType.LLM_CALL, reply, usage)
         return answer if typed else llm._invoke_after_llm_call_hooks(self.messages, text, self.agent)
 
-    def _run(self, function: Mapping[str, Any]) -> tuple[bool, Any]:
+    def _run(self, function: Mapping[str, Any]) -> str | None:
+        """What the tool says; None where it failed."""
         arguments = json.loads(function.get("arguments") or "{}")
-        result = self.llm._handle_tool_execution(
+        return self.llm._handle_tool_execution(
             function["name"], arguments, dict(self.functions or {}), self.task, self.agent
         )
-        return result is not None, result
 
     def _completed(self, response: Any, kind: LLMCallType, reply: Reply, usage: dict[str, Any]) -> None:
         self.llm._emit_call_completed_event(
