@@ -229,6 +229,18 @@ def test_identities_that_cannot_be_say_so(tmp_path: Path) -> None:
         assert (made.identity.tenant, made.identity.role) == ("b", "clerk")
 
 
+def test_the_master_key_of_a_proxy_is_nobody(tmp_path: Path) -> None:
+    """Whoever has it asks in the name that litellm made up for it; their tastes are not one person's."""
+    with connect(router := agent_router(tmp_path)):
+        register(router)
+        proxied = {"user_api_key_hash": "h", "user_api_key_user_id": "default_user_id"}
+        litellm.completion(model=AUTO, messages=HELLO, metadata=proxied)
+        litellm.completion(model=AUTO, messages=HELLO, metadata={**proxied, "user_api_key_end_user_id": "ann"})
+        nobody, ann = [made.identity.user for made in events(router, Decision)]
+        assert nobody is None
+        assert ann == router.identities.subject("default", "ann")
+
+
 # --- errors ---
 
 

@@ -17,6 +17,8 @@ __all__ = ["identity_of"]
 
 _PROXY_USERS = ("user_api_key_end_user_id", "user_api_key_user_id")
 """What litellm's proxy says of who sent a request."""
+_ADMIN = "default_user_id"
+"""Whom the proxy names for its master key: whoever has it, and so nobody."""
 _PROXY = "user_api_key_hash"
 """It stands in the metadata of every request that came through litellm's proxy with a key."""
 
@@ -47,7 +49,11 @@ def identity_of(
         ("", named),
         ("metadata.", metadata),
         ("", {"user": user}),
-        *((f"metadata.{name}: ", {"user": metadata.get(name)}) for name in _PROXY_USERS),
+        *(
+            (f"metadata.{name}: ", {"user": metadata.get(name)})
+            for name in _PROXY_USERS
+            if metadata.get(name) != _ADMIN
+        ),
         ("litellm_", {"session_id": params.get("litellm_session_id")}),
         ("", made(own)),
     ]
