@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("langchain_core", reason="install the extra `langchain`")
+pytest.importorskip("langchain", reason="install the extra `langchain`")
 
 from langchain_core.caches import InMemoryCache
 from langchain_core.callbacks import get_usage_metadata_callback
@@ -18,6 +18,7 @@ from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.rate_limiters import BaseRateLimiter
 from langchain_core.runnables.history import RunnableWithMessageHistory
+from langgraph.graph.message import add_messages
 from tests.agents_kit import Agent
 from tests.chat_kit import HOW, asked, chat, events
 
@@ -42,6 +43,8 @@ def test_a_cached_answer_keeps_its_decision(tmp_path: Path, where: str, how: str
         assert second.response_metadata["decision_id"] == first.response_metadata["decision_id"]
         assert (second.response_metadata["cost_usd"], second.response_metadata["cached"]) == (0.0, True)
         assert "cached" not in first.response_metadata
+        kept = add_messages([HumanMessage("hi"), first], [HumanMessage("hi"), second])
+        assert len(kept) == 4
         rate(model, second, 4)
         (feedback,) = events(router, Feedback)
         assert feedback.decision_id == first.response_metadata["decision_id"]

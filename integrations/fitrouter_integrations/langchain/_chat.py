@@ -127,10 +127,14 @@ class ChatFitrouter(BaseChatModel):
         return f"{super()._get_llm_string(stop, **asked)}---{replace(who, session=None)!r}"
 
     def _convert_cached_generations(self, cache_val: list[Generation]) -> list[ChatGeneration]:
-        """A cached answer keeps its decision: what is said of it is said of the same words. It costs nothing more."""
+        """A cached answer keeps its decision: what is said of it is said of the same words. It costs nothing more.
+
+        It is another message, though: one with the same id would take the first one's place in a graph's state.
+        """
         found = super()._convert_cached_generations(cache_val)
         for each in found:
-            each.message.response_metadata = {**each.message.response_metadata, "cost_usd": 0.0, "cached": True}
+            meta = {**each.message.response_metadata, "cost_usd": 0.0, "cached": True}
+            each.message = each.message.model_copy(update={"id": None, "response_metadata": meta})
         return found
 
     def get_token_ids(self, text: str) -> list[int]:
