@@ -19,6 +19,7 @@ from pydantic import Field
 from tests.gateway_kit import make_router, serving
 
 from fitrouter.attempts import Timers
+from fitrouter.decide import Rules
 from fitrouter.journal import MemoryJournal
 from fitrouter.router import Router
 from fitrouter.types import ModelCard, Prices
@@ -27,6 +28,8 @@ from fitrouter_integrations.langchain import FitrouterMiddleware
 
 HOW = ("invoke", "ainvoke")
 WHERE = ("near", "far")
+FAIR = Rules(registry="r1", floor=1.0)
+"""Every model is as likely as any other, whatever was learnt."""
 said_where: ContextVar[str] = ContextVar("said_where", default="nowhere")
 
 

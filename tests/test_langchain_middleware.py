@@ -323,6 +323,7 @@ VARIED = {
             "variants": [{"name": "brief", "prefix": "Be brief.", "params": {"temperature": 0.2}}],
         }
     ],
+    "policy": {"floor": 1.0},
     "encoder": "hashing",
     "scorer": {"encoder": "none"},
 }
@@ -355,6 +356,6 @@ def test_an_agents_own_settings_go_before_a_variants(tmp_path: Path) -> None:
     models = {"only": Chat(name_="only", steps=0)}
     middleware = FitrouterMiddleware(models, router=parse_config({**VARIED, "data": str(tmp_path / "data")}))
     agent = create_agent(models["only"], middleware=[Cool(), middleware])
-    found = {run(agent, f"words {i}")[-1].response_metadata["model_name"] for i in range(20)}
+    found = {run(agent, f"words {i}")[-1].response_metadata["model_name"] for i in range(40)}
     assert "only#brief" in found
     assert {kwargs["temperature"] for _, kwargs, _ in models["only"].heard} == {0.9}

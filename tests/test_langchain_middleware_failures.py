@@ -18,6 +18,7 @@ from langchain_core.messages import HumanMessage
 from langchain_core.outputs import ChatResult
 from tests.agents_kit import Agent, agent_router
 from tests.langchain_kit import (
+    FAIR,
     HOW,
     WHERE,
     Chat,
@@ -35,7 +36,7 @@ from tests.langchain_kit import (
 )
 
 from fitrouter.attempts import Timers
-from fitrouter.errors import AllModelsFailed, ProviderUnavailable
+from fitrouter.errors import AllModelsFailed, ConfigError, ProviderUnavailable
 from fitrouter.outside import Choice
 from fitrouter.types import Decision, Execution, Request
 from fitrouter_integrations.client import About, Plan
@@ -160,11 +161,11 @@ def test_an_answer_that_breaks_off_is_begun_again_by_another_model(tmp_path: Pat
                 raise OSError("torn")
 
     models = {name: Torn(name_=name, steps=0) for name in ("deep", "fast")}
-    middleware, router = routed(tmp_path, models)
+    middleware, router = routed(tmp_path, models, over={"rules": FAIR})
     models["deep"].fails = lambda _calls: None
     agent = create_agent(models["fast"], middleware=[middleware])
     seen: dict[str, list[str]] = {}
-    for i in range(20):
+    for i in range(40):
         final: dict[str, Any] = {}
         words: list[str] = []
         for mode, piece in agent.stream({"messages": [("user", f"words {i}")]}, stream_mode=["messages", "values"]):
@@ -212,7 +213,7 @@ def test_a_request_that_is_at_fault_is_not_tried_again(tmp_path: Path, how: str)
 def test_a_model_that_is_too_slow_is_given_up(tmp_path: Path, how: str) -> None:
     """After its share of the deadline another model is asked, and what the slow one says later is dropped."""
     models = {"slow": Chat(name_="slow", pause_s=6.0, steps=0), "quick": Chat(name_="quick", steps=0)}
-    middleware, router = routed(tmp_path, models, over={"timers": Timers(deadline_s=4.0)})
+    middleware, router = routed(tmp_path, models, over={"timers": Timers(deadline_s=4.0), "rules": FAIR})
     agent = create_agent(models["quick"], middleware=[middleware])
     slow: list[Execution] = []
     for i in range(50):
@@ -247,18 +248,34 @@ def test_a_deadline_without_an_answer_is_the_routers_error(tmp_path: Path, how: 
     assert (caught.value.decision_id, execution.status) == (execution.decision_id, "failed")
 
 
+def step_of(asked: list[str], models: dict[str, Chat], left_s: float) -> Step:
+    """A step of a plan that names these models."""
+    about = About(decision_id="d", model=asked[0], chosen=asked[0], mode="online", propensity=0.5)
+    order = tuple(Choice(model=name, target=name, probability=0.5) for name in asked)
+    request = ModelRequest(model=models["fast"], messages=[HumanMessage("hi")])
+    plan = Plan(about=about, order=order, deadline_s=30.0)
+    return Step(plan, Request(messages=()), request, models, deadline=time.monotonic() + left_s)
+
+
 def test_nobody_is_asked_after_the_deadline() -> None:
     """A model that fails once time is over was the last: no further call is paid for."""
-    models = team()
-    about = About(decision_id="d", model="deep", chosen="deep", mode="online", propensity=0.5)
-    order = tuple(Choice(model=name, target=name, probability=0.5) for name in models)
-    request = ModelRequest(model=models["fast"], messages=[HumanMessage("hi")])
-    plan = Plan(about=about, order=order, deadline_s=1.0)
-    step = Step(plan, Request(messages=()), request, models, deadline=time.monotonic())
+    step = step_of(["deep", "fast", "wide"], team(), left_s=0.0)
     assert step.next() is not None
     step.failed(OSError("gone"))
     assert step.next() is None
     with pytest.raises(OSError, match="gone"):
+        step.result()
+
+
+def test_an_agent_without_any_of_the_models_is_told() -> None:
+    """A plan of which nothing can be asked here is a mistake of names, and no failure of models."""
+    step = step_of(["huge", "tiny"], team(), left_s=30.0)
+    assert step.next() is None
+    assert [(one.model, one.error) for one in step.ended().tried] == [
+        ("huge", "ProviderUnavailable"),
+        ("tiny", "ProviderUnavailable"),
+    ]
+    with pytest.raises(ConfigError, match="given were .* would ask huge .*, tiny"):
         step.result()
 
 

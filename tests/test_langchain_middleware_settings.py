@@ -16,7 +16,7 @@ from langchain.agents import create_agent
 from langchain_core.exceptions import ContextOverflowError
 from tests.agents_kit import agent_router
 from tests.gateway_kit import make_router, serving
-from tests.langchain_kit import HOW, Chat, answers, close_all, router_over, run, team, written
+from tests.langchain_kit import FAIR, HOW, Chat, answers, close_all, router_over, run, team, written
 
 from fitrouter.config import parse_config
 from fitrouter.errors import ConfigError, NoEligibleModel, ProviderRejected
@@ -43,14 +43,14 @@ def test_models_and_prices_are_all_it_needs(tmp_path: Path) -> None:
     models = team(steps=0)
     models["deep"].profile = {"max_input_tokens": 1000, "tool_calling": False, "image_inputs": True}
     middleware = FitrouterMiddleware(
-        models, data=tmp_path / "learnt", prices={"fast": (1.0, 2.0)}, policy={"floor": 0.3}, **QUICK
+        models, data=tmp_path / "learnt", prices={"fast": (1.0, 2.0)}, policy={"floor": 1.0}, **QUICK
     )
     cards = middleware.router.cards
     assert cards["deep"].context_window == 1000
     assert set(cards["deep"].capabilities) == {"images", "json", "streaming"}
     assert "audio" in cards["fast"].capabilities
     agent = create_agent(models["fast"], middleware=[middleware])
-    found = {run(agent, f"words {i}")[-1].response_metadata["model_name"] for i in range(30)}
+    found = {run(agent, f"words {i}")[-1].response_metadata["model_name"] for i in range(60)}
     assert found == {"deep", "fast", "wide"}
     middleware.close()
     assert (tmp_path / "learnt" / "journal.db").exists()
@@ -109,9 +109,9 @@ def test_a_gateways_models_are_known_by_name_or_target(tmp_path: Path, how: str)
     """An agent may call a model by the gateway's name or by the provider's; variants are their model's."""
     cards = [ModelCard(name="smart", target="vendor/big", provider="p"), ModelCard(name="quick", provider="p")]
     models = {"vendor/big": Chat(name_="big", steps=0), "quick": Chat(name_="quick", steps=0)}
-    with serving(make_router(tmp_path, models=cards)) as url:
+    with serving(make_router(tmp_path, models=cards, rules=FAIR)) as url:
         agent = create_agent(models["quick"], middleware=[FitrouterMiddleware(models, router=url)])
-        found = [answers(run(agent, f"words {i}", how=how))[0] for i in range(20)]
+        found = [answers(run(agent, f"words {i}", how=how))[0] for i in range(40)]
         close_all()
     assert {(said.response_metadata["model_name"], said.text.split()[0]) for said in found} == {
         ("smart", "big"),
@@ -135,12 +135,12 @@ def test_a_model_that_the_gateway_has_and_the_agent_lacks_is_told(tmp_path: Path
 def test_models_that_a_gateway_gets_later_stop_no_agent(tmp_path: Path, how: str) -> None:
     """They cannot answer here: the next of the plan is asked, and the log says so."""
     models = team(steps=0)
-    router = router_over(tmp_path, [*models, "new"])
+    router = router_over(tmp_path, [*models, "new"], rules=FAIR)
     with serving(router) as url:
         middleware = FitrouterMiddleware(models, router=url)
         middleware._compared = True
         agent = create_agent(models["fast"], middleware=[middleware])
-        found = [answers(run(agent, f"words {i}", how=how))[0] for i in range(20)]
+        found = [answers(run(agent, f"words {i}", how=how))[0] for i in range(60)]
         executions = written(router, Execution)
         close_all()
     assert {said.response_metadata["model_name"] for said in found} <= set(models)

@@ -67,9 +67,10 @@ def answering(how: Any) -> Iterator[str]:
 
 @pytest.mark.parametrize("how", HOW)
 def test_without_its_gateway_the_agent_asks_the_model_it_was_made_with(
-    tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture
+    how: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Every step is answered by `create_agent`'s model, one warning says why, and no answer claims a decision."""
+    monkeypatch.setattr(_middleware, "REST", 0.0)
     models = team(steps=3)
     middleware = FitrouterMiddleware(models, router=NOBODY)
     found = answers(run(create_agent(models["fast"], [add], middleware=[middleware]), how=how))
