@@ -162,6 +162,9 @@ class Outside:
         proposal = await self.proposer.decide(request)
         decision = proposal.decision
         stored = self.recorder.append_event(decision)
+        logged = await self.recorder.durable(decision, stored)
+        if logged:
+            self.proposer.goes_on(decision)
         plan = Plan(
             decision=decision,
             order=tuple(
@@ -169,7 +172,7 @@ class Outside:
                 for arm, probability in _drawn(decision, proposal.fallback, self.timers.attempts)
             ),
             deadline_s=request.deadline_s or self.timers.deadline_s,
-            logged=await self.recorder.durable(decision, stored),
+            logged=logged,
         )
         return plan, stored
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from fitrouter.content import pack_content
@@ -57,12 +58,12 @@ class Recorder:
     async def durable(self, decision: Decision, stored: Future[int] | None) -> bool:
         """Whether a decision became durable within the time that an answer waits for it."""
         if stored is not None:
-            try:
-                async with asyncio.timeout(DURABLE_WAIT_S):
-                    await asyncio.shield(asyncio.wrap_future(stored))
-            except Exception:  # noqa: BLE001, S110 - told by _appended; a slow store costs the entry, not the answer
-                pass
-            else:
+            if not stored.done():
+                with suppress(Exception):  # told by _appended; a slow store costs the entry, not the answer
+                    async with asyncio.timeout(DURABLE_WAIT_S):
+                        await asyncio.shield(asyncio.wrap_future(stored))
+            # A busy loop may hear of it late: what counts is what the store says.
+            if stored.done() and not stored.cancelled() and stored.exception() is None:
                 return True
         self.hooks.unlogged(decision.id)
         return False

@@ -229,7 +229,7 @@ class Router:
         assert completion is not None
         status = "cancelled"
         try:
-            logged = await self.recorder.durable(turn.decision, turn.durable)
+            logged = await self._logged(turn)
             status = "ok"
         finally:
             execution = self._finish(
@@ -251,7 +251,7 @@ class Router:
         relay = self._relay(turn, answering, ttft_ms)
         stream = Stream(turn.decision, answering.arm, False, relay, lambda: turn.cost_usd)
         try:
-            stream.logged = await self.recorder.durable(turn.decision, turn.durable)
+            stream.logged = await self._logged(turn)
         except BaseException:
             await stream.aclose()
             raise
@@ -328,6 +328,12 @@ class Router:
             started=started,
             deadline=deadline,
         )
+
+    async def _logged(self, turn: _Turn) -> bool:
+        """Whether the decision is durable; the next turn of its session goes on from it then."""
+        if logged := await self.recorder.durable(turn.decision, turn.durable):
+            self.proposer.goes_on(turn.decision)
+        return logged
 
     async def _first_answer(self, turn: _Turn) -> Answering:
         """Call models until one begins to answer; a request that nobody answers is logged as such."""

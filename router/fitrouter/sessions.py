@@ -19,7 +19,7 @@ import numpy as np
 
 from fitrouter.types import Decision, Execution, Floats, Message, Mode, ModelCard
 
-__all__ = ["EVERY", "IDLE_S", "Session", "Sessions", "begins_turn", "switch_cost", "why_redraw"]
+__all__ = ["EVERY", "IDLE_S", "Session", "Sessions", "begins_turn", "moved", "switch_cost", "why_redraw"]
 
 EVERY = 8
 """User turns after which a session is drawn again."""
@@ -86,16 +86,7 @@ class Sessions:
         key = decision.identity.session
         if key is None or decision.mode in {Mode.PINNED, Mode.FORCED}:
             return
-        before = self._known.get(key)
-        turn = int(user_turn)
-        if before is None:
-            after = Session(decision.draw_id, decision.chosen, decision.ts, turn)
-        elif decision.draw_id == before.draw_id:
-            after = msgspec.structs.replace(before, ts=decision.ts, turns=before.turns + turn)
-        else:
-            # The last answer's prompt stays in its cache, whoever is drawn now.
-            cached = before.cached_arm, before.cached_tokens, before.cached_ts
-            after = Session(decision.draw_id, decision.chosen, decision.ts, turn, 0, *cached)
+        after = moved(self._known.get(key), decision, user_turn)
         self._known[key] = after
         self._known.move_to_end(key)
         if len(self._known) > self.limit:
@@ -137,6 +128,18 @@ class Sessions:
             return False
         self._known = known
         return True
+
+
+def moved(before: Session | None, decision: Decision, user_turn: bool) -> Session:
+    """A session after one more decision, as long as nobody knows how its answer ended."""
+    turn = int(user_turn)
+    if before is None:
+        return Session(decision.draw_id, decision.chosen, decision.ts, turn)
+    if decision.draw_id == before.draw_id:
+        return msgspec.structs.replace(before, ts=decision.ts, turns=before.turns + turn)
+    # The last answer's prompt stays in its cache, whoever is drawn now.
+    cached = before.cached_arm, before.cached_tokens, before.cached_ts
+    return Session(decision.draw_id, decision.chosen, decision.ts, turn, 0, *cached)
 
 
 _NO_FAILURE = (None, "ProviderRejected")
