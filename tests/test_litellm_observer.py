@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -288,6 +291,22 @@ def test_what_does_not_fit_is_dropped_and_nobody_waits(caplog: pytest.LogCapture
     assert max(sent) == 1000
     assert outbox.lost == lost
     assert [caplog.text.count(words) for words in ("10 calls wait", "ValueError: no")] == [1, 1]
+
+
+def test_a_process_that_ends_writes_down_what_it_asked(tmp_path: Path) -> None:
+    """The last blocking call of a script is not lost, although litellm tells of it after the answer."""
+    code = (
+        "import litellm\n"
+        "from fitrouter_integrations.litellm import observer\n"
+        "litellm.callbacks = [observer]\n"
+        "call = {'messages': [{'role': 'user', 'content': 'hello'}], 'mock_response': 'x'}\n"
+        "for _ in range(3): litellm.completion(model='openai/beta', **call)\n"
+    )
+    router = agent_router(tmp_path)
+    with serving(router) as url:
+        subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "FITROUTER": url}, timeout=120)
+        assert [made.chosen for made in events(router, Decision)] == ["beta"] * 3
+        wait_for(lambda: len(events(router, Execution)) == 3)
 
 
 def test_models_without_a_name_here_are_told_once(

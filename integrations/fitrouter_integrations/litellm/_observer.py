@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import logging
 import os
+import threading
 from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import litellm
 from litellm.integrations.custom_logger import CustomLogger
+from litellm.litellm_core_utils.logging_worker import GLOBAL_LOGGING_WORKER
+from litellm.litellm_core_utils.thread_pool_executor import executor
 
 from fitrouter.router import Router
 from fitrouter.types import Completion, Identity, Request, Usage
@@ -29,6 +34,8 @@ _REDACTED = "redacted-by-litellm"
 """What callbacks see instead of messages where litellm is not to log them."""
 REMEMBERED = 10_000
 """Answers whose decision ids are kept."""
+_EXIT_S = 5.0
+"""How long a process that ends waits for what is to be written down."""
 
 
 class _Noted(NamedTuple):
@@ -223,3 +230,18 @@ def _counted(model: str, request: Request, completion: Completion) -> Completion
 
 observer = FitrouterObserver()
 """For the configuration of litellm's proxy; the environment variable FITROUTER says which router it tells."""
+
+
+def _settle() -> None:
+    """What litellm has still to tell is told, and what was told is written down."""
+    observers = [each for each in litellm.callbacks if isinstance(each, FitrouterObserver)]
+    if observers:
+        with contextlib.suppress(Exception):  # they are litellm's own, and it ends them a moment later in any case
+            GLOBAL_LOGGING_WORKER._flush_on_exit()
+            executor.shutdown()
+    for each in observers:
+        each.flush(_EXIT_S)
+
+
+# Before clients close, which the observer still needs; `atexit` alone comes after them.
+getattr(threading, "_register_atexit", atexit.register)(_settle)

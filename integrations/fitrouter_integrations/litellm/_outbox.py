@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import atexit
 import logging
 import os
 import threading
-import weakref
 from collections.abc import Awaitable, Callable
 from queue import Empty, Full, Queue
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 __all__ = ["Outbox"]
 
@@ -20,8 +18,6 @@ _LIMIT_S = 60.0
 """After that an item counts as lost: nobody answers."""
 _IDLE_S = 5.0
 """After that a thread without work ends."""
-_EXIT_S = 5.0
-"""How long a process that ends waits for what is to be sent."""
 
 
 class Outbox(Generic[T]):
@@ -40,7 +36,6 @@ class Outbox(Generic[T]):
         self.lost = 0
         """Items that were not sent, so far."""
         self._begin()
-        _open.add(self)
 
     def put(self, item: T) -> None:
         """Send an item later. Never waits and never raises; works from every thread."""
@@ -99,15 +94,3 @@ class Outbox(Generic[T]):
     async def _sent(self, item: T) -> None:
         async with asyncio.timeout(_LIMIT_S):
             await self._send(item)
-
-
-_open: weakref.WeakSet[Outbox[Any]] = weakref.WeakSet()
-
-
-def _settle() -> None:
-    for outbox in list(_open):
-        outbox.flush(_EXIT_S)
-
-
-# Before clients close, which threads of an outbox still need; `atexit` alone comes after them.
-getattr(threading, "_register_atexit", atexit.register)(_settle)
