@@ -21,7 +21,7 @@ from tests.langchain_kit import FAIR, HOW, Chat, answers, close_all, router_over
 from fitrouter.config import parse_config
 from fitrouter.errors import ConfigError, NoEligibleModel, ProviderRejected
 from fitrouter.router import Router
-from fitrouter.types import Decision, Execution, ModelCard
+from fitrouter.types import Decision, Execution, ModelCard, Variant
 from fitrouter_integrations.client import connect
 from fitrouter_integrations.langchain import ChatFitrouter, FitrouterMiddleware
 
@@ -107,16 +107,22 @@ def test_agents_share_a_router(tmp_path: Path) -> None:
 @pytest.mark.parametrize("how", HOW)
 def test_a_gateways_models_are_known_by_name_or_target(tmp_path: Path, how: str) -> None:
     """An agent may call a model by the gateway's name or by the provider's; variants are their model's."""
-    cards = [ModelCard(name="smart", target="vendor/big", provider="p"), ModelCard(name="quick", provider="p")]
-    models = {"vendor/big": Chat(name_="big", steps=0), "quick": Chat(name_="quick", steps=0)}
+    brief = Variant(name="brief", prefix="Be brief.")
+    cards = [
+        ModelCard(name="smart", target="vendor/big", provider="p"),
+        ModelCard(name="quick", target="vendor/small", provider="p", variants=(brief,)),
+    ]
+    models = {"vendor/big": Chat(name_="big", steps=0), "quick": Chat(name_="small", steps=0)}
     with serving(make_router(tmp_path, models=cards, rules=FAIR)) as url:
         agent = create_agent(models["quick"], middleware=[FitrouterMiddleware(models, router=url)])
-        found = [answers(run(agent, f"words {i}", how=how))[0] for i in range(40)]
+        found = [answers(run(agent, f"words {i}", how=how))[0] for i in range(60)]
         close_all()
     assert {(said.response_metadata["model_name"], said.text.split()[0]) for said in found} == {
         ("smart", "big"),
-        ("quick", "quick"),
+        ("quick", "small"),
+        ("quick#brief", "small"),
     }
+    assert {len(messages) for _, _, messages in models["quick"].heard} == {1, 2}
 
 
 @pytest.mark.parametrize("how", HOW)

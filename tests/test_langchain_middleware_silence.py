@@ -17,7 +17,7 @@ import pytest
 pytest.importorskip("langchain", reason="install the extra `langchain`")
 
 from langchain.agents import create_agent
-from langchain.agents.middleware.types import ModelRequest
+from langchain.agents.middleware.types import AgentMiddleware, ModelRequest
 from langchain_core.messages import HumanMessage
 from tests.gateway_kit import config as gateway_config
 from tests.gateway_kit import serving, wait_for
@@ -41,6 +41,16 @@ def _closed() -> Iterator[None]:
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [each.getMessage() for each in caplog.records if each.name == _middleware.__name__]
+
+
+class Named(AgentMiddleware[Any, Any]):
+    """Says who asks in the settings of the model's call."""
+
+    def wrap_model_call(self, request: Any, handler: Any) -> Any:
+        return handler(request.override(model_settings={"user": "ann"}))
+
+    async def awrap_model_call(self, request: Any, handler: Any) -> Any:
+        return await handler(request.override(model_settings={"user": "ann"}))
 
 
 @contextmanager
@@ -73,8 +83,9 @@ def test_without_its_gateway_the_agent_asks_the_model_it_was_made_with(
     monkeypatch.setattr(_middleware, "REST", 0.0)
     models = team(steps=3)
     middleware = FitrouterMiddleware(models, router=NOBODY)
-    found = answers(run(create_agent(models["fast"], [add], middleware=[middleware]), how=how))
+    found = answers(run(create_agent(models["fast"], [add], middleware=[Named(), middleware]), how=how))
     assert len(found) == len(models["fast"].heard) == 4
+    assert not any("user" in kwargs for _, kwargs, _ in models["fast"].heard)
     assert found[-1].text == "fast heard 3"
     assert not any("decision_id" in said.response_metadata for said in found)
     (told,) = warnings(caplog)

@@ -36,8 +36,9 @@ def model_of(model: BaseChatModel | str) -> BaseChatModel:
 def named(models: Mapping[str, BaseChatModel], name: str, target: str) -> BaseChatModel | None:
     """The agent's model that a router knows by a name, or by what its provider calls it; variants are their model's.
 
-    >>> named({"m": 1, "vendor/x": 2}, "m#terse", "m"), named({"m": 1, "vendor/x": 2}, "x", "vendor/x")
-    (1, 2)
+    >>> models = {"m": 1, "vendor/x": 2}
+    >>> named(models, "m#terse", "vendor/m"), named(models, "x", "vendor/x"), named(models, "y", "vendor/y")
+    (1, 2, None)
     """
     return next((models[each] for each in (name, name.rpartition("#")[0], target) if each in models), None)
 
