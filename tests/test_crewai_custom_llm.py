@@ -1,7 +1,8 @@
 """The patterns of crewAI's own tests of LLMs, put to `FitrouterLLM`.
 
-They follow test_custom_llm.py, llms/test_tool_call_streaming.py, events/test_llm_usage_event.py and
-hooks/test_llm_hooks.py of crewAI's repository; what tests/test_crewai.py has already is not here again.
+They follow test_custom_llm.py, llms/test_tool_call_streaming.py, events/test_llm_usage_event.py,
+events/test_llm_finish_reason_response_id.py, hooks/test_llm_hooks.py and agents/test_{,async_}agent_executor.py of
+crewAI's repository; what tests/test_crewai.py has already is not here again.
 """
 
 from __future__ import annotations
@@ -330,3 +331,67 @@ def test_hooks_run_once_for_an_agents_call(make: Made, models: Models) -> None:
     say_hello(make())
     assert len(models.calls) == 1
     assert seen == ["before Greeter", "after Greeter"]
+
+
+# --- agents/test_async_agent_executor.py, agents/test_agent_executor.py ---
+
+
+async def test_awaited_agents_go_on_side_by_side(tmp_path: Path, models: Models) -> None:
+    """Three crews on one object and one loop: each waits for its own answer only."""
+    meeting = asyncio.Barrier(3)
+    models.trouble = lambda call: meeting.wait()  # nobody is answered before all three have asked
+    router = agent_router(tmp_path, models, timers=Timers())
+    with connect(router):
+        llm = FitrouterLLM(router=router)
+        people = [Agent(role=f"Nr {i}", goal="greet", backstory="a person", llm=llm) for i in range(3)]
+        tasks = [Task(description=f"Say {one.role}", expected_output="a word", agent=one) for one in people]
+        crews = [Crew(agents=[one], tasks=[task]) for one, task in zip(people, tasks, strict=True)]
+        done = await asyncio.gather(*(crew.akickoff() for crew in crews))
+    assert all(f"Say {one.role}" in each.raw for one, each in zip(people, done, strict=True))
+
+
+@pytest.mark.parametrize("entry", ["kickoff", "akickoff"])
+def test_an_empty_answer_is_an_error(make: Made, models: Models, entry: str) -> None:
+    """CrewAI says so, after as many tries as its agent has."""
+    models._answer = lambda call: ({"role": "assistant", "content": ""}, "stop")  # type: ignore[method-assign]
+    one = Agent(role="Greeter", goal="greet", backstory="a person", llm=make(), max_retry_limit=0)
+    crew = Crew(agents=[one], tasks=[Task(description="Say hello", expected_output="a greeting", agent=one)])
+    with pytest.raises(ValueError, match="None or empty"):
+        asyncio.run(crew.akickoff()) if entry == "akickoff" else crew.kickoff()
+    assert len(models.calls) == 1
+
+
+def test_an_agents_next_task_begins_anew(make: Made, models: Models) -> None:
+    """Nothing of the first task's conversation is in the second one's, but what CrewAI tells of its result."""
+    one = Agent(role="Greeter", goal="greet", backstory="a person", llm=make())
+    tasks = [Task(description=f"Say {word}", expected_output="a word", agent=one) for word in ("aye", "bye")]
+    tasks[1].context = []
+    Crew(agents=[one], tasks=tasks).kickoff()
+    first, second = models.calls
+    assert "Say aye" in str(first.messages)
+    assert "Say aye" not in str(second.messages)
+
+
+# --- events/test_llm_finish_reason_response_id.py ---
+
+
+def test_a_started_call_tells_its_settings(make: Made) -> None:
+    """All that was set, and what is not set is not there."""
+    settings = {
+        "temperature": 0.4,
+        "top_p": 0.8,
+        "max_tokens": 256,
+        "stream": True,
+        "seed": 7,
+        "frequency_penalty": 0.5,
+        "presence_penalty": 0.6,
+    }
+    with crewai_event_bus.scoped_handlers():
+        began = heard(LLMCallStartedEvent)
+        make(stop=["STOP"], **settings).call("Hello")
+        make().call("Hello")
+        crewai_event_bus.flush()
+    full, bare = began
+    assert {name: getattr(full, name) for name in settings} == settings
+    assert full.stop_sequences == ["STOP"]
+    assert {getattr(bare, name) for name in settings} == {None}
