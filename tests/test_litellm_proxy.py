@@ -32,7 +32,11 @@ from fitrouter.router import Router
 from fitrouter.types import Decision, Execution
 
 openai = pytest.importorskip("openai")
-_MISSING = [name for name in ("apscheduler", "backoff", "fastapi_sso", "orjson", "uvloop") if find_spec(name) is None]
+_MISSING = [
+    name
+    for name in ("apscheduler", "backoff", "fastapi_sso", "mcp_types", "orjson", "soundfile")
+    if find_spec(name) is None
+]
 pytestmark = [
     pytest.mark.filterwarnings("ignore"),
     pytest.mark.skipif(bool(_MISSING), reason=f"pip install 'litellm[proxy]': it lacks {', '.join(_MISSING)}"),

@@ -34,6 +34,8 @@ _REDACTED = "redacted-by-litellm"
 """What callbacks see instead of messages where litellm is not to log them."""
 REMEMBERED = 10_000
 """Answers whose decision ids are kept."""
+_TOLD = 100
+"""Unknown models that are warned of; behind a proxy's wildcard, clients may think of any number."""
 _EXIT_S = 5.0
 """How long a process that ends waits for what is to be written down."""
 
@@ -183,7 +185,7 @@ class FitrouterObserver(CustomLogger):  # type: ignore[misc]
         for name in names:
             if name in self._known:
                 return self._known[name]
-        if names[0] not in self._unknown:
+        if names[0] not in self._unknown and len(self._unknown) < _TOLD:
             self._unknown.add(names[0])
             _log.warning(
                 "calls of %s are not observed: no model has that name or target; add it to the configuration, or give "
