@@ -75,8 +75,9 @@ def test_an_agents_models_are_asked_by_agents_alone(tmp_path: Path) -> None:
 # --- a router that is shared ---
 
 
-def test_a_configuration_is_shared_by_its_path(tmp_path: Path) -> None:
+def test_a_configuration_is_shared_by_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Chat models and agents over the same file have one router; its prices and names are the agent's."""
+    monkeypatch.setenv("FITROUTER_API_KEY", "sk-of-some-gateway")
     described = {**SLOW, **QUICK, "data": str(tmp_path / "data")}
     described["models"] = [
         {"name": "slow", "target": "turtle", "provider": "p", "prices": {"input": 10.0, "output": 100.0}}

@@ -256,7 +256,8 @@ def connect(target: Target, key: str | None = None) -> Client:
     Raises:
         ConfigError: the configuration cannot be used, or the router was started elsewhere.
     """
-    name = key_of(target), key
+    far = not isinstance(target, Router) and is_url(os.fspath(target))
+    name = key_of(target), key if far else None  # a router of this process has no key
     with _mutex:
         known = _clients.get(name)
         if known is None or known.closed:
