@@ -31,6 +31,7 @@ from tests.gateway_kit import config, serving
 from fitrouter.errors import (
     AllModelsFailed,
     ConfigError,
+    ContextOverflow,
     FitrouterError,
     InvalidRequest,
     NoEligibleModel,
@@ -265,7 +266,7 @@ def test_a_history_that_does_not_fit_is_summed_up(here: Place, asynchronous: boo
 
 def test_a_provider_that_says_it_is_too_long(here: Place) -> None:
     """The words of those that CrewAI does not know itself count as well."""
-    here.models.script = lambda call: ProviderRejected("prompt is too long: 210000 tokens > 200000 maximum", 400)
+    here.models.script = lambda call: ContextOverflow("prompt is too long: 210000 tokens", 400)
     with pytest.raises(NoEligibleModel) as raised:
         here.llm().call("hello")
     assert is_context_length_exceeded(raised.value)

@@ -21,7 +21,7 @@ from tests.chat_kit import HOW, asked, chat
 from tests.gateway_kit import config, serving
 
 from fitrouter import errors
-from fitrouter.errors import ConfigError, ProviderError, ProviderRejected, ProviderUnavailable
+from fitrouter.errors import ConfigError, ContextOverflow, ProviderError, ProviderRejected, ProviderUnavailable
 from fitrouter_integrations.langchain import ChatFitrouter
 
 WHERE = ("near", "far")
@@ -50,10 +50,10 @@ CASES: dict[str, tuple[Any, Any, dict[str, Any], type[Exception], type[Exception
     "too late": (None, "hi", {"timeout": 0.2}, errors.AllModelsFailed, lc.ModelTimeoutError),
     "refused": (ProviderRejected("bad", 400), "hi", {}, errors.ProviderRejected, lc.ModelInvalidRequestError),
     "refused, too long": (
-        ProviderRejected("400: context_length_exceeded", 400),
+        ContextOverflow("400: context_length_exceeded", 400),
         "hi",
         {},
-        errors.ProviderRejected,
+        errors.ContextOverflow,
         lc.ContextOverflowError,
     ),
     "too long": (None, "word " * 200_000, {}, errors.NoEligibleModel, lc.ContextOverflowError),

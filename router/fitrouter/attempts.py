@@ -12,6 +12,7 @@ import msgspec
 from fitrouter.draw import renormalise
 from fitrouter.errors import (
     AllModelsFailed,
+    ContextOverflow,
     FitrouterError,
     ProviderError,
     ProviderRejected,
@@ -108,7 +109,8 @@ async def first_answer(
         following = None
         if not last and deadline - time.monotonic() > 0.01 and fallback is not None:
             following = renormalise(fallback, [attempt.model for attempt in attempts], len(attempts))
-        if isinstance(failure, ProviderRejected) or following is None:
+        final = isinstance(failure, ProviderRejected) and not isinstance(failure, ContextOverflow)
+        if final or following is None:
             raise _failed(failure, decision, tuple(attempts), deadline)
         arm, probability = following
 

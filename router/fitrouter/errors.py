@@ -12,6 +12,7 @@ FitrouterError
 ├── ProviderError           a provider gave no usable answer
 │   ├── ProviderTimeout     it did not answer in time
 │   ├── ProviderRejected    it refused the request itself (4xx other than 408/429); no other model is tried
+│   │   └── ContextOverflow  the history does not fit into its window; it may into another model's
 │   └── ProviderUnavailable it is down, over quota or rate limited
 ├── AllModelsFailed         every attempt failed inside the deadline (502, 504)
 ├── StoreError              the journal or the warehouse could not read or write
@@ -26,6 +27,7 @@ __all__ = [
     "AllModelsFailed",
     "ArtifactError",
     "ConfigError",
+    "ContextOverflow",
     "FitrouterError",
     "ForbiddenField",
     "InvalidLog",
@@ -45,7 +47,9 @@ __all__ = [
 
 
 class FitrouterError(Exception):
-    """Anything that fitrouter raises on purpose."""
+    """Anything that fitrouter raises on purpose. `too_long` says that a shorter history would be answered."""
+
+    too_long = False
 
 
 class ConfigError(FitrouterError):
@@ -82,9 +86,10 @@ class NoEligibleModel(FitrouterError):
     `excluded` holds (model, reason) in canonical order.
     """
 
-    def __init__(self, message: str, excluded: tuple[tuple[str, str], ...] = ()) -> None:
+    def __init__(self, message: str, excluded: tuple[tuple[str, str], ...] = (), too_long: bool = False) -> None:
         super().__init__(message)
         self.excluded = excluded
+        self.too_long = too_long or (bool(excluded) and all(reason.startswith("context") for _, reason in excluded))
 
 
 class ProviderError(FitrouterError):
@@ -101,6 +106,12 @@ class ProviderTimeout(ProviderError):
 
 class ProviderRejected(ProviderError):
     """A provider refused the request itself, so another model would be asked in vain."""
+
+
+class ContextOverflow(ProviderRejected):
+    """The history does not fit into a model's window, as its provider says; another model may have a larger one."""
+
+    too_long = True
 
 
 class ProviderUnavailable(ProviderError):

@@ -235,7 +235,7 @@ class Learner:
         self.watch.budgets.observe(event.identity.tenant, event.ts, event.cost_usd, event.decision_id)
         for attempt in event.attempts:
             # A refused request says nothing about whether the model answers.
-            if attempt.error != "ProviderRejected":
+            if attempt.error not in {"ProviderRejected", "ContextOverflow"}:
                 arms.observe_answer(arms.model(attempt.model), attempt.error is None, event.ts)
                 self._touch(attempt.model)
         x = unpack(event.features)

@@ -16,6 +16,7 @@ import msgspec
 from fitrouter.errors import (
     AllModelsFailed,
     ConfigError,
+    ContextOverflow,
     FitrouterError,
     ForbiddenField,
     InvalidRequest,
@@ -57,7 +58,6 @@ _ERRORS: dict[str, type[FitrouterError]] = {
     "invalid_api_key": NotAuthorized,
     "unknown_decision": UnknownDecision,
     "no_eligible_model": NoEligibleModel,
-    "context_length_exceeded": NoEligibleModel,
     "provider_timeout": ProviderTimeout,
     "provider_error": ProviderError,
     "provider_rejected": ProviderRejected,
@@ -259,7 +259,7 @@ class _RemoteStream:
                     return None
                 found = msgspec.json.decode(data)
                 if "error" in found:
-                    raise _error(found["error"].get("code", ""), found["error"].get("message", "the stream failed"))
+                    raise _error({"code": "", "message": "the stream failed", **found["error"]})
                 return self._chunk(found)
         except (aiohttp.ClientError, OSError) as error:
             raise ProviderError(f"the stream from the gateway broke off ({type(error).__name__}: {error})") from error
@@ -335,7 +335,7 @@ def _refused(payload: bytes, status: int, url: str) -> FitrouterError:
                 f"the gateway at {url} has no such route: it is too old for this, or the address is wrong; update "
                 "fitrouter there, or give another address"
             )
-        error = _error(told["code"], told["message"])
+        error = _error(told)
     except (msgspec.DecodeError, KeyError, TypeError):
         # A proxy in front of a gateway that is down answers in its own words.
         kind = Unreachable if status >= HTTPStatus.INTERNAL_SERVER_ERROR else ConfigError
@@ -345,5 +345,9 @@ def _refused(payload: bytes, status: int, url: str) -> FitrouterError:
     return error
 
 
-def _error(code: str, message: str) -> FitrouterError:
+def _error(told: Mapping[str, Any]) -> FitrouterError:
+    code, message = told["code"], told["message"]
+    if code == "context_length_exceeded":  # a provider's word, or the router's
+        by_provider = told.get("param") is not None
+        return ContextOverflow(message, 400) if by_provider else NoEligibleModel(message, too_long=True)
     return _ERRORS.get(code, ProviderError if code in {"cancelled", "internal_error"} else FitrouterError)(message)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,7 @@ from crewai.llms.base_llm import LLMCallBlockedError, llm_call_context
 from crewai.utilities.exceptions.context_window_exceeding_exception import LLMContextLengthExceededError
 from pydantic import BaseModel
 
-from fitrouter.errors import NoEligibleModel, ProviderRejected
+from fitrouter.errors import FitrouterError, NoEligibleModel
 from fitrouter.types import Chunk, Identity, Message, Request, Usage
 from fitrouter_integrations.client import About, Reply
 from fitrouter_integrations.crewai._identity import identity_of
@@ -24,16 +23,13 @@ if TYPE_CHECKING:
 
 __all__ = ["TooLong", "Turn"]
 
-_TOO_LONG = re.compile(r": context: needs|context_length_exceeded|maximum context length|prompt is too long")
-"""How the router, and providers in their refusals, say that a history does not fit."""
-
 
 class TooLong(NoEligibleModel, LLMContextLengthExceededError):
     """No model can be given this much; CrewAI then sums the history up and asks again (`respect_context_window`)."""
 
     def __init__(self, error: Exception) -> None:
         LLMContextLengthExceededError.__init__(self, str(error))
-        self.excluded = getattr(error, "excluded", ())
+        self.excluded, self.too_long = getattr(error, "excluded", ()), True
 
 
 class Turn:
@@ -81,7 +77,7 @@ class Turn:
                 raise
             except Exception as error:
                 llm._emit_call_failed_event(str(error), self.task, self.agent)
-                if isinstance(error, NoEligibleModel | ProviderRejected) and _TOO_LONG.search(str(error)):
+                if isinstance(error, FitrouterError) and error.too_long:
                     raise TooLong(error) from error
                 raise
 

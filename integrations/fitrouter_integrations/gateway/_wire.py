@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 from fitrouter.errors import (
     AllModelsFailed,
+    ContextOverflow,
     FitrouterError,
     ForbiddenField,
     InvalidRequest,
@@ -135,16 +136,23 @@ class Problem(Exception):
     """An error as a client sees it: HTTP status, OpenAI's type and code, and headers."""
 
     def __init__(
-        self, status: int, code: str, message: str, *, kind: str | None = None, headers: dict[str, str] | None = None
+        self,
+        status: int,
+        code: str,
+        message: str,
+        *,
+        kind: str | None = None,
+        param: str | None = None,
+        headers: dict[str, str] | None = None,
     ) -> None:
         super().__init__(message)
         self.status, self.code, self.message = status, code, message
         self.kind = kind or ("invalid_request_error" if status < 500 else "api_error")
-        self.headers = headers or {}
+        self.param, self.headers = param, headers or {}
 
     def body(self) -> dict[str, Any]:
         """OpenAI's error object."""
-        return {"error": {"message": self.message, "type": self.kind, "code": self.code, "param": None}}
+        return {"error": {"message": self.message, "type": self.kind, "code": self.code, "param": self.param}}
 
 
 _STATUS: tuple[tuple[type[FitrouterError], int, str], ...] = (
@@ -165,8 +173,11 @@ def as_problem(error: Exception) -> Problem:
     match error:
         case Problem():
             return error
-        case NoEligibleModel(excluded=excluded):
-            return Problem(400, _why_nobody(excluded), str(error))
+        # Agents shorten their history on this code of OpenAI's.
+        case NoEligibleModel(too_long=too_long):
+            return Problem(400, "context_length_exceeded" if too_long else "no_eligible_model", str(error))
+        case ContextOverflow():
+            return Problem(400, "context_length_exceeded", str(error), param="messages")
         case ProviderRejected(status=status):
             # The provider's word on the request; its quarrels about our key are not the client's.
             return Problem(status if status in {400, 404, 413, 415, 422} else 502, "provider_rejected", str(error))
@@ -181,9 +192,3 @@ def as_problem(error: Exception) -> Problem:
         case _:
             pass
     return Problem(500, "internal_error", "the gateway failed; its log says why")
-
-
-def _why_nobody(excluded: tuple[tuple[str, str], ...]) -> str:
-    """Agents shorten their history on this code of OpenAI's."""
-    too_long = bool(excluded) and all(reason.startswith("context") for _, reason in excluded)
-    return "context_length_exceeded" if too_long else "no_eligible_model"

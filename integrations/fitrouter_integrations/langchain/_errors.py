@@ -38,10 +38,6 @@ from fitrouter.errors import (
 
 __all__ = ["told"]
 
-_TOO_LONG = re.compile(
-    r": context: needs|context_length_exceeded|ContextWindowExceeded|maximum context length|prompt is too long"
-)
-"""How the router, and providers in their refusals, say that a history does not fit."""
 _NO_MODEL = re.compile(r"\bno model '|\bmodel: '")
 
 
@@ -64,7 +60,7 @@ def _kind(error: FitrouterError) -> type[ModelError]:
     """What LangChain calls it."""
     found: type[ModelError] = ModelError
     match error:
-        case NoEligibleModel() | ProviderRejected() if _TOO_LONG.search(str(error)):
+        case FitrouterError(too_long=True):
             found = ContextOverflowError
         case InvalidRequest() if _NO_MODEL.search(str(error)):
             found = ModelNotFoundError

@@ -5,14 +5,21 @@ from __future__ import annotations
 import datetime
 import email.utils
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
-from fitrouter.errors import ProviderError, ProviderRejected, ProviderUnavailable
+from fitrouter.errors import ContextOverflow, ProviderError, ProviderRejected, ProviderUnavailable
 
 __all__ = ["excerpt", "from_error_body", "from_status", "retry_after"]
 
 _OVER_BUDGET = ("insufficient_quota", "budget_exceeded", "billing_hard_limit_reached", "quota_exceeded")
+_TOO_LONG = re.compile(
+    r"context_length_exceeded|context_?window|maximum context length|(?:prompt|input) is too long"
+    r"|exceeds? the (?:maximum|max) number of (?:input )?tokens",
+    re.IGNORECASE,
+)
+"""How OpenAI, Anthropic, Google, Mistral, Bedrock, vLLM and litellm say that a history does not fit."""
 _TRY_ANOTHER = frozenset({401, 402, 403, 404, 408, 429})
 _EXCERPT = 300
 
@@ -21,11 +28,15 @@ def from_status(status: int, message: str, retry_after_s: float | None = None) -
     """The error of an HTTP status.
 
     408, 429, 5xx, redirects, and what is wrong with our account or the model's name (401, 402, 403, 404, a 400 for an
-    exhausted budget) are `ProviderUnavailable`: another model may answer. Any other 4xx is `ProviderRejected`.
+    exhausted budget) are `ProviderUnavailable`: another model may answer. Any other 4xx is `ProviderRejected`, and
+    where it says that the history is too long for the model `ContextOverflow`.
+
+    >>> from_status(400, "This model's maximum context length is 8192 tokens.")
+    ContextOverflow("This model's maximum context length is 8192 tokens.")
     """
     over_budget = any(code in message for code in _OVER_BUDGET)
     if 400 <= status < 500 and status not in _TRY_ANOTHER and not over_budget:
-        return ProviderRejected(message, status)
+        return (ContextOverflow if _TOO_LONG.search(message) else ProviderRejected)(message, status)
     return ProviderUnavailable(message, status, retry_after_s)
 
 
