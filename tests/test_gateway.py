@@ -389,6 +389,13 @@ def test_a_malformed_request_is_told_where_and_why(shared: Shared, body: dict[st
 def test_unknown_routes_and_methods_answer_in_openais_format(http: httpx.Client) -> None:
     """Also where nothing is there, a client's error parser finds its words."""
     assert http.get("/v1/nothing").json()["error"]["code"] == "not_found"
+    for path, hint in (
+        ("/v1/responses", "use_responses_api=False"),
+        ("/v1/completions", "chat interface"),
+        ("/chat/completions", "end with /v1"),
+        ("/v1/embeddings", "no embeddings"),
+    ):
+        assert hint in http.post(path, json={}).json()["error"]["message"]
     wrong = http.get("/v1/chat/completions")
     assert (wrong.status_code, wrong.json()["error"]["code"]) == (405, "method_not_allowed")
 

@@ -39,6 +39,15 @@ __all__ = ["create_app"]
 
 _log = logging.getLogger("fitrouter.gateway")
 _PORT = re.compile(rb":\d*$")
+_CHAT = "models are asked at /v1/chat/completions: "
+_INSTEAD = {
+    "/responses": _CHAT + "set your client to chat completions, for example use_responses_api=False",
+    "/completions": _CHAT + "use your client's chat interface",
+    "/chat/completions": _CHAT + "let the base URL end with /v1, and POST",
+    "/embeddings": "no embeddings are made here; ask their provider itself",
+    "/messages": _CHAT + "use a client for OpenAI's API",
+}
+"""What people look for at other addresses, and where it is."""
 _LOOPBACK_NAMES = frozenset({b"127.0.0.1", b"localhost", b"[::1]"})
 
 
@@ -176,11 +185,12 @@ class Gateway:
         closing = {"connection": "close"} if problem.status in {408, 413, 415} else {}
         return _json(problem.body(), problem.status, {**problem.headers, **closing})
 
-    async def no_route(self, _request: HttpRequest, error: Exception) -> Response:
+    async def no_route(self, request: HttpRequest, error: Exception) -> Response:
         """Answer what no route takes."""
         status = error.status_code if isinstance(error, HTTPException) else 404
         code, text = ("method_not_allowed", "the method") if status == 405 else ("not_found", "the address")
-        return self._refuse(Problem(status, code, f"there is no such route: {text} is wrong; see /openapi.json"))
+        hint = _INSTEAD.get(request.url.path.rstrip("/").removeprefix("/v1"), "see /openapi.json")
+        return self._refuse(Problem(status, code, f"there is no such route: {text} is wrong; {hint}"))
 
     async def _body(self, call: Call) -> dict[str, Any]:
         return read_json(await read_body(call.http.receive, call.headers, self._limit))
