@@ -86,7 +86,7 @@ class Streamed(Chat):
             yield ChatGenerationChunk(message=AIMessageChunk(content=f"{word} "))
 
 
-class Slow(Exception):
+class Busy(Exception):
     """What a provider's client raises for a model that has too much to do."""
 
     status_code = 429

@@ -14,6 +14,7 @@ pytest.importorskip("langchain", reason="install the extra `langchain`")
 
 from langchain.agents import create_agent
 from langchain.agents.middleware.types import ModelRequest
+from langchain_core.exceptions import ContextOverflowError
 from langchain_core.messages import HumanMessage
 from langchain_core.outputs import ChatResult
 from tests.agents_kit import Agent, agent_router
@@ -21,6 +22,7 @@ from tests.langchain_kit import (
     FAIR,
     HOW,
     WHERE,
+    Busy,
     Chat,
     Refused,
     Streamed,
@@ -36,7 +38,7 @@ from tests.langchain_kit import (
 )
 
 from fitrouter.attempts import Timers
-from fitrouter.errors import AllModelsFailed, ConfigError, ProviderUnavailable
+from fitrouter.errors import AllModelsFailed, ConfigError, ProviderRejected, ProviderUnavailable
 from fitrouter.outside import Choice
 from fitrouter.types import Decision, Execution, Request
 from fitrouter_integrations.client import About, Plan
@@ -207,6 +209,23 @@ def test_a_request_that_is_at_fault_is_not_tried_again(tmp_path: Path, how: str)
     assert sum(len(model.heard) for model in models.values()) == 1
     (execution,) = logged(router, Execution)
     assert [attempt.error for attempt in execution.attempts] == ["ProviderRejected"]
+
+
+class Overflow(ContextOverflowError, ProviderRejected):
+    """What a router that is an agent's model raises where a history does not fit."""
+
+    status_code = 400
+
+
+@pytest.mark.parametrize("error", [ContextOverflowError("too long"), Overflow("too long"), Busy("slow down")])
+def test_what_another_model_may_take_is_asked_of_it(tmp_path: Path, error: Exception) -> None:
+    """A window that is too small and a limit that is reached are the model's, not the request's."""
+    models = team(steps=0)
+    first_breaks(models, error, after=0)
+    middleware, router = routed(tmp_path, models)
+    run(create_agent(models["fast"], middleware=[middleware]))
+    (execution,) = logged(router, Execution)
+    assert [attempt.error for attempt in execution.attempts] == ["ProviderUnavailable", None]
 
 
 @pytest.mark.parametrize("how", HOW)

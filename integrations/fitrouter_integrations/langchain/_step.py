@@ -171,11 +171,13 @@ def _completion(answer: Answer) -> Completion:
 
 def _name_of(error: Exception) -> str:
     """What went wrong, as the router reads it: whether the request itself is at fault."""
+    status = getattr(error, "status_code", None)
+    if isinstance(error, _TOO_LONG):
+        return ProviderUnavailable.__name__  # another model's window may be larger
     if isinstance(error, _REJECTED):
         return ProviderRejected.__name__
-    status = getattr(error, "status_code", None)
-    if isinstance(error, _TOO_LONG) or not isinstance(status, int):
-        return ProviderUnavailable.__name__  # another model's window may be larger
+    if not isinstance(status, int):
+        return ProviderUnavailable.__name__
     return type(from_status(status, f"{type(error).__name__}: {error}")).__name__
 
 
