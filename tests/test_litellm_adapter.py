@@ -148,71 +148,7 @@ async def test_awaiting_and_blocking_inside_a_running_loop(desk: Desk) -> None:
     assert len({each.fitrouter["decision_id"] for each in answers}) == 40
 
 
-# --- identity ---
-
-CHANNELS: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
-    "metadata": (
-        {"metadata": {"user_id": "ann", "role": "nurse", "task": "triage", "thread_id": "t1"}},
-        {"user": "ann", "role": "nurse", "task": "triage", "session": "t1"},
-    ),
-    "litellm_metadata": (
-        {"litellm_metadata": {"user": "ann", "role": "nurse"}},
-        {"user": "ann", "role": "nurse"},
-    ),
-    "user=": ({"user": "ann"}, {"user": "ann"}),
-    "arguments": (
-        {"role": "nurse", "task": "triage", "session_id": "t1", "user_id": "ann"},
-        {"user": "ann", "role": "nurse", "task": "triage", "session": "t1"},
-    ),
-    "extra_body": ({"extra_body": {"role": "nurse"}}, {"role": "nurse"}),
-    "litellm_session_id": ({"litellm_session_id": "t1"}, {"session": "t1"}),
-    "metadata goes before user=": ({"user": "bob", "metadata": {"user": "ann"}}, {"user": "ann"}),
-    "a proxy's key": ({"metadata": {"user_api_key_hash": "h", "user_api_key_user_id": "ann"}}, {"user": "ann"}),
-    "a proxy's end user": (
-        {"metadata": {"user_api_key_user_id": "team", "user_api_key_end_user_id": "ann"}},
-        {"user": "ann"},
-    ),
-}
-
-
-@pytest.mark.parametrize("kind", ["completion", "acompletion", "stream", "astream", "router", "arouter"])
-@pytest.mark.parametrize("channel", CHANNELS)
-async def test_identity_reaches_the_log(tmp_path: Path, channel: str, kind: str) -> None:
-    """Each channel × each entry point: user, role, task and session stand in the decision."""
-    given, wanted = CHANNELS[channel]
-    router = agent_router(tmp_path)
-    with connect(router):
-        register(router)
-        await ask(kind, given)
-        found = [event for event in events(router) if isinstance(event, Decision)][-1].identity
-        expected = {name: getattr(found, name) for name in wanted} | {
-            name: wanted[name] for name in ("role", "task") if name in wanted
-        }
-        assert {name: getattr(found, name) for name in wanted} == expected
-        if "user" in wanted:
-            assert found.user == router.identities.subject("default", "ann")
-        if "session" in wanted:
-            await ask("completion", {"litellm_session_id": "t1", "user": "ann" if "user" in wanted else None})
-            again = [event for event in events(router) if isinstance(event, Decision)][-1].identity
-            assert again.session == found.session
-
-
-async def ask(kind: str, given: dict[str, Any]) -> None:
-    """One call by an entry point, read to its end."""
-    call = {"messages": HELLO, **given}
-    routed = {"model_name": "any", "litellm_params": {"model": AUTO}}
-    if kind == "completion":
-        litellm.completion(model=AUTO, **call)
-    elif kind == "acompletion":
-        await litellm.acompletion(model=AUTO, **call)
-    elif kind == "stream":
-        list(litellm.completion(model=AUTO, stream=True, **call))
-    elif kind == "astream":
-        _ = [chunk async for chunk in await litellm.acompletion(model=AUTO, stream=True, **call)]
-    elif kind == "router":
-        litellm.Router(model_list=[routed]).completion("any", **call)
-    else:
-        await litellm.Router(model_list=[routed]).acompletion("any", **call)
+# --- identity: what tests/test_identity_litellm.py leaves ---
 
 
 def test_identities_that_cannot_be_say_so(tmp_path: Path) -> None:

@@ -16,16 +16,14 @@ from fitrouter.errors import (
     ProviderError,
     ProviderRejected,
     ProviderTimeout,
-    ProviderUnavailable,
     StoreError,
     UnknownDecision,
 )
+from fitrouter.providers._failures import from_status
 
 __all__ = ["named", "translated"]
 
 _PROVIDER = "fitrouter"
-_ANOTHER_MAY = frozenset({401, 402, 403, 404, 408, 429})
-"""Statuses below 500 that are not the request's fault."""
 
 
 def translated(error: FitrouterError, model: str) -> Exception:
@@ -50,18 +48,16 @@ def named(error: object) -> str:
     status = getattr(error, "status_code", None)
     if isinstance(error, exceptions.Timeout | TimeoutError):
         return ProviderTimeout.__name__
-    if isinstance(status, int) and 400 <= status < 500 and status not in _ANOTHER_MAY:
-        return ProviderRejected.__name__
-    return ProviderUnavailable.__name__
+    return type(from_status(status if isinstance(status, int) else 503, f"{type(error).__name__}: {error}")).__name__
 
 
 def _kind(error: FitrouterError) -> Any:
     """Its class: 4xx is not tried again, a timeout, 429 and 503 are."""
     found = exceptions.APIError
     match error:
-        case NoEligibleModel():
-            found = exceptions.ContextWindowExceededError if _too_long(error) else exceptions.BadRequestError
-        case InvalidRequest() | ProviderRejected():
+        case FitrouterError(too_long=True):
+            found = exceptions.ContextWindowExceededError
+        case NoEligibleModel() | InvalidRequest() | ProviderRejected():
             found = exceptions.BadRequestError
         case NotAuthorized():
             found = exceptions.AuthenticationError
@@ -78,10 +74,3 @@ def _kind(error: FitrouterError) -> Any:
         case _:
             pass
     return found
-
-
-def _too_long(error: NoEligibleModel) -> bool:
-    """Whether every model is too small; a gateway says it in words alone."""
-    reasons = [reason for _, reason in error.excluded]
-    reasons = reasons or [said.partition(": ")[2] for said in str(error).partition(": ")[2].split("; ")]
-    return all(reason.startswith("context") for reason in reasons)
