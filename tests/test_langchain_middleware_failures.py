@@ -217,15 +217,22 @@ class Overflow(ContextOverflowError, ProviderRejected):
     status_code = 400
 
 
-@pytest.mark.parametrize("error", [ContextOverflowError("too long"), Overflow("too long"), Busy("slow down")])
-def test_what_another_model_may_take_is_asked_of_it(tmp_path: Path, error: Exception) -> None:
+@pytest.mark.parametrize(
+    ("error", "name"),
+    [
+        (ContextOverflowError("too long"), "ContextOverflow"),
+        (Overflow("too long"), "ContextOverflow"),
+        (Busy("slow down"), "ProviderUnavailable"),
+    ],
+)
+def test_what_another_model_may_take_is_asked_of_it(tmp_path: Path, error: Exception, name: str) -> None:
     """A window that is too small and a limit that is reached are the model's, not the request's."""
     models = team(steps=0)
     first_breaks(models, error, after=0)
     middleware, router = routed(tmp_path, models)
     run(create_agent(models["fast"], middleware=[middleware]))
     (execution,) = logged(router, Execution)
-    assert [attempt.error for attempt in execution.attempts] == ["ProviderUnavailable", None]
+    assert [attempt.error for attempt in execution.attempts] == [name, None]
 
 
 @pytest.mark.parametrize("how", HOW)

@@ -12,7 +12,14 @@ from langchain_core.language_models.chat_models import BaseChatModel
 from langchain_core.messages import AIMessage, SystemMessage
 from langgraph.errors import GraphBubbleUp
 
-from fitrouter.errors import AllModelsFailed, ConfigError, ProviderRejected, ProviderTimeout, ProviderUnavailable
+from fitrouter.errors import (
+    AllModelsFailed,
+    ConfigError,
+    ContextOverflow,
+    ProviderRejected,
+    ProviderTimeout,
+    ProviderUnavailable,
+)
 from fitrouter.outside import Choice, Ended, Tried
 from fitrouter.providers._failures import from_status
 from fitrouter.types import Completion, Request, Usage
@@ -30,7 +37,7 @@ SHARE = 0.6
 """Of the time that is left, what a model gets that others can stand in for."""
 TOO_LITTLE_S = 0.01
 """No other model is asked with so little time left."""
-_TOO_LONG: Any = exceptions.ContextOverflowError
+_TOO_LONG: Any = (ContextOverflow, exceptions.ContextOverflowError)
 _REJECTED: Any = (ProviderRejected, getattr(exceptions, "ModelInvalidRequestError", ()))
 
 
@@ -171,11 +178,11 @@ def _completion(answer: Answer) -> Completion:
 
 def _name_of(error: Exception) -> str:
     """What went wrong, as the router reads it: whether the request itself is at fault."""
-    status = getattr(error, "status_code", None)
     if isinstance(error, _TOO_LONG):
-        return ProviderUnavailable.__name__  # another model's window may be larger
+        return ContextOverflow.__name__  # another model's window may be larger
     if isinstance(error, _REJECTED):
         return ProviderRejected.__name__
+    status = getattr(error, "status_code", None)
     if not isinstance(status, int):
         return ProviderUnavailable.__name__
     return type(from_status(status, f"{type(error).__name__}: {error}")).__name__
