@@ -87,6 +87,7 @@ def decision(n: int, user: str | None = "ann") -> Decision:
         candidates={"bold": (0.25, 0.75)},
         rest=(0.025, 0.025),
         steps=12.0,
+        deadline_s=600.0,
         policy=PolicyVersion(algorithm="squarecb", config_hash="abc", seq=7),
         seed=2**63 - 1,
     )
@@ -208,6 +209,7 @@ def test_every_field(warehouse: Warehouse) -> None:
         "redraw": "",
         "rest": [0.025, 0.025],
         "steps": 12.0,
+        "deadline_s": 600.0,
     }
     assert warehouse.query("SELECT attempts, ttft_ms, cost_usd FROM executions") == [
         (
@@ -567,7 +569,7 @@ def test_from_the_first_schema(warehouse: Warehouse, monkeypatch: pytest.MonkeyP
     """A file of the first version is brought to the present one with every row as it was."""
     events = story(5)[:-1]  # there was no such change then
     first = {"m001_tables": MIGRATIONS["m001_tables"]}
-    later = {"decisions": 12, "scores": 1, "feedback": 1, "models": 2}
+    later = {"decisions": 13, "scores": 1, "feedback": 1, "models": 2}
     """Columns that were added at the end of a table since."""
 
     def rows_then(row: Row) -> tuple[str, list[tuple[object, ...]]]:
@@ -596,6 +598,7 @@ PUBLISHED = {
     "m003_heads": "299df1892133af85",
     "m004_policies": "5d0eb9e8bd626f11",
     "m005_replay": "f74199a6a6d142e1",
+    "m006_deadline": "40df274724d79c88",
 }
 
 

@@ -65,8 +65,8 @@ class FitrouterObserver(CustomLogger):  # type: ignore[misc]
 
     Args:
         target: a `Router` that was not started, the path of a configuration, or the URL of a gateway, which names the
-            models by the name or (not a gateway) the target that litellm calls them; the environment variable
-            FITROUTER, else `fitrouter.yaml`.
+            models by the name or the target that litellm calls them; the environment variable FITROUTER, else
+            `fitrouter.yaml`.
         names: litellm's name of a model → the router's, where they differ.
         identity: who asks, where no call says it; see `FitrouterProvider` for how one does.
         key: of a gateway; the environment variable FITROUTER_API_KEY where None.

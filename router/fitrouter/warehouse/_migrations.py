@@ -186,3 +186,14 @@ def m005_replay(connection: duckdb.DuckDBPyConnection) -> None:
         ALTER TABLE decisions ADD COLUMN steps DOUBLE;
     """)
     m002_views(connection)
+
+
+@_migration
+def m006_deadline(connection: duckdb.DuckDBPyConnection) -> None:
+    """How long a request could wait, where it said so itself."""
+    connection.execute("""
+        DROP VIEW outcomes;
+        DROP VIEW latest_feedback;
+        ALTER TABLE decisions ADD COLUMN deadline_s DOUBLE;
+    """)
+    m002_views(connection)

@@ -88,6 +88,7 @@ def _decision(seq: int, event: Decision) -> Cells:
         event.redraw,
         event.rest,
         event.steps,
+        event.deadline_s,
     )
 
 
