@@ -20,7 +20,7 @@ from fitrouter.errors import (
     ProviderUnavailable,
 )
 from fitrouter.providers import Provider
-from fitrouter.types import Attempt, Call, Chunk, Completion, Decision, Message, ModelCard, Request
+from fitrouter.types import Attempt, Call, Chunk, Completion, Decision, Message, ModelCard, Request, Usage
 from fitrouter.variants import apply
 
 __all__ = ["Answering", "Assembler", "Timers", "Unanswered", "first_answer"]
@@ -191,8 +191,7 @@ class Assembler:
         self._text: list[str] = []
         self._calls: dict[int, dict[str, Any]] = {}
         self.finish_reason: str | None = None
-        self.prompt_tokens = 0
-        self.completion_tokens = 0
+        self.usage = Usage()
 
     def add(self, chunk: Chunk) -> None:
         """Take one chunk."""
@@ -210,7 +209,7 @@ class Assembler:
             call["function"]["arguments"] += function.get("arguments") or ""
         self.finish_reason = chunk.finish_reason or self.finish_reason
         if chunk.usage is not None:
-            self.prompt_tokens, self.completion_tokens = chunk.usage.prompt_tokens, chunk.usage.completion_tokens
+            self.usage = chunk.usage
 
     def require_end(self, arm: str) -> None:
         """Raise where the stream broke off.

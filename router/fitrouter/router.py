@@ -374,8 +374,7 @@ class Router:
             status = "partial"
             raise
         finally:
-            usage = Usage(prompt_tokens=assembler.prompt_tokens, completion_tokens=assembler.completion_tokens)
-            message = assembler.message()
+            message, usage = assembler.message(), assembler.usage
             self._finish(turn, answering, message, usage, assembler.finish_reason, status=status, ttft_ms=ttft_ms)
             await close(rest)
 

@@ -156,6 +156,10 @@ class Usage(_Value, frozen=True, kw_only=True):
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    cached_tokens: int = 0
+    """Of the prompt's, those that the provider had in its cache."""
+    reasoning_tokens: int = 0
+    """Of the completion's, those that the model thought and nobody reads."""
 
 
 class Completion(_Value, frozen=True, kw_only=True):

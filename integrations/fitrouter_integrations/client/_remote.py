@@ -33,6 +33,7 @@ from fitrouter.errors import (
 from fitrouter.features import heard
 from fitrouter.outside import Ended
 from fitrouter.types import Chunk, Completion, FeedbackKind, Identity, Request, Usage
+from fitrouter.usage import read_usage
 from fitrouter_integrations._http import KEY_ENV
 from fitrouter_integrations.client._base import About, Model, Plan, Reply, Seen, Vote
 
@@ -114,7 +115,7 @@ class RemoteBackend:
         return Reply(
             message=choice["message"],
             finish_reason=choice["finish_reason"],
-            usage=msgspec.convert(body["usage"], Usage),
+            usage=read_usage(body["usage"]) or Usage(),
             about=msgspec.convert(body["fitrouter"], About),
         )
 
@@ -268,12 +269,11 @@ class _RemoteStream:
     def _chunk(self, found: dict[str, Any]) -> Chunk:
         if "fitrouter" in found:
             self._about = msgspec.convert(found["fitrouter"], About)
-        usage = found.get("usage")
         choice = found["choices"][0] if found["choices"] else {}
         return Chunk(
             delta=choice.get("delta", {}),
             finish_reason=choice.get("finish_reason"),
-            usage=None if usage is None else msgspec.convert(usage, Usage),
+            usage=read_usage(found.get("usage")),
         )
 
 

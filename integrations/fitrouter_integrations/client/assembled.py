@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fitrouter.attempts import Assembler
-from fitrouter.types import Chunk, Usage
+from fitrouter.types import Chunk
 from fitrouter_integrations.client._base import Reply
 
 __all__ = ["Whole"]
@@ -33,6 +33,6 @@ class Whole:
         return Reply(
             message=parts.message(),
             finish_reason=parts.finish_reason or "stop",
-            usage=Usage(prompt_tokens=parts.prompt_tokens, completion_tokens=parts.completion_tokens),
+            usage=parts.usage,
             about=self._stream.about,
         )

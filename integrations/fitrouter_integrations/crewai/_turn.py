@@ -14,7 +14,8 @@ from crewai.utilities.exceptions.context_window_exceeding_exception import LLMCo
 from pydantic import BaseModel
 
 from fitrouter.errors import FitrouterError, NoEligibleModel
-from fitrouter.types import Chunk, Identity, Message, Request, Usage
+from fitrouter.types import Chunk, Identity, Message, Request
+from fitrouter.usage import usage_body
 from fitrouter_integrations.client import About, Reply
 from fitrouter_integrations.crewai._identity import identity_of
 
@@ -136,7 +137,9 @@ class Turn:
         Raises:
             ValueError: the answer is not of the type that was asked for.
         """
-        llm, usage = self.llm, _usage(reply.usage)
+        llm = self.llm
+        # CrewAI does not look for thoughts in the details.
+        usage = usage_body(reply.usage) | {"reasoning_tokens": reply.usage.reasoning_tokens}
         llm._remember(reply.about, self.task, self.agent)
         llm._count(usage, self.agent)
         if calls := reply.message.get("tool_calls"):
@@ -175,11 +178,6 @@ class Turn:
 def _message(message: Mapping[str, Any]) -> Message:
     """A message without what CrewAI alone reads."""
     return {name: value for name, value in message.items() if name not in {"files", "cache_breakpoint"}}
-
-
-def _usage(usage: Usage) -> dict[str, Any]:
-    asked, said = usage.prompt_tokens, usage.completion_tokens
-    return {"prompt_tokens": asked, "completion_tokens": said, "total_tokens": asked + said}
 
 
 def _tool_calls(calls: list[dict[str, Any]]) -> list[Any]:

@@ -22,6 +22,7 @@ from fitrouter.errors import (
     UnknownDecision,
 )
 from fitrouter.types import Chunk, Completion, Decision, Message, Usage
+from fitrouter.usage import usage_body
 
 __all__ = ["DONE", "Problem", "Reply", "as_problem", "dump", "event", "relayed"]
 
@@ -75,7 +76,7 @@ class Reply:
         return {
             **self._head("chat.completion"),
             "choices": [choice],
-            "usage": _usage(completion.usage),
+            "usage": usage_body(completion.usage),
             "fitrouter": {**self.about(), "cost_usd": cost_usd},
         }
 
@@ -92,7 +93,7 @@ class Reply:
     def usage(self, usage: Usage, cost_usd: float | None) -> dict[str, Any]:
         """The chunk that `stream_options.include_usage` asks for."""
         about = {**self.about(), "cost_usd": cost_usd}
-        return {**self._head("chat.completion.chunk"), "choices": [], "usage": _usage(usage), "fitrouter": about}
+        return {**self._head("chat.completion.chunk"), "choices": [], "usage": usage_body(usage), "fitrouter": about}
 
     def _head(self, kind: str) -> dict[str, Any]:
         created = int(self.decision.ts)
@@ -115,14 +116,6 @@ class Reply:
 def relayed(chunk: Chunk) -> bool:
     """Whether a chunk says something; one that only counts tokens does not."""
     return bool(chunk.delta) or chunk.finish_reason is not None
-
-
-def _usage(usage: Usage) -> dict[str, int]:
-    return {
-        "prompt_tokens": usage.prompt_tokens,
-        "completion_tokens": usage.completion_tokens,
-        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
-    }
 
 
 def _bool(value: bool) -> str:

@@ -157,7 +157,12 @@ def metadata_of(about: About) -> dict[str, Any]:
 
 def _usage(usage: Usage) -> UsageMetadata:
     asked, said = usage.prompt_tokens, usage.completion_tokens
-    return UsageMetadata(input_tokens=asked, output_tokens=said, total_tokens=asked + said)
+    found = UsageMetadata(input_tokens=asked, output_tokens=said, total_tokens=asked + said)
+    if usage.cached_tokens:
+        found["input_token_details"] = {"cache_read": usage.cached_tokens}
+    if usage.reasoning_tokens:
+        found["output_token_details"] = {"reasoning": usage.reasoning_tokens}
+    return found
 
 
 def _tool_calls(calls: list[Mapping[str, Any]]) -> tuple[list[ToolCall], list[InvalidToolCall]]:

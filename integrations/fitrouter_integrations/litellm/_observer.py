@@ -18,6 +18,7 @@ from litellm.litellm_core_utils.thread_pool_executor import executor
 
 from fitrouter.router import Router
 from fitrouter.types import Completion, Identity, Request, Usage
+from fitrouter.usage import read_usage
 from fitrouter_integrations.client import Client, Seen, Target, connect
 from fitrouter_integrations.litellm._errors import named
 from fitrouter_integrations.litellm._identity import identity_of
@@ -209,15 +210,12 @@ def _is_observed(kwargs: Mapping[str, Any], response: Any) -> bool:
 
 
 def _completion(response: Any) -> Completion:
-    choice, usage = response.choices[0], getattr(response, "usage", None)
+    choice = response.choices[0]
     message = plain(choice.message)
     return Completion(
         message={"role": "assistant", "content": None, **message},
         finish_reason=choice.finish_reason or "stop",
-        usage=Usage(
-            prompt_tokens=getattr(usage, "prompt_tokens", 0) or 0,
-            completion_tokens=getattr(usage, "completion_tokens", 0) or 0,
-        ),
+        usage=read_usage(getattr(response, "usage", None)) or Usage(),
     )
 
 

@@ -14,6 +14,7 @@ from litellm.types.utils import Delta, ModelResponse, ModelResponseStream, Strea
 
 from fitrouter.errors import FitrouterError, InvalidRequest
 from fitrouter.types import AUTO, Chunk, Identity, Request, Usage
+from fitrouter.usage import usage_body
 from fitrouter_integrations._identity import NAMES
 from fitrouter_integrations.client import About, Client, Reply, Target, Vote, connect
 from fitrouter_integrations.litellm._errors import translated
@@ -152,7 +153,7 @@ class _Pieces:
     def end(self) -> dict[str, Any]:
         """The last piece, in litellm's own form: the only one whose usage it keeps."""
         about = self._stream.about
-        usage = _tokens(self._usage) | ({} if about.cost_usd is None else {"cost": about.cost_usd})
+        usage = usage_body(self._usage) | ({} if about.cost_usd is None else {"cost": about.cost_usd})
         return {
             "text": "",
             "tool_use": None,
@@ -178,7 +179,7 @@ def _answer(reply: Reply, call: Mapping[str, Any]) -> Any:
         id=f"chatcmpl-{about.decision_id}",
         model=about.model,
         choices=[choice],
-        usage=_tokens(reply.usage),
+        usage=usage_body(reply.usage),
         fitrouter=told,
     )
     response._hidden_params |= {"response_cost": about.cost_usd, "fitrouter": told}
@@ -190,11 +191,6 @@ def _told(about: About, call: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = msgspec.to_builtins(about)
     call["logging_obj"].model_call_details["fitrouter"] = found
     return found
-
-
-def _tokens(usage: Usage) -> dict[str, int]:
-    prompt, completion = usage.prompt_tokens, usage.completion_tokens
-    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 
 
 def plain(message: Any) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from fitrouter.providers._failures import excerpt, from_status, retry_after
 from fitrouter.providers._secret import Secret
 from fitrouter.providers._streams import OwnedStream
 from fitrouter.types import Call, Chunk, Completion, Message, Usage
+from fitrouter.usage import read_usage
 
 __all__ = ["LiteLLM"]
 
@@ -101,7 +102,8 @@ class LiteLLM:
             raise ProviderUnavailable("litellm returned an answer with nothing in it")
         message = {"role": "assistant", "content": None, **message}
         finish_reason = getattr(choice, "finish_reason", None) or "stop"
-        return Completion(message=message, finish_reason=finish_reason, usage=_usage(response) or Usage())
+        usage = read_usage(getattr(response, "usage", None)) or Usage()
+        return Completion(message=message, finish_reason=finish_reason, usage=usage)
 
     async def _chunks(self, response: Any) -> AsyncGenerator[Chunk]:
         said = finished = False
@@ -112,7 +114,7 @@ class LiteLLM:
                 reason = getattr(choice, "finish_reason", None)
                 finished = finished or reason is not None
                 said = said or any(delta.get(key) for key in _CONTENT)
-                yield Chunk(delta=delta, finish_reason=reason, usage=_usage(part))
+                yield Chunk(delta=delta, finish_reason=reason, usage=read_usage(getattr(part, "usage", None)))
         except Exception as error:
             raise self._translated(error) from error
         if not (said and finished):
@@ -154,13 +156,6 @@ def _plain(value: Any) -> Message:
     if not any(field is not None for field in plain.get("provider_specific_fields", {}).values()):
         plain.pop("provider_specific_fields", None)
     return plain
-
-
-def _usage(response: Any) -> Usage | None:
-    usage = getattr(response, "usage", None)
-    if usage is None:
-        return None
-    return Usage(prompt_tokens=usage.prompt_tokens or 0, completion_tokens=usage.completion_tokens or 0)
 
 
 async def _close(response: Any) -> None:

@@ -20,6 +20,7 @@ from fitrouter.providers._secret import Secret
 from fitrouter.providers._sse import sse_data
 from fitrouter.providers._streams import OwnedStream
 from fitrouter.types import Call, Chunk, Completion, Usage
+from fitrouter.usage import read_usage
 
 __all__ = ["OpenAICompatible"]
 
@@ -130,7 +131,8 @@ class OpenAICompatible:
         message, finish_reason = _first_choice(body, "message")
         if not any(message.get(key) for key in _CONTENT):
             raise ProviderUnavailable(f"{self._base_url} answered 200 with nothing in it: {excerpt(received)}")
-        return Completion(message=message, finish_reason=finish_reason or "stop", usage=_usage(body) or Usage())
+        usage = read_usage(body.get("usage")) or Usage()
+        return Completion(message=message, finish_reason=finish_reason or "stop", usage=usage)
 
     async def _chunks(self, response: aiohttp.ClientResponse) -> AsyncGenerator[Chunk]:
         said = finished = False
@@ -142,7 +144,7 @@ class OpenAICompatible:
                 delta, reason = _first_choice(body, "delta")
                 finished = finished or reason is not None
                 said = said or any(delta.get(key) for key in _CONTENT)
-                yield Chunk(delta=delta, finish_reason=reason, usage=_usage(body))
+                yield Chunk(delta=delta, finish_reason=reason, usage=read_usage(body.get("usage")))
             if not (said and finished):
                 what = "an answer without a finish reason: it may be cut off" if said else "no answer"
                 raise ProviderUnavailable(f"{self._base_url} streamed {what}")
@@ -195,12 +197,3 @@ def _first_choice(body: Mapping[str, Any], key: str) -> tuple[dict[str, Any], st
             content, reason = choice.get(key), choice.get("finish_reason")
             return (content if isinstance(content, dict) else {}), (reason if isinstance(reason, str) else None)
     return {}, None
-
-
-def _usage(body: Mapping[str, Any]) -> Usage | None:
-    usage = body.get("usage")
-    if not isinstance(usage, dict):
-        return None
-    counts = [usage.get(key) for key in ("prompt_tokens", "completion_tokens")]
-    prompt, completion = (max(0, int(n)) if isinstance(n, int | float) else 0 for n in counts)
-    return Usage(prompt_tokens=prompt, completion_tokens=completion)
