@@ -48,8 +48,8 @@ def _decisions(values: Values, columns: ColumnMap) -> str:
             propensity, features, [] AS mean, [] AS sd, [] AS cost, [] AS latency, [] AS availability,
             0 AS cost_weight, 0 AS cost_unit_usd, 0 AS latency_weight, 0 AS latency_unit_s, 0 AS budget_weight,
             0 AS budget_unit_usd, [] AS switch, 0 AS floor, 1 AS share, [] AS twin, [] AS personal,
-            MAP() AS candidates, [] AS new, [] AS rest, 0 AS steps, 0 AS deadline_s, true AS user_turn, {redraw} AS redraw,
-            true AS asked, 1 AS asked_probability, {policy} AS policy_algorithm,
+            MAP() AS candidates, [] AS new, [] AS rest, 0 AS steps, true AS user_turn, {redraw} AS redraw,
+            true AS asked, 1 AS asked_probability, 0 AS deadline_s, {policy} AS policy_algorithm,
             '' AS policy_config_hash, -1 AS policy_seq, '' AS registry, 'import' AS encoder, 0 AS seed
         FROM rows
     """
