@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +15,7 @@ from pydantic import BaseModel
 from tests import agents_kit
 from tests.agents_kit import agent_router
 from tests.gateway_kit import serving
+from tests.home_kit import stays_home
 
 from fitrouter.journal import MemoryJournal
 from fitrouter.router import Router
@@ -107,25 +107,11 @@ def place(folder: Path, *, far: bool, **more: Any) -> Iterator[Place]:
 @contextmanager
 def nobody_leaves(folder: Path) -> Iterator[None]:
     """Asserts that nothing away from here is connected to or looked up; CrewAI keeps its files in the folder."""
-    found: list[Any] = []
-    connected, looked_up = socket.socket.connect, socket.getaddrinfo
-
-    def connecting(self: socket.socket, address: Any) -> Any:
-        found.append(address)
-        return connected(self, address)
-
-    def looking_up(host: Any, *more: Any, **named: Any) -> Any:
-        found.append((host, 0))
-        return looked_up(host, *more, **named)
-
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("CREWAI_STORAGE_DIR", str(folder / "crew"))
         patched.chdir(folder)
-        patched.setattr(socket.socket, "connect", connecting)
-        patched.setattr(socket, "getaddrinfo", looking_up)
-        yield
-    away = [each for each in found if isinstance(each, tuple) and each[0] not in {"127.0.0.1", "localhost", None}]
-    assert away == []
+        with stays_home(patched):
+            yield
 
 
 class Sum(BaseModel):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -14,6 +13,7 @@ from litellm.litellm_core_utils.logging_worker import GLOBAL_LOGGING_WORKER
 from pydantic import BaseModel
 from tests.agents_kit import Agent
 from tests.gateway_kit import serving, wait_for
+from tests.home_kit import stays_home
 
 from fitrouter.journal import MemoryJournal
 from fitrouter.router import Router
@@ -135,24 +135,10 @@ def observing(folder: Path) -> Iterator[FitrouterObserver]:
 @contextmanager
 def at_home(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A litellm without providers of others; fails where an address away from here was connected to or looked up."""
-    found: list[Any] = []
-    connected, looked_up = socket.socket.connect, socket.getaddrinfo
-
-    def connecting(self: socket.socket, address: Any) -> Any:
-        found.append(address)
-        return connected(self, address)
-
-    def looking_up(host: Any, *more: Any, **named: Any) -> Any:
-        found.append((host, 0))
-        return looked_up(host, *more, **named)
-
-    monkeypatch.setattr(socket.socket, "connect", connecting)
-    monkeypatch.setattr(socket, "getaddrinfo", looking_up)
     monkeypatch.setattr(litellm, "custom_provider_map", [])
     monkeypatch.setattr(litellm, "suppress_debug_info", True)
-    yield
-    away = [each for each in found if isinstance(each, tuple) and each[0] not in {"127.0.0.1", "localhost", None}]
-    assert away == []
+    with stays_home(monkeypatch):
+        yield
 
 
 @asynccontextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,9 @@ from crewai import Agent, Crew, Process, Task
 from crewai.events import LLMCallCompletedEvent, LLMCallFailedEvent, LLMStreamChunkEvent, crewai_event_bus
 from crewai.llm import LLM
 from crewai.security import Fingerprint, SecurityConfig
-from crewai.tools import tool
 from crewai.utilities.llm_utils import create_llm
-from pydantic import BaseModel
 from tests.agents_kit import agent_router
+from tests.crewai_kit import Sum, adder, nobody_leaves
 from tests.gateway_kit import serving
 
 from fitrouter.errors import FitrouterError, InvalidRequest
@@ -32,40 +30,10 @@ from fitrouter_integrations.crewai import FitrouterLLM
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 
-class Sum(BaseModel):
-    """A typed output."""
-
-    value: int
-    note: str
-
-
-@tool("adder")
-def adder(a: int, b: int) -> str:
-    """Adds two numbers."""
-    return f"{a + b}"
-
-
 @pytest.fixture(autouse=True)
-def reached(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[Any]]:
-    """Addresses that were connected to or looked up; each test asserts that none is away from here."""
-    monkeypatch.setenv("CREWAI_STORAGE_DIR", str(tmp_path / "crew"))
-    monkeypatch.chdir(tmp_path)
-    found: list[Any] = []
-    connected, looked_up = socket.socket.connect, socket.getaddrinfo
-
-    def connecting(self: socket.socket, address: Any) -> Any:
-        found.append(address)
-        return connected(self, address)
-
-    def looking_up(host: Any, *more: Any, **named: Any) -> Any:
-        found.append((host, 0))
-        return looked_up(host, *more, **named)
-
-    monkeypatch.setattr(socket.socket, "connect", connecting)
-    monkeypatch.setattr(socket, "getaddrinfo", looking_up)
-    yield found
-    away = [each for each in found if isinstance(each, tuple) and each[0] not in {"127.0.0.1", "localhost", None}]
-    assert away == []
+def home(tmp_path: Path) -> Iterator[None]:
+    with nobody_leaves(tmp_path):
+        yield
 
 
 @pytest.fixture(params=["near", "far"])
