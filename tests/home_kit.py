@@ -32,4 +32,4 @@ def stays_home(patched: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     patched.setattr(socket, "getaddrinfo", looking_up)
     yield found
     away = [each for each in found if isinstance(each, tuple) and each[0] not in _HERE]
-    assert away == []
+    assert away == [], f"left the machine: {away}"
