@@ -17,7 +17,6 @@ from langchain.agents.middleware import ModelRetryMiddleware
 from langchain_core.tools import tool
 from tests.langchain_kit import HOW, WHERE, Chat, add, answers, close_all, placed, routed, run, team, written
 
-from fitrouter import proposals
 from fitrouter.router import Router
 from fitrouter.types import Decision, Execution
 from fitrouter_integrations.langchain import FitrouterMiddleware
@@ -55,11 +54,8 @@ def _check_crowd(router: Router, runs: list[list[Any]]) -> None:
 
 @pytest.mark.parametrize(("where", "n"), [("near", 200), ("far", 50)])
 @pytest.mark.parametrize("how", ["threads", "asyncio"])
-def test_a_crowd_of_agents_crosses_nothing(
-    tmp_path: Path, how: str, where: str, n: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_crowd_of_agents_crosses_nothing(tmp_path: Path, how: str, where: str, n: int) -> None:
     """Agents of twenty people at once: nothing is lost, and nobody's step is answered or logged as another's."""
-    monkeypatch.setattr(proposals, "IDENTITY_WAIT_S", 30.0)  # on a machine that is busy a user would be anonymous
     models = team(pause_s=0.005)
 
     def config(i: int) -> Any:
@@ -70,8 +66,6 @@ def test_a_crowd_of_agents_crosses_nothing(
 
     with placed(where, tmp_path, models) as (middleware, router):
         agent = create_agent(models["fast"], [add], middleware=[middleware])
-        for i in range(20):  # everybody is known by then: the first look-up of a person writes to the disk
-            router.identities.subject("default", f"u{i}")
         if how == "threads":
             with ThreadPoolExecutor(50) as pool:
                 found = list(pool.map(lambda i: agent.invoke(asked(i), config(i)), range(n)))

@@ -78,7 +78,8 @@ class Tried(msgspec.Struct, frozen=True, kw_only=True):
     ms: float
     """From the question until the answer had ended, or the call failed."""
     error: str | None = None
-    """Name of the exception; ProviderRejected where the request itself was at fault, which is not held against it."""
+    """Name of the exception. ProviderRejected (the request itself was at fault) and ContextOverflow (too long for this
+    model) are not held against it."""
     probability: float = 0.0
     """The choice's; read only for fallbacks of a sticky or forced turn, whose pmf is not logged."""
 

@@ -73,7 +73,10 @@ _CHAT = {
     "max_tokens": {"type": "integer", "minimum": 1},
 }
 _CHAT_BODY = _object(_CHAT, "messages", more=True)
-_ERROR_NAME = {**_STRING, "description": "name of the exception; ProviderRejected: the request itself was at fault"}
+_ERROR_NAME = {
+    **_STRING,
+    "description": "name of the exception; ProviderRejected: the request was at fault; ContextOverflow: too long",
+}
 _ANSWER = {
     "message": {**_MESSAGE, "description": "the assistant's, whole; left out where nobody answered"},
     "finish_reason": {**_STRING, "default": "stop"},
