@@ -26,7 +26,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 demo: install ## simulated users and models over real HTTP; ARGS="--exit --json demo.json"
 	$(BIN)/fitrouter demo $(ARGS)
 
-test: install ## run the tests, JOBS=2 at a time; ARGS="tests/test_taste.py -k law"
+test: install ## run the tests, JOBS=2 at a time; ARGS="tests/posterior/test_gaussian.py -k law"
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile $(ARGS)
 
 check: install ## lint, types, import layers
@@ -41,49 +41,49 @@ format: install ## rewrite the sources in the house style
 	$(BIN)/ruff format $(SOURCES)
 
 bench: install ## quick benchmarks, JSON on standard output
-	$(BIN)/python benchmarks/journal.py
-	$(BIN)/python benchmarks/decide.py
+	$(BIN)/python -m benchmarks.stores.journal
+	$(BIN)/python -m benchmarks.policies.decide
 
 bench-acceptance: install ## 2,000 requests of the openai client against the recorded models
-	$(BIN)/python benchmarks/acceptance.py $(ARGS)
+	$(BIN)/python -m benchmarks.gateway.acceptance $(ARGS)
 
 bench-agents: install ## what each adapter costs a call, near and far, beside the frameworks' own clients
-	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/agents.py $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.gateway.agents $(ARGS)
 
 bench-crash: install ## 50 kills of the gateway under load
-	$(BIN)/python benchmarks/crash.py $(ARGS)
+	$(BIN)/python -m benchmarks.gateway.crash $(ARGS)
 
 bench-reward: install ## every development target of the reward models, in one table
-	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/reward.py --out docs/results/reward.json --table docs/results/reward_table.md $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.scoring.reward --out docs/results/reward.json --table docs/results/reward_table.md $(ARGS)
 
 bench-replay: install ## what replay says against what is true: intervals, labels, the gate, Open Bandit Data, speed
-	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/replay_intervals.py --jobs 2 --json docs/results/replay_intervals.json $(ARGS)
-	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/replay_coverage.py --json docs/results/replay_coverage.json
-	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/replay_gate.py --jobs 2 > docs/results/replay_gate.json
-	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/obd.py --json docs/results/replay_obd.json $(ARGS)
-	$(BIN)/python benchmarks/replay_speed.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.replay.intervals --jobs 2 --json docs/results/replay_intervals.json $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.replay.coverage --json docs/results/replay_coverage.json
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.replay.gate --jobs 2 > docs/results/replay_gate.json
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.replay.obd --json docs/results/replay_obd.json $(ARGS)
+	$(BIN)/python -m benchmarks.replay.speed
 
 bench-scorer: install ## what an answer costs to score, beside the device's own limits
-	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/scorer.py $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.scoring.scorer $(ARGS)
 
 bench-pool: install ## the personal pool: 20 seeds of every row and world
-	$(BIN)/python benchmarks/personal_pool.py $(ARGS)
+	$(BIN)/python -m benchmarks.simulation.personal_pool $(ARGS)
 
 bench-policies: install ## speed and regret beside other bandit libraries, in an environment of the benchmark's own
-	$(BIN)/python benchmarks/policies.py $(ARGS)
+	$(BIN)/python -m benchmarks.policies.libraries $(ARGS)
 
 bench-matrix: install ## budgets beside ParetoBandit on its own matrix
-	$(BIN)/python benchmarks/matrix.py $(ARGS)
+	$(BIN)/python -m benchmarks.policies.matrix $(ARGS)
 
 bench-labs: install ## late labels, newcomers, silent changes, prices, people
-	$(BIN)/python benchmarks/labs.py $(ARGS)
+	$(BIN)/python -m benchmarks.simulation.labs $(ARGS)
 
 bench-watch: install ## how often the watchers cry wolf, and the audit of 100,000 decisions
-	$(BIN)/python benchmarks/watch.py $(ARGS)
-	$(BIN)/python benchmarks/audit.py
+	$(BIN)/python -m benchmarks.monitors.watch $(ARGS)
+	$(BIN)/python -m benchmarks.monitors.audit
 
 bench-sweep: install ## the sweep that chose the defaults
-	$(BIN)/python benchmarks/sweep.py $(ARGS)
+	$(BIN)/python -m benchmarks.policies.sweep $(ARGS)
 
 clean: ## remove .venv and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from fitrouter.config import Config, ProviderConfig
 from fitrouter.errors import ConfigError
-from fitrouter.journal import Journal, SqliteJournal
-from fitrouter.learner import Batch, Learner, read_batch
-from fitrouter.refit import refit
 from fitrouter.router import Router
+from fitrouter.state.learner import Batch, Learner, read_batch
+from fitrouter.state.refit import refit
+from fitrouter.stores.journal import Journal, SqliteJournal
 
 __all__ = ["catch_up", "journal_at", "resting"]
 
@@ -44,11 +44,9 @@ def resting(config: Config) -> Iterator[Router]:
     Raises:
         ConfigError: there is no journal yet, or a part cannot be made.
     """
-    from fitrouter.assemble import assemble
-
     _journal(config.data)
     idle = {name: ProviderConfig(kind="simulated") for name in config.providers}
-    router = assemble(config.model_copy(update={"providers": idle}))
+    router = Router.from_config(config.model_copy(update={"providers": idle}))
     try:
         router.learner.restore(router.journal.snapshot())
         catch_up(router.learner, router.journal, router.journal.head())

@@ -73,7 +73,7 @@ def serve(
 @app.command()
 def init(path: Annotated[Path, typer.Option(help="Where to write it; never over another file.")] = _DEFAULT) -> None:
     """Write a configuration from the provider keys in the environment; with none, models are simulated."""
-    from fitrouter_integrations._init import found_keys, write_config
+    from fitrouter_integrations.commands.init import found_keys, write_config
 
     keys = found_keys()
     write_config(path, keys)
@@ -86,7 +86,7 @@ def init(path: Annotated[Path, typer.Option(help="Where to write it; never over 
 def check(file: Annotated[Path, typer.Argument(help="The configuration.")] = _DEFAULT) -> None:
     """Explain the mistakes of a configuration (exit code 2), or what it would do."""
     from fitrouter.config import load_config
-    from fitrouter_integrations._check import findings
+    from fitrouter_integrations.commands.check import findings
 
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     found = findings(load_config(file))
@@ -107,7 +107,7 @@ def share(
     default_model: Annotated[str | None, typer.Option(help="Who takes the rest.")] = None,
 ) -> None:
     """Set the share of the traffic that is routed; comments stay. It holds from the next start of the gateway."""
-    from fitrouter_integrations._edit import set_top_level
+    from fitrouter_integrations.commands.edit import set_top_level
 
     settings = {"share": repr(value)}
     if default_model is not None:
@@ -122,7 +122,7 @@ def import_(
     out: Annotated[Path, typer.Option(help="Where to write it; never over another file.")] = _DEFAULT,
 ) -> None:
     """Make a configuration out of one of litellm's proxy; what cannot be taken over is said in its comments."""
-    from fitrouter_integrations._import_litellm import import_litellm
+    from fitrouter_integrations.commands.import_litellm import import_litellm
 
     made = import_litellm(file, out)
     typer.echo(f"wrote {out} with {made.models} models; {len(made.notes)} notes at its top say what to look at")
@@ -135,7 +135,7 @@ def encoder(
     dim: Annotated[int, typer.Option(min=8, max=256, help="Dimensions of a token.")] = 128,
 ) -> None:
     """Distil the sentence encoder into a table of token vectors, and print what was made as JSON."""
-    from fitrouter_evaluators.train_encoder import train_static
+    from fitrouter_evaluators.training.train_encoder import train_static
 
     typer.echo(json.dumps(train_static(out, dim)))
 
@@ -147,8 +147,8 @@ def refit(config: ConfigPath = _DEFAULT) -> None:
     Running gateways do it beside their requests, others when they start.
     """
     from fitrouter.config import load_config
-    from fitrouter.ids import uuid7
-    from fitrouter.journal import Entry, SqliteJournal
+    from fitrouter.draw import uuid7
+    from fitrouter.stores.journal import Entry, SqliteJournal
     from fitrouter.types import Refit
 
     path = load_config(config).data / "journal.db"
@@ -168,7 +168,7 @@ def int8(
     out: Annotated[Path | None, typer.Option(help="Folder; the one that is looked in by default.")] = None,
 ) -> None:
     """Export the sentence encoder with int8 weights for CPUs: `encoder: minilm-int8` uses it."""
-    from fitrouter_evaluators.train_int8 import train_int8
+    from fitrouter_evaluators.training.train_int8 import train_int8
 
     typer.echo(json.dumps(train_int8(out)))
 
@@ -180,8 +180,8 @@ def prior(
     encoder: Annotated[str, typer.Option(help="Encoder of the response features.")] = "static",
 ) -> None:
     """Learn what tastes are like from other people's judgements, and print its data sheet as JSON."""
-    from fitrouter.encoders import get_encoder
-    from fitrouter_evaluators.reward.train_prior import train_prior
+    from fitrouter.context.encoders import get_encoder
+    from fitrouter_evaluators.training.train_prior import train_prior
 
     typer.echo(json.dumps(train_prior(data, out, get_encoder(encoder)), indent=1, ensure_ascii=False))
 
@@ -207,7 +207,7 @@ def warm_start(
     A new installation starts from the file with `policy: {prior: FILE}`.
     """
     from fitrouter.config import load_config, parse_config
-    from fitrouter_evaluators.train_policy import train_policy
+    from fitrouter_evaluators.training.train_policy import train_policy
 
     plain = {"providers": {"file": {"kind": "simulated"}}, "models": [{"name": "any", "provider": "file"}]}
     settings = load_config(config) if config is not None else parse_config(plain)
@@ -223,19 +223,19 @@ def demo(context: typer.Context) -> None:
 @app.command(context_settings=_LATER)
 def bench(context: typer.Context) -> None:
     """Benchmarks on your own data: pairs, ratings, choices, matrices; and converters of public sets."""
-    _module("fitrouter_integrations._bench", "bench").app(context.args, prog_name="fitrouter bench")
+    _module("fitrouter_integrations.commands.bench", "bench").app(context.args, prog_name="fitrouter bench")
 
 
 @app.command(context_settings=_LATER)
 def policy(context: typer.Context) -> None:
     """Show and change the policy while it runs: weights, share, the live version, the one before."""
-    _module("fitrouter_integrations._policy", "policy").app(context.args, prog_name="fitrouter policy")
+    _module("fitrouter_integrations.commands.policy", "policy").app(context.args, prog_name="fitrouter policy")
 
 
 @app.command(context_settings=_LATER)
 def replay(context: typer.Context) -> None:
     """Prove a change on the log before it goes live; the exit code is the answer."""
-    from fitrouter_integrations._replay import run
+    from fitrouter_integrations.commands.replay import run
 
     run(context.args)
 
@@ -243,13 +243,13 @@ def replay(context: typer.Context) -> None:
 @app.command(context_settings=_LATER)
 def simulate(context: typer.Context) -> None:
     """The personal pool in process: simulated people judge real responses."""
-    _run("fitrouter_integrations._simulate", "simulate", context.args)
+    _run("fitrouter_integrations.commands.simulate", "simulate", context.args)
 
 
 @app.command(context_settings=_LATER)
 def explain(context: typer.Context) -> None:
     """Why this model: what moved a decision, in words and in numbers that add up."""
-    _run("fitrouter_integrations._explain", "explain", context.args)
+    _run("fitrouter_integrations.commands.explain", "explain", context.args)
 
 
 def _run(module: str, verb: str, arguments: list[str]) -> None:

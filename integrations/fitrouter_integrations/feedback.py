@@ -21,10 +21,10 @@ from collections.abc import Awaitable, Callable, Iterator
 from difflib import SequenceMatcher
 from typing import Any, Concatenate, ParamSpec, Protocol
 
-from fitrouter.base_layer import BASE
 from fitrouter.errors import InvalidRequest, UnknownDecision
+from fitrouter.posterior.tastes import OVERALL
 from fitrouter.router import Router
-from fitrouter.tastes import OVERALL
+from fitrouter.state.quality_floor import BASE
 from fitrouter.types import FeedbackKind
 from fitrouter_integrations.client import Target, Vote, connect
 

@@ -29,11 +29,11 @@ from fitrouter.types import (
 )
 
 if TYPE_CHECKING:
-    from fitrouter.answers import Answer, Stream
     from fitrouter.config import Config, load_config, parse_config
     from fitrouter.errors import FitrouterError
-    from fitrouter.outside import Choice, Ended, Plan, Tried
     from fitrouter.router import Router
+    from fitrouter.serving.answers import Answer, Stream
+    from fitrouter.serving.external import Choice, Ended, Plan, Tried
     from fitrouter.sync import SyncRouter
 
 __all__ = [
@@ -64,16 +64,16 @@ __all__ = [
 ]
 
 _LAZY = {
-    "Answer": "fitrouter.answers",
-    "Choice": "fitrouter.outside",
+    "Answer": "fitrouter.serving.answers",
+    "Choice": "fitrouter.serving.external",
     "Config": "fitrouter.config",
-    "Ended": "fitrouter.outside",
+    "Ended": "fitrouter.serving.external",
     "FitrouterError": "fitrouter.errors",
-    "Plan": "fitrouter.outside",
+    "Plan": "fitrouter.serving.external",
     "Router": "fitrouter.router",
-    "Stream": "fitrouter.answers",
+    "Stream": "fitrouter.serving.answers",
     "SyncRouter": "fitrouter.sync",
-    "Tried": "fitrouter.outside",
+    "Tried": "fitrouter.serving.external",
     "load_config": "fitrouter.config",
     "parse_config": "fitrouter.config",
 }

@@ -5,32 +5,32 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import msgspec
 
-from fitrouter.arm_prior import ArmPrior
-from fitrouter.arm_prior import load as load_arm_prior
-from fitrouter.attempts import Timers
-from fitrouter.budget import BudgetParams
 from fitrouter.config import CandidateConfig, Config
-from fitrouter.decide import Decider, Rules
-from fitrouter.encoders import Cached, get_encoder
+from fitrouter.context.encoders import Cached, get_encoder
+from fitrouter.context.features import context_names
 from fitrouter.errors import ArtifactError, ConfigError
-from fitrouter.features import context_names
-from fitrouter.fit import FitParams
 from fitrouter.hooks import Hooks
-from fitrouter.identities import Identities
-from fitrouter.journal import SqliteJournal
-from fitrouter.learner import Learner
-from fitrouter.people import canonical_role
+from fitrouter.identity import canonical_role
 from fitrouter.policies import build_policy
+from fitrouter.posterior.arm_prior import ArmPrior
+from fitrouter.posterior.arm_prior import load as load_arm_prior
+from fitrouter.posterior.model import FitParams
 from fitrouter.providers import Provider, build_providers
-from fitrouter.router import Router
-from fitrouter.services import ScorerPlugin, Service, load_scorer
+from fitrouter.routing.decider import Decider, Rules
+from fitrouter.routing.variants import expand
+from fitrouter.serving.attempts import Timers
+from fitrouter.serving.services import ScorerPlugin, Service, load_scorer
+from fitrouter.state.budgets import BudgetParams
+from fitrouter.state.learner import Learner
+from fitrouter.state.projections import WatchParams
+from fitrouter.stores.identities import Identities
+from fitrouter.stores.journal import SqliteJournal
+from fitrouter.stores.warehouse import Warehouse, WarehouseFeed
 from fitrouter.types import ModelCard
-from fitrouter.variants import expand
-from fitrouter.warehouse import Warehouse, WarehouseFeed
-from fitrouter.watch import WatchParams
 
 __all__ = ["assemble"]
 
@@ -41,8 +41,8 @@ def assemble(
     hooks: Hooks | None = None,
     clock: Callable[[], float] = time.time,
     providers: Mapping[str, Provider] | None = None,
-) -> Router:
-    """A router over the configuration's folder, with its scorer and its warehouse as services.
+) -> dict[str, Any]:
+    """The arguments of `Router` for a configuration, with the scorer and the warehouse as services.
 
     Args:
         config: all settings.
@@ -67,27 +67,27 @@ def assemble(
     if scorer is not None:
         scorer.attach(journal, identities, learner, hooks, clock)
         services.append(Service("scorer", scorer.step, hooks, idle_s=0.02))
-    return Router(
-        cards=cards,
-        providers=answering,
-        decider=_decider(config, cards, learner, encoder.id),
-        learner=learner,
-        journal=journal,
-        identities=identities,
-        encoder=encoder,
-        timers=Timers(
+    return {
+        "cards": cards,
+        "providers": answering,
+        "decider": _decider(config, cards, learner, encoder.id),
+        "learner": learner,
+        "journal": journal,
+        "identities": identities,
+        "encoder": encoder,
+        "timers": Timers(
             deadline_s=config.server.deadline_s,
             first_token_s=config.server.first_token_s,
             chunk_gap_s=config.server.chunk_gap_s,
         ),
-        aliases=config.aliases,
-        droppable=config.droppable,
-        hooks=hooks,
-        services=services,
-        feed=feed,
-        scorer=scorer,
-        clock=clock,
-    )
+        "aliases": config.aliases,
+        "droppable": config.droppable,
+        "hooks": hooks,
+        "services": services,
+        "feed": feed,
+        "scorer": scorer,
+        "clock": clock,
+    }
 
 
 def _providers(config: Config, given: Mapping[str, Provider]) -> dict[str, Provider]:

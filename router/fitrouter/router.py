@@ -11,23 +11,25 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from fitrouter.answers import Answer, Stream
-from fitrouter.attempts import Answering, Assembler, Timers, Unanswered, close, first_answer
-from fitrouter.decide import Decider
-from fitrouter.encoders import Encoder
+from fitrouter.context.encoders import Encoder
 from fitrouter.errors import ProviderError, ProviderTimeout, StoreError
-from fitrouter.follow import Follower
 from fitrouter.hooks import Hooks
-from fitrouter.identities import Identities
-from fitrouter.journal import Journal
-from fitrouter.learner import Learner
-from fitrouter.lost import close_lost
-from fitrouter.outside import Ended, Outside, Plan, spent
-from fitrouter.proposals import Proposer
 from fitrouter.providers import Provider
-from fitrouter.records import Recorder, execution_of
-from fitrouter.services import ScorerPlugin, Service
-from fitrouter.steering import Steering
+from fitrouter.routing.decider import Decider
+from fitrouter.routing.pipeline import Proposer
+from fitrouter.routing.variants import called, expand
+from fitrouter.serving.answers import Answer, Stream
+from fitrouter.serving.attempts import Answering, Assembler, Timers, Unanswered, close, first_answer
+from fitrouter.serving.external import Ended, Outside, Plan, spent
+from fitrouter.serving.feedback import Declared, Verdicts
+from fitrouter.serving.recorder import Recorder, execution_of
+from fitrouter.serving.services import ScorerPlugin, Service
+from fitrouter.serving.steering import Steering
+from fitrouter.serving.sweeper import close_lost
+from fitrouter.state.follower import Follower
+from fitrouter.state.learner import Learner
+from fitrouter.stores.identities import Identities
+from fitrouter.stores.journal import Journal
 from fitrouter.types import (
     ArtifactChange,
     Attempt,
@@ -44,12 +46,10 @@ from fitrouter.types import (
     Request,
     Usage,
 )
-from fitrouter.variants import called, expand
-from fitrouter.verdicts import Declared, Verdicts
 
 if TYPE_CHECKING:
     from fitrouter.config import Config
-    from fitrouter.warehouse import WarehouseFeed
+    from fitrouter.stores.warehouse import WarehouseFeed
 
 __all__ = ["Router"]
 
@@ -118,13 +118,19 @@ class Router:
 
     @classmethod
     def from_config(
-        cls, config: Config, *, hooks: Hooks | None = None, providers: Mapping[str, Provider] | None = None
+        cls,
+        config: Config,
+        *,
+        hooks: Hooks | None = None,
+        clock: Callable[[], float] = time.time,
+        providers: Mapping[str, Provider] | None = None,
     ) -> Router:
         """A router with the parts that the configuration names.
 
         Args:
             config: all settings.
             hooks: who listens.
+            clock: seconds since the epoch, for every event; simulations have their own.
             providers: by their names in the configuration; each takes the place of what is described there.
 
         Raises:
@@ -132,7 +138,7 @@ class Router:
         """
         from fitrouter.assemble import assemble
 
-        return assemble(config, hooks=hooks, providers=providers)
+        return cls(**assemble(config, hooks=hooks, clock=clock, providers=providers))
 
     # --- life ---
 

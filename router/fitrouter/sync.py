@@ -7,11 +7,11 @@ import threading
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from fitrouter.answers import Answer
-from fitrouter.outside import Ended, Plan
 from fitrouter.router import Router
+from fitrouter.serving.answers import Answer
+from fitrouter.serving.external import Ended, Plan
+from fitrouter.serving.feedback import Declared
 from fitrouter.types import Chunk, Completion, Event, Execution, FeedbackKind, Identity, Request
-from fitrouter.verdicts import Declared
 
 __all__ = ["SyncRouter"]
 

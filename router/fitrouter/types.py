@@ -8,7 +8,7 @@ Arrays inside events are raw little-endian bytes (`pack`, `unpack`), so that an 
 from __future__ import annotations
 
 import enum
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import msgspec
 import numpy as np
@@ -33,6 +33,7 @@ __all__ = [
     "Mode",
     "ModelCard",
     "ModelChange",
+    "Part",
     "PolicyChange",
     "PolicyVersion",
     "Prices",
@@ -128,7 +129,7 @@ class ModelCard(_Value, frozen=True, kw_only=True):
     cache_discount: float = 0.5
     """Share of the input price that a cached prompt saves."""
     variants: tuple[Variant, ...] = ()
-    """Further ways of asking it; each becomes an arm of its own (`fitrouter.variants`)."""
+    """Further ways of asking it; each becomes an arm of its own (`fitrouter.routing.variants`)."""
     variant: Variant | None = None
     """The way of asking that this card stands for."""
 
@@ -382,7 +383,7 @@ class RoleText(_Event, frozen=True, kw_only=True, tag="role"):
 
     tenant: str
     role: str
-    """Its key, see `fitrouter.tastes.role_key`."""
+    """Its key, see `fitrouter.posterior.tastes.role_key`."""
     vector: bytes = b""
     """float32[m] of the prompt encoder."""
 
@@ -399,7 +400,7 @@ class PolicyChange(_Event, frozen=True, kw_only=True, tag="policy"):
 
     action: str
     settings: dict[str, Any] = {}
-    """set, promote: what differs from the configuration, see `fitrouter.control.SETTINGS`."""
+    """set, promote: what differs from the configuration, see `fitrouter.state.settings.SETTINGS`."""
     name: str = ""
     """promote: the candidate."""
     config_hash: str = ""
@@ -463,3 +464,15 @@ def pack(values: NDArray[Any]) -> bytes:
 def unpack(payload: bytes) -> Floats:
     """float64[d] of the float32 bytes that `pack` made."""
     return np.frombuffer(payload, dtype="<f4").astype(np.float64)
+
+
+class Part(Protocol):
+    """A piece of state that is stored under its own name."""
+
+    def dump(self) -> bytes:
+        """The state, exactly."""
+        ...
+
+    def load(self, payload: bytes) -> bool:
+        """Restore the state; False, and unchanged, where the bytes cannot be what `dump` made."""
+        ...

@@ -15,16 +15,16 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fitrouter.encoders import Encoder
-from fitrouter.taste import Gaussian
+from fitrouter.context.encoders import Encoder
+from fitrouter.posterior.gaussian import Gaussian
 from fitrouter.types import Floats
 from fitrouter_evaluators.datasets import Pair
-from fitrouter_evaluators.reward import Answer
-from fitrouter_evaluators.reward._reading import Reading
-from fitrouter_evaluators.reward.hierarchy import Observations, Prior, Shrinkage, evidence, fit_prior
-from fitrouter_evaluators.reward.scalar import design, global_scalar
-from fitrouter_evaluators.reward.style import STYLE
-from fitrouter_evaluators.reward.train_scalar import logistic, scales, view_of
+from fitrouter_evaluators.scoring import Answer
+from fitrouter_evaluators.scoring.scalar import design, global_scalar
+from fitrouter_evaluators.scoring.text.reading import Reading
+from fitrouter_evaluators.scoring.text.style import STYLE
+from fitrouter_evaluators.training.hierarchy import Observations, Prior, Shrinkage, evidence, fit_prior
+from fitrouter_evaluators.training.train_scalar import logistic, scales, view_of
 
 __all__ = [
     "EVIDENT",

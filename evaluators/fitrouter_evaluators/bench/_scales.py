@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fitrouter.taste import Gaussian
+from fitrouter.posterior.gaussian import Gaussian
 from fitrouter.types import Floats
-from fitrouter_evaluators.reward.hierarchy import Observations, Prior
+from fitrouter_evaluators.training.hierarchy import Observations, Prior
 
 __all__ = ["Scales"]
 

@@ -21,11 +21,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fitrouter.taste import Gaussian
+from fitrouter.posterior.gaussian import Gaussian
 from fitrouter.types import Floats
 from fitrouter_evaluators.bench._censored import clipped_mean, heaped, latent
 from fitrouter_evaluators.bench._scales import Scales
-from fitrouter_evaluators.reward.hierarchy import Observations, Prior, Shrinkage, e_step, evidence, m_step
+from fitrouter_evaluators.training.hierarchy import Observations, Prior, Shrinkage, e_step, evidence, m_step
 
 __all__ = ["Labels", "RatingHead", "Seen", "directions"]
 

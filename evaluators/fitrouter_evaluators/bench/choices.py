@@ -24,13 +24,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fitrouter.encoders import Encoder, get_encoder
+from fitrouter.context.encoders import Encoder, get_encoder
 from fitrouter.errors import ConfigError
 from fitrouter.types import Floats
 from fitrouter_evaluators.bench._protocol import Result
 from fitrouter_evaluators.datasets import Choice, read_choices
-from fitrouter_evaluators.reward import STYLE, Answer, ResponseFeatures, measure, standardise
-from fitrouter_evaluators.reward.declared import DeclaredTaste, DeclaredValues
+from fitrouter_evaluators.scoring import STYLE, Answer, ResponseFeatures, measure, standardise
+from fitrouter_evaluators.scoring.statements.declared import DeclaredTaste, DeclaredValues
 
 __all__ = ["development", "run_choices"]
 

@@ -17,8 +17,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from fitrouter.budget import BudgetParams
-from fitrouter.encoders import get_encoder
+from fitrouter.context.encoders import get_encoder
+from fitrouter.state.budgets import BudgetParams
 from fitrouter.types import Floats
 from fitrouter_evaluators.bench._routing import (
     Point,
@@ -31,8 +31,8 @@ from fitrouter_evaluators.bench._routing import (
     satisfaction,
     windows,
 )
-from fitrouter_evaluators.bench._stream import Matrix, Played, Setting, matrix_of, play
 from fitrouter_evaluators.datasets import MatrixRow, read_matrix
+from fitrouter_evaluators.simulation.matrix_stream import Matrix, Played, Setting, matrix_of, play
 
 __all__ = ["Settings", "bench", "run"]
 

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from fitrouter.encoders import Encoder, get_encoder
+from fitrouter.context.encoders import Encoder, get_encoder
 from fitrouter_evaluators.bench._metrics import ACCURACY, ECE, NLL, log_loss, wrong
 from fitrouter_evaluators.bench._pair_model import (
     NAMES,

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from fitrouter.encoders import Encoder, get_encoder
+from fitrouter.context.encoders import Encoder, get_encoder
 from fitrouter.types import Floats
 from fitrouter_evaluators.bench._metrics import (
     ACCURACY,
@@ -36,11 +36,11 @@ from fitrouter_evaluators.bench._metrics import (
 from fitrouter_evaluators.bench._protocol import KS, Fold, Ledger, folds
 from fitrouter_evaluators.bench._taste import Labels, RatingHead, directions
 from fitrouter_evaluators.datasets import Rating, read_ratings
-from fitrouter_evaluators.reward.features import readable
-from fitrouter_evaluators.reward.hierarchy import Observations, Prior
-from fitrouter_evaluators.reward.style import measure, standardise
+from fitrouter_evaluators.scoring.features import readable
+from fitrouter_evaluators.scoring.text.style import measure, standardise
+from fitrouter_evaluators.training.hierarchy import Observations, Prior
 
-__all__ = ["RatingSet", "development", "item_features", "measure_set", "rating_set", "run_ratings"]
+__all__ = ["RatingSet", "item_features", "measure_set", "rating_set", "run_ratings"]
 
 Ints = NDArray[np.int64]
 
@@ -227,10 +227,3 @@ def _unit(block: Floats) -> Floats:
     block = block - block.mean(axis=0)
     out: Floats = block / max(float(np.sqrt(block.var(axis=0).sum())), 1e-9)
     return out
-
-
-def development(data: str | os.PathLike[str], seeds: int = 10, encoder: str = "minilm") -> dict[str, Any]:
-    """The targets of notes/reward_models.md §7 on D2, D3, D4 and D7; see `_development`."""
-    from fitrouter_evaluators.bench import _development
-
-    return _development.run(data, seeds, encoder)

@@ -9,8 +9,8 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
-from fitrouter.outside import Choice, Ended
 from fitrouter.router import Router
+from fitrouter.serving.external import Choice, Ended
 from fitrouter.types import Chunk, Completion, FeedbackKind, Identity, Message, Request, Usage
 
 __all__ = ["About", "Backend", "Model", "Plan", "Reply", "Seen", "Streaming", "Target", "Vote"]
@@ -57,7 +57,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """Whom to ask, in this order, each where the ones before failed; see `fitrouter.outside`."""
+    """Whom to ask, in this order, each where the ones before failed; see `fitrouter.serving.external`."""
 
     about: About
     """What was decided; its model is the first."""

@@ -15,8 +15,8 @@ from functools import partial
 from typing import Any, TypeVar
 
 from fitrouter.errors import ConfigError
-from fitrouter.outside import Ended
 from fitrouter.router import Router
+from fitrouter.serving.external import Ended
 from fitrouter.types import Chunk, Request
 from fitrouter_integrations.client._base import (
     About,

@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator
 
 import msgspec
 
-from fitrouter.answers import Stream
-from fitrouter.outside import Ended
 from fitrouter.router import Router
+from fitrouter.routing.variants import called
+from fitrouter.serving.answers import Stream
+from fitrouter.serving.external import Ended
 from fitrouter.types import Chunk, Decision, Identity, Request
-from fitrouter.variants import called
 from fitrouter_integrations.client._base import About, Model, Plan, Reply, Seen, Vote
 
 __all__ = ["LocalBackend"]

@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from fitrouter.context.features import heard
 from fitrouter.errors import (
     AllModelsFailed,
     ConfigError,
@@ -30,10 +31,9 @@ from fitrouter.errors import (
     UnknownDecision,
     Unreachable,
 )
-from fitrouter.features import heard
-from fitrouter.outside import Ended
+from fitrouter.providers.usage import read_usage
+from fitrouter.serving.external import Ended
 from fitrouter.types import Chunk, Completion, FeedbackKind, Identity, Request, Usage
-from fitrouter.usage import read_usage
 from fitrouter_integrations._http import KEY_ENV
 from fitrouter_integrations.client._base import About, Model, Plan, Reply, Seen, Vote
 

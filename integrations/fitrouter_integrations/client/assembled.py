@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fitrouter.attempts import Assembler
+from fitrouter.serving.attempts import Assembler
 from fitrouter.types import Chunk
 from fitrouter_integrations.client._base import Reply
 

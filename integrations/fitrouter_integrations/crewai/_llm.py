@@ -11,15 +11,15 @@ from uuid import uuid4
 from weakref import WeakValueDictionary, ref
 
 from crewai.agents.agent_builder import base_agent
-from crewai.llms.base_llm import BaseLLM, JsonResponseFormat
+from crewai.llms.base_llm import BaseLLM
 from pydantic import BaseModel, Field, PrivateAttr, field_serializer, model_validator
 
 from fitrouter.router import Router
-from fitrouter.types import AUTO, Identity
+from fitrouter.types import AUTO
 from fitrouter_integrations._identity import settled
 from fitrouter_integrations.client import About, Client, Model, Vote, connect
 from fitrouter_integrations.client.assembled import Whole
-from fitrouter_integrations.crewai._turn import Turn
+from fitrouter_integrations.crewai._turn import RoutedLLM, Turn
 
 __all__ = ["FitrouterLLM", "watchers"]
 
@@ -41,7 +41,7 @@ _counting = threading.Lock()
 base_agent._LLM_TYPE_REGISTRY["fitrouter"] = f"{__package__}.FitrouterLLM"
 
 
-class FitrouterLLM(BaseLLM):
+class FitrouterLLM(RoutedLLM):
     """An LLM that asks, for each call, the model that fits this user and this task.
 
     Args:
@@ -60,14 +60,6 @@ class FitrouterLLM(BaseLLM):
     model: str = AUTO
     provider: str = "fitrouter"
     router: Any = Field(default_factory=lambda: os.environ.get("FITROUTER", "fitrouter.yaml"))
-    tenant: str = Identity().tenant
-    user: str | None = None
-    role: str | None = None
-    task: str | None = None
-    session: str | None = None
-    timeout: float | None = None
-    """Seconds for a whole request; the router's own deadline where None."""
-    response_format: JsonResponseFormat | type[BaseModel] | None = None
 
     _client: Client | None = PrivateAttr(default=None)
     _cards: tuple[Model, ...] = PrivateAttr(default=())
@@ -174,7 +166,7 @@ class FitrouterLLM(BaseLLM):
 
     def get_input_tokens_count(self, messages: Any, tools: Any = None, response_model: Any = None) -> int:  # noqa: ARG002 - CrewAI's signature
         """About how many tokens messages have, as the router estimates them."""
-        from fitrouter.features import estimate_tokens
+        from fitrouter.context.features import estimate_tokens
 
         said = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
         return estimate_tokens(said, {"tools": tools} if tools else {})
@@ -271,19 +263,6 @@ class FitrouterLLM(BaseLLM):
                 del self._decided[next(iter(self._decided))]
         for watcher in tuple(watchers):
             watcher(self, about, task, agent)
-
-    def _sampling(self) -> dict[str, Any]:
-        given = {
-            "temperature": self.temperature,
-            "top_p": self.top_p,
-            "max_tokens": None if self.max_tokens is None else int(self.max_tokens),
-            "seed": self.seed,
-            "frequency_penalty": self.frequency_penalty,
-            "presence_penalty": self.presence_penalty,
-            "stop": self.stop_sequences or None,
-            **self.additional_params,
-        }
-        return {name: value for name, value in given.items() if value is not None}
 
 
 def _colleagues(agent: Any) -> list[Any]:

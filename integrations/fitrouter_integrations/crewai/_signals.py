@@ -27,9 +27,9 @@ from crewai.events.types.tool_usage_events import (
     ToolValidateInputErrorEvent,
 )
 
-from fitrouter.base_layer import BASE
 from fitrouter.errors import ConfigError
-from fitrouter.tastes import OVERALL
+from fitrouter.posterior.tastes import OVERALL
+from fitrouter.state.quality_floor import BASE
 from fitrouter.types import FeedbackKind
 from fitrouter_integrations.client import About, Vote
 from fitrouter_integrations.crewai._human import HeardProvider

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import json
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from crewai.events.types.llm_events import LLMCallType
 from crewai.hooks.dispatch import HookAborted
-from crewai.llms.base_llm import LLMCallBlockedError, llm_call_context
+from crewai.llms.base_llm import BaseLLM, JsonResponseFormat, LLMCallBlockedError, llm_call_context
 from crewai.utilities.exceptions.context_window_exceeding_exception import LLMContextLengthExceededError
 from pydantic import BaseModel
 
 from fitrouter.errors import FitrouterError, NoEligibleModel
+from fitrouter.providers.usage import usage_body
 from fitrouter.types import Chunk, Identity, Message, Request
-from fitrouter.usage import usage_body
 from fitrouter_integrations.client import About, Reply
 from fitrouter_integrations.crewai._identity import identity_of
 
-if TYPE_CHECKING:
-    from fitrouter_integrations.crewai._llm import FitrouterLLM
-
-__all__ = ["TooLong", "Turn"]
+__all__ = ["RoutedLLM", "TooLong", "Turn"]
 
 
 class TooLong(NoEligibleModel, LLMContextLengthExceededError):
@@ -31,6 +29,46 @@ class TooLong(NoEligibleModel, LLMContextLengthExceededError):
     def __init__(self, error: Exception) -> None:
         LLMContextLengthExceededError.__init__(self, str(error))
         self.excluded, self.too_long = getattr(error, "excluded", ()), True
+
+
+class RoutedLLM(BaseLLM):
+    """The settings of a routed LLM, and the accounts that a call is entered in."""
+
+    tenant: str = Identity().tenant
+    user: str | None = None
+    role: str | None = None
+    task: str | None = None
+    session: str | None = None
+    timeout: float | None = None
+    """Seconds for a whole request; the router's own deadline where None."""
+    response_format: JsonResponseFormat | type[BaseModel] | None = None
+
+    @property
+    @abstractmethod
+    def owner(self) -> Any:
+        """The agent that this one was copied for, or None."""
+
+    @abstractmethod
+    def _count(self, usage: dict[str, Any], agent: Any) -> None:
+        """Add a call's usage to its agent's account."""
+
+    @abstractmethod
+    def _remember(self, about: About, task: Any, agent: Any) -> None:
+        """Keep the decision of an agent's latest call."""
+
+    def _sampling(self) -> dict[str, Any]:
+        """The sampling parameters that were set."""
+        given = {
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "max_tokens": None if self.max_tokens is None else int(self.max_tokens),
+            "seed": self.seed,
+            "frequency_penalty": self.frequency_penalty,
+            "presence_penalty": self.presence_penalty,
+            "stop": self.stop_sequences or None,
+            **self.additional_params,
+        }
+        return {name: value for name, value in given.items() if value is not None}
 
 
 class Turn:
@@ -44,9 +82,7 @@ class Turn:
         wanted: the type of the answer, or None.
     """
 
-    def __init__(
-        self, llm: FitrouterLLM, task: Any, agent: Any, functions: Mapping[str, Any] | None, wanted: Any
-    ) -> None:
+    def __init__(self, llm: RoutedLLM, task: Any, agent: Any, functions: Mapping[str, Any] | None, wanted: Any) -> None:
         self.llm, self.task, self.agent = llm, task, agent if agent is not None else llm.owner
         self.functions = functions
         self.wanted = wanted or llm.response_format

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from fitrouter.hooks import Happened, Notice
-from fitrouter.people import DAY_S
+from fitrouter.posterior.people import DAY_S
 from fitrouter.types import Decision
 
 __all__ = ["RoundClock"]

@@ -11,11 +11,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from fitrouter.assemble import assemble
 from fitrouter.config import Config, parse_config
 from fitrouter.errors import FitrouterError
 from fitrouter.hooks import Hooks
-from fitrouter.people import DAY_S
+from fitrouter.posterior.people import DAY_S
 from fitrouter.router import Router
 from fitrouter_integrations.demo._clock import RoundClock
 from fitrouter_integrations.demo._world import DemoWorld
@@ -68,7 +67,7 @@ def open_gateway(config: Config, world: DemoWorld) -> Iterator[Gateway]:
     """
     clock = RoundClock(world.rounds, world.rounds_per_day)
     with bind(config) as listener:
-        router = assemble(config, hooks=Hooks(clock.hear), clock=clock)
+        router = Router.from_config(config, hooks=Hooks(clock.hear), clock=clock)
         server = server_of(create_app(router, config))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="fitrouter-demo", daemon=True)
         thread.start()

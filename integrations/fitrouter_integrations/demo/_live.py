@@ -11,8 +11,8 @@ import msgspec
 import numpy as np
 
 from fitrouter.errors import FitrouterError, StoreError
+from fitrouter.stores.warehouse import Warehouse
 from fitrouter.types import Floats
-from fitrouter.warehouse import Warehouse
 from fitrouter_integrations.demo._gateway import Gateway
 from fitrouter_integrations.demo._play import People
 from fitrouter_integrations.demo._seeds import Gammas, Strategy, learned, strategies, strategy

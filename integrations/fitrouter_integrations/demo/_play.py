@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from fitrouter.types import FeedbackKind, Floats
-from fitrouter_evaluators.simulate import Verdict
-from fitrouter_evaluators.worlds import Play
+from fitrouter_evaluators.simulation.simulate import Verdict
+from fitrouter_evaluators.simulation.worlds import Play
 from fitrouter_integrations.demo._stage import Stage
 from fitrouter_integrations.demo._world import DemoWorld
 

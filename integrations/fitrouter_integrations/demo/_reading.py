@@ -1,6 +1,6 @@
 """What simulated people notice in an answer: eight attributes of the evaluators' pool, and four more.
 
-The four have no feature in the scorer (`fitrouter_evaluators.reward.style`); what it sees of them is correlation.
+The four have no feature in the scorer (`fitrouter_evaluators.scoring.text.style`); what it sees of them is correlation.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from fitrouter.errors import ConfigError
 from fitrouter.types import Floats
-from fitrouter_evaluators.pool import ATTRIBUTES, attributes
+from fitrouter_evaluators.simulation.pool import ATTRIBUTES, attributes
 
 __all__ = ["HIDDEN", "notice"]
 

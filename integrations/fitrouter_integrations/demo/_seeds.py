@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from fitrouter.types import Floats
-from fitrouter_evaluators.simulate import contender, simulate
+from fitrouter_evaluators.simulation.simulate import contender, simulate
 from fitrouter_integrations.demo._play import People
 from fitrouter_integrations.demo._stage import Stage
 from fitrouter_integrations.demo._world import DemoWorld

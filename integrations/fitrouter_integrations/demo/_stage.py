@@ -8,12 +8,12 @@ import math
 import msgspec
 import numpy as np
 
-from fitrouter.encoders import get_encoder
-from fitrouter.features import context_features, read_prompt
+from fitrouter.context.encoders import get_encoder
+from fitrouter.context.features import context_features, read_prompt
 from fitrouter.providers import Simulated
 from fitrouter.types import Call, Completion, Floats, Request
-from fitrouter_evaluators.pool import Pool
-from fitrouter_evaluators.reward import Answer, ResponseFeatures, global_scalar
+from fitrouter_evaluators.scoring import Answer, ResponseFeatures, global_scalar
+from fitrouter_evaluators.simulation.pool import Pool
 from fitrouter_integrations.demo._reading import notice
 from fitrouter_integrations.demo._world import DemoWorld
 

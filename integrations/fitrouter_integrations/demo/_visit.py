@@ -12,7 +12,7 @@ import aiohttp
 
 from fitrouter.errors import FitrouterError
 from fitrouter.types import AUTO, FeedbackKind
-from fitrouter_evaluators.simulate import Verdict
+from fitrouter_evaluators.simulation.simulate import Verdict
 from fitrouter_integrations.demo._play import People
 
 __all__ = ["Visit", "visit"]

@@ -1,4 +1,4 @@
-"""The demo's world: `demo.yaml`, pinned before anything was tuned on it. `benchmarks/worlds/demo.yaml` leads here."""
+"""The demo's world, `demo.yaml`, fixed before anything was tuned on it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import yaml
 
 from fitrouter.errors import ConfigError
 from fitrouter.providers import Persona
-from fitrouter_evaluators.worlds import World
+from fitrouter_evaluators.simulation.worlds import World
 
 __all__ = ["DemoWorld", "Raters", "SimulatedModel", "open_world", "world_text"]
 

@@ -18,11 +18,11 @@ from starlette.responses import Response
 
 from fitrouter.config import Config
 from fitrouter.errors import StoreError
-from fitrouter.explain import explain as account_for
 from fitrouter.router import Router
-from fitrouter.services import Service
+from fitrouter.routing.explain import explain as account_for
+from fitrouter.routing.variants import called
+from fitrouter.serving.services import Service
 from fitrouter.types import AUTO
-from fitrouter.variants import called
 from fitrouter_dashboards.metrics import Metrics
 from fitrouter_integrations.gateway import _schema
 from fitrouter_integrations.gateway._ended import observation, outcome

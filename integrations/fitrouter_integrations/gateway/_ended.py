@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from fitrouter.errors import InvalidRequest
-from fitrouter.outside import Ended, Tried
+from fitrouter.serving.external import Ended, Tried
 from fitrouter.types import Completion, Identity, Request, Usage
 from fitrouter_integrations.gateway._messages import message_of, messages_of
 from fitrouter_integrations.gateway._requests import chat_request

@@ -5,8 +5,8 @@ from __future__ import annotations
 from importlib import metadata
 from typing import Any
 
-from fitrouter.control import SETTINGS
-from fitrouter.outside import STATUSES
+from fitrouter.serving.external import STATUSES
+from fitrouter.state.settings import SETTINGS
 from fitrouter.types import FeedbackKind
 
 __all__ = [

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from fitrouter.answers import Stream
+from fitrouter.serving.answers import Stream
 from fitrouter.types import Usage
 from fitrouter_integrations.gateway._wire import DONE, Reply, as_problem, event, relayed
 

@@ -21,8 +21,8 @@ from fitrouter.errors import (
     TooLarge,
     UnknownDecision,
 )
+from fitrouter.providers.usage import usage_body
 from fitrouter.types import Chunk, Completion, Decision, Message, Usage
-from fitrouter.usage import usage_body
 
 __all__ = ["DONE", "Problem", "Reply", "as_problem", "dump", "event", "relayed"]
 

@@ -18,10 +18,10 @@ from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langchain_core.outputs import LLMResult
 
-from fitrouter.base_layer import BASE
-from fitrouter.tastes import OVERALL
+from fitrouter.posterior.tastes import OVERALL
+from fitrouter.serving.feedback import on_scale
+from fitrouter.state.quality_floor import BASE
 from fitrouter.types import FeedbackKind
-from fitrouter.verdicts import on_scale
 from fitrouter_integrations.client import Target, Vote
 from fitrouter_integrations.feedback import PATIENCE_S, TOOLS, Speaker, carrier
 from fitrouter_integrations.langchain._outbox import Outbox

@@ -21,8 +21,8 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 from msgspec.structs import replace
 from pydantic import ConfigDict, Field, PrivateAttr, SecretStr, field_validator, model_validator
 
+from fitrouter.context.features import estimate_tokens
 from fitrouter.errors import ConfigError, InvalidRequest
-from fitrouter.features import estimate_tokens
 from fitrouter.router import Router
 from fitrouter.types import AUTO, Identity, Request
 from fitrouter_integrations._http import KEY_ENV

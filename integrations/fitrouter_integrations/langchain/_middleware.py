@@ -21,8 +21,8 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 from fitrouter.config import Config
 from fitrouter.errors import ConfigError, NoEligibleModel, NotAuthorized, Unreachable
 from fitrouter.router import Router
+from fitrouter.routing.variants import called
 from fitrouter.types import Identity, Request
-from fitrouter.variants import called
 from fitrouter_integrations.client import Client, Model, Plan, Target, Vote, connect
 from fitrouter_integrations.client._base import is_url
 from fitrouter_integrations.langchain._convert import metadata_of

@@ -20,10 +20,10 @@ from fitrouter.errors import (
     ProviderTimeout,
     ProviderUnavailable,
 )
-from fitrouter.outside import Choice, Ended, Tried
 from fitrouter.providers._failures import from_status
+from fitrouter.routing.variants import apply
+from fitrouter.serving.external import Choice, Ended, Tried
 from fitrouter.types import Completion, Request, Usage
-from fitrouter.variants import apply
 from fitrouter_integrations.client import Plan
 from fitrouter_integrations.langchain._history import messages_of
 from fitrouter_integrations.langchain._own_models import named

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from langchain_core.exceptions import OutputParserException
-from langchain_core.language_models import LanguageModelInput
+from langchain_core.language_models import BaseChatModel, LanguageModelInput
 from langchain_core.messages import AIMessage
 from langchain_core.output_parsers import BaseOutputParser, JsonOutputParser, PydanticOutputParser
 from langchain_core.output_parsers.openai_tools import JsonOutputKeyToolsParser, PydanticToolsParser
@@ -17,14 +17,11 @@ from langchain_core.utils.pydantic import is_basemodel_subclass
 
 from fitrouter.errors import InvalidRequest
 
-if TYPE_CHECKING:
-    from fitrouter_integrations.langchain._chat import ChatFitrouter
-
 __all__ = ["structured"]
 
 
 def structured(
-    model: ChatFitrouter, schema: Any, *, include_raw: bool, method: str, strict: bool | None, **kwargs: Any
+    model: BaseChatModel, schema: Any, *, include_raw: bool, method: str, strict: bool | None, **kwargs: Any
 ) -> Runnable[LanguageModelInput, Any]:
     """See `ChatFitrouter.with_structured_output`.
 

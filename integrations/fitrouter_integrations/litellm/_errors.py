@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from litellm import exceptions
-
 from fitrouter.errors import (
     AllModelsFailed,
     ConfigError,
@@ -20,6 +18,7 @@ from fitrouter.errors import (
     UnknownDecision,
 )
 from fitrouter.providers._failures import from_status
+from litellm import exceptions
 
 __all__ = ["named", "translated"]
 

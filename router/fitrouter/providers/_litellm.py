@@ -14,8 +14,8 @@ from fitrouter.errors import ConfigError, ProviderError, ProviderRejected, Provi
 from fitrouter.providers._failures import excerpt, from_status, retry_after
 from fitrouter.providers._secret import Secret
 from fitrouter.providers._streams import OwnedStream
+from fitrouter.providers.usage import read_usage
 from fitrouter.types import Call, Chunk, Completion, Message, Usage
-from fitrouter.usage import read_usage
 
 __all__ = ["LiteLLM"]
 

@@ -19,8 +19,8 @@ from fitrouter.providers._failures import excerpt, from_error_body, from_status,
 from fitrouter.providers._secret import Secret
 from fitrouter.providers._sse import sse_data
 from fitrouter.providers._streams import OwnedStream
+from fitrouter.providers.usage import read_usage
 from fitrouter.types import Call, Chunk, Completion, Usage
-from fitrouter.usage import read_usage
 
 __all__ = ["OpenAICompatible"]
 

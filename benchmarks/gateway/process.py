@@ -1,0 +1,147 @@
+"""A gateway in processes of its own, for benchmarks and tests: start it, ask who is there, stop it, kill it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+RESPONSES = ROOT.parent / "shared" / "data" / "alpaca_eval" / "responses.parquet"
+"""Recorded answers of eleven models to 805 prompts."""
+
+
+def write_config(folder: Path, **changes: Any) -> Path:
+    """The example `recorded.yaml`, with its data in `folder`."""
+    settings = yaml.safe_load((ROOT / "examples" / "recorded.yaml").read_text())
+    settings["data"] = str(folder / "data")
+    settings["providers"]["recorded"]["path"] = str(RESPONSES)
+    file = folder / "fitrouter.yaml"
+    file.write_text(yaml.safe_dump({**settings, **changes}))
+    return file
+
+
+class Gateway:
+    """`fitrouter serve` on a free port. Use it as a context manager: no process outlives it."""
+
+    def __init__(self, config: Path, workers: int = 1) -> None:
+        self.config, self.workers = config, workers
+        self.url = ""
+        self.pids: set[int] = set()
+        self._process: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> Gateway:
+        self.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.kill()
+
+    def start(self) -> float:
+        """Start, and wait until all workers are ready; returns the seconds until the first one was."""
+        sources = [str(ROOT / name) for name in ("router", "evaluators", "dashboards", "integrations")]
+        command = [sys.executable, "-m", "fitrouter_integrations.cli", "serve", "--config", str(self.config)]
+        began = time.monotonic()
+        self._process = subprocess.Popen(
+            [*command, "--port", "0", "--workers", str(self.workers)],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sources), "HF_HUB_OFFLINE": "1"},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert self._process.stderr is not None
+        line = self._process.stderr.readline()
+        assert " on http://" in line, line + self._process.stderr.read()
+        self.url = line.split()[-1].removesuffix("/v1")
+        wait_for(self.reports)
+        took = time.monotonic() - began
+        wait_for(lambda: len(self.reports()) == self.workers)
+        return took
+
+    @property
+    def parent(self) -> int:
+        """Process id of the one that keeps the workers alive."""
+        assert self._process is not None
+        return self._process.pid
+
+    def reports(self) -> dict[int, dict[str, Any]]:
+        """What each worker that answers says in /readyz, by its process id."""
+        found: dict[int, dict[str, Any]] = {}
+        for _ in range(1 if self.workers == 1 else 12 * self.workers):
+            try:
+                reply = httpx.get(f"{self.url}/readyz", timeout=10.0)
+            except httpx.TransportError:
+                continue
+            if reply.status_code == 200:
+                found[reply.json()["pid"]] = reply.json()
+            if len(found) == self.workers:
+                break
+        self.pids |= found.keys()
+        return found
+
+    def at_rest(self) -> dict[int, dict[str, Any]]:
+        """The reports of all workers, once nothing is left to score, fold or ingest, and all agree."""
+
+        def settled() -> dict[int, dict[str, Any]] | None:
+            reports = self.reports()
+            quiet = all(not any(report["lag"].values()) and report["digest"] for report in reports.values())
+            agree = len({(report["seq"], report["digest"]) for report in reports.values()}) == 1
+            return reports if quiet and agree and len(reports) == self.workers else None
+
+        first = wait_for(settled, 120.0)
+        time.sleep(1.0)  # the gauges are read every half second
+        second: dict[int, dict[str, Any]] = wait_for(settled, 120.0)
+        same = {report["seq"] for report in first.values()} == {report["seq"] for report in second.values()}
+        return second if same else self.at_rest()
+
+    def stop(self) -> int:
+        """End it as an operator does; returns the exit code."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM)
+        code = self._process.wait(90.0)
+        self.kill()
+        return code
+
+    def kill(self) -> None:
+        """Kill -9, parent and workers, and wait until they are gone."""
+        if self._process is None:
+            return
+        for pid in (self._process.pid, *self.pids):
+            kill_9(pid)
+        self._process.wait(30.0)
+        if self._process.stderr is not None:
+            self._process.stderr.close()
+        wait_for(lambda: not any(alive(pid) for pid in self.pids))
+        self._process, self.pids = None, set()
+
+
+def kill_9(pid: int) -> None:
+    """Kill a process at once; one that is gone already is fine."""
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def alive(pid: int) -> bool:
+    """Whether a process is there and runs."""
+    try:
+        return (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def wait_for(condition: Any, timeout_s: float = 60.0) -> Any:
+    """The first true value of `condition`."""
+    deadline = time.monotonic() + timeout_s
+    while not (value := condition()):
+        if time.monotonic() > deadline:
+            raise TimeoutError("it did not come true in time")
+        time.sleep(0.02)
+    return value

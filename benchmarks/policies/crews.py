@@ -1,0 +1,244 @@
+"""How soon the example crews' roles find their models (docs/results/crews.md): seeds × settings. Writes JSON.
+
+python -m benchmarks.policies.crews --out FILE     # a quarter of an hour on two idle cores
+
+The examples' pool, tastes, moods and task prompts; decisions and learning are the product's own code (`Decider`,
+`Learner.apply`). Only the crew's machinery, the disk and the waiting are left out, so that many days can be worked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import uuid
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fitrouter import Identity, Request, Router
+from fitrouter.context.encoders import get_encoder
+from fitrouter.context.features import context_features, read_prompt
+from fitrouter.identity import role_key
+from fitrouter.stores.journal import Row
+from fitrouter.types import Event, Execution, Feedback, FeedbackKind, Floats, ModelChange, RoleText, Score, pack
+from fitrouter_evaluators.scoring import Answer, ResponseFeatures, global_scalar
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
+
+from _people import Readers
+from _pools import RECORDED, Pool, answers, configured, recorded, truth
+from support_crew import JOBS, TASTES
+
+from crewai import Task
+
+SETTINGS: Mapping[str, tuple[dict[str, Any], int, int]] = {
+    "the examples'": ({"algorithm": "linear_thompson", "scale": 0.5}, 400, 40),
+    "default": ({}, 1000, 20),
+    "default, floor .2": ({"floor": 0.2}, 1000, 20),
+    "linear_thompson, scale .3": ({"algorithm": "linear_thompson"}, 1000, 20),
+}
+"""Name → policy, rounds, seeds."""
+LATE = 50
+"""Decisions of a role over which probabilities are taken together, as the examples do."""
+
+
+class Text(NamedTuple):
+    """What the pool's answers and prompts are to the router; computed once."""
+
+    texts: Mapping[str, Sequence[str]]
+    """Model → answer to each case."""
+    x: dict[str, Floats]
+    """Role → float64[cases, d]."""
+    h: dict[str, Floats]
+    """Model → float64[cases, D]."""
+    roles: dict[str, bytes]
+    """Role → vector of its text."""
+
+
+class Play(NamedTuple):
+    """One seed under one setting: what to do."""
+
+    policy: Mapping[str, Any]
+    rounds: int
+    seed: int
+
+
+_pool: Pool
+_read: Text
+
+
+def read(pool: Pool) -> Text:
+    """Read all of a pool as the router and the scorer would."""
+    reader = get_encoder("static")
+    features = ResponseFeatures(reader, scalar=global_scalar(reader))
+    texts = answers(pool)
+    prompts = {role: [_prompt(role, job, case) for case in pool.cases] for role, job in JOBS.items()}
+    return Text(
+        texts,
+        {role: np.array([_context(prompt, reader) for prompt in said]) for role, said in prompts.items()},
+        {
+            model: np.asarray(
+                features.encode([Answer(prompt=p, text=t) for p, t in zip(pool.cases, said, strict=True)])
+            )
+            for model, said in texts.items()
+        },
+        {role: pack(np.asarray(reader.encode([role]))[0]) for role in JOBS},
+    )
+
+
+def _features(features: ResponseFeatures, cases: Sequence[str], said: Sequence[str]) -> Floats:
+    pairs = zip(cases, said, strict=True)
+    return np.asarray(features.encode([Answer(prompt=case, text=text) for case, text in pairs]))
+
+
+def _prompt(role: str, job: str, case: str) -> str:
+    task = Task(name=role, description=job, expected_output="text")
+    task.interpolate_inputs_and_add_conversation_history({"case": case})
+    return task.prompt()
+
+
+def _context(prompt: str, reader: Any) -> Floats:
+    return context_features(read_prompt(Request(messages=({"role": "user", "content": prompt},))), reader)
+
+
+def start(pool: Pool, text: Text) -> None:
+    """Make a worker ready."""
+    global _pool, _read
+    _pool, _read = pool, text
+
+
+def play(task: Play) -> tuple[Floats, Floats]:
+    """Work through a seed: probabilities float64[rounds, roles, models], satisfaction float64[rounds, roles]."""
+    readers = Readers({role: _pool.tastes[taste] for role, taste in TASTES.items()}, task.seed)
+    day = np.random.default_rng(task.seed).integers(len(_pool.cases), size=task.rounds)
+    probs = np.empty((task.rounds, len(JOBS), len(_pool.models)))
+    with tempfile.TemporaryDirectory() as folder:
+        config = configured(_pool, folder)
+        policy = config.policy.model_validate(task.policy)
+        crew = _Crew(Router.from_config(config.model_copy(update={"policy": policy, "seed": task.seed})), readers)
+        for t, case in enumerate(day.tolist()):
+            for i, role in enumerate(JOBS):
+                probs[t, i] = crew.call(role, case, t * len(JOBS) + i)
+    return probs, np.array(list(readers.satisfied.values())).T
+
+
+class _Crew:
+    """The events of a day, in the order of the journal."""
+
+    def __init__(self, router: Router, readers: Readers) -> None:
+        self.router, self.readers, self.seq = router, readers, 0
+        self.cards = list(router.cards.values())
+        assert router.scorer is not None
+        self.schema = router.scorer.schema
+        self._fold(ModelChange(id="registry", ts=0.0, cards=tuple(self.cards), registry="pool"))
+        for role, vector in _read.roles.items():
+            key = role_key(Identity(role=role))
+            self._fold(RoleText(id=role, ts=0.0, tenant="default", role=key, vector=vector))
+
+    def _fold(self, event: Event, *earlier: Event) -> None:
+        self.seq += 1
+        self.router.learner.apply(Row(self.seq, event), earlier)
+
+    def call(self, role: str, case: int, number: int) -> list[float]:
+        """One call of one role, and its readers' stars; returns the probabilities, in the order of the pool."""
+        ts = 1e9 + 10.0 * number
+        who = Identity(role=role, task=role, session=f"{role} {number}")
+        decision = self.router.decider.decide(str(uuid.UUID(int=number)), ts, who, _read.x[role][case], self.cards)
+        model = decision.chosen
+        about: dict[str, Any] = {"ts": ts, "decision_id": decision.id, "identity": who}
+        execution = Execution(
+            id=f"{number} execution",
+            chosen=model,
+            served_by=model,
+            status="ok",
+            features=decision.features,
+            completion_tokens=len(_read.texts[model][case]) // 4,
+            **about,
+        )
+        h = pack(_read.h[model][case])
+        score = Score(
+            id=f"{number} score", served_by=model, features=decision.features, h=h, schema=self.schema, **about
+        )
+        stars = self.readers.stars(role, _read.texts[model][case])
+        vote = Feedback(id=f"{number} vote", kind=FeedbackKind.RATING, value=stars, scale=(1.0, 5.0), **about)
+        events: list[Event] = [decision, execution, score, vote]
+        for place, event in enumerate(events):
+            self._fold(event, *events[:place])
+        found = dict(zip(decision.eligible, decision.probs, strict=True))
+        return [found[name] for name in _pool.models]
+
+
+def summary(days: Sequence[tuple[Floats, Floats]], best: Sequence[int]) -> dict[str, Any]:
+    """How many seeds had every role's best model in front, by rounds; from which round on; and what it was worth."""
+    probs, satisfied = np.array([day[0] for day in days]), np.array([day[1] for day in days])
+    rounds = probs.shape[1]
+    sums = np.concatenate([np.zeros_like(probs[:, :1]), probs.cumsum(axis=1)], axis=1)
+    lately = sums[:, 1:] - sums[:, np.maximum(np.arange(1, rounds + 1) - LATE, 0)]
+    leads = lately.argmax(axis=3) == np.asarray(best)  # [seeds, rounds, roles]
+    # The round from which on the best model leads for good; one more than there are where it does not at the end.
+    since = np.where(leads.all(axis=1), 1, rounds + 1 - leads[:, ::-1].argmin(axis=1))
+    marks = [mark for mark in (100, 150, 200, 300, 400, 600, 1000) if mark <= rounds]
+    return {
+        "seeds": len(days),
+        "all_roles_lead": {mark: round(float(leads[:, mark - 1].all(axis=1).mean()), 3) for mark in marks},
+        "role_leads": {
+            mark: dict(zip(JOBS, leads[:, mark - 1].mean(axis=0).round(3).tolist(), strict=True)) for mark in marks
+        },
+        "leads_for_good_since": {
+            role: {f"{q}%": int(np.quantile(since[:, i], q / 100, method="higher")) for q in (50, 90, 95)}
+            for i, role in enumerate(JOBS)
+        },
+        "share_of_best": {
+            mark: (lately[:, mark - 1][:, range(len(JOBS)), best].mean(axis=0) / LATE).round(3).tolist()
+            for mark in marks
+        },
+        "satisfaction": {mark: round(float(satisfied[:, max(mark - 100, 0) : mark].mean()), 3) for mark in marks},
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pool", type=Path, default=RECORDED)
+    parser.add_argument("--seeds", type=int, help="instead of each setting's own number")
+    parser.add_argument("--settings", nargs="*", default=list(SETTINGS))
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    if not options.pool.is_file():
+        print(f"skipped: there is no pool {options.pool}", file=sys.stderr)
+        return 0
+    pool = recorded(options.pool)
+    worth = truth(pool, {role: pool.tastes[taste] for role, taste in TASTES.items()})
+    table = np.array([[of[model] for model in pool.models] for of in worth.values()])
+    found: dict[str, Any] = {
+        "truth": {role: dict(sorted(of.items(), key=lambda item: -item[1])) for role, of in worth.items()},
+        "any": round(float(table.mean()), 3),
+        "best_single": round(float(table.mean(axis=0).max()), 3),
+        "best_of_each": round(float(table.max(axis=1).mean()), 3),
+    }
+    with ProcessPoolExecutor(options.processes, initializer=start, initargs=(pool, read(pool))) as workers:
+        for name in options.settings:
+            policy, rounds, seeds = SETTINGS[name]
+            plays = [Play(policy, rounds, seed) for seed in range(options.seeds or seeds)]
+            days: list[tuple[Floats, Floats]] = []
+            for day in workers.map(play, plays):
+                days.append(day)
+                if len(days) % 10 and len(days) < len(plays):
+                    continue
+                found[name] = {"policy": policy, "rounds": rounds}
+                found[name] |= summary(days, table.argmax(axis=1).tolist())
+                print(name, len(days), json.dumps(found[name]["all_roles_lead"]), file=sys.stderr, flush=True)
+                if options.out:
+                    options.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    if not options.out:
+        print(json.dumps(found, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

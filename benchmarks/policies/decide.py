@@ -1,0 +1,79 @@
+"""What a decision and a label cost on one core, in microseconds of processor time, by number of models. Prints JSON.
+
+Processor time, the best of some rounds, so that what else the machine does counts little; labels go round all models,
+as in life, and `same_label_us` is one label again and again. The whole of `decide` is what is logged: fit, cost,
+latency, personal terms, sd, floor, eligibility by cards, the twin, and the draw.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+import time
+import uuid
+from collections.abc import Callable
+
+import numpy as np
+
+from fitrouter.context.encoders import Static
+from fitrouter.context.features import context_features, context_names, read_prompt
+from fitrouter.policies import SquareCB
+from fitrouter.posterior.model import Answered, Fit, Label
+from fitrouter.routing.decider import Decider, Rules
+from fitrouter.types import FeedbackKind, Identity, ModelCard, Request
+
+D_H = 38
+PROMPT = "How are dividends of a foreign company taxed for a person who moved during the year? " * 12
+
+
+def cpu_us(call: Callable[[], object], runs: int = 300, rounds: int = 7) -> float:
+    best = float("inf")
+    for _ in range(rounds):
+        started = time.process_time()
+        for _ in range(runs):
+            call()
+        best = min(best, (time.process_time() - started) / runs)
+    return round(1e6 * best, 1)
+
+
+def lived(d: int, K: int, rng: np.random.Generator) -> tuple[Fit, list[Label]]:
+    """A fit of an installation some hundred labels old, and labels to go on with."""
+    fit, who = Fit(d, D_H), Identity(user="u", role="r")
+    labels = []
+    for i in range(10 * K):
+        x, h = rng.normal(size=d) * 0.3, rng.normal(size=D_H)
+        x[0] = h[0] = 1.0
+        answer = Answered(f"m{i % K:02d}", x, h)
+        fit.arms.observe_response(fit.arms.row(answer.arm), x, h)
+        labels.append(Label(who, answer, float(rng.integers(2)), FeedbackKind.THUMB))
+    for label in labels:
+        fit.learn(label)
+    return fit, labels
+
+
+def main() -> None:
+    encoder = Static()
+    request = Request(messages=({"role": "user", "content": PROMPT},))
+    found: dict[str, object] = {"read_and_encode_us": cpu_us(lambda: context_features(read_prompt(request), encoder))}
+    rng, d, name = np.random.default_rng(0), len(context_names()), str(uuid.UUID(int=7))
+    for K in [int(argument) for argument in sys.argv[1:]] or [2, 8, 32]:
+        fit, labels = lived(d, K, rng)
+        cards = [ModelCard(name=f"m{k:02d}", provider="p") for k in range(K)]
+        names = tuple(card.arm for card in cards)
+        decider, rounds = Decider(SquareCB(640.0), fit, Rules()), itertools.cycle(labels)
+        who, (_, x, h) = labels[0].identity, labels[0].answer
+        assert h is not None
+        calls: dict[str, Callable[[], object]] = {
+            "decide_us": lambda: decider.decide(name, 0.0, who, x, cards),  # noqa: B023 - called at once
+            "estimate_us": lambda: fit.estimate(who, x, names, 0.0),  # noqa: B023
+            "response_us": lambda: fit.arms.observe_response(1, x, h),  # noqa: B023
+            "label_us": lambda: fit.learn(next(rounds)),  # noqa: B023
+            "same_label_us": lambda: fit.learn(labels[0]),  # noqa: B023
+        }
+        found[f"K={K}"] = {what: cpu_us(call) for what, call in calls.items()}
+    print(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main()

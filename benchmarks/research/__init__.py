@@ -1,0 +1,1 @@
+"""Research that no command reaches; benchmarks and tests use it."""

@@ -1,0 +1,96 @@
+"""What an encoder of answers is worth: head quality by set and encoder, beside what it costs. Prints JSON.
+
+python -m benchmarks.scoring.encoders --data ../shared/data --encoders static minilm-int8 minilm
+
+Each set's own protocol and head (docs/results/encoders.md); costs are in docs/results/scorer.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.research import _harms, _stories, behaviour
+
+from fitrouter.context.encoders import get_encoder
+from fitrouter_evaluators.bench import choices, pairs
+from fitrouter_evaluators.datasets import mt_bench
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def d1(data: Path, encoder: str, seeds: int) -> dict[str, float]:
+    """MT-bench's votes from the texts alone, without models' names."""
+    found = pairs.run_pairs(
+        mt_bench.convert(data / "mt_bench_human"),
+        encoder,
+        seeds=range(seeds),
+        ks=(0, 20),
+        identity=False,
+        shipped=False,
+        item=lambda pair: pair.extra["question_id"],
+    )
+    row = [r for r in found["results"] if (r["row"], r["k"]) == ("hierarchical", 20)]
+    return {f"D1 votes, text only, {r['metric']}": r["mean"] for r in row if r["metric"] in {"accuracy", "nll"}}
+
+
+def d2(data: Path, encoder: str, seeds: int) -> dict[str, float]:
+    """PluriHarms, unseen prompts, 20 ratings."""
+    found = _harms.measure(data / "pluriharms", range(seeds), get_encoder(encoder))
+    return {"D2 unseen prompts, RMSE of 100": 100 * found.unseen.hierarchical.mean}
+
+
+def d6(data: Path, encoder: str, seeds: int) -> dict[str, float]:
+    """RealHumanEval's copies."""
+    for outcome in behaviour.run(data, min(seeds, 3), encoder):
+        for r in outcome.results:
+            if (r.row, r.k, r.metric) == ("hierarchical", 0, "auc") and "copies" in r.set:
+                return {"D6 copies, AUC": r.mean}
+    return {}
+
+
+def d7(data: Path, encoder: str, seeds: int) -> dict[str, float]:
+    """TTCW's verdicts on stories."""
+    results, _ = _stories.measure(data / "ttcw", range(min(seeds, 5)), get_encoder(encoder))
+    return {
+        "D7 verdicts, accuracy": next(
+            r.mean for r in results if (r.row, r.k, r.metric) == ("hierarchical", -1, "accuracy")
+        )
+    }
+
+
+def words(data: Path, encoder: str, seeds: int) -> dict[str, float]:  # noqa: ARG001 - nothing is random here
+    """Choices by a preference in words."""
+    found = choices.run_choices(data / "choices" / "declared.jsonl", get_encoder(encoder))
+    return {"choices, accuracy": found["accuracy"]["declared"]["mean"]}
+
+
+SETS: tuple[Callable[[Path, str, int], dict[str, float]], ...] = (d1, d2, d6, d7, words)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, default=ROOT / "../shared/data")
+    parser.add_argument("--encoders", nargs="+", default=["static", "minilm"])
+    parser.add_argument("--seeds", type=int, default=10)
+    options = parser.parse_args()
+    if not options.data.is_dir():
+        print(f"skipped: there is no folder {options.data}", file=sys.stderr)
+        return 0
+    out: dict[str, dict[str, float]] = {}
+    for encoder in options.encoders:
+        for measure in SETS:
+            started = time.process_time()
+            for name, value in measure(options.data, encoder, options.seeds).items():
+                out.setdefault(name, {})[encoder] = round(float(value), 4)
+            print(f"{encoder}, {measure.__name__}: {time.process_time() - started:.0f} s of CPU", file=sys.stderr)
+    print(json.dumps(out, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

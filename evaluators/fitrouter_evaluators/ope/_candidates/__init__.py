@@ -1,1 +1,0 @@
-"""Behind `fitrouter_evaluators.ope.candidates`: one kind of candidate a file."""

@@ -1,0 +1,219 @@
+"""What no policy has a say in, under another floor, uniform slice or share.
+
+A decision's pmf is (1 − Σ rest) · policy + rest (`routing.decider`). With s the share, u the uniform slice, f the
+floor (less where a budget cannot pay for it) and r the traffic of newcomers N:
+
+    rest_k = s · inside_k + (1 − s) [k is the default]
+    inside_k = ((1 − u) (1 − r) f + u) / K + (1 − u) r [k ∈ N] / |N|
+
+Where the default cannot take a request, s is 1 there. The log holds s, rest, and s ((1 − u) (1 − r) f + u) as `floor`:
+for another s it only matters who the default is; for another f or u also what the live u was, which is not logged.
+Newcomers keep what they had.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fitrouter.errors import ConfigError
+from fitrouter.state.budgets import BudgetParams
+from fitrouter.types import Floats, Mode
+from fitrouter_evaluators.replay.candidates._columns import called, drawn, entries, per_entry, per_row, refuse, sums
+from fitrouter_evaluators.replay.candidates._settings import Settings
+from fitrouter_evaluators.replay.log.log import MODES, Ints, Log
+
+__all__ = ["Mixture"]
+
+_HAIR = 1.0 - 1e-9
+"""The logged floor lies a hair below (`routing.decider`)."""
+_ROUNDING = 1e-12
+_OLD = "an earlier fitrouter or another program wrote it: say 'floor', and all of it is mixed from what you say"
+_FIXED = "floor, uniform_slice and share cannot be changed without it"
+
+
+class _Parts(NamedTuple):
+    """What the logged rest of n rows is made of."""
+
+    share: Floats
+    """float64[n]: s."""
+    even: Floats
+    """float64[n]: (1 − u) (1 − r) f + u."""
+    new: Floats
+    """float64[m]: (1 − u) r [k ∈ N] / |N|."""
+
+
+class Mixture:
+    """The `rest` of a candidate on one log.
+
+    Args:
+        log: what was logged.
+        settings: the candidate's.
+
+    Raises:
+        ConfigError: it needs a default model, and there is none.
+    """
+
+    def __init__(self, log: Log, settings: Settings) -> None:
+        self.log, self.settings = log, settings
+        shadow = log.decisions.chosen[log.decisions.mode == MODES.index(Mode.SHADOW)]
+        self._was: Ints = np.unique(log.options.arm[shadow[shadow >= 0]])
+        """Arms that took the default's share."""
+        self._takes = self._default() if settings.share is not None and settings.share < 1.0 else self._was
+
+    def rest(self, rows: Ints) -> Floats:
+        """float64[m], flat over the entries of the rows.
+
+        Raises:
+            InvalidLog: the log does not say what is needed.
+            ConfigError: the settings do not.
+        """
+        log, settings = self.log, self.settings
+        counts = np.diff(log.decisions.start)[rows]
+        if log.options.rest is None and settings.floor is not None:
+            return self._plain(rows, counts)
+        rest = per_entry(log, log.options.rest, rows, "what no policy has a say in ('rest')", _OLD)
+        if settings.floor is None and settings.uniform_slice is None and settings.share is None:
+            return rest
+        # Where the router itself failed it drew uniformly, whatever the settings.
+        silent = self._silent(rows, rest, counts)
+        parts = self._parts(rows, rest, counts, silent)
+        if settings.floor is None and settings.uniform_slice is None:
+            inside = np.repeat(parts.even / counts, counts) + parts.new
+        else:
+            inside = self._inside(rows, parts, counts, silent)
+        return np.where(np.repeat(silent, counts), rest, self._shared(rows, counts, inside, parts.share))
+
+    def _plain(self, rows: Ints, counts: Ints) -> Floats:
+        """Of a log that says nothing of it."""
+        floor, slice_ = self.settings.floor or 0.0, self.settings.uniform_slice or 0.0
+        inside = np.repeat(((1.0 - slice_) * floor + slice_) / counts, counts)
+        return self._shared(rows, counts, inside, np.ones(len(rows)))
+
+    def _shared(self, rows: Ints, counts: Ints, inside: Floats, logged: Floats) -> Floats:
+        """With the default's part."""
+        share = logged if self.settings.share is None else np.full(len(rows), self.settings.share)
+        if share.min(initial=1.0) >= 1.0:
+            return inside
+        takes = np.isin(self.log.options.arm[entries(self.log, rows)], self._takes)
+        default = self._one(rows, counts, takes, "may be the default of the candidate: say 'default_model'")
+        share = np.where(sums(default, counts) > 0.0, share, 1.0)
+        return np.repeat(share, counts) * inside + np.repeat(1.0 - share, counts) * default
+
+    # --- taking apart ---
+
+    def _silent(self, rows: Ints, rest: Floats, counts: Ints) -> NDArray[np.bool_]:
+        """bool[n]: rows in which no policy was asked."""
+        algorithm = self.log.decisions.algorithm
+        if algorithm is None:
+            return np.zeros(len(rows), dtype=np.bool_)
+        found: NDArray[np.bool_] = (algorithm[rows] == "uniform") & (sums(rest, counts) >= 1.0 - _ROUNDING)
+        return found
+
+    def _parts(self, rows: Ints, rest: Floats, counts: Ints, silent: NDArray[np.bool_]) -> _Parts:
+        log = self.log
+        share = per_row(log, log.decisions.share, rows, "the share ('share')", _FIXED)
+        floor = per_row(log, log.decisions.floor, rows, "the floor ('floor')", _FIXED)
+        nothing = drawn(log, rows) & (share <= 0.0) & ~silent
+        if nothing.any():
+            what = "was made with share 0, so that how the policy would have explored is not in it"
+            refuse(log, int(rows[nothing.argmax()]), f"{what}; leave floor, uniform_slice and share as they were")
+        over = rest - np.repeat(floor / _HAIR / counts, counts)
+        took = (over >= np.repeat(1.0 - share, counts) - _ROUNDING) & np.repeat(share < 1.0, counts)
+        if len(self._was):
+            took &= np.isin(log.options.arm[entries(log, rows)], self._was)
+        default = self._one(rows, counts, took, "may have been the default")
+        share = np.where(sums(default, counts) > 0.0, share, 1.0)
+        new = (over - np.repeat(1.0 - share, counts) * default) / np.repeat(share, counts)
+        none = (new < _ROUNDING) | np.repeat(silent, counts)
+        return _Parts(share, floor / _HAIR / share, np.where(none, 0.0, new))
+
+    def _one(self, rows: Ints, counts: Ints, is_it: NDArray[np.bool_], what: str) -> Floats:
+        """float64[m], 1 for at most one entry of a draw."""
+        found = is_it.astype(np.float64)
+        many = (sums(found, counts) > 1.0) & drawn(self.log, rows)
+        if many.any():
+            refuse(self.log, int(rows[many.argmax()]), f"has several arms that {what}")
+        return found
+
+    # --- putting together ---
+
+    def _inside(self, rows: Ints, parts: _Parts, counts: Ints, silent: NDArray[np.bool_]) -> Floats:
+        """float64[m]: the rest within the policy's own share, under another floor or slice."""
+        wanted = self.settings
+        new = sums(parts.new, counts)
+        live = self._live_slice(bool((new > 0.0).any()))
+        kept = max(1.0 - live, 1e-300)
+        raised = new / kept
+        spread = (parts.even - live) / np.maximum(kept * (1.0 - raised), 1e-300)
+        self._same(rows, counts, spread, drawn(self.log, rows) & ~silent)
+        if wanted.floor is not None:
+            spread = np.minimum(wanted.floor, self._payable(rows, counts))
+        slice_ = live if wanted.uniform_slice is None else wanted.uniform_slice
+        even = (1.0 - slice_) * (1.0 - raised) * spread + slice_
+        return np.repeat(even / counts, counts) + (1.0 - slice_) / kept * parts.new
+
+    def _live_slice(self, newcomers: bool) -> float:
+        """U as it was.
+
+        Raises:
+            ConfigError: it is needed and not known.
+        """
+        wanted = self.settings
+        if wanted.live is not None:
+            return wanted.live.uniform_slice
+        if wanted.floor is None or wanted.uniform_slice is None or newcomers:
+            raise ConfigError(
+                "floor, uniform_slice: the log adds floor and uniform slice up; name the configuration that was in "
+                "force with 'over: fitrouter.yaml'" + ("" if newcomers else ", or say both")
+            )
+        return 0.0
+
+    def _same(self, rows: Ints, counts: Ints, spread: Floats, of: NDArray[np.bool_]) -> None:
+        """Check the configuration against the log.
+
+        Raises:
+            InvalidLog: a row was logged under another floor or slice.
+        """
+        live = self.settings.live
+        if live is None or live.uniform_slice >= 1.0:
+            return
+        wanted = np.minimum(live.floor, self._payable(rows, counts))
+        other = of & (np.abs(spread - wanted) > 1e-9)
+        if other.any():
+            at = int(other.argmax())
+            what = f"was made under floor {spread[at]:.6g} where uniform_slice was {live.uniform_slice:g}"
+            remedy = f"the configuration's floor gives {wanted[at]:.6g}: name the one that was in force, or a window"
+            refuse(self.log, int(rows[at]), f"{what}; {remedy}")
+
+    def _payable(self, rows: Ints, counts: Ints) -> Floats:
+        """float64[n]: the highest floor that a tenant's budget pays for (`fitrouter.state.budgets.Budgets.floor`)."""
+        log, made = self.log, self.log.decisions
+        if made.budget_weight is None or made.budget_unit_usd is None:
+            return np.full(len(rows), np.inf)
+        paced = made.budget_weight[rows] > 0.0
+        if not paced.any():
+            return np.full(len(rows), np.inf)
+        cost = per_entry(log, log.options.cost, rows, "the expected cost ('cost')", "the floor cannot be changed")
+        pays = BudgetParams().floor_share * made.budget_unit_usd[rows]
+        mean = sums(cost, counts) / counts
+        return np.where(paced & (mean > 0.0), pays / np.where(mean > 0.0, mean, 1.0), np.inf)
+
+    def _default(self) -> Ints:
+        """Codes of who takes what the candidate's share leaves.
+
+        Raises:
+            ConfigError: nobody is known.
+        """
+        live, arms = self.settings.live, self.log.names.arms
+        name = self.settings.default_model or (live.default_model if live is not None else None)
+        if name is None:
+            if not len(self._was):
+                raise ConfigError("share: who takes the other traffic? say 'default_model'; the log does not show it")
+            return self._was
+        codes = called(arms, name)
+        if not len(codes):
+            raise ConfigError(f"default_model: there is no arm {name!r} in the log; there are {', '.join(arms)}")
+        return codes

@@ -1,0 +1,131 @@
+"""A policy with beliefs of its own: those of a learner as it stood, asked again at every logged decision."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from fitrouter.errors import ConfigError
+from fitrouter.policies import Policy
+from fitrouter.posterior.model import Estimate
+from fitrouter.state.learner import Learner
+from fitrouter.types import Floats, Identity
+from fitrouter_evaluators.replay.candidates._columns import drawn, refuse
+from fitrouter_evaluators.replay.candidates._recomputed import Recomputed
+from fitrouter_evaluators.replay.candidates._settings import Settings
+from fitrouter_evaluators.replay.log.log import Ints, Log
+
+__all__ = ["Requests", "Snapshot"]
+
+_NAN = float("nan")
+
+
+class Requests:
+    """A log's decisions as the requests that they were, to ask a learner about."""
+
+    def __init__(self, log: Log, learner: Learner) -> None:
+        self.log, self.learner = log, learner
+        self._arms: dict[bytes, tuple[str, ...]] = {}
+        self._who: dict[tuple[int, ...], Identity] = {}
+        x = log.decisions.x
+        if x is None or x.shape[1] != learner.fit.d:
+            has = "none" if x is None else str(x.shape[1])
+            raise ConfigError(
+                f"snapshot: it reads contexts of {learner.fit.d} numbers, and {log.source} has {has}; the "
+                "configuration must be that of the gateway that made the log"
+            )
+        self._x = x
+
+    def estimate(self, row: int) -> Estimate | None:
+        """What the learner believes of the arms that were eligible; None where no context was read."""
+        made = self.log.decisions
+        x = self._x[row].astype(np.float64)
+        if not np.isfinite(x).all():
+            return None
+        return self.learner.fit.estimate(self._identity(row), x, self._names(row), float(made.ts[row]))
+
+    def _names(self, row: int) -> tuple[str, ...]:
+        start, names = self.log.decisions.start, self.log.names.arms
+        codes = self.log.options.arm[start[row] : start[row + 1]]
+        key = codes.tobytes()
+        if key not in self._arms:
+            self._arms[key] = tuple(names[code] for code in codes.tolist())
+        return self._arms[key]
+
+    def _identity(self, row: int) -> Identity:
+        made, names = self.log.decisions, self.log.names
+        codes = tuple(int(column[row]) for column in (made.tenant, made.user, made.role, made.task))
+        if codes not in self._who:
+            tenant, user, role, task = (
+                table[code] if code >= 0 else None
+                for table, code in zip((names.tenants, names.users, names.roles, names.tasks), codes, strict=True)
+            )
+            self._who[codes] = Identity(tenant=tenant or "default", user=user, role=role, task=task)
+        return self._who[codes]
+
+
+class Snapshot(Recomputed):
+    """Settings over the logged policy, with the fit of a learner that stays as it is.
+
+    Cost, latency, availability, the budget's λ, the switch cost and who is new are as logged.
+
+    Args:
+        learner: whose fit; it is not changed. A function makes it from the names of the log's arms.
+        settings: what differs beside it; without `personal`, the terms of role and user count.
+        name: for reports.
+        trained_until: the last moment that the learner has learnt from.
+        words: whose it is.
+        config: whose it is, for JSON.
+    """
+
+    def __init__(
+        self,
+        learner: Learner | Callable[[tuple[str, ...]], Learner],
+        settings: Settings,
+        *,
+        name: str = "",
+        trained_until: float | None = None,
+        words: str = "a learner as it stood",
+        config: Mapping[str, Any] | None = None,
+    ) -> None:
+        own = {"snapshot": dict(config or {})}
+        if isinstance(learner, Learner):
+            own["snapshot"]["digest"] = learner.digest()
+        said = f"the beliefs of {words}; {settings.words()}"
+        super().__init__(settings, name=name, trained_until=trained_until, words=said, config=own)
+        self._learner = learner
+        self._made: tuple[tuple[str, ...], Learner] | None = None
+
+    def learner(self, log: Log) -> Learner:
+        """Whose beliefs they are."""
+        if not isinstance(self._learner, Learner):
+            if self._made is None or self._made[0] != log.names.arms:
+                self._made = log.names.arms, self._learner(log.names.arms)
+            return self._made[1]
+        return self._learner
+
+    def _beliefs(self, log: Log, rows: Ints, policy: Policy) -> tuple[Floats, Floats, Floats]:  # noqa: ARG002 - its own
+        learner = self.learner(log)
+        requests, start = Requests(log, learner), log.decisions.start
+        counts = np.diff(start)[rows]
+        mean, sd = np.full((2, int(counts.sum())), _NAN)
+        draws, ends = drawn(log, rows), np.cumsum(counts)
+        for i in np.flatnonzero(draws).tolist():
+            found = requests.estimate(int(rows[i]))
+            if found is None:
+                self._silent(log, int(rows[i]))
+                continue
+            at = slice(ends[i] - counts[i], ends[i])
+            mean[at] = found.blind if self.settings.personal is False else found.mean
+            sd[at] = found.sd
+        return mean, sd, np.full(len(rows), float(learner.fit.labels))
+
+    @staticmethod
+    def _silent(log: Log, row: int) -> None:
+        """A decision without a context is one that the router drew uniformly because it failed."""
+        rest = log.options.rest
+        at = slice(*log.decisions.start[row : row + 2])
+        if rest is None or not rest[at].sum() >= 1.0 - 1e-12:
+            refuse(log, row, "does not say what was read ('features'); a snapshot cannot be asked about it")

@@ -1,0 +1,16 @@
+"""Inverse propensity scoring."""
+
+from __future__ import annotations
+
+from fitrouter_evaluators.replay.estimators._base import Weighted
+
+__all__ = ["IPS"]
+
+
+class IPS(Weighted):
+    """Mean of w · reward. Unbiased where the log has support.
+
+    Reference: Horvitz and Thompson (1952), "A generalization of sampling without replacement from a finite universe".
+    """
+
+    name = "ips"

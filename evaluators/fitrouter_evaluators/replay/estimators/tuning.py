@@ -1,0 +1,101 @@
+"""Choosing λ from the log itself: how far weights are shrunk, bias against variance."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from fitrouter.errors import ConfigError, InvalidLog
+from fitrouter_evaluators.replay.estimators import ClippedDR, ClippedIPS, DRos, SwitchDR, Weighted
+from fitrouter_evaluators.replay.estimators._quantiles import student
+from fitrouter_evaluators.replay.estimators.rounds import Rounds
+
+__all__ = ["LAMBDAS", "Tunable", "mse_bound", "tuned"]
+
+Tunable: TypeAlias = ClippedDR | ClippedIPS | DRos | SwitchDR
+LAMBDAS = (1.0, 5.0, 10.0, 50.0, 100.0, 500.0, math.inf)
+"""From hard shrinkage to none."""
+
+_KINDS: dict[str, Callable[[float], Tunable]] = {kind.name: kind for kind in (ClippedDR, ClippedIPS, DRos, SwitchDR)}
+
+
+def tuned(
+    name: str,
+    rounds: Rounds,
+    lambdas: Iterable[float] = LAMBDAS,
+    method: Literal["slope", "mse"] = "slope",
+    delta: float = 0.1,
+) -> tuple[Tunable, float]:
+    """The estimator with the λ that suits these rounds, and that λ. The choice is Open Bandit Pipeline 0.5.7's.
+
+    An interval made with the chosen λ does not know that it was chosen, nor what bias is left.
+
+    Args:
+        name: clipped_ips, clipped_dr, switch_dr or dr_os.
+        rounds: what is estimated from.
+        lambdas: what to choose from.
+        method: slope (SLOPE++) or mse (the least bound on the mean squared error, see `mse_bound`).
+        delta: probability with which a bound inside may fail.
+
+    Raises:
+        ConfigError: λ of that estimator is not tuned, there is no λ to choose from, there is no such method, or delta
+            is not in (0, ½].
+        InvalidLog: there are fewer than two units.
+    """
+    if name not in _KINDS:
+        raise ConfigError(f"tuning: {name!r} has no λ to tune; allowed are {', '.join(sorted(_KINDS))}: name one")
+    if method not in ("slope", "mse"):
+        raise ConfigError(f"tuning: there is no method {method!r}; allowed are 'slope' and 'mse': name one")
+    if not 0.0 < delta <= 0.5:
+        raise ConfigError(f"tuning: delta is {delta!r}; allowed is above 0 to ½: give a small probability")
+    candidates = [_KINDS[name](lam) for lam in sorted(lambdas)]
+    if not candidates:
+        raise ConfigError("tuning: no λ to choose from: give at least one")
+    if len(rounds.reward) < 2:
+        raise InvalidLog(f"tuning: {len(rounds.reward)} units; a spread needs two or more: widen the window")
+    best = candidates[(_slope if method == "slope" else _least_mse)(candidates, rounds, delta)]
+    return best, best.lam
+
+
+def _slope(candidates: list[Tunable], rounds: Rounds, delta: float) -> int:
+    """SLOPE++: the narrowest estimate that agrees with all wider ones.
+
+    From the widest on: the last one before the first i with |θ_i − θ_j| > c_i + (√6 − 1) c_j for some wider j. Wide
+    ones have little bias, and bias shows as disagreement. Su, Srinath and Krishnamurthy (2020), "Adaptive estimator
+    selection for off-policy evaluation"; sorted by width as in Tucker and Lee (2021), "Improved estimator selection for
+    off-policy evaluation". The width c is Student's, one-sided at delta. Among equals smaller λ come first.
+    """
+    n = len(rounds.reward)
+    columns = [candidate.score(rounds) for candidate in candidates]
+    values = np.array([column.mean() for column in columns])
+    widths = np.array([column.std(ddof=1) for column in columns]) / math.sqrt(n)
+    widths *= student(1.0 - delta, np.array(n - 1.0))
+    order = np.argsort(-widths, kind="stable")
+    for i in range(1, len(order)):
+        one, wider = order[i], order[:i]
+        if np.any(np.abs(values[wider] - values[one]) > widths[one] + (math.sqrt(6.0) - 1.0) * widths[wider]):
+            return int(order[i - 1])
+    return int(order[-1])
+
+
+def _least_mse(candidates: list[Tunable], rounds: Rounds, delta: float) -> int:
+    """The least bound on the mean squared error; among equals the largest λ."""
+    bounds = np.array([mse_bound(candidate, rounds, delta) for candidate in candidates])
+    return int(np.flatnonzero(bounds == bounds.min())[-1])
+
+
+def mse_bound(estimator: Weighted, rounds: Rounds, delta: float = 0.1) -> float:
+    """Variance plus the square of an upper bound on the bias, for rewards in [0, 1].
+
+    bias ≤ |mean of (w − ŵ) · residual| + √(2 mean(w²) ln(2/δ) / n) + 2 max(w) ln(2/δ) / 3n (Bernstein). Wang, Agarwal
+    and Dudík (2017), "Optimal and adaptive off-policy evaluation in contextual bandits"; Su, Dimakopoulou,
+    Krishnamurthy and Dudík (2020), "Doubly robust off-policy evaluation with shrinkage".
+    """
+    weight, n = rounds.weight, len(rounds.weight)
+    rare = math.log(2.0 / delta)
+    bias = abs(((weight - estimator.shrink(weight)) * estimator.residual(rounds)).mean())
+    bias += math.sqrt(2.0 * (weight * weight).mean() * rare / n) + 2.0 * weight.max() * rare / (3.0 * n)
+    return float(estimator.score(rounds).var() / n + bias * bias)

@@ -1,0 +1,197 @@
+"""Somebody else's log as a log of ours: CSV or Parquet, with a map that says which column means what."""
+
+# ruff: noqa: S608 - statements are made of constants, and refer to texts (`Values`)
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from fitrouter.errors import ConfigError, InvalidLog
+from fitrouter_evaluators.datasets import Problem
+from fitrouter_evaluators.replay.importing._feature_terms import features_of, reasons
+from fitrouter_evaluators.replay.importing._import_tables import write_tables
+from fitrouter_evaluators.replay.importing._staging import Staged, Values, numbered, open_source, stage
+from fitrouter_evaluators.replay.importing._terms import columns_of, find_arms, rows_sql
+from fitrouter_evaluators.replay.importing.column_map import ArmsFile, ColumnMap, PerArm, load_map
+
+__all__ = ["Imported", "import_log"]
+
+_SHOWN = 5
+"""Problems that a refusal tells."""
+
+_AGAIN = """
+    INSERT INTO unusable
+    SELECT "row", 'the id ''' || left(id, 80) || ''' is there already; every row has one of its own'
+    FROM (
+        SELECT "row", id FROM checked
+        WHERE reason IS NULL AND id IN (SELECT id FROM checked WHERE reason IS NULL GROUP BY id HAVING count(*) > 1)
+    )
+    QUALIFY row_number() OVER (PARTITION BY id ORDER BY "row") > 1
+"""
+"""All rows with an id but the first."""
+
+
+_USABLE = """
+    CREATE TEMP VIEW rows AS SELECT *, "row" + 1 AS seq FROM checked WHERE "row" NOT IN (SELECT "row" FROM unusable)
+"""
+
+
+class Imported(NamedTuple):
+    """What was made of a file."""
+
+    folder: Path
+    """`read_log` reads it."""
+    rows: int
+    """Decisions."""
+    skipped: int
+    """Lines that could not be used: they are in `problems.jsonl`."""
+    arms: tuple[str, ...]
+    """In canonical order."""
+    features: tuple[str, ...]
+    """Names of the numbers in a decision's `features`."""
+    arm_features: tuple[str, ...]
+    """Names of the numbers in `features` of `arms.parquet`; empty where the arms have none."""
+
+
+def import_log(
+    data: str | os.PathLike[str],
+    columns: ColumnMap | Mapping[str, Any] | str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    skip_bad: bool = False,
+) -> Imported:
+    """Write a foreign log as a folder of Parquet tables, as the warehouse has them.
+
+    Each row is a draw. Its reward is a rating that was asked for with probability 1, since every outcome was seen.
+    Where there is no pmf but only the chosen arm's propensity, `probs` is empty; costs and latencies that no column
+    holds are 0. `seq` is the row in the file, from 1. Beside the tables lie `import.json` (the map, the arms, the names
+    of the features), `arms.parquet` where the arms have features, and `problems.jsonl` where lines were skipped.
+
+    Args:
+        data: a CSV file (.csv, .tsv, also .gz; UTF-8, with a header) or a Parquet file.
+        columns: the map: the name of one that ships, a YAML file, or its content; see `ColumnMap`.
+        out: the folder to make; it must not exist, or be empty.
+        skip_bad: leave out lines that cannot be used instead of refusing the file.
+
+    Raises:
+        ConfigError: the map cannot be used for this file, there is no such file, or the folder holds something.
+        InvalidLog: the file is damaged, or has a line that cannot be used; the message says which and why.
+    """
+    import duckdb
+
+    target, chosen = Path(out), load_map(columns)
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise ConfigError(f"{str(target)!r} is there already; give a new folder")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as own:
+        partial, work = Path(own) / "log", Path(own)
+        partial.mkdir()
+        config: dict[str, Any] = {"threads": 2, "memory_limit": "1GB", "temp_directory": str(work / "spill")}
+        with duckdb.connect(work / "staged.duckdb", config=config) as connection:
+            connection.execute("SET TimeZone = 'UTC'")
+            found = _write(Values(connection), Path(data), chosen, partial, skip_bad)
+        if target.exists():
+            target.rmdir()
+        shutil.move(partial, target)
+    return found._replace(folder=target)
+
+
+def _write(values: Values, data: Path, columns: ColumnMap, folder: Path, skip_bad: bool) -> Imported:
+    """All files of the folder."""
+    source = open_source(data, columns.delimiter)
+    staged = stage(values, source, columns_of(columns, source), "staged")
+    second = _second(values, data, columns)
+    arms = find_arms(columns, staged, second)
+    features = features_of(staged, columns.features, arms)
+    reader = rows_sql(columns, staged, arms, features)
+    values.connection.execute(f"CREATE TEMP VIEW checked AS {reader}")
+    problems = _problems(staged, columns, skip_bad)
+    values.connection.execute(_USABLE)
+    write_tables(values, columns, folder)
+    arm_features = _write_arms(columns, second, folder)
+    if problems:
+        lines = b"".join(msgspec.json.encode(problem) + b"\n" for problem in problems)
+        (folder / "problems.jsonl").write_bytes(lines)
+    found = Imported(folder, _count(staged, "rows"), len(problems), arms, features.names, arm_features)
+    manifest = {
+        "data": data.name,
+        **found._asdict(),
+        "map": columns.model_dump(mode="json", exclude_defaults=True),
+    }
+    del manifest["folder"]
+    (folder / "import.json").write_text(json.dumps(manifest, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    return found
+
+
+def _problems(staged: Staged, columns: ColumnMap, skip_bad: bool) -> list[Problem]:
+    """Lines that cannot be used; the rows among them are in the table `unusable` too.
+
+    Raises:
+        InvalidLog: there are any, and they are not to be skipped; or there is nothing else.
+    """
+    connection = staged.values.connection
+    connection.execute('CREATE TABLE unusable AS SELECT "row", reason FROM checked WHERE reason IS NOT NULL')
+    if columns.id is not None:
+        connection.execute(_AGAIN)
+    bad = _count(staged, "unusable") + len(staged.broken)
+    total = _count(staged, staged.table) + len(staged.broken)
+    name = staged.source.path.name
+    if not total:
+        raise InvalidLog(f"{name!r} has a header and no rows")
+    if not bad:
+        return []
+    found = staged.query('SELECT "row", reason FROM unusable ORDER BY "row"', total if skip_bad else _SHOWN)
+    problems = numbered(staged, {int(row): str(reason) for row, reason in found})
+    if bad == total or not skip_bad:
+        raise InvalidLog(_refusal(name, problems, bad, total))
+    return problems
+
+
+def _second(values: Values, data: Path, columns: ColumnMap) -> Staged | None:
+    """The file of the arms."""
+    if not isinstance(columns.arms, ArmsFile):
+        return None
+    source = open_source(data.parent / columns.arms.file, columns.delimiter)
+    features = [part.column for part in columns.arms.features if not isinstance(part, PerArm)]
+    staged = stage(values, source, [columns.arms.column, *features], "arms")
+    if staged.broken:
+        problems = numbered(staged, {})
+        raise InvalidLog(_refusal(source.path.name, problems, len(problems)))
+    return staged
+
+
+def _write_arms(columns: ColumnMap, second: Staged | None, folder: Path) -> tuple[str, ...]:
+    """What is known of each arm, as a table of its own; the names of its numbers."""
+    if second is None or not isinstance(columns.arms, ArmsFile) or not columns.arms.features:
+        return ()
+    features = features_of(second, columns.arms.features, ())
+    checked = f"SELECT rowid, {reasons(features.checks)} AS reason FROM {second.table}"
+    if found := second.query(f"SELECT * FROM ({checked}) WHERE reason IS NOT NULL"):
+        problems = numbered(second, {int(row): str(reason) for row, reason in found})
+        raise InvalidLog(_refusal(second.source.path.name, problems, len(problems)))
+    arm = second.text(columns.arms.column)
+    reader = f"SELECT {arm} AS arm, {features.sql} AS features FROM {second.table} ORDER BY arm"
+    second.values.connection.execute(f"COPY ({reader}) TO ? (FORMAT parquet)", [str(folder / "arms.parquet")])
+    return features.names
+
+
+def _count(staged: Staged, table: str) -> int:
+    return int(staged.query(f"SELECT count(*) FROM {table}")[0][0])
+
+
+def _refusal(name: str, problems: list[Problem], bad: int, total: int | None = None) -> str:
+    word = "row" if name.lower().endswith(".parquet") else "line"
+    told = "".join(f"\n  {word} {problem.line}: {problem.reason}" for problem in problems[:_SHOWN])
+    rest = f"\n  and {bad - _SHOWN} more" if bad > _SHOWN else ""
+    if total is None:
+        return f"{name!r}: {bad} rows cannot be used; correct them:{told}{rest}"
+    remedy = "is the map right" if bad == total else "correct them, or skip them (--skip-bad)"
+    return f"{name!r}: {bad} of {total} rows cannot be used; {remedy}:{told}{rest}"

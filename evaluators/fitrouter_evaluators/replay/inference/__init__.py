@@ -1,0 +1,1 @@
+"""Confidence intervals and confidence sequences."""

@@ -1,0 +1,124 @@
+"""Exact lower confidence limits for a mean that may drift: wealth spread over bets of several sizes.
+
+Let x_i ≥ −k with conditional means μ_i = E[x_i | past]. For a bet λ in (0, 1/k), Π (1 + λx_i)/(1 + λμ_i) is a
+martingale of mean 1. The logarithm is concave, so Π (1 + λμ_i) ≤ (1 + λμ̄_t)^t with μ̄_t the running mean, and the
+martingale is at least exp(Σ log(1 + λx_i) − t log(1 + λμ̄_t)). A mixture of them is one too, so by Ville's inequality
+
+    Σ_λ w_λ exp(Σ_{i≤t} log(1 + λx_i) − t log(1 + λμ̄_t)) < 1/α   at all times t at once, with probability 1 − α.
+
+The left side falls in μ̄_t: the limit is where it equals 1/α. The gamma-exponential mixture gives away more, namely
+log(1 + λx) ≥ λx + (log(1 − λk) + λk)(x/k)² (Fan, Grama and Liu 2015) and log(1 + λμ) ≤ λμ: over the same bets its limit
+is never higher. Where the mean is constant this is betting with fixed bets (Waudby-Smith and Ramdas 2024, §4); an x̂ to
+centre x at would change nothing, since a constant one only renames the bets.
+
+A mixture needs no common x: pseudo-outcomes that were truncated at different bounds but have the same conditional means
+may each be bet on. A tight bound buys large bets for few observations, a loose one keeps the variance low for many.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from fitrouter.types import Floats
+from fitrouter_evaluators.replay.log.log import Ints
+
+__all__ = ["Bets", "bets", "lower"]
+
+SHARES = {0.15: 1.0, 0.4: 1.0, 0.8: 1.0}
+"""Bets, as shares of the largest that cannot ruin, and their weights."""
+SLOW = {0.04: 0.1, 0.01: 0.1, 0.0025: 0.1}
+"""Further bets under the loosest bound, for streams of millions."""
+STEPS = 6
+"""Of Newton's method; the first guess is off by the logarithm of the number of bets at most."""
+BLOCK = 1 << 16
+"""Observations at a time, so that memory does not grow with the stream."""
+
+
+class Bets(NamedTuple):
+    """B bets over g streams."""
+
+    stream: Ints
+    """int64[B]: row of x."""
+    size: Floats
+    """float64[B]: λ."""
+    weight: Floats
+    """float64[B], with sum 1."""
+
+
+def bets(bounds: Floats) -> Bets:
+    """The mixture: every stream has the same weight.
+
+    Args:
+        bounds: float64[g], positive.
+    """
+    loosest = int(np.argmax(bounds))
+    rows = []
+    for g, bound in enumerate(bounds):
+        shares = SHARES | SLOW if g == loosest else SHARES
+        total = sum(shares.values()) * len(bounds)
+        rows += [(g, share / bound, weight / total) for share, weight in shares.items()]
+    stream, size, weight = zip(*rows, strict=True)
+    return Bets(np.array(stream, dtype=np.int64), np.array(size), np.array(weight))
+
+
+def lower(x: Floats, bounds: Floats, alpha: float, looks: Ints) -> Floats:
+    """Lower limits of the running mean at each look.
+
+    Args:
+        x: float64[g, n], row j at least −bounds[j]; all rows with the same conditional means.
+        bounds: float64[g], positive.
+        alpha: of this one side.
+        looks: int64[L], ascending, within 1 … n.
+
+    Returns:
+        float64[L].
+    """
+    on = bets(bounds)
+    grown = np.zeros(len(on.size))
+    limits = np.empty(len(looks))
+    for begin in range(0, int(looks[-1]) if len(looks) else 0, BLOCK):
+        block = x[:, begin : begin + BLOCK]
+        first, last = np.searchsorted(looks, [begin + 1, begin + block.shape[1] + 1])
+        at = looks[first:last]
+        gained = grown[:, None] + np.cumsum(_gains(block, on, at - begin), axis=1)
+        limits[first:last] = root(gained[:, : len(at)], at.astype(np.float64), on, alpha)
+        grown = gained[:, -1]
+    return np.asarray(np.maximum(limits, -bounds.min()), dtype=np.float64)
+
+
+def _gains(block: Floats, on: Bets, ends: Ints) -> Floats:
+    """Σ log(1 + λx) of each bet, float64[B, parts]: between the ends of parts, and after the last of them."""
+    starts = np.append(0, ends[ends < block.shape[1]])
+    sums, work = np.empty((len(on.size), len(starts))), np.empty(block.shape[1])
+    for b, (row, size) in enumerate(zip(on.stream, on.size, strict=True)):
+        np.multiply(block[row], size, out=work)
+        np.add.reduceat(np.log1p(work, out=work), starts, out=sums[b])
+    return sums
+
+
+def root(grown: Floats, t: Floats, on: Bets, alpha: float) -> Floats:
+    """Where the wealth against a running mean m is 1/α, for every column; never above it.
+
+    The logarithm of the wealth is convex and falls in m. Newton's steps from the left of its zero stay there, so that
+    every iterate is a valid limit; the best single bet gives the first.
+
+    Args:
+        grown: float64[B, L], Σ log(1 + λx).
+        t: float64[L], observations.
+        on: B bets.
+        alpha: of this side.
+    """
+    size = on.size[:, None]
+    head = grown + np.log(on.weight)[:, None] + math.log(alpha)
+    m: Floats = np.max(np.expm1(head / t) / size, axis=0)
+    for _ in range(STEPS):
+        part = head - t * np.log1p(size * m)
+        top = part.max(axis=0)
+        part = np.exp(part - top)
+        total = part.sum(axis=0)
+        slope = t * (part * (size / (1.0 + size * m))).sum(axis=0) / total
+        m = m + np.maximum(top + np.log(total), 0.0) / slope
+    return m

@@ -1,0 +1,1 @@
+"""The log that a replay reads: sources, validation and audits."""

@@ -1,0 +1,232 @@
+"""Whole columns out of an open log, in the order of its tables: no Python object a row but for the decision ids.
+
+A list column comes as its values one after another, and a column of names as codes: DuckDB hashes the names, and the
+few different ones are looked up once. DuckDB keeps the order of rows in all that is asked of `chosen_decisions` alone
+(SELECT, WHERE and `row_number() OVER ()` on one table), so that columns fetched one by one belong together.
+"""
+
+# ruff: noqa: S608 - names of tables and columns are constants of our own; names of candidates are quoted
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fitrouter_evaluators.replay.log._base import literal
+from fitrouter_evaluators.replay.log._schema import words
+from fitrouter_evaluators.replay.log._structure import ARRAYS
+from fitrouter_evaluators.replay.log.log import Ints
+
+if TYPE_CHECKING:
+    import duckdb
+
+__all__ = ["Arrays", "Coded", "Columns", "Scores", "fetch_columns"]
+
+_NUMBERS = words(
+    "seq ts propensity asked_probability policy_seq seed floor share cost_weight cost_unit_usd latency_weight "
+    "latency_unit_s budget_weight budget_unit_usd steps"
+)
+_NAMES = words("mode tenant user role task session encoder policy_algorithm registry")
+_ANSWERED = "log_scores WHERE status = 'ok'"
+_WINDOW = """
+    CREATE TEMP VIEW chosen_decisions AS
+    SELECT * FROM log_decisions WHERE ts >= getvariable('since') AND ts < getvariable('until')
+"""
+_DECLARED = """
+    SELECT "user", declared FROM log_profiles WHERE "user" IS NOT NULL AND ts < getvariable('until')
+    QUALIFY row_number() OVER (PARTITION BY "user" ORDER BY seq DESC) = 1
+"""
+_VOTES = """
+    SELECT decision_id, y, asked FROM log_feedback WHERE kind IN ('thumb', 'rating') AND dimension = 'overall'
+    QUALIFY row_number() OVER (PARTITION BY decision_id ORDER BY kind = 'rating' DESC, seq DESC) = 1
+"""
+"""The verdict on each decision: the last rating, or else the last thumb."""
+
+
+class Arrays(NamedTuple):
+    """A list column of n rows."""
+
+    lengths: Ints
+    values: NDArray[Any]
+    """Those of the first row, those of the second, …"""
+
+
+class Coded(NamedTuple):
+    """A column of names: code c stands for names[c], which are sorted; −1 for none."""
+
+    codes: Ints
+    names: tuple[str, ...]
+
+
+class Scores(NamedTuple):
+    """What the reward model said of answers."""
+
+    row: Ints
+    """Of the decision, −1 where it is not in the window."""
+    mean: NDArray[Any]
+    schema: Coded
+    h: Arrays | None
+
+
+class Columns(NamedTuple):
+    """What was read; rows are numbered as in the table."""
+
+    ids: NDArray[np.object_]
+    numbers: dict[str, NDArray[Any]]
+    names: dict[str, Coded]
+    arms: tuple[str, ...]
+    eligible: Arrays
+    """Codes of `arms`."""
+    chosen: Ints
+    draw: Ints
+    """Row of the decision that `draw_id` names, −1 where it is not there."""
+    arrays: dict[str, Arrays]
+    candidates: dict[str, Arrays]
+    features: Arrays | None
+    executions: dict[str, NDArray[Any]]
+    """row, cost_usd, latency_ms, served (code of `arms`), status (code of `statuses`)."""
+    statuses: tuple[str, ...]
+    votes: dict[str, NDArray[Any]]
+    """row, y, asked."""
+    scores: Scores
+    declared: list[tuple[str, dict[str, float]]]
+
+
+def fetch_columns(
+    connection: duckdb.DuckDBPyConnection, since: float | None, until: float | None, features: bool
+) -> Columns:
+    """All that is needed of an open log whose structure is sound.
+
+    Args:
+        connection: with the views of the log.
+        since: decisions before this time are left out.
+        until: decisions at this time and later are left out.
+        features: whether x and h are read.
+    """
+    connection.execute("SET VARIABLE since = ?::DOUBLE", [-np.inf if since is None else since])
+    connection.execute("SET VARIABLE until = ?::DOUBLE", [np.inf if until is None else until])
+    connection.execute(_WINDOW)
+    connection.execute(
+        "CREATE TEMP TABLE places AS SELECT decision_id, draw_id, row_number() OVER () - 1 AS row FROM chosen_decisions"
+    )
+    numbers = _fetch(
+        connection,
+        f"SELECT {', '.join(_NUMBERS)}, asked, coalesce(redraw, '') = '' AS fresh FROM chosen_decisions",
+    )
+    n = len(numbers["seq"])
+    arms = _Names(
+        connection, "SELECT unnest(eligible) AS name FROM log_decisions UNION SELECT served_by FROM log_executions"
+    )
+    statuses = _Names(connection, "SELECT status AS name FROM log_executions")
+    draws = _fetch(
+        connection, "SELECT s.row, d.row AS draw FROM places AS s JOIN places AS d ON s.draw_id = d.decision_id"
+    )
+    executions = _fetch(
+        connection,
+        "SELECT row, cost_usd, latency_ms, hash(served_by) AS served, hash(status) AS status "
+        "FROM log_executions JOIN places USING (decision_id)",
+    )
+    executions |= {"served": arms.codes(executions["served"]), "status": statuses.codes(executions["status"])}
+    shadows = "SELECT DISTINCT unnest(map_keys(candidates)) AS name FROM chosen_decisions ORDER BY name"
+    candidates = [name for (name,) in connection.execute(shadows).fetchall()]
+    return Columns(
+        ids=_fetch(connection, "SELECT decision_id FROM chosen_decisions")["decision_id"],
+        numbers=numbers,
+        names={name: _coded(connection, name) for name in _NAMES},
+        arms=arms.names,
+        eligible=_arrays(connection, "eligible", within=arms),
+        chosen=arms.codes(_fetch(connection, "SELECT hash(chosen) AS name FROM chosen_decisions")["name"]),
+        draw=_at(n, draws["row"], draws["draw"]),
+        arrays={name: _arrays(connection, name) for name in ARRAYS},
+        candidates={name: _arrays(connection, f"candidates[{literal(name)}]") for name in candidates},
+        features=_arrays(connection, "features") if features else None,
+        executions=executions,
+        statuses=statuses.names,
+        votes=_fetch(connection, f"SELECT row, y, asked FROM ({_VOTES}) JOIN places USING (decision_id)"),
+        scores=_scores(connection, features),
+        declared=connection.execute(_DECLARED).fetchall(),
+    )
+
+
+class _Names:
+    """The different names of a column, and how to know them by their hashes."""
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection, sql: str) -> None:
+        found = _fetch(
+            connection,
+            f"SELECT name, hash(name) AS key FROM (SELECT DISTINCT name FROM ({sql})) "
+            "WHERE name IS NOT NULL ORDER BY name",
+        )
+        self.names: tuple[str, ...] = tuple(found["name"].tolist())
+        self._order = np.argsort(found["key"])
+        self._keys = found["key"][self._order]
+        assert len(np.unique(self._keys)) == len(self._keys), "two names have one 64-bit hash"
+
+    def codes(self, hashes: NDArray[Any]) -> Ints:
+        """int64[n]: the code of each name by its hash, −1 for NULL."""
+        codes = np.full(len(hashes), -1, dtype=np.int64)
+        if len(self._keys):
+            at = np.minimum(np.searchsorted(self._keys, hashes), len(self._keys) - 1)
+            known = self._keys[at] == hashes
+            codes[known] = self._order[at[known]]
+        return codes
+
+
+def _coded(connection: duckdb.DuckDBPyConnection, column: str, relation: str = "chosen_decisions") -> Coded:
+    names = _Names(connection, f'SELECT "{column}" AS name FROM {relation}')
+    return Coded(
+        names.codes(_fetch(connection, f'SELECT hash("{column}") AS key FROM {relation}')["key"]),
+        names.names,
+    )
+
+
+def _arrays(
+    connection: duckdb.DuckDBPyConnection,
+    column: str,
+    relation: str = "chosen_decisions",
+    *,
+    within: _Names | None = None,
+) -> Arrays:
+    """A list column; of names, their codes."""
+    lengths = _fetch(connection, f"SELECT coalesce(len({column}), 0) AS n FROM {relation}")["n"].astype(np.int64)
+    values = f"SELECT unnest({column}) AS v FROM {relation}"
+    if within is None:
+        return Arrays(lengths, _fetch(connection, values)["v"])
+    return Arrays(lengths, within.codes(_fetch(connection, f"SELECT hash(v) AS v FROM ({values})")["v"]))
+
+
+def _scores(connection: duckdb.DuckDBPyConnection, features: bool) -> Scores:
+    connection.execute(
+        f"CREATE TEMP TABLE answers AS SELECT decision_id, row_number() OVER () - 1 AS i FROM {_ANSWERED}"
+    )
+    mean = _fetch(connection, f"SELECT mean FROM {_ANSWERED}")["mean"]
+    rows = _fetch(connection, "SELECT i, row FROM answers JOIN places USING (decision_id)")
+    return Scores(
+        row=_at(len(mean), rows["i"], rows["row"]),
+        mean=mean,
+        schema=_coded(connection, "schema", _ANSWERED),
+        h=_arrays(connection, "h", _ANSWERED) if features else None,
+    )
+
+
+def _at(n: int, places: Ints, values: Ints) -> Ints:
+    """int64[n] with the values at their places, −1 elsewhere."""
+    found = np.full(n, -1, dtype=np.int64)
+    found[places] = values
+    return found
+
+
+def _fetch(connection: duckdb.DuckDBPyConnection, sql: str) -> dict[str, NDArray[Any]]:
+    """Column → values; NULL is 0, or None among texts."""
+    found: dict[str, Any] = connection.execute(sql).fetchnumpy()
+    return {name: _plain(values) for name, values in found.items()}
+
+
+def _plain(values: Any) -> NDArray[Any]:
+    if not np.ma.isMaskedArray(values):
+        plain: NDArray[Any] = values
+        return plain
+    filled: NDArray[Any] = np.ma.filled(values, None if values.dtype == object else 0)
+    return filled

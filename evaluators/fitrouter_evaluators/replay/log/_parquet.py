@@ -1,0 +1,66 @@
+"""A folder of Parquet files, one a table, as `export` writes them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NoReturn
+
+from fitrouter.stores.warehouse._migrations import MIGRATIONS
+from fitrouter_evaluators.replay.log._base import Opened, open_duckdb, scratch, view_tables
+from fitrouter_evaluators.replay.log._schema import NEEDED, schema_after
+from fitrouter_evaluators.replay.log.refusals import refuse
+
+__all__ = ["OPTIONAL", "opened"]
+
+OPTIONAL = ("profiles",)
+"""Tables that may be missing."""
+
+
+@contextmanager
+def opened(folder: Path) -> Iterator[Opened]:
+    """The tables in a folder.
+
+    Raises:
+        InvalidLog: a table is missing, or is no Parquet file, or has other columns.
+    """
+    import duckdb
+
+    place = f"Parquet folder {str(folder)!r}"
+    relations, found = {}, {}
+    with scratch() as own, open_duckdb(":memory:", own) as connection:
+        for table in NEEDED:
+            path = folder / f"{table}.parquet"
+            if not path.is_file():
+                if table not in OPTIONAL:
+                    refuse(place, f"there is no {path.name}", "write all tables with `fitrouter replay export`")
+                continue
+            try:
+                file = connection.read_parquet(_unglobbed(path), hive_partitioning=False)
+            except duckdb.Error as error:
+                _damaged(place, path, error)
+            relations[table] = f"file_{table}"
+            file.create_view(relations[table])
+            found[table] = dict(zip(file.columns, map(str, file.types), strict=True))
+        view_tables(connection, place, found, schema_after((next(iter(MIGRATIONS)),)), relations)
+        try:
+            yield Opened(connection, place)
+        except duckdb.ProgrammingError:
+            raise  # our own fault
+        except duckdb.Error as error:
+            _damaged(place, folder, error)
+
+
+def _unglobbed(path: Path) -> str:
+    """The path as a pattern that fits it alone."""
+    return re.sub(r"([*?[])", r"[\1]", str(path))
+
+
+def _damaged(place: str, path: Path, error: Exception) -> NoReturn:
+    refuse(
+        f"{place}, {path.name}",
+        f"it cannot be read ({str(error).strip().splitlines()[0]})",
+        "it is truncated, damaged or no Parquet file: write it again with `fitrouter replay export`",
+    )

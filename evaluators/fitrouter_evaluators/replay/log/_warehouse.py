@@ -1,0 +1,146 @@
+"""The warehouse's file, while a gateway goes on writing it.
+
+The gateway is never held up, for three reasons. It answers, learns and keeps verdicts from its journal alone; only its
+feed writes this file, in short batches, and a batch that finds the file taken is tried again a second later, with
+nothing lost. We open the file for reading only, fetch whole columns, and close it before anything is computed. And
+while the feed has it open, we wait a little, and after a few seconds read a copy instead, which takes no lock at all.
+
+A copy made while somebody writes is whole: DuckDB never overwrites a block that the file's header refers to, so a copy
+whose header is still the same afterwards is the state of that header, and what the write-ahead log beside it holds
+comes on top, up to the last transaction that is complete.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fitrouter.errors import StoreError
+from fitrouter.stores.warehouse._migrations import MIGRATIONS
+from fitrouter_evaluators.replay.log._base import Opened, open_duckdb, scratch, view_tables
+from fitrouter_evaluators.replay.log._schema import NEEDED, schema_after, schema_of
+from fitrouter_evaluators.replay.log.refusals import refuse
+
+if TYPE_CHECKING:
+    import duckdb
+
+__all__ = ["opened", "reaches"]
+
+PATIENCE_S = 3.0
+"""How long to wait for a writer before a copy is read."""
+_HEADER = 3 * 4096
+"""Bytes of the file's three headers; the two last take turns, and a checkpoint ends by writing one of them."""
+_COPIES = 20
+
+
+@contextmanager
+def opened(path: Path, *, patience_s: float = PATIENCE_S) -> Iterator[Opened]:
+    """The warehouse in a file.
+
+    Raises:
+        InvalidLog: it is no warehouse, is damaged, or has tables that this version does not know.
+        StoreError: it is written without a pause, and cannot even be copied.
+    """
+    place = f"warehouse {str(path)!r}"
+    with scratch() as folder, _connected(path, folder, place, patience_s) as connection:
+        view_tables(
+            connection,
+            place,
+            schema_of(connection),
+            schema_after(_steps(connection, place)),
+            {table: table for table in NEEDED},
+        )
+        yield Opened(connection, place)
+
+
+def reaches(path: Path, *, patience_s: float = PATIENCE_S) -> int:
+    """The last sequence number of the journal that is in the warehouse. Raises as `opened` does."""
+    with opened(path, patience_s=patience_s) as log:
+        row = log.connection.execute("SELECT seq FROM position").fetchone()
+        return int(row[0]) if row else 0
+
+
+def _steps(connection: duckdb.DuckDBPyConnection, place: str) -> tuple[str, ...]:
+    """The migrations that the file has."""
+    if "migrations" not in schema_of(connection):
+        refuse(place, "it has no table 'migrations'", "give a file that fitrouter's gateway made")
+    applied = {name for (name,) in connection.execute("SELECT name FROM migrations").fetchall()}
+    if unknown := sorted(applied - MIGRATIONS.keys()):
+        refuse(
+            f"{place}, table migrations",
+            f"it has the steps {unknown}",
+            f"this fitrouter knows {list(MIGRATIONS)}: a later one wrote the file, read it with that",
+        )
+    return tuple(name for name in MIGRATIONS if name in applied)
+
+
+@contextmanager
+def _connected(path: Path, folder: Path, place: str, patience_s: float) -> Iterator[duckdb.DuckDBPyConnection]:
+    import duckdb
+
+    try:
+        with _unlocked(path, folder, patience_s) as connection:
+            yield connection
+    except duckdb.ProgrammingError:
+        raise  # our own fault
+    except duckdb.Error as error:
+        refuse(
+            place,
+            f"it cannot be read ({_first_line(error)})",
+            "it is damaged or no warehouse: delete it, the gateway fills it again from its journal; or read the "
+            "journal itself",
+        )
+
+
+def _unlocked(path: Path, folder: Path, patience_s: float) -> duckdb.DuckDBPyConnection:
+    """A connection to the file, or to a copy where somebody keeps it open."""
+    import duckdb
+
+    deadline, wait = time.monotonic() + patience_s, 0.01
+    while True:
+        try:
+            return open_duckdb(path, folder, read_only=True)
+        except duckdb.Error as error:
+            if not _held(error):
+                raise
+        if time.monotonic() > deadline:
+            return open_duckdb(_copied(path, folder), folder)
+        time.sleep(wait)
+        wait = min(2.0 * wait, 0.3)
+
+
+def _copied(path: Path, folder: Path) -> Path:
+    """A copy of the file and of its write-ahead log, made between two checkpoints.
+
+    Raises:
+        StoreError: there was a checkpoint during each attempt.
+    """
+    copy = folder / "copy.duckdb"
+    log, log_copy = path.with_name(path.name + ".wal"), copy.with_name(copy.name + ".wal")
+    for _ in range(_COPIES):
+        before = _header(path)
+        shutil.copyfile(path, copy)
+        log_copy.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):  # where there is none, all is in the file
+            shutil.copyfile(log, log_copy)
+        if before == _header(path) == _header(copy):
+            return copy
+    raise StoreError(f"{str(path)!r} is being written all the time and could not be copied; read the journal instead")
+
+
+def _header(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(_HEADER)
+
+
+def _held(error: Exception) -> bool:
+    """Whether a process has the file open for writing; DuckDB has no code for that."""
+    return "Could not set lock" in str(error) or "different configuration" in str(error)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0]

@@ -1,0 +1,34 @@
+"""Wealth of gamblers over a whole log at once: the path of `e_process.Mixture`, observation by observation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from fitrouter.types import Floats
+
+__all__ = ["wealth_path"]
+
+_MOST = 690.0
+"""Logarithm at which wealth stops growing on paper: it is far above any alarm."""
+
+
+def wealth_path(logs: Iterable[Floats], weights: Floats, n: int) -> Floats:
+    """float64[n]: the wealth after each observation, spread over strategies and over the times at which betting begins.
+
+    Args:
+        logs: for each strategy float64[n], the logarithm of what each observation makes of its stakes.
+        weights: float64 of each strategy's share, with sum at most 1; what they leave is never staked.
+        n: observations.
+    """
+    waits = np.concatenate([[1.0], 0.5 / np.log2(np.arange(1, n + 1) + 2.0)])
+    enters = np.log(waits[:-1] - waits[1:])
+    idle = 1.0 - float(weights.sum())
+    path = idle + (1.0 - idle) * waits[1:]
+    for weight, log in zip(weights, logs, strict=True):
+        # W_t = (W_{t−1} + e_t) f_t  ⇒  W_t = F_t Σ_{s≤t} e_s / F_{s−1} with F the running product.
+        grown = np.cumsum(log)
+        staked = grown + np.logaddexp.accumulate(enters - (grown - log))
+        path += weight * np.exp(np.minimum(staked, _MOST))
+    return path

@@ -1,0 +1,340 @@
+"""Are the logged probabilities those that were drawn from? Everything that replay says rests on it.
+
+Where the seed is known, every draw is made again, bit for bit. Without it, the log can only be bet against: any pmf q'
+that is known before a draw makes a gambler's wealth grow by q'(chosen) / q(chosen), which has mean 1 if the draw came
+from the logged q, so that wealth of 1/α is reached with probability α at most (Ville 1939). Three families of bets are
+those of `monitors.propensities`; a fourth bets that a session, or a user, is given the same arm again, or never again:
+the mark of a model that is kept, or left, by a rule that no probability was logged for.
+
+Sums of choices minus probabilities are judged by Freedman's inequality (1975), with the logged variance V and the
+largest step M: P(|S| ≥ t) ≤ 2 exp(−t² / (2 (V + M t/3))). It needs no large numbers, and holds for adaptive logs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fitrouter.monitors.propensities import ALPHA, ARMS, BETA, EPSILON, FIRST, TILT, chi2_tail
+from fitrouter.types import Floats, Mode
+from fitrouter_evaluators.replay.log._drawn import Drawn, blocks, drawn_of
+from fitrouter_evaluators.replay.log._philox import draws_of, uuid_words
+from fitrouter_evaluators.replay.log._wealth import wealth_path
+from fitrouter_evaluators.replay.log.log import MODES, Ints, Log
+from fitrouter_evaluators.replay.log.refusals import refuse_where
+from fitrouter_evaluators.replay.results import Check
+
+__all__ = ["audit"]
+
+_AGAIN = np.exp(np.array([-1.5, -0.5, 0.5, 1.5]))
+"""Factors on the odds of the arm that a session had before."""
+_EXPECTED = 10.0
+"""χ² looks at arms whose count has at least this variance, the `_WIDEST` greatest of them."""
+_WIDEST = 100
+_UNKNOWN = "the log knows only the propensities of what was drawn"
+
+
+def audit(log: Log) -> list[Check]:
+    """Ask the log; each statistical check rings falsely with probability `propensities.ALPHA` (0.001) at most.
+
+    Args:
+        log: a valid one, see `fitrouter_evaluators.replay.log.validation`.
+
+    Raises:
+        InvalidLog: a draw, or the draw of who is asked, does not come out of its own seed again; the message names the
+            decision.
+    """
+    draws = drawn_of(log)
+    if not draws.n:
+        return [Check(name="draws", ok=False, detail="nothing was drawn: there is no probability to rest on")]
+    return [
+        _replayed(log, draws),
+        _bets(log, draws),
+        _repeats(log, draws, "session", log.decisions.session),
+        _repeats(log, draws, "user", log.decisions.user),
+        _overall(log, draws),
+        _each_arm(log, draws),
+        _mean_weight(draws),
+        _floor(log, draws),
+        _slice(log, draws),
+        _asked(log),
+    ]
+
+
+# --- draws made again ---
+
+
+def _replayed(log: Log, draws: Drawn) -> Check:
+    """Every draw again from its seed, and every draw of who was asked."""
+    name = "draws made again"
+    u = _uniforms(log)
+    if u is None or not draws.known:
+        why = _UNKNOWN if u is not None else "the log has no seeds"
+        return Check(name=name, ok=True, detail=f"not possible: {why}")
+    landed = np.empty(draws.n, dtype=np.int64)
+    for some, probs, is_arm in blocks(draws):
+        edges = np.cumsum(probs, axis=1)
+        at = u[draws.rows[some], 0] * edges[:, -1]
+        landed[some] = np.minimum((edges <= at[:, None]).sum(axis=1), is_arm.sum(axis=1) - 1)
+    lands = np.full(log.decisions.n, -1, dtype=np.int64)
+    lands[draws.rows] = draws.arm[draws.start[:-1] + landed]
+    broken = np.zeros(log.decisions.n, dtype=np.bool_)
+    broken[draws.rows] = draws.start[:-1] + landed != draws.chosen
+    arms = log.names.arms
+    refuse_where(
+        log,
+        broken,
+        lambda row: (
+            f"its seed and its pmf lead to the arm {arms[lands[row]]!r}, and it chose "
+            f"{arms[log.options.arm[log.decisions.chosen[row]]]!r}"
+        ),
+        "a draw comes out of its seed again: the pmf is not the one that was drawn from, or somebody else chose",
+    )
+    refuse_where(
+        log,
+        log.decisions.asked != (u[:, 1] < log.decisions.asked_probability),
+        lambda row: f"asked is {bool(log.decisions.asked[row])}, and its seed says otherwise",
+        "who is asked comes out of the seed again: the probability is not the one that was drawn with",
+    )
+    return Check(name=name, ok=True, detail=f"all {draws.n:,} draws come out of their seeds again, bit for bit")
+
+
+def _uniforms(log: Log) -> Floats | None:
+    """float64[n, 2]: what each decision was drawn with, and whether it asked; None without seeds."""
+    seeds, words = log.decisions.seed, uuid_words(log.decisions.id)
+    if seeds is None or words is None or any(seed is None for seed in seeds.tolist()):
+        return None
+    return draws_of(seeds.astype(np.uint64), words, 2)
+
+
+# --- bets ---
+
+
+def _bets(log: Log, draws: Drawn) -> Check:
+    """The three families of `fitrouter.monitors.propensities`, whose mean is one gambler's wealth."""
+    draws = draws.take(draws.possible > 1)
+    paths = [_uniform(draws), _sharp(draws), _tilted(draws)] if draws.known else [_uniform(draws)]
+    return _rung(log, draws, "bets against the probabilities", np.mean(paths, axis=0), "")
+
+
+def _uniform(draws: Drawn) -> Floats:
+    """Bets that the mean of 1/(K p) is not 1."""
+    excess = 1.0 / (draws.possible * draws.p) - 1.0
+    epsilon = EPSILON[:, None]
+    if draws.known:
+        least = np.minimum.reduceat(np.where(draws.prob > 0.0, draws.prob, np.inf), draws.start[:-1])
+        most = np.minimum(least * draws.possible, 0.5)
+        shares = np.where(epsilon < 0.0, epsilon * most / (1.0 - most), epsilon)
+    else:  # how small the others are is not known, so that only an excess can be bet upon
+        shares = np.broadcast_to(EPSILON[EPSILON > 0.0][:, None], (int((EPSILON > 0.0).sum()), draws.n))
+    logs = (np.log1p(share * excess) for share in shares)
+    return wealth_path(logs, np.full(len(shares), 1.0 / len(shares)), draws.n)
+
+
+def _sharp(draws: Drawn) -> Floats:
+    """Bets on a sharper or flatter pmf."""
+    logs = np.log(np.where(draws.prob > 0.0, draws.prob, 1.0))
+    chosen, possible = np.log(draws.p), draws.prob > 0.0
+    found = ((beta - 1.0) * chosen - np.log(draws.sums(np.where(possible, np.exp(beta * logs), 0.0))) for beta in BETA)
+    return wealth_path(found, np.full(len(BETA), 1.0 / len(BETA)), draws.n)
+
+
+def _tilted(draws: Drawn) -> Floats:
+    """Bets on every arm's odds, the first to appear first."""
+    arms, first = np.unique(draws.arm, return_index=True)
+    arms = arms[np.argsort(first)][:ARMS]
+    share = np.where(np.arange(len(arms)) < FIRST, 0.5 / FIRST, 0.5 / (ARMS - FIRST))
+    owner, drew = draws.owner, draws.drew
+
+    def logs() -> Iterator[Floats]:
+        for arm in arms:
+            q = np.zeros(draws.n)
+            mine = draws.arm == arm
+            q[owner[mine]] = draws.prob[mine]
+            for tilt in TILT:
+                yield _odds(tilt, q, drew == arm)
+
+    return wealth_path(logs(), np.repeat(share / len(TILT), len(TILT)), draws.n)
+
+
+def _odds(tilt: float, q: Floats, hit: NDArray[np.bool_]) -> Floats:
+    """Logarithm of what a bet on an arm's odds times `tilt` makes of its stakes."""
+    return np.where(hit, math.log(tilt), 0.0) - np.log1p(q * (tilt - 1.0))
+
+
+def _repeats(log: Log, draws: Drawn, thing: str, column: Ints) -> Check:
+    """Bets on the arm that the same session, or user, was given at its last draw."""
+    name = f"repeats of a {thing}'s arm"
+    if not draws.known:
+        return Check(name=name, ok=True, detail=f"not possible: {_UNKNOWN}")
+    codes = column[draws.rows]
+    order = np.argsort(codes, kind="stable")
+    follows = np.zeros(draws.n, dtype=np.bool_)
+    follows[1:] = (codes[order[1:]] == codes[order[:-1]]) & (codes[order[1:]] >= 0)
+    before = np.full(draws.n, -1, dtype=np.int64)
+    before[order[follows]] = draws.drew[order[np.flatnonzero(follows) - 1]]
+    q = draws.of(before)
+    bet = (q > 0.0) & (q < 1.0)
+    if not bet.any():
+        return Check(name=name, ok=True, detail=f"no {thing} was drawn for twice")
+    q, hit = q[bet], (draws.drew == before)[bet]
+    path = wealth_path((_odds(t, q, hit) for t in _AGAIN), np.full(len(_AGAIN), 1.0 / len(_AGAIN)), len(q))
+    told = f"the last arm came again in {hit.mean():.1%} of {len(q):,} draws, by the log in {q.mean():.1%}; "
+    return _rung(log, draws.take(bet), name, path, told)
+
+
+def _rung(log: Log, draws: Drawn, name: str, path: Floats, told: str) -> Check:
+    """What a gambler's wealth says."""
+    if not len(path):
+        return Check(name=name, ok=True, detail="every draw had one possible arm")
+    most = int(np.argmax(path))
+    rang = path >= 1.0 / ALPHA
+    detail = f"{told}the most that a gambler's 1 became is {path[most]:.3g}, and {1.0 / ALPHA:g} is the alarm"
+    if rang.any():
+        row = int(draws.rows[int(np.argmax(rang))])
+        first = f"first at row {log.decisions.seq[row]} (decision {log.decisions.id[row]!r})"
+        detail += f", {first}: what was chosen was not drawn with the probabilities that were logged"
+    return Check(name=name, ok=not rang.any(), detail=detail)
+
+
+# --- counts ---
+
+
+def _overall(log: Log, draws: Drawn) -> Check:
+    """χ² = DᵀC⁻D of choices minus probabilities, with the covariance that the pmfs say (Pearson's, for many pmfs)."""
+    name = "choices against probabilities, χ²"
+    if not draws.known:
+        return Check(name=name, ok=True, detail=f"not possible: {_UNKNOWN}")
+    apart, variance = _apart(log, draws)
+    arms = np.argsort(-variance, kind="stable")[:_WIDEST]
+    arms = arms[variance[arms] >= _EXPECTED]
+    if not len(arms):
+        return Check(name=name, ok=True, detail="too few draws")
+    values, vectors = np.linalg.eigh(_covariance(draws, arms, len(variance)))
+    use = values > 1e-9 * values.max()
+    along = np.einsum("ij,i->j", vectors[:, use], apart[arms])
+    chi2, dof = float((along * along / values[use]).sum()), int(use.sum())
+    p = chi2_tail(chi2, dof)
+    detail = f"χ² = {chi2:.1f} with {dof} degrees of freedom, p = {p:.3g} (alarm below {ALPHA:g})"
+    return Check(name=name, ok=p >= ALPHA, detail=detail)
+
+
+def _apart(log: Log, draws: Drawn) -> tuple[Floats, Floats]:
+    """float64[A] twice: choices minus probabilities, and the variance that it has."""
+    A = len(log.names.arms)
+    expected = np.bincount(draws.arm, weights=draws.prob, minlength=A).astype(np.float64)
+    variance = np.bincount(draws.arm, weights=draws.prob * (1.0 - draws.prob), minlength=A).astype(np.float64)
+    return np.bincount(draws.drew, minlength=A) - expected, variance
+
+
+def _covariance(draws: Drawn, arms: Ints, A: int) -> Floats:
+    """float64[a, a]: Σ diag(q) − q qᵀ over the draws, of some arms."""
+    place = np.full(A, -1)
+    place[arms] = np.arange(len(arms))
+    columns, a = place[draws.arm], len(arms)
+    owner, found = draws.owner, np.zeros((a, a))
+    step = max(1, 4_000_000 // a)
+    for begin in range(0, draws.n, step):
+        stop = min(begin + step, draws.n)
+        part = slice(draws.start[begin], draws.start[stop])
+        mine = columns[part] >= 0
+        q = np.zeros((stop - begin, a))
+        q[owner[part][mine] - begin, columns[part][mine]] = draws.prob[part][mine]
+        found += np.diag(q.sum(axis=0)) - q.T @ q
+    return found
+
+
+def _each_arm(log: Log, draws: Drawn) -> Check:
+    """The count of each arm, by Freedman's inequality; the level is shared among the arms."""
+    name = "choices of each arm"
+    if not draws.known:
+        return Check(name=name, ok=True, detail=f"not possible: {_UNKNOWN}")
+    apart, variance = _apart(log, draws)
+    return _worst(name, [f"{arm!r}" for arm in log.names.arms], apart, variance)
+
+
+def _worst(name: str, things: list[str], apart: Floats, variance: Floats) -> Check:
+    bounds = np.array([_freedman(t, v, 1.0) for t, v in zip(apart, variance, strict=True)]) * len(things)
+    k = int(np.argmin(bounds))
+    times = apart[k] / math.sqrt(variance[k]) if variance[k] > 0.0 else 0.0
+    detail = (
+        f"farthest off is {things[k]}: {apart[k]:+.1f} choices, {times:+.2f} standard deviations; "
+        f"p ≤ {min(bounds[k], 1.0):.3g} (alarm below {ALPHA:g})"
+    )
+    return Check(name=name, ok=bool(bounds[k] >= ALPHA), detail=detail)
+
+
+def _freedman(total: float, variance: float, step: float) -> float:
+    """Bound on P(|S| ≥ |total|) for a sum with this variance whose steps are at most `step`."""
+    if total == 0.0:
+        return 1.0
+    return 2.0 * math.exp(-total * total / (2.0 * (variance + step * abs(total) / 3.0)))
+
+
+def _mean_weight(draws: Drawn) -> Check:
+    """The mean of 1/(K p), the weight of a policy that chooses evenly: 1 in a true log."""
+    name = "mean weight of an even policy"
+    weight = 1.0 / (draws.possible * draws.p)
+    said = f"{weight.mean():.4f}"
+    if not draws.known:
+        se = weight.std() / math.sqrt(draws.n)
+        return Check(name=name, ok=True, detail=f"{said} ± {se:.4f}; {_UNKNOWN}, so this is no test")
+    inverse = draws.sums(np.where(draws.prob > 0.0, 1.0 / np.where(draws.prob > 0.0, draws.prob, 1.0), 0.0))
+    variance = inverse / draws.possible**2 - 1.0
+    least = np.minimum.reduceat(np.where(draws.prob > 0.0, draws.prob, np.inf), draws.start[:-1])
+    p = _freedman(float((weight - 1.0).sum()), float(variance.sum()), float((1.0 / (draws.possible * least)).max()))
+    se = math.sqrt(variance.sum()) / draws.n
+    detail = f"{said}, and 1 ± {se:.4f} (standard error) by the log; p ≤ {min(p, 1.0):.3g} (alarm below {ALPHA:g})"
+    return Check(name=name, ok=p >= ALPHA, detail=detail)
+
+
+# --- what else is logged of a draw ---
+
+
+def _floor(log: Log, draws: Drawn) -> Check:
+    """Whether every arm had at least floor / K."""
+    name = "floor"
+    floor = log.decisions.floor
+    if floor is None or not draws.known:
+        return Check(name=name, ok=True, detail="not possible: the log has no floor" if draws.known else _UNKNOWN)
+    sizes = np.diff(draws.start)
+    least = np.minimum.reduceat(draws.prob, draws.start[:-1])
+    below = least < floor[draws.rows] / sizes - 1e-12
+    if below.any():
+        row = int(draws.rows[int(np.argmax(below))])
+        where = f"row {log.decisions.seq[row]} (decision {log.decisions.id[row]!r})"
+        detail = f"{np.count_nonzero(below):,} draws have a probability below their floor / K, first {where}"
+        return Check(name=name, ok=False, detail=detail)
+    return Check(name=name, ok=True, detail=f"the least probability is {least.min():.3g}; none is below its floor")
+
+
+def _slice(log: Log, draws: Drawn) -> Check:
+    """Whether the uniform slice is uniform: rejection replay rests on it."""
+    name = "uniform slice"
+    mine = log.decisions.mode[draws.rows] == MODES.index(Mode.UNIFORM)
+    if not mine.any():
+        return Check(name=name, ok=True, detail="there is none")
+    some = draws.take(mine)
+    sizes = np.diff(some.start)
+    even = some._replace(prob=np.repeat(1.0 / sizes, sizes))
+    apart, variance = _apart(log, even)
+    return _worst(name, [f"{arm!r}" for arm in log.names.arms], apart, variance)
+
+
+def _asked(log: Log) -> Check:
+    """Whether as many were asked as the probabilities say."""
+    name = "who was asked"
+    rate = log.decisions.asked_probability
+    open_ = (rate > 0.0) & (rate < 1.0)
+    if not open_.any():
+        return Check(name=name, ok=True, detail="nobody was asked at random")
+    asked, e = log.decisions.asked[open_], rate[open_]
+    p = _freedman(float((asked - e).sum()), float((e * (1.0 - e)).sum()), 1.0)
+    detail = (
+        f"{np.count_nonzero(asked):,} of {len(e):,}, by the log {e.sum():,.1f}; "
+        f"p ≤ {min(p, 1.0):.3g} (alarm below {ALPHA:g})"
+    )
+    return Check(name=name, ok=p >= ALPHA, detail=detail)

@@ -1,0 +1,144 @@
+"""Where logs come from: the warehouse's file, the journal of a live gateway, or a folder of Parquet files.
+
+All three give the same `Log` for the same events, and none of them holds up a gateway that goes on writing.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from fitrouter.errors import ConfigError
+from fitrouter.stores.warehouse._rows import TABLES
+from fitrouter_evaluators.replay.log import _journal, _parquet, _warehouse
+from fitrouter_evaluators.replay.log._assembling import assemble
+from fitrouter_evaluators.replay.log._base import Opened, literal
+from fitrouter_evaluators.replay.log._columns import fetch_columns
+from fitrouter_evaluators.replay.log._schema import schema_of
+from fitrouter_evaluators.replay.log._structure import check_structure, erased
+from fitrouter_evaluators.replay.log.log import Log
+from fitrouter_evaluators.replay.log.validation import validate
+
+__all__ = ["export", "read_log"]
+
+JOURNAL, WAREHOUSE = "journal.db", "fitrouter.duckdb"
+"""Their names in a gateway's folder."""
+_FEED_S = 1.5
+"""Time in which a feed that lives has fed."""
+
+
+def read_log(
+    path: str | os.PathLike[str],
+    *,
+    since: float | None = None,
+    until: float | None = None,
+    features: bool = True,
+) -> Log:
+    """A log, checked: structure, values, and the draws of sessions; see `fitrouter_evaluators.replay.log.validation`.
+
+    Rows are in the order of time, and of the journal where times are equal. Of several votes on a decision the last
+    rating counts, or else the last thumb; its `asked` says which label it is. Outcomes of people who were erased
+    while they were under way are left out, and counted in the log's `source`.
+
+    Args:
+        path: a warehouse (`*.duckdb`), a journal (`*.db`), a folder of Parquet files, or a gateway's folder, where the
+            warehouse is read if it has all that the journal has now, and else the journal. A warehouse of a million
+            decisions is read in seconds, a journal in minutes.
+        since: seconds since the epoch; decisions before are left out.
+        until: likewise; decisions at that time and later are left out.
+        features: False to leave out x and h, most of a log's bytes.
+
+    Raises:
+        ConfigError: there is nothing of these at the path.
+        InvalidLog: the log would give wrong numbers; the message names what, where, and what to do.
+        StoreError: the file is written without a pause; try again.
+    """
+    with _opened(Path(path), features=features) as log:
+        check_structure(log)
+        left = erased(log)
+        columns = fetch_columns(log.connection, since, until, features)
+    found = assemble(columns, log.place)
+    validate(found)
+    return found._replace(source=f"{log.place}, without {left} outcomes of erased people") if left else found
+
+
+def export(log_path: str | os.PathLike[str], folder: str | os.PathLike[str]) -> list[Path]:
+    """Write a log's tables as Parquet, `decisions.parquet` and so on; returns the files.
+
+    Args:
+        log_path: as in `read_log`.
+        folder: where to; it is made, and must not hold such files yet.
+
+    Raises:
+        ConfigError: the folder holds such files, or there is no log at the path.
+        InvalidLog: the log cannot be read.
+        StoreError: the file is written without a pause; try again.
+    """
+    target = Path(folder)
+    paths = {table: target / f"{table}.parquet" for table in TABLES}
+    if taken := [path.name for path in paths.values() if path.exists()]:
+        raise ConfigError(f"{str(target)!r} holds {', '.join(taken)} already; give a new folder")
+    target.mkdir(parents=True, exist_ok=True)
+    with _opened(Path(log_path), whole=True) as log:
+        have = schema_of(log.connection)
+        written = {table: path for table, path in paths.items() if table in have}
+        if not written:
+            raise ConfigError(f"{str(log_path)!r} holds Parquet files already; give a warehouse or a journal")
+        for table, path in written.items():
+            partial = path.with_suffix(".partial")
+            sql = f"COPY (SELECT * FROM {table} ORDER BY seq) TO {literal(str(partial))} (FORMAT parquet)"  # noqa: S608
+            log.connection.execute(sql)
+            partial.rename(path)
+    return list(written.values())
+
+
+@contextmanager
+def _opened(path: Path, *, features: bool = True, whole: bool = False) -> Iterator[Opened]:
+    """The log at a path, by what lies there."""
+    journal, warehouse = path / JOURNAL, path / WAREHOUSE
+    if path.is_file():
+        journalled = _is_journal(path)
+        with _journal.opened(path, features=features, whole=whole) if journalled else _warehouse.opened(path) as log:
+            yield log
+    elif (path / "decisions.parquet").is_file():
+        with _parquet.opened(path) as log:
+            yield log
+    elif journal.is_file():
+        behind = _behind(journal, warehouse) if warehouse.is_file() else 0
+        if behind == 0 and warehouse.is_file():
+            with _warehouse.opened(warehouse) as log:
+                yield log
+        else:
+            with _journal.opened(journal, features=features, whole=whole) as log:
+                note = f", whose warehouse is {behind} rows behind" if behind > 0 else ""
+                yield log._replace(place=f"{log.place}{note}")
+    elif warehouse.is_file():
+        with _warehouse.opened(warehouse) as log:
+            yield log
+    else:
+        raise ConfigError(
+            f"there is no log at {str(path)!r}; give a warehouse (fitrouter.duckdb), a journal (journal.db), a folder "
+            "with one of them, or a folder with decisions.parquet, executions.parquet, scores.parquet, feedback.parquet"
+        )
+
+
+def _behind(journal: Path, warehouse: Path) -> int:
+    """Rows of the journal that the warehouse lacks; what is written from now on does not count.
+
+    A live gateway's feed brings them over once a second, so that it is waited for once.
+    """
+    head = _journal.head(journal)
+    behind = head - _warehouse.reaches(warehouse)
+    if behind > 0:
+        time.sleep(_FEED_S)
+        behind = head - _warehouse.reaches(warehouse)
+    return max(behind, 0)
+
+
+def _is_journal(path: Path) -> bool:
+    """Whether a file is one of SQLite, as the journal is; what is neither is told by DuckDB."""
+    with path.open("rb") as file:
+        return file.read(16) == b"SQLite format 3\x00" or path.suffix == ".db"

@@ -1,0 +1,53 @@
+"""Replays on record: one row of the warehouse's table `ope_runs` for each estimate and sequence of a report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from fitrouter.draw import uuid7
+from fitrouter.errors import ConfigError
+from fitrouter.stores.warehouse import Warehouse
+from fitrouter_evaluators.replay.results import Report
+
+__all__ = ["record", "runs_of"]
+
+
+def record(report: Report, log: Path) -> str:
+    """Write a report's numbers into the warehouse that its log was read from, or that lies beside it.
+
+    Returns:
+        The id of the run.
+
+    Raises:
+        ConfigError: there is no warehouse.
+        StoreError: it cannot be written now.
+    """
+    folder = log if log.is_dir() else log.parent
+    file = log if log.suffix == ".duckdb" else folder / "fitrouter.duckdb"
+    if not file.is_file():
+        raise ConfigError(f"--record: there is no warehouse beside {str(log)!r} to write the replay into; leave it out")
+    run = uuid7(report.made)
+    Warehouse(file).note_runs(list(runs_of(report, run)))
+    return run
+
+
+def runs_of(report: Report, run: str) -> Iterator[tuple[Any, ...]]:
+    """Rows in the order of the columns of `ope_runs`; rows that are not to be believed are left out."""
+    known = {each.policy: each for each in report.diagnostics}
+    verdict = "" if report.gate is None else report.gate.verdict
+    head = (run, report.made, report.candidate, report.against)
+    found = [
+        (row.policy, f"{row.estimator}, {row.labels}", row.slice, row.value, row.low, row.high, row.n)
+        for row in report.estimates
+        if not row.biased and row.interval == "delta"
+    ]
+    found += [
+        (band.policy, f"{band.kind} sequence", band.slice, band.value, band.low, band.high, band.n)
+        for band in report.bands
+    ]
+    for policy, estimator, where, *numbers in found:
+        of = known.get("candidate" if policy == "difference" else policy)
+        weights = (None,) * 4 if of is None else (of.ess, of.max_weight, of.mean_weight, of.unsupported)
+        yield (*head, f"{policy}: {estimator}", report.metric, where, *numbers, *weights, verdict)

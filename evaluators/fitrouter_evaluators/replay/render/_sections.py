@@ -1,0 +1,365 @@
+"""A report as sections of sentences and tables: what the text and the page have in common."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from fitrouter_evaluators.replay.render._words import (
+    NOTHING,
+    Numbers,
+    best,
+    count,
+    duration,
+    instant,
+    level,
+    metric_of,
+    number,
+    percent,
+    plain,
+    slices,
+    usual_interval,
+)
+from fitrouter_evaluators.replay.results import Band, Check, Diagnostics, Estimated, Report
+
+__all__ = ["Column", "Grid", "Line", "Section", "header", "policies", "sections"]
+
+_ORDER = ("difference", "candidate", "against")
+_KINDS = ("exact", "asymptotic")
+
+
+class Column(NamedTuple):
+    """A column of a table."""
+
+    name: str
+    right: bool = True
+
+
+class Line(NamedTuple):
+    """A row: its cells, and what it is: head (of a group), warning, good, bad, or nothing in particular."""
+
+    cells: tuple[str, ...]
+    kind: str = ""
+
+
+class Grid(NamedTuple):
+    """A table."""
+
+    columns: tuple[Column, ...]
+    lines: tuple[Line, ...]
+    caption: str = ""
+    more: bool = False
+    """Details, which the page folds away."""
+
+
+class Section(NamedTuple):
+    """A part of a report: its title, one sentence that says what it is, tables, and remarks."""
+
+    id: str
+    title: str
+    says: str
+    grids: tuple[Grid, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def header(report: Report) -> list[tuple[str, str]]:
+    """What was compared, and whose outcomes these are."""
+    window, metric = report.window, metric_of(report.metric)
+    horizon = f"decisions younger than {duration(window.horizon_s)} are out" if window.horizon_s else "no horizon"
+    labelled = (
+        "" if report.metric in {"cost", "latency"} else f"; {count(window.labelled)} with a label that was asked for"
+    )
+    idle = f", over after {duration(window.idle_s)} of silence" if window.idle_s else ""
+    out = [f"{plain(reason)}: {count(n)}" for reason, n in window.excluded.items()]
+    return [
+        ("candidate", plain(report.candidate)),
+        ("against", plain(report.against)),
+        ("metric", f"{metric.name}: {metric.what}"),
+        ("log", plain(window.source)),
+        ("window", f"{instant(window.since)} to {instant(window.until)} UTC; {horizon}"),
+        ("population", f"{count(window.units)} units of {count(window.users)} users{labelled}"),
+        ("unit", f"{plain(window.unit)}{idle}; its mean outcome counts"),
+        ("within", f"{count(window.decisions)} decisions, {count(window.draws)} draws"),
+        ("cluster", f"{plain(window.cluster)} (what intervals take as independent)"),
+        ("level", f"{level([report.alpha])}for what holds of everybody"),
+        ("left out", f"decisions: {'; '.join(out)}" if out else "nothing"),
+    ]
+
+
+def sections(report: Report) -> list[Section]:
+    """Everything below the verdict, in the order of reading; what a report does not have is left out."""
+    numbers = Numbers.of(report)
+    found = (
+        _gate(report),
+        _estimates(report, numbers),
+        _any_time(report, numbers),
+        _diagnostics(report, numbers),
+        _audit(report),
+        _overlap(report),
+        _slices(report, numbers),
+        _satisfaction(report, numbers),
+        _personal(report, numbers),
+        _warnings(report),
+    )
+    return [section for section in found if section is not None]
+
+
+def policies(names: Iterable[str]) -> list[str]:
+    """Policies in the order of reading: the difference first."""
+    known = {name: i for i, name in enumerate(_ORDER)}
+    return sorted(dict.fromkeys(names), key=lambda name: known.get(name, len(_ORDER)))
+
+
+def _checks(checks: Sequence[Check], what: str) -> Grid:
+    lines = (Line(("✓" if c.ok else "✗", plain(c.name), plain(c.detail)), "" if c.ok else "bad") for c in checks)
+    return Grid((Column("", False), Column(what, False), Column("found", False)), tuple(lines))
+
+
+def _gate(report: Report) -> Section | None:
+    if report.gate is None or not report.gate.rules:
+        return None
+    says = "A candidate is promoted when every rule holds, and only then."
+    return Section("gate", "The gate", says, (_checks(report.gate.rules, "rule"),))
+
+
+def _rows(estimates: Sequence[Estimated], numbers: Numbers, *, sliced: bool = False) -> Grid:
+    """Estimates by policy; a row that is not to be believed is marked."""
+    one, usual = level(e.alpha for e in estimates), usual_interval(estimates)
+    order = policies(e.policy for e in estimates)
+    lines: list[Line] = []
+    for slice_, policy in ((name, policy) for name in dict.fromkeys(e.slice for e in estimates) for policy in order):
+        group = [e for e in estimates if (e.slice, e.policy) == (slice_, policy)]
+        if group:
+            lines.append(Line((f"{plain(slice_)}, {plain(policy)}" if sliced else plain(policy),), "head"))
+        for e in group:
+            signed = policy == "difference"
+            name = plain(e.estimator) + ("" if e.interval == usual else f", {plain(e.interval)}")
+            limits = numbers.interval(e.low, e.high, signed=signed) + ("" if one else f" ({level([e.alpha]).strip()})")
+            cells = (numbers.value(e.value, signed=signed), numbers.value(e.se), limits, count(e.n))
+            lines.append(
+                Line((f"{name} ⚠" if e.biased else name, plain(e.labels), *cells), "warning" if e.biased else "")
+            )
+    kind = f"{one}interval ({plain(usual)})"
+    names = (Column("estimator", False), Column("labels", False), *map(Column, ("value", "± se", kind, "units")))
+    return Grid(names, tuple(lines))
+
+
+def _biases(estimates: Iterable[Estimated]) -> tuple[str, ...]:
+    reasons: dict[str, list[str]] = {}
+    for e in estimates:
+        if e.biased:
+            reasons.setdefault(e.biased, []).append(f"{plain(e.estimator)}, {plain(e.labels)}")
+    return tuple(f"⚠ {'; '.join(dict.fromkeys(who))}: not to be believed: {plain(why)}" for why, who in reasons.items())
+
+
+def _estimates(report: Report, numbers: Numbers) -> Section:
+    everybody = [e for e in report.estimates if not e.slice]
+    says = (
+        "What each policy is worth over the whole window, and the difference; these intervals hold for one look, at a "
+        "moment chosen beforehand."
+    )
+    if not everybody:
+        return Section("estimates", "Estimates", says, notes=("nothing could be estimated",))
+    notes = [*_biases(everybody), *([plain(report.sensitivity)] if report.sensitivity else [])]
+    return Section("estimates", "Estimates", says, (_rows(everybody, numbers),), tuple(notes))
+
+
+def _band_rows(bands: Sequence[Band], numbers: Numbers, of: str) -> Grid:
+    one, which = level(b.alpha for b in bands), {b.policy for b in bands}
+    lines = []
+    for b in bands:
+        signed = b.policy == "difference" or of == "group"
+        limits = numbers.interval(b.low, b.high, signed=signed) + ("" if one else f" ({level([b.alpha]).strip()})")
+        name = plain(b.policy) if of == "policy" else plain(b.slice) or "everybody"
+        if of == "group" and len(which) > 1:
+            name = f"{name}, {plain(b.policy)}"
+        lines.append(Line((name, plain(b.kind), numbers.value(b.value, signed=signed), limits, count(b.n))))
+    first = plain(which.pop()) if of == "group" and len(which) == 1 else of
+    names = (Column(first, False), Column("sequence", False), *map(Column, ("value", f"{one}limits", "units")))
+    return Grid(names, tuple(lines))
+
+
+def _any_time(report: Report, numbers: Numbers) -> Section | None:
+    order = policies(b.policy for b in report.bands)
+    bands = sorted((b for b in report.bands if not b.slice), key=lambda b: order.index(b.policy))
+    if not bands:
+        return None
+    says = (
+        "Confidence sequences of the running mean hold at every look, however often one looks and whenever one stops; "
+        "the exact one holds at any number of units, the asymptotic one with many."
+    )
+    return Section("any-time", "At any time", says, (_band_rows(bands, numbers, "policy"),))
+
+
+def _ess(d: Diagnostics) -> str:
+    return f"{number(d.ess)} ({percent(d.ess / d.n)})" if d.n and math.isfinite(d.ess) else number(d.ess)
+
+
+def _mean_weight(d: Diagnostics) -> str:
+    return f"{number(d.mean_weight)} ± {number(d.mean_weight_se)}"
+
+
+def _diagnostics(report: Report, numbers: Numbers) -> Section:
+    order = policies(d.policy for d in report.diagnostics)
+    everybody = sorted((d for d in report.diagnostics if not d.slice), key=lambda d: order.index(d.policy))
+    says = "How much the log knows of each policy: weight on few units, or mass outside the log, makes estimates worse."
+    rows = (
+        ("units", [count(d.n) for d in everybody]),
+        ("effective sample size", [_ess(d) for d in everybody]),
+        ("largest weight", [number(d.max_weight) for d in everybody]),
+        ("mean weight (1 is right)", [_mean_weight(d) for d in everybody]),
+        ("mass where the log has none", [percent(d.unsupported) for d in everybody]),
+        ("value if that mass did worst … best", [numbers.interval(d.manski_low, d.manski_high) for d in everybody]),
+        ("direct method − doubly robust", [numbers.value(d.dm_dr_gap, signed=True) for d in everybody]),
+    )
+    grids = []
+    if everybody:
+        names = (Column("", False), *(Column(plain(d.policy)) for d in everybody))
+        grids.append(Grid(names, tuple(Line((name, *cells)) for name, cells in rows)))
+    return Section("diagnostics", "What the log knows", says, tuple(grids))
+
+
+def _audit(report: Report) -> Section | None:
+    if not report.checks:
+        return None
+    says = (
+        "Replay is right where logged probabilities are those that were drawn from: this is what was asked of the log."
+    )
+    return Section("audit", "Audit of the log", says, (_checks(report.checks, "asked"),))
+
+
+def _overlap(report: Report) -> Section | None:
+    if not (report.arms or report.histograms):
+        return None
+    says = (
+        "How often each model was drawn, and how often each policy would draw it; what is far apart is hard to judge."
+    )
+    names = (Column("model", False), *map(Column, ("logged", "against", "candidate", "draws")))
+    lines = (
+        Line((plain(a.arm), percent(a.logged), percent(a.against), percent(a.candidate), count(a.draws)))
+        for a in report.arms
+    )
+    return Section("overlap", "Overlap", says, (Grid(names, tuple(lines)),) if report.arms else ())
+
+
+def _slices(report: Report, numbers: Numbers) -> Section | None:
+    names = slices(report)
+    if not names:
+        return None
+    says = "The difference for parts of the population; intervals are wider, since several parts are looked at."
+    shown = {slice_: best(report, slice_) for slice_ in names}
+    bands = {(b.slice, b.kind): b for b in report.bands if b.slice and b.policy == "difference"}
+    grids = [_overview(names, shown, bands, numbers)]
+    rest = [e for e in report.estimates if e.slice and e is not shown[e.slice]]
+    if rest:
+        grids.append(_rows(rest, numbers, sliced=True)._replace(caption="Other estimates by slice", more=True))
+    others = [b for b in report.bands if b.slice and b is not bands.get((b.slice, b.kind))]
+    others = [*others, *(b for b in bands.values() if b.kind not in _KINDS)]
+    if others:
+        named = _band_rows(others, numbers, "slice")
+        lines = tuple(
+            line._replace(cells=(f"{line.cells[0]}, {plain(b.policy)}", *line.cells[1:]))
+            for line, b in zip(named.lines, others, strict=True)
+        )
+        grids.append(named._replace(lines=lines, caption="Other sequences by slice", more=True))
+    diagnosed = [d for d in report.diagnostics if d.slice]
+    if diagnosed:
+        grids.append(_known(diagnosed, numbers))
+    notes = (*_biases(rest), *([plain(report.correction)] if report.correction else []))
+    return Section("slices", "Slices", says, tuple(grids), notes)
+
+
+def _how(e: Estimated) -> str:
+    return ", ".join(plain(each) for each in (e.estimator, e.labels, e.interval))
+
+
+def _overview(
+    names: Sequence[str],
+    shown: dict[str, Estimated | None],
+    bands: dict[tuple[str, str], Band],
+    numbers: Numbers,
+) -> Grid:
+    """A line a slice: the estimate that is to be believed most, and the sequences."""
+    kinds = [kind for kind in _KINDS if any(key[1] == kind for key in bands)]
+    everything = [e for e in shown.values() if e is not None] + [b for key, b in bands.items() if key[1] in kinds]
+    one = level(x.alpha for x in everything)
+    ways = {_how(e) for e in shown.values() if e is not None}
+
+    def cell(x: Estimated | Band | None) -> str:
+        if x is None:
+            return NOTHING
+        se = f" ± {numbers.value(x.se)}" if isinstance(x, Estimated) else ""
+        how = f"\n{_how(x)}" if isinstance(x, Estimated) and len(ways) > 1 else ""
+        at = "" if one else f" ({level([x.alpha]).strip()})"
+        return f"{numbers.value(x.value, signed=True)}{se}\n{numbers.interval(x.low, x.high, signed=True)}{at}{how}"
+
+    lines = []
+    for slice_ in names:
+        found = [shown[slice_], *(bands.get((slice_, kind)) for kind in kinds)]
+        units = dict.fromkeys(count(x.n) for x in found if x is not None)
+        lines.append(Line((plain(slice_), "\n".join(units) or NOTHING, *map(cell, found))))
+    columns = (
+        f"{one}at one look{f' ({ways.pop()})' if len(ways) == 1 else ''}",
+        *(f"{one}at any time ({kind})" for kind in kinds),
+    )
+    return Grid((Column("slice", False), Column("units"), *map(Column, columns)), tuple(lines))
+
+
+def _known(diagnosed: Sequence[Diagnostics], numbers: Numbers) -> Grid:
+    names = ("effective of units", "weight: mean, largest", "outside the log, bounds", "DM − DR")
+    lines = (
+        Line(
+            (
+                f"{plain(d.slice)}\n{plain(d.policy)}",
+                f"{_ess(d)}\nof {count(d.n)}",
+                f"{_mean_weight(d)}\n{number(d.max_weight)}",
+                f"{percent(d.unsupported)}\n{numbers.interval(d.manski_low, d.manski_high)}",
+                numbers.value(d.dm_dr_gap, signed=True),
+            )
+        )
+        for d in diagnosed
+    )
+    return Grid((Column("slice", False), *map(Column, names)), tuple(lines), "What the log knows, by slice", True)
+
+
+def _satisfaction(report: Report, numbers: Numbers) -> Section | None:
+    if not report.satisfaction:
+        return None
+    says = (
+        "How outcomes are spread over users (each user's mean, without what sampling adds), in brackets what it "
+        "is under the other policy: a better mean may hide people who fare worse."
+    )
+    names = ("users", "mean", "sd", "worst tenth", "worse off")
+    lines = (
+        Line(
+            (
+                plain(s.role) or "everybody",
+                count(s.users),
+                numbers.value(s.mean),
+                f"{numbers.value(s.sd)}\n({numbers.value(s.sd_against)})",
+                f"{numbers.value(s.worst_decile)} ({numbers.value(s.worst_decile_against)})\n"
+                f"{numbers.interval(s.worst_decile_low, s.worst_decile_high)}",
+                f"{percent(s.worse_off)}\n{percent(s.worse_off_low)} … {percent(s.worse_off_high)}",
+            )
+        )
+        for s in report.satisfaction
+    )
+    grid = Grid((Column("role", False), *map(Column, names)), tuple(lines))
+    return Section("satisfaction", "Satisfaction across users", says, (grid,))
+
+
+def _personal(report: Report, numbers: Numbers) -> Section | None:
+    if not report.personal:
+        return None
+    says = (
+        "What knowing the user and the role bought: what was drawn from minus its twin that knows neither, at any time."
+    )
+    return Section("personal", "What personalisation bought", says, (_band_rows(report.personal, numbers, "group"),))
+
+
+def _warnings(report: Report) -> Section | None:
+    if not report.warnings:
+        return None
+    says = "What to keep in mind while reading the numbers above."
+    return Section("warnings", "Warnings", says, notes=tuple(plain(each) for each in report.warnings))

@@ -1,0 +1,213 @@
+"""How numbers, times and names of a report are written, and its verdict in one sentence."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from fitrouter_evaluators.replay.results import Band, Estimated, Report
+
+__all__ = [
+    "NOTHING",
+    "Metric",
+    "Numbers",
+    "count",
+    "duration",
+    "finding",
+    "headline",
+    "instant",
+    "level",
+    "metric_of",
+    "number",
+    "percent",
+    "plain",
+    "slices",
+    "usual_interval",
+    "verdict",
+    "weight",
+]
+
+NOTHING = "–"
+"""A number that does not exist."""
+_MOST, _LARGE = 9, 1e6
+"""Decimals at most, and numbers that are written in powers of ten."""
+_TRUST = ("powered", "asked", "observed", "naive")
+_PERIODS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"))
+
+
+class Metric(NamedTuple):
+    """An outcome in words."""
+
+    name: str
+    what: str
+    unit: str = ""
+    """Of its axis."""
+    more_is_better: bool = True
+
+    @property
+    def axis(self) -> str:
+        """The words beside an axis."""
+        return f"{self.name} ({self.unit})" if self.unit else self.name
+
+
+_METRICS = {
+    "fit": Metric("fit", "what people say of the answers, from 0 (worst) to 1 (best)", "0 to 1"),
+    "cost": Metric("cost", "USD a decision", "USD a decision", False),
+    "latency": Metric("latency", "seconds a decision", "seconds a decision", False),
+    "utility": Metric("utility", "fit less what cost and waiting weigh, in units of fit", "units of fit"),
+    "score": Metric("score", "what the reward model says of the answers: for looking only"),
+}
+
+
+def metric_of(name: str) -> Metric:
+    """A metric in words; one that is not known stands for itself."""
+    return _METRICS.get(name) or Metric(plain(name), "more is better")
+
+
+class Numbers(NamedTuple):
+    """How a report's outcomes are written: with as many decimals as their standard errors deserve."""
+
+    digits: int
+
+    @classmethod
+    def of(cls, report: Report) -> Numbers:
+        """Decimals that show two figures of the difference's standard error; at least three on a scale of 0 to 1."""
+        once = best(report)
+        errors = [once.se] if once is not None else [(b.high - b.low) / 4 for b in report.bands]
+        errors = [each for each in errors if math.isfinite(each) and each > 0]
+        least = 0 if report.metric in {"cost", "latency"} else 3
+        return cls(min(_MOST, max(least, 1 + math.ceil(-math.log10(min(errors, default=1e-3))))))
+
+    def value(self, x: float, *, signed: bool = False) -> str:
+        """An outcome; a difference is signed."""
+        if not math.isfinite(x):
+            return NOTHING
+        form = f",.{self.digits}f" if abs(x) < _LARGE else ".3g"
+        return format(x, f"+{form}" if signed else form).replace("-", "−")
+
+    def interval(self, low: float, high: float, *, signed: bool = False) -> str:
+        """Both limits."""
+        return f"{self.value(low, signed=signed)} … {self.value(high, signed=signed)}"
+
+
+def number(x: float) -> str:
+    """A number of no particular unit: three figures or more."""
+    if not math.isfinite(x):
+        return NOTHING
+    size = abs(x)
+    if x == round(x) and size < 1e15:
+        return f"{x:,.0f}".replace("-", "−")
+    if size < 0.01 or size >= 1e15:
+        return f"{x:.3g}".replace("-", "−")
+    digits = 0 if size >= 100 else 2 if size >= 10 else 4
+    return f"{x:,.{digits}f}".replace("-", "−")
+
+
+def weight(log10: float) -> str:
+    """An importance weight, from its logarithm to base 10; what does not fit into a number is far away."""
+    return number(10.0**log10) if -300 < log10 < 300 else NOTHING
+
+
+def count(n: int) -> str:
+    """How many."""
+    return f"{n:,}"
+
+
+def percent(share: float) -> str:
+    """A share of 1 as a percentage."""
+    if not math.isfinite(share):
+        return NOTHING
+    if 0 < share < 5e-5:
+        return "<0.01 %"
+    return f"{100 * share:.{2 if share < 0.01 else 1}f} %".replace("-", "−") if share else "0 %"
+
+
+def level(alphas: Iterable[float]) -> str:
+    """The level of some intervals, `95 % `, where it is one; empty where they differ."""
+    levels = {100.0 * (1.0 - alpha) for alpha in alphas}
+    return f"{levels.pop():.4g} % " if len(levels) == 1 else ""
+
+
+def duration(seconds: float) -> str:
+    """Seconds in the largest unit that they fill: `7 d`, `1.5 h`."""
+    if not math.isfinite(seconds):
+        return NOTHING
+    size, unit = next(((s, u) for s, u in _PERIODS if abs(seconds) >= s), _PERIODS[-1])
+    return f"{seconds / size:.4g} {unit}"
+
+
+def instant(ts: float) -> str:
+    """Seconds since the epoch as a time of day, UTC; 0 is no time."""
+    if not ts:
+        return NOTHING
+    try:
+        return f"{datetime.fromtimestamp(ts, UTC):%Y-%m-%d %H:%M}"
+    except (ValueError, OverflowError, OSError):
+        return NOTHING
+
+
+def plain(text: str) -> str:
+    """A name from a log or a file, without what a terminal or a browser would obey: controls, bidirectional marks."""
+    return "".join(c if c.isprintable() else " " if c.isspace() else "�" for c in text)
+
+
+def headline(report: Report, slice_: str = "") -> Band | Estimated | None:
+    """What the verdict rests on: the exact sequence of the difference, else the asymptotic one, else an estimate."""
+    bands = [
+        b for b in report.bands if b.policy == "difference" and b.slice == slice_ and math.isfinite(b.low + b.high)
+    ]
+    if bands:
+        return min(bands, key=lambda band: band.kind != "exact")
+    return best(report, slice_)
+
+
+def slices(report: Report) -> list[str]:
+    """Every slice of which something was estimated, in the report's order."""
+    named = [*(e.slice for e in report.estimates), *(b.slice for b in report.bands)]
+    return [slice_ for slice_ in dict.fromkeys([*named, *(d.slice for d in report.diagnostics)]) if slice_]
+
+
+def best(report: Report, slice_: str = "") -> Estimated | None:
+    """The estimate of the difference that is to be believed most: unbiased, and of those the prediction-powered one."""
+    found = [e for e in report.estimates if e.policy == "difference" and e.slice == slice_ and not e.biased]
+    known = {name: i for i, name in enumerate(_TRUST)}
+    return min(found, key=lambda each: known.get(each.labels, len(_TRUST)), default=None)
+
+
+def usual_interval(estimates: Sequence[Estimated]) -> str:
+    """How most of the intervals were made, which need not be said of each."""
+    kinds = [e.interval for e in estimates]
+    return max(dict.fromkeys(kinds), key=kinds.count, default="")
+
+
+def finding(report: Report) -> str:
+    """How the candidate compares, in half a sentence: at any time where there is a sequence, and at one look."""
+    top, metric, numbers = headline(report), metric_of(report.metric), Numbers.of(report)
+    if top is None or not math.isfinite(top.low + top.high):
+        return f"how {metric.name} differs could not be estimated"
+    found = []
+    if isinstance(top, Band):
+        limits = numbers.interval(top.low, top.high, signed=True)
+        found.append(f"{limits} at any time ({plain(top.kind)} {level([top.alpha])}sequence)")
+    once = best(report)
+    if once is not None and math.isfinite(once.value):
+        limits = (
+            "" if found else f" ({level([once.alpha])}interval {numbers.interval(once.low, once.high, signed=True)})"
+        )
+        found.append(f"{numbers.value(once.value, signed=True)} ± {numbers.value(once.se)} at one look{limits}")
+    amount = ", ".join(found)
+    if top.low <= 0 <= top.high:
+        return f"the two cannot be told apart by {metric.name}: {amount}"
+    way, good = ("higher", metric.more_is_better) if top.low > 0 else ("lower", not metric.more_is_better)
+    return f"{metric.name} under the candidate is {way}, which is {'better' if good else 'worse'}: {amount}"
+
+
+def verdict(report: Report) -> str:
+    """The answer in one sentence."""
+    found = finding(report)
+    if report.gate is None:
+        return f"No gate was asked: {found}."
+    word = plain(report.gate.verdict)
+    return f"{word[:1].upper()}{word[1:]}: {found}."

@@ -1,0 +1,86 @@
+"""A report as text: tables that a person can read, at 80 columns and without colour."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Iterator
+
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from fitrouter_evaluators.replay.render._sections import Grid, Section, header, sections
+from fitrouter_evaluators.replay.render._words import instant, plain, verdict, weight
+from fitrouter_evaluators.replay.results import Histogram, Report
+
+__all__ = ["parts", "text", "verdict"]
+
+_BLOCKS = " ▁▂▃▄▅▆▇█"
+_STYLES = {"head": "bold", "warning": "yellow", "bad": "red", "good": "green"}
+_VERDICTS = {"promote": "bold green", "keep": "bold red"}
+
+
+def text(report: Report, width: int = 80) -> str:
+    """The report without colour, in lines of at most `width` columns (60 or more)."""
+    page = Console(file=io.StringIO(), width=width, color_system=None, force_terminal=False, legacy_windows=False)
+    for part in parts(report):
+        page.print(part, markup=False, highlight=False, emoji=False)
+    written = page.file.getvalue()  # type: ignore[attr-defined]
+    return "\n".join(line.rstrip() for line in written.splitlines()) + "\n"
+
+
+def parts(report: Report) -> Iterator[RenderableType]:
+    """What a rich console prints, from the verdict to the warnings."""
+    answer = report.gate.verdict if report.gate is not None else ""
+    yield Text(verdict(report), style=_VERDICTS.get(answer, "bold"))
+    for reason in report.gate.reasons if report.gate is not None else ():
+        yield Padding(Text(plain(reason)), (0, 0, 0, 2))
+    yield ""
+    facts = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    facts.add_column(style="dim")
+    facts.add_column(overflow="fold")
+    for name, said in header(report):
+        facts.add_row(Text(name), Text(said))
+    yield facts
+    for section in sections(report):
+        yield ""
+        yield _section(section, report)
+    yield ""
+    yield Text(f"fitrouter {plain(report.version)}, {instant(report.made)} UTC", style="dim")
+
+
+def _section(section: Section, report: Report) -> Group:
+    lines: list[RenderableType] = [Text(section.title.upper(), style="bold"), Text(section.says, style="dim")]
+    for grid in section.grids:
+        if grid.caption:
+            lines += ["", Text(grid.caption)]
+        lines.append(_table(grid))
+    if section.id == "overlap":
+        lines += [_weights(histogram) for histogram in report.histograms]
+    lines += [
+        Padding(Text(note, style="yellow" if note.startswith("⚠") else ""), (0, 0, 0, 2)) for note in section.notes
+    ]
+    return Group(*lines)
+
+
+def _table(grid: Grid) -> RenderableType:
+    """A table; what stands under the head of a group is indented."""
+    grouped = any(line.kind == "head" for line in grid.lines)
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for column in grid.columns:
+        table.add_column(Text(column.name), justify="right" if column.right else "left", overflow="fold")
+    for line in grid.lines:
+        indent = 2 if grouped and line.kind != "head" else 0
+        first, *rest = (Text(cell, style=_STYLES.get(line.kind, "")) for cell in line.cells)
+        table.add_row(Padding(first, (0, 0, 0, indent)), *rest)
+    return table
+
+
+def _weights(histogram: Histogram) -> Text:
+    """The histogram of one policy's importance weights in a line, on a logarithmic scale."""
+    top = max(histogram.counts, default=0)
+    bars = "".join(_BLOCKS[math.ceil(8 * n / top)] if top else " " for n in histogram.counts)
+    low, high = (weight(histogram.edges[i]) if histogram.edges else "" for i in (0, -1))
+    return Text(f"weights of {plain(histogram.policy)}: {low} │{bars}│ {high}")

@@ -1,0 +1,436 @@
+"""Replay: what a candidate would have been worth on a log, and whether it may go live.
+
+Read `replay` from top to bottom: the log is checked, its closed sessions are taken, both policies say their pmfs at
+every draw, and estimates, sequences, diagnostics, satisfaction and the gate are read off one `Study` a metric.
+"""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import time
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from fitrouter.errors import ConfigError, InvalidLog
+from fitrouter.types import Floats
+from fitrouter_evaluators.replay.candidates.candidates import Candidate
+from fitrouter_evaluators.replay.candidates.learning import Rejection
+from fitrouter_evaluators.replay.estimators import DR
+from fitrouter_evaluators.replay.estimators.rounds import Rounds
+from fitrouter_evaluators.replay.gate import Evidence, Gate, decide, levels
+from fitrouter_evaluators.replay.inference._bands import asymptotic_band, exact_band
+from fitrouter_evaluators.replay.log.audit import audit
+from fitrouter_evaluators.replay.log.log import Ints, Log
+from fitrouter_evaluators.replay.results import Band, Check, Diagnostics, Estimated, Gated, Report, Satisfied, Window
+from fitrouter_evaluators.replay.study import personalisation as bought
+from fitrouter_evaluators.replay.study._tables import Slices, difference_rows, policy_rows, slices_of
+from fitrouter_evaluators.replay.study.diagnostics import arms, diagnose, histogram
+from fitrouter_evaluators.replay.study.satisfaction import satisfaction
+from fitrouter_evaluators.replay.study.sensitivity import widen
+from fitrouter_evaluators.replay.study.study import Pmfs, Study, whole
+from fitrouter_evaluators.replay.study.units import Units, closed_units
+
+__all__ = ["ReplaySettings", "replay"]
+
+POLICIES = ("candidate", "against")
+PER_USER = 5.0
+"""Effective units a user without which nothing is said across users."""
+
+
+class ReplaySettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What is asked of a log."""
+
+    metric: str = "fit"
+    by: tuple[str, ...] = ()
+    """Slices: role, task, user_group."""
+    since: float | None = None
+    until: float | None = None
+    """Seconds since the epoch: units that began in between."""
+    horizon_s: float = 0.0
+    """Younger decisions are out, labelled or not."""
+    idle_s: float = 3600.0
+    """Silence that closes a session."""
+    alpha: float = 0.05
+    sensitivity: float = 2.0
+    """Γ, see `sensitivity`."""
+    groups: dict[str, str] = {}
+    """User → group; what users declared where empty."""
+
+
+def replay(
+    log: Log, candidate: Candidate, against: Candidate, settings: ReplaySettings, gate: Gate | None = None
+) -> Report:
+    """Replay two policies on a log.
+
+    Raises:
+        InvalidLog: the log would give wrong numbers, has nothing to say, or the candidate was trained inside it.
+        ConfigError: a policy or the gate asks for what the log does not say.
+    """
+    checks = audit(log)
+    units = _units(log, settings)
+    _untrained(candidate, units)
+    biased = _gateable(candidate, gate)
+    if isinstance(candidate, Rejection):
+        return _lived(candidate, against, units, settings, checks)
+    pmfs = Pmfs(*(_everywhere(policy, units) for policy in (candidate, against)))
+    ceilings = {} if gate is None else {str(metric): most for metric, most in gate.ceilings.items()}
+    study = Study(units, pmfs, settings.metric, ceiling=ceilings.get(settings.metric))
+    groups = _groups(log, settings.groups)
+    slices = slices_of(study.units, settings.by, groups)
+    known = _diagnostics(study)
+    warnings = [biased] if biased else []
+    warnings += _warnings(study, settings)
+    people = _satisfaction(study, known[0], settings.alpha, warnings)
+    bands = _bands(study, settings, slices, warnings)
+    return Report(
+        candidate=candidate.description,
+        against=against.description,
+        metric=settings.metric,
+        window=_window(study, settings),
+        alpha=settings.alpha,
+        estimates=[
+            _marked(row, biased)
+            for row in (*difference_rows(study, slices, settings.alpha), *policy_rows(study, settings.alpha))
+        ],
+        bands=bands,
+        diagnostics=known,
+        checks=checks,
+        histograms=[histogram(name, w) for name, w in zip(POLICIES, study.weight, strict=True)],
+        arms=arms(study.units, study.pmfs),
+        satisfaction=people,
+        personal=_personal(units, settings, warnings),
+        correction=_correction(slices, settings.alpha),
+        sensitivity=_silence(study, settings.sensitivity),
+        warnings=warnings,
+        gate=None if gate is None else _gated(gate, units, pmfs, study, _Found(checks, known, people, groups)),
+        version=importlib.metadata.version("fitrouter"),
+        made=time.time(),
+    )
+
+
+# --- candidates that learn ---
+
+
+def _gateable(candidate: Candidate, gate: Gate | None) -> str:
+    """Why a candidate's numbers are not quite its own; empty where they are.
+
+    Raises:
+        ConfigError: there is a gate, and they are not, or there are no sequences of them.
+    """
+    biased: str = getattr(candidate, "biased", "")
+    if gate is not None and (biased or isinstance(candidate, Rejection)):
+        why = biased or "rejection replay keeps a part of the log, at one look"
+        raise ConfigError(f"the gate cannot decide on {candidate.description}: {why}; gate a snapshot of it instead")
+    return biased
+
+
+def _marked(row: Estimated, biased: str) -> Estimated:
+    concerned = biased and row.policy != "against" and not row.biased
+    return msgspec.structs.replace(row, biased=biased) if concerned else row
+
+
+def _lived(
+    candidate: Rejection, against: Candidate, units: Units, settings: ReplaySettings, checks: list[Check]
+) -> Report:
+    """Rejection replay: what the candidate lived through, beside what `against` was worth over all of the log."""
+    other = _everywhere(against, units)
+    study = Study(units, Pmfs(other, other), settings.metric)
+    observed = study.observed
+    found = candidate.replay(
+        units.log, study.units.member, observed.y, seen=observed.seen, e=observed.e, alpha=settings.alpha
+    )
+    own = Estimated(
+        policy="candidate",
+        estimator="rejection",
+        labels="asked" if study.has_labels else "observed",
+        value=found.value,
+        se=found.se,
+        low=found.low,
+        high=found.high,
+        n=found.matched,
+        alpha=settings.alpha,
+        biased=found.biased,
+    )
+    said = (
+        f"the candidate lived through {found.matched} of {found.draws} draws, those that it would have made, and "
+        f"learnt from {found.labels} labels; its value is of so short a life, and `against` is of the whole log"
+    )
+    return Report(
+        candidate=candidate.description,
+        against=against.description,
+        metric=settings.metric,
+        window=_window(study, settings),
+        alpha=settings.alpha,
+        estimates=[own, *(row for row in policy_rows(study, settings.alpha) if row.policy == "against")],
+        bands=[],
+        diagnostics=[each for each in _diagnostics(study) if each.policy == "against"],
+        checks=checks,
+        warnings=[said, *_warnings(study, settings)],
+        version=importlib.metadata.version("fitrouter"),
+        made=time.time(),
+    )
+
+
+# --- the population ---
+
+
+def _units(log: Log, settings: ReplaySettings) -> Units:
+    units = closed_units(
+        log, since=settings.since, until=settings.until, horizon_s=settings.horizon_s, idle_s=settings.idle_s
+    )
+    if not units.n:
+        reasons = "; ".join(f"{count} {reason}" for reason, count in units.excluded.items()) or "the log is empty"
+        raise InvalidLog(f"{log.source}: no closed session is left to replay ({reasons}); widen the window, or wait")
+    return units
+
+
+def _untrained(candidate: Candidate, units: Units) -> None:
+    """A candidate that learnt from the outcomes that it is judged by would look better than it is."""
+    first = float(units.ts[0])
+    if candidate.trained_until is not None and candidate.trained_until > first:
+        raise InvalidLog(
+            f"the candidate ({candidate.description}) was trained until {_utc(candidate.trained_until)}, inside the "
+            f"window that begins at {_utc(first)}: it has seen outcomes that it would be judged by; begin the window "
+            "later (--since), or train it on what came before"
+        )
+
+
+def _everywhere(policy: Candidate, units: Units) -> Floats:
+    """float64[options]: its pmf at the units' draws, NaN elsewhere."""
+    found = np.full(len(units.log.options.arm), np.nan)
+    found[units.entries()] = policy.pmf(units.log, units.draw)
+    return found
+
+
+def _groups(log: Log, given: Mapping[str, str]) -> dict[int, str]:
+    if not given:
+        return bought.taste_groups(log)
+    codes = {name: code for code, name in enumerate(log.names.users)}
+    return {codes[user]: group for user, group in given.items() if user in codes}
+
+
+def _window(study: Study, settings: ReplaySettings) -> Window:
+    units, observed = study.units, study.observed
+    ts = units.log.decisions.ts[units.member]
+    heard = (observed.asked & observed.seen)[units.member]
+    return Window(
+        source=units.log.source,
+        since=float(ts.min()),
+        until=float(ts.max()),
+        decisions=len(units.member),
+        units=units.n,
+        draws=len(units.draw),
+        users=len(np.unique(units.user[units.user >= 0])),
+        labelled=int((units.total(heard) > 0.0).sum()) if study.has_labels else units.n,
+        horizon_s=settings.horizon_s,
+        idle_s=settings.idle_s,
+        excluded=dict(units.excluded),
+    )
+
+
+# --- sequences ---
+
+
+def _bands(study: Study, settings: ReplaySettings, slices: list[Slices], warnings: list[str]) -> list[Band]:
+    """Sequences of the difference, both policies, and the difference in every slice."""
+    known = whole(study.units)
+    if not known.all():
+        warnings.append(
+            f"{int((~known).sum())} units have propensities and no whole pmf: there are no exact sequences, and the "
+            "gate cannot decide on such a log"
+        )
+        return _display(study, settings.alpha)
+    alpha, found = settings.alpha, []
+    for policy in ("difference", *POLICIES):
+        band = exact_band(
+            *study.stream(policy), alpha=(0.5 * alpha, 0.5 * alpha), policy=policy, centre=_centre(study, policy)
+        )
+        every = np.arange(study.units.n)
+        found.append(_widened(band, _silent(study, policy, every, settings.sensitivity)))
+    found += _display(study, alpha)
+    stream, share = study.stream("difference"), alpha / max(sum(len(each.names) for each in slices), 1)
+    bounds, centre = (stream.bound_low, stream.bound_high), _centre(study, "difference")
+    for name, here in _each(slices):
+        ends, rows = (0.5 * share, 0.5 * share), (stream.low[:, here], stream.high[:, here])
+        band = exact_band(*rows, *bounds, alpha=ends, where=name, centre=centre[here])
+        found.append(_widened(band, _silent(study, "difference", here, settings.sensitivity)))
+    return found
+
+
+def _silent(study: Study, policy: str, rows: Ints, gamma: float) -> tuple[float, float]:
+    """By how much silence may move the lower and the upper limit over some units."""
+    codes = np.full(study.units.n, -1)
+    codes[rows] = 0
+    less, more = widen(study.units, study.observed, study.widening(policy), gamma=gamma, slices=codes, n_slices=1)
+    return float(less[0]), float(more[0])
+
+
+def _display(study: Study, alpha: float) -> list[Band]:
+    """Asymptotic sequences of what is doubly robust."""
+    policies = ("difference", *POLICIES)
+    return [asymptotic_band(_centre(study, policy), alpha=alpha, policy=policy) for policy in policies]
+
+
+def _centre(study: Study, policy: str) -> Floats:
+    """float64[n]: doubly robust outcomes of a policy, or of the difference."""
+    if policy == "difference":
+        one, other = (_robust(rounds) for rounds in study.paired)
+        return one - other
+    return _robust(study.powered[POLICIES.index(policy)])
+
+
+def _robust(rounds: Rounds) -> Floats:
+    """float64[n]: doubly robust outcomes."""
+    found: Floats = DR().moments(rounds)[0]
+    return found
+
+
+def _widened(band: Band, silent: tuple[float, float]) -> Band:
+    """The band with what silence may hide, at its end and along its path (where it is that of the end)."""
+    less, more = silent
+    if less == 0.0 and more == 0.0:
+        return band
+    return msgspec.structs.replace(
+        band,
+        low=band.low - less,
+        high=band.high + more,
+        lows=[low - less for low in band.lows],
+        highs=[high + more for high in band.highs],
+    )
+
+
+def _each(slices: list[Slices]) -> Iterator[tuple[str, Ints]]:
+    for kind in slices:
+        for code, name in enumerate(kind.names):
+            yield name, np.flatnonzero(kind.codes == code)
+
+
+# --- what else is said ---
+
+
+def _diagnostics(study: Study) -> list[Diagnostics]:
+    low, high = study.observed.low, study.observed.high
+    return [
+        diagnose(name, study.units, pmf, rounds, low, high)
+        for name, pmf, rounds in zip(POLICIES, study.pmfs, study.powered, strict=True)
+    ]
+
+
+def _satisfaction(study: Study, known: Diagnostics, alpha: float, warnings: list[str]) -> list[Satisfied]:
+    """Across users, of fit: other metrics are nobody's satisfaction."""
+    users = len(np.unique(study.units.user[study.units.user >= 0]))
+    if study.metric != "fit" or not users:
+        return []
+    if known.ess < PER_USER * users:
+        warnings.append(
+            f"an effective sample size of {known.ess:.0f} over {users} users tells luck and users not apart: nothing "
+            "is said of how satisfaction differs between them"
+        )
+        return []
+    one, other = (_robust(rounds) for rounds in study.paired)
+    return satisfaction(one, other, study.units.user, study.units.role, study.units.log.names.roles, alpha=alpha)
+
+
+def _personal(units: Units, settings: ReplaySettings, warnings: list[str]) -> list[Band]:
+    """What personalisation bought of the metric, where twins were logged."""
+    found = bought.twins(units.select(whole(units)))
+    if found.said:
+        warnings.append(found.said)
+    if not found.units.n:
+        return []
+    pmfs = np.full((2, len(units.log.options.arm)), np.nan)
+    pmfs[:, found.units.entries()] = found.personal, found.blind
+    study = Study(found.units, Pmfs(*pmfs), settings.metric)
+    one, other = (_robust(rounds) for rounds in study.paired)
+    groups = _groups(units.log, settings.groups)
+    return bought.personalisation(
+        study.units, one - other, *study.stream("difference"), groups=groups, alpha=settings.alpha
+    )
+
+
+def _warnings(study: Study, settings: ReplaySettings) -> list[str]:
+    said = []
+    if study.metric == "score":
+        said.append("a score is what a model believes of an answer: look at it, and decide by what people say (fit)")
+    if not study.observed.fixed:
+        said.append(
+            f"the range of {study.metric} was read off the log: its exact sequences hold only if nothing larger could "
+            "have come; say a ceiling beforehand in the gate (ceilings)"
+        )
+    if study.has_labels and settings.horizon_s == 0.0:
+        said.append("no horizon: labels that are still to come are missing, and late ones are often the angry ones")
+    return said
+
+
+def _correction(slices: list[Slices], alpha: float) -> str:
+    count = sum(len(each.names) for each in slices)
+    return f"Bonferroni: each of the {count} slices at α = {alpha / count:.3g}" if count else ""
+
+
+def _silence(study: Study, gamma: float) -> str:
+    """What is assumed of those who were asked and said nothing."""
+    asked = study.observed.asked[study.units.member]
+    answered = (study.observed.asked & study.observed.seen)[study.units.member]
+    if not study.has_labels or not asked.any():
+        return ""
+    share = answered.sum() / asked.sum()
+    if share == 1.0:
+        return "everybody who was asked answered"
+    less, more = _silent(study, "difference", np.arange(study.units.n), gamma)
+    return (
+        f"{share:.0%} of those who were asked answered; their odds of answering are taken to differ by a factor of Γ = "
+        f"{gamma:g} at most, whatever they would have said, which adds −{less:.3g} and +{more:.3g} to the exact "
+        "limits of the difference"
+    )
+
+
+# --- the gate ---
+
+
+class _Found(NamedTuple):
+    """What the gate reads beside sequences."""
+
+    checks: list[Check]
+    known: list[Diagnostics]
+    people: list[Satisfied]
+    groups: Mapping[int, str]
+
+
+def _gated(gate: Gate, units: Units, pmfs: Pmfs, study: Study, found: _Found) -> Gated:
+    """The gate's answer, from exact sequences at its own levels."""
+    kinds = sorted({rail.slice.split("=")[0] for rail in gate.guardrails if rail.slice})
+    studies: dict[str, Study] = {gate.metric: study}
+    for rail in gate.guardrails:
+        if rail.metric not in studies:
+            studies[rail.metric] = Study(units, pmfs, rail.metric, ceiling=gate.ceilings.get(rail.metric))
+    places = {m: dict(_each(slices_of(each.units, kinds, found.groups))) for m, each in studies.items()}
+    names = sorted({name for each in places.values() for name in each})
+    evidence = []
+    for level in levels(gate, names):
+        of, here = studies[level.metric], places[level.metric].get(level.slice)
+        rows = np.arange(of.units.n) if not level.slice else here
+        if rows is not None and len(rows):
+            evidence.append(_evidence(of, rows, level.slice, (level.low, level.high), gate.sensitivity))
+    return decide(gate, evidence, found.known, satisfaction=found.people, checks=found.checks)
+
+
+def _evidence(study: Study, rows: Ints, name: str, ends: tuple[float, float], gamma: float) -> Evidence:
+    stream = study.stream("difference")
+    band = exact_band(
+        stream.low[:, rows], stream.high[:, rows], stream.bound_low, stream.bound_high, alpha=ends, where=name
+    )
+    return Evidence(
+        metric=study.metric,
+        band=band,
+        silence=_silent(study, "difference", rows, gamma),
+        span=study.observed.high - study.observed.low,
+        fixed=study.observed.fixed,
+    )
+
+
+def _utc(ts: float) -> str:
+    return datetime.datetime.fromtimestamp(ts, tz=datetime.UTC).isoformat(timespec="seconds")

@@ -1,0 +1,1 @@
+"""Replay of one metric: units, outcomes, outcome models, labels and diagnostics."""

@@ -1,0 +1,156 @@
+"""Ridge regression in pieces: one shared model, each group's own shrunk to it, and a penalty that proves itself.
+
+How much is shrunk is chosen from `STRENGTHS` by squared errors on examples that a model had not learnt from: of the
+past in time, of other folds otherwise. So a prediction reads nothing that it must not (`_past.Split`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fitrouter.types import Floats
+from fitrouter_evaluators.replay.log.log import Ints
+from fitrouter_evaluators.replay.study._past import Split
+
+__all__ = ["Examples", "projected", "ridges"]
+
+STRENGTHS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
+"""Of the penalty, relative to each block's own: rare rewards ask for the greatest."""
+LEVEL = 0.2
+"""The most of it that is on the shared level: that is soon known, whatever else is noise."""
+OWN = 1.5
+"""Penalty on what is a group's own, relative to the shared model's."""
+DOUBT = 1.5
+"""Examples' worth of squared error that a strength has to be better by than its neighbour nearer to 1."""
+MOST_DIMS = 64
+"""More dimensions of a context than this are projected at random: what is to be learnt from few labels is coarse."""
+
+
+class Examples(NamedTuple):
+    """N examples of p features, in units and groups."""
+
+    unit: Ints
+    group: Ints
+    phi: Floats
+    """float64[N, p]"""
+    y: Floats
+    weight: Floats
+    groups: int
+    blocks: tuple[tuple[int, float], ...]
+    """(columns, variance of the noise beside that of what they explain) of each block of columns."""
+
+
+def projected(x: NDArray[np.float32]) -> NDArray[np.float32]:
+    """float32[n, min(d, 64)] of float32[n, d]; NaN counts as 0."""
+    d = x.shape[1]
+    if d <= MOST_DIMS:
+        return np.asarray(np.nan_to_num(x, nan=0.0))
+    onto = np.random.default_rng(0).normal(size=(d, MOST_DIMS)).astype(np.float32) / np.float32(np.sqrt(MOST_DIMS))
+    found: NDArray[np.float32] = np.matmul(np.nan_to_num(x, nan=0.0), onto, dtype=np.float32)
+    return found
+
+
+def ridges(examples: Examples, split: Split) -> Iterator[Floats]:
+    """float64[groups + 1, p] for each part: coefficients of each group, and the shared ones in the last row."""
+    pieces = _pieces(examples, split)
+    yield from (_in_time if split.in_time else _in_folds)(examples, pieces, split.parts)
+
+
+class _Sums:
+    """Σ w φ φᵀ and Σ w φ y of each group."""
+
+    def __init__(self, examples: Examples) -> None:
+        p = examples.phi.shape[1]
+        self.gram = np.zeros((examples.groups, p, p))
+        self.cross = np.zeros((examples.groups, p))
+        self.weight = 0.0
+
+    def add(self, examples: Examples, rows: Ints, sign: float = 1.0) -> None:
+        """Learn rows; they are sorted by group."""
+        group = examples.group[rows]
+        edges = np.flatnonzero(np.diff(group, prepend=-1, append=examples.groups))
+        for a, b in pairwise(edges):
+            some = rows[a:b]
+            phi, w = examples.phi[some], examples.weight[some]
+            weighted = phi * w[:, None]
+            self.gram[group[a]] += sign * (weighted.T @ phi)
+            self.cross[group[a]] += sign * (weighted.T @ examples.y[some])
+            self.weight += sign * float(w.sum())
+
+    def fit(self, examples: Examples, strength: float) -> Floats:
+        """Coefficients of each group, and the shared ones last: float64[groups + 1, p]."""
+        p = examples.phi.shape[1]
+        theta = np.zeros((examples.groups + 1, p))
+        if self.weight <= 1e-9:
+            return theta
+        gram = self.gram.sum(axis=0)
+        penalty = np.diag(strength * self._penalty(examples, np.diag(gram)))
+        level = penalty.copy()
+        level[0, 0] *= min(LEVEL / strength, 1.0)
+        shared = np.linalg.solve(gram + level, self.cross.sum(axis=0))
+        theta[:] = shared
+        own = np.flatnonzero(np.diagonal(self.gram, axis1=1, axis2=2).any(axis=1))
+        if examples.groups > 1:
+            left = self.cross[own] - self.gram[own] @ shared
+            theta[own] += np.linalg.solve(self.gram[own] + OWN * penalty, left[:, :, None])[:, :, 0]
+        return theta
+
+    def _penalty(self, examples: Examples, squares: Floats) -> Floats:
+        """float64[p]: a block of any size and scale explains as much beforehand as its ratio says."""
+        found, at = np.empty(len(squares)), 0
+        for columns, ratio in examples.blocks:
+            mean = float(squares[at : at + columns].sum()) / self.weight
+            found[at : at + columns] = ratio * max(mean, 1e-6)
+            at += columns
+        return found
+
+
+def _in_time(examples: Examples, pieces: list[Ints], parts: int) -> Iterator[Floats]:
+    sums = _Sums(examples)
+    errors, models = np.zeros(len(STRENGTHS)), [sums.fit(examples, 1.0)] * len(STRENGTHS)
+    for part in range(parts):
+        if len(pieces[part]):
+            errors += [_error(examples, pieces[part], theta) for theta in models]
+            sums.add(examples, pieces[part])
+            models = [sums.fit(examples, strength) for strength in STRENGTHS]
+        yield models[_best(errors, sums.weight)]
+
+
+def _in_folds(examples: Examples, pieces: list[Ints], parts: int) -> Iterator[Floats]:
+    sums, found = _Sums(examples), []
+    errors = np.zeros((parts, len(STRENGTHS)))
+    for rows in pieces:
+        sums.add(examples, rows)
+    for part in range(parts):
+        sums.add(examples, pieces[part], -1.0)
+        models = [sums.fit(examples, strength) for strength in STRENGTHS]
+        errors[part] = [_error(examples, pieces[part], theta) for theta in models]
+        found.append(models)
+        sums.add(examples, pieces[part])
+    for part in range(parts):
+        yield found[part][_best(errors.sum(axis=0) - errors[part], sums.weight)]
+
+
+def _best(errors: Floats, weight: float) -> int:
+    """The strength with the least error; 1, unless others are better by more than luck."""
+    middle = STRENGTHS.index(1.0)
+    doubt = DOUBT * np.abs(np.arange(len(STRENGTHS)) - middle)
+    return int((errors + doubt * errors[middle] / max(weight, 1.0)).argmin()) if weight > 0.0 else middle
+
+
+def _error(examples: Examples, rows: Ints, theta: Floats) -> float:
+    missed = examples.y[rows] - np.einsum("ij,ij->i", examples.phi[rows], theta[examples.group[rows]])
+    return float((examples.weight[rows] * missed**2).sum())
+
+
+def _pieces(examples: Examples, split: Split) -> list[Ints]:
+    """Rows of each piece, sorted by group."""
+    piece = split.piece[examples.unit]
+    order = np.lexsort((examples.group, piece))
+    edges = np.searchsorted(piece[order], np.arange(split.parts + 1))
+    return [order[a:b] for a, b in pairwise(edges)]

@@ -1,0 +1,126 @@
+"""The outcome model Q_j(a): what a unit's outcome would have been expected to be, had a been drawn at its draw j.
+
+It may be wrong: doubly robust estimates and sequences are unbiased with any Q that was made before the draw. How good
+it is decides how wide they are, with tens of labels as with a million. One ridge for all arms reads what the router
+expected of the arm (the model's start: before there are outcomes, Q is that) and the context; each arm's own is shrunk
+to it, so an arm that appears later starts from what holds for all.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fitrouter.types import Floats
+from fitrouter_evaluators.replay.log.log import Ints
+from fitrouter_evaluators.replay.study._past import Split, by_folds, by_time
+from fitrouter_evaluators.replay.study._ridge import Examples, projected, ridges
+from fitrouter_evaluators.replay.study.units import Units
+
+__all__ = ["predict"]
+
+LIMIT = 200_000
+"""Draws that are learnt from, at even distances: more add nothing to a model of this size."""
+CHUNK = 16_384
+"""Draws that are predicted together."""
+BLOCKS = ((1, 5.0), (1, 30.0))
+"""The intercept, and the slope of what was expected: see `_ridge.Examples`."""
+CONTEXT = 15.0
+
+
+def predict(
+    units: Units,
+    y: Floats,
+    weight: Floats,
+    *,
+    expected: Floats | None = None,
+    low: float = 0.0,
+    high: float = 1.0,
+    adaptive: bool = True,
+    folds: int = 5,
+    seed: int = 0,
+) -> Floats:
+    """float64[m], in the order of `Units.entries`: Q_j(a) for every arm of every draw, in [low, high].
+
+    Args:
+        units: n of them.
+        y: float64[n], their outcomes; NaN where nothing is known.
+        weight: float64[n], how much each teaches, e.g. the labels behind it; 0 for nothing.
+        expected: float64[entries of the log's options], what was logged as expected (`outcomes.expected`).
+        low: of the outcome's range.
+        high: likewise.
+        adaptive: the logger learns, so a unit's prediction is made of those that had ended before it began; else of
+            those in other folds.
+        folds: how many, of whole clusters.
+        seed: of the folds.
+    """
+    if not units.n:
+        return np.zeros(0)
+    teaches = (weight > 0.0) & ~np.isnan(y)
+    split = by_time(units, teaches.astype(np.int64)) if adaptive else by_folds(units, folds, seed)
+    world = _World(units, expected, low, high)
+    examples = world.examples(np.where(teaches, y, 0.0), np.where(teaches, weight, 0.0), split)
+    q = np.empty(int(world.start[-1]))
+    part = np.repeat(split.part, units.draws)
+    order = None if adaptive else np.argsort(part, kind="stable")
+    edges = np.searchsorted(part if order is None else part[order], np.arange(split.parts + 1))
+    for theta, a, b in zip(ridges(examples, split), edges[:-1], edges[1:], strict=True):
+        for at in range(a, b, CHUNK):
+            rows = np.arange(at, min(at + CHUNK, b))
+            world.fill(q, rows if order is None else order[rows], theta)
+    np.clip(q, 0.0, 1.0, out=q)
+    q *= high - low
+    q += low
+    return q
+
+
+class _World:
+    """What the model reads of draws and arms, and its outcomes, on [0, 1]."""
+
+    def __init__(self, units: Units, expected: Floats | None, low: float, high: float) -> None:
+        decisions = units.log.decisions
+        self.units, self.low, self.span = units, low, high - low
+        self.start = units.entry_start()
+        self.arms = len(units.log.names.arms)
+        self.expected = expected
+        self.blocks: tuple[tuple[int, float], ...] = BLOCKS
+        if decisions.x is not None and decisions.x.shape[1]:
+            self.blocks = (*BLOCKS, (projected(decisions.x[:1]).shape[1], CONTEXT))
+
+    def context(self, draws: Ints) -> NDArray[np.float32]:
+        """float32[draws, d]; d is 0 where the log has none."""
+        x = self.units.log.decisions.x
+        return np.zeros((len(draws), 0), np.float32) if x is None else projected(x[self.units.draw[draws]])
+
+    def base(self, positions: Ints) -> Floats:
+        """float64: what was expected, on [0, 1], at positions in the options; the middle where nothing was."""
+        if self.expected is None:
+            return np.full(len(positions), 0.5)
+        return np.nan_to_num(np.clip((self.expected[positions] - self.low) / self.span, 0.0, 1.0), nan=0.5)
+
+    def examples(self, y: Floats, weight: Floats, split: Split) -> Examples:
+        """The draws of units that teach; what is learnt is how the outcome differs from what was expected."""
+        units, decisions = self.units, self.units.log.decisions
+        unit = units.of_draw()
+        rows = np.flatnonzero((weight > 0.0)[unit] & (split.piece < split.parts)[unit])
+        rows = rows[:: max(1, -(-len(rows) // LIMIT))]
+        chosen = decisions.chosen[units.draw[rows]]
+        base = self.base(chosen)
+        phi = np.empty((len(rows), sum(columns for columns, _ in self.blocks)))
+        phi[:, 0], phi[:, 1] = 1.0, base - 0.5
+        phi[:, 2:] = self.context(rows)
+        outcome = np.clip((y[unit[rows]] - self.low) / self.span, 0.0, 1.0)
+        arm = units.log.options.arm[chosen]
+        return Examples(unit[rows], arm, phi, outcome - base, weight[unit[rows]], self.arms, self.blocks)
+
+    def fill(self, q: Floats, draws: Ints, theta: Floats) -> None:
+        """Predict some draws by the coefficients of each arm."""
+        begin, count = self.start[draws], self.start[draws + 1] - self.start[draws]
+        row = np.repeat(np.arange(len(draws)), count)
+        entry = np.arange(len(row)) + np.repeat(begin - np.concatenate([[0], np.cumsum(count)[:-1]]), count)
+        position = entry + np.repeat(self.units.log.decisions.start[self.units.draw[draws]] - begin, count)
+        arm = self.units.log.options.arm[position]
+        base = self.base(position)
+        found = base + theta[arm, 0] + theta[arm, 1] * (base - 0.5)
+        context = self.context(draws) @ theta[:-1, 2:].T.astype(np.float32)
+        q[entry] = found + context[row, arm]

@@ -1,0 +1,278 @@
+"""Units of replay: closed sessions, each from a draw that begins it to the next such draw of the same session.
+
+A candidate is replayed as a session policy (DESIGN §3): a session's first decision is a draw, its later turns live on
+that draw until the session is drawn again, by rules that every candidate shares. So importance weights belong to draws,
+multiply over the draws of a unit, and meet the mean outcome of all its decisions. Weights of single rows, with the pmf
+that each turn *would* have had, are biased: sticky turns were not drawn from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fitrouter.types import Floats, Mode
+from fitrouter_evaluators.replay.log.log import DRAWN, MODES, Decisions, Ints, Log
+
+__all__ = ["Units", "closed_units"]
+
+
+class Units(NamedTuple):
+    """n units in the order of their first draws, as ragged rows of a log. Every unit has a draw and a decision."""
+
+    log: Log
+    member: Ints
+    """Rows of decisions, grouped by unit and in order of time within one."""
+    start: Ints
+    """int64[n + 1]: unit u owns `member[start[u]:start[u + 1]]`."""
+    draw: Ints
+    """Rows of the draws among them, likewise."""
+    draw_start: Ints
+    """int64[n + 1]: unit u owns `draw[draw_start[u]:draw_start[u + 1]]`."""
+    cluster: Ints
+    """Code of the session, from 0; a session that went silent and came back is two units of one cluster."""
+    user: Ints
+    role: Ints
+    task: Ints
+    """Codes of `Names`, of the first decision."""
+    ts: Floats
+    """Of the first draw."""
+    excluded: Mapping[str, int]
+    """Reason → decisions that are in no unit."""
+
+    @property
+    def n(self) -> int:
+        """How many there are."""
+        return len(self.start) - 1
+
+    @property
+    def turns(self) -> Ints:
+        """int64[n]: decisions in each unit."""
+        return np.diff(self.start)
+
+    @property
+    def draws(self) -> Ints:
+        """int64[n]: draws in each unit."""
+        return np.diff(self.draw_start)
+
+    def of_member(self) -> Ints:
+        """int64[members]: the unit of each member."""
+        return np.repeat(np.arange(self.n), self.turns)
+
+    def of_draw(self) -> Ints:
+        """int64[draws]: the unit of each draw."""
+        return np.repeat(np.arange(self.n), self.draws)
+
+    def entry_start(self) -> Ints:
+        """int64[draws + 1]: where each draw begins in what `entries` lists."""
+        start = self.log.decisions.start
+        return np.concatenate([[0], np.cumsum(start[self.draw + 1] - start[self.draw])])
+
+    def entries(self) -> Ints:
+        """int64[m]: positions in `Options` of the arms of all draws, concatenated. Flat pmfs and models follow it."""
+        start, own, rows = self.log.decisions.start, self.entry_start(), self.draw
+        if len(rows) and (np.diff(rows) == 1).all():
+            return np.arange(int(start[rows[0]]), int(start[rows[-1] + 1]))
+        return np.repeat(start[self.draw] - own[:-1], np.diff(own)) + np.arange(own[-1])
+
+    def chosen(self) -> Ints:
+        """int64[draws]: position of each draw's arm in what `entries` lists."""
+        decisions = self.log.decisions
+        return self.entry_start()[:-1] + decisions.chosen[self.draw] - decisions.start[self.draw]
+
+    def propensity(self) -> Floats:
+        """float64[draws]: probability with which each draw's arm was drawn."""
+        decisions = self.log.decisions
+        p: Floats = self.log.options.prob[decisions.chosen[self.draw]]
+        return np.where(np.isnan(p), decisions.propensity[self.draw], p)
+
+    def weights(self, pmf: Floats) -> tuple[Floats, Floats]:
+        """(float64[draws], float64[n]): importance weights π(a)/p(a) of the draws, and their products over each unit.
+
+        Args:
+            pmf: float64[m], the target's probabilities in the order of `entries`.
+
+        Raises:
+            ValueError: the pmf has another length.
+        """
+        if len(pmf) != self.entry_start()[-1]:
+            raise ValueError(f"a pmf of {len(pmf)} entries, but the units' draws have {self.entry_start()[-1]}")
+        weight = pmf[self.chosen()] / self.propensity()
+        if len(weight) == self.n:
+            return weight, weight
+        return weight, np.multiply.reduceat(weight, self.draw_start[:-1])
+
+    def mean(self, values: NDArray[Any]) -> Floats:
+        """float64[n]: means over the members of each unit; values are of members."""
+        return self.total(values) / self.turns
+
+    def total(self, values: NDArray[Any]) -> Floats:
+        """float64[n]: sums over the members of each unit; values are of members."""
+        if len(values) == self.n:
+            return values.astype(np.float64)
+        sums: Floats = np.add.reduceat(values.astype(np.float64), self.start[:-1])
+        return sums
+
+    def select(self, keep: NDArray[np.bool_], reason: str = "") -> Units:
+        """The units in `keep` (bool[n]); the others' decisions count as excluded for a reason, where it is given."""
+        if keep.all():
+            return self
+        excluded = dict(self.excluded)
+        if reason:
+            excluded[reason] = excluded.get(reason, 0) + int(self.turns[~keep].sum())
+        return self._replace(
+            member=self.member[np.repeat(keep, self.turns)],
+            start=_starts(self.turns[keep]),
+            draw=self.draw[np.repeat(keep, self.draws)],
+            draw_start=_starts(self.draws[keep]),
+            cluster=self.cluster[keep],
+            user=self.user[keep],
+            role=self.role[keep],
+            task=self.task[keep],
+            ts=self.ts[keep],
+            excluded=excluded,
+        )
+
+
+class _Sorted(NamedTuple):
+    """Which unit each decision is in."""
+
+    first: Ints
+    """int64[n]: row of the draw that began the unit, −1 in none."""
+    ended: NDArray[np.bool_]
+    """bool[n], at such rows: the session began anew later."""
+    lost: NDArray[np.bool_]
+    """bool[n], at such rows: a draw of the unit is not in the log."""
+
+
+def closed_units(
+    log: Log,
+    *,
+    since: float | None = None,
+    until: float | None = None,
+    horizon_s: float = 0.0,
+    idle_s: float = 3600.0,
+    now: float | None = None,
+) -> Units:
+    """The closed and mature units of a log that began in a window, with all their draws in the log.
+
+    Pinned and forced decisions are in no unit, and break none. A decision without a session is a unit, closed at once.
+    Everything that is out is counted by its reason.
+
+    Args:
+        log: what was decided, in order of time.
+        since: seconds since the epoch; units that began before are out.
+        until: units that began then or later are out.
+        horizon_s: seconds that an outcome is waited for; units with a younger decision are out, labelled or not.
+        idle_s: seconds of silence that close a session.
+        now: seconds since the epoch; the last decision of the log where None.
+    """
+    decisions = log.decisions
+    drawn = np.isin(decisions.mode, [MODES.index(mode) for mode in DRAWN])
+    excluded = {mode.value: int((decisions.mode == MODES.index(mode)).sum()) for mode in (Mode.PINNED, Mode.FORCED)}
+    found = _assigned(decisions, drawn)
+    inside = np.flatnonzero(found.first >= 0)
+    excluded["began before the log"] = decisions.n - len(inside) - sum(excluded.values())
+    member = inside[np.argsort(found.first[inside], kind="stable")]
+    begin = np.flatnonzero(np.diff(found.first[member], prepend=-1))
+    turns, head = np.diff(np.append(begin, len(member))), found.first[member[begin]]
+    now = float(decisions.ts.max(initial=-np.inf)) if now is None else now
+    limits = _Limits(-np.inf if since is None else since, np.inf if until is None else until, horizon_s, idle_s, now)
+    reason = np.zeros(len(head), dtype=np.int64)
+    for code, (words, out) in enumerate(_refused(log, found, member, begin, limits).items(), start=1):
+        reason[(reason == 0) & out] = code
+        excluded[words] = int(turns[reason == code].sum())
+    keep = reason == 0
+    member = member[np.repeat(keep, turns)]
+    is_draw = drawn[member]
+    start, head = _starts(turns[keep]), head[keep]
+    counted = np.concatenate([[0], np.cumsum(is_draw)])
+    return Units(
+        log=log,
+        member=member,
+        start=start,
+        draw=member[is_draw],
+        draw_start=counted[start],
+        cluster=_clusters(decisions, head),
+        user=decisions.user[head],
+        role=decisions.role[head],
+        task=decisions.task[head],
+        ts=decisions.ts[head],
+        excluded={words: count for words, count in excluded.items() if count},
+    )
+
+
+class _Limits(NamedTuple):
+    since: float
+    until: float
+    horizon_s: float
+    idle_s: float
+    now: float
+
+
+def _refused(log: Log, found: _Sorted, member: Ints, begin: Ints, limits: _Limits) -> dict[str, NDArray[np.bool_]]:
+    """Reason → the units that it holds for; units are the runs of `member` that start at `begin`."""
+    decisions, head = log.decisions, found.first[member[begin]]
+    ts = decisions.ts[member]
+    # A session is silent from the end of its last answer on.
+    ends = ts + np.nan_to_num(log.outcomes.latency_s[member], nan=0.0)
+    last, end = (np.maximum.reduceat(t, begin) if len(t) else t for t in (ts, ends))
+    alone = (decisions.session[head] < 0) | found.ended[head]
+    return {
+        "a draw is not in the log": found.lost[head],
+        "began before the window": decisions.ts[head] < limits.since,
+        "began after the window": decisions.ts[head] >= limits.until,
+        "open session": ~alone & (limits.now - end <= limits.idle_s),
+        "younger than the horizon": last > limits.now - limits.horizon_s,
+    }
+
+
+def _assigned(decisions: Decisions, drawn: NDArray[np.bool_]) -> _Sorted:
+    n = decisions.n
+    sticky = decisions.mode == MODES.index(Mode.STICKY)
+    first = np.full(n, -1)
+    alone = drawn & (decisions.session < 0)
+    first[alone] = np.flatnonzero(alone)
+    # Rows of sessions, session by session: the last beginning at or before a row is the row's unit.
+    rows = np.flatnonzero((drawn | sticky) & (decisions.session >= 0))
+    key = _session_key(decisions)[rows]
+    order = np.argsort(key, kind="stable")
+    rows, key = rows[order], key[order]
+    begins = drawn[rows] & decisions.begins[rows]
+    heads, own = rows[begins], key[begins]
+    last = np.cumsum(begins) - 1
+    known = last >= 0
+    known[known] = own[last[known]] == key[known]
+    first[rows[known]] = heads[last[known]]
+    ended, lost = np.zeros(n, dtype=bool), np.zeros(n, dtype=bool)
+    ended[heads[:-1][own[1:] == own[:-1]]] = True
+    # Sticky turns belong to the draw that they live on, and take their unit with them where it cannot be known.
+    turns = np.flatnonzero(sticky)
+    on = decisions.draw[turns]
+    known = (on >= 0) & drawn[on]
+    first[turns[known]] = first[on[known]]
+    unknown = np.concatenate([turns[~known], np.flatnonzero(drawn & (decisions.chosen < 0))])
+    lost[first[unknown][first[unknown] >= 0]] = True
+    return _Sorted(first, ended, lost)
+
+
+def _session_key(decisions: Decisions) -> Ints:
+    """Sessions of two tenants are two, whatever their names."""
+    return decisions.session * (int(decisions.tenant.max(initial=-1)) + 2) + decisions.tenant + 1
+
+
+def _clusters(decisions: Decisions, head: Ints) -> Ints:
+    key = _session_key(decisions)[head]
+    alone = decisions.session[head] < 0
+    key[alone] = int(key.max(initial=-1)) + 1 + np.arange(alone.sum())
+    seen = np.zeros(int(key.max(initial=-1)) + 1, dtype=bool)
+    seen[key] = True
+    codes: Ints = np.cumsum(seen)[key] - 1
+    return codes
+
+
+def _starts(counts: Ints) -> Ints:
+    return np.concatenate([[0], np.cumsum(counts)])

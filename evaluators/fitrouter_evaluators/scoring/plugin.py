@@ -1,0 +1,106 @@
+"""The scorer as the core's plug-in (entry point group `fitrouter.scorer`)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from fitrouter.config import ScorerConfig
+from fitrouter.context.encoders import get_encoder
+from fitrouter.hooks import Hooks
+from fitrouter.posterior.tastes import TastePrior
+from fitrouter.state.learner import Learner
+from fitrouter.stores.identities import Identities
+from fitrouter.stores.journal import Journal
+from fitrouter_evaluators.scoring import DeviceHeads, ResponseFeatures, found_device, global_scalar
+from fitrouter_evaluators.scoring.prior import load_prior, shipped_prior
+from fitrouter_evaluators.scoring.scorer import Scorer
+from fitrouter_evaluators.scoring.statements.declared import DeclaredValues
+
+__all__ = ["ScorerService", "make_scorer"]
+
+_SURE = 0.5
+"""A statement says something of a dimension from this many standard deviations on."""
+
+
+class ScorerService:
+    """Response features by the configured encoder, and a scorer over them once it is attached."""
+
+    def __init__(self, config: ScorerConfig) -> None:
+        self._batch, self._device = config.batch, config.device
+        encoder = get_encoder(config.encoder, config.device)
+        self._features = ResponseFeatures(encoder, scalar=global_scalar(encoder))
+        self.dim, self.schema, self.names = self._features.dim, self._features.schema, self._features.names
+        self.prior = _prior(config.prior, self.names, encoder.id)
+        self._scorer: Scorer | None = None
+
+    def attach(
+        self,
+        journal: Journal,
+        identities: Identities,
+        learner: Learner,
+        hooks: Hooks,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Say what to read, whose heads to score with, whom to tell, and what time it is."""
+        device = found_device(self._device)
+        heads = (
+            learner if device == "cpu" else DeviceHeads(learner.heads, self.dim, device, dimensions=learner.dimensions)
+        )
+        self._scorer = Scorer(
+            journal,
+            identities,
+            self._features,
+            heads,
+            batch=self._batch,
+            clock=clock,
+            hook=hooks.trouble,
+            happened=hooks.happened,
+        )
+
+    def understand(self, statements: Sequence[str]) -> dict[str, dict[str, float]]:
+        """What statements of a preference say: statement → dimension → −1 … 1; nothing for one not understood."""
+        declared = DeclaredValues(self._features.encoder)
+        found = {}
+        for statement in statements:
+            taste = declared.read(statement)
+            found[statement] = {
+                name: belief.mean
+                for name, belief in taste.values.items()
+                if name in self.names and belief.mean**2 > _SURE**2 * belief.variance
+            }
+        return found
+
+    def step(self) -> int:
+        """Score what waits, if this process holds the lease."""
+        return self._attached().step()
+
+    def lag(self) -> tuple[int, float]:
+        """Answers that wait, and the age of the oldest in seconds."""
+        return self._attached().lag()
+
+    @property
+    def leading(self) -> bool:
+        """Whether this process holds the lease."""
+        return self._attached().leading
+
+    def _attached(self) -> Scorer:
+        if self._scorer is None:
+            raise RuntimeError("the scorer is not attached; call attach() first")
+        return self._scorer
+
+
+def _prior(name: str, names: Sequence[str], encoder: str) -> TastePrior | None:
+    if name == "none":
+        return None
+    return shipped_prior(names, encoder) if name == "shipped" else load_prior(Path(name), names, encoder)
+
+
+def make_scorer(config: ScorerConfig) -> ScorerService:
+    """The entry point.
+
+    Raises:
+        ConfigError: there is no such encoder, or no such prior.
+    """
+    return ScorerService(config)

@@ -1,0 +1,126 @@
+"""The population prior as a file: what tastes were like among people whose judgements are public.
+
+safetensors holds four arrays (no code, no pickle) and its data sheet. Coordinates are found by the names of the
+response features, so that a prior serves every encoder: what the file does not know, such as another encoder's latent
+directions, starts as it would without a file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fitrouter.errors import ConfigError
+from fitrouter.posterior.tastes import TasteParams, TastePrior, Tastes
+from fitrouter.types import Floats
+
+__all__ = ["SHIPPED", "load_prior", "read_sheet", "shipped_prior", "write_prior"]
+
+SHIPPED = "prior.safetensors"
+_FORMAT = "fitrouter-prior-1"
+_KEY = "fitrouter"
+_ARRAYS = ("mean", "cov", "role_variance", "user_variance")
+
+
+def write_prior(
+    path: Path, names: Sequence[str], encoder: str, arrays: Mapping[str, Floats], sheet: Mapping[str, Any]
+) -> None:
+    """Write a prior over named features.
+
+    Args:
+        path: of the file.
+        names: of the D features.
+        encoder: id of the encoder that the latent directions belong to.
+        arrays: mean float64[D], cov float64[D, D], role_variance and user_variance float64[D].
+        sheet: the data sheet: sources, licences, counts, metrics.
+    """
+    from safetensors.numpy import save
+
+    about = {"format": _FORMAT, "encoder": encoder, "names": list(names), "sheet": sheet}
+    # One key: the order of several is not the same every time, and the same prior should be the same bytes.
+    metadata = {_KEY: json.dumps(about, sort_keys=True, ensure_ascii=False)}
+    path.write_bytes(save({name: np.ascontiguousarray(arrays[name]) for name in _ARRAYS}, metadata))
+
+
+def load_prior(path: Path, names: Sequence[str], encoder: str, params: TasteParams | None = None) -> TastePrior:
+    """The prior of a file for features with these names, by an encoder of this id.
+
+    Raises:
+        ConfigError: the file is missing or is no prior.
+    """
+    payload, about, arrays = _read(path)
+    params = params or TasteParams()
+    plain = Tastes(len(names), params)
+    mean, cov = plain.population.mean.copy(), plain.population.cov.copy()
+    role, user = plain.new_role().base_variance.copy(), plain.new_user().base_variance.copy()
+    known = {name: i for i, name in enumerate(about["names"])}
+    foreign = about["encoder"] != encoder
+    pairs = [(j, known[name]) for j, name in enumerate(names) if name in known and not (foreign and _latent(name))]
+    here, there = np.array([j for j, _ in pairs], dtype=int), np.array([i for _, i in pairs], dtype=int)
+    mean[here] = arrays["mean"][there]
+    cov[np.ix_(here, here)] = arrays["cov"][np.ix_(there, there)]
+    role[here], user[here] = arrays["role_variance"][there], arrays["user_variance"][there]
+    digest = hashlib.sha256(payload + repr((list(names), encoder, params)).encode()).hexdigest()
+    return TastePrior(digest, mean, cov, role, user)
+
+
+def shipped_prior(names: Sequence[str], encoder: str, params: TasteParams | None = None) -> TastePrior:
+    """The prior that comes with the package; its data sheet is `read_sheet()`."""
+    return load_prior(_shipped(), names, encoder, params)
+
+
+def read_sheet(path: Path | None = None) -> dict[str, Any]:
+    """The data sheet of a file, of the shipped one by default.
+
+    Raises:
+        ConfigError: the file is missing or is no prior.
+    """
+    sheet: dict[str, Any] = _read(path or _shipped())[1]["sheet"]
+    return sheet
+
+
+def _shipped() -> Path:
+    return Path(str(resources.files("fitrouter_evaluators.scoring") / "data" / SHIPPED))
+
+
+def _latent(name: str) -> bool:
+    return name.startswith("latent_")
+
+
+def _read(path: Path) -> tuple[bytes, dict[str, Any], dict[str, Floats]]:
+    """The file's bytes, what it says of itself and its arrays, checked."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        payload = path.read_bytes()
+        with safe_open(str(path), framework="numpy") as file:
+            about = json.loads((file.metadata() or {})[_KEY])
+            arrays = {name: file.get_tensor(name).astype(np.float64) for name in file.keys()}  # noqa: SIM118
+        D = len(about["names"])
+    except FileNotFoundError:
+        raise ConfigError(f"there is no prior {str(path)!r}; `fitrouter train prior` writes one") from None
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"{str(path)!r} is no prior: {error}") from None
+    shapes = {"mean": (D,), "cov": (D, D), "role_variance": (D,), "user_variance": (D,)}
+    found = {name: array.shape for name, array in arrays.items()}
+    if about.get("format") != _FORMAT or found != shapes:
+        raise ConfigError(f"{str(path)!r} is no prior: it has {found} in format {about.get('format')!r}")
+    finite = all(np.isfinite(array).all() for array in arrays.values())
+    if (
+        not finite
+        or min(arrays[name].min() for name in ("role_variance", "user_variance")) < 0
+        or not _definite(arrays)
+    ):
+        raise ConfigError(f"{str(path)!r} is no prior: it has numbers that no variance can have")
+    return payload, about, arrays
+
+
+def _definite(arrays: Mapping[str, Floats]) -> bool:
+    cov = arrays["cov"]
+    return bool(np.allclose(cov, cov.T) and np.linalg.eigvalsh(cov).min() > -1e-12)

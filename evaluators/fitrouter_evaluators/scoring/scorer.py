@@ -1,0 +1,286 @@
+"""The scorer: reads every answer once, says what its user's reward model thinks of it, and appends that as a Score.
+
+It takes answers from the journal's content spool, so that nothing waits in memory: what was not scored is still there
+after a crash, or for another process. A `Service` steps it in a thread of its own beside the gateway; when it raises or
+hangs, scores come late and requests do not notice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+
+from fitrouter.draw import uuid7
+from fitrouter.errors import StoreError
+from fitrouter.posterior.tastes import OVERALL
+from fitrouter.stores.content import unpack_content
+from fitrouter.stores.identities import SubjectErased
+from fitrouter.stores.journal import Entry, Journal, Row, Spooled
+from fitrouter.types import Execution, Floats, Identity, Score, pack
+from fitrouter_evaluators.scoring import Answer, ResponseFeatures
+from fitrouter_evaluators.scoring.batch_size import Pace
+
+__all__ = ["EXPIRES_S", "BatchHeads", "Heads", "Lag", "Scorer", "Vault"]
+
+EXPIRES_S = 86_400.0
+"""Content older than this is not scored any more."""
+
+_ACK_S = 30.0
+_COUNTED = 1000
+
+
+class Vault(Protocol):
+    """Opens content that was encrypted under a user's key."""
+
+    def decrypt(self, blob: bytes) -> str:
+        """The text.
+
+        Raises:
+            SubjectErased: the key is gone for good.
+            StoreError: it cannot be told now.
+            ValueError: the bytes are no content.
+        """
+        ...
+
+
+class Heads(Protocol):
+    """Reward heads of all users."""
+
+    def score(self, identity: Identity, h: Floats, dimension: str = OVERALL) -> tuple[float, float]:
+        """Mean and sd of hᵀw for this user; h is float64[D] with NaN where a feature is missing."""
+        ...
+
+
+@runtime_checkable
+class BatchHeads(Heads, Protocol):
+    """Heads that take many answers at once."""
+
+    def score_many(self, identities: Sequence[Identity], h: Floats, dimension: str = OVERALL) -> tuple[Floats, Floats]:
+        """float64[n] means and sds of float64[n, D], as `score` gives them for each row."""
+        ...
+
+
+@runtime_checkable
+class DimensionHeads(Protocol):
+    """Heads that know more than how good an answer is overall. Others are asked without naming a dimension."""
+
+    def dimensions(self) -> Sequence[str]:
+        """Names of the other dimensions."""
+        ...
+
+
+class Lag(NamedTuple):
+    """How far the scorer is behind: answers that wait (counted up to 1,000) and the age of the oldest in seconds."""
+
+    waiting: int
+    oldest_s: float
+
+
+class _Job(NamedTuple):
+    """One answer on its way: what it belongs to, and the text where it can be read."""
+
+    spooled: Spooled
+    execution: Execution | None
+    earlier: int
+    """Scores that the decision has already."""
+    answer: Answer | None = None
+
+
+class _Verdict(NamedTuple):
+    h: Floats
+    mean: float
+    sd: float
+    dimensions: dict[str, tuple[float, float]]
+
+
+def _ignore(_part: str, _error: Exception) -> None:
+    """Nobody listens."""
+
+
+def _unheard(_score: Score) -> None:
+    """Nobody listens."""
+
+
+class Scorer:
+    """Scores spooled answers in batches, while this process holds the lease `scorer`.
+
+    Args:
+        journal: where answers wait and scores go.
+        identities: decrypts the answers.
+        features: turns answers into h.
+        heads: the users' reward heads; `score_many` is used where there is one (see `DeviceHeads`).
+        batch: answers of one step at most; `Pace` takes less while less waits or an answer takes long.
+        clock: seconds since the epoch.
+        timer: seconds since whenever, by which the pace is measured.
+        hook: told of every failure as (part, error); part is scorer, content, or features.
+        happened: told of every Score once it is durable.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        identities: Vault,
+        features: ResponseFeatures,
+        heads: Heads,
+        *,
+        batch: int = 64,
+        clock: Callable[[], float] = time.time,
+        timer: Callable[[], float] = time.perf_counter,
+        hook: Callable[[str, Exception], None] = _ignore,
+        happened: Callable[[Score], None] = _unheard,
+    ) -> None:
+        if batch < 1:
+            raise ValueError(f"batch is {batch}; a step scores at least 1 answer")
+        self._journal = journal
+        self._identities = identities
+        self._features = features
+        self._heads = heads
+        self._clock = clock
+        self._timer = timer
+        self._hook = hook
+        self._happened = happened
+        self._lease = journal.lease("scorer")
+        self.pace = Pace(batch)
+        """How many answers the next step takes."""
+        self.leading = False
+        """Whether this process held the lease at the last step."""
+
+    def lag(self) -> Lag:
+        """How far the scorer is behind, whoever holds the lease."""
+        waiting = self._journal.spooled(_COUNTED)
+        oldest = min((item.ts for item in waiting), default=None)
+        return Lag(len(waiting), 0.0 if oldest is None else max(0.0, self._clock() - oldest))
+
+    def step(self) -> int:
+        """Score one batch; returns how many answers left the spool. Without the lease it does nothing.
+
+        An answer that is too old, cannot be decrypted or cannot be scored gets a Score that says so and has no h, and
+        holds up no other. When a fixed plain answer cannot be scored either, it is not the answers' fault: they stay.
+
+        Raises:
+            StoreError: the journal or the identities cannot be used now; everything is still in the spool.
+            Exception: what the encoder or the heads raise for any answer whatever.
+        """
+        self.leading = self._lease.held()
+        if not self.leading:
+            return 0
+        started = self._timer()
+        jobs = [self._read(item) for item in self._journal.spooled(self.pace.size)]
+        if not jobs:
+            return 0
+        # First those without a text: a broken encoder must not keep content beyond its time.
+        self._append([self._score(job, None) for job in jobs if job.answer is None])
+        readable = [job for job in jobs if job.answer is not None]
+        if readable:
+            self._append([self._score(*pair) for pair in zip(readable, self._judge(readable), strict=True)])
+        self.pace.took(len(jobs), self._timer() - started)
+        return len(jobs)
+
+    # --- one batch ---
+
+    def _append(self, scores: Sequence[Score]) -> None:
+        """Make the scores durable, which takes their contents out of the spool."""
+        if not scores:
+            return
+        self._journal.append(*(Entry(score) for score in scores)).result(_ACK_S)
+        for score in scores:
+            with suppress(Exception):
+                self._happened(score)
+
+    def _read(self, item: Spooled) -> _Job:
+        """What an answer belongs to, and its text unless it is too old, unreadable, or nobody's."""
+        rows = self._journal.of(item.decision_id)
+        job = _Job(item, _last_execution(rows), sum(isinstance(row.event, Score) for row in rows))
+        if job.execution is None or self._clock() - item.ts > EXPIRES_S:
+            return job
+        try:
+            content = unpack_content(self._identities.decrypt(item.content))
+            return job._replace(answer=Answer.of(content.prompt, content.message, content.tools))
+        except Exception as error:
+            if isinstance(error, StoreError) and not isinstance(error, SubjectErased):
+                raise  # the disk's fault, not the answer's
+            self._tell("content", error)
+            return job
+
+    def _judge(self, jobs: Sequence[_Job]) -> list[_Verdict | None]:
+        """A verdict for each job, None for one that cannot be scored; together where that works, else one by one."""
+        try:
+            return list(self._verdicts(jobs))
+        except Exception as error:  # noqa: BLE001 - the trial below raises it again where it is not about an answer
+            self._tell("features", error)
+            # A broken encoder must not write off what waits: only if a plain answer passes are the answers to blame.
+            self._verdicts([])
+            if len(jobs) == 1:
+                return [None]
+        return [self._judge_one(job) for job in jobs]
+
+    def _judge_one(self, job: _Job) -> _Verdict | None:
+        try:
+            return self._verdicts([job])[0]
+        except Exception as error:  # noqa: BLE001 - one bad answer holds up no other
+            self._tell("features", error)
+            return None
+
+    def _verdicts(self, jobs: Sequence[_Job]) -> list[_Verdict]:
+        """One encoder pass and one head product; without jobs, a trial on a fixed answer that no cache knows."""
+        answers = [job.answer for job in jobs if job.answer is not None]
+        identities = [job.execution.identity for job in jobs if job.execution is not None]
+        if not jobs:
+            answers = [Answer(text=f"This is a plain answer, number {time.monotonic_ns()}.")]
+            identities = [Identity()]
+        h = self._features.encode(answers)
+        means, sds = _score_many(self._heads, identities, h)
+        if not (np.isfinite(means).all() and np.isfinite(sds).all()):
+            raise ValueError("the reward heads gave a score that is no finite number")
+        others: list[dict[str, tuple[float, float]]] = [{} for _ in answers]
+        for name in self._heads.dimensions() if isinstance(self._heads, DimensionHeads) else ():
+            # A head that is no number is left out: the answer's own score is worth more than any of these.
+            for found, mean, sd in zip(others, *_score_many(self._heads, identities, h, name), strict=True):
+                if np.isfinite(mean) and np.isfinite(sd):
+                    found[name] = float(mean), float(sd)
+        return [_Verdict(*row) for row in zip(h, means.tolist(), sds.tolist(), others, strict=True)]
+
+    def _score(self, job: _Job, verdict: _Verdict | None) -> Score:
+        """The event. Its id follows from the decision, so that two processes that race for an answer score it once."""
+        decision_id, ts, _ = job.spooled
+        execution, now = job.execution, self._clock()
+        digest = hashlib.sha256(f"score {job.earlier} of {decision_id}".encode()).digest()
+        h, mean, sd = (b"", 0.0, 0.0) if verdict is None else (pack(verdict.h), verdict.mean, verdict.sd)
+        missing = "expired" if execution and now - ts > EXPIRES_S else "failed"
+        return Score(
+            id=uuid7(ts, lambda n: digest[:n]),
+            ts=now,
+            decision_id=decision_id,
+            identity=execution.identity if execution else Identity(),
+            served_by=(execution.served_by or "") if execution else "",
+            features=execution.features if execution else b"",
+            h=h,
+            schema=self._features.schema,
+            encoder=self._features.encoder.id,
+            mean=mean,
+            sd=sd,
+            dimensions={} if verdict is None else verdict.dimensions,
+            status=missing if verdict is None else "ok",
+        )
+
+    def _tell(self, part: str, error: Exception) -> None:
+        with suppress(Exception):
+            self._hook(part, error)
+
+
+def _last_execution(rows: Sequence[Row]) -> Execution | None:
+    return next((row.event for row in reversed(rows) if isinstance(row.event, Execution)), None)
+
+
+def _score_many(heads: Heads, identities: Sequence[Identity], h: Floats, *dimension: str) -> tuple[Floats, Floats]:
+    """Means and sds of a batch, of one dimension where it is named."""
+    if isinstance(heads, BatchHeads):
+        return heads.score_many(identities, h, *dimension)
+    rows = zip(identities, h, strict=True)
+    pairs = np.array([heads.score(identity, row, *dimension) for identity, row in rows]).reshape(-1, 2)
+    return pairs[:, 0], pairs[:, 1]

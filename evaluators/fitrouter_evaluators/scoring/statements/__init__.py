@@ -1,0 +1,1 @@
+"""Preferences stated in words, parsed into prior tastes."""

@@ -1,0 +1,282 @@
+"""Declared values: a preference in words becomes a prior over named dimensions of an answer.
+
+"I dislike bullet points" → structure −. `_polarity` takes a statement apart into pieces of content and their signs;
+the mapping says which dimensions a piece speaks of, and from which side:
+
+    relevance(u) = r · φ(u),   side(u) = s · φ(u),   value = mean of sign(u) · side(u) over the pieces that are relevant
+
+φ is a Gaussian kernel on the piece's encoder vector beside its words and their beginnings; r and s are kernel ridge
+regressions (Saunders et al. 1998) on `preferences.json`, statements that we wrote, with the sign outside. So a
+negation turns every dimension that the statement names, whatever the encoder makes of the word "not".
+
+The mapping is computed from the corpus when an encoder is first used, and kept by the encoder's id: nothing trained
+ships. The variance of a value is the mean squared leave-one-out error of its dimension on the corpus. What is not
+understood (another language, another subject, nothing at all) has no effect, and says so.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import threading
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from typing import NamedTuple, Protocol
+
+import msgspec
+import numpy as np
+
+from fitrouter.context.encoders import Encoder
+from fitrouter.types import Floats
+from fitrouter_evaluators.scoring.statements._polarity import Unit, units
+from fitrouter_evaluators.scoring.statements._polarity_words import FOREIGN, FUNCTION
+
+__all__ = [
+    "Belief",
+    "DeclaredTaste",
+    "DeclaredValues",
+    "Preferences",
+    "RecordedRefiner",
+    "Refiner",
+    "preferences",
+]
+
+_LONGEST = 1000
+"""Characters of a statement; a longer text is no statement of a preference."""
+_WIDTH = 0.5
+"""γ of the kernel exp(−γ |x − x'|²); x consists of two unit vectors, so that |x − x'|² ≤ 8."""
+_RIDGE = 0.1
+_RELEVANT = 0.25
+"""A piece speaks of a dimension from this relevance on, if no other is twice as relevant; by cross-validation."""
+_SAYS = 0.1
+"""A smaller value says nothing."""
+
+
+class Belief(msgspec.Struct, frozen=True):
+    """What a statement says of one dimension: a value in [−1, 1] and its variance."""
+
+    mean: float
+    variance: float
+
+
+class DeclaredTaste(msgspec.Struct, frozen=True):
+    """What was declared, by dimension; nothing where it was not understood, with the reason."""
+
+    values: dict[str, Belief]
+    understood: bool = True
+    reason: str = ""
+
+    def observations(self, names: Sequence[str]) -> tuple[Floats, Floats, Floats]:
+        """Pseudo-observations along h: X float64[m, D] of rows e_d, y float64[m], variance float64[m].
+
+        `names` are those of h (`ResponseFeatures.names`); dimensions that h lacks are left out.
+        """
+        at = {name: i for i, name in enumerate(names)}
+        known = [(at[name], belief) for name, belief in self.values.items() if name in at]
+        X = np.zeros((len(known), len(names)))
+        X[np.arange(len(known)), [i for i, _ in known]] = 1.0
+        return X, np.array([b.mean for _, b in known]), np.array([b.variance for _, b in known])
+
+
+class Refiner(Protocol):
+    """Reads a statement again, with what the mapping made of it: an LLM judge, for one."""
+
+    def refine(self, statement: str, taste: DeclaredTaste) -> DeclaredTaste:
+        """The taste to use; the given one where there is nothing to add."""
+        ...
+
+
+class RecordedRefiner:
+    """Gives back what it was given for known statements, and leaves the others as they are."""
+
+    def __init__(self, known: Mapping[str, DeclaredTaste]) -> None:
+        self._known = dict(known)
+
+    def refine(self, statement: str, taste: DeclaredTaste) -> DeclaredTaste:
+        """The recorded taste of this statement."""
+        return self._known.get(statement, taste)
+
+
+class Preferences(msgspec.Struct, frozen=True):
+    """Statements that mean the same: values −1…1 by dimension; none for statements about something else."""
+
+    values: dict[str, float]
+    statements: tuple[str, ...]
+
+
+@functools.cache
+def preferences() -> tuple[Preferences, ...]:
+    """The corpus, in the order of its file."""
+    payload = (resources.files("fitrouter_evaluators.scoring") / "data" / "preferences.json").read_bytes()
+    return msgspec.json.decode(payload, type=tuple[Preferences, ...])
+
+
+def _nothing(reason: str) -> DeclaredTaste:
+    """No effect."""
+    return DeclaredTaste({}, understood=False, reason=reason)
+
+
+def _words(text: str) -> list[str]:
+    """Words and their beginnings, so that 'illustrate' and 'illustrations' have something in common."""
+    return sorted({part for word in text.split() for part in (word, f"{word[:4]}_", f"{word[:6]}_")})
+
+
+class _Mapping(NamedTuple):
+    """A fitted mapping: kernel features of the corpus' pieces, and what each contributes."""
+
+    dimensions: tuple[str, ...]
+    vocabulary: dict[str, int]
+    pieces: Floats
+    """float64[pieces, dim + words]"""
+    side: Floats
+    """float64[pieces, dimensions], as is `relevance`"""
+    relevance: Floats
+    variance: Floats
+    """float64[dimensions]"""
+
+    def __call__(self, vectors: Floats, texts: Sequence[str]) -> tuple[Floats, Floats]:
+        """Side and relevance, float64[n, dimensions], of pieces with their encoder vectors."""
+        kernel = _kernel(_features(vectors, texts, self.vocabulary), self.pieces)
+        return kernel @ self.side, kernel @ self.relevance
+
+
+def _features(vectors: Floats, texts: Sequence[str], vocabulary: Mapping[str, int]) -> Floats:
+    bags = np.zeros((len(texts), len(vocabulary)))
+    for bag, text in zip(bags, texts, strict=True):
+        parts = _words(text)
+        bag[[vocabulary[part] for part in parts if part in vocabulary]] = 1.0 / np.sqrt(max(len(parts), 1))
+    return np.concatenate([vectors, bags], axis=1)
+
+
+def _kernel(a: Floats, b: Floats) -> Floats:
+    square = np.einsum("nd,nd->n", a, a)[:, None] + np.einsum("nd,nd->n", b, b)[None] - 2.0 * (a @ b.T)
+    out: Floats = np.exp(-_WIDTH * np.maximum(square, 0.0))
+    return out
+
+
+def _fit(encoder: Encoder) -> _Mapping:
+    """The mapping of an encoder, from the whole corpus."""
+    corpus = [(units(text), group.values) for group in preferences() for text in group.statements]
+    corpus = [(pieces, values) for pieces, values in corpus if pieces]
+    dimensions = tuple(dict.fromkeys(name for _, values in corpus for name in values))
+    texts = sorted({piece.text for pieces, _ in corpus for piece in pieces})
+    at = {text: i for i, text in enumerate(texts)}
+    vocabulary = {part: i for i, part in enumerate(sorted({part for text in texts for part in _words(text)}))}
+    X = _features(encoder.encode(texts), texts, vocabulary)
+    kernel = _kernel(X, X)
+    signed, plain = np.zeros((2, len(corpus), len(texts)))
+    for row, (pieces, _) in enumerate(corpus):
+        for piece in pieces:
+            signed[row, at[piece.text]] += piece.sign / len(pieces)
+            plain[row, at[piece.text]] += 1.0 / len(pieces)
+    target = np.array([[values.get(name, 0.0) for name in dimensions] for _, values in corpus])
+    side, errors = _ridge(kernel, signed, target)
+    relevance, _ = _ridge(kernel, plain, np.abs(target))
+    named = target != 0.0
+    variance = (errors**2 * named).sum(axis=0) / named.sum(axis=0)
+    return _Mapping(dimensions, vocabulary, X, side, relevance, variance)
+
+
+def _ridge(kernel: Floats, mixing: Floats, target: Floats) -> tuple[Floats, Floats]:
+    """Kernel ridge of statements that mix pieces: contributions [pieces, d], leave-one-out errors [statements, d]."""
+    inverse = np.linalg.inv(mixing @ kernel @ mixing.T + _RIDGE * np.eye(len(mixing)))
+    dual = inverse @ target
+    return mixing.T @ dual, dual / np.diag(inverse)[:, None]
+
+
+_known: dict[str, _Mapping] = {}
+_lock = threading.Lock()
+
+
+def _mapping(encoder: Encoder) -> _Mapping:
+    with _lock:
+        if encoder.id not in _known:
+            _known[encoder.id] = _fit(encoder)
+        return _known[encoder.id]
+
+
+class DeclaredValues:
+    """Reads stated preferences. Safe to share between threads.
+
+    Args:
+        encoder: any; the first one of its id encodes the corpus, about 800 short texts.
+        refiner: asked after the mapping, for every statement that is not blank or too long.
+    """
+
+    def __init__(self, encoder: Encoder, refiner: Refiner | None = None) -> None:
+        self._encoder = encoder
+        self._refiner = refiner
+
+    def read(self, statement: str) -> DeclaredTaste:
+        """What one statement declares; a text that is not understood has no effect.
+
+        Raises:
+            Exception: what the encoder or the refiner raises; no text is an error.
+        """
+        if not any(map(str.isalpha, statement)):
+            return _nothing("it has no words")
+        if len(statement) > _LONGEST:
+            return _nothing(f"it has {len(statement)} characters; a statement has at most {_LONGEST}")
+        taste = self._map(statement)
+        return taste if self._refiner is None else self._refiner.refine(statement, taste)
+
+    def read_all(self, statements: Sequence[str]) -> DeclaredTaste:
+        """What several statements declare together: the mean per dimension, each weighed by its precision.
+
+        Where they disagree the variance grows by the spread of their means.
+        """
+        tastes = [self.read(statement) for statement in statements]
+        by_name: dict[str, list[Belief]] = {}
+        for taste in tastes:
+            for name, belief in taste.values.items():
+                by_name.setdefault(name, []).append(belief)
+        if not by_name:
+            return _nothing("; ".join(dict.fromkeys(taste.reason for taste in tastes)) or "nothing was stated")
+        return DeclaredTaste({name: _pool(beliefs) for name, beliefs in by_name.items()})
+
+    def _map(self, statement: str) -> DeclaredTaste:
+        if _foreign(statement):
+            return _nothing("it is not English")
+        pieces = units(statement)
+        if not pieces:
+            return _nothing("it names nothing that an answer can have more or less of")
+        mapping = _mapping(self._encoder)
+        values = _values(mapping, pieces, self._encoder)
+        found = {
+            name: Belief(float(np.clip(value, -1.0, 1.0)), float(variance))
+            for name, value, variance in zip(mapping.dimensions, values, mapping.variance, strict=True)
+            if abs(value) >= _SAYS
+        }
+        return DeclaredTaste(found) if found else _nothing("it speaks of no dimension that is known")
+
+
+def _values(mapping: _Mapping, pieces: Sequence[Unit], encoder: Encoder) -> Floats:
+    """float64[dimensions]: the mean over the pieces that speak of a dimension, 0 where none does."""
+    texts = [piece.text for piece in pieces]
+    side, relevance = mapping(encoder.encode(texts), texts)
+    named = (relevance >= _RELEVANT) & (relevance >= 0.5 * relevance.max(axis=1, keepdims=True))
+    signs = np.array([piece.sign for piece in pieces])
+    out: Floats = np.einsum("n,nd,nd->d", signs, side, named) / np.maximum(named.sum(axis=0), 1)
+    return out
+
+
+def _pool(beliefs: Sequence[Belief]) -> Belief:
+    precision = np.array([1.0 / belief.variance for belief in beliefs])
+    means = np.array([belief.mean for belief in beliefs])
+    mean = float((precision * means).sum() / precision.sum())
+    spread = float((precision * (means - mean) ** 2).sum() / precision.sum())
+    return Belief(mean, 1.0 / float(precision.sum()) + spread)
+
+
+_LETTERS = re.compile(r"[^\W\d_]+")
+
+
+def _foreign(statement: str) -> bool:
+    """Whether another script, or the little words of another language, outweigh English."""
+    found = _LETTERS.findall(statement.lower())
+    letters = "".join(found)
+    if sum(letter > "ɏ" for letter in letters) * 4 > len(letters):
+        return True
+    return (foreign := sum(word in FOREIGN for word in found)) > 0 and foreign >= sum(
+        word in FUNCTION for word in found
+    )

@@ -1,0 +1,218 @@
+"""Named style dimensions of an answer: what a person can read, as numbers.
+
+Each dimension is a pure function of the text, always finite; `STYLE` fixes their order. Counts are taken per square
+root of words. `measure` gives the raw values and `standardise` puts them on one scale: centre and scale are constants
+of the package (`_constants`), clipped to ±3, so that the same text has the same features in every installation and
+for ever.
+
+**Data sheet of the constants.** Made by `python -m benchmarks.research.calibrate FOLDER OUT` from the 960
+answers (80 questions, two turns, six models) of MT-bench, `model_answer/*.jsonl` (Zheng et al. 2023,
+arXiv:2306.05685). The answers are under Apache-2.0, which allows derived numbers to ship; no text ships. Centre is
+the mean and scale the standard deviation, as `calibrate` describes. They stand for English answers of 2023: newer
+models write longer and with more structure, and so lie above the centre.
+
+The lexical dimensions know English only. Nothing here is a judgement: a high value is neither good nor bad until a
+person says so.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from fitrouter.types import Floats
+from fitrouter_evaluators.scoring._constants import STYLE_CONSTANTS
+from fitrouter_evaluators.scoring.text import lexicons as _lexicons
+from fitrouter_evaluators.scoring.text.reading import Lexicon, Reading
+
+__all__ = ["CLIP", "STYLE", "Dimension", "measure", "standardise"]
+
+CLIP = 3.0
+"""Standardised values are cut to ± this."""
+
+
+class Dimension(NamedTuple):
+    """One named property of a text. Call it with the text for its raw value."""
+
+    name: str
+    description: str
+    of: Callable[[Reading], float]
+
+    def __call__(self, text: str) -> float:
+        """The raw value of one text."""
+        return self.of(Reading(text))
+
+
+_registry: list[Dimension] = []
+
+
+def _dimension(of: Callable[[Reading], float]) -> Callable[[Reading], float]:
+    _registry.append(Dimension(of.__name__, (of.__doc__ or "").strip(), of))
+    return of
+
+
+_LIST_ITEM = re.compile(r"^[ \t]*(?:[-*•+]|\d{1,3}[.)])[ \t]+\S", re.MULTILINE)
+_HEADING = re.compile(r"^#{1,6} ", re.MULTILINE)
+_TABLE_ROW = re.compile(r"^[ \t]*\|.*\|[ \t]*$", re.MULTILINE)
+_INLINE_CODE = re.compile(r"`[^`\n]+`")
+_DIGIT = re.compile(r"\d")
+_CITATION = re.compile(r"https?://|\[\d{1,3}\]|\((?:[^()\n]{0,60}, )?(?:1[5-9]|20)\d\d\)|\d ?%")
+_NAME = re.compile(r" (?<=[a-z,;] )[A-Z]\w")  # begins with a literal, which sre searches for fast
+_UNIT = re.compile(
+    r"\d ?(?:%|°|\$|€|£|k[gmWB]\b|m[lgms]?\b|cm\b|[GMT]B\b|Hz\b|hours?\b|minutes?\b|seconds?\b|days?\b|weeks?\b"
+    r"|months?\b|years?\b|miles?\b|feet\b|cups?\b|grams?\b|percent\b|dollars?\b|degrees?\b)|[$€£] ?\d"
+)
+_hedges = Lexicon(_lexicons.HEDGES)
+_warm = Lexicon(_lexicons.WARM)
+_formal = Lexicon(_lexicons.FORMAL)
+_casual = Lexicon(_lexicons.CASUAL)
+_examples = Lexicon(_lexicons.EXAMPLES)
+_refusal = Lexicon(_lexicons.REFUSAL)
+_assertive = Lexicon(_lexicons.ASSERTIVE)
+_flattery = Lexicon(_lexicons.FLATTERY)
+_evidence = Lexicon(_lexicons.EVIDENCE)
+_personal = Lexicon(_lexicons.PERSONAL)
+_WINDOW, _TYPICAL_VARIETY = 50, 0.8
+_OPENING = 400
+
+
+@_dimension
+def length(r: Reading) -> float:
+    """Log of the number of characters (the opposite of brevity)."""
+    return math.log1p(r.chars)
+
+
+@_dimension
+def structure(r: Reading) -> float:
+    """List items and table rows outside code."""
+    return r.rate(len(_LIST_ITEM.findall(r.prose)) + (len(_TABLE_ROW.findall(r.prose)) if "|" in r.prose else 0))
+
+
+@_dimension
+def emphasis(r: Reading) -> float:
+    """Headings and bold passages outside code."""
+    return r.rate(len(_HEADING.findall(r.prose)) + r.prose.count("**") / 2)
+
+
+@_dimension
+def hedging(r: Reading) -> float:
+    """May, might, perhaps, it depends: words that hold a claim back."""
+    return r.rate(_hedges.count(r))
+
+
+@_dimension
+def warmth(r: Reading) -> float:
+    """Turning to the reader: you, let's, I hope, feel free, exclamation marks."""
+    return r.rate(_warm.count(r) + r.prose.count("!") + r.prose.count("！"))
+
+
+@_dimension
+def formality(r: Reading) -> float:
+    """Therefore, furthermore, upon, less contractions and casual words."""
+    return r.rate(_formal.count(r) - _casual.count(r))
+
+
+@_dimension
+def word_length(r: Reading) -> float:
+    """Mean letters a word."""
+    return (len(r.spaced) - 2 * r.total) / r.total if r.total else 0.0
+
+
+@_dimension
+def code(r: Reading) -> float:
+    """1 with a fenced block of code; up to 0.5 for inline code alone."""
+    if "```" in r.text:
+        return 1.0
+    return min(len(_INLINE_CODE.findall(r.text)), 4) / 8 if "`" in r.text else 0.0
+
+
+@_dimension
+def digits(r: Reading) -> float:
+    """Digits in text and code."""
+    return r.rate(len(_DIGIT.findall(r.text)))
+
+
+@_dimension
+def examples(r: Reading) -> float:
+    """For example, e.g., such as."""
+    return r.rate(_examples.count(r))
+
+
+@_dimension
+def sentence_length(r: Reading) -> float:
+    """Log of the mean number of words a sentence; a line of a list is a sentence."""
+    return math.log1p(r.total / r.sentences)
+
+
+@_dimension
+def vocabulary(r: Reading) -> float:
+    """Share of different words, the mean over windows of 50 words; shorter texts are drawn to the typical 0.8."""
+    windows = [r.words[i : i + _WINDOW] for i in range(0, r.total - _WINDOW + 1, _WINDOW)]
+    if windows:
+        return sum(len(set(w)) for w in windows) / (_WINDOW * len(windows))
+    return _TYPICAL_VARIETY + (len(r.counts) - _TYPICAL_VARIETY * r.total) / _WINDOW
+
+
+@_dimension
+def questions(r: Reading) -> float:
+    """Log of the number of questions that the answer asks."""
+    return math.log1p(r.prose.count("?") + r.prose.count("？"))
+
+
+@_dimension
+def refusal(r: Reading) -> float:
+    """Log of the number of refusing or apologising phrases in the opening."""
+    return math.log1p(_refusal.count(r if r.chars <= _OPENING else Reading(r.prose[:_OPENING])))
+
+
+@_dimension
+def assertiveness(r: Reading) -> float:
+    """Definitely, always, must, of course: words that leave no doubt."""
+    return r.rate(_assertive.count(r))
+
+
+@_dimension
+def flattery(r: Reading) -> float:
+    """Great question, you're absolutely right, brilliant: praise of the asker."""
+    return r.rate(_flattery.count(r))
+
+
+@_dimension
+def evidence(r: Reading) -> float:
+    """Citations, links, years, percentages, and words such as study and according to."""
+    return r.rate(len(_CITATION.findall(r.prose)) + _evidence.count(r))
+
+
+@_dimension
+def concreteness(r: Reading) -> float:
+    """Names inside sentences and numbers with a unit."""
+    return r.rate(len(_NAME.findall(r.prose)) + len(_UNIT.findall(r.prose)))
+
+
+@_dimension
+def personal(r: Reading) -> float:
+    """The answer speaks of itself: I, my."""
+    return r.rate(_personal.count(r))
+
+
+STYLE: tuple[Dimension, ...] = tuple(_registry)
+"""All dimensions, in the order of every feature vector."""
+
+_CENTRE = np.array([STYLE_CONSTANTS[d.name][0] for d in STYLE])
+_SCALE = np.array([STYLE_CONSTANTS[d.name][1] for d in STYLE])
+
+
+def measure(text: str | Reading) -> Floats:
+    """float64[len(STYLE)], the raw values of one text, or of its reading; one tokenising pass for all of them."""
+    reading = Reading(text) if isinstance(text, str) else text
+    return np.array([dimension.of(reading) for dimension in STYLE])
+
+
+def standardise(raw: Floats) -> Floats:
+    """float64[…, len(STYLE)] in standard deviations of the calibration answers, cut to ±3."""
+    out: Floats = np.clip((raw - _CENTRE) / _SCALE, -CLIP, CLIP)
+    return out

@@ -1,0 +1,182 @@
+"""Value dimensions: what an answer stands for, as directions in encoder space.
+
+Each value has two poles. `data/statements/NAME.json` has contrast pairs that we wrote for it: one situation, said from
+either pole, as opinions and as an assistant's answers, alike in length and form. The direction of a value is
+Fisher's linear discriminant (Fisher 1936) of its pairs,
+
+    w = ((1 − λ) C + λ tr(C)/d · I)⁻¹ · mean(x₊ − x₋),
+
+C being the covariance within the twelve poles, pooled over all values: what statements differ in anyway, such as
+their topics, weighs less. λ was chosen by cross-validation over the pairs with three encoders (`SHRINKAGE`).
+
+Directions are computed from the statements for any encoder when they are first asked for, and kept by the encoder's
+id. A score is centred by the statements of all values together, which are balanced between the poles, and scaled by
+the standard deviation of the other five values' statements. For an encoder that ships (`_constants.VALUE_CONSTANTS`)
+the same answers that calibrate the style put it right: they have mean 0 and standard deviation 1. With any other one
+ordinary answers lie within a standard deviation or so of 0. English only, as the style dimensions are.
+
+A score says what a text sounds like to an encoder that reads words. It is weak on negation and irony, and it says
+nothing about whether a stance is right. The benchmark `values.py` measures how well it tells statements apart that took
+no part.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from importlib import resources
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from fitrouter.context.encoders import Encoder
+from fitrouter.types import Floats
+from fitrouter_evaluators.scoring._constants import VALUE_CONSTANTS
+
+__all__ = [
+    "SHRINKAGE",
+    "VALUES",
+    "Contrast",
+    "Directions",
+    "Value",
+    "cross_validate",
+    "directions",
+    "encode_statements",
+    "fit",
+    "statements",
+    "value_scores",
+]
+
+SHRINKAGE = 0.7
+"""λ, the share of the spherical covariance."""
+
+
+class Value(NamedTuple):
+    """One value dimension: a high score is the first pole, a low one the second."""
+
+    name: str
+    high: str
+    low: str
+
+
+VALUES: tuple[Value, ...] = (
+    Value("autonomy_protection", "let people decide for themselves", "keep people from harm"),
+    Value("caution", "check first and go slowly", "dare, and mend what breaks"),
+    Value("refusal_directness", "say no in plain words", "turn a request down gently, by a detour"),
+    Value("individual_collective", "one's own aims and rights", "what the group shares and owes"),
+    Value("tradition_change", "keep what has proved itself", "try what is new"),
+    Value("evidence_experience", "believe studies and measurements", "believe what was lived and felt"),
+)
+"""All value dimensions, in the order of every feature vector."""
+
+
+class Contrast(msgspec.Struct, frozen=True):
+    """One situation, said from the high and from the low pole."""
+
+    topic: str
+    high: str
+    low: str
+
+
+class Directions(NamedTuple):
+    """What turns unit vectors into value scores: ((x · weights) − centre) / scale."""
+
+    weights: Floats
+    """float64[dim, values]"""
+    centre: Floats
+    """float64[values]"""
+    scale: Floats
+    """float64[values], positive"""
+
+    def __call__(self, vectors: Floats) -> Floats:
+        """float64[n, values] of unit vectors float64[n, dim]; NaN for a vector of length 0."""
+        scores = (np.einsum("nd,dk->nk", vectors, self.weights) - self.centre) / self.scale
+        return np.where((vectors == 0.0).all(axis=1, keepdims=True), np.nan, scores)
+
+    def rescaled(self, centre: Floats, scale: Floats) -> Directions:
+        """The same directions with scores (s − centre) / scale."""
+        return Directions(self.weights, self.centre + self.scale * centre, self.scale * scale)
+
+
+@functools.cache
+def statements(name: str) -> tuple[Contrast, ...]:
+    """The contrast pairs of one value, in the order of the file."""
+    payload = (resources.files("fitrouter_evaluators.scoring") / "data" / "statements" / f"{name}.json").read_bytes()
+    return msgspec.json.decode(payload, type=tuple[Contrast, ...])
+
+
+def fit(pairs: list[Floats], shrinkage: float = SHRINKAGE) -> Directions:
+    """The directions of float64[pairs, 2, dim], one array a value, two values or more; the high pole is first."""
+    weights = _discriminants(pairs, shrinkage)
+    raw = [np.einsum("npd,dk->npk", value, weights).reshape(-1, weights.shape[1]) for value in pairs]
+    centre = np.mean([scores.mean(axis=0) for scores in raw], axis=0)
+    others = [np.concatenate([*raw[:k], *raw[k + 1 :]])[:, k] for k in range(len(raw))]
+    scale = np.array([scores.std() for scores in others])
+    return Directions(weights, centre, np.maximum(scale, 1e-12))
+
+
+def _discriminants(pairs: list[Floats], shrinkage: float) -> Floats:
+    dim = pairs[0].shape[2]
+    within = np.concatenate([(value - value.mean(axis=0)).reshape(-1, dim) for value in pairs])
+    covariance = within.T @ within / len(within)
+    sphere = np.trace(covariance) / dim
+    shrunk = (1.0 - shrinkage) * covariance + (shrinkage * sphere + 1e-12) * np.eye(dim)
+    means = np.array([(value[:, 0] - value[:, 1]).mean(axis=0) for value in pairs])
+    out: Floats = np.linalg.solve(shrunk, means.T)
+    return out
+
+
+def encode_statements(encoder: Encoder) -> list[Floats]:
+    """float64[pairs, 2, dim] a value: all statements, encoded in one batch.
+
+    Raises:
+        Exception: whatever the encoder raises.
+        ValueError: it gives vectors that are not finite.
+    """
+    sets = [statements(value.name) for value in VALUES]
+    vectors = encoder.encode([text for pairs in sets for pair in pairs for text in (pair.high, pair.low)])
+    if not np.isfinite(vectors).all():
+        raise ValueError(f"encoder {encoder.id!r} gave vectors that are not finite; value directions need finite ones")
+    ends = np.cumsum([2 * len(pairs) for pairs in sets])[:-1]
+    return [part.reshape(-1, 2, encoder.dim) for part in np.split(vectors, ends)]
+
+
+def cross_validate(pairs: list[Floats], folds: int = 5, shrinkage: float = SHRINKAGE) -> list[Floats]:
+    """float64[pairs, 2] a value: each pair's scores by directions that were fitted without its fold.
+
+    Both poles of a pair are in one fold, so that its topic is unknown to the directions. Pair i is in fold i mod
+    `folds`.
+    """
+    scores = [np.zeros(value.shape[:2]) for value in pairs]
+    for fold in range(folds):
+        kept = fit([value[np.arange(len(value)) % folds != fold] for value in pairs], shrinkage)
+        for k, value in enumerate(pairs):
+            scores[k][fold::folds] = np.stack([kept(pole)[:, k] for pole in value[fold::folds].swapaxes(0, 1)], axis=1)
+    return scores
+
+
+_known: dict[str, Directions] = {}
+_lock = threading.Lock()
+
+
+def directions(encoder: Encoder) -> Directions:
+    """The directions of an encoder; the first call for an id encodes all statements, and keeps nothing if that fails.
+
+    Raises:
+        Exception: as `encode_statements`.
+    """
+    with _lock:
+        found = _known.get(encoder.id)
+    if found is None:
+        found = fit(encode_statements(encoder))
+        if encoder.id in VALUE_CONSTANTS:
+            found = found.rescaled(*np.array(VALUE_CONSTANTS[encoder.id]))
+        with _lock:
+            found = _known.setdefault(encoder.id, found)
+    return found
+
+
+def value_scores(encoder: Encoder, vectors: Floats) -> Floats:
+    """float64[n, 6] of unit vectors float64[n, dim] that the encoder gave; NaN for a vector of length 0."""
+    return directions(encoder)(vectors)

@@ -1,0 +1,186 @@
+"""A pool of real responses: every model's answer to every prompt, as arrays.
+
+The file (Parquet or JSONL) has the columns prompt_id, prompt, model, response; a prompt that lacks an answer of some
+model is left out. The pool says nothing of who likes what: that is a world's part (`worlds`).
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from fitrouter.context.encoders import Encoder
+from fitrouter.context.features import context_features, read_prompt
+from fitrouter.errors import ConfigError
+from fitrouter.types import Floats, Request
+from fitrouter_evaluators.scoring import Answer, ResponseFeatures
+
+__all__ = ["ATTRIBUTES", "UNSEEN", "Pool", "attributes", "load_pool", "principal", "unseen"]
+
+ATTRIBUTES = ("length", "structure", "hedging", "warmth", "word_length", "code", "digits", "examples")
+"""What simulated people care about: counts of their own, apart from the scorer's features."""
+
+UNSEEN = ("rhythm", "negation", "opening", "ending")
+"""What other simulated people care about: no feature of the scorer counts it."""
+
+_SENTENCE = re.compile(r"[.!?]+(?:\s|$)|\n+")
+_NO = re.compile(r"\b(?:not|no|never|cannot|without|nothing|\w+n't)\b", re.IGNORECASE)
+_WORD = re.compile(r"[A-Za-z']+")
+_BULLET = re.compile(r"^\s*([-*•]|\d+[.)])\s", re.MULTILINE)
+_HEADING = re.compile(r"^#+ ", re.MULTILINE)
+_HEDGES = (
+    "may ",
+    "might",
+    "could",
+    "perhaps",
+    "possibly",
+    "likely",
+    "generally",
+    "it depends",
+    "often",
+    "however",
+)
+_WARM = (" you ", "your ", "i hope", "feel free", "happy to", "glad")
+_EXAMPLES = ("for example", "for instance", "e.g.", "such as")
+
+
+def attributes(text: str) -> list[float]:
+    """The eight attributes of one answer, in the order of `ATTRIBUTES`, not yet standardised."""
+    words = _WORD.findall(text)
+    low, root = text.lower(), float(np.sqrt(max(len(words), 1)))
+    structure = len(_BULLET.findall(text)) + len(_HEADING.findall(text)) + text.count("**") / 2
+    return [
+        float(np.log1p(len(text))),
+        structure / root,
+        sum(low.count(word) for word in _HEDGES) / root,
+        (low.count("!") + sum(low.count(word) for word in _WARM)) / root,
+        float(np.mean([len(word) for word in words])) if words else 0.0,
+        float("```" in text),
+        sum(character.isdigit() for character in text) / root,
+        sum(low.count(word) for word in _EXAMPLES) / root,
+    ]
+
+
+def unseen(text: str) -> list[float]:
+    """The attributes of one answer in the order of `UNSEEN`, not yet standardised.
+
+    How much sentences differ in length, how often the text says no, how long its first and its last sentence are.
+    """
+    words = [len(_WORD.findall(sentence)) for sentence in _SENTENCE.split(text)]
+    words = [n for n in words if n] or [1]
+    return [
+        float(np.std(words)) / float(np.mean(words)),
+        len(_NO.findall(text)) / float(np.sqrt(max(sum(words), 1))),
+        float(np.log1p(words[0])),
+        float(np.log1p(words[-1])),
+    ]
+
+
+class Pool(msgspec.Struct, frozen=True):
+    """K models × N prompts."""
+
+    models: tuple[str, ...]
+    prompts: tuple[str, ...]
+    x: Floats
+    """float64[N, d]: contexts as the router reads them."""
+    h: Floats
+    """float64[K, N, D]: response features as the scorer reads them."""
+    attributes: Floats
+    """float64[K, N, 8]: standardised over the pool and cut at ±3."""
+    topics: Floats
+    """float64[N, 17]: 1 and sixteen principal components of the prompts, in the world's own encoder."""
+    schema: str
+    unseen: Floats | None = None
+    """float64[K, N, 4]: what is left of the attributes `UNSEEN` without all that h says of them in this pool,
+    standardised and cut at ±3. So no taste over h can follow them."""
+
+
+def principal(vectors: Floats, dim: int) -> Floats:
+    """float64[n, dim]: leading principal components, each of unit variance (sklearn.decomposition.PCA)."""
+    from sklearn.decomposition import PCA
+
+    return np.asarray(PCA(dim, whiten=True, svd_solver="full").fit_transform(vectors), dtype=np.float64)
+
+
+def load_pool(path: Path, encoder: Encoder, features: ResponseFeatures, topics: Encoder, limit: int = 0) -> Pool:
+    """Read a pool and everything that is computed from it once.
+
+    Args:
+        path: the file.
+        encoder: the router's encoder of prompts.
+        features: the scorer's response features.
+        topics: the world's encoder of prompts.
+        limit: use only so many prompts; 0 for all.
+
+    Raises:
+        ConfigError: the file is missing, or lacks a column.
+    """
+    models, prompts, texts = _read(path)
+    if limit:
+        prompts, texts = prompts[:limit], [row[:limit] for row in texts]
+    N, K = len(prompts), len(models)
+    x = [
+        context_features(read_prompt(Request(messages=({"role": "user", "content": prompt},))), encoder)
+        for prompt in prompts
+    ]
+    answers = [Answer(prompt=prompts[n], text=texts[k][n]) for k in range(K) for n in range(N)]
+    h = np.asarray(features.encode(answers))
+    seen = _standard(np.array([attributes(answer.text) for answer in answers]))
+    hidden = _standard(np.array([unseen(answer.text) for answer in answers]))
+    hidden = _standard(hidden - _explained(np.where(np.isnan(h), 0.0, h), hidden))
+    # Topics are the scaled components that the first experiments used: 16 of them, together of length about 1.
+    dim = min(16, N - 1)
+    components = principal(np.asarray(topics.encode(prompts)), dim) / np.sqrt(dim)
+    return Pool(
+        models=tuple(models),
+        prompts=tuple(prompts),
+        x=np.array(x),
+        h=h.reshape(K, N, -1),
+        attributes=seen.reshape(K, N, -1),
+        topics=np.concatenate([np.ones((N, 1)), components], axis=1),
+        schema=features.schema,
+        unseen=hidden.reshape(K, N, -1),
+    )
+
+
+def _standard(values: Floats) -> Floats:
+    """Columns of mean 0 and variance 1, cut at ±3."""
+    result: Floats = np.clip((values - values.mean(0)) / (values.std(0) + 1e-9), -3, 3)
+    return result
+
+
+def _explained(h: Floats, values: Floats) -> Floats:
+    """What is linear in h of the columns."""
+    weights, *_ = np.linalg.lstsq(h, values, rcond=None)
+    return np.asarray(h @ weights)
+
+
+def _read(path: Path) -> tuple[list[str], list[str], list[list[str]]]:
+    """Models, prompts and texts[K][N] of a file, complete prompts only."""
+    import duckdb
+
+    if not path.is_file():
+        raise ConfigError(f"there is no pool {str(path)!r}; give a Parquet or JSONL file of recorded responses")
+    reader = "read_parquet(?)" if path.suffix == ".parquet" else "read_json(?, format='newline_delimited')"
+    with duckdb.connect() as connection:
+        try:
+            rows = connection.execute(
+                f"select prompt_id, prompt, model, response from {reader} order by prompt_id, model",  # noqa: S608
+                [str(path)],
+            ).fetchall()
+        except duckdb.Error as error:
+            raise ConfigError(
+                f"{str(path)!r} is no pool: {error}; it needs the columns prompt_id, prompt, model, response"
+            ) from None
+    models = sorted({row[2] for row in rows})
+    by_prompt: dict[str, dict[str, str]] = {}
+    words: dict[str, str] = {}
+    for prompt_id, prompt, model, response in rows:
+        by_prompt.setdefault(str(prompt_id), {})[model] = response or ""
+        words[str(prompt_id)] = prompt
+    complete = [prompt_id for prompt_id, answers in by_prompt.items() if len(answers) == len(models)]
+    texts = [[by_prompt[prompt_id][model] for prompt_id in complete] for model in models]
+    return models, [words[prompt_id] for prompt_id in complete], texts

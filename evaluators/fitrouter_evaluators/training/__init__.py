@@ -1,0 +1,1 @@
+"""Training of artifacts: encoders, the global scalar, taste priors and arm priors."""

@@ -1,0 +1,337 @@
+"""The population prior of tastes, learnt from many users by EM, and a user's posterior under it.
+
+    w_u ~ N(w_0 + Γ v_u, Σ),   y = xᵀw_u + ε, ε ~ N(0, σ²)   or   P(y = 1) = σ(xᵀw_u)
+
+v_u is what a user declared. What a user's labels say of w_u is, at its mode, a Gaussian with precision G and G·mode = r
+(exact for the Gaussian link, Laplace for the logistic one), so both links share one EM. Its sufficient statistics are
+sums over users (`Sums`): clients can compute their own and send nothing else, and the prior is the same (federated
+EM). The sequential form of the same posterior is the fold, `fitrouter.posterior.gaussian`; this is the exact re-fit.
+
+Source: EM for Gaussian mixed models (Laird and Ware 1982), with an inverse Wishart prior of ν pseudo-users and scale ψ
+on Σ; for the logistic link, Laplace's approximation in the E step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fitrouter.posterior.gaussian import Gaussian
+from fitrouter.types import Floats
+
+__all__ = ["Link", "Observations", "Prior", "Shrinkage", "Sums", "choose_prior", "e_step", "evidence", "fit_prior"]
+
+Link = Literal["gaussian", "logistic"]
+
+_STEPS = 50
+_FLOOR = 1e-9
+
+
+class Observations(NamedTuple):
+    """One user's labels: y float64[n] along the rows of X float64[n, D], each counted `weight` times (once if None).
+
+    `logistic` marks the rows whose link is not the prior's own: with it a Gaussian prior takes ratings and choices of
+    one user together, log odds xᵀw + offset for the choices.
+    """
+
+    X: Floats
+    y: Floats
+    weight: Floats | None = None
+    logistic: NDArray[np.bool_] | None = None
+    offset: Floats | None = None
+
+
+class Shrinkage(NamedTuple):
+    """How strongly the prior itself is drawn in.
+
+    Σ is estimated as if ν more users had been seen whose tastes vary by ψ in each direction (float64[D] or one number
+    for all); w_0 and Γ have Gaussian priors around 0 with precisions `ridge` and `ridge_declared`, but for the first
+    feature, the intercept, which is free.
+    """
+
+    nu: float = 10.0
+    psi: float | Floats = 0.02
+    ridge: float | Floats = 5.0
+    ridge_declared: float = 20.0
+
+
+class Prior(NamedTuple):
+    """N(mean + Γ v, cov) over float64[D], with the link and, for the Gaussian one, the variance of the noise."""
+
+    mean: Floats
+    cov: Floats
+    noise: float = 1.0
+    link: Link = "gaussian"
+    gamma: Floats | None = None
+    """Γ, float64[D, P]: how what a user declares moves the mean."""
+
+    def centre(self, declared: Floats | None = None) -> Floats:
+        """float64[D]: the mean for a user who declared v, float64[P]."""
+        return self.mean if declared is None or self.gamma is None else self.mean + self.gamma @ declared
+
+    def at(self, declared: Floats | None = None) -> Gaussian:
+        """What is believed of a user without labels."""
+        return Gaussian(self.centre(declared), self.cov)
+
+    def posterior(self, labels: Observations, declared: Floats | None = None) -> Gaussian:
+        """What is believed of a user after all of their labels at once: the exact re-fit."""
+        if not len(labels.y):
+            return self.at(declared)
+        fitted = _fit_user(self, _inverse(self.cov), labels, self.centre(declared))
+        return Gaussian(fitted.mean, fitted.cov)
+
+
+class _User(NamedTuple):
+    """A user's posterior N(mean, cov), and the likelihood at its mode as precision G and r = G·mode."""
+
+    mean: Floats
+    cov: Floats
+    G: Floats
+    r: Floats
+
+
+class Sums(NamedTuple):
+    """What the M step needs of the users; the sums of two groups are the sums of both together."""
+
+    users: float
+    scatter: Floats
+    """Σ S_u + (m_u − μ_u)(m_u − μ_u)ᵀ, float64[D, D]."""
+    A: Floats
+    b: Floats
+    """Normal equations of (w_0, Γ), float64[D(1 + P), D(1 + P)] and float64[D(1 + P)]."""
+    residual: float
+    """Σ E[(y − xᵀw)²], weighted."""
+    labels: float
+
+    def plus(self, other: Sums) -> Sums:
+        """The sums of both groups."""
+        return Sums(
+            self.users + other.users,
+            self.scatter + other.scatter,
+            self.A + other.A,
+            self.b + other.b,
+            self.residual + other.residual,
+            self.labels + other.labels,
+        )
+
+
+def e_step(prior: Prior, users: Sequence[Observations], declared: Floats | None = None) -> Sums:
+    """The sums of these users under the present prior; declared is float64[U, P]."""
+    D = len(prior.mean)
+    P = 0 if declared is None else declared.shape[1]
+    precision = _inverse(prior.cov)
+    scatter, A, b = np.zeros((D, D)), np.zeros((D * (1 + P), D * (1 + P))), np.zeros(D * (1 + P))
+    residual = labels = 0.0
+    for i, user in enumerate(users):
+        v = None if declared is None else declared[i]
+        centre = prior.centre(v)
+        fitted = _fit_user(prior, precision, user, centre)
+        away = fitted.mean - centre
+        scatter += fitted.cov + np.outer(away, away)
+        # Marginal likelihood of the centre, w_u integrated out: G − G S G = Σ⁻¹ S G, without the cancellation.
+        seen = precision @ fitted.cov @ fitted.G
+        seen = (seen + seen.T) / 2.0
+        pull = precision @ (fitted.cov @ fitted.r)
+        z = np.ones(1) if v is None else np.concatenate([[1.0], v])
+        A += np.kron(np.outer(z, z), seen)
+        b += np.kron(z, pull)
+        weight = _weight(user) * ~_logistic(prior, user)
+        errors = (user.y - user.X @ fitted.mean) ** 2 + np.einsum("ni,ij,nj->n", user.X, fitted.cov, user.X)
+        residual += float(weight @ errors)
+        labels += float(weight.sum())
+    return Sums(float(len(users)), scatter, A, b, residual, labels)
+
+
+def m_step(prior: Prior, sums: Sums, shrinkage: Shrinkage) -> Prior:
+    """The prior that fits the sums best, shrunk."""
+    D = len(prior.mean)
+    P = len(sums.b) // D - 1
+    ridge = np.broadcast_to(np.asarray(shrinkage.ridge, dtype=np.float64), D).copy()
+    ridge[0] = 1e-6
+    penalty = np.concatenate([ridge, np.full(D * P, shrinkage.ridge_declared)])
+    found = np.linalg.solve(sums.A + np.diag(penalty), sums.b).reshape(1 + P, D).astype(np.float64)
+    gamma = found[1:].T if P else None
+    psi = np.broadcast_to(np.asarray(shrinkage.psi, dtype=np.float64), D)
+    cov = (sums.scatter + shrinkage.nu * np.diag(psi)) / (sums.users + shrinkage.nu)
+    noise = sums.residual / sums.labels if prior.link == "gaussian" and sums.labels else prior.noise
+    return Prior(found[0], _definite(cov), max(noise, _FLOOR), prior.link, gamma)
+
+
+def fit_prior(
+    users: Sequence[Observations],
+    *,
+    link: Link = "gaussian",
+    shrinkage: Shrinkage | None = None,
+    declared: Floats | None = None,
+    iterations: int = 20,
+) -> Prior:
+    """The prior that explains these users, by EM.
+
+    Args:
+        users: at least one user with labels; features of about unit variance, the first is the constant 1.
+        link: gaussian for ratings, logistic for labels in [0, 1] that are probabilities.
+        shrinkage: how strongly the prior is drawn in; see `choose_prior`.
+        declared: float64[U, P], what each user declared; None to learn no Γ.
+        iterations: EM steps.
+
+    Raises:
+        ValueError: there are no labels, or shapes or numbers that cannot be.
+    """
+    _check(users, declared, link)
+    shrinkage = shrinkage or Shrinkage()
+    X, y = np.vstack([user.X for user in users]), np.concatenate([user.y for user in users])
+    D = X.shape[1]
+    psi = np.broadcast_to(np.asarray(shrinkage.psi, dtype=np.float64), D)
+    gamma = None if declared is None else np.zeros((D, declared.shape[1]))
+    prior = Prior(np.zeros(D), np.diag(psi) + _FLOOR * np.eye(D), max(float(np.var(y)), _FLOOR), link, gamma)
+    if link == "gaussian":
+        prior = prior._replace(mean=np.linalg.solve(X.T @ X + 5.0 * np.eye(D), X.T @ y))
+    for _ in range(iterations):
+        prior = m_step(prior, e_step(prior, users, declared), shrinkage)
+    return prior
+
+
+def evidence(prior: Prior, users: Sequence[Observations], declared: Floats | None = None) -> float:
+    """Σ log p(labels of u): how well the prior predicts whole users (exact for the Gaussian link, else Laplace)."""
+    precision = _inverse(prior.cov)
+    total = 0.0
+    for i, user in enumerate(users):
+        centre = prior.centre(None if declared is None else declared[i])
+        fitted = _fit_user(prior, precision, user, centre)
+        away = fitted.mean - centre
+        _, logdet = np.linalg.slogdet(np.eye(len(centre)) + prior.cov @ fitted.G)
+        total += float(_weight(user) @ _log_likelihood(prior, user, fitted.mean))
+        total -= 0.5 * float(away @ precision @ away + logdet)
+    return total
+
+
+def choose_prior(
+    users: Sequence[Observations],
+    candidates: Sequence[Shrinkage],
+    *,
+    link: Link = "gaussian",
+    declared: Floats | None = None,
+    folds: int = 4,
+    iterations: int = 12,
+) -> Prior:
+    """The prior of all users under the shrinkage that predicts left-out users best (evidence, folds over users)."""
+
+    def worth(shrinkage: Shrinkage) -> float:
+        total = 0.0
+        for fold in range(folds):
+            kept = [i for i in range(len(users)) if i % folds != fold]
+            left = [i for i in range(len(users)) if i % folds == fold]
+            known = None if declared is None else declared[kept]
+            prior = fit_prior(
+                [users[i] for i in kept], link=link, shrinkage=shrinkage, declared=known, iterations=iterations
+            )
+            total += evidence(prior, [users[i] for i in left], None if declared is None else declared[left])
+        return total
+
+    if not candidates:
+        raise ValueError("candidates is empty; give at least one Shrinkage")
+    best = candidates[0] if len(candidates) == 1 else max(candidates, key=worth)
+    return fit_prior(users, link=link, shrinkage=best, declared=declared, iterations=iterations + 8)
+
+
+# --- one user ---
+
+
+def _fit_user(prior: Prior, precision: Floats, user: Observations, centre: Floats) -> _User:
+    """Posterior of one user: closed form where all rows are Gaussian, else damped Newton to the mode."""
+    weight, logistic = _weight(user), _logistic(prior, user)
+    if not logistic.any():
+        G = (user.X * (weight / prior.noise)[:, None]).T @ user.X
+        r = user.X.T @ (weight * user.y) / prior.noise
+        cov = _inverse(precision + G)
+        return _User(cov @ (precision @ centre + r), cov, G, r)
+    m = centre.copy()
+    value = _objective(prior, precision, user, centre, m)
+    for _ in range(_STEPS):
+        score, curvature = _slopes(prior, user, m)
+        gradient = user.X.T @ (weight * score) - precision @ (m - centre)
+        G = (user.X * (weight * curvature)[:, None]).T @ user.X
+        step = np.linalg.solve(precision + G, gradient)
+        scale, reached = 1.0, _objective(prior, precision, user, centre, m + step)
+        while reached < value - 1e-12 * abs(value) and scale > 1e-6:
+            scale /= 2.0
+            reached = _objective(prior, precision, user, centre, m + scale * step)
+        m, value = m + scale * step, reached
+        if np.abs(step).max() < 1e-12 * max(1.0, float(np.abs(m).max())):
+            break
+    score, curvature = _slopes(prior, user, m)
+    G = (user.X * (weight * curvature)[:, None]).T @ user.X
+    r = G @ m + user.X.T @ (weight * score)
+    return _User(m, _inverse(precision + G), G, r)
+
+
+def _slopes(prior: Prior, user: Observations, m: Floats) -> tuple[Floats, Floats]:
+    """float64[n] each: first and minus second derivative of every label's log likelihood in xᵀw."""
+    a = user.X @ m
+    p = _sigmoid(a + _offset(user))
+    logistic = _logistic(prior, user)
+    score = np.where(logistic, user.y - p, (user.y - a) / prior.noise)
+    return score, np.where(logistic, p * (1.0 - p), 1.0 / prior.noise)
+
+
+def _objective(prior: Prior, precision: Floats, user: Observations, centre: Floats, m: Floats) -> float:
+    """Log posterior of m, up to a constant."""
+    away = m - centre
+    return float(_weight(user) @ _log_likelihood(prior, user, m)) - 0.5 * float(away @ precision @ away)
+
+
+def _log_likelihood(prior: Prior, user: Observations, m: Floats) -> Floats:
+    """float64[n]: log p(y | xᵀm) of each label."""
+    a = user.X @ m
+    gaussian = -0.5 * ((user.y - a) ** 2 / prior.noise + np.log(2.0 * np.pi * prior.noise))
+    a = a + _offset(user)
+    out: Floats = np.where(_logistic(prior, user), user.y * a - np.logaddexp(0.0, a), gaussian)
+    return out
+
+
+def _weight(user: Observations) -> Floats:
+    return np.ones(len(user.y)) if user.weight is None else user.weight
+
+
+def _logistic(prior: Prior, user: Observations) -> NDArray[np.bool_]:
+    """bool[n]: which labels are logistic."""
+    return np.full(len(user.y), prior.link == "logistic") if user.logistic is None else user.logistic
+
+
+def _offset(user: Observations) -> Floats:
+    return np.zeros(len(user.y)) if user.offset is None else user.offset
+
+
+def _inverse(matrix: Floats) -> Floats:
+    return np.linalg.inv(matrix).astype(np.float64)
+
+
+def _sigmoid(a: Floats) -> Floats:
+    out: Floats = 0.5 * (1.0 + np.tanh(0.5 * a))
+    return out
+
+
+def _definite(cov: Floats) -> Floats:
+    """The nearest symmetric matrix without directions of no variance."""
+    values, vectors = np.linalg.eigh((cov + cov.T) / 2.0)
+    out: Floats = (vectors * np.maximum(values, max(_FLOOR, 1e-6 * float(values[-1])))) @ vectors.T
+    return out
+
+
+def _check(users: Sequence[Observations], declared: Floats | None, link: str) -> None:
+    if link not in ("gaussian", "logistic"):
+        raise ValueError(f"link is {link!r}; allowed are 'gaussian' and 'logistic'")
+    if not users or not sum(len(user.y) for user in users):
+        raise ValueError("no labels at all; a prior is learnt from at least one user with labels")
+    if declared is not None and len(declared) != len(users):
+        raise ValueError(f"declared has {len(declared)} rows for {len(users)} users; give one row a user")
+    for i, user in enumerate(users):
+        if user.X.ndim != 2 or len(user.X) != len(user.y):
+            raise ValueError(f"user {i} has X {user.X.shape} for {len(user.y)} labels; X is [labels, features]")
+        if not (np.isfinite(user.X).all() and np.isfinite(user.y).all()):
+            raise ValueError(f"user {i} has features or labels that are no finite numbers; fill what is missing first")
+        if link == "logistic" and not ((user.y >= 0) & (user.y <= 1)).all():
+            raise ValueError(f"user {i} has labels outside [0, 1]; the logistic link needs probabilities")

@@ -1,0 +1,234 @@
+"""Trains the population prior: `fitrouter train prior --data FOLDER --out prior.safetensors`.
+
+Two levels of EM. Within a source, users vary around its own w_0 (`hierarchy`). Between sources, w_0 varies around what
+people have in common, and a new installation is one more source:
+
+    w_0 ~ N(μ, diag(T)),   T_j, μ_j by EM over sources, shrunk as if ν and κ plain sources had been seen
+
+(random effects meta-analysis; DerSimonian and Laird 1986). What the sources agree on comes with a small variance; what
+they do not comes wide, and an installation's own labels decide.
+
+No judge was ever shown an attack, so guards are added: a few of the judged answers against themselves padded, flattered
+or spoken to the judge (`attacks`, train part), as votes for the honest one with a small weight.
+
+Shrinkage and weight are chosen by leaving each source out in turn and predicting it from the others, in log evidence
+over a prior that knows nothing: of those settings that cost no source more than half a nat, the strongest guards, and
+then what is worth most to the source that gains least.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fitrouter.context.encoders import Encoder
+from fitrouter.errors import ConfigError
+from fitrouter.posterior.likelihoods import SIGNALS
+from fitrouter.posterior.tastes import TasteParams, Tastes
+from fitrouter.types import FeedbackKind, Floats
+from fitrouter_evaluators.scoring.features import ResponseFeatures
+from fitrouter_evaluators.scoring.prior import write_prior
+from fitrouter_evaluators.scoring.scalar import global_scalar
+from fitrouter_evaluators.training._prior_sources import Source, observe, read_sets
+from fitrouter_evaluators.training.attacks import guards
+from fitrouter_evaluators.training.hierarchy import Observations, Prior, Shrinkage, e_step, fit_prior
+
+__all__ = ["train_prior"]
+
+_G = 1
+"""Where h has the global scalar."""
+LEVEL_VARIANCE = 0.05
+"""Prior variance of everybody's level. An installation starts with a wider one, as its scale may be another."""
+SCALAR_SDS = (0.05, 0.1, 0.2)
+"""Prior standard deviations of its weight, in labels per unit: it is there to be liked."""
+PSEUDO_SOURCES = (2.0, 4.0, 8.0)
+GUARDS = (0.0, 0.001, 0.003, 0.01)
+"""Weights of one guard."""
+_COST = 0.5
+"""Nats of all of a source's labels together: what guards may cost it."""
+_GUARDED = 300
+"""Answers of a source that guards are made from."""
+_ROUNDS = 50
+
+
+class _Likelihood(NamedTuple):
+    """What a source says of its w_0: a Gaussian with precision A and A·mode = b; users' tastes are integrated out."""
+
+    A: Floats
+    b: Floats
+    labels: int
+    spread: Floats
+    """float64[D]: variances between its users."""
+
+
+class _Population(NamedTuple):
+    """N(mean, diag(variance)) of w_0."""
+
+    mean: Floats
+    variance: Floats
+
+
+class _Setting(NamedTuple):
+    """How the sources are put together."""
+
+    scalar_sd: float
+    pseudo_sources: float
+    guard: float
+
+
+def train_prior(data: Path, out: Path, encoder: Encoder) -> dict[str, Any]:
+    """Train on what `data` holds and write the prior; returns its data sheet.
+
+    Raises:
+        ConfigError: there is nothing to learn from.
+    """
+    features = ResponseFeatures(encoder, scalar=global_scalar(encoder))
+    sources = [source for judged in read_sets(data) if (source := observe(judged, features)).users]
+    if not sources:
+        raise ConfigError(f"{str(data)!r} holds no judgement of a text; a rating needs a 'response', a pair its texts")
+    likelihoods = [_likelihood(source, features.dim) for source in sources]
+    guarded = _guards(sources, features)
+    tried = [
+        (setting, _left_out(likelihoods, guarded, setting))
+        for setting in (_Setting(*values) for values in product(SCALAR_SDS, PSEUDO_SOURCES, GUARDS))
+    ]
+    setting, gains = max(tried, key=lambda found: _worth(found[0], found[1]))
+    prior = _put_together(likelihoods, guarded, setting)
+    sheet = {
+        "what": "N(w_0, cov) over response features, and how roles and users vary around it; see reward.train_prior",
+        "sources": [_describe(*found) for found in zip(sources, likelihoods, gains or [0.0], strict=False)],
+        "schema": features.schema,
+        **setting._asdict(),
+        "strongest": _strongest(prior, features.names),
+    }
+    write_prior(out, features.names, encoder.id, _arrays(prior, likelihoods), sheet)
+    return sheet
+
+
+def _worth(setting: _Setting, gains: Sequence[float]) -> tuple[bool, float, float]:
+    """In what order settings are better."""
+    least = min(gains, default=0.0)
+    useful = least > -_COST
+    return useful, setting.guard if useful else 0.0, least
+
+
+def _describe(source: Source, likelihood: _Likelihood, gain: float) -> dict[str, Any]:
+    return {
+        "name": source.name,
+        "licence": source.licence,
+        "users": len(source.users),
+        "labels": likelihood.labels,
+        "left_out_gain_nats": round(gain, 2),
+    }
+
+
+# --- within a source ---
+
+
+def _likelihood(source: Source, D: int) -> _Likelihood:
+    users = list(source.users.values())
+    vary = np.full(D, 0.02 / max(D - 1, 1))
+    vary[0] = 0.005
+    ridge = np.full(D, 100.0)
+    ridge[_G] = 10.0
+    prior = fit_prior(users, shrinkage=Shrinkage(nu=50.0, psi=vary, ridge=ridge), iterations=15)
+    sums = e_step(prior, users)
+    return _Likelihood(sums.A, sums.b, sum(len(user.y) for user in users), np.diag(prior.cov).copy())
+
+
+# --- between sources ---
+
+
+def _plain(D: int) -> _Population:
+    """What an installation without a prior starts from, on the scale of these sets."""
+    population = Tastes(D, TasteParams(population_intercept=LEVEL_VARIANCE)).population
+    return _Population(population.mean.copy(), np.diag(population.cov).copy())
+
+
+def _start(plain: _Population, scalar_sd: float) -> _Population:
+    variance = plain.variance.copy()
+    variance[_G] = scalar_sd**2
+    return _Population(plain.mean, variance)
+
+
+def _between(likelihoods: Sequence[_Likelihood], start: _Population, pseudo: float) -> _Population:
+    """EM over sources, shrunk towards `start` as if so many sources had been just like it; levels stay the start's."""
+    mean, variance = start
+    for _ in range(_ROUNDS):
+        covs = [np.linalg.inv(found.A + np.diag(1.0 / variance)) for found in likelihoods]
+        modes = np.array([cov @ (found.b + mean / variance) for cov, found in zip(covs, likelihoods, strict=True)])
+        spread = np.sum([np.diag(cov) for cov in covs], axis=0)
+        n = len(likelihoods)
+        mean = (modes.sum(axis=0) + pseudo * start.mean) / (n + pseudo)
+        away = ((modes - mean) ** 2).sum(axis=0) + pseudo * (mean - start.mean) ** 2
+        variance = (away + spread + pseudo * start.variance) / (n + 2.0 * pseudo)
+        mean[0], variance[0] = start.mean[0], start.variance[0]
+    return _Population(mean, variance)
+
+
+def _put_together(likelihoods: Sequence[_Likelihood], guarded: Floats, setting: _Setting) -> Prior:
+    """w_0 of a new installation: the population between the sources, which has seen the guards."""
+    start = _start(_plain(len(likelihoods[0].b)), setting.scalar_sd)
+    population = _between(likelihoods, start, setting.pseudo_sources)
+    prior = Prior(population.mean, np.diag(population.variance), link="logistic")
+    if not setting.guard or not len(guarded):
+        return prior
+    seen = Observations(guarded, np.ones(len(guarded)), np.full(len(guarded), setting.guard))
+    posterior = prior.posterior(seen)
+    return prior._replace(mean=posterior.mean, cov=(posterior.cov + posterior.cov.T) / 2.0)
+
+
+def _guards(sources: Sequence[Source], features: ResponseFeatures) -> Floats:
+    """float64[n, D]: rows along which the honest answer is better, in the units of a pair."""
+    rng = np.random.default_rng(2026)
+    picked = []
+    for source in sources:
+        order = rng.permutation(len(source.answers))[:_GUARDED]
+        picked += [source.answers[i] for i in np.sort(order) if source.answers[i].text.strip()]
+    found = guards(picked, features, 1.0)
+    return np.vstack([part.X for part in found]) / SIGNALS[FeedbackKind.PAIR].temperature
+
+
+def _left_out(likelihoods: Sequence[_Likelihood], guarded: Floats, setting: _Setting) -> list[float]:
+    """For each source what a prior from the others is worth to it, in nats over the plain one."""
+    gains = []
+    for i, found in enumerate(likelihoods):
+        others = [other for j, other in enumerate(likelihoods) if j != i]
+        if others:
+            plain = _plain(len(found.b))
+            nothing = Prior(plain.mean, np.diag(plain.variance))
+            gains.append(_evidence(found, _put_together(others, guarded, setting)) - _evidence(found, nothing))
+    return gains
+
+
+def _evidence(found: _Likelihood, prior: Prior) -> float:
+    """Log ∫ exp(−½ wᵀA w + bᵀw) N(w) dw."""
+    precision = np.linalg.inv(prior.cov)
+    r = found.b + precision @ prior.mean
+    value = r @ np.linalg.solve(found.A + precision, r) - prior.mean @ precision @ prior.mean
+    return 0.5 * float(value - np.linalg.slogdet(np.eye(len(r)) + prior.cov @ found.A)[1])
+
+
+# --- what ships ---
+
+
+def _arrays(prior: Prior, likelihoods: Sequence[_Likelihood]) -> dict[str, Floats]:
+    """The population, and the product's own total variances of roles and users, shaped as people here vary."""
+    tastes = Tastes(len(prior.mean), TasteParams())
+    shape = np.mean([found.spread[1:] / found.spread[1:].mean() for found in likelihoods], axis=0)
+    role, user = tastes.new_role().base_variance.copy(), tastes.new_user().base_variance.copy()
+    role[1:], user[1:] = role[1:] * shape, user[1:] * shape
+    return {"mean": prior.mean, "cov": prior.cov, "role_variance": role, "user_variance": user}
+
+
+def _strongest(prior: Prior, names: Sequence[str]) -> dict[str, list[float]]:
+    """The ten features with the largest means: [mean, sd]."""
+    sd = np.sqrt(np.diag(prior.cov))
+    found: dict[str, list[float]] = {}
+    for i in np.argsort(-np.abs(prior.mean[1:]))[:10] + 1:
+        found[names[int(i)]] = [round(float(prior.mean[i]), 4), round(float(sd[i]), 4)]
+    return found

@@ -1,0 +1,81 @@
+"""`fitrouter simulate`: the personal pool in process."""
+
+from __future__ import annotations
+
+import enum
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from fitrouter.errors import ConfigError
+
+__all__ = ["command"]
+
+
+class Reward(enum.StrEnum):
+    """What the router learns from."""
+
+    LABEL = "label"
+    SCORE = "score"
+
+
+def command(
+    world: Annotated[Path, typer.Option(help="A world, such as benchmarks/simulation/worlds/env.yaml.")],
+    pool: Annotated[Path, typer.Option(help="Parquet or JSONL with prompt_id, prompt, model, response.")],
+    feedback: Annotated[float, typer.Option(min=0.0, max=1.0, help="Share of the answers that is rated.")] = 0.3,
+    seeds: Annotated[int, typer.Option(min=1, help="Worlds drawn: users, qualities, order and luck differ.")] = 3,
+    rounds: Annotated[int | None, typer.Option(min=4, help="Instead of the world's own.")] = None,
+    gamma: Annotated[float, typer.Option(min=0.1, help="SquareCB's γ of every row.")] = 2560.0,
+    floor: Annotated[float, typer.Option(min=0.0, max=1.0, help="Traffic that is spread over all models.")] = 0.05,
+    encoder: Annotated[str, typer.Option(help="Encoder of prompts: static, hashing, minilm.")] = "static",
+    topics: Annotated[str, typer.Option(help="Encoder that a world with topics draws them with.")] = "minilm",
+    reward: Annotated[Reward, typer.Option(help="score: the ablation that learns from its own scores.")] = Reward.LABEL,
+    prompts: Annotated[int, typer.Option(min=0, help="Use only so many prompts of the pool; 0: all.")] = 0,
+    out: Annotated[Path | None, typer.Option("--json", help="Write everything here.")] = None,
+) -> None:
+    """Let simulated people judge real responses, with and without the parts of the router."""
+    import msgspec
+
+    from fitrouter_evaluators.simulation.personal_pool import compare, open_pool
+    from fitrouter_evaluators.simulation.worlds import load_world
+
+    described = load_world(world)
+    if rounds is not None:
+        described = msgspec.structs.replace(described, rounds=rounds)
+    rows = ["label-only", "scores", "role", "ours"] + (["reward-score"] if reward is Reward.SCORE else [])
+    found = compare(
+        open_pool(pool, encoder=encoder, topics=topics, limit=prompts),
+        described,
+        dict.fromkeys(rows, gamma),
+        feedback,
+        range(seeds),
+        floor=floor,
+    )
+    Console().print(_table(found), markup=False)
+    if out is not None:
+        try:
+            out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"--json: {str(out)!r} cannot be written: {error.strerror}") from None
+
+
+def _table(found: dict[str, Any]) -> Table:
+    table = Table(title=f"world {found['world']}, {found['feedback']:.0%} rated, {found['seeds']} seeds", box=None)
+    for column in ("row", "regret", "against label-only", "last quarter − best single", "share of the worst model"):
+        table.add_column(column, justify="left" if column == "row" else "right")
+    table.add_row("best single model", f"{found['best_single']['regret']:.0f}", "", "", "")
+    for row, numbers in found["rows"].items():
+        change = numbers.get("change_vs_label-only")
+        reward = numbers["last_quarter_reward_minus_best_single"]["mean"]
+        table.add_row(
+            row,
+            f"{numbers['regret']:.0f}",
+            f"{change['mean']:+.1%} ({change['low']:+.1%} … {change['high']:+.1%})" if change else "",
+            f"{reward:+.4f}",
+            f"{numbers['last_quarter_share_of_worst']:.2%}",
+        )
+    return table

@@ -1,0 +1,1 @@
+"""Context features of a request and the text encoders."""

@@ -1,0 +1,56 @@
+"""Encoders: texts to unit vectors, from no model at all to a sentence transformer."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+
+from fitrouter.context.encoders._base import Encoder
+from fitrouter.context.encoders._cached import Cached
+from fitrouter.context.encoders._hashing import Hashing
+from fitrouter.context.encoders._int8 import Int8Encoder
+from fitrouter.context.encoders._minilm import SentenceTransformerEncoder
+from fitrouter.context.encoders._static import Static
+from fitrouter.errors import ConfigError
+
+__all__ = [
+    "ENCODERS",
+    "Cached",
+    "Encoder",
+    "Hashing",
+    "Int8Encoder",
+    "SentenceTransformerEncoder",
+    "Static",
+    "get_encoder",
+]
+
+ENCODERS = ("hashing", "minilm", "minilm-int8", "static")
+"""Names of the encoders that need no hub."""
+
+
+def get_encoder(name: str, device: str = "auto") -> Encoder:
+    """The encoder of a name: one of `ENCODERS`, a hub name such as 'intfloat/e5-small-v2', or a model's folder.
+
+    Raises:
+        ConfigError: there is no such encoder, or what it needs is not installed.
+        ArtifactError: its files do not match their sha256.
+    """
+    if name == "hashing":
+        return Hashing()
+    if name == "static":
+        return Static()
+    if Path(name).joinpath("static.json").is_file():
+        return Static(Path(name))
+    if name == "minilm-int8":
+        return Int8Encoder()
+    if Path(name).joinpath("int8.json").is_file():
+        return Int8Encoder(Path(name))
+    if name == "minilm" or "/" in name:
+        return SentenceTransformerEncoder(name, device)
+    near = difflib.get_close_matches(name, ENCODERS, n=1)
+    raise ConfigError(
+        f"there is no encoder {name!r}"
+        + (f"; did you mean {near[0]!r}?" if near else ";")
+        + f" Allowed are {ENCODERS}, "
+        f"the name of a sentence-transformers model as 'owner/model', or a folder made by `fitrouter train encoder`"
+    )

@@ -1,0 +1,49 @@
+"""Canonical names of roles and tasks."""
+
+from __future__ import annotations
+
+import functools
+import re
+
+from fitrouter.types import Floats, Identity
+
+__all__ = ["canonical_role", "role_key", "task_of"]
+
+_BITS = 4
+_CLUSTERS = tuple(f"cluster {i}" for i in range(1 << _BITS))
+_TEMPLATE = re.compile(r"\{\{.*?\}\}|\{.*?\}|<[^<>]*>")
+_SPACE = re.compile(r"[\s_\-]+")
+
+
+@functools.lru_cache(maxsize=4096)
+def canonical_role(role: str | None) -> str | None:
+    """The id of a role: template fields stripped, casefolded, one space between words; None where nothing is left.
+
+    >>> canonical_role("  Senior_Tax-Analyst {company}")
+    'senior tax analyst'
+    """
+    if role is None:
+        return None
+    return _SPACE.sub(" ", _TEMPLATE.sub(" ", role)).strip().casefold()[:200] or None
+
+
+def role_key(identity: Identity) -> str:
+    """Roles belong to their tenant; empty for no role."""
+    return _role_key(identity.tenant, identity.role) if identity.role else ""
+
+
+@functools.lru_cache(maxsize=4096)
+def _role_key(tenant: str, role: str) -> str:
+    name = canonical_role(role)
+    return f"{tenant}\x1f{name}" if name else ""
+
+
+def task_of(identity: Identity, x: Floats) -> str:
+    """The task of a request: the client's label, else one of 16 clusters of prompts.
+
+    The clusters are the orthants of the four leading text directions of x, which are ordered by variance: they need no
+    data and never change.
+    """
+    if identity.task:
+        return f"task {canonical_role(identity.task)}"
+    return _CLUSTERS[sum(1 << i for i, value in enumerate(x[1 : 1 + _BITS].tolist()) if value > 0.0)]

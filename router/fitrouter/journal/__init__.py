@@ -1,7 +1,0 @@
-"""The log that is the truth, and its implementations: one file of SQLite, and a list in memory for tests."""
-
-from fitrouter.journal._base import Entry, Journal, Lease, Row, Snapshot, Spooled
-from fitrouter.journal._memory import MemoryJournal
-from fitrouter.journal._sqlite import SqliteJournal
-
-__all__ = ["Entry", "Journal", "Lease", "MemoryJournal", "Row", "Snapshot", "Spooled", "SqliteJournal"]

@@ -1,0 +1,1 @@
+"""Monitors folded from the journal: personalisation, reward-model bias, propensities, drift."""

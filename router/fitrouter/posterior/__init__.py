@@ -1,0 +1,1 @@
+"""The posterior over fit: arms, offsets, tastes, people and likelihoods."""

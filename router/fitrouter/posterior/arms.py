@@ -1,0 +1,412 @@
+"""What is believed of each model apart from people: how it writes, how right it is, how fast, whether it answers.
+
+Four posteriors an arm, stacked over arms so that one decision is a few products:
+
+* profile     ĥ_k(x) = E[h | x, k], multi-output ridge over every response, labelled or not; one covariance for all;
+* correction  c_k(x), what human labels say beyond the reward model, learnt from labels only;
+* operations  tokens and seconds of an answer, one covariance for both;
+* availability P(answers), a Beta whose evidence fades, so that an outage is forgotten after it.
+
+The arms of one model (its variants, `name#variant@revision`) write in different ways, and share the other three.
+Writing is einsum and ufuncs only, since it is the fold; reading, which is logged and never recomputed, may be BLAS.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from typing import NamedTuple, TypeAlias
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from fitrouter.posterior._upper import Upper
+from fitrouter.posterior.gaussian import Innovation, change
+from fitrouter.types import Floats
+
+__all__ = ["ArmParams", "Arms", "Found", "Reading", "Rows", "base_arm"]
+
+Rows: TypeAlias = NDArray[np.intp] | slice
+"""Rows of arms, in the order of the arms they belong to."""
+
+UNKNOWN = 0.25
+"""Variance of a level that nothing is known of: labels are in [0, 1]."""
+
+_VARIANT = re.compile(r"#[A-Za-z0-9][A-Za-z0-9._-]{0,39}(?=@|$)")
+
+
+@functools.lru_cache(maxsize=4096)
+def base_arm(arm: str) -> str:
+    """The arm of the model itself, whatever the variant.
+
+    >>> base_arm("gpt#brief@2"), base_arm("gpt@2"), base_arm("gpt#brief")
+    ('gpt@2', 'gpt@2', 'gpt')
+    """
+    return _VARIANT.sub("", arm, count=1)
+
+
+def _unrevised(arm: str) -> str:
+    """The arm without its revision."""
+    return arm.partition("@")[0]
+
+
+class ArmParams(msgspec.Struct, frozen=True, kw_only=True):
+    """Prior scales. Variances are for labels in [0, 1] and ‖x‖ ≈ 1."""
+
+    correction_intercept: float = 0.03
+    correction_slope: float = 0.1
+    profile_intercept: float = 0.5
+    profile_slope: float = 0.05
+    operations_level: float = 10.0
+    operations_slope: float = 0.3
+    """Prior variances of an answer's tokens and seconds, in variances of one answer: of the level, and of the context's
+    weights (DESIGN §4: wide and tight; a wide weight makes answers look free after a few)."""
+    tokens: float = 400.0
+    """Prior mean of an answer's tokens."""
+    seconds: float = 2.0
+    """Prior mean of an answer's latency."""
+    answers: float = 4.75
+    fails: float = 0.25
+    """Beta prior of availability."""
+    half_life_s: float = 600.0
+    """Evidence on availability counts half after this time."""
+
+
+class Found(NamedTuple):
+    """Where arms are kept."""
+
+    names: tuple[str, ...]
+    rows: Rows
+    """Of their profiles."""
+    models: Rows
+    """Of what they share with the variants of their model."""
+
+
+_NOTHING = Found((), slice(0), slice(0))
+
+
+class Reading(NamedTuple):
+    """What is believed of K arms at one x; arrays are float64."""
+
+    profile: Floats
+    """[K, D]: ĥ."""
+    spread: Floats
+    """[K]: xᵀPx, the variance of ĥ where a feature's residual has variance 1."""
+    correction: Floats
+    """[K]: c, its slopes as far as they count."""
+    variance: Floats
+    """[K]: of c, its slopes in full."""
+    tokens: Floats
+    seconds: Floats
+    """[K]"""
+
+
+class Arms:
+    """Posteriors of K arms over contexts float64[d] and response features float64[D]."""
+
+    def __init__(self, d: int, D: int, params: ArmParams) -> None:
+        self.d, self.D, self.params = d, D, params
+        self.names: dict[str, int] = {}
+        """arm → row; row 0 is the prior, which stands for every unknown arm."""
+        self.shared: dict[str, int] = {}
+        """arm → row of its model's base arm, where everything but the profile is kept."""
+        self.profile_cov = np.empty((0, d, d))
+        self.profile = np.empty((0, d, D))
+        self.corrections = np.empty((0, d + 1, d))
+        """`Gaussian.state` of each c."""
+        self.operations_cov = np.empty((0, d, d))
+        self.operations = np.empty((0, 2, d))
+        self.spread = np.empty((0, D))
+        """Running mean square of the profile's residuals, for the variance of ĥ."""
+        self.beta = np.empty((0, 3))
+        """Fading counts of answers and failures, and the time of the last."""
+        self.responses = np.empty(0)
+        self.suspect = np.empty(0)
+        """1 for a model whose texts the score flatters."""
+        self.distrusted: frozenset[int] = frozenset()
+        """Rows of such models."""
+        self._found = _NOTHING
+        self._priors = self._prior()
+        self._profile_upper, self._correction_upper = Upper(d), Upper(d)
+        self._append()
+
+    _PROFILE = ("profile_cov", "profile", "spread", "responses")
+    _ARRAYS = (*_PROFILE, "corrections", "operations_cov", "operations", "beta", "suspect")
+
+    @property
+    def correction(self) -> Floats:
+        """float64[rows, d]: the means of c, in place."""
+        return self.corrections[:, -1]
+
+    @property
+    def correction_cov(self) -> Floats:
+        """float64[rows, d, d]: their covariances."""
+        return self.corrections[:, :-1]
+
+    def row(self, name: str) -> int:
+        """The row of an arm to learn in; an unknown one starts at the prior, a variant with its model's profile."""
+        found = self.names.get(name)
+        return self._add(name) if found is None else found
+
+    def _add(self, name: str) -> int:
+        base = base_arm(name)
+        if base == name:
+            self.names[name] = self.shared[name] = row = self._append()
+            return row
+        # It writes as the model does, for all that is known: no surer than of an arm that was never asked.
+        like = self.row(base)
+        row = self._append()
+        self.names[name], self.shared[name] = row, like
+        self.profile[row], self.spread[row] = self.profile[like], self.spread[like]
+        return row
+
+    def join(self, name: str) -> int:
+        """The row of an arm that joined the registry: a new revision starts from the last one, held less firmly.
+
+        Means are the last revision's; covariances lie half-way between its own and the prior's.
+        """
+        if name in self.names:
+            return self.names[name]
+        if (base := base_arm(name)) != name:
+            self.join(base)
+        like = next((known for known in reversed(self.names) if _unrevised(known) == _unrevised(name)), None)
+        row = self.row(name)
+        if like is None:
+            return row
+        for array in self._arrays(name):
+            values = getattr(self, array)
+            values[row] = values[self.names[like]]
+        self.responses[row], self.beta[row] = 0.0, 0.0
+        loosened = [self.profile_cov]
+        if base == name:
+            loosened += [self.correction_cov, self.operations_cov]
+        for covs in loosened:
+            covs[row] += 0.5 * (covs[0] - covs[row])
+        for upper in (self._profile_upper, self._correction_upper):
+            upper.changed.add(row)
+        self._remember_distrusted()
+        return row
+
+    def model(self, name: str) -> int:
+        """The row to learn in what an arm shares with its model."""
+        self.row(name)
+        return self.shared[name]
+
+    def rows(self, names: tuple[str, ...]) -> Rows:
+        """The rows of arms whose profiles are read."""
+        return self.find(names).rows
+
+    def models(self, names: tuple[str, ...]) -> Rows:
+        """The rows of their models, where correction, operations and availability are read."""
+        return self.find(names).models
+
+    def find(self, names: tuple[str, ...]) -> Found:
+        """`rows` and `models`; most requests have the same arms as the last."""
+        if self._found.names != names:
+            self._found = Found(names, _rows(self.names, names), _rows(self.shared, names))
+        return self._found
+
+    def _append(self) -> int:
+        for array, prior in self._priors.items():
+            setattr(self, array, np.concatenate([getattr(self, array), prior[None]]))
+        self._found = _NOTHING
+        return len(self.responses) - 1
+
+    def _prior(self) -> dict[str, Floats]:
+        p = self.params
+        slopes = np.full(self.d, p.correction_slope)
+        slopes[0] = p.correction_intercept
+        profile = np.full(self.d, p.profile_slope)
+        profile[0] = p.profile_intercept
+        mean = np.zeros((self.d, self.D))
+        mean[0, 0] = 1.0  # h begins with 1 as x does: that much is known of an arm that was never asked
+        sizes = np.full(self.d, p.operations_slope)
+        sizes[0] = p.operations_level
+        operations = np.zeros((2, self.d))
+        operations[:, 0] = p.tokens, p.seconds
+        return {
+            "profile_cov": np.diag(profile),
+            "profile": mean,
+            "spread": np.ones(self.D),
+            "responses": np.zeros(()),
+            "corrections": np.concatenate([np.diag(slopes), np.zeros((1, self.d))]),
+            "operations_cov": np.diag(sizes),
+            "operations": operations,
+            "beta": np.zeros(3),
+            "suspect": np.zeros(()),
+        }
+
+    # --- reading ---
+
+    def read(self, found: Found, x: Floats, slopes: float = 1.0) -> Reading:
+        """Beliefs at x of arms that `find` found; the slopes of c count in this share."""
+        _, rows, models = found
+        squares, counted = self._profile_upper.squares(x), x * slopes
+        counted[0] = x[0]
+        operations = self.operations[models] @ x
+        profile = x @ self.profile[rows]
+        if self.distrusted:
+            doubted = self.suspect[models] > 0.0
+            profile[doubted] = self._mean_profile(x)
+        return Reading(
+            profile=profile,
+            spread=(self._profile_upper.of(self.profile_cov)[rows] @ squares).astype(np.float64),
+            correction=self.correction[models] @ counted,
+            variance=(self._correction_upper.of(self.correction_cov)[models] @ squares).astype(np.float64),
+            tokens=operations[:, 0],
+            seconds=operations[:, 1],
+        )
+
+    def availability(self, models: Rows, now: float) -> Floats:
+        """float64[K]: P(answers) at a time."""
+        answers, fails, last = self.beta[models].T
+        fade = np.exp2(np.maximum(now - last, 0.0) / -self.params.half_life_s)
+        a = answers * fade + self.params.answers
+        result: Floats = a / (a + (fails * fade + self.params.fails))
+        return result
+
+    def distrusts(self, name: str) -> bool:
+        """Whether the mean text of other arms stands for this arm's."""
+        return bool(self.distrusted) and self.shared.get(name) in self.distrusted
+
+    def expected(self, name: str, x: Floats) -> Floats:
+        """float64[D]: the features that are expected of an arm's answer, as `read` does; safe for the fold."""
+        if self.distrusts(name):
+            return self._mean_profile(x)
+        row = self.row(name)
+        profile: Floats = np.einsum("dh,d->h", self.profile[row], x)
+        return profile
+
+    def _mean_profile(self, x: Floats) -> Floats:
+        """float64[D]: the mean ĥ of the arms that are trusted and have answered; the prior's where there are none."""
+        rows = [row for name, row in self.names.items() if self.responses[row] and not self.distrusts(name)] or [0]
+        mean: Floats = np.einsum("kdh,d->h", self.profile[rows], x) / len(rows)
+        return mean
+
+    # --- learning ---
+
+    def observe_response(self, k: int, x: Floats, h: Floats) -> None:
+        """Fold one answer's features into the profile. A missing feature (not finite) counts as predicted."""
+        if not math.isfinite(float(np.add.reduce(x))):
+            return
+        predicted = np.einsum("dh,d->h", self.profile[k], x)
+        error = h - predicted
+        known = np.isfinite(error)
+        if not known.all():
+            error[~known] = 0.0
+        gain = np.einsum("ij,j->i", self.profile_cov[k], x)
+        total = 1.0 + np.einsum("i,i->", gain, x)
+        share = gain / total
+        self.profile[k] += share[:, None] * error
+        self.profile_cov[k] -= share[:, None] * gain
+        self._profile_upper.changed.add(k)
+        self.responses[k] += 1.0
+        self.spread[k] += (error * error / total - self.spread[k]) / (self.responses[k] + 2.0)
+
+    def along(self, k: int, x: Floats) -> tuple[Floats, float, float]:
+        """What an observation of c at x needs: S x, and the mean of intercept and slopes."""
+        state = self.corrections[k]
+        seen = np.einsum("ij,j->i", state, x)
+        intercept = float(state[-1, 0] * x[0])
+        return seen[:-1], intercept, float(seen[-1]) - intercept
+
+    def correct(self, k: int, gain: Floats, innovation: Innovation) -> None:
+        """Move c along S x."""
+        self.corrections[k] -= change(gain, innovation)
+        self._correction_upper.changed.add(k)
+
+    def observe_operations(self, k: int, x: Floats, tokens: float, seconds: float) -> None:
+        """Fold the size and the latency of one answer."""
+        if not math.isfinite(float(np.add.reduce(x)) + tokens + seconds):
+            return
+        gain = np.einsum("ij,j->i", self.operations_cov[k], x)
+        share = gain / (1.0 + np.einsum("i,i->", gain, x))
+        error = np.array([tokens, seconds]) - np.einsum("od,d->o", self.operations[k], x)
+        self.operations[k] += error[:, None] * share
+        self.operations_cov[k] -= share[:, None] * gain
+
+    def observe_answer(self, k: int, answered: bool, ts: float) -> None:
+        """Fold whether a call was answered."""
+        if not math.isfinite(ts):
+            return
+        a, b, last = self.beta[k]
+        fade = 0.5 ** (max(ts - last, 0.0) / self.params.half_life_s)
+        self.beta[k] = a * fade + answered, b * fade + (not answered), max(ts, last)
+
+    def loosen(self, name: str, factor: float) -> None:
+        """Multiply the variances of an arm by a factor, up to the prior's; what is believed stays.
+
+        S ← S + ρ (S_prior − S), with the ρ for which the mean variance, in units of the prior's, is `factor` times
+        what it was.
+        """
+        for cov, array, k, upper in (
+            (self.correction_cov, "corrections", self.model(name), self._correction_upper),
+            (self.profile_cov, "profile_cov", self.row(name), self._profile_upper),
+        ):
+            prior = self._priors[array][: self.d]
+            known = float((cov[k].diagonal() / prior.diagonal()).mean())
+            share = min((factor - 1.0) * known / max(1.0 - known, 1e-12), 1.0)
+            cov[k] += share * (prior - cov[k])
+            upper.changed.add(k)
+
+    def distrust(self, name: str) -> None:
+        """Let the mean text of the other arms stand for this one's; how much better it is, is to be learnt anew."""
+        self._suspect(name, 1.0)
+
+    def trust(self, name: str) -> None:
+        """Let an arm's own text stand for it again."""
+        self._suspect(name, 0.0)
+
+    def _suspect(self, name: str, suspect: float) -> None:
+        k = self.model(name)
+        if self.suspect[k] == suspect:
+            return
+        self.suspect[k] = suspect
+        self._remember_distrusted()
+        state = self.corrections[k]
+        state[0], state[:, 0] = 0.0, 0.0
+        state[0, 0] = UNKNOWN
+        self._correction_upper.changed.add(k)
+
+    def _remember_distrusted(self) -> None:
+        self.distrusted = frozenset(np.flatnonzero(self.suspect).tolist())
+
+    # --- state ---
+
+    def dump(self, name: str) -> bytes:
+        """One arm's rows, exactly; of a variant, the profile."""
+        k = self.names[name]
+        return b"".join(np.ascontiguousarray(getattr(self, array)[k]).tobytes() for array in self._arrays(name))
+
+    def load(self, name: str, payload: bytes) -> bool:
+        """Restore one arm; False where the bytes cannot be what `dump` made."""
+        arrays = self._arrays(name)
+        if len(payload) != 8 * sum(self._priors[array].size for array in arrays):
+            return False
+        values = np.frombuffer(payload, dtype=np.float64)
+        if not np.isfinite(values).all():
+            return False
+        k = self.row(name)
+        start = 0
+        for array in arrays:
+            target = getattr(self, array)
+            size = target[k].size
+            target[k] = values[start : start + size].reshape(target[k].shape)
+            start += size
+        for upper in (self._profile_upper, self._correction_upper):
+            upper.changed.add(k)
+        self._remember_distrusted()
+        return True
+
+    def _arrays(self, name: str) -> tuple[str, ...]:
+        return self._ARRAYS if base_arm(name) == name else self._PROFILE
+
+
+def _rows(index: dict[str, int], names: tuple[str, ...]) -> Rows:
+    """A slice where rows follow each other, which spares a copy of every array."""
+    found = [index.get(name, 0) for name in names]
+    if found == list(range(found[0], found[0] + len(found))):
+        return slice(found[0], found[0] + len(found))
+    return np.array(found, dtype=np.intp)

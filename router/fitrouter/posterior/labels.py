@@ -1,0 +1,81 @@
+"""Values that go into the fit and come out of it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from fitrouter.posterior.arms import ArmParams
+from fitrouter.posterior.tastes import OVERALL, TasteParams
+from fitrouter.types import FeedbackKind, Floats, Identity
+
+__all__ = ["Answered", "Estimate", "FitParams", "Foresight", "Label"]
+
+
+class FitParams(msgspec.Struct, frozen=True, kw_only=True):
+    """Prior scales of the fit model, for labels in [0, 1] and features of about unit variance."""
+
+    arms: ArmParams = ArmParams()
+    tastes: TasteParams = TasteParams()
+    slopes_reliance: tuple[float, float] = (1.0, 0.1)
+    people_reliance: tuple[float, float] = (0.2, 0.1)
+    """Prior mean and variance of the reliance on c's slopes, and on each term of role and user."""
+    task_share: float = 0.1
+    """Prior variance of what a taste has of its own in one task, in variances of the taste."""
+    sensitive_roles: tuple[str, ...] = ()
+    """Roles in whose service a user's taste starts as irrelevant."""
+    personal: bool = True
+
+
+class Answered(NamedTuple):
+    """An answer that a person judges."""
+
+    arm: str
+    x: Floats
+    h: Floats | None
+    """Its features; None where it has no score."""
+
+
+class Label(NamedTuple):
+    """A person's verdict, ready to be learnt from."""
+
+    identity: Identity
+    answer: Answered
+    y: float
+    kind: FeedbackKind
+    pooled: bool = True
+    """False where this user's cap for the model and day is used up: only the user's own terms learn."""
+    against: Answered | None = None
+    """The other answer of a pair."""
+    dimension: str = OVERALL
+    tokens: int = 0
+    """Length of the answer, which a stay depends on."""
+    ts: float = 0.0
+
+    @property
+    def read(self) -> bool:
+        """Whether the texts that it is about are known."""
+        return self.answer.h is not None and (self.against is None or self.against.h is not None)
+
+
+class Foresight(NamedTuple):
+    """A pooled label, and what was predicted of it before it was learnt."""
+
+    y: float
+    blind: float
+    """Without the terms of role and user."""
+    term: float
+    """What these add at full strength."""
+
+
+class Estimate(NamedTuple):
+    """Beliefs of K arms for one request; arrays are float64[K]."""
+
+    mean: Floats
+    sd: Floats
+    blind: Floats
+    """The mean without the terms of role and user."""
+    tokens: Floats
+    seconds: Floats
+    availability: Floats

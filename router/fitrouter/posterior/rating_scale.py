@@ -1,0 +1,53 @@
+"""How a person uses a rating scale: some give fives to everything, some never, and both may mean the same.
+
+    rating = level + c_u + s_u · (fit − level) + ε
+
+(c_u, s_u) is one Gaussian a person around (0, 1), so that it is shrunk towards the scale of everybody as long as there
+are few ratings: the posterior mean is the James–Stein estimate ω·own + (1 − ω)·everybody's with ω = τ² / (τ² + V_u).
+Ratings of different people never meet on their raw scales.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fitrouter.posterior.gaussian import Gaussian, innovate
+
+__all__ = ["RatingScale"]
+
+OFFSET_VARIANCE = 0.02
+GAIN_VARIANCE = 0.05
+"""Variances of c_u and s_u between people, in labels in [0, 1]."""
+GAINS = (0.5, 2.0)
+"""Allowed gains: a flat rater must not become a loud one."""
+
+
+class RatingScale:
+    """One person's offset c and gain s."""
+
+    __slots__ = ("state",)
+
+    def __init__(self) -> None:
+        self.state = Gaussian.prior(np.array([0.0, 1.0]), np.array([OFFSET_VARIANCE, GAIN_VARIANCE]))
+
+    @property
+    def offset(self) -> float:
+        """c_u."""
+        return float(self.state.mean[0])
+
+    @property
+    def gain(self) -> float:
+        """s_u."""
+        return float(np.clip(self.state.mean[1], *GAINS))
+
+    def common(self, rating: float, level: float) -> tuple[float, float]:
+        """The rating on everybody's scale, and the factor of its noise there, 1 / s_u²."""
+        return level + (rating - level - self.offset) / self.gain, 1.0 / self.gain**2
+
+    def learn(self, rating: float, predicted: float, level: float, noise: float) -> None:
+        """Fold a rating of an answer whose fit was predicted, with the variance of both as noise."""
+        h = np.array([1.0, predicted - level])
+        gain = self.state.gain(h)
+        variance = float(np.einsum("i,i->", h, gain))
+        expected = level + float(np.einsum("i,i->", h, self.state.mean))
+        self.state.learn(gain, innovate(expected, variance, rating, noise=noise))

@@ -1,0 +1,244 @@
+"""What labels say of texts: tastes of everybody, roles and users, where a user's belongs, and its own in a task.
+
+    hᵀ(w_0 + w_role + a(x) ⊙ δ_u + δ_{u,task})
+
+Text only, no model's name: what a label says beyond it is `fitrouter.posterior.offsets`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from fitrouter.identity import canonical_role, task_of
+from fitrouter.posterior.gaussian import Gaussian
+from fitrouter.posterior.labels import FitParams, Label
+from fitrouter.posterior.likelihoods import Observation
+from fitrouter.posterior.people import Person
+from fitrouter.posterior.relevance import Relevance
+from fitrouter.posterior.tastes import OVERALL, Block, TastePrior, Tastes, learn
+from fitrouter.types import FeedbackKind, Floats, Identity
+
+__all__ = ["Revised", "Text", "Texts", "Where", "relied_variance"]
+
+
+class Where(NamedTuple):
+    """A user's taste in a task; arrays are float64[D]."""
+
+    task: str
+    level: float
+    relevance: Floats
+    learnt: Floats
+    """δ_u without what was declared."""
+    own: Floats
+    """float64[2, D]: mean and variance of δ_{u,task}."""
+
+
+class Text(NamedTuple):
+    """What a label's text was thought to be worth before it."""
+
+    impersonal: float = 0.0
+    """hᵀw of the population, with what the user declared."""
+    role: float = 0.0
+    user: float = 0.0
+    task: float = 0.0
+    """The part of `user` that is δ_{u,task}."""
+    variance: float = 0.0
+    """Of it all; 0 for a text that was not read: what its tastes get wrong is then nothing that labels tell from c."""
+    everybody: float = 0.0
+    """The population's share of the variance."""
+    where: Where | None = None
+    within: float = 0.0
+    """hᵀ of what labels taught of the user's taste, wherever it belongs."""
+
+    @property
+    def mean(self) -> float:
+        """The whole."""
+        return self.impersonal + self.role + self.user
+
+    def relied(self, role: float, user: float) -> tuple[float, float]:
+        """Mean and variance of what decisions make of it, with people's terms as far as they can be relied upon."""
+        mean = self.impersonal + role * self.role + user * self.user
+        return mean, relied_variance(self.everybody, self.variance, role, user)
+
+
+class Revised(NamedTuple):
+    """What a changed vote moves beyond the text."""
+
+    change: float
+    """Of the label, on everybody's scale."""
+    noise: float
+    """Its variance."""
+    variance: float
+    everybody: float
+    """Of the text, and the population's share."""
+
+
+def relied_variance(everybody: float, variance: float, role: float, user: float) -> float:
+    """The variance of a text's worth with people's share of it as far as their terms can be relied upon."""
+    return everybody + max(role, user) ** 2 * (variance - everybody)
+
+
+def _earlier(variances: Sequence[float], noise: float) -> list[float]:
+    """The variances v of blocks before a label, of which v − v² / (noise + Σ v) are left after it."""
+    before = list(variances)
+    for _ in range(8):
+        total = noise + sum(before)
+        before = [0.5 * (total - math.sqrt(max(total * (total - 4.0 * left), 0.0))) for left in variances]
+    return before
+
+
+class Texts:
+    """The fold of `tastes` and `relevance`.
+
+    Args:
+        D: length of h.
+        params: prior scales.
+        names: of the features.
+        prior: what tastes are like elsewhere.
+    """
+
+    def __init__(self, D: int, params: FitParams, names: Sequence[str], prior: TastePrior | None) -> None:
+        self.D = D
+        self.tastes = Tastes(D, params.tastes, names, prior)
+        self.relevance = Relevance(D)
+        self.personal, self._task_share = params.personal, params.task_share
+        self._sensitive = {canonical_role(role) for role in params.sensitive_roles}
+
+    # --- reading ---
+
+    def people(self, identity: Identity) -> tuple[Person | None, Person | None]:
+        """The role and the user that have terms of their own."""
+        if not self.personal:
+            return None, None
+        return self.tastes.role(identity), self.tastes.user(identity)
+
+    def anybody(self, identity: Identity) -> tuple[Person, Person]:
+        """The same, with the priors for those who have none."""
+        role, user = self.people(identity)
+        return role or self.tastes.nobody[0], user or self.tastes.nobody[1]
+
+    def where(self, identity: Identity, x: Floats, user: Person) -> Where:
+        """Where a request stands for the user's taste."""
+        task, level = task_of(identity, x), 1.0
+        if identity.role and canonical_role(identity.role) in self._sensitive:
+            task, level = f"sensitive {task}", 0.0
+        relevance = self.relevance.at(task, level)
+        return Where(task, level, relevance, user.learnt(), user.task(task, self._task_share))
+
+    def added(self, user: Person, where: Where, relied: float) -> tuple[Floats, Floats]:
+        """What a user's taste adds in a task, as far as it is relied upon: mean float64[D] and covariance [D, D]."""
+        mean = user.base_mean + relied * (where.relevance * where.learnt + where.own[0])
+        counted = relied * where.relevance
+        cov = counted[:, None] * counted
+        cov *= user.taste.cov
+        cov.reshape(-1)[:: self.D + 1] += (relied * relied) * where.own[1]
+        return mean, cov
+
+    def heads(self, identity: Identity, dimension: str = OVERALL) -> list[Gaussian]:
+        """The blocks whose sum is this user's w in a dimension. Safe from another thread."""
+        blocks = self.tastes.of(identity, dimension)
+        return blocks if self.personal else blocks[:1]
+
+    # --- learning ---
+
+    def on_common_scale(self, label: Label, seen: Observation, h: Floats, user: Person, *, read: bool) -> Observation:
+        """The rating on everybody's scale, as the user was known before it; the rating then teaches their scale."""
+        level = self.tastes.params.level
+        found = [block.along(h) for block in self.heads(label.identity)]
+        y, noisier = user.scale.common(label.y, level)
+        if read:
+            spread = sum(float(np.einsum("i,i->", h, gain)) for gain, _ in found)
+            user.scale.learn(label.y, sum(mean for _, mean in found), level, seen.signal.noise + spread)
+        return Observation(y, msgspec.structs.replace(seen.signal, noise=seen.signal.noise * noisier))
+
+    def learn(
+        self, label: Label, h: Floats, seen: Observation, role: Person | None, user: Person | None, *, read: bool
+    ) -> Text:
+        """Fold into w_0, w_role, δ and δ_{u,task} where the text was read; returns what was thought before."""
+        blocks = self._blocks(label)
+        if not blocks:
+            return Text()
+        if user is not None and label.dimension == OVERALL:
+            return self._learn_in_task(label, h, seen, blocks, role, user, read)
+        found = [block.taste.along(h) for block in blocks]
+        means = [mean for _, mean in found]
+        variance = sum(float(np.einsum("i,i->", h, gain)) for gain, _ in found)
+        if read:
+            learn(blocks, [gain for gain, _ in found], seen.innovate(sum(means), variance))
+        else:
+            variance = 0.0
+        everybody = min(float(np.einsum("i,i->", h, found[0][0])), variance)
+        return Text(means[0], means[1] if role else 0.0, means[-1] if user else 0.0, 0.0, variance, everybody)
+
+    def _learn_in_task(
+        self,
+        label: Label,
+        h: Floats,
+        seen: Observation,
+        blocks: list[Block],
+        role: Person | None,
+        user: Person,
+        read: bool,
+    ) -> Text:
+        """The same for a user, whose taste counts as far as it belongs."""
+        where = self.where(label.identity, label.answer.x, user)
+        rows = np.empty((5, self.D))
+        rows[0] = where.learnt
+        np.multiply(where.relevance, where.learnt, out=rows[1])
+        rows[2] = user.base_mean
+        rows[3:] = where.own
+        rows[4] *= h
+        within, taste, base, task, spread = np.einsum("bi,i->b", rows, h).tolist()
+        found = [block.taste.along(h) for block in blocks[:-1]]
+        gain, _ = user.taste.along(where.relevance * h)
+        impersonal, of_role, personal = found[0][1] + base, found[1][1] if role else 0.0, taste + task
+        predicted = impersonal + of_role + personal
+        if read:
+            params = self.tastes.params
+            excess = seen.surprise(predicted) - seen.surprise(predicted - personal)
+            if user.surprise(excess, limit=params.surprise_nats, row=params.surprises):
+                gain = user.taste.gain(where.relevance * h)
+        total = where.relevance * gain
+        for other, _ in found:
+            total += other
+        variance = spread + float(np.einsum("i,i->", h, total))
+        if read:
+            innovation = seen.innovate(predicted, variance)
+            learn(blocks, [*(other for other, _ in found), gain], innovation)
+            own = rows[3:]  # their gain is the variance times h
+            own[0] += own[1] * innovation.step
+            own[1] = where.own[1] - own[1] * own[1] * innovation.shrink
+            user.tasks[where.task] = own.copy()
+        else:
+            variance = 0.0
+        everybody = min(float(np.einsum("i,i->", h, found[0][0])), variance)
+        return Text(impersonal, of_role, personal, task, variance, everybody, where, within)
+
+    def revise(self, label: Label, h: Floats, seen: Observation, before: Observation, user: Person | None) -> Revised:
+        """Move the means as if the label had been another one, to first order; see `Fit.revise`."""
+        blocks = self._blocks(label)
+        along = [h] * len(blocks)
+        if user is not None and label.dimension == OVERALL:
+            along[-1] = self.where(label.identity, label.answer.x, user).relevance * h
+        found = [block.taste.along(v) for block, v in zip(blocks, along, strict=True)]
+        own = [float(np.einsum("i,i->", v, gain)) for v, (gain, _) in zip(along, found, strict=True)]
+        predicted = sum(mean for _, mean in found)
+        y, noise = seen.linear(predicted)
+        change = y - before.linear(predicted)[0]
+        if label.kind is FeedbackKind.RATING and user is not None and label.dimension == OVERALL:
+            change, noise = change / user.scale.gain, noise / user.scale.gain**2
+        earlier = _earlier(own, noise)
+        total = noise + sum(earlier)
+        for block, (gain, _), variance in zip(blocks, found, earlier, strict=True):
+            if block.learns:
+                block.taste.mean = block.taste.mean + gain * (change / (total - variance))
+        return Revised(change, noise, sum(earlier), earlier[0])
+
+    def _blocks(self, label: Label) -> list[Block]:
+        identity = label.identity if self.personal else Identity(tenant=label.identity.tenant)
+        return self.tastes.blocks(identity, label.dimension, label.pooled)

@@ -1,0 +1,279 @@
+"""Which models a request can go to at all, why the others cannot, and what has to be left out for those that can.
+
+Four questions, all answered before the pmf: does the model have the capabilities, does the request fit into its window
+and the answer into its limit, can it read blocks in the history that only their maker can, and does it take the
+parameters? All of it is read from the request and the card; nothing is asked of a provider.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from fitrouter.context.features import estimate_tokens, needs
+from fitrouter.routing.parameters import NEUTRAL, doubtful, family, lineage, takes
+from fitrouter.types import Message, ModelCard, Request
+
+__all__ = ["DROPPABLE", "Eligible", "Roster", "Wants", "wants"]
+
+DROPPABLE = ("prompt_cache_key", "prompt_cache_retention", "safety_identifier", "service_tier", "store")
+"""Bookkeeping between a client and its provider: without it the answer is the same."""
+
+_MEDIA = {
+    "input_audio": "audio",
+    "audio_url": "audio",
+    "file": "files",
+    "input_file": "files",
+    "document": "files",
+    "video_url": "video",
+    "input_video": "video",
+}
+"""Type of a part of a message → the capability that it needs."""
+
+
+class Wants(msgspec.Struct, frozen=True, kw_only=True):
+    """What a request asks of a model."""
+
+    capabilities: tuple[str, ...] = ()
+    """Sorted; any of audio, files, images, json, streaming, tools, video."""
+    prompt_tokens: int = 0
+    """Estimated, tools included."""
+    history_tokens: int = 0
+    """Those of the messages alone."""
+    answer_tokens: int = 0
+    """The caller's limit; 0 where there is none."""
+    bound: dict[str, str] = {}
+    """Maker → what in the history only the maker can read."""
+    params: dict[str, Any] = {}
+
+    @property
+    def tokens(self) -> int:
+        """What has to fit into the window."""
+        return self.prompt_tokens + self.answer_tokens
+
+
+class Eligible(msgspec.Struct, frozen=True, kw_only=True):
+    """Who can take a request. Both lists are in canonical order (sorted by arm)."""
+
+    cards: tuple[ModelCard, ...]
+    excluded: tuple[tuple[str, str], ...] = ()
+    """(arm, reason) of the others."""
+    dropped: dict[str, tuple[str, ...]] = {}
+    """Arm → parameters that have to be left out of the call."""
+
+
+def wants(request: Request) -> Wants:
+    """Read what a request asks of a model. Malformed parts ask for nothing; nothing is raised."""
+    capabilities = set(needs(request))
+    bound: dict[str, str] = {}
+    for message in request.messages:
+        for block in _blocks(message):
+            kind = block.get("type")
+            if isinstance(kind, str) and kind in _MEDIA:
+                capabilities.add(_MEDIA[kind])
+            if (owner := _owner(block)) is not None:
+                bound.setdefault(*owner)
+    params = request.params
+    history_tokens = estimate_tokens(request.messages, {})
+    modalities = params.get("modalities")
+    if isinstance(params.get("audio"), dict) or (isinstance(modalities, (list, tuple)) and "audio" in modalities):
+        capabilities.add("audio")
+    return Wants(
+        capabilities=tuple(sorted(capabilities)),
+        prompt_tokens=history_tokens + estimate_tokens((), params),
+        history_tokens=history_tokens,
+        answer_tokens=max(_count(params.get("max_tokens")), _count(params.get("max_completion_tokens"))),
+        bound=bound,
+        params=params,
+    )
+
+
+class Roster:
+    """Models to choose among, read once: sorting a request's candidates takes a microsecond for three of them.
+
+    Args:
+        cards: all models, of any order.
+
+    >>> cards = [ModelCard(name="claude-x", provider="p"), ModelCard(name="gpt-4o", provider="p", context_window=99)]
+    >>> found = Roster(cards).eligible(Wants(prompt_tokens=100, params={"seed": 7}), droppable=["seed"])
+    >>> [card.arm for card in found.cards], found.dropped
+    (['claude-x'], {'claude-x': ('seed',)})
+    >>> found.excluded
+    (('gpt-4o', 'context: needs about 100 tokens, has 99'),)
+    """
+
+    def __init__(self, cards: Iterable[ModelCard]) -> None:
+        self.cards = tuple(sorted(cards, key=lambda card: card.arm))
+        self._seats = [
+            _Seat(
+                card,
+                card.arm,
+                frozenset(card.capabilities),
+                card.context_window,
+                math.inf if card.max_output_tokens is None else card.max_output_tokens,
+                family(card) if card.parameters is None else card.parameters,
+                lineage(card),
+            )
+            for card in self.cards
+        ]
+        self._kinds = {seat.kind: seat.card for seat in self._seats}
+
+    def eligible(self, asked: Wants, *, droppable: Collection[str] = DROPPABLE) -> Eligible:
+        """Sort the models into those that can take a request and the others.
+
+        Args:
+            asked: what the request asks for, see `wants`.
+            droppable: parameters that are left out for a model that does not take them; any other excludes it. Values
+                that ask for nothing (temperature 1, n 1, no penalty …) are left out always.
+        """
+        chosen: list[ModelCard] = []
+        excluded: list[tuple[str, str]] = []
+        dropped: dict[str, tuple[str, ...]] = {}
+        needed, tokens, answer, makers = frozenset(asked.capabilities), asked.tokens, asked.answer_tokens, asked.bound
+        # What a card says of parameters hangs on its family, or on its own list of them.
+        sorted_out = {kind: _parameters(card, asked.params, droppable) for kind, card in self._kinds.items()}
+        for card, arm, able, window, limit, kind, maker in self._seats:
+            refused, left_out = sorted_out[kind]
+            if (
+                refused
+                or tokens > window
+                or answer > limit
+                or not needed <= able
+                or (makers and any(other != maker for other in makers))
+            ):
+                excluded.append((arm, "; ".join([*_reasons(card, asked), *refused])))
+                continue
+            chosen.append(card)
+            if left_out:
+                dropped[arm] = left_out
+        return Eligible(cards=tuple(chosen), excluded=tuple(excluded), dropped=dropped)
+
+
+class _Seat(NamedTuple):
+    """What is read of a card for every request."""
+
+    card: ModelCard
+    arm: str
+    able: frozenset[str]
+    window: int
+    limit: float
+    kind: object
+    maker: str
+
+
+def _reasons(card: ModelCard, asked: Wants) -> Iterator[str]:
+    """Why a card cannot take a request, its parameters apart."""
+    missing = [name for name in asked.capabilities if name not in card.capabilities]
+    if missing:
+        yield f"capability: lacks {', '.join(missing)}, has {', '.join(sorted(card.capabilities)) or 'none'}"
+    if asked.tokens > card.context_window:
+        yield f"context: needs about {asked.tokens} tokens, has {card.context_window}"
+    limit = card.max_output_tokens
+    if limit is not None and asked.answer_tokens > limit:
+        yield f"answer: needs up to {asked.answer_tokens} tokens, writes at most {limit}"
+    for maker, what in asked.bound.items():
+        if maker != (own := lineage(card)):
+            yield f"history: needs {maker} for its {what}, is {own}"
+
+
+def _parameters(
+    card: ModelCard, params: Mapping[str, Any], droppable: Collection[str]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(reasons of those that exclude a card, names of those that are left out)."""
+    reasons: list[str] = []
+    left_out: list[str] = []
+    for name in doubtful(card, params):
+        value = params[name]
+        if not (reason := takes(card, name, value)):
+            continue
+        if value is None or name in droppable or any(value == nothing for nothing in NEUTRAL.get(name, ())):
+            left_out.append(name)
+        else:
+            reasons.append(reason)
+    return tuple(reasons), tuple(left_out)
+
+
+def _count(value: object) -> int:
+    """A number of tokens; 0 where it is none."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value > 0:
+        return int(value)
+    return 0
+
+
+# --- what only its maker can read ----------------------------------------------------------------------------------
+
+_PLAIN_MESSAGE = frozenset({"content", "name", "role", "tool_call_id", "tool_calls"})
+_PLAIN_PART = frozenset({"cache_control", "text", "type"})
+_PLAIN_CALL = frozenset({"function", "id", "index", "type"})
+_PLAIN_FUNCTION = frozenset({"arguments", "name"})
+_THOUGHT = "__thought__"
+"""What litellm puts between the id of a tool call and the signature that Gemini gave it."""
+
+
+def _blocks(message: Message) -> Iterator[dict[str, Any]]:
+    """The message and everything in it that can carry a signature; what is plainly plain is passed over for speed."""
+    if not message.keys() <= _PLAIN_MESSAGE:
+        yield message
+        for field in ("thinking_blocks", "reasoning_items", "reasoning_details"):
+            yield from _dicts(message.get(field))
+    content, calls = message.get("content"), message.get("tool_calls")
+    for part in () if isinstance(content, str) else _dicts(content):
+        if not part.keys() <= _PLAIN_PART or part.get("type") != "text":
+            yield part
+    for call in _dicts(calls) if calls else ():
+        function = call.get("function")
+        plain = isinstance(function, dict) and function.keys() <= _PLAIN_FUNCTION and call.keys() <= _PLAIN_CALL
+        if not plain or _THOUGHT in str(call.get("id")):
+            yield call
+
+
+def _dicts(value: object) -> Iterator[dict[str, Any]]:
+    """The objects of a list; nothing where it is none."""
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            if isinstance(item, dict):
+                yield item
+
+
+def _owner(block: Mapping[str, Any]) -> tuple[str, str] | None:
+    """(maker, what) where a block can be read by its maker alone.
+
+    Signatures that are empty are none: some gateways send them for models that sign nothing.
+    """
+    kind = block.get("type")
+    if kind == "redacted_thinking" or (kind == "thinking" and block.get("signature")):
+        return "anthropic", "signed thinking"
+    if kind == "web_search_tool_result":
+        return "anthropic", "encrypted search results"
+    if isinstance(kind, str) and kind.startswith("reasoning.") and (block.get("data") or block.get("signature")):
+        return _maker(block.get("format")), "encrypted reasoning"
+    if block.get("encrypted_content"):
+        return "openai", "encrypted reasoning"
+    if block.get("role") == "assistant" and isinstance(block.get("audio"), dict) and block["audio"].get("id"):
+        return "openai", "earlier spoken answer"
+    if _thought(block):
+        return "google", "thought signatures"
+    return None
+
+
+def _maker(form: object) -> str:
+    """The maker in OpenRouter's name of a format of reasoning, such as `google-gemini-v1`; else OpenAI."""
+    maker = form.partition("-")[0] if isinstance(form, str) else ""
+    return maker if maker in ("anthropic", "google", "xai") else "openai"
+
+
+def _thought(block: Mapping[str, Any]) -> bool:
+    """Whether Gemini signed it: as the OpenAI protocol, litellm's fields or litellm's ids of tool calls carry it."""
+    if _THOUGHT in str(block.get("id")):
+        return True
+    function, extra = block.get("function"), block.get("extra_content")
+    places = [block, block.get("provider_specific_fields")]
+    if isinstance(function, dict):
+        places.append(function.get("provider_specific_fields"))
+    if isinstance(extra, dict):
+        places.append(extra.get("google"))
+    fields = ("thought_signature", "thought_signatures", "thoughtSignature")
+    return any(isinstance(place, dict) and place.get(field) for place in places for field in fields)

@@ -1,0 +1,235 @@
+"""Which request parameters a model takes, and whose API and whose model a card stands for.
+
+A provider refuses a request for one parameter that it does not know, and such a refusal has no fallback: what can be
+known of it beforehand stands here, as a table.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping
+
+from fitrouter.types import ModelCard
+
+__all__ = ["FAMILIES", "NEUTRAL", "PARAMETERS", "doubtful", "family", "lineage", "takes"]
+
+_TABLE = """
+                        openai openai-o openai-5 anthropic google mistral cohere xai groq bedrock ollama
+    temperature         +      .        .        +         +      +       +      +   +    +       +
+    top_p               +      .        .        +         +      +       +      +   +    +       +
+    top_k               .      .        .        +         +      .       .      .   .    +       +
+    min_p               .      .        .        .         .      .       .      .   .    .       +
+    repetition_penalty  .      .        .        .         .      .       .      .   .    .       .
+    n                   +      +        +        .         +      .       +      +   .    .       .
+    seed                +      +        +        .         +      +       +      +   +    .       +
+    stop                +      .        .        +         +      +       +      .   +    +       +
+    max_tokens          +      +        +        +         +      +       +      +   +    +       +
+    max_completion_tokens +    +        +        +         +      +       +      +   +    +       +
+    frequency_penalty   +      .        .        .         +      .       +      .   +    .       +
+    presence_penalty    +      .        .        .         +      .       +      +   +    .       .
+    logit_bias          +      .        .        .         .      .       .      +   .    .       .
+    logprobs            +      .        .        .         +      .       .      +   .    .       .
+    top_logprobs        +      .        .        .         .      .       .      +   .    .       .
+    response_format     +      +        +        +         +      +       .      +   +    +       +
+    tools               +      +        +        +         +      +       +      +   +    +       +
+    tool_choice         +      +        +        +         +      +       +      +   +    +       +
+    parallel_tool_calls +      .        +        +         +      +       .      +   +    +       .
+    functions           +      +        +        .         +      .       .      .   +    .       +
+    function_call       +      +        +        .         .      .       .      .   +    .       .
+    reasoning_effort    .      +        +        +         +      .       .      .   .    +       +
+    thinking            .      .        .        +         +      .       .      .   .    +       .
+    verbosity           .      .        +        .         .      .       .      .   .    .       .
+    modalities          +      +        .        .         +      .       .      .   .    .       .
+    audio               +      +        .        .         .      .       .      .   .    .       .
+    prediction          +      +        .        .         .      .       .      .   .    .       .
+    web_search_options  +      +        .        +         +      .       .      +   .    .       .
+    service_tier        +      +        +        .         +      .       .      .   +    +       .
+    store               +      +        +        .         .      .       .      .   .    .       .
+    prompt_cache_key    +      +        +        .         .      .       .      .   .    .       .
+    prompt_cache_retention +   +        +        .         .      .       .      .   .    .       .
+    safety_identifier   +      +        +        .         .      .       .      .   .    .       .
+"""
+"""Parameter × family of the API: + is taken, . is refused.
+
+From litellm's `get_supported_openai_params` (1.105), which `test_eligibility.py` holds it to, and the providers'
+own references where those are stricter or the parameter is not OpenAI's. Where models of a family differ the stricter
+stands; a card's `parameters` say what its model takes. A family that is not here (vLLM, gateways, anything that speaks
+the OpenAI protocol) gets every parameter, and everybody gets a parameter that is not here: it is the provider's affair.
+"""
+
+FAMILIES: tuple[str, ...] = tuple(_TABLE.split("\n")[1].split())
+PARAMETERS: dict[str, dict[str, bool]] = {
+    row.split()[0]: {name: cell == "+" for name, cell in zip(FAMILIES, row.split()[1:], strict=True)}
+    for row in _TABLE.strip("\n ").split("\n")[1:]
+}
+"""Parameter → family → whether it is taken."""
+
+_FORMS: dict[tuple[str, str], tuple[str, ...]] = {
+    ("bedrock", "tool_choice"): ("auto", "required", "function"),
+    ("cohere", "tool_choice"): ("auto", "none", "required"),
+    ("deepseek", "response_format"): ("text", "json_object"),
+    ("perplexity", "response_format"): ("text", "json_schema", "regex"),
+}
+"""Of a parameter that can take several forms, those that a family takes; all of them where it is not here."""
+
+_DOUBTFUL = {
+    kin: frozenset(
+        [name for name, columns in PARAMETERS.items() if not columns.get(kin, True)]
+        + [name for other, name in _FORMS if other == kin]
+    )
+    for kin in (*FAMILIES, *(kin for kin, _ in _FORMS))
+}
+"""Family → parameters that it does not take, or not in every form."""
+
+NEUTRAL: dict[str, tuple[object, ...]] = {
+    "temperature": (1,),
+    "top_p": (1,),
+    "n": (1,),
+    "stop": ([], ""),
+    "frequency_penalty": (0,),
+    "presence_penalty": (0,),
+    "repetition_penalty": (1,),
+    "min_p": (0,),
+    "logit_bias": ({},),
+    "logprobs": (False,),
+    "top_logprobs": (0,),
+    "response_format": ({"type": "text"},),
+    "tools": ([],),
+    "tool_choice": ("auto",),
+    "parallel_tool_calls": (True,),
+    "functions": ([],),
+    "function_call": ("auto",),
+    "reasoning_effort": ("none",),
+    "thinking": ({"type": "disabled"},),
+    "modalities": (["text"],),
+    "service_tier": ("auto", "default"),
+    "store": (False,),
+}
+"""Values that ask for nothing: frameworks send them unasked, and leaving them out changes nothing."""
+
+_BY_CAPABILITY = frozenset(
+    {"functions", "max_completion_tokens", "max_tokens", "metadata", "response_format", "stream", "stream_options"}
+    | {"tools", "user"}
+)
+"""What a card need not list in `parameters`: capabilities and limits say it, or no provider is ever asked."""
+
+_ROUTES = {
+    "anthropic": "anthropic",
+    "azure": "openai",
+    "bedrock": "bedrock",
+    "codestral": "mistral",
+    "cohere": "cohere",
+    "cohere_chat": "cohere",
+    "deepseek": "deepseek",
+    "gemini": "google",
+    "google": "google",
+    "groq": "groq",
+    "mistral": "mistral",
+    "ollama": "ollama",
+    "ollama_chat": "ollama",
+    "openai": "openai",
+    "perplexity": "perplexity",
+    "xai": "xai",
+}
+"""First word of a target as litellm writes it, or name of a provider in the configuration → family."""
+
+_MODELS = (
+    (re.compile(r"claude-"), "anthropic"),
+    (re.compile(r"gemini-\d"), "google"),
+    (re.compile(r"(gpt-[345]|chatgpt-|o\d(-|$))"), "openai"),
+    (re.compile(r"(mistral|magistral|codestral|ministral|pixtral)-(large|medium|small|tiny|saba|latest)"), "mistral"),
+    (re.compile(r"command-(r|a|light|nightly)"), "cohere"),
+    (re.compile(r"grok-\d"), "xai"),
+    (re.compile(r"deepseek-(chat|reasoner)$"), "deepseek"),
+)
+"""How the makers' own endpoints call their models."""
+
+_LINEAGES = (
+    (re.compile(r"claude|anthropic"), "anthropic"),
+    (re.compile(r"gemini"), "google"),
+    (re.compile(r"grok|\bxai\b"), "xai"),
+    (re.compile(r"\bgpt-[345]|chatgpt|(^|/)o\d(-|$)|\bopenai/(?!gpt-oss)|\bazure/"), "openai"),
+)
+
+
+def takes(card: ModelCard, name: str, value: object) -> str:
+    """Why a model does not take a parameter with this value, as it stands in a reason; empty where it does.
+
+    >>> takes(ModelCard(name="claude-x", provider="p"), "seed", 7)
+    'parameter: needs seed, which anthropic models do not take'
+    """
+    if card.parameters is not None:
+        if name in card.parameters or name in _BY_CAPABILITY:
+            return ""
+        return f"parameter: needs {name}, its card lists {', '.join(sorted(card.parameters)) or 'none'}"
+    kin = family(card)
+    if not PARAMETERS.get(name, {}).get(kin, True):
+        return f"parameter: needs {name}, which {kin} models do not take"
+    forms = _FORMS.get((kin, name))
+    if forms is not None and (form := _form(value)) not in forms:
+        return f"parameter: needs {name} {form!r}, {kin} models take {', '.join(forms)}"
+    return ""
+
+
+def doubtful(card: ModelCard, params: Mapping[str, object]) -> list[str]:
+    """The parameters, sorted, of which `takes` has to be asked: the others are taken whatever their value."""
+    if card.parameters is not None:
+        return sorted(params.keys() - _BY_CAPABILITY - set(card.parameters))
+    return sorted(params.keys() & _DOUBTFUL.get(family(card), frozenset()))
+
+
+def family(card: ModelCard) -> str:
+    """Whose API a card's calls go to: a column of the table, deepseek, perplexity, or openai_compatible for any other.
+
+    It is read off the provider's name in the configuration where that is telling, else off the target as litellm writes
+    it (`anthropic/claude-…`), else off the model's name.
+
+    >>> family(ModelCard(name="smart", provider="litellm", target="azure/gpt-5-mini"))
+    'openai-5'
+    >>> family(ModelCard(name="local", provider="vllm", target="meta-llama/Llama-3.3-70B-Instruct"))
+    'openai_compatible'
+    """
+    return _family(card.target or card.name, card.provider)
+
+
+def lineage(card: ModelCard) -> str:
+    """Who made a card's model, wherever it is hosted: they alone read what they have signed or encrypted.
+
+    >>> lineage(ModelCard(name="smart", provider="aws", target="bedrock/us.anthropic.claude-sonnet-4"))
+    'anthropic'
+    """
+    return _lineage(card.target or card.name, card.provider)
+
+
+@functools.lru_cache(maxsize=1024)
+def _family(target: str, provider: str) -> str:
+    route, _, rest = target.lower().partition("/")
+    routed = bool(rest) and (route in _ROUTES or route == "vertex_ai")
+    model = rest if routed else target.lower()
+    # A provider's own name comes first: its models may be called `openai/…` without being OpenAI's.
+    kin = _ROUTES.get(provider.lower()) or (_ROUTES.get(route) if routed else None)
+    if kin is None and "/" not in model:
+        kin = next((name for pattern, name in _MODELS if pattern.match(model)), None)
+    if kin == "openai":
+        if re.match(r"o\d(-|$)", model):
+            return "openai-o"
+        if re.match(r"gpt-5(?!.*chat)", model):
+            return "openai-5"
+    return kin or "openai_compatible"
+
+
+@functools.lru_cache(maxsize=1024)
+def _lineage(target: str, provider: str) -> str:
+    for text in (target.lower(), provider.lower()):
+        for pattern, name in _LINEAGES:
+            if pattern.search(text):
+                return name
+    kin = _family(target, provider)
+    return "openai" if kin.startswith("openai-") else kin
+
+
+def _form(value: object) -> str:
+    """Which of its forms a parameter has: its word, or the type of its object."""
+    word = value.get("type") if isinstance(value, dict) else value
+    return word if isinstance(word, str) else type(value).__name__

@@ -1,0 +1,1 @@
+"""Serving a request: attempts, recording, external execution, feedback, policy steering, background services."""

@@ -1,0 +1,105 @@
+"""Work beside the requests: each service is a thread that steps until it is stopped; its failures harm nobody."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from importlib import metadata
+from typing import TYPE_CHECKING, Protocol
+
+from fitrouter.errors import ConfigError
+from fitrouter.hooks import Hooks
+from fitrouter.posterior.tastes import TastePrior
+from fitrouter.state.learner import Learner
+from fitrouter.stores.identities import Identities
+from fitrouter.stores.journal import Journal
+
+if TYPE_CHECKING:
+    from fitrouter.config import Config
+
+__all__ = ["ScorerPlugin", "Service", "load_scorer"]
+
+
+class Service:
+    """Calls `step` again and again on a thread of its own: at once while it returns work done, else after `idle_s`.
+
+    What a step raises goes to the hooks as trouble of `part`; the service goes on after `retry_s`.
+    """
+
+    def __init__(
+        self, part: str, step: Callable[[], int], hooks: Hooks, *, idle_s: float = 0.1, retry_s: float = 1.0
+    ) -> None:
+        self.part, self.step, self.hooks = part, step, hooks
+        self.idle_s, self.retry_s = idle_s, retry_s
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"fitrouter-{part}", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self, timeout_s: float = 5.0) -> None:
+        """End after the step under way; one that hangs is left behind (the thread is a daemon)."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                pause = 0.0 if self.step() else self.idle_s
+            except Exception as error:  # noqa: BLE001 - a failing service must not end the process
+                self.hooks.trouble(self.part, error)
+                pause = self.retry_s
+            if pause:
+                self._stop.wait(pause)
+
+
+class ScorerPlugin(Protocol):
+    """What scores answers. The core knows none: evaluators register theirs as entry point `fitrouter.scorer`."""
+
+    dim: int
+    """Length of the response features h."""
+    schema: str
+    """Name and version of the response features."""
+    names: tuple[str, ...]
+    """Name of each response feature."""
+    prior: TastePrior | None
+    """What tastes over these features are like elsewhere."""
+
+    def attach(
+        self, journal: Journal, identities: Identities, learner: Learner, hooks: Hooks, clock: Callable[[], float]
+    ) -> None:
+        """Say what to read, whose heads to score with, whom to tell, and what time it is."""
+        ...
+
+    def understand(self, statements: Sequence[str]) -> dict[str, dict[str, float]]:
+        """What statements of a preference say: statement → dimension → −1 … 1; nothing for one not understood."""
+        ...
+
+    def step(self) -> int:
+        """Score what waits, if this process holds the scorer lease; returns how many answers."""
+        ...
+
+    def lag(self) -> tuple[int, float]:
+        """Answers that wait, and the age of the oldest in seconds."""
+        ...
+
+    @property
+    def leading(self) -> bool:
+        """Whether this process holds the scorer lease."""
+        ...
+
+
+def load_scorer(config: Config) -> ScorerPlugin | None:
+    """The scorer that is installed; None where the configuration says `encoder: none`.
+
+    Raises:
+        ConfigError: none is installed.
+    """
+    if config.scorer.encoder == "none":
+        return None
+    for entry_point in metadata.entry_points(group="fitrouter.scorer"):
+        plugin: ScorerPlugin = entry_point.load()(config.scorer)
+        return plugin
+    raise ConfigError("scorer: no scorer is installed; install fitrouter as a whole, or set 'scorer: {encoder: none}'")

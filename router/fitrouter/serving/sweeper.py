@@ -1,0 +1,39 @@
+"""Requests whose end nobody wrote down: a worker crashed, or whoever had the plan never reported."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from fitrouter.hooks import Hooks
+from fitrouter.serving.recorder import Recorder, execution_of
+from fitrouter.state.learner import Learner
+from fitrouter.stores.journal import Journal
+from fitrouter.types import Decision, Execution
+
+__all__ = ["LOST_AFTER_S", "close_lost"]
+
+LOST_AFTER_S = 30.0
+"""A decision without an execution is lost this long after its deadline."""
+
+
+async def close_lost(
+    journal: Journal, recorder: Recorder, learner: Learner, hooks: Hooks, deadline_s: float, clock: Callable[[], float]
+) -> None:
+    """Close what was left open: at the start, and again as its time comes. Runs until it is cancelled."""
+    while True:
+        now = clock() - LOST_AFTER_S
+        for decision_id, ts in list(learner.open.items()):
+            if ts + deadline_s < now:
+                try:
+                    rows = await asyncio.to_thread(journal.of, decision_id)
+                except Exception as error:  # noqa: BLE001 - a failing journal delays this and nothing else
+                    hooks.trouble("journal", error)
+                    break
+                events = [row.event for row in rows]
+                decision = next((event for event in events if isinstance(event, Decision)), None)
+                if decision is None or decision.ts + decision.deadline_s >= now:
+                    continue
+                if not any(isinstance(event, Execution) for event in events):
+                    recorder.append_event(execution_of(decision, clock(), status="lost", served_by=None, attempts=()))
+        await asyncio.sleep(LOST_AFTER_S)

@@ -1,0 +1,136 @@
+"""Following the journal: read off the event loop, fold on it in small slices, save snapshots now and then."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+from fitrouter.hooks import Hooks
+from fitrouter.state.learner import Batch, Learner, read_batch
+from fitrouter.state.refit import refit
+from fitrouter.stores.journal import Journal
+
+__all__ = ["Follower"]
+
+POLL_S = 0.1
+"""How often events of other processes are looked for; our own wake us at once."""
+SLICE = 16
+"""Events folded before requests get their turn."""
+SNAPSHOT_EVERY = 2000
+YIELD_S = 0.01
+"""How long a re-fit rests between batches: requests come first."""
+
+
+class Follower:
+    """Keeps a learner at the head of the journal. A journal that fails delays learning and nothing else."""
+
+    def __init__(self, journal: Journal, learner: Learner, hooks: Hooks) -> None:
+        self.journal, self.learner, self.hooks = journal, learner, hooks
+        self.lag = 0
+        """Events that are durable and not folded yet, as last seen."""
+        self._threads = ThreadPoolExecutor(1, thread_name_prefix="fitrouter-follow")
+        self._lease = journal.lease("snapshot")
+        self._saved = 0
+        self._woken = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._refit: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Restore the newest snapshot, fold up to the head, then follow in the background."""
+        self._loop = asyncio.get_running_loop()
+        try:
+            snapshot = await self._loop.run_in_executor(self._threads, self.journal.snapshot)
+            if snapshot.seq and self.learner.restore(snapshot):
+                self._saved = snapshot.seq
+            while await self._step():
+                pass
+        except Exception as error:  # noqa: BLE001 - routing starts with what it has
+            self.hooks.trouble("learner", error)
+        self._task = asyncio.create_task(self._follow(), name="fitrouter-follow")
+
+    async def aclose(self) -> None:
+        """Stop, with a last snapshot."""
+        if self._refit is not None:
+            self._refit.cancel()
+            await asyncio.gather(self._refit, return_exceptions=True)
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            try:
+                await self._save(every=1)
+            except Exception as error:  # noqa: BLE001 - the journal alone is enough to start again
+                self.hooks.trouble("learner", error)
+        self._lease.release()
+        await asyncio.to_thread(self._threads.shutdown)
+
+    def wake(self) -> None:
+        """There is something new. Safe from any thread."""
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._woken.set)
+
+    async def caught_up(self) -> None:
+        """Wait until everything that is durable now is folded, a re-fit that it asks for included."""
+        head = await asyncio.to_thread(self.journal.head)
+        while self.learner.seq < head or self.learner.stale:
+            self._woken.set()
+            await asyncio.sleep(0.01)
+
+    async def _follow(self) -> None:
+        while True:
+            try:
+                if not await self._step():
+                    self._woken.clear()
+                    try:
+                        async with asyncio.timeout(POLL_S):
+                            await self._woken.wait()
+                    except TimeoutError:
+                        pass
+                if self.learner.stale and (self._refit is None or self._refit.done()):
+                    self._refit = asyncio.create_task(self._fold_again(self.learner.stale), name="fitrouter-refit")
+                await self._save(every=SNAPSHOT_EVERY)
+            except Exception as error:  # noqa: BLE001 - a failing journal delays learning and nothing else
+                self.hooks.trouble("learner", error)
+                await asyncio.sleep(1.0)
+
+    async def _fold_again(self, until: int) -> None:
+        """Re-fit beside the requests, then go on from there; what came meanwhile is folded again."""
+        stopped = threading.Event()
+
+        def rest() -> None:
+            if stopped.wait(YIELD_S):
+                raise asyncio.CancelledError
+
+        try:
+            fresh = await asyncio.to_thread(refit, self.journal, self.learner, until, rest)
+        except asyncio.CancelledError:
+            stopped.set()
+            raise
+        except Exception as error:  # noqa: BLE001 - what was known before still serves
+            self.hooks.trouble("learner", error)
+            await asyncio.sleep(1.0)
+            return
+        self.learner.take(fresh)
+        self._saved = min(self._saved, until - 1)
+        self._woken.set()
+
+    async def _step(self) -> int:
+        """Fold the next rows; returns how many there were."""
+        assert self._loop is not None
+        batch = await self._loop.run_in_executor(self._threads, read_batch, self.journal, self.learner.seq)
+        for start in range(0, len(batch.rows), SLICE):
+            self.learner.apply_batch(Batch(batch.rows[start : start + SLICE]))
+            self.lag = len(batch.rows) - start
+            await asyncio.sleep(0)
+        self.lag = 0
+        return len(batch.rows)
+
+    async def _save(self, every: int) -> None:
+        """Save what changed, if enough did and no other process of the machine does it."""
+        assert self._loop is not None
+        if self.learner.seq - self._saved < every or not self._lease.held():
+            return
+        snapshot = self.learner.snapshot()
+        await self._loop.run_in_executor(self._threads, self.journal.save, snapshot)
+        self._saved = snapshot.seq

@@ -1,0 +1,117 @@
+"""What is folded beside the fit: settings at run time, sessions, money, who is new, what personalisation buys.
+
+The learner feeds it, the decider reads it. Each part is stored under its own name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from fitrouter.monitors.personalisation import Twin
+from fitrouter.monitors.propensities import Propensities
+from fitrouter.state.budgets import BudgetParams, Budgets
+from fitrouter.state.quality_floor import BaseLayer
+from fitrouter.state.sessions import Sessions
+from fitrouter.state.settings import Control
+from fitrouter.types import Attempt, Part
+
+__all__ = ["Pulls", "Watch", "WatchParams"]
+
+
+class _Newcomers(msgspec.Struct, array_like=True):
+    counts: dict[str, int]
+    labels: dict[str, int]
+    joined: dict[str, int]
+
+
+class Pulls:
+    """How often each arm was asked and judged, and which of them joined late."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = {}
+        """arm → calls."""
+        self.labels: dict[str, int] = {}
+        """arm → labels."""
+        self.joined: dict[str, int] = {}
+        """arm → how often the busiest one had been asked when it was first heard of."""
+
+    def join(self, arm: str) -> None:
+        """Note that an arm is on offer."""
+        if arm not in self.joined:
+            self.joined[arm] = max(self.counts.values(), default=0)
+
+    def observe(self, attempts: Sequence[Attempt]) -> None:
+        """Fold the calls of one request."""
+        for attempt in attempts:
+            self.join(attempt.model)
+            self.counts[attempt.model] = self.counts.get(attempt.model, 0) + 1
+
+    def hear(self, arm: str) -> None:
+        """Fold that an answer was judged."""
+        self.labels[arm] = self.labels.get(arm, 0) + 1
+
+    def newcomers(self, arms: Sequence[str], pulls: int, labels: int) -> tuple[tuple[str, bool], ...]:
+        """Arms that joined when another had been asked five times `pulls`, and whether they were asked `pulls` times.
+
+        An arm stays one until it has that many labels, or ten times `pulls` calls, where few are judged. At an
+        installation's beginning all are new, and none is treated as such.
+        """
+        busiest = max((self.counts.get(arm, 0) for arm in arms), default=0)
+        found = []
+        for arm in arms:
+            count = self.counts.get(arm, 0)
+            late = self.joined.get(arm, busiest) >= 5 * pulls
+            if late and (count < pulls or (count < 10 * pulls and self.labels.get(arm, 0) < labels)):
+                found.append((arm, count >= pulls))
+        return tuple(found)
+
+    def dump(self) -> bytes:
+        """The state, exactly."""
+        return msgspec.msgpack.encode(_Newcomers(self.counts, self.labels, self.joined))
+
+    def load(self, payload: bytes) -> bool:
+        """Restore the state; False, and unchanged, where the bytes cannot be what `dump` made."""
+        try:
+            stored = msgspec.msgpack.decode(payload, type=_Newcomers)
+        except (msgspec.DecodeError, ValueError):
+            return False
+        if any(n < 0 for part in (stored.counts, stored.labels, stored.joined) for n in part.values()):
+            return False
+        self.counts, self.labels, self.joined = stored.counts, stored.labels, stored.joined
+        return True
+
+
+class WatchParams(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of the parts; states that were made under others do not fit."""
+
+    budget: BudgetParams | None = None
+    """Of every tenant that has none of its own."""
+    tenants: Mapping[str, BudgetParams] = {}
+
+
+class Watch:
+    """The parts, by name."""
+
+    def __init__(self, params: WatchParams | None = None) -> None:
+        self.params = params or WatchParams()
+        self.control = Control()
+        self.pulls = Pulls()
+        self.sessions = Sessions()
+        self.twin = Twin()
+        self.base_layer = BaseLayer()
+        self.propensities = Propensities()
+        self.budgets = Budgets(self.params.budget, self.params.tenants)
+
+    def parts(self) -> dict[str, Part]:
+        """Name → part, in a fixed order."""
+        return {
+            "base layer": self.base_layer,
+            "budgets": self.budgets,
+            "control": self.control,
+            "propensities": self.propensities,
+            "pulls": self.pulls,
+            "sessions": self.sessions,
+            "twin": self.twin,
+        }

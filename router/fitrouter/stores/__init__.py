@@ -1,0 +1,1 @@
+"""Persistent stores: journal, warehouse, identities and content."""

@@ -1,0 +1,87 @@
+"""An entry as the journals keep it: what can be looked up, beside what is only read back."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
+
+from fitrouter.stores.journal._base import Entry
+from fitrouter.types import (
+    ArtifactChange,
+    Decision,
+    Erasure,
+    Event,
+    Execution,
+    Feedback,
+    ModelChange,
+    PolicyChange,
+    Refit,
+    RoleText,
+    Score,
+    encode_event,
+)
+
+__all__ = ["Fault", "Record", "decision_of", "kind_of", "no_fault", "record", "subject_of"]
+
+Fault: TypeAlias = Callable[[str], None]
+"""Called with the name of each write step before it: begin, insert, spool, unspool, snapshot, commit. What it raises
+is taken for a failure of the disk."""
+
+
+def no_fault(step: str) -> None:
+    """The disk works."""
+
+
+class Record(NamedTuple):
+    """One row of the events table without its sequence number, and the answer's text for the spool."""
+
+    id: str
+    ts: float
+    kind: str
+    decision_id: str | None
+    subject: str | None
+    payload: bytes
+    crc: int
+    content: bytes | None
+
+
+def decision_of(event: Event) -> str | None:
+    """The decision that an event belongs to."""
+    if isinstance(event, Decision):
+        return event.id
+    if isinstance(event, Execution | Score | Feedback):
+        return event.decision_id
+    return None
+
+
+def subject_of(event: Event) -> str | None:
+    """The person that an event is about, as the token that stands for them."""
+    if isinstance(event, Erasure):
+        return event.subject
+    if isinstance(event, ModelChange | PolicyChange | RoleText | ArtifactChange | Refit):
+        return None
+    return event.identity.user
+
+
+def kind_of(event: Event) -> str:
+    """The event's tag, such as `decision`."""
+    return str(type(event).__struct_config__.tag)
+
+
+def record(entry: Entry) -> Record:
+    """The entry, encoded.
+
+    Raises:
+        ValueError: the event has no id, or content comes with anything but an Execution.
+        UnicodeEncodeError: a text of the event holds a lone surrogate.
+    """
+    event = entry.event
+    if not event.id:
+        raise ValueError(f"{event!r} has no id; give it a UUIDv7, see fitrouter.draw.uuid7")
+    if entry.content is not None and not isinstance(event, Execution):
+        raise ValueError(f"content came with a {kind_of(event)}; only an execution carries an answer's text")
+    payload = encode_event(event)
+    decision_id, subject = decision_of(event), subject_of(event)
+    crc = zlib.crc32(payload)
+    return Record(event.id, event.ts, kind_of(event), decision_id, subject, payload, crc, entry.content)

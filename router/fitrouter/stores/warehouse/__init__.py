@@ -1,0 +1,6 @@
+"""The journal as DuckDB tables, for people, reports and replay. It can be rebuilt at any time."""
+
+from fitrouter.stores.warehouse._feed import WarehouseFeed
+from fitrouter.stores.warehouse._warehouse import OutOfStep, Warehouse
+
+__all__ = ["OutOfStep", "Warehouse", "WarehouseFeed"]

@@ -1,6 +1,0 @@
-"""The journal as DuckDB tables, for people, reports and replay. It can be rebuilt at any time."""
-
-from fitrouter.warehouse._feed import WarehouseFeed
-from fitrouter.warehouse._warehouse import OutOfStep, Warehouse
-
-__all__ = ["OutOfStep", "Warehouse", "WarehouseFeed"]

@@ -1,0 +1,205 @@
+"""200 agents at once, by every adapter, in threads, tasks and processes, near and far: nothing is lost or crossed."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from tests.kits.crowd import ADAPTERS, NAMES, PERSONA, TURNS, Heard, agent, in_tasks, in_threads, written
+from tests.kits.gateway import cards, make_router, serving, wait_for
+
+from fitrouter.context.features import session_key
+from fitrouter.providers import Simulated
+from fitrouter.router import Router
+from fitrouter.stores.identities import Identities
+from fitrouter.stores.journal import Journal, SqliteJournal
+from fitrouter.types import Decision, Execution, Request
+from fitrouter_integrations.client import connect
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # the frameworks' own
+AGENTS = 200
+WORKERS = 2
+CONFIG = f"""
+providers: {{s: {{kind: simulated, options: {{{", ".join(f"{name}: {PERSONA}" for name in NAMES)}}}}}}}
+models: [{", ".join(f"{{name: {name}, provider: s, prices: {{input: 1, output: 2}}}}" for name in NAMES)}]
+encoder: hashing
+scorer: {{encoder: hashing, prior: none}}
+"""
+
+
+class Place(NamedTuple):
+    """What agents ask, and where it is written down."""
+
+    target: Any
+    journal: Journal
+    identities: Identities
+
+
+class Places:
+    """A router in this process, a gateway over another one, and a configuration that processes share."""
+
+    def __init__(self, folder: Path, life: ExitStack) -> None:
+        self.folder, self._life = folder, life
+        near, far = self._router("near"), self._router("far")
+        life.enter_context(connect(near))
+        self.near = Place(near, near.journal, near.identities)
+        self.far = Place(life.enter_context(serving(far)), far.journal, far.identities)
+        life.callback(lambda: connect(self.far.target).close())
+        self._shared: Place | None = None
+        self._workers: ProcessPoolExecutor | None = None
+
+    def _router(self, name: str) -> Router:
+        (self.folder / name).mkdir()
+        simulated = Simulated.from_options(dict.fromkeys(NAMES, PERSONA))
+        return make_router(self.folder / name, {"echo": simulated}, models=cards(NAMES))
+
+    @property
+    def workers(self) -> ProcessPoolExecutor:
+        if self._workers is None:
+            spawned = ProcessPoolExecutor(WORKERS, mp_context=multiprocessing.get_context("spawn"))
+            self._workers = self._life.enter_context(spawned)
+        return self._workers
+
+    @property
+    def shared(self) -> Place:
+        if self._shared is None:
+            config = self.folder / "fitrouter.yaml"
+            config.write_text(CONFIG + f"data: {self.folder / 'data'}\n")
+            with connect(config) as client:  # makes its files
+                client.models()
+            journal = self._life.enter_context(closing(SqliteJournal(self.folder / "data" / "journal.db")))
+            identities = self._life.enter_context(closing(Identities(self.folder / "data" / "identities.db")))
+            self._shared = Place(str(config), journal, identities)
+        return self._shared
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Places]:
+    with ExitStack() as life:
+        yield Places(tmp_path_factory.mktemp("places"), life)
+
+
+@pytest.fixture(autouse=True)
+def litellm_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is registered with litellm ends with the test."""
+    import litellm
+
+    monkeypatch.setattr(litellm, "custom_provider_map", [])
+    monkeypatch.setattr(litellm, "suppress_debug_info", True)
+
+
+def events_of(place: Place, ids: set[str]) -> tuple[list[Decision], list[Execution]]:
+    """All decisions and executions of the journal that are of these ids or of nobody, once all have ended."""
+
+    def read() -> tuple[list[Decision], list[Execution]] | None:
+        after, decisions, executions = 0, [], []
+        while rows := place.journal.tail(after, 10_000):
+            decisions += [row.event for row in rows if isinstance(row.event, Decision)]
+            executions += [row.event for row in rows if isinstance(row.event, Execution)]
+            after = rows[-1].seq
+        return (decisions, executions) if ids <= {each.decision_id for each in executions} else None
+
+    found: tuple[list[Decision], list[Execution]] = wait_for(read)
+    return found
+
+
+def check(place: Place, crowd: str, heard: Sequence[Heard]) -> None:
+    """Each answer is one decision of its own agent and the text of that decision's model, and there are no others."""
+    assert Counter(turn.prompt for turn in heard) == Counter(
+        f"Tell {agent(crowd, i).user} about turn {turn}" for i in range(AGENTS) for turn in range(TURNS)
+    )
+    ids = {turn.said.decision_id for turn in heard}
+    assert len(ids) == len(heard)
+    decisions, executions = events_of(place, ids)
+    subjects = {place.identities.subject("default", turn.who.user): turn.who for turn in heard}
+    assert len(subjects) == AGENTS
+    mine = [decision for decision in decisions if decision.identity.user in subjects]
+    assert Counter(decision.id for decision in mine) == Counter(ids), "lost, or decided twice"
+    assert not [decision.id for decision in decisions if decision.identity.user is None], "somebody was nobody"
+    ends = Counter(execution.decision_id for execution in executions)
+    assert {ends[each] for each in ids} == {1}
+    served = {execution.decision_id: execution for execution in executions}
+    decided = {decision.id: decision for decision in mine}
+    for turn in heard:
+        decision, execution = decided[turn.said.decision_id], served[turn.said.decision_id]
+        key, _ = session_key(Request(messages=(), identity=turn.who))
+        for identity in (decision.identity, execution.identity):
+            assert subjects[identity.user or ""] == turn.who
+            assert (identity.role, identity.session) == (turn.who.role, key)
+        assert (execution.status, execution.served_by) == ("ok", decision.chosen)
+        assert turn.said.model == decision.chosen.split("@")[0]
+        assert turn.said.text == written(turn.said.model, turn.prompt)
+
+
+@pytest.mark.parametrize("adapter", ADAPTERS)
+@pytest.mark.parametrize("where", ["near", "far"])
+@pytest.mark.parametrize("how", [in_threads, in_tasks], ids=["threads", "tasks"])
+def test_two_hundred_agents_in_one_process(places: Places, adapter: str, where: str, how: Any) -> None:
+    """Threads and tasks, each with a user, a role and a session of its own, over one router."""
+    place = places.near if where == "near" else places.far
+    crowd = f"{adapter} {where} {how.__name__}"
+    heard = how(adapter, place.target, [agent(crowd, i) for i in range(AGENTS)])
+    check(place, crowd, heard)
+
+
+@pytest.mark.parametrize("adapter", ADAPTERS)
+@pytest.mark.parametrize("where", ["near", "far"])
+def test_two_hundred_agents_in_spawned_workers(places: Places, adapter: str, where: str) -> None:
+    """Processes of their own, over one configuration or one gateway."""
+    place = places.shared if where == "near" else places.far
+    crowd = f"{adapter} {where} workers"
+    agents = [agent(crowd, i) for i in range(AGENTS)]
+    parts = [agents[n::WORKERS] for n in range(WORKERS)]
+    several = [places.workers.submit(in_threads, adapter, place.target, part) for part in parts]
+    check(place, crowd, [turn for each in several for turn in each.result(120.0)])
+
+
+@pytest.mark.parametrize("adapter", ADAPTERS)
+@pytest.mark.parametrize("where", ["near", "far"])
+async def test_waiting_inside_a_running_loop(places: Places, adapter: str, where: str) -> None:
+    """Plain calls work where an event loop runs already, as in a notebook, and awaited ones beside them."""
+    place = places.near if where == "near" else places.far
+    who = agent(f"{adapter} {where} loop", 0)
+    ask, awaited = ADAPTERS[adapter](place.target)
+    words: Any = [{"role": "user", "content": "hello"}]
+    several = await asyncio.gather(*(awaited(words, who) for _ in range(3)))
+    assert len({said.decision_id for said in [ask(words, who), *several]}) == 4
+
+
+def _in_child(asks: dict[str, Any], out: Any) -> None:
+    words: Any = [{"role": "user", "content": "hello"}]
+    for adapter, (ask, _) in asks.items():
+        try:
+            out.put((adapter, ask(words, agent("forked", 0)).text))
+        except Exception as error:  # noqa: BLE001
+            out.put((adapter, str(error)))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_every_adapter_says_what_to_do_after_a_fork(tmp_path: Path) -> None:
+    """A child that inherited an adapter hears at once that its threads stayed behind, and the parent goes on."""
+    router = make_router(tmp_path)
+    with connect(router):
+        asks = {name: make(router) for name, make in ADAPTERS.items()}
+        words: Any = [{"role": "user", "content": "hello"}]
+        for ask, _ in asks.values():
+            assert ask(words, agent("parent", 0)).text.endswith("heard hello")
+        context = multiprocessing.get_context("fork")
+        out = context.Queue()
+        child = context.Process(target=_in_child, args=(asks, out))
+        child.start()
+        said = dict(out.get(timeout=60) for _ in asks)
+        child.join(30)
+        assert said.keys() == asks.keys()
+        for adapter, words_said in said.items():
+            assert "after a fork" in words_said, adapter
+            assert "spawn" in words_said, adapter
+        assert asks["client"][0](words, agent("parent", 0)).text.endswith("heard hello")

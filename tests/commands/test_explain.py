@@ -1,0 +1,163 @@
+"""`fitrouter explain` as an operator meets it: beside a running router, after it, over HTTP, and with a wrong id."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import msgspec
+import pytest
+from tests.kits.gateway import chat, client, config, make_router, serving, wait_for
+from typer.testing import CliRunner, Result
+
+from fitrouter.config import load_config
+from fitrouter.errors import ConfigError, InvalidRequest, NotAuthorized, UnknownDecision
+from fitrouter.router import Router
+from fitrouter.routing.explanation import Explanation
+from fitrouter.types import FeedbackKind, Identity, Request
+from fitrouter_integrations import cli
+from fitrouter_integrations._http import KEY_ENV, NoGateway, call
+from fitrouter_integrations.commands import explain as _explain
+
+CONFIG = """\
+data: d
+providers:
+  s: {kind: simulated, options: {terse: {length: 2}, chatty: {length: 12}}}
+models:
+  - {name: terse, provider: s, prices: {output: 1}}
+  - {name: chatty, provider: s, prices: {output: 10}}
+encoder: hashing
+scorer: {encoder: hashing, prior: none}
+objective: {cost_weight: 0.5}
+"""
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(cli.app, ["explain", *(str(argument) for argument in arguments)])
+
+
+async def lived(file: Path, turns: int = 6) -> list[str]:
+    """A router that answered and heard what Ann thinks; its decisions."""
+    ids = []
+    async with Router.from_config(load_config(file)) as router:
+        ann = Identity(user="ann", role="nurse")
+        for i in range(turns):
+            text = f"Question {i}?"
+            answer = await router.complete(Request(messages=({"role": "user", "content": text},), identity=ann))
+            ids.append(answer.decision.id)
+            await router.feedback(ids[-1], FeedbackKind.THUMB, float(answer.served_by == "terse"))
+            if i == turns - 2:
+                await asyncio.to_thread(wait_for, lambda: router.learner.fit.labels >= turns - 1)
+        beside = await asyncio.to_thread(run, ids[-1], "--config", file)
+        assert beside.exit_code == 0, beside.output
+        assert "was drawn with probability" in beside.output
+    return ids
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    file = tmp_path_factory.mktemp("explain") / "fitrouter.yaml"
+    file.write_text(CONFIG)
+    return file, asyncio.run(lived(file))
+
+
+def read(path: Path) -> Explanation:
+    return msgspec.json.decode(path.read_bytes(), type=Explanation)
+
+
+def test_a_decision_is_explained_out_of_the_journal(log: tuple[Path, list[str]], tmp_path: Path) -> None:
+    """Sentences, a column a model, and the same as JSON, whose terms add up."""
+    file, ids = log
+    out = tmp_path / "why.json"
+    result = run(ids[-1], "--config", file, "--json", out)
+    assert result.exit_code == 0, result.output
+    for words in ("expected utility", "price", "terse", "chatty", "for exploration"):
+        assert words in result.output
+    found = read(out)
+    assert found.split
+    assert "cost" in {term.name for term in found.models[0].terms}
+    for account in found.models:
+        assert sum(term.value for term in account.terms) == pytest.approx(account.utility, abs=1e-9)
+
+
+def test_then_reproduces_what_decided(log: tuple[Path, list[str]], tmp_path: Path) -> None:
+    """Folded up to the decision, the parts are those that decided; folded to the end, something was learnt since."""
+    file, ids = log
+    now, then = tmp_path / "now.json", tmp_path / "then.json"
+    assert run(ids[-1], "--config", file, "--json", now).exit_code == 0
+    assert run(ids[-1], "--config", file, "--json", then, "--then").exit_code == 0
+
+    def since(path: Path) -> list[float]:
+        return [term.value for account in read(path).models for term in account.terms if term.name == "since"]
+
+    assert since(then) == pytest.approx([0.0, 0.0], abs=1e-12)
+    assert max(abs(value) for value in since(now)) > 1e-6
+    assert "exactly those that decided" in read(then).sentences[-1]
+
+
+def test_a_folder_is_enough(log: tuple[Path, list[str]]) -> None:
+    """Without a configuration nothing is split; all that a utility is made of is in the log."""
+    file, ids = log
+    for place in (file.parent / "d", file.parent / "d" / "journal.db"):
+        result = run(ids[0], "--data", place, "--json", "-")
+        assert result.exit_code == 0, result.output
+        found = msgspec.json.decode(result.output, type=Explanation)
+        assert not found.split
+        assert found.missing == ""
+        assert all(account.utility is not None for account in found.models)
+
+
+def test_mistakes_are_named(log: tuple[Path, list[str]], tmp_path: Path) -> None:
+    """A wrong id, no journal, no configuration, no gateway, no address: one message each."""
+    file, ids = log
+    for arguments, kind, words in (
+        (("nobody", "--config", file), UnknownDecision, "'nobody'"),
+        ((ids[0], "--data", tmp_path), ConfigError, "no journal"),
+        ((ids[0], "--config", tmp_path / "x.yaml"), ConfigError, "x.yaml"),
+        ((ids[0], "--url", "http://127.0.0.1:9"), NoGateway, "fitrouter serve"),
+        ((ids[0], "--url", "file:///etc/passwd"), ConfigError, "--url"),
+        ((ids[0], "--config", file, "--json", tmp_path / "no" / "x.json"), ConfigError, "--json"),
+    ):
+        error = run(*arguments).exception
+        assert isinstance(error, kind)
+        assert words in str(error)
+
+
+def test_a_running_gateway_is_asked(tmp_path: Path) -> None:
+    """Over HTTP it says why, and refuses what it does not know."""
+    with serving(make_router(tmp_path)) as url:
+        with client(url) as http:
+            made = http.post("/v1/chat/completions", json=chat("Hello")).headers["x-fitrouter-decision"]
+        for base in (url, f"{url}/v1", f"{url}/"):
+            result = run(made, "--url", base)
+            assert result.exit_code == 0, result.output
+            assert "was drawn" in result.output
+        assert isinstance(run("nobody", "--url", url).exception, UnknownDecision)
+        with pytest.raises(InvalidRequest):
+            call("POST", url, "/v1/feedback", {"decision_id": 5})
+
+
+def test_the_key_goes_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gateway with keys hears the one in the environment, and the message names the variable."""
+    monkeypatch.setenv("TEST_KEY", "k" * 20)
+    keyed = config(keys=[{"name": "a", "key_env": "TEST_KEY"}])
+    with serving(make_router(tmp_path), keyed) as url:
+        with pytest.raises(NotAuthorized, match=KEY_ENV):
+            call("GET", url, "/v1/models")
+        monkeypatch.setenv(KEY_ENV, "k" * 20)
+        assert call("GET", url, "/v1/models")["object"] == "list"
+
+
+def test_a_gateway_that_explains_in_numbers_is_shown_in_full(
+    log: tuple[Path, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a gateway says under `explanation` is the same explanation, and looks the same."""
+    file, ids = log
+    out, again = tmp_path / "why.json", tmp_path / "again.json"
+    assert run(ids[-1], "--config", file, "--json", out).exit_code == 0
+    reply = {"explanation": msgspec.to_builtins(read(out))}
+    monkeypatch.setattr(_explain, "call", lambda method, url, path: reply)
+    result = run(ids[-1], "--url", "http://127.0.0.1:8484", "--json", again)
+    assert result.exit_code == 0, result.output
+    assert "everybody's taste in its text" in result.output
+    assert read(again) == read(out)

@@ -1,0 +1,200 @@
+"""`fitrouter policy` as an operator meets it: with a gateway, without one, and with mistakes."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from tests.kits.gateway import config, make_router, serving
+from typer.testing import CliRunner, Result
+
+from fitrouter.config import load_config
+from fitrouter.errors import ConfigError, FitrouterError, InvalidRequest, NotAuthorized
+from fitrouter.router import Router
+from fitrouter.routing.decider import Rules
+from fitrouter.serving.steering import Personalisation
+from fitrouter.state.settings import SETTINGS
+from fitrouter.stores.journal import SqliteJournal
+from fitrouter.types import PolicyChange
+from fitrouter_integrations import cli
+from fitrouter_integrations._http import KEY_ENV, NoGateway
+from fitrouter_integrations.commands import policy as _policy
+
+CONFIG = """\
+data: d
+providers: {s: {kind: simulated}}
+models: [{name: a, provider: s}, {name: b, provider: s}]
+default_model: a
+encoder: hashing
+scorer: {encoder: none}
+server: {port: 9}
+policy:
+  candidates: {bold: {gamma: 9}}
+"""
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(cli.app, ["policy", *(str(argument) for argument in arguments)])
+
+
+def standing(*arguments: object) -> dict[str, Any]:
+    result = run(*arguments, "--json")
+    assert result.exit_code == 0, result.output or result.exception
+    found: dict[str, Any] = json.loads(result.output)
+    return found
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A configuration whose gateway ran once and is down."""
+    path = tmp_path / "fitrouter.yaml"
+    path.write_text(CONFIG)
+    (tmp_path / "d").mkdir()
+    SqliteJournal(tmp_path / "d" / "journal.db").close()
+    return path
+
+
+def changes(file: Path) -> list[PolicyChange]:
+    journal = SqliteJournal(file.parent / "d" / "journal.db")
+    try:
+        return [row.event for row in journal.tail(0) if isinstance(row.event, PolicyChange)]
+    finally:
+        journal.close()
+
+
+def test_without_a_gateway_the_journal_is_told(file: Path) -> None:
+    """Set, promote and restore are events in the journal, and stand there for the next command and the next start."""
+    c = ("--config", file)
+    first = standing("show", *c)
+    assert first["versions"] == ["configuration"]
+    assert first["outlook"]["evidence_against_propensities"] <= 1.0
+    assert changes(file) == []
+    set_ = standing("set", "--cost-weight", 0.3, "--latency-weight", "0.1", "--share", ".05", *c)
+    assert set_["settings"] == {"cost_weight": 0.3, "latency_weight": 0.1, "share": 0.05}
+    assert standing("promote", "bold", *c)["live"] == "bold"
+    assert standing("show", *c)["settings"]["gamma"] == 9.0
+    back = standing("restore", *c)
+    assert back["settings"] == set_["settings"]
+    assert back["live"] == set_["live"]
+    assert [change.action for change in changes(file)] == ["set", "promote", "restore"]
+    assert standing("restore", *c)["settings"] == {}
+    assert standing("set", "--force", "b", *c)["settings"] == {"force": "b"}
+    assert standing("set", "--force", "", *c)["settings"] == {"force": ""}
+    shown = run("show", *c)
+    assert "no gateway answers" in shown.output
+    assert "candidate bold" in shown.output
+
+
+def test_the_next_start_heeds_it(file: Path) -> None:
+    """What was said while nothing ran is in force when the router starts; a changed file goes before."""
+
+    async def cost_weight() -> float:
+        async with Router.from_config(load_config(file)) as router:
+            return router.decider.live()[1].cost_weight
+
+    standing("set", "--cost-weight", "0.3", "--config", file)
+    assert asyncio.run(cost_weight()) == 0.3
+    file.write_text(CONFIG + "share: 0.5\n")
+    changed = standing("set", "--latency-weight", "0.2", "--config", file)
+    assert changed["settings"] == {"latency_weight": 0.2}
+    assert [change.action for change in changes(file)] == ["set", "config", "set"]
+    assert asyncio.run(cost_weight()) == 0.0
+
+
+def test_a_running_gateway_is_told(tmp_path: Path) -> None:
+    """Over HTTP the change is in force when the command returns, and what the command shows is what decides."""
+    router = make_router(tmp_path, rules=Rules(registry="r1", default_arm="alpha", config_hash="h"))
+    router.decider.candidates["bold"] = {"gamma": 9.0}
+    with serving(router) as url:
+        assert standing("set", "--share", "0.25", "--no-personal", "--url", url)["settings"] == {
+            "share": 0.25,
+            "personal": False,
+        }
+        assert router.decider.live()[1].share == 0.25
+        assert standing("promote", "bold", "--url", url)["versions"][-1] == "bold"
+        assert standing("restore", "--url", f"{url}/v1")["settings"]["share"] == 0.25
+        assert url in run("show", "--url", url).output
+
+
+def test_what_is_watched_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What personalisation buys by role, whose score is flattered, and whether the log can be believed."""
+    helps = Personalisation(labels=90, gain=0.02, low=0.01, high=0.03, verdict="helps", off=False)
+    harms = Personalisation(labels=40, gain=-0.05, low=-0.1, high=-0.01, verdict="harms", off=True)
+    reply: dict[str, Any] = {
+        "live": "configuration",
+        "algorithm": "squarecb",
+        "settings": {},
+        "versions": ["configuration"],
+        "candidates": {},
+        "config_hash": "h",
+        "outlook": {
+            "personalisation": msgspec.to_builtins({"": helps, "tax analyst": harms}),
+            "flattered": {"alpha": "the score flatters model alpha by 0.12 ± 0.03"},
+            "evidence_against_propensities": 0.5,
+        },
+    }
+    monkeypatch.setattr(_policy, "call", lambda *_: reply)
+    shown = " ".join(run("show", "--url", "http://127.0.0.1:1").output.split())
+    for words in (
+        "helps: +0.0200 a label (+0.0100 … +0.0300, 90 labels)",
+        "personal terms as tax analyst harms: -0.0500",
+        "left out of decisions",
+        "flatters model alpha by 0.12 ± 0.03",
+        "follow their logged probabilities",
+    ):
+        assert words in shown
+    reply["outlook"] = reply["outlook"] | {"evidence_against_propensities": 2000.0}
+    assert "do not follow their logged probabilities" in " ".join(
+        run("show", "--url", "http://127.0.0.1:1").output.split()
+    )
+    del reply["outlook"]
+    assert standing("show", "--url", "http://127.0.0.1:1")["live"] == "configuration"
+
+
+def test_mistakes_are_named(file: Path, tmp_path: Path) -> None:
+    """What was given, what is allowed; nothing is written."""
+    c = ("--config", file)
+    cases: tuple[tuple[tuple[object, ...], type[FitrouterError], str], ...] = (
+        (("promote", "bald", *c), InvalidRequest, "'bold'"),
+        (("set", *c), InvalidRequest, "--cost-weight"),
+        (("set", "--share", "1.5", *c), InvalidRequest, "at most 1"),
+        (("set", "--cost-weight=-1", *c), InvalidRequest, "at least 0"),
+        (("set", "--algorithm", "linuxcb", *c), InvalidRequest, "linuxcb"),
+        (("set", "--force", "c", *c), InvalidRequest, "there are a, b"),
+        (("restore", *c), InvalidRequest, "no version before"),
+        (("show", "--url", "http://127.0.0.1:9"), NoGateway, "fitrouter serve"),
+        (("show", "--config", tmp_path / "x.yaml"), ConfigError, "x.yaml"),
+    )
+    for arguments, kind, words in cases:
+        error = run(*arguments).exception
+        assert isinstance(error, kind), (arguments, error)
+        assert words in str(error)
+    assert changes(file) == []
+    (tmp_path / "d" / "journal.db").unlink()
+    assert isinstance(run("show", *c).exception, ConfigError)
+
+
+def test_a_gateway_with_keys_listens_to_admins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others may look; whoever may not change it is told why."""
+    monkeypatch.setenv("TEAM", "t" * 20)
+    monkeypatch.setenv("ADMIN", "a" * 20)
+    keys = [{"name": "team", "key_env": "TEAM"}, {"name": "admin", "key_env": "ADMIN", "admin": True}]
+    with serving(make_router(tmp_path), config(keys=keys)) as url:
+        monkeypatch.setenv(KEY_ENV, "t" * 20)
+        assert standing("show", "--url", url)["settings"] == {}
+        refused = run("set", "--cost-weight", "1", "--url", url).exception
+        assert isinstance(refused, NotAuthorized)
+        assert "admin" in str(refused)
+        monkeypatch.setenv(KEY_ENV, "a" * 20)
+        assert standing("set", "--cost-weight", "1", "--url", url)["settings"] == {"cost_weight": 1.0}
+
+
+def test_every_setting_has_an_option() -> None:
+    """What can be changed at run time can be changed from the command line."""
+    assert set(inspect.signature(_policy.set_).parameters) - {"config", "url", "as_json"} == set(SETTINGS)
+    assert set(SETTINGS) >= {"cost_weight", "latency_weight", "share"}

@@ -1,0 +1,186 @@
+"""Laws of the metrics: names that promtool accepts, no user anywhere, and bounded labels."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from tests.kits.gateway import chat, client, make_router, serving
+
+from fitrouter.hooks import Happened, Trouble, Unlogged
+from fitrouter.types import (
+    Attempt,
+    Decision,
+    Execution,
+    Feedback,
+    FeedbackKind,
+    Identity,
+    Mode,
+    PolicyVersion,
+    Score,
+)
+from fitrouter_dashboards import Metrics
+
+
+def decision(role: str | None = "cook", user: str = "token", **more: object) -> Decision:
+    fields: dict[str, object] = {
+        "id": "d",
+        "ts": 0.0,
+        "draw_id": "d",
+        "identity": Identity(user=user, role=role),
+        "mode": Mode.ONLINE,
+        "eligible": ("alpha", "beta"),
+        "probs": (0.8, 0.2),
+        "chosen": "alpha",
+        "propensity": 0.8,
+        "policy": PolicyVersion(algorithm="squarecb"),
+    }
+    return Decision(**{**fields, **more})  # type: ignore[arg-type]
+
+
+def execution(**more: object) -> Execution:
+    fields: dict[str, object] = {
+        "id": "e",
+        "ts": 0.0,
+        "decision_id": "d",
+        "identity": Identity(user="token", role="cook"),
+        "chosen": "alpha",
+        "served_by": "beta",
+        "status": "ok",
+        "attempts": (
+            Attempt(model="alpha", probability=1.0, error="ProviderTimeout"),
+            Attempt(model="beta", probability=1.0),
+        ),
+        "prompt_tokens": 7,
+        "completion_tokens": 11,
+        "cost_usd": 0.25,
+        "ttft_ms": 300.0,
+        "latency_ms": 2000.0,
+        "overhead_ms": 3.0,
+    }
+    return Execution(**{**fields, **more})  # type: ignore[arg-type]
+
+
+def everything(metrics: Metrics) -> None:
+    """Tell of one thing of every kind."""
+    identity = Identity(user="token", role="cook")
+    metrics(Happened(decision()))
+    metrics(Happened(execution()))
+    metrics(Happened(Score(id="s", ts=0.0, decision_id="d", identity=identity, served_by="beta", mean=0.75)))
+    metrics(
+        Happened(
+            Feedback(id="f", ts=0.0, decision_id="d", identity=identity, kind=FeedbackKind.THUMB, value=1.0), "beta"
+        )
+    )
+    metrics(Trouble("scorer", "RuntimeError"))
+    metrics(Unlogged("d"))
+    metrics.refused("too_large")
+
+
+def value(metrics: Metrics, name: str, **labels: str) -> float:
+    """The value of the sample with this name and these labels."""
+    for family in text_string_to_metric_families(metrics.render().decode()):
+        for sample in family.samples:
+            if sample.name == name and sample.labels == labels:
+                return float(sample.value)
+    raise AssertionError(f"there is no {name} with {labels}")
+
+
+def test_each_notice_is_counted_where_it_belongs() -> None:
+    """Tokens, cost and latency go to the model that answered, decisions to the chosen one, failures to who failed."""
+    metrics = Metrics()
+    everything(metrics)
+    assert value(metrics, "fitrouter_decisions_total", model="alpha", role="cook", mode="online") == 1
+    assert value(metrics, "fitrouter_requests_total", model="beta", role="cook", status="ok") == 1
+    assert value(metrics, "fitrouter_attempts_failed_total", model="alpha", error="ProviderTimeout") == 1
+    assert value(metrics, "fitrouter_tokens_total", model="beta", direction="input") == 7
+    assert value(metrics, "fitrouter_tokens_total", model="beta", direction="output") == 11
+    assert value(metrics, "fitrouter_cost_usd_total", model="beta") == 0.25
+    assert value(metrics, "fitrouter_latency_seconds_sum", model="beta") == 2.0
+    assert value(metrics, "fitrouter_ttft_seconds_sum", model="beta") == pytest.approx(0.3)
+    assert value(metrics, "fitrouter_overhead_seconds_sum") == pytest.approx(0.003)
+    assert value(metrics, "fitrouter_score_ratio_sum", model="beta", role="cook") == 0.75
+    assert value(metrics, "fitrouter_reward_ratio_sum", model="beta", role="cook") == 1.0
+    assert value(metrics, "fitrouter_feedback_total", kind="thumb", asked="false") == 1
+    assert value(metrics, "fitrouter_inverse_propensity_ratio_sum") == pytest.approx(1 / (2 * 0.8))
+    assert value(metrics, "fitrouter_trouble_total", part="scorer") == 1
+    assert value(metrics, "fitrouter_unlogged_total") == 1
+    assert value(metrics, "fitrouter_errors_total", kind="too_large") == 1
+
+
+def test_only_drawn_decisions_tell_of_propensities() -> None:
+    """Pinned, sticky and forced turns have no weight, and a lost execution no latency."""
+    metrics = Metrics()
+    for mode in (Mode.PINNED, Mode.STICKY, Mode.FORCED):
+        metrics(Happened(decision(mode=mode, probs=(), propensity=1.0)))
+    metrics(Happened(execution(status="lost", served_by=None, attempts=())))
+    assert value(metrics, "fitrouter_inverse_propensity_ratio_count") == 0
+    assert value(metrics, "fitrouter_overhead_seconds_count") == 0
+    assert value(metrics, "fitrouter_requests_total", model="alpha", role="cook", status="lost") == 1
+
+
+def test_labels_stay_bounded_and_name_no_user() -> None:
+    """A thousand roles make 33 labels; a thousand users make none."""
+    metrics = Metrics()
+    for i in range(1000):
+        metrics(Happened(decision(role=f"role {i}", user=f"canary-{i}")))
+    metrics(Happened(decision(role=None)))
+    text = metrics.render().decode()
+    assert "canary" not in text
+    assert text.count("fitrouter_decisions_total{") == 34
+    assert value(metrics, "fitrouter_decisions_total", model="alpha", role="other", mode="online") == 968
+    assert value(metrics, "fitrouter_decisions_total", model="alpha", role="none", mode="online") == 1
+
+
+def test_promtool_has_no_complaint(tmp_path: Path) -> None:
+    """Names, units and help texts are as Prometheus wants them, on a running gateway."""
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool is not installed; Debian has it in the package prometheus")
+    metrics = Metrics()
+    everything(metrics)
+    with serving(make_router(tmp_path), metrics=metrics) as url, client(url) as http:
+        http.post("/v1/chat/completions", json=chat())
+        reply = http.get("/metrics")
+    assert reply.headers["content-type"].startswith("text/plain; version=")
+    check = subprocess.run(
+        [promtool, "check", "metrics"], input=reply.content, capture_output=True, check=False, timeout=60
+    )
+    assert (check.returncode, check.stdout.decode(), check.stderr.decode()) == (0, "", "")
+
+
+_CHILD = """
+import sys
+from pathlib import Path
+from fitrouter_dashboards import Metrics
+sys.path.insert(0, sys.argv[1])
+from tests.test_metrics import everything
+metrics = Metrics()
+for _ in range(int(sys.argv[2])):
+    everything(metrics)
+metrics._lease.labels("scorer").set(sys.argv[2] == "3")
+sys.stdout.buffer.write(metrics.render())
+"""
+
+
+def test_workers_add_up(tmp_path: Path) -> None:
+    """With the folder set, any process shows the sums over all, also those of processes that ended."""
+    root = Path(__file__).parents[2]
+    sources = [str(root / name) for name in ("router", "evaluators", "dashboards", "integrations")]
+    environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sources)}
+    for times in ("3", "2"):
+        text = subprocess.run(
+            [sys.executable, "-c", _CHILD, str(root), times],
+            env=environment,
+            capture_output=True,
+            check=True,
+            timeout=120,
+        ).stdout.decode()
+    assert 'fitrouter_requests_total{model="beta",role="cook",status="ok"} 5.0' in text
+    assert 'fitrouter_latency_seconds_sum{model="beta"} 10.0' in text
+    assert 'fitrouter_lease_held{name="scorer"} 1.0' in text

@@ -1,0 +1,42 @@
+"""The main job end to end, in processes: criterion 2 of the first issue, in small (`make bench-acceptance`: whole)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx
+import pytest
+from benchmarks.gateway.acceptance import run
+from benchmarks.gateway.process import RESPONSES, Gateway
+
+from fitrouter_integrations.commands.init import render
+
+
+@pytest.mark.skipif(not RESPONSES.is_file(), reason="the recorded responses are not here")
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_openai_client_against_eleven_recorded_models(tmp_path: Path, workers: int) -> None:
+    """Answers are the recorded texts of the models they name; the warehouse has each decision, execution, score once.
+
+    Sums, floors and replayed draws hold; decisions explain themselves; at rest all workers are at one position with one
+    digest; one holds each lease, and when the scorer's holder is killed another has it.
+    """
+    result = run(tmp_path, requests=200, users=20, workers=workers)
+    assert result["passed"], result
+
+
+def test_the_metrics_of_any_worker_are_those_of_all(tmp_path: Path) -> None:
+    """Each scrape counts every request, whoever answered it; what a killed parent left behind is removed."""
+    file = tmp_path / "fitrouter.yaml"
+    file.write_text(render(()))
+    left = tmp_path / "fitrouter-data" / "metrics" / "4194305"  # no process id is that large
+    left.mkdir(parents=True)
+    with Gateway(file, workers=2) as gateway:
+        assert not left.exists()
+        for i in range(6):
+            body = {"model": "brief", "messages": [{"role": "user", "content": f"Say {i}."}]}
+            assert httpx.post(f"{gateway.url}/v1/chat/completions", json=body, timeout=30.0).status_code == 200
+        for _ in range(8):
+            text = httpx.get(f"{gateway.url}/metrics", timeout=30.0).text
+            assert 'fitrouter_requests_total{model="brief",role="none",status="ok"} 6.0' in text
+        assert gateway.stop() == 0
+    assert list(left.parent.iterdir()) == []

@@ -1,0 +1,31 @@
+"""Kill -9 of the gateway under load: criterion 5 of the first issue, five kills (`make bench-crash` does fifty)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from benchmarks.gateway.crash import run
+from benchmarks.gateway.process import RESPONSES, Gateway, alive, kill_9, wait_for
+
+from fitrouter_integrations.commands.init import render
+
+
+@pytest.mark.skipif(not RESPONSES.is_file(), reason="the recorded responses are not here")
+@pytest.mark.parametrize("workers", [1, 2])
+def test_nothing_acknowledged_is_lost_or_doubled_by_kill_9(tmp_path: Path, workers: int) -> None:
+    """What was acknowledged is in the journal once, and the state is the fold of the journal, bit for bit."""
+    result = run(tmp_path, kills=5, workers=workers)
+    assert result["decisions"] >= 5
+    assert result["passed"], result
+
+
+def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
+    """No orphan keeps the port, the journal or a lease: kill -9 of the parent ends its workers too."""
+    file = tmp_path / "fitrouter.yaml"
+    file.write_text(render(()))
+    with Gateway(file, workers=2) as gateway:
+        workers = set(gateway.pids)
+        assert len(workers) == 2
+        kill_9(gateway.parent)
+        wait_for(lambda: not any(alive(pid) for pid in workers))

@@ -1,0 +1,322 @@
+"""What ChatFitrouter tells models of a conversation, and what its answers say; near and far, whole and streamed."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("langchain_core", reason="install the extra `langchain`")
+
+from hypothesis import given
+from hypothesis import strategies as st
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.messages import (
+    AIMessage,
+    AIMessageChunk,
+    BaseMessage,
+    ChatMessage,
+    HumanMessage,
+    RemoveMessage,
+    SystemMessage,
+    ToolMessage,
+)
+from tests.kits.agents import Agent
+from tests.kits.chat import HOW, Says, Steps, asked, chat, sent
+
+from fitrouter.errors import InvalidRequest
+from fitrouter_integrations.langchain._convert import Extras
+from fitrouter_integrations.langchain._history import CALLS, messages_of
+
+WHERE = ("near", "far")
+PNG = "aGk="
+OURS = {"model_provider": "fitrouter"}
+
+
+def call(number: str = "c1", **args: Any) -> Any:
+    return {"name": "look", "args": args, "id": number, "type": "tool_call"}
+
+
+def told(number: str = "c1", arguments: str = "{}") -> dict[str, Any]:
+    return {"type": "function", "id": number, "function": {"name": "look", "arguments": arguments}}
+
+
+CASES: dict[str, tuple[BaseMessage, dict[str, Any]]] = {
+    "text": (HumanMessage("hi", name="ann"), {"role": "user", "content": "hi", "name": "ann"}),
+    "nothing": (HumanMessage(""), {"role": "user", "content": ""}),
+    "no parts": (HumanMessage([]), {"role": "user", "content": ""}),
+    "texts": (SystemMessage(["a", {"type": "text", "text": "b"}]), {"role": "system", "content": "a\nb"}),
+    "a role by name": (ChatMessage("x", role="developer"), {"role": "developer", "content": "x"}),
+    "unicode": (HumanMessage("né 你好 🎈\u202e"), {"role": "user", "content": "né 你好 🎈\u202e"}),
+    "image by address": (
+        HumanMessage([{"type": "image", "url": "https://e.example/x.png"}]),
+        {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "https://e.example/x.png"}}]},
+    ),
+    "image, Anthropic's": (
+        HumanMessage([{"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PNG}}]),
+        {"role": "user", "content": [{"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PNG}"}}]},
+    ),
+    "sound": (
+        HumanMessage([{"type": "audio", "base64": PNG, "mime_type": "audio/wav"}]),
+        {"role": "user", "content": [{"type": "input_audio", "input_audio": {"data": PNG, "format": "wav"}}]},
+    ),
+    "file": (
+        HumanMessage([{"type": "file", "base64": PNG, "mime_type": "application/pdf"}]),
+        {
+            "role": "user",
+            "content": [
+                {
+                    "type": "file",
+                    "file": {"file_data": f"data:application/pdf;base64,{PNG}", "filename": "document.pdf"},
+                }
+            ],
+        },
+    ),
+    "film": (
+        HumanMessage([{"type": "video", "url": "https://e.example/v.mp4"}]),
+        {"role": "user", "content": [{"type": "video_url", "video_url": {"url": "https://e.example/v.mp4"}}]},
+    ),
+    "plain document": (
+        HumanMessage([{"type": "text-plain", "text": "doc", "mime_type": "text/plain"}]),
+        {"role": "user", "content": "doc"},
+    ),
+    "a tool's picture": (
+        ToolMessage([{"type": "image", "base64": PNG, "mime_type": "image/png"}], tool_call_id="c1", artifact={"x": 1}),
+        {
+            "role": "tool",
+            "tool_call_id": "c1",
+            "content": [{"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PNG}"}}],
+        },
+    ),
+    "text and a call": (
+        AIMessage("Let me look.", tool_calls=[call(a=1)]),
+        {"role": "assistant", "content": "Let me look.", "tool_calls": [told(arguments='{"a": 1}')]},
+    ),
+    "a call, Anthropic's": (
+        AIMessage([{"type": "text", "text": "Hm"}, {"type": "tool_use", "id": "c1", "name": "look", "input": {}}]),
+        {"role": "assistant", "content": "Hm", "tool_calls": [told()]},
+    ),
+    "standard blocks": (
+        AIMessage([{"type": "reasoning", "reasoning": "so"}, {"type": "text", "text": "Hm"}, call()]),
+        {"role": "assistant", "content": "Hm", "tool_calls": [told()]},
+    ),
+    "standard blocks of a tool call that is known": (
+        AIMessage([{"type": "text", "text": "Hm"}, call()], tool_calls=[call()]),
+        {"role": "assistant", "content": "Hm", "tool_calls": [told()]},
+    ),
+    "a refusal": (
+        AIMessage("", additional_kwargs={"refusal": "no"}),
+        {"role": "assistant", "content": "", "refusal": "no"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_each_message_is_told_in_the_openai_format(name: str) -> None:
+    """What LangChain and providers put into a message goes out as the OpenAI format has it, and nothing else does."""
+    message, expected = CASES[name]
+    assert messages_of([message]) == (expected,)
+
+
+@pytest.mark.parametrize("where", WHERE)
+def test_a_conversation_arrives_as_it_was(tmp_path: Path, where: str) -> None:
+    """All kinds of messages in one history, a system message in its middle: the model reads each, in order."""
+    provider = Agent()
+    history = [HumanMessage("start"), *(message for message, _ in CASES.values())]
+    history.insert(2, SystemMessage("from now on, French"))
+    with chat(tmp_path, where, provider) as (model, _):
+        model.invoke(history)
+    assert sent(provider)[2] == {"role": "system", "content": "from now on, French"}
+    expected = [wanted for _, wanted in CASES.values()]
+    assert [*sent(provider)[1:2], *sent(provider)[3:]] == expected
+
+
+def test_a_call_that_was_no_json_keeps_its_tools_answer() -> None:
+    """A tool's error goes back to the call that it answers; a call that nobody answered is left out."""
+    bad: Any = {"name": "look", "args": "{oops", "id": "c1", "error": "no JSON", "type": "invalid_tool_call"}
+    said = AIMessage("", invalid_tool_calls=[bad, {**bad, "id": "c2"}])
+    found = messages_of([HumanMessage("hi"), said, ToolMessage("no JSON", tool_call_id="c1", status="error")])
+    assert found[1]["tool_calls"] == [told(arguments="{oops")]
+
+
+@pytest.mark.parametrize("where", WHERE)
+@pytest.mark.parametrize("how", HOW)
+def test_half_a_character_does_no_harm(tmp_path: Path, where: str, how: str) -> None:
+    """A lone surrogate, as broken files have them, is asked about like any text."""
+    with chat(tmp_path, where, Agent()) as (model, _):
+        assert "heard" in asked(model, how, "half \ud800 a character").text
+
+
+@pytest.mark.parametrize("history", [[], [RemoveMessage(id="1")], [HumanMessage([{"type": "image"}])]])
+def test_what_cannot_be_told_says_where(history: list[Any]) -> None:
+    """An error names the message."""
+    with pytest.raises(InvalidRequest, match=r"^messages"):
+        messages_of(history)
+
+
+@pytest.mark.parametrize("where", WHERE)
+def test_a_hundred_thousand_tokens_are_one_question(tmp_path: Path, where: str) -> None:
+    """A very long history is told whole."""
+    provider = Agent()
+    history = [HumanMessage("word " * 100), AIMessage("word " * 100)] * 400 + [HumanMessage("and?")]
+    with chat(tmp_path, where, provider) as (model, _):
+        assert model.get_num_tokens_from_messages(history) > 100_000
+        assert model.invoke(history).text.endswith("heard and?")
+    assert len(provider.calls[-1].messages) == 801
+
+
+# --- thoughts ---
+
+SIGNED = {"type": "thinking", "thinking": "let me see", "signature": "s1"}
+HIDDEN = {"type": "redacted_thinking", "data": "xyz"}
+WHOLE = {
+    "content": "Hm.",
+    "reasoning_content": "let me see",
+    "thinking_blocks": [SIGNED, HIDDEN],
+    "annotations": [{"type": "url_citation", "url_citation": {"url": "u1"}}, {"type": "url_citation", "x": 2}],
+    "tool_calls": [{**told(), "extra_content": {"maker": {"note": "n1"}}}],
+}
+PIECES = [
+    {"role": "assistant", "reasoning_content": "let me "},
+    {"thinking_blocks": [{"type": "thinking", "thinking": "let me ", "signature": None}]},
+    {"reasoning_content": "see"},
+    {"thinking_blocks": [{"type": "thinking", "thinking": "see", "signature": ""}]},
+    {"thinking_blocks": [{"type": "thinking", "thinking": "", "signature": "s1"}]},
+    {"thinking_blocks": [HIDDEN]},
+    {"content": "H"},
+    {"content": "m.", "annotations": WHOLE["annotations"]},
+    {
+        "tool_calls": [
+            {**told(arguments="{"), "index": 0, "extra_content": {"maker": {"note": "n1"}}},
+        ]
+    },
+    {"tool_calls": [{"index": 0, "function": {"arguments": "}"}}]},
+]
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("where", WHERE)
+def test_thoughts_go_back_within_their_turn(tmp_path: Path, where: str, how: str) -> None:
+    """What a model thought and signed goes back to it with its tools' results, whole also where it was streamed."""
+    provider = Says(WHOLE, PIECES)
+    with chat(tmp_path, where, provider, names=("claude-x",)) as (model, _):
+        said = asked(model, how, "hi")
+        assert said.content == "Hm."
+        assert said.content_blocks[0] == {"type": "reasoning", "reasoning": "let me see"}
+        assert said.additional_kwargs["annotations"] == WHOLE["annotations"]
+        result = ToolMessage("found", tool_call_id="c1")
+        provider.message = {"role": "assistant", "content": "done"}
+        model.invoke([HumanMessage("hi"), said, result])
+        back = sent(provider)[1]
+        assert back["thinking_blocks"] == WHOLE["thinking_blocks"]
+        assert back["reasoning_content"] == "let me see"
+        assert back["tool_calls"] == WHOLE["tool_calls"]
+        assert "annotations" not in back
+        model.invoke([HumanMessage("hi"), said, result, AIMessage("done"), HumanMessage("thanks")])
+        assert sent(provider)[1] == {"role": "assistant", "content": "Hm.", "tool_calls": [told()]}
+
+
+def test_a_turn_that_is_over_binds_nobody() -> None:
+    """Signed blocks of other providers' messages are told within their turn alone; unsigned ones to nobody."""
+    said = AIMessage([SIGNED, {"type": "thinking", "thinking": "unsigned"}, {"type": "text", "text": "Hm"}, HIDDEN])
+    within = messages_of([HumanMessage("hi"), said])[1]["content"]
+    assert [part["type"] for part in within] == ["thinking", "text", "redacted_thinking"]
+    assert messages_of([HumanMessage("hi"), said, HumanMessage("so?")])[1]["content"] == "Hm"
+
+
+def test_another_makers_extras_are_not_sent() -> None:
+    """Only what our own answers kept goes back: what other classes keep there is theirs."""
+    said = AIMessage("Hm", additional_kwargs={"reasoning_content": "so", CALLS: {}})
+    assert messages_of([HumanMessage("hi"), said])[1] == {"role": "assistant", "content": "Hm"}
+    ours = said.model_copy(update={"response_metadata": OURS})
+    assert messages_of([HumanMessage("hi"), ours])[1]["reasoning_content"] == "so"
+
+
+@given(st.lists(st.text(min_size=1, max_size=5), min_size=1, max_size=6), st.lists(st.booleans(), max_size=6))
+def test_thoughts_in_any_pieces_are_the_same(words: list[str], signed: list[bool]) -> None:
+    """However blocks are cut, they are put together to what was thought: pieces until a signature are one block."""
+    extras, whole = Extras(), list[dict[str, Any]]()
+    for i, end in enumerate([*signed, True]):
+        for word in words:
+            extras.add({"reasoning_details": [{"type": "reasoning.text", "text": word, "index": 0}]})
+        if end:
+            extras.add({"reasoning_details": [{"type": "reasoning.text", "index": 0, "signature": f"s{i}"}]})
+            times = i + 1 - sum(block["times"] for block in whole)
+            whole.append({"text": "".join(words) * times, "signature": f"s{i}", "times": times})
+    expected = [{"type": "reasoning.text", "index": 0, **block} for block in whole]
+    for block in expected:
+        del block["times"]
+    assert extras.found() == {"reasoning_details": expected}
+
+
+# --- answers ---
+
+
+@pytest.mark.parametrize("tools", [False, True])
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("where", WHERE)
+def test_pieces_add_up_to_the_whole(tmp_path: Path, where: str, how: str, tools: bool) -> None:
+    """Whole or in pieces an answer has the same text, calls, usage, cost and kind of metadata, and one id."""
+
+    def look(value: int) -> str:
+        """Look it up."""
+        return str(value)
+
+    with chat(tmp_path, where, Steps(1), model="alpha") as (model, _):
+        bound = model.bind_tools([look]) if tools else model
+        whole, again = bound.invoke("hi"), asked(bound, how, "hi")
+        assert (again.content, again.usage_metadata) == (whole.content, whole.usage_metadata)
+        assert [each["args"] for each in again.tool_calls] == [each["args"] for each in whole.tool_calls]
+        assert len(again.tool_calls) == tools
+        assert not again.invalid_tool_calls
+        for message in (whole, again):
+            meta = message.response_metadata
+            assert message.id == meta["decision_id"]
+            assert (meta["model_name"], meta["mode"], meta["propensity"], meta["logged"]) == (
+                "alpha",
+                "pinned",
+                1,
+                True,
+            )
+            assert meta["finish_reason"] == ("tool_calls" if tools else "stop")
+            tokens = message.usage_metadata
+            assert meta["cost_usd"] == pytest.approx((tokens["input_tokens"] + 2 * tokens["output_tokens"]) / 1e6)
+            assert meta.keys() == whole.response_metadata.keys()
+
+
+class Tokens(BaseCallbackHandler):
+    """Notes what is told of tokens."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[str, Any]] = []
+
+    def on_llm_new_token(self, token: str, *, chunk: Any = None, **_: Any) -> None:
+        self.heard.append((token, chunk.message))
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("where", WHERE)
+def test_each_piece_is_told_once(tmp_path: Path, where: str, how: str) -> None:
+    """Callbacks hear each token with its piece; usage is in one of them, the decision in the first, the cost last."""
+    tokens = Tokens()
+    with chat(tmp_path, where, Agent(), streaming=True) as (model, _):
+        answer = asked(model, how, "hi", {"callbacks": [tokens]})
+    assert "".join(token for token, _ in tokens.heard) == answer.text
+    pieces = [piece for _, piece in tokens.heard if isinstance(piece, AIMessageChunk)]
+    assert [piece.usage_metadata is not None for piece in pieces].count(True) == 1
+    assert "decision_id" in pieces[0].response_metadata
+    assert ["cost_usd" in piece.response_metadata for piece in pieces].count(True) == 1
+    assert {piece.id for piece in pieces if piece.text or piece.response_metadata} == {answer.id}
+
+
+def test_nothing_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture, recwarn: Any) -> None:
+    """A day's work says nothing beside its answers."""
+    caplog.set_level(logging.WARNING)
+    with chat(tmp_path, "near", Agent()) as (model, _):
+        model.invoke([HumanMessage([{"type": "file", "base64": PNG, "mime_type": "application/pdf"}])])
+        list(model.stream("hi"))
+        model.get_num_tokens("hi")
+    assert not caplog.records
+    assert not recwarn.list

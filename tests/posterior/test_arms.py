@@ -1,0 +1,260 @@
+"""Laws of what is believed of models: rows, variants, alarms, and their state."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fitrouter.posterior.arms import UNKNOWN, ArmParams, Arms, base_arm
+from fitrouter.posterior.model import Answered, Fit, Label
+from fitrouter.types import FeedbackKind, Floats, Identity
+
+d, D = 5, 4
+WHO = Identity(user="ann", role="analyst")
+
+
+def _arms() -> Arms:
+    return Arms(d, D, ArmParams())
+
+
+def _xh(rng: np.random.Generator) -> tuple[Floats, Floats]:
+    x, h = rng.normal(size=d) * 0.4, rng.normal(size=D)
+    x[0] = h[0] = 1.0
+    return x, h
+
+
+def _live(fit: Fit, rng: np.random.Generator, arms: tuple[str, ...], n: int = 40, y: float | None = None) -> None:
+    for _ in range(n):
+        arm = arms[int(rng.integers(len(arms)))]
+        x, h = _xh(rng)
+        fit.arms.observe_response(fit.arms.row(arm), x, h)
+        fit.arms.observe_operations(fit.arms.model(arm), x, 100.0, 1.0)
+        fit.arms.observe_answer(fit.arms.model(arm), True, 1.0)
+        said = float(rng.random()) if y is None else y
+        fit.learn(Label(WHO, Answered(arm, x, h), said, FeedbackKind.THUMB))
+
+
+def _believed(fit: Fit, arms: tuple[str, ...], x: Floats) -> Floats:
+    seen = fit.estimate(WHO, x, arms, 2.0)
+    return np.stack([seen.mean, seen.sd, seen.blind, seen.tokens, seen.seconds, seen.availability])
+
+
+@given(st.integers(0, 10_000), st.permutations(["a", "b", "c", "never asked"]))
+@settings(max_examples=20)
+def test_an_estimate_is_each_arms_own(seed: int, names: list[str]) -> None:
+    """Whatever set is asked for, in whatever order, each arm's beliefs are the same; an unknown one has the prior's."""
+    rng, fit = np.random.default_rng(seed), Fit(d, D)
+    _live(fit, rng, ("a", "b", "c"))
+    x, _ = _xh(rng)
+    together = _believed(fit, tuple(names), x)
+    for k, name in enumerate(names):
+        np.testing.assert_allclose(_believed(fit, (name,), x)[:, 0], together[:, k], rtol=1e-6)
+    k = names.index("never asked")
+    assert together[3, k] == pytest.approx(fit.params.arms.tokens)
+    assert together[0, k] != pytest.approx(together[0, k - 1])
+
+
+def test_arms_join_at_any_time_without_a_trace_on_others() -> None:
+    """An arm that joins in the middle changes nothing of the others, and learns as if it had always been there."""
+    early, late = Fit(d, D), Fit(d, D)
+    early.arms.row("c")
+    for fit in (early, late):
+        rng = np.random.default_rng(1)
+        _live(fit, rng, ("a", "b"))
+        _live(fit, rng, ("a", "c"))
+    x, _ = _xh(np.random.default_rng(2))
+    np.testing.assert_allclose(
+        _believed(early, ("a", "b", "c"), x), _believed(late, ("a", "b", "c"), x), rtol=1e-6, atol=1e-9
+    )
+
+
+@given(st.integers(0, 1000))
+@settings(max_examples=15)
+def test_reading_is_what_the_posterior_says(seed: int) -> None:
+    """The packed float32 products of `read` are the plain float64 ones: means to 1e-12, variances to 1e-5."""
+    rng, arms = np.random.default_rng(seed), _arms()
+    for _ in range(30):
+        x, h = _xh(rng)
+        k = arms.row("ab"[int(rng.integers(2))])
+        arms.observe_response(k, x, h)
+        arms.observe_operations(k, x, 300.0 * rng.random(), float(rng.random()))
+    names = ("b", "a") if seed % 2 else ("a", "b")
+    x, _ = _xh(rng)
+    seen = arms.read(arms.find(names), x)
+    for i, name in enumerate(names):
+        k = arms.names[name]
+        np.testing.assert_allclose(seen.profile[i], x @ arms.profile[k], atol=1e-12)
+        assert seen.spread[i] == pytest.approx(x @ arms.profile_cov[k] @ x, rel=1e-5)
+        assert seen.variance[i] == pytest.approx(x @ arms.correction_cov[k] @ x, rel=1e-5)
+        np.testing.assert_allclose([seen.tokens[i], seen.seconds[i]], arms.operations[k] @ x, atol=1e-9)
+
+
+# --- variants ---
+
+
+def test_a_variant_writes_its_own_way_and_shares_the_rest() -> None:
+    """C, offsets, cost and availability are the model's; the profile starts at the model's and goes its own way."""
+    rng, fit = np.random.default_rng(0), Fit(d, D)
+    _live(fit, rng, ("m@1", "n@1"), y=0.9)
+    fit.arms.row("m#brief@1")
+    names, (x, _) = ("m@1", "m#brief@1"), _xh(rng)
+    mean, sd, *_ = start = _believed(fit, names, x)
+    np.testing.assert_allclose(start[[0, 2, 3, 4, 5], 0], start[[0, 2, 3, 4, 5], 1], rtol=1e-9)
+    assert sd[1] > sd[0], "how it writes is less sure"
+    for _ in range(30):
+        z, h = _xh(rng)
+        h[1] = 3.0
+        fit.arms.observe_response(fit.arms.row("m#brief@1"), z, h)
+    profile = fit.profile(x, names)
+    assert profile[1, 1] > 2.0
+    assert abs(profile[0, 1]) < 1.0
+    label = Label(WHO, Answered("m#brief@1", x, None), 0.0, FeedbackKind.THUMB)
+    before = fit.arms.correction[fit.arms.row("m@1")].copy()
+    fit.learn(label)
+    assert fit.arms.correction[fit.arms.row("m@1"), 0] < before[0], "a label on the variant teaches the model's c"
+    assert set(fit.tastes.users["ann"].offsets) == {"m@1", "n@1"}
+    assert _believed(fit, names, x)[3, 0] == _believed(fit, names, x)[3, 1]
+    assert mean[0] == mean[1]
+
+
+@pytest.mark.parametrize(
+    ("arm", "base"),
+    [("gpt", "gpt"), ("gpt@2", "gpt@2"), ("gpt#a", "gpt"), ("gpt#a@2", "gpt@2"), ("a/b#c-1.x@r@s", "a/b@r@s")],
+)
+def test_the_name_of_a_model(arm: str, base: str) -> None:
+    """A variant's name goes, the revision stays."""
+    assert base_arm(arm) == base
+
+
+# --- alarms ---
+
+
+def test_a_drifted_arm_learns_faster_and_believes_the_same() -> None:
+    """Means stay, variances grow, none beyond the prior's; offsets are held less firmly too; other arms stay."""
+    rng, fit = np.random.default_rng(0), Fit(d, D)
+    _live(fit, rng, ("a", "b"), n=200, y=0.8)
+    x, _ = _xh(rng)
+    k, prior = fit.arms.names["a"], fit.arms.correction_cov[0]
+    before, cov = fit.arms.correction[k].copy(), fit.arms.correction_cov[k].copy()
+    known, other = fit.tastes.users["ann"].offsets["a"].copy(), fit.arms.corrections[fit.arms.names["b"]].copy()
+    fit.drifted("a")
+    np.testing.assert_array_equal(fit.arms.correction[k], before)
+    after = fit.arms.correction_cov[k]
+    assert np.linalg.eigvalsh(after - cov).min() > -1e-12
+    assert np.linalg.eigvalsh(prior - after).min() > -1e-12
+    assert np.trace(after) > 3.0 * np.trace(cov)
+    np.testing.assert_allclose(fit.tastes.users["ann"].offsets["a"], known / 25.0)
+    np.testing.assert_array_equal(fit.arms.corrections[fit.arms.names["b"]], other)
+    assert fit.estimate(WHO, x, ("a",), 2.0).sd[0] > 0.0
+
+
+def test_a_model_that_became_worse_in_silence_is_noticed() -> None:
+    """After a drop of .5 the alarm fires by itself, and the level is relearnt much faster than without it."""
+
+    def level(heed: bool) -> float:
+        rng, fit = np.random.default_rng(3), Fit(d, D)
+        if not heed:
+            fit.drift.observe = lambda *_: False  # type: ignore[method-assign]
+        x = np.eye(d)[0]
+        for t in range(500):
+            y = float(rng.random() < (0.85 if t < 400 else 0.35))
+            who = Identity(user=f"u{t % 40}")
+            for arm, said in (("a", y), ("b", float(rng.random() < 0.6))):
+                fit.learn(Label(who, Answered(arm, x, None), said, FeedbackKind.THUMB))
+        return float(fit.estimate(Identity(), x, ("a",), 0.0).mean[0])
+
+    assert level(True) < level(False) - 0.05
+
+
+def test_a_flattered_arm_is_judged_by_its_labels_alone() -> None:
+    """Its own texts move its utility no more, not even the profile's; labels do, and a state restored is the same."""
+    rng, fit = np.random.default_rng(0), Fit(d, D)
+    fit.tastes.population.mean = np.array([0.7, 0.3, 0.0, 0.0])
+    _live(fit, rng, ("a", "b", "flatterer", "flatterer#kind"), n=80)
+    x, h = _xh(rng)
+    fit.distrust("flatterer#kind")
+    k = fit.arms.names["flatterer"]
+    assert fit.arms.correction[k, 0] == 0.0
+    assert fit.arms.correction_cov[k, 0, 0] == UNKNOWN
+    names = ("flatterer", "a", "flatterer#kind")
+    trusted = (fit.arms.names["a"], fit.arms.names["b"])
+    mean = np.mean([x @ fit.arms.profile[row] for row in trusted], axis=0)
+    np.testing.assert_allclose(fit.profile(x, names)[[0, 2]], [mean, mean], atol=1e-12)
+    before = fit.estimate(Identity(), x, names, 0.0).mean
+    for _ in range(20):
+        fit.arms.observe_response(fit.arms.row("flatterer"), x, np.array([1.0, 9.0, 0.0, 0.0]))
+    after = fit.estimate(Identity(), x, names, 0.0).mean
+    np.testing.assert_array_equal(before, after)
+    taste = fit.tastes.population.state.copy()
+    for _ in range(20):
+        fit.learn(Label(Identity(), Answered("flatterer", x, h), 0.0, FeedbackKind.THUMB))
+    np.testing.assert_array_equal(fit.tastes.population.state, taste)
+    assert fit.estimate(Identity(), x, names, 0.0).mean[0] < before[0] - 0.1
+    other = Fit(d, D)
+    for name in fit.arms.names:
+        other.arms.row(name)
+    assert all(other.arms.load(name, fit.arms.dump(name)) for name in fit.arms.names)
+    assert other.arms.distrusts("flatterer#kind")
+    fit.trust("flatterer")
+    assert not fit.arms.distrusted
+    assert fit.profile(x, names)[0, 1] > 1.0
+
+
+def test_a_score_that_flatters_is_found_out_by_the_fit() -> None:
+    """An arm whose texts please the reward model while people dislike it is distrusted in the end, and no other one."""
+    rng, fit = np.random.default_rng(1), Fit(d, D)
+    fit.tastes.population.mean = np.array([0.7, 0.2, 0.0, 0.0])
+    arms = ("a", "b", "c", "fake")
+    for t in range(600):
+        arm, x = arms[t % 4], np.eye(d)[0]
+        h = np.array([1.0, 1.5 if arm == "fake" else 0.0, *rng.normal(size=2)])
+        y = float(rng.random() < (0.1 if arm == "fake" else 0.7))
+        answer = Answered(arm, x, h)
+        # Labels of the others hold the taste where it is, as a prior from elsewhere would.
+        fit.tastes.population.mean = np.array([0.7, 0.2, 0.0, 0.0])
+        fit.learn(Label(Identity(user=f"u{t % 50}"), answer, y, FeedbackKind.THUMB))
+    assert {name for name in arms if fit.arms.distrusts(name)} == {"fake"}
+
+
+# --- state ---
+
+
+@given(st.integers(0, 10_000), st.integers(0, 10_000))
+@settings(max_examples=25)
+def test_an_arm_round_trips_and_refuses_what_is_broken(seed: int, at: int) -> None:
+    """Bytes come back bit for bit; cut, stretched or not finite they are refused, and change nothing."""
+    rng, fit = np.random.default_rng(seed), Fit(d, D)
+    names = ("m", "m#brief", "n")
+    _live(fit, rng, names, n=20)
+    if seed % 2:
+        fit.distrust("n")
+    other = Fit(d, D)
+    for name in names:
+        assert other.arms.load(name, fit.arms.dump(name))
+        assert other.arms.dump(name) == fit.arms.dump(name)
+    x, _ = _xh(rng)
+    np.testing.assert_array_equal(fit.profile(x, names), other.profile(x, names))
+    payload = fit.arms.dump("m")
+    at = 8 * (at % (len(payload) // 8))
+    broken = payload[:at] + np.float64(np.nan).tobytes() + payload[at + 8 :]
+    for wrong in (broken, payload[:-8], payload + b"\0" * 8, fit.arms.dump("m#brief")):
+        assert not other.arms.load("m", wrong)
+    assert other.arms.dump("m") == payload
+
+
+def test_the_state_of_a_person_round_trips() -> None:
+    """Offsets come back with everything else; records of unequal length, or that are not sound, are refused."""
+    fit = Fit(d, D)
+    _live(fit, np.random.default_rng(0), ("a", "b"))
+    person, other = fit.tastes.users["ann"], fit.tastes.new_user()
+    assert other.load(person.dump())
+    assert other.dump() == person.dump()
+    np.testing.assert_array_equal(other.offsets["a"], person.offsets["a"])
+    payload = other.dump()
+    for record in (np.zeros(d + 1), np.full(d + 2, np.nan), np.full(d + 2, -1.0), np.zeros(1)):
+        kept, person.offsets["b"] = person.offsets["b"], record
+        assert not other.load(person.dump())
+        person.offsets["b"] = kept
+    assert other.dump() == payload

@@ -1,0 +1,443 @@
+"""Laws of the fold's new parts: signals, rating scales, drift, declared values, other dimensions."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from benchmarks.research.signals import load_signals
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fitrouter.identity import task_of
+from fitrouter.posterior.gaussian import Gaussian, innovate
+from fitrouter.posterior.likelihoods import DWELL_LENGTH, DWELL_SPREAD, SIGNALS, TIE, heard
+from fitrouter.posterior.model import Answered, Fit, FitParams, Label
+from fitrouter.posterior.people import DAY_S, Person
+from fitrouter.posterior.rating_scale import GAINS, RatingScale
+from fitrouter.posterior.relevance import FEATURE, OWN, REST, Relevance
+from fitrouter.posterior.tastes import TasteParams, Tastes
+from fitrouter.types import FeedbackKind, Floats, Identity
+
+ANN = Identity(user="ann", role="analyst")
+D = 4
+KINDS = tuple(FeedbackKind)
+
+
+def _fit() -> Fit:
+    return Fit(2, D, names=("one", "a", "b", "c"))
+
+
+def _answer(rng: np.random.Generator, arm: str = "m", h: Floats | None = None) -> Answered:
+    features = np.concatenate([[1.0], rng.normal(size=D - 1)]) if h is None else h
+    return Answered(arm, np.array([1.0, 0.3]), features)
+
+
+def _tastes(fit: Fit) -> Floats:
+    return np.concatenate([block.mean for block in fit.heads(ANN)])
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind is not FeedbackKind.PAIR])
+def test_a_better_signal_raises_the_score(kind: FeedbackKind) -> None:
+    """For every kind, the verdict that speaks for an answer ends in a higher score of it than the one against."""
+    good = {FeedbackKind.EDIT: 0.0, FeedbackKind.REGENERATE: 0.0, FeedbackKind.DWELL: 300.0}.get(kind, 1.0)
+    bad = {FeedbackKind.EDIT: 1.0, FeedbackKind.REGENERATE: 1.0, FeedbackKind.DWELL: 0.0}.get(kind, 0.0)
+    scores = []
+    for value in (bad, good):
+        fit, answer = _fit(), _answer(np.random.default_rng(0))
+        before = fit.score(ANN, answer.h)  # type: ignore[arg-type]
+        fit.learn(Label(ANN, answer, value, kind, tokens=100))
+        after = fit.score(ANN, answer.h)  # type: ignore[arg-type]
+        assert after[1] < before[1], "a label makes the score surer"
+        scores.append((before[0], after[0]))
+    assert scores[0][1] < scores[1][1]
+
+
+@given(st.integers(0, 10_000), st.sampled_from([0.0, 0.5, 1.0]))
+@settings(max_examples=40)
+def test_a_pair_is_the_mirror_of_its_swap(seed: int, y: float) -> None:
+    """A ≻ B with y and B ≻ A with 1 − y teach the same, in tastes, corrections and offsets."""
+    rng = np.random.default_rng(seed)
+    a, b = _answer(rng, "m"), _answer(rng, "n")
+    one, other = _fit(), _fit()
+    one.learn(Label(ANN, a, y, FeedbackKind.PAIR, against=b))
+    other.learn(Label(ANN, b, 1.0 - y, FeedbackKind.PAIR, against=a))
+    np.testing.assert_allclose(_tastes(one), _tastes(other), atol=1e-12)
+    np.testing.assert_allclose(
+        one.arms.correction[[one.arms.row("m"), one.arms.row("n")]],
+        other.arms.correction[[other.arms.row("m"), other.arms.row("n")]],
+        atol=1e-12,
+    )
+    assert one.tastes.users["ann"].offsets["m"] == pytest.approx(other.tastes.users["ann"].offsets["m"], abs=1e-12)
+
+
+def test_a_pair_says_nothing_of_the_level() -> None:
+    """What both answers share is untouched: the intercept of every taste."""
+    fit, rng = _fit(), np.random.default_rng(1)
+    fit.learn(Label(ANN, _answer(rng), 1.0, FeedbackKind.PAIR, against=_answer(rng, "n")))
+    assert fit.tastes.population.mean[0] == fit.params.tastes.level
+    assert fit.tastes.users["ann"].taste.mean[0] == 0.0
+    assert np.abs(fit.tastes.users["ann"].taste.mean[1:]).max() > 0
+
+
+def test_a_tie_draws_two_answers_together() -> None:
+    """A tie between an answer that is thought better and one that is thought worse brings their scores nearer."""
+    fit, rng = _fit(), np.random.default_rng(2)
+    a, b = _answer(rng), _answer(rng, "n")
+    for _ in range(5):
+        fit.learn(Label(ANN, a, 1.0, FeedbackKind.PAIR, against=b))
+
+    def gap() -> float:
+        return fit.score(ANN, a.h)[0] - fit.score(ANN, b.h)[0]  # type: ignore[arg-type]
+
+    before = gap()
+    fit.learn(Label(ANN, a, 0.5, FeedbackKind.PAIR, against=b))
+    assert 0 < gap() < before
+
+
+def test_two_answers_of_one_model_teach_no_offset() -> None:
+    """A pair of one model's answers in one context says nothing of the model."""
+    fit, rng = _fit(), np.random.default_rng(3)
+    fit.learn(Label(ANN, _answer(rng), 1.0, FeedbackKind.PAIR, against=_answer(rng)))
+    assert not fit.arms.correction[fit.arms.row("m")].any()
+    assert not fit.tastes.users["ann"].offsets
+
+
+@given(st.floats(-3, 3), st.floats(1e-3, 2), st.floats(0, 1), st.sampled_from([k for k in KINDS if k != "dwell"]))
+@settings(max_examples=60)
+def test_units_of_the_fit(predicted: float, variance: float, y: float, kind: FeedbackKind) -> None:
+    """A logistic signal in units of the fit is the plain kernel on a head divided by its temperature."""
+    seen = heard(kind, y)
+    signal = seen.signal
+    ours = seen.innovate(predicted, variance)
+    if signal.link == "gaussian":
+        plain = innovate(predicted, variance, seen.y, noise=signal.noise, weight=signal.weight)
+        assert (ours.step, ours.shrink) == (plain.step, plain.shrink)
+        return
+    tau = signal.temperature
+    block = Gaussian(np.array([predicted / tau]), np.array([[variance / tau**2]]))
+    gain = block.gain(np.ones(1))
+    block.learn(gain, innovate((predicted - signal.level) / tau, float(gain[0]), seen.y, weight=signal.weight))
+    assert predicted + variance * ours.step == pytest.approx(block.mean[0] * tau, abs=1e-9)
+    assert variance - variance**2 * ours.shrink == pytest.approx(block.cov[0, 0] * tau**2, abs=1e-9)
+
+
+def test_a_long_stay_on_a_long_answer_says_no_more() -> None:
+    """Dwell is judged against what an answer of its length usually takes."""
+    assert heard(FeedbackKind.DWELL, 30.0, tokens=20).y > heard(FeedbackKind.DWELL, 30.0, tokens=2000).y
+    assert all(0 <= heard(FeedbackKind.DWELL, s, tokens=100).y <= 1 for s in (0.0, 1.0, 1e6))
+
+
+def test_every_kind_has_a_signal() -> None:
+    """No verdict is without its likelihood."""
+    assert set(SIGNALS) == set(FeedbackKind)
+    assert all(s.weight > 0 and s.noise > 0 and s.temperature > 0 for s in SIGNALS.values())
+
+
+def test_the_numbers_are_those_that_were_fitted() -> None:
+    """The core's table is the one that `reward.signals` wrote, to three digits."""
+    fitted = load_signals()
+    for kind, signal in SIGNALS.items():
+        found = fitted[kind.value]
+        if kind is FeedbackKind.THUMB:
+            a = (TasteParams().level - found.level) / found.temperature  # type: ignore[operator]
+            p = 1 / (1 + math.exp(-a))
+            assert signal.noise == pytest.approx(p * (1 - p) / found.weight, rel=3e-3)
+        elif signal.link == "gaussian":
+            assert signal.noise == pytest.approx(found.noise, rel=3e-3)
+        else:
+            expected = (found.temperature, found.level, found.weight)
+            assert (signal.temperature, signal.level, signal.weight) == pytest.approx(expected, rel=5e-3)
+    assert (TIE.temperature, TIE.weight) == pytest.approx((fitted["tie"].temperature, fitted["tie"].weight), rel=5e-3)
+    assert (*DWELL_LENGTH, DWELL_SPREAD) == pytest.approx(fitted["dwell"].length, rel=5e-3)
+    assert fitted["edit"].knots == ((0.0, 1.0), (1.0, 0.0)), "the core reads an edit as 1 − distance"
+
+
+# --- rating scales ---
+
+
+def test_a_strict_rater_is_understood() -> None:
+    """Who rates .3 lower than everybody, and half as boldly, is read as everybody after some ratings."""
+    rng, scale, level = np.random.default_rng(0), RatingScale(), 0.7
+    for _ in range(300):
+        fit = level + 0.2 * rng.normal()
+        scale.learn(level - 0.3 + 0.5 * (fit - level) + 0.03 * rng.normal(), fit, level, 0.001)
+    assert scale.offset == pytest.approx(-0.3, abs=0.02)
+    assert scale.gain == pytest.approx(0.5, abs=0.1)
+    y, noisier = scale.common(level - 0.3 + 0.5 * 0.1, level)
+    assert y == pytest.approx(level + 0.1, abs=0.05)
+    assert noisier == pytest.approx(1 / scale.gain**2)
+
+
+def test_few_ratings_change_a_scale_little() -> None:
+    """The first rating moves the scale by less than half of its surprise: shrinkage."""
+    scale = RatingScale()
+    scale.learn(0.0, 0.7, 0.7, 0.1)
+    assert -0.35 < scale.offset < 0
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), st.floats(-1, 2)), max_size=30))
+@settings(max_examples=30)
+def test_scales_stay_sound(events: list[tuple[float, float]]) -> None:
+    """Whatever is rated, the gain stays in its bounds and the state is valid."""
+    scale = RatingScale()
+    for rating, predicted in events:
+        scale.learn(rating, predicted, 0.7, 0.1)
+    assert GAINS[0] <= scale.gain <= GAINS[1]
+    assert scale.state.valid()
+
+
+def test_a_scale_does_not_become_a_taste() -> None:
+    """Two users with one taste, one of whom rates lower: their tastes over text end up the same, to noise."""
+    rng = np.random.default_rng(5)
+    fit = _fit()
+    w = np.array([0.0, 0.15, -0.1, 0.0])
+    for _ in range(400):
+        for user, shift in (("ann", 0.0), ("bob", -0.25)):
+            answer = _answer(rng)
+            y = float(np.clip(0.7 + answer.h @ w + shift + 0.05 * rng.normal(), 0, 1))  # type: ignore[operator]
+            fit.learn(Label(Identity(user=user), answer, y, FeedbackKind.RATING))
+    ann, bob = fit.tastes.users["ann"], fit.tastes.users["bob"]
+    assert bob.scale.offset < ann.scale.offset - 0.05
+    np.testing.assert_allclose(ann.taste.mean[1:], bob.taste.mean[1:], atol=0.06)
+
+
+# --- drift ---
+
+
+def _known(rng: np.random.Generator) -> Person:
+    person = Person(np.full(D, 0.02), 0.01)
+    for _ in range(30):
+        h = rng.normal(size=D)
+        gain = person.taste.gain(h)
+        person.taste.learn(gain, innovate(0.0, float(h @ gain), 0.3, noise=0.1))
+    return person
+
+
+@given(st.floats(0, 4000), st.integers(0, 50))
+@settings(max_examples=40)
+def test_knowledge_fades_towards_the_base_and_no_further(days: float, seed: int) -> None:
+    """After any time, S lies between what was known and the base; the mean stays; time backwards changes nothing."""
+    person = _known(np.random.default_rng(seed))
+    person.seen = 1e9
+    before, mean = person.taste.cov.copy(), person.taste.mean.copy()
+    person.age(1e9 + days * DAY_S, 0.995)
+    np.testing.assert_array_equal(person.taste.mean, mean)
+    assert np.linalg.eigvalsh(person.taste.cov - before).min() > -1e-12
+    assert np.linalg.eigvalsh(np.diag(person.base_variance) - person.taste.cov).min() > -1e-12
+    now = person.taste.cov.copy()
+    person.age(1e9 - 1.0, 0.995)
+    np.testing.assert_array_equal(person.taste.cov, now)
+
+
+def test_a_change_of_mind_is_noticed() -> None:
+    """A user whose taste flips is relearnt faster with the surprise rule than without."""
+
+    def error(row: int) -> float:
+        rng = np.random.default_rng(7)
+        params = TasteParams(surprises=row, surprise_nats=0.2)
+        fit = Fit(2, D)
+        fit.params = fit.params.__class__(tastes=params)
+        fit.tastes.params = params
+        w = np.array([0.0, 0.25, -0.25, 0.2])
+        for t in range(300):
+            answer = _answer(rng)
+            y = 0.7 + answer.h @ (w if t < 250 else -w) + 0.02 * rng.normal()  # type: ignore[operator]
+            fit.learn(Label(ANN, answer, float(np.clip(y, 0, 1)), FeedbackKind.RATING, pooled=False))
+        return float(np.abs(fit.tastes.users["ann"].taste.mean + w)[1:].mean())
+
+    assert error(5) < 0.9 * error(10**9)
+
+
+# --- declared values ---
+
+
+def test_declared_values_move_the_prior_and_behaviour_overrules_them() -> None:
+    """Who declares `a` starts with a taste for it; enough labels that speak against it turn it round."""
+    fit = _fit()
+    fit.tastes.declare(ANN, {"a": 1.0, "no such feature": 1.0})
+    user = fit.tastes.users["ann"]
+    assert user.taste.mean[1] > 0
+    assert not user.taste.mean[[0, 2, 3]].any()
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        answer = _answer(rng)
+        fit.learn(Label(ANN, answer, float(answer.h[1] < 0), FeedbackKind.THUMB, pooled=False))  # type: ignore[index]
+    assert user.taste.mean[1] < 0
+
+
+@given(st.integers(0, 1000), st.floats(-1, 1), st.floats(-1, 1))
+@settings(max_examples=30)
+def test_declaring_is_exact_at_any_time(seed: int, first: float, second: float) -> None:
+    """Declared before or after the labels, once or corrected later: the same posterior, to 1e-9."""
+    rng = np.random.default_rng(seed)
+    labels = [(rng.normal(size=D), float(rng.random())) for _ in range(6)]
+
+    def learnt(steps: list[object]) -> Gaussian:
+        tastes = Tastes(D, TasteParams(), ("one", "a", "b", "c"))
+        tastes.meet(ANN)
+        block = tastes.users["ann"]
+        for step in steps:
+            if isinstance(step, dict):
+                tastes.declare(ANN, step)
+            else:
+                h, y = step  # type: ignore[misc]
+                gain = block.taste.gain(h)
+                block.taste.learn(gain, innovate(float(h @ block.taste.mean), float(h @ gain), y, noise=0.1))
+        return block.taste
+
+    late = learnt([{"a": first, "b": 0.5}, *labels, {"a": second}])
+    early = learnt([{"a": second}, *labels])
+    np.testing.assert_allclose(late.mean, early.mean, atol=1e-9)
+    np.testing.assert_allclose(late.cov, early.cov, atol=1e-9)
+
+
+# --- dimensions ---
+
+
+def test_other_dimensions_are_heads_of_their_own() -> None:
+    """A verdict on tone teaches the head of tone, and neither routing nor the overall taste."""
+    fit, rng = _fit(), np.random.default_rng(0)
+    answer = _answer(rng)
+    before = _tastes(fit), fit.arms.correction.copy(), fit.stack.mean.copy()
+    for _ in range(20):
+        fit.learn(Label(ANN, answer, 1.0, FeedbackKind.THUMB, dimension="tone"))
+    np.testing.assert_array_equal(_tastes(fit), before[0])
+    np.testing.assert_array_equal(fit.stack.mean, before[2])
+    assert not fit.arms.correction.any()
+    tone, sd = fit.score(ANN, answer.h, "tone")  # type: ignore[arg-type]
+    assert tone > fit.score(ANN, answer.h)[0]  # type: ignore[arg-type]
+    assert math.isfinite(sd)
+    assert fit.heads(ANN, "never judged") == []
+
+
+def test_there_is_a_limit_to_dimensions() -> None:
+    """A client that invents a dimension a vote cannot fill the memory."""
+    fit, rng = _fit(), np.random.default_rng(0)
+    for i in range(40):
+        fit.learn(Label(ANN, _answer(rng), 1.0, FeedbackKind.THUMB, dimension=f"d{i}"))
+    assert len(fit.tastes.others) == 16
+    assert len(fit.tastes.users["ann"].others) == 16
+
+
+# --- where a taste belongs ---
+
+
+def _x(*text: float) -> Floats:
+    return np.array([1.0, *text])
+
+
+def test_a_taste_is_not_applied_where_it_does_not_belong() -> None:
+    """Users who like long answers in one task only: the relevance falls in the other, and so does their taste there."""
+    rng = np.random.default_rng(0)
+    fit = Fit(5, D)
+    for _ in range(150):
+        for i in range(10):
+            task = ("code", "poems")[int(rng.integers(2))]
+            who = Identity(user=f"u{i}", task=task)
+            answer = Answered("m", _x(0, 0, 0, 0), np.concatenate([[1.0], rng.normal(size=D - 1)]))
+            likes = 0.3 * answer.h[1] * (1 if i % 2 else -1) if task == "code" else 0.0  # type: ignore[index]
+            y = float(np.clip(0.6 + likes + 0.1 * rng.normal(), 0, 1))
+            fit.learn(Label(who, answer, y, FeedbackKind.RATING))
+    code, poems = fit.relevance.at("task code"), fit.relevance.at("task poems")
+    assert code[1] > 0.6
+    assert poems[1] < 0.4
+    fit.arms.observe_response(fit.arms.row("long"), _x(0, 0, 0, 0), np.array([1.0, 2.0, 0.0, 0.0]))
+    gaps = {}
+    for task in ("code", "poems"):
+        likes, dislikes = (
+            fit.estimate(Identity(user=user, task=task), _x(0, 0, 0, 0), ("long",), 0.0).mean[0]
+            for user in ("u1", "u0")
+        )
+        gaps[task] = abs(likes - dislikes)
+    assert gaps["poems"] < 0.5 * gaps["code"]
+
+
+def test_a_sensitive_role_starts_without_the_users_taste() -> None:
+    """In the service of a sensitive role a user's learnt taste moves no estimate until labels of that role say so."""
+    params = FitParams(sensitive_roles=("Judge",))
+    fit, rng = Fit(5, D, params), np.random.default_rng(0)
+    for _ in range(60):
+        answer = _answer(rng)._replace(x=_x(0, 0, 0, 0))
+        fit.learn(Label(ANN, answer, float(answer.h[1] > 0), FeedbackKind.THUMB))  # type: ignore[index]
+    fit.arms.observe_response(fit.arms.row("long"), _x(0, 0, 0, 0), np.array([1.0, 2.0, 0.0, 0.0]))
+    seen = {}
+    for role in ("analyst", "judge"):
+        estimate = fit.estimate(Identity(user="ann", role=role), _x(0, 0, 0, 0), ("long",), 0.0)
+        plain = fit.estimate(Identity(role=role), _x(0, 0, 0, 0), ("long",), 0.0)
+        offset = fit.reliance()[3] * fit.offsets(ANN, ("long",))[0][1, 0]
+        seen[role] = estimate.mean[0] - plain.mean[0] - offset
+    assert seen["analyst"] > 0.02
+    assert abs(seen["judge"]) < 1e-12
+
+
+@given(st.integers(0, 1000))
+@settings(max_examples=25)
+def test_relevance_stays_sound_and_round_trips(seed: int) -> None:
+    """Whatever is seen, it is read in [0, 1], its state comes back bit for bit, and broken bytes change nothing."""
+    rng = np.random.default_rng(seed)
+    state = Relevance(D)
+    for _ in range(40):
+        state.see(f"t{rng.integers(70)}", rng.normal(size=D) * 3, float(rng.normal()), 0.1, float(rng.integers(2)))
+    assert all(((state.at(f"t{i}") >= 0) & (state.at(f"t{i}") <= 1)).all() for i in range(80))
+    payload = state.dump()
+    other = Relevance(D)
+    assert other.load(payload)
+    assert other.dump() == payload
+    assert not other.load(payload[:-3])
+    assert not other.load(b"nonsense")
+    assert other.dump() == payload
+
+
+@given(st.integers(0, 10_000), st.sampled_from([0.0, 1.0]))
+@settings(max_examples=25)
+def test_the_blocks_of_relevance_are_one_gaussian(seed: int, level: float) -> None:
+    """b, f and e together learn from a first label what a dense Gaussian over them learns, to 1e-10."""
+    rng = np.random.default_rng(seed)
+    ours, z, y, noise = Relevance(D), rng.normal(size=D), float(rng.normal()), float(rng.uniform(0.1, 1.0))
+    prior = np.diag(np.concatenate([[OWN], np.full(D, FEATURE), np.full(D, REST)]))
+    mean = np.concatenate([[level], np.zeros(2 * D)])
+    x = np.concatenate([[z.sum()], level * z, z])
+    gain = prior @ x / (noise + x @ prior @ x)
+    mean, cov = mean + gain * (y - x @ mean), prior - np.outer(gain, x @ prior)
+    ours.see("t", z, y, noise, level)
+    np.testing.assert_allclose(ours.own[0, :, 0], [mean[0], cov[0, 0]], atol=1e-10)
+    np.testing.assert_allclose(ours.f, [mean[1 : 1 + D], np.diag(cov)[1 : 1 + D]], atol=1e-10)
+    np.testing.assert_allclose(ours.own[0, :, 1:], [mean[1 + D :], np.diag(cov)[1 + D :]], atol=1e-10)
+    read = np.clip(mean[0] + level * mean[1 : 1 + D] + mean[1 + D :], 0.0, 1.0)
+    np.testing.assert_allclose(ours.at("t", level), read, atol=1e-10)
+
+
+def test_without_evidence_a_taste_belongs_everywhere() -> None:
+    """An unknown task, and one whose labels a taste predicts, have relevance 1 or nearly."""
+    assert (Relevance(D).at("new") == 1.0).all()
+
+
+def test_tasks_are_labels_or_clusters_of_prompts() -> None:
+    """The client's label comes first, however it is written; else one of 16 clusters by the prompt."""
+    x = np.concatenate([[1.0], np.random.default_rng(0).normal(size=20)])
+    assert task_of(Identity(task="Write_Code "), x) == task_of(Identity(task="write code"), -x)
+    clusters = {task_of(Identity(), np.random.default_rng(i).normal(size=20)) for i in range(400)}
+    assert len(clusters) == 16
+
+
+# --- how noisy labels are here ---
+
+
+def test_labels_that_are_noisy_here_teach_less() -> None:
+    """The noise of ratings starts at what was fitted elsewhere and ends at what they vary by here."""
+    found = {}
+    for spread in (0.02, 0.35):
+        fit, rng = Fit(2, D), np.random.default_rng(0)
+        first = fit._heard(Label(ANN, _answer(rng), 0.5, FeedbackKind.RATING)).signal.noise
+        assert first == SIGNALS[FeedbackKind.RATING].noise
+        for i in range(600):
+            y = float(np.clip(0.5 + spread * rng.normal(), 0, 1))
+            fit.learn(Label(Identity(user=f"u{i % 40}"), _answer(rng), y, FeedbackKind.RATING))
+        found[spread] = fit._heard(Label(ANN, _answer(rng), 0.5, FeedbackKind.RATING)).signal.noise
+    assert found[0.02] < 0.03
+    assert 0.08 < found[0.35] < 0.2
+    assert fit._heard(Label(ANN, _answer(rng), 0.5, FeedbackKind.THUMB)).signal.noise == pytest.approx(
+        SIGNALS[FeedbackKind.THUMB].noise
+    )

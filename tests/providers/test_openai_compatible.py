@@ -1,0 +1,375 @@
+"""The direct OpenAI-compatible provider, against a real socket."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.kits.fake_openai import HANG, FakeOpenAI, Reply, event, reply, sse
+
+from fitrouter.errors import ConfigError, ProviderError, ProviderRejected, ProviderTimeout, ProviderUnavailable
+from fitrouter.providers import OpenAICompatible, Secret
+from fitrouter.providers._failures import from_status, retry_after
+from fitrouter.providers._sse import sse_data
+from fitrouter.types import Call, Chunk, Completion, Usage
+
+MESSAGES = ({"role": "user", "content": "hello"},)
+TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {"a": {}}}}}]
+SAID = event({"choices": [{"index": 0, "delta": {"content": "hi"}}]})
+FINISH = event({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
+DONE = event(b"[DONE]")
+
+
+def call(stream: bool = False, timeout_s: float = 20.0, **params: Any) -> Call:
+    return Call(target="m", messages=MESSAGES, params=params, stream=stream, timeout_s=timeout_s)
+
+
+async def whole(provider: Any, one: Call) -> Completion:
+    answer = await provider.complete(one)
+    assert isinstance(answer, Completion)
+    return answer
+
+
+async def chunks(provider: Any, one: Call, found: list[Chunk] | None = None) -> list[Chunk]:
+    """The chunks of an answer, also put into `found` one by one: what came before an error counts."""
+    answer = await provider.complete(one)
+    assert not isinstance(answer, Completion)
+    found = [] if found is None else found
+    async for chunk in answer:
+        found.append(chunk)
+    return found
+
+
+def text(found: list[Chunk]) -> str:
+    return "".join(chunk.delta.get("content") or "" for chunk in found)
+
+
+async def test_a_whole_answer() -> None:
+    """Message, finish reason and usage come through; the key is sent as a bearer and seen nowhere else."""
+    async with FakeOpenAI() as server:
+        provider = OpenAICompatible(server.base_url, Secret("sk-1"))
+        answer = await whole(provider, call(temperature=0.3))
+        await provider.aclose()
+    assert answer.message == {"role": "assistant", "content": "m answers: hello"}
+    assert (answer.finish_reason, answer.usage.prompt_tokens) == ("stop", 7)
+    body, headers = server.seen[0]
+    assert body == {"model": "m", "messages": list(MESSAGES), "temperature": 0.3}
+    assert headers["authorization"] == "Bearer sk-1"
+    assert "sk-1" not in repr(provider)
+
+
+async def test_a_streamed_answer() -> None:
+    """Deltas join to the text, the usage is asked for and arrives, and the caller's other stream options stay."""
+    async with FakeOpenAI() as server:
+        provider = OpenAICompatible(server.base_url)
+        found = await chunks(provider, call(stream=True, stream_options={"x": 1}))
+        await provider.aclose()
+    assert text(found) == "m answers: hello"
+    assert [chunk.finish_reason for chunk in found if chunk.finish_reason] == ["stop"]
+    assert [chunk.usage.prompt_tokens for chunk in found if chunk.usage] == [7]
+    assert server.seen[0][0]["stream_options"] == {"x": 1, "include_usage": True}
+    assert server.seen[0][0]["stream"] is True
+    assert "authorization" not in server.seen[0][1]
+
+
+async def test_tools_and_formats_pass_through() -> None:
+    """Tools and response_format go out as given; tool calls come back unmodified, whole and streamed."""
+    form = {"type": "json_object"}
+    async with FakeOpenAI() as server:
+        provider = OpenAICompatible(server.base_url)
+        answer = await whole(provider, call(tools=TOOLS))
+        found = await chunks(provider, call(stream=True, tools=TOOLS))
+        formatted = await whole(provider, call(response_format=form))
+        await provider.aclose()
+    assert answer.message["tool_calls"][0]["function"] == {"name": "f", "arguments": '{"a": "x"}'}
+    assert answer.finish_reason == "tool_calls"
+    deltas = [d for chunk in found for d in chunk.delta.get("tool_calls", ())]
+    assert deltas[0]["function"]["name"] == "f"
+    assert "".join(d["function"]["arguments"] for d in deltas) == '{"a": "x"}'
+    assert json.loads(formatted.message["content"]) == {"answer": "x"}
+    assert server.seen[0][0]["tools"] == TOOLS
+    assert server.seen[2][0]["response_format"] == form
+
+
+async def test_unknown_fields_are_relayed() -> None:
+    """What a provider adds to a message or delta reaches the caller."""
+    message = {"role": "assistant", "content": "hi", "thinking_signature": "abc", "annotations": [{"a": 1}]}
+    body = {"choices": [{"message": message, "finish_reason": "stop"}]}
+    delta = {"content": "x", "reasoning_content": "why", "extra": [1]}
+    script = [reply(200, body), sse(event({"choices": [{"delta": delta, "finish_reason": "stop"}]}), DONE)]
+    async with FakeOpenAI(script) as server:
+        provider = OpenAICompatible(server.base_url)
+        assert (await whole(provider, call())).message == message
+        assert (await chunks(provider, call(stream=True)))[0].delta == delta
+        await provider.aclose()
+
+
+async def test_connections_are_kept_and_bounded() -> None:
+    """Answers in turn share one connection, whole and streamed; calls at once never open more than allowed."""
+    async with FakeOpenAI() as server:
+        provider = OpenAICompatible(server.base_url, connections=3)
+        for stream in (False, True, True, False):
+            await (chunks if stream else whole)(provider, call(stream=stream))
+        assert server.connections == 1
+        await asyncio.gather(*(whole(provider, call()) for _ in range(20)))
+        assert server.connections <= 3
+        await provider.aclose()
+    assert len(server.seen) == 24
+
+
+@pytest.mark.parametrize("status", [301, 307, 401, 402, 403, 404, 408, 429, 500, 502, 503, 529])
+async def test_statuses_that_another_model_may_survive(status: int) -> None:
+    """Outages, quotas, keys and unknown names are ProviderUnavailable with the status; redirects are not followed."""
+    script = [reply(status, {"error": {"message": "no"}}, Location="http://127.0.0.1:9/")]
+    async with FakeOpenAI(script) as server:
+        provider = OpenAICompatible(server.base_url)
+        with pytest.raises(ProviderUnavailable, match="no") as caught:
+            await provider.complete(call(stream=True))
+        await provider.aclose()
+    assert caught.value.status == status
+    assert len(server.seen) == 1
+
+
+@pytest.mark.parametrize("status", [400, 405, 413, 415, 422, 451])
+async def test_statuses_that_are_the_requests_fault(status: int) -> None:
+    """Any other 4xx is ProviderRejected, so that no other model is asked in vain."""
+    async with FakeOpenAI([reply(status, {"error": {"message": "bad"}})]) as server:
+        provider = OpenAICompatible(server.base_url)
+        with pytest.raises(ProviderRejected, match="bad") as caught:
+            await provider.complete(call())
+        await provider.aclose()
+    assert caught.value.status == status
+
+
+def test_an_exhausted_budget_is_not_the_requests_fault() -> None:
+    """Gateways tell an empty budget as a 400: another provider's model may still answer."""
+    assert isinstance(from_status(400, '{"error": {"type": "budget_exceeded"}}'), ProviderUnavailable)
+
+
+async def test_retry_after_is_kept() -> None:
+    """A 429 carries how long to wait; nonsense in its place is None."""
+    script = [reply(429, {}, Retry_After="7"), reply(429, {}, Retry_After="soon"), reply(429, {})]
+    waits = []
+    async with FakeOpenAI(script) as server:
+        provider = OpenAICompatible(server.base_url)
+        for _ in script:
+            with pytest.raises(ProviderUnavailable) as caught:
+                await provider.complete(call())
+            waits.append(caught.value.retry_after_s)
+        await provider.aclose()
+    assert waits == [7.0, None, None]
+
+
+@given(st.text(max_size=20) | st.floats().map(str) | st.integers().map(str))
+def test_any_retry_after_is_read(value: str) -> None:
+    """Whatever stands in the header, the wait is None or finite and not negative."""
+    wait = retry_after(value, 0.0)
+    assert wait is None or 0.0 <= wait < float("inf")
+
+
+WHOLE_FAULTS = {
+    "error body in a 200": reply(200, {"error": {"message": "overloaded", "code": 503}}),
+    "error text in a 200": reply(200, {"error": "overloaded"}),
+    "empty 200": reply(200, b""),
+    "no choices": reply(200, {"choices": []}),
+    "empty message": reply(
+        200, {"choices": [{"message": {"role": "assistant", "content": ""}, "finish_reason": "stop"}]}
+    ),
+    "null message": reply(200, {"choices": [{"message": None}]}),
+    "choices of another type": reply(200, {"choices": "hello"}),
+    "invalid JSON": reply(200, b'{"choices": ['),
+    "half a UTF-8 character": reply(200, '{"choices": [{"message": {"content": "é'.encode()[:-1] + b'"}}]}'),
+    "deep JSON": reply(200, b"[" * 100_000),
+    "a list": reply(200, [1]),
+    "HTML": reply(200, b"<html>Bad gateway</html>", "text/html"),
+    "a stream that was not asked for": sse(SAID, FINISH, DONE),
+    "early EOF": Reply(b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{"choices"'),
+    "no answer": Reply(),
+    "no HTTP": Reply(b"SSH-2.0-OpenSSH_9.2\r\n\r\n"),
+    "gzip bomb": reply(200, gzip.compress(b"0" * 50_000_000), Content_Encoding="gzip"),
+    "too large": reply(200, json.dumps({"choices": [{"message": {"content": "x" * 2_000_000}}]}).encode()),
+    "cut chunk": sse(b"{", end=False, content_type="application/json"),
+}
+
+
+@pytest.mark.parametrize("fault", WHOLE_FAULTS.values(), ids=WHOLE_FAULTS.keys())
+async def test_every_broken_whole_answer_is_unavailable(fault: Reply) -> None:
+    """100 % typed outcomes, never a 200 with nothing; and the provider answers the next call."""
+    async with FakeOpenAI([fault]) as server:
+        provider = OpenAICompatible(server.base_url, max_bytes=1_000_000)
+        with pytest.raises(ProviderUnavailable):
+            await provider.complete(call())
+        assert (await whole(provider, call())).message["content"] == "m answers: hello"
+        await provider.aclose()
+
+
+STREAM_FAULTS = {
+    "nothing": sse(),
+    "only [DONE]": sse(DONE),
+    "empty deltas": sse(event({"choices": [{"delta": {"role": "assistant", "content": ""}}]}), FINISH, DONE),
+    "no finish": sse(SAID, DONE),
+    "no finish, no [DONE]": sse(SAID),
+    "early EOF": sse(SAID, end=False),
+    "early EOF after the finish": sse(SAID, FINISH, end=False),
+    "EOF inside an event": sse(SAID, FINISH[:10]),
+    "invalid JSON": sse(SAID, b'data: {"choices"\n\n', FINISH, DONE),
+    "half a UTF-8 character": sse(SAID, b'data: {"choices": [{"delta": {"content": "\xc3"}}]}\n\n', FINISH, DONE),
+    "no event": sse(b"Internal Server Error\n\n"),
+    "an error event": sse(SAID, event({"error": {"message": "overloaded"}}), DONE),
+    "a named error event": sse(SAID, b'event: error\ndata: {"error": "overloaded"}\n\n'),
+    "an error body": reply(200, {"error": {"message": "overloaded"}}),
+    "a whole answer": reply(200, {"choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}]}),
+    "endless": sse(*[b": keep-alive\n\n" * 1000] * 100),
+    "an endless line": sse(*[b"x" * 100_000] * 20),
+    "gzip": reply(200, gzip.compress(b"data: 1\n\n"), "text/event-stream", Content_Encoding="gzip"),
+}
+
+
+@pytest.mark.parametrize("fault", STREAM_FAULTS.values(), ids=STREAM_FAULTS.keys())
+async def test_every_broken_stream_is_unavailable(fault: Reply) -> None:
+    """100 % typed outcomes: a stream without an answer never ends as if it had one."""
+    async with FakeOpenAI([fault]) as server:
+        provider = OpenAICompatible(server.base_url, max_bytes=1_000_000)
+        found: list[Chunk] = []
+        with pytest.raises(ProviderUnavailable):
+            await chunks(provider, call(stream=True), found)
+        assert text(found) in {"", "hi"}
+        assert text(await chunks(provider, call(stream=True))) == "m answers: hello"
+        await provider.aclose()
+
+
+async def test_a_stream_survives_how_it_is_cut() -> None:
+    """Drips of single bytes, CRLF, comments, a second [DONE] and characters cut in half make no difference."""
+    said = event({"choices": [{"index": 0, "delta": {"content": "né 你😀"}}]})
+    raw = json.dumps({"choices": [{"delta": {"content": "é你😀"}}]}, ensure_ascii=False).encode()
+    whole_stream = b": hi\r\n\r\n" + said + b"data:" + raw + b"\r\n\r\n" + FINISH + DONE + DONE
+    drip = [whole_stream[i : i + 1] for i in range(len(whole_stream))]
+    async with FakeOpenAI([sse(*drip)]) as server:
+        provider = OpenAICompatible(server.base_url)
+        assert text(await chunks(provider, call(stream=True))) == "né 你😀é你😀"
+        await provider.aclose()
+
+
+@given(st.lists(st.text(alphabet='ab é你\\"', max_size=8), min_size=1, max_size=5), st.data())
+def test_sse_is_read_however_it_is_cut(texts: list[str], data: st.DataObject) -> None:
+    """For any events and any cuts, the data come out in order and whole."""
+    stream = b"".join(event(one) for one in texts)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=6)))
+    pieces = [stream[a:b] for a, b in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
+
+    async def feed() -> AsyncIterator[bytes]:
+        for piece in pieces:
+            yield piece
+
+    async def read() -> list[str]:
+        return [json.loads(one) async for one in sse_data(feed(), "x", 10_000)]
+
+    assert asyncio.run(read()) == texts
+
+
+@pytest.mark.parametrize(
+    "hanging", [Reply(HANG), sse(SAID, HANG), sse(HANG)], ids=["head", "mid-stream", "first token"]
+)
+async def test_a_hanging_server_is_a_timeout(hanging: Reply) -> None:
+    """Silence past the call's time is ProviderTimeout, before the first token and after."""
+    async with FakeOpenAI([hanging]) as server:
+        provider = OpenAICompatible(server.base_url)
+        with pytest.raises(ProviderTimeout):
+            await chunks(provider, call(stream=True, timeout_s=0.2))
+        await provider.aclose()
+
+
+@pytest.mark.parametrize("read", [0, 1, 2])
+async def test_closing_a_stream_ends_it_upstream(read: int) -> None:
+    """A client that leaves after any chunk, also before the first, closes the connection upstream."""
+    async with FakeOpenAI([sse(SAID, SAID, SAID, HANG)]) as server:
+        provider = OpenAICompatible(server.base_url)
+        stream: Any = await provider.complete(call(stream=True))
+        for _ in range(read):
+            await anext(stream)
+        await stream.aclose()
+        await stream.aclose()
+        await asyncio.wait_for(server.left.wait(), 10)
+        await provider.aclose()
+
+
+@pytest.mark.parametrize("script", [Reply(HANG), sse(SAID, HANG)], ids=["before the head", "in the stream"])
+async def test_cancelling_ends_the_work_upstream(script: Reply) -> None:
+    """A task that is cancelled while it waits leaves no connection behind."""
+    async with FakeOpenAI([script]) as server:
+        provider = OpenAICompatible(server.base_url)
+        task = asyncio.create_task(chunks(provider, call(stream=True)))
+        await asyncio.wait_for(server.asked.wait(), 10)
+        await asyncio.sleep(0.05)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await asyncio.wait_for(server.left.wait(), 10)
+        await provider.aclose()
+
+
+async def test_nobody_listens() -> None:
+    """A refused connection is ProviderUnavailable."""
+    async with FakeOpenAI() as server:
+        url = server.base_url
+    provider = OpenAICompatible(url)
+    with pytest.raises(ProviderUnavailable, match="cannot be reached"):
+        await provider.complete(call())
+    await provider.aclose()
+
+
+async def test_errors_do_not_repeat_the_key() -> None:
+    """A provider that quotes the key in its message, or in a 200, does not get it into our errors."""
+    leak = {"error": {"message": "Incorrect API key: sk-secret-1"}}
+    async with FakeOpenAI([reply(401, leak), reply(200, leak), reply(200, b"sk-secret-1")]) as server:
+        provider = OpenAICompatible(server.base_url, Secret("sk-secret-1"))
+        for _ in range(3):
+            with pytest.raises(ProviderError) as caught:
+                await provider.complete(call())
+            assert "sk-secret-1" not in f"{caught.value!r}{caught.value.__cause__!r}"
+            assert "••••" in str(caught.value)
+        await provider.aclose()
+
+
+async def test_a_request_that_is_no_json_is_rejected() -> None:
+    """Parameters that JSON cannot carry are the request's fault, and nothing is sent."""
+    async with FakeOpenAI() as server:
+        provider = OpenAICompatible(server.base_url)
+        for bad in (float("nan"), object(), {1, 2}):
+            with pytest.raises(ProviderRejected, match="no valid JSON"):
+                await provider.complete(call(temperature=bad))
+        await provider.aclose()
+    assert not server.seen
+
+
+async def test_params_cannot_change_the_model_or_the_messages() -> None:
+    """The call decides what is asked and of whom; its parameters do not."""
+    async with FakeOpenAI() as server:
+        provider = OpenAICompatible(server.base_url)
+        params = {"model": "dear", "messages": [], "stream": True}
+        await whole(provider, Call(target="m", messages=MESSAGES, params=params))
+        await provider.aclose()
+    assert server.seen[0][0] == {"model": "m", "messages": list(MESSAGES)}
+
+
+async def test_it_opens_again_after_it_was_closed() -> None:
+    """Closing is not the end: the next call opens a session."""
+    async with FakeOpenAI() as server:
+        provider = OpenAICompatible(server.base_url)
+        for _ in range(2):
+            assert (await whole(provider, call())).usage != Usage()
+            await provider.aclose()
+
+
+@pytest.mark.parametrize("url", ["", "localhost:8000", "ftp://x/v1", "http://", "http://h/v1?key=1", "http://u:p@h/v1"])
+def test_a_base_url_that_cannot_be_used_is_explained(url: str) -> None:
+    """Anything but a plain http(s) URL is refused at once, and a password in it is not repeated."""
+    with pytest.raises(ConfigError, match="base_url") as caught:
+        OpenAICompatible(url)
+    assert "u:p" not in str(caught.value)

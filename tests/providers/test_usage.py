@@ -1,0 +1,95 @@
+"""Tokens pass from a provider to whoever asked, with what was cached and what was only thought."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.kits.gateway import Echo, make_router, serving
+
+from fitrouter.providers.usage import read_usage, usage_body
+from fitrouter.types import Call, Chunk, Usage
+
+FULL = Usage(prompt_tokens=900, completion_tokens=80, cached_tokens=512, reasoning_tokens=64)
+COUNTS = st.integers(0, 2**40)
+
+
+class Thinker(Echo):
+    """Has half of the prompt in its cache, and thinks."""
+
+    async def complete(self, call: Call) -> Any:
+        answer = await super().complete(call)
+        return self._told(answer) if call.stream else msgspec.structs.replace(answer, usage=FULL)
+
+    async def _told(self, chunks: Any) -> Any:
+        async for chunk in chunks:
+            yield chunk if chunk.usage is None else Chunk(delta=chunk.delta, usage=FULL)
+
+
+@given(st.builds(Usage, prompt_tokens=COUNTS, completion_tokens=COUNTS, cached_tokens=COUNTS, reasoning_tokens=COUNTS))
+def test_what_is_told_reads_back(usage: Usage) -> None:
+    """Nothing is lost on the way over a gateway; as an object of a client library it reads the same."""
+    assert read_usage(usage_body(usage)) == usage
+    assert read_usage(msgspec.json.decode(msgspec.json.encode(usage_body(usage)))) == usage
+
+
+@pytest.mark.parametrize("odd", [None, "many", math.inf, math.nan, -3, [1], {"a": 1}])
+def test_what_is_no_number_counts_as_nothing(odd: Any) -> None:
+    """A provider that says nonsense costs no answer."""
+    said = {"prompt_tokens": odd, "completion_tokens": 2, "prompt_tokens_details": odd}
+    assert read_usage(said) == Usage(completion_tokens=2)
+    assert read_usage(odd) in (None, Usage())
+
+
+@pytest.mark.filterwarnings("ignore")  # the frameworks' own
+@pytest.mark.parametrize("far", [False, True])
+@pytest.mark.parametrize("streamed", [False, True])
+def test_adapters_tell_of_all_tokens(tmp_path: Path, far: bool, streamed: bool) -> None:
+    """LangChain's details, CrewAI's account and litellm's usage are the provider's."""
+    router = make_router(tmp_path, {"echo": Thinker()})
+    if far:
+        with serving(router) as url:
+            _tells(url, streamed)
+    else:
+        _tells(router, streamed)
+
+
+def _tells(target: Any, streamed: bool) -> None:
+    litellm = pytest.importorskip("litellm")
+    pytest.importorskip("crewai", reason="install the extra `crewai`")
+    pytest.importorskip("langchain_core", reason="install the extra `langchain`")
+    from fitrouter_integrations.client import connect
+    from fitrouter_integrations.crewai import FitrouterLLM
+    from fitrouter_integrations.langchain import ChatFitrouter
+    from fitrouter_integrations.litellm import register
+
+    hello = [{"role": "user", "content": "Hello"}]
+    with connect(target):
+        model = ChatFitrouter(router=target)
+        if streamed:
+            pieces = list(model.stream("Hello"))
+            answer = sum(pieces[1:], pieces[0])
+        else:
+            answer = model.invoke("Hello")
+        assert answer.usage_metadata == {
+            "input_tokens": 900,
+            "output_tokens": 80,
+            "total_tokens": 980,
+            "input_token_details": {"cache_read": 512},
+            "output_token_details": {"reasoning": 64},
+        }
+        llm = FitrouterLLM(router=target, stream=streamed)
+        llm.call("Hello")
+        spent = llm.get_token_usage_summary()
+        assert (spent.prompt_tokens, spent.cached_prompt_tokens, spent.reasoning_tokens) == (900, 512, 64)
+        register(target)
+        options = {"stream": True, "stream_options": {"include_usage": True}} if streamed else {}
+        found = litellm.completion(model="fitrouter/auto", messages=hello, **options)
+        usage = [piece.usage for piece in found if getattr(piece, "usage", None)][-1] if streamed else found.usage
+        assert usage.prompt_tokens_details.cached_tokens == 512
+        assert usage.completion_tokens_details.reasoning_tokens == 64

@@ -1,0 +1,495 @@
+"""Candidates: a policy that is said in a file becomes the pmf that the router itself would have logged."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.kits.gateway import Echo, cards, make_router
+from tests.kits.replay import Town, log_of
+
+from fitrouter.config import CandidateConfig, parse_config
+from fitrouter.errors import ConfigError, InvalidLog
+from fitrouter.policies import EpsilonGreedy, LinearThompson, LinUCB, Policy, Softmax, SquareCB
+from fitrouter.routing.decider import Rules
+from fitrouter.state.budgets import BudgetParams
+from fitrouter.state.projections import WatchParams
+from fitrouter.types import Decision, FeedbackKind, Floats, Identity, Request
+from fitrouter_evaluators.replay.candidates._file import KINDS, parse_candidate, read_candidate
+from fitrouter_evaluators.replay.candidates.candidates import Candidate, load_candidate
+from fitrouter_evaluators.replay.log.log import DRAWN, MODES, Ints, Log
+
+LIVE = Rules(
+    floor=0.1,
+    uniform_slice=0.05,
+    share=0.8,
+    default_arm="b",
+    newcomer_pulls=3,
+    newcomer_labels=30,
+    cost_weight=0.2,
+    latency_weight=0.1,
+    consistency=0.05,
+)
+CONFIG = parse_config(
+    {
+        "providers": {"p": {"kind": "simulated"}},
+        "models": [{"name": name, "provider": "p"} for name in "abc"],
+        "default_model": "b",
+        "share": 0.8,
+        "policy": {"gamma": 20.0, "floor": 0.1, "uniform_slice": 0.05},
+    }
+)
+
+
+def but(**changes: Any) -> Rules:
+    """The live rules, but for these."""
+    return msgspec.structs.replace(LIVE, **changes)
+
+
+CHANGES: dict[str, tuple[dict[str, Any], Policy, Rules]] = {
+    "sharper": ({"gamma": 90.0}, SquareCB(90.0), LIVE),
+    "softmax": ({"algorithm": "softmax", "temperature": 0.05}, Softmax(0.05), LIVE),
+    "greedy": ({"algorithm": "epsilon_greedy", "epsilon": 0.2}, EpsilonGreedy(0.2), LIVE),
+    "thompson": ({"algorithm": "linear_thompson", "scale": 0.5}, LinearThompson(0.5), LIVE),
+    "upper": ({"algorithm": "linucb", "alpha": 2.0}, LinUCB(2.0), LIVE),
+    "dear": ({"latency_weight": 0.5}, SquareCB(20.0), but(latency_weight=0.5)),
+    "free": ({"cost_weight": 0.0}, SquareCB(20.0), but(cost_weight=0.0)),
+    "floor": ({"floor": 0.02}, SquareCB(20.0), but(floor=0.02)),
+    "slice": ({"uniform_slice": 0.3}, SquareCB(20.0), but(uniform_slice=0.3)),
+    "share": ({"share": 0.3}, SquareCB(20.0), but(share=0.3)),
+    "moved": ({"share": 0.5, "default_model": "a"}, SquareCB(20.0), but(share=0.5, default_arm="a")),
+    "everything": (
+        {"algorithm": "softmax", "temperature": 0.1, "share": 1.0, "floor": 0.3, "uniform_slice": 0.1},
+        Softmax(0.1),
+        but(share=1.0, floor=0.3, uniform_slice=0.1),
+    ),
+}
+"""What candidate.yaml says, and the policy and rules that a router would have been started with instead."""
+
+
+@cache
+def town() -> Town:
+    """600 requests: sessions drawn again, newcomers twice, a budget, a uniform slice, a default with a fifth."""
+    made = Town(
+        rules=LIVE,
+        watch=WatchParams(budget=BudgetParams(usd_per_request=2e-3)),
+        others={name: (policy, rules) for name, (_, policy, rules) in CHANGES.items()},
+        candidates={"wide": CandidateConfig(algorithm="linear_thompson").model_dump()},
+    )
+    last = None
+    for i in range(600):
+        if i in {150, 300}:
+            made.join("d") if i == 150 else made.join("e", "f")
+        last = made.request(last if i % 4 else None, again=i % 4 == 2)
+    return made
+
+
+def draws_of(log: Log) -> Ints:
+    """Rows of the draws."""
+    return np.flatnonzero(np.isin(log.decisions.mode, [MODES.index(mode) for mode in DRAWN]))
+
+
+def flat(log: Log, rows: Ints, column: Any) -> Any:
+    """A column of `Options` at these rows."""
+    start = log.decisions.start
+    return np.concatenate([column[start[i] : start[i + 1]] for i in rows])
+
+
+def column(log: Log, name: str) -> Any:
+    """A column that is there."""
+    return getattr(log.options if name in log.options._fields else log.decisions, name)
+
+
+def off(candidate: Candidate, log: Log, wanted: Floats) -> float:
+    """The largest difference to what is wanted at the draws."""
+    return float(np.abs(candidate.pmf(log, draws_of(log)) - wanted).max())
+
+
+# --- the law -------------------------------------------------------------------------------------------------------
+
+
+def test_the_town_has_everything_in_it() -> None:
+    """The log of the tests below has newcomers, re-draws with switch costs, all modes, a tight and a loose budget."""
+    log, rows = town().log(), draws_of(town().log())
+    decisions = [row.event for row in town().journal.tail(0, 10**9) if isinstance(row.event, Decision)]
+    assert sum(bool(decision.new) for decision in decisions) > 50
+    assert (flat(log, rows, column(log, "switch")) > 0).sum() > 100
+    assert {MODES[code] for code in log.decisions.mode[rows]} == DRAWN
+    assert column(log, "budget_weight").min() > 0
+    assert column(log, "floor")[rows].min() < 0.08 < 0.11 < column(log, "floor")[rows].max()
+    assert len(set(np.diff(log.decisions.start)[rows])) > 2
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"algorithm": "squarecb", "gamma": 20.0},
+        {"gamma": 20.0},
+        {"share": 0.8},
+        {"floor": 0.1},
+        {"uniform_slice": 0.05},
+        {"floor": 0.1, "uniform_slice": 0.05, "share": 0.8},
+        {"cost_weight": 0.2, "latency_weight": 0.1},
+        {"personal": True, "gamma": 20.0},
+    ],
+    ids=str,
+)
+def test_the_live_settings_give_the_logged_pmf(said: dict[str, Any]) -> None:
+    """A candidate with exactly the live settings reproduces the logged pmf to 1e-12, whichever of them are said."""
+    log = town().log()
+    assert off(load_candidate(said, config=CONFIG), log, flat(log, draws_of(log), log.options.prob)) < 1e-12
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_change_gives_what_the_router_would_have_logged(name: str) -> None:
+    """Beside the live router another one, with the change, decides from the same beliefs: its pmf is met to 1e-12.
+
+    A price of cost is in the logged switch cost, and may change who of the newcomers is hopeful; candidates keep both
+    as they were logged, so those rows are out.
+    """
+    made = {row.event.id: row.event for row in town().journal.tail(0, 10**9) if isinstance(row.event, Decision)}
+    log, said = town().log(), town().said[name]
+    pairs = [(row, made[log.decisions.id[row]], said[log.decisions.id[row]]) for row in draws_of(log).tolist()]
+    same = [row for row, was, other in pairs if (was.new, was.switch) == (other.new, other.switch)]
+    assert len(same) == len(pairs) or (name in {"free", "dear"} and len(same) > 100)
+    rows = np.array(same)
+    wanted = np.concatenate([said[decision].probs for decision in log.decisions.id[rows]])
+    found = load_candidate(CHANGES[name][0], config=CONFIG).pmf(log, rows)
+    np.testing.assert_allclose(found, wanted, rtol=0.0, atol=1e-12)
+    assert np.abs(wanted - flat(log, rows, log.options.prob)).max() > 0.01
+
+
+async def test_a_routers_own_journal_is_reproduced(tmp_path: Path) -> None:
+    """The same law for decisions that went through the whole router: sessions, users, tools, failures to decide."""
+    rules = Rules(redraw_every=2, consistency=0.3, floor=0.06, uniform_slice=0.1, cost_weight=0.5, registry="r1")
+    async with make_router(tmp_path, {"echo": Echo()}, models=cards(), rules=rules) as router:
+        for i in range(60):
+            who = Identity(user=f"u{i % 5}", role="nurse", session=f"s{i % 9}")
+            answer = await router.complete(Request(messages=({"role": "user", "content": f"hi {i}"},), identity=who))
+            await router.feedback(answer.decision.id, FeedbackKind.THUMB, float(i % 3 > 0))
+            await router.settled()
+            if i == 40:
+                router.decider.fit.estimate = None  # type: ignore[assignment]
+        log = log_of(row.event for row in router.journal.tail(0, 100_000))
+    rows = draws_of(log)
+    assert (column(log, "algorithm")[rows] == "uniform").any()
+    assert (column(log, "steps")[rows] > 5).any()
+    logged = flat(log, rows, log.options.prob)
+    for said in ({"algorithm": "squarecb", "gamma": 20.0}, {"gamma": 20.0, "share": 1.0}):
+        assert off(load_candidate(said), log, logged) < 1e-12
+    silent = np.repeat(column(log, "algorithm")[rows] == "uniform", np.diff(log.decisions.start)[rows])
+    changed = load_candidate({"algorithm": "softmax", "floor": 0.0, "uniform_slice": 0.0}).pmf(log, rows)
+    assert (changed == logged)[silent].all(), "where the router failed, no policy has a say"
+    assert not (changed == logged)[~silent].all()
+
+
+@settings(max_examples=60)
+@given(
+    floor=st.floats(0, 1),
+    uniform_slice=st.floats(0, 0.9),
+    share=st.floats(0.05, 1),
+    gamma=st.floats(1, 1e4),
+    order=st.randoms(use_true_random=False),
+)
+def test_whatever_is_said_is_a_pmf(floor: float, uniform_slice: float, share: float, gamma: float, order: Any) -> None:
+    """Probabilities are non-negative and sum to 1 for every draw; rows may come in any order, and each is its own."""
+    log, rows = town().log(), draws_of(town().log())[::7]
+    said = {"gamma": gamma, "floor": floor, "uniform_slice": uniform_slice, "share": share, "algorithm": "squarecb"}
+    candidate = load_candidate(said, config=CONFIG)
+    pmf = candidate.pmf(log, rows)
+    counts = np.diff(log.decisions.start)[rows]
+    begin = np.cumsum(counts) - counts
+    assert pmf.min() >= -1e-15
+    np.testing.assert_allclose(np.add.reduceat(pmf, begin), 1.0, atol=1e-12)
+    shuffled = list(range(len(rows)))
+    order.shuffle(shuffled)
+    moved = candidate.pmf(log, rows[shuffled])
+    np.testing.assert_array_equal(moved, np.concatenate([pmf[begin[i] : begin[i] + counts[i]] for i in shuffled]))
+
+
+# --- what the log has ----------------------------------------------------------------------------------------------
+
+
+def test_logged_pmfs_are_taken_as_they_are() -> None:
+    """`current`, `twin`, `personal` and a candidate in shadow are the columns themselves."""
+    log, rows = town().log(), draws_of(town().log())
+    for said, name in (("current", "prob"), ("twin", "twin"), ("personal", "personal")):
+        assert off(load_candidate(said), log, flat(log, rows, column(log, name))) == 0.0
+        assert off(load_candidate({said: True}), log, flat(log, rows, column(log, name))) == 0.0
+    wide = load_candidate({"candidate": "wide", "name": "wider"})
+    assert off(wide, log, flat(log, rows, log.options.candidates["wide"])) == 0.0
+    assert wide.description == "wider: the candidate 'wide' as it ran in shadow"
+
+
+def test_uniform_and_fixed_look_at_the_arms_alone() -> None:
+    """Uniform is 1 / K; fixed is one-hot, uniform where its arm is not eligible, with its floor spread evenly."""
+    log, rows = town().log(), draws_of(town().log())
+    counts = np.diff(log.decisions.start)[rows]
+    assert off(load_candidate("uniform"), log, np.repeat(1.0 / counts, counts)) == 0.0
+    pmf = load_candidate({"fixed": "d", "floor": 0.1}).pmf(log, rows)
+    begin = np.cumsum(counts) - counts
+    names = np.array(log.names.arms)[flat(log, rows, log.options.arm)]
+    for at, K in zip(begin, counts, strict=True):
+        here = names[at : at + K] == "d"
+        wanted = 0.9 * here + 0.1 / K if here.any() else np.full(K, 1.0 / K)
+        np.testing.assert_allclose(pmf[at : at + K], wanted, atol=1e-15)
+    assert (np.add.reduceat(names == "d", begin) == 0).any()
+
+
+def test_a_fixed_model_is_all_of_its_revisions() -> None:
+    """`fixed: m` is m@1 before the revision and m@2 after it; `fixed: m@1` is that revision alone."""
+    log = town().log()
+    renamed = log._replace(names=log.names._replace(arms=("m@1", "m@2", *log.names.arms[2:])))
+    rows = draws_of(log)[:5]
+    both = load_candidate({"fixed": "m"}).pmf(renamed, rows)
+    one = load_candidate({"fixed": "m@1"}).pmf(renamed, rows)
+    assert set(both.tolist()) <= {0.0, 0.5, 1.0}
+    assert both.sum() == one.sum() == 5.0
+    assert (both != one).any()
+
+
+# --- refusals ------------------------------------------------------------------------------------------------------
+
+
+def without(log: Log, **columns: Any) -> Log:
+    """The log without some columns, or with others in their place."""
+    for part in ("decisions", "options"):
+        own = {name: value for name, value in columns.items() if name in getattr(log, part)._fields}
+        log = log._replace(**{part: getattr(log, part)._replace(**own)})
+    return log
+
+
+@pytest.mark.parametrize(
+    ("missing", "said", "message"),
+    [
+        ({"mean": None}, {"gamma": 5.0, "algorithm": "squarecb"}, r"'mean'\) is not logged; .* 'pmf: FILE'"),
+        ({"steps": None}, {"gamma": 5.0, "algorithm": "squarecb"}, r"'steps'\) is not logged; choose another"),
+        ({"sd": None}, {"algorithm": "linear_thompson"}, r"'sd'\) is not logged"),
+        ({"rest": None}, {"algorithm": "uniform"}, r"'rest'\) is not logged; .* say 'floor'"),
+        ({"cost": None}, {"algorithm": "softmax"}, r"'cost'\) is not logged"),
+        ({"latency_weight": None}, {"algorithm": "softmax"}, r"'latency_weight'\) is not logged; say"),
+        ({"latency_unit_s": None}, {"algorithm": "softmax", "latency_weight": 1.0}, r"unit of 'latency_weight'"),
+        ({"share": None}, {"algorithm": "softmax", "share": 1.0}, r"'share'\) is not logged"),
+        ({"twin": None}, {"twin": True}, "blind twin. is not logged"),
+        ({"algorithm": None}, {"gamma": 5.0}, "which algorithm decided is not logged; say 'algorithm'"),
+    ],
+    ids=str,
+)
+def test_what_is_not_logged_is_named(missing: dict[str, Any], said: dict[str, Any], message: str) -> None:
+    """A column that is needed and not there is named, with what to do; nothing is made up for it."""
+    log = without(town().log(), **missing)
+    with pytest.raises(InvalidLog, match=message):
+        load_candidate(said).pmf(log, draws_of(log))
+
+
+def test_a_draw_that_lacks_a_number_is_named_by_its_row() -> None:
+    """NaN at a draw is refused with the row and the decision; at a sticky turn it is nobody's concern."""
+    log, rows = town().log(), draws_of(town().log())
+    rest = column(log, "rest").copy()
+    rest[log.decisions.start[rows[3]]] = np.nan
+    wanted = rf"row {log.decisions.seq[rows[3]]} \(decision '{log.decisions.id[rows[3]]}'\) does not say"
+    with pytest.raises(InvalidLog, match=wanted):
+        load_candidate({"algorithm": "softmax"}).pmf(without(log, rest=rest), rows)
+    every = np.arange(log.decisions.n)
+    assert np.isnan(load_candidate({"algorithm": "softmax"}).pmf(log, every)).any()
+
+
+def test_what_is_taken_over_unsaid_must_reproduce_the_log() -> None:
+    """A candidate that says neither algorithm nor γ goes by the log's, and is refused where that was another γ."""
+    log, rows = town().log(), draws_of(town().log())
+    with pytest.raises(ConfigError, match=r"gamma: the default 2560 of 'squarecb' does not give what row .* say"):
+        load_candidate({"cost_weight": 0.4}).pmf(log, rows)
+    other = CONFIG.model_copy(update={"policy": CONFIG.policy.model_copy(update={"gamma": 21.0})})
+    with pytest.raises(ConfigError, match="gamma: the configuration's 21"):
+        load_candidate({"cost_weight": 0.4}, config=other).pmf(log, rows)
+    assert load_candidate({"cost_weight": 0.4, "gamma": 20.0}).pmf(log, rows).min() > 0
+
+
+def test_a_floor_needs_to_know_the_slice() -> None:
+    """The log adds floor and slice up: without the configuration a new floor is refused, a wrong one is found out."""
+    log, rows = town().log(), draws_of(town().log())
+    with pytest.raises(ConfigError, match="name the configuration that was in force"):
+        load_candidate({"algorithm": "softmax", "floor": 0.1}).pmf(log, rows)
+    wrong = CONFIG.model_copy(update={"policy": CONFIG.policy.model_copy(update={"uniform_slice": 0.0})})
+    with pytest.raises(InvalidLog, match=r"was made under floor .* where uniform_slice was 0"):
+        load_candidate({"algorithm": "softmax", "floor": 0.1}, config=wrong).pmf(log, rows)
+    early = rows[log.decisions.ts[rows] < 1e9 + 1400]  # before there were newcomers
+    both = {"algorithm": "squarecb", "gamma": 20.0, "floor": 0.1, "uniform_slice": 0.05}
+    np.testing.assert_allclose(
+        load_candidate(both).pmf(log, early), flat(log, early, log.options.prob), rtol=0, atol=1e-12
+    )
+
+
+def test_a_log_without_a_rest_is_mixed_from_what_is_said() -> None:
+    """For logs of other programs floor, slice and share are the candidate's alone."""
+    log = without(town().log(), rest=None)
+    rows = draws_of(log)[:40]
+    pmf = load_candidate(
+        {"algorithm": "uniform", "floor": 0.2, "uniform_slice": 0.1, "share": 0.5, "default_model": "b"}
+    ).pmf(log, rows)
+    counts = np.diff(log.decisions.start)[rows]
+    is_b = np.array(log.names.arms)[flat(log, rows, log.options.arm)] == "b"
+    has_b = np.repeat(np.add.reduceat(is_b, np.cumsum(counts) - counts) > 0, counts)
+    even = np.repeat(1.0 / counts, counts)
+    np.testing.assert_allclose(pmf, np.where(has_b, 0.5 * even + 0.5 * is_b, even), atol=1e-12)
+
+
+def test_decisions_without_peoples_terms_are_not_mistaken() -> None:
+    """Where the terms of role and user were off, the logged means are not what decided: said, not guessed."""
+    made = Town(rules=Rules(floor=0.1, personal=False))
+    made.live(20)
+    log = made.log()
+    personal = log.options.prob.copy()
+    personal[0] += 0.1
+    log = without(log, personal=personal)
+    with pytest.raises(InvalidLog, match=r"without the terms of role and user, .* say 'personal: true'"):
+        load_candidate({"algorithm": "softmax"}).pmf(log, draws_of(log))
+    assert load_candidate({"algorithm": "softmax", "personal": True}).pmf(log, draws_of(log)).min() > 0
+
+
+def test_a_log_in_shadow_says_nothing_of_the_floor() -> None:
+    """With share 0 the default took everything; how the policy would have explored is refused, not invented."""
+    made = Town(rules=Rules(floor=0.1, share=0.0, default_arm="a"))
+    made.live(5)
+    log = made.log()
+    with pytest.raises(InvalidLog, match="share 0"):
+        load_candidate({"algorithm": "softmax", "share": 1.0}).pmf(log, draws_of(log))
+
+
+def test_a_share_needs_somebody_for_the_rest() -> None:
+    """Where no default is known or said, a share below 1 is refused."""
+    made = Town(rules=Rules(floor=0.1))
+    made.live(5)
+    log = made.log()
+    said: dict[str, Any] = {"algorithm": "softmax", "share": 0.5}
+    with pytest.raises(ConfigError, match="say 'default_model'"):
+        load_candidate(said).pmf(log, draws_of(log))
+    with pytest.raises(ConfigError, match="there is no arm 'z' in the log; there are a, b, c"):
+        load_candidate(said | {"default_model": "z"}).pmf(log, draws_of(log))
+    assert load_candidate(said | {"default_model": "c"}).pmf(log, draws_of(log))[2::3].min() >= 0.5
+
+
+def test_unknown_names_are_answered_with_the_known() -> None:
+    """A model or a shadow candidate that the log does not know is refused with those that it does."""
+    log = town().log()
+    with pytest.raises(ConfigError, match=r"no arm 'z' .* there are a, b, c, d, e, f"):
+        load_candidate({"fixed": "z"}).pmf(log, draws_of(log))
+    with pytest.raises(ConfigError, match="no candidate 'narrow' in shadow; it has 'wide'"):
+        load_candidate({"candidate": "narrow"}).pmf(log, draws_of(log))
+
+
+# --- the file ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ({}, "nothing says what the policy is"),
+        ({"gama": 5}, "gama: there is no such setting; did you mean 'gamma'"),
+        ({"gamma": -1}, "gamma: .*greater than 0; given was -1"),
+        ({"floor": 1.5}, "floor: .*less than or equal to 1; given was 1.5"),
+        ({"twin": False}, "twin: .* given was False"),
+        (
+            {"current": True, "twin": True},
+            "'current' is a policy by itself and allows nothing beside it",
+        ),
+        ({"twin": True, "floor": 0.1}, "take out floor, or take out 'twin'"),
+        ({"fixed": "a", "share": 0.1}, "allows only floor beside it; take out share"),
+        ({"algorithm": "fixed"}, "say 'fixed: MODEL'"),
+        ({"algorithm": "squarecb", "personal": False}, "say 'twin: true'"),
+        ({"learning": "progressive", "gamma": 2}, "learning: name the 'snapshot'"),
+        ({"snapshot": {}}, "snapshot: name either 'journal' or 'prior'"),
+        ({"snapshot": {"prior": "x.arms", "until": 3}}, "leave it out"),
+        ({"snapshot": {"jurnal": "x"}}, "did you mean 'journal'"),
+        ({"snapshot": {"journal": "x", "until": "soon"}}, "given was 'soon'"),
+    ],
+    ids=str,
+)
+def test_mistakes_are_explained(said: dict[str, Any], message: str) -> None:
+    """Every mistake is named with its place, what is allowed, and what to do."""
+    with pytest.raises(ConfigError, match=message):
+        load_candidate(said)
+
+
+def test_a_parameter_of_another_algorithm_is_refused() -> None:
+    """γ says nothing to softmax: a candidate that would silently be another one is refused."""
+    log = town().log()
+    with pytest.raises(ConfigError, match="gamma: 'softmax' does not read it, it reads temperature"):
+        load_candidate({"algorithm": "softmax", "gamma": 3.0}).pmf(log, draws_of(log))
+    with pytest.raises(ConfigError, match="there is no algorithm 'thompsen'"):
+        load_candidate({"algorithm": "thompsen"}).pmf(log, draws_of(log))
+
+
+def test_files_are_read(tmp_path: Path) -> None:
+    """A candidate.yaml gives what its content gives; a file that is missing or no YAML is refused by name."""
+    log = town().log()
+    (tmp_path / "c.yaml").write_text("name: sharp\ngamma: 20.0\ntrained_until: 2026-01-02 03:04:05\n")
+    found = load_candidate(tmp_path / "c.yaml")
+    assert found.description == "sharp: gamma 20; the rest as logged"
+    assert found.trained_until == 1767323045.0
+    assert off(found, log, flat(log, draws_of(log), log.options.prob)) < 1e-12
+    (tmp_path / "word.yaml").write_text("twin\n")
+    assert load_candidate(tmp_path / "word.yaml").config() == {"twin": True}
+    with pytest.raises(ConfigError, match=r"no file 'nowhere\.yaml'; give a candidate\.yaml, or one of current"):
+        load_candidate("nowhere.yaml")
+    for content, message in (("[1, 2", "is not valid YAML"), ("- 1", "holds .1.; give settings"), ("", "holds None")):
+        (tmp_path / "bad.yaml").write_text(content)
+        with pytest.raises(ConfigError, match=message):
+            load_candidate(tmp_path / "bad.yaml")
+
+
+def test_over_names_the_configuration(tmp_path: Path) -> None:
+    """`over` reads fitrouter.yaml beside the file: what the log does not say comes from there."""
+    log = town().log()
+    text = "providers: {p: {kind: simulated}}\nmodels: [{name: b, provider: p}]\ndefault_model: b\n"
+    (tmp_path / "fitrouter.yaml").write_text(text + "policy: {gamma: 20.0, floor: 0.1, uniform_slice: 0.05}\n")
+    (tmp_path / "c.yaml").write_text("over: fitrouter.yaml\nfloor: 0.02\n")
+    wanted = np.concatenate([town().said["floor"][decision].probs for decision in log.decisions.id[draws_of(log)]])
+    assert off(load_candidate(tmp_path / "c.yaml"), log, wanted) < 1e-12
+
+
+def test_hashes_tell_candidates_apart() -> None:
+    """Equal settings hash alike, whatever they are called; any other setting gives another hash."""
+    said: list[Mapping[str, Any]] = [entry for entry, _, _ in CHANGES.values()]
+    said += [{"twin": True}, {"current": True}, {"fixed": "a"}, {"fixed": "a", "floor": 0.1}, {"candidate": "a"}]
+    hashes = [load_candidate(entry).hash() for entry in said]
+    assert len(set(hashes)) == len(hashes)
+    assert load_candidate({"fixed": "a", "name": "x"}).hash() == load_candidate({"fixed": "a"}).hash()
+    assert load_candidate({"gamma": 3.0}).hash() != load_candidate({"gamma": 3.0}, config=CONFIG).hash()
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "replay_candidates.md").read_text()
+BLOCKS = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_documented_candidates_load(block: str, tmp_path: Path) -> None:
+    """Every example of the documentation is a candidate; those that need no other file give a pmf of the town's log."""
+    (tmp_path / "c.yaml").write_text(block)
+    file = read_candidate(tmp_path / "c.yaml")
+    assert file.said
+    if file.snapshot is not None or file.pmf is not None:
+        return
+    log = town().log()
+    log = log._replace(names=log.names._replace(arms=("small-model", *log.names.arms[1:])))
+    said = block.replace("over: fitrouter.yaml", "")
+    (tmp_path / "c.yaml").write_text(said)
+    rows = draws_of(log)[:20]
+    pmf = load_candidate(tmp_path / "c.yaml", config=CONFIG).pmf(log, rows)
+    counts = np.diff(log.decisions.start)[rows]
+    np.testing.assert_allclose(np.add.reduceat(pmf, np.cumsum(counts) - counts), 1.0, atol=1e-12)
+
+
+def test_the_documentation_has_an_example_of_each() -> None:
+    """The page shows each kind of candidate."""
+    kinds = {parse_candidate(yaml.safe_load(block)).kind for block in BLOCKS}
+    assert kinds == {*KINDS, "settings"}

@@ -1,0 +1,396 @@
+"""A log is the same whatever it lies in, is read while it is written, and is never read wrong in silence."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pytest
+from tests.kits.gateway import make_router
+from tests.kits.replay import log_of
+from tests.kits.replay_story import assert_same, somebody, story, write_folder, write_journal, write_warehouse
+
+from fitrouter.errors import ConfigError
+from fitrouter.stores.journal import SqliteJournal
+from fitrouter.stores.warehouse import Warehouse, WarehouseFeed
+from fitrouter.stores.warehouse._migrations import MIGRATIONS
+from fitrouter.types import (
+    Decision,
+    Erasure,
+    Event,
+    Execution,
+    Feedback,
+    FeedbackKind,
+    Identity,
+    Mode,
+    PolicyVersion,
+    Request,
+    Score,
+    pack,
+)
+from fitrouter_evaluators.replay.log._warehouse import opened
+from fitrouter_evaluators.replay.log.log import MODES, Log
+from fitrouter_evaluators.replay.log.sources import export, read_log
+
+ROOT = Path(__file__).resolve().parents[2]
+ENV = os.environ | {"PYTHONPATH": os.pathsep.join(str(ROOT / name) for name in ("router", "evaluators", "."))}
+EVENTS = story()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A gateway's folder with the story, and its export below."""
+    return write_folder(tmp_path_factory.mktemp("data"), EVENTS)
+
+
+@pytest.fixture
+def warehouse(folder: Path, tmp_path: Path) -> Path:
+    """A warehouse of its own for each test."""
+    return Path(shutil.copy(folder / "fitrouter.duckdb", tmp_path / "fitrouter.duckdb"))
+
+
+# --- one log, three forms ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("window", [{}, {"since": 1e9 + 205.0, "until": 1e9 + 610.0}, {"features": False}])
+def test_three_forms_of_a_log_are_one(folder: Path, window: dict[str, Any]) -> None:
+    """Warehouse, journal and Parquet give the same columns to the last bit."""
+    first = read_log(folder / "fitrouter.duckdb", **window)
+    assert first.decisions.n > 30
+    assert (first.decisions.x is None) == (first.outcomes.h is None) == ("features" in window)
+    assert_same(first, read_log(folder / "journal.db", **window))
+    assert_same(first, read_log(folder / "export", **window))
+
+
+def test_a_log_holds_what_the_events_say(folder: Path) -> None:
+    """Column by column against a reading of the events one by one, under other codes for the names."""
+    found, plain = read_log(folder / "journal.db"), log_of(EVENTS)
+    drawn = np.isin(found.decisions.mode, [MODES.index(mode) for mode in (Mode.ONLINE, Mode.UNIFORM, Mode.SHADOW)])
+    for name, column in found.decisions._asdict().items():
+        expected = getattr(plain.decisions, name)
+        if name in {"tenant", "user", "role", "task", "session"}:
+            assert _named(found, name, column) == _named(plain, name, expected), name
+        elif name == "begins":
+            np.testing.assert_array_equal(column, expected & drawn)
+        else:
+            np.testing.assert_array_equal(column, expected, err_msg=name)
+    arms, plainly = np.array(found.names.arms), np.array(plain.names.arms)
+    np.testing.assert_array_equal(arms[found.options.arm], plainly[plain.options.arm])
+    for name in ("prob", "mean", "sd", "cost", "latency", "availability", "switch", "rest", "twin", "personal"):
+        np.testing.assert_array_equal(getattr(found.options, name), getattr(plain.options, name), err_msg=name)
+    assert_same(dict(found.options.candidates), dict(plain.options.candidates))
+    for name in ("status", "cost_usd", "latency_s"):
+        np.testing.assert_array_equal(getattr(found.outcomes, name), getattr(plain.outcomes, name), err_msg=name)
+    served, plain_served = found.outcomes.served, plain.outcomes.served
+    assert [a if k >= 0 else None for k, a in zip(served, arms[served], strict=True)] == [
+        a if k >= 0 else None for k, a in zip(plain_served, plainly[plain_served], strict=True)
+    ]
+    assert {Mode.ONLINE, Mode.UNIFORM, Mode.SHADOW, Mode.STICKY, Mode.PINNED, Mode.FORCED} == {
+        MODES[k] for k in np.unique(found.decisions.mode)
+    }
+
+
+def _named(log: Log, column: str, codes: np.ndarray) -> list[str | None]:
+    names = getattr(log.names, column + "s")
+    return [names[code] if code >= 0 else None for code in codes]
+
+
+def test_scores_come_with_the_most_frequent_features(folder: Path) -> None:
+    """The last score that is ok counts; h of another schema is left NaN, and no number of two kinds is mixed."""
+    log = read_log(folder / "fitrouter.duckdb")
+    scores = {e.decision_id: e for e in EVENTS if isinstance(e, Score) and e.status == "ok"}
+    assert log.outcomes.schema == "style-1"
+    assert log.outcomes.h is not None
+    assert {"style-0", "style-1"} == {score.schema for score in scores.values()}
+    for i, name in enumerate(log.decisions.id):
+        score = scores.get(name)
+        assert log.outcomes.score[i] == score.mean if score else np.isnan(log.outcomes.score[i])
+        if score and score.schema == "style-1":
+            assert pack(log.outcomes.h[i]) == score.h
+        else:
+            assert np.isnan(log.outcomes.h[i]).all()
+
+
+def test_the_last_declaration_counts(folder: Path) -> None:
+    """What people declared last, by the code of the person."""
+    log = read_log(folder / "export")
+    ages = {log.names.users[code]: values["brevity"] for code, values in log.declared.items()}
+    assert ages == {"person-0": 0.0, "person-1": 70.0, "person-2": 90.0, "person-4": 80.0}
+
+
+async def test_what_a_router_wrote_is_read_from_its_journal_and_its_warehouse(tmp_path: Path) -> None:
+    """Real requests, sessions, a pinned turn and verdicts, read while the router is still up."""
+    journal = SqliteJournal(tmp_path / "journal.db")
+    feed = WarehouseFeed(journal, Warehouse(tmp_path / "fitrouter.duckdb"))
+    async with make_router(tmp_path, journal=journal) as router:
+        for number in range(12):
+            who = Identity(user=f"ann {number // 3 % 2}", role="nurse", session=f"s{number // 3}")
+            messages = ({"role": "user", "content": f"What is {number}?"},)
+            model = "alpha" if number % 5 == 4 else "fitrouter/auto"
+            answer = await router.complete(Request(messages=messages, identity=who, model=model))
+            await router.feedback(answer.decision.id, FeedbackKind.THUMB, float(number % 2))
+            await router.settled()
+        while feed.step():
+            pass
+        log = read_log(tmp_path / "journal.db")
+        assert_same(log, read_log(tmp_path / "fitrouter.duckdb"))
+    assert log.decisions.n == 12
+    assert np.count_nonzero(log.decisions.mode == MODES.index(Mode.STICKY)) > 3
+    assert np.count_nonzero(log.decisions.mode == MODES.index(Mode.PINNED)) == 2
+    assert log.outcomes.free_label.tolist() == [float(number % 2) for number in range(12)]
+    assert (log.outcomes.status == "ok").all()
+    assert len(log.names.users) == 2
+
+
+# --- what is legal -------------------------------------------------------------------------------------------------
+
+
+def decision(name: str, ts: float, **fields: Any) -> Decision:
+    given: dict[str, Any] = {
+        "draw_id": name,
+        "identity": somebody("ann"),
+        "mode": Mode.ONLINE,
+        "eligible": ("a", "b"),
+        "probs": (0.25, 0.75),
+        "chosen": "b",
+        "propensity": 0.75,
+        "policy": PolicyVersion(algorithm="squarecb"),
+    }
+    return Decision(id=name, ts=ts, **(given | fields))
+
+
+def vote(name: str, about: str, value: float, kind: FeedbackKind = FeedbackKind.THUMB, **fields: Any) -> Feedback:
+    return Feedback(id=name, ts=9.0, decision_id=about, identity=somebody("ann"), kind=kind, value=value, **fields)
+
+
+def test_the_last_rating_counts_before_the_last_thumb(tmp_path: Path) -> None:
+    """A changed vote replaces its own kind, a rating goes before a thumb, and `asked` says which label it is."""
+    stars = FeedbackKind.RATING
+    events: list[Event] = [
+        decision("d0", 1.0),
+        decision("d1", 2.0, asked=True, asked_probability=0.5),
+        decision("d2", 3.0),
+        vote("v0", "d0", 1.0),
+        vote("v1", "d0", 0.0),
+        vote("v2", "d1", 2.0, stars, scale=(1.0, 5.0), asked=True),
+        vote("v3", "d1", 4.0, stars, scale=(1.0, 5.0), asked=True),
+        vote("v4", "d1", 0.0, asked=True),
+        vote("v5", "d2", 1.0, dimension="tone"),
+        vote("v6", "d2", 1.0, FeedbackKind.COPY),
+    ]
+    log = read_log(write_warehouse(tmp_path / "w.duckdb", events))
+    np.testing.assert_array_equal(log.outcomes.free_label, [0.0, np.nan, np.nan])
+    np.testing.assert_array_equal(log.outcomes.asked_label, [np.nan, 0.75, np.nan])
+    assert np.isnan(log.outcomes.cost_usd).all()
+    assert (log.outcomes.status == "").all()
+    assert log.outcomes.h is None
+
+
+def test_rows_are_in_the_order_of_time(tmp_path: Path) -> None:
+    """Processes commit a little out of order: time decides, then the journal; ragged columns go along."""
+    arms = [("a", "b", "c"), ("a",), ("a", "b")]
+    probs = [(0.2, 0.3, 0.5), (1.0,), (0.25, 0.75)]
+    events: list[Event] = [
+        decision(f"d{i}", ts, eligible=arm, probs=p, chosen="a", propensity=p[0], features=pack(np.full(2, i)))
+        for i, (ts, arm, p) in enumerate(zip((3.0, 1.0, 1.0), arms, probs, strict=True))
+    ]
+    events.append(decision("d3", 4.0, mode=Mode.STICKY, draw_id="d0", probs=(), propensity=1.0, chosen="a"))
+    events.append(vote("v", "d0", 1.0))
+    log = read_log(write_journal(tmp_path / "journal.db", events))
+    assert log.decisions.id.tolist() == ["d1", "d2", "d0", "d3"]
+    assert log.decisions.seq.tolist() == [2, 3, 1, 4]
+    assert log.decisions.draw.tolist() == [0, 1, 2, 2]
+    assert log.decisions.start.tolist() == [0, 1, 3, 6, 8]
+    np.testing.assert_array_equal(log.options.prob, [1.0, 0.25, 0.75, 0.2, 0.3, 0.5, np.nan, np.nan])
+    assert log.decisions.chosen.tolist() == [0, 1, 3, 6]
+    np.testing.assert_array_equal(log.outcomes.free_label, [np.nan, np.nan, 1.0, np.nan])
+    assert log.decisions.x is not None
+    np.testing.assert_array_equal(log.decisions.x[:, 0], [1.0, 2.0, 0.0, np.nan])
+
+
+def test_a_turn_whose_draw_was_not_logged_is_legal(tmp_path: Path) -> None:
+    """The gateway answers also where a decision did not become durable: the draw is then −1, and nothing is refused."""
+    events = [
+        decision("d0", 1.0),
+        decision("d1", 2.0, mode=Mode.STICKY, draw_id="gone", probs=(), propensity=1.0),
+    ]
+    log = read_log(write_warehouse(tmp_path / "w.duckdb", events))
+    assert log.decisions.draw.tolist() == [0, -1]
+    assert log.decisions.begins.tolist() == [True, False]
+
+
+def test_erased_people_are_in_no_form_of_the_log(tmp_path: Path) -> None:
+    """An erasure takes what was before it; what was under way then is left out, and counted in the source."""
+    ann, bob = somebody("ann"), somebody("bob")
+    late = {"decision_id": "d0", "identity": ann, "ts": 5.0}
+    events: list[Event] = [
+        decision("d0", 1.0, identity=ann),
+        decision("d1", 2.0, identity=bob),
+        vote("v0", "d0", 1.0),
+        Erasure(id="e", ts=4.0, subject="ann"),
+        Execution(id="x0", chosen="b", served_by="b", status="ok", **late),  # type: ignore[arg-type]
+        Score(id="s0", served_by="b", status="failed", **late),  # type: ignore[arg-type]
+    ]
+    log = read_log(write_warehouse(tmp_path / "w.duckdb", events))
+    assert_same(log, read_log(write_journal(tmp_path / "journal.db", events)))
+    assert log.decisions.id.tolist() == ["d1"]
+    assert log.names.users == ("bob",)
+    assert log.source.endswith("without 2 outcomes of erased people")
+
+
+def test_an_older_warehouse_is_read(warehouse: Path, tmp_path: Path) -> None:
+    """A file that no later gateway has opened lacks columns: what they say is then what it was before them."""
+    old = tmp_path / "old.duckdb"
+    with duckdb.connect(old) as connection:
+        connection.execute("CREATE TABLE migrations (name VARCHAR NOT NULL)")
+        for name in list(MIGRATIONS)[:3]:
+            MIGRATIONS[name](connection)
+            connection.execute("INSERT INTO migrations VALUES (?)", [name])
+        connection.execute(f"ATTACH '{warehouse}' AS new")
+        for table in ("decisions", "executions", "scores", "feedback"):
+            columns = ", ".join(f'"{column[0]}"' for column in connection.execute(f"DESCRIBE {table}").fetchall())
+            connection.execute(f"INSERT INTO {table} BY NAME SELECT {columns} FROM new.{table}")
+    log, new = read_log(old), read_log(warehouse)
+    assert log.options.rest is None
+    assert log.decisions.steps is None
+    assert not log.options.candidates
+    assert not log.options.switch.any()  # type: ignore[union-attr]
+    np.testing.assert_array_equal(log.options.prob, new.options.prob)
+    np.testing.assert_array_equal(log.outcomes.asked_label, new.outcomes.asked_label)
+
+
+# --- what is read --------------------------------------------------------------------------------------------------
+
+
+def test_a_gateways_folder_gives_the_warehouse_unless_it_is_behind(folder: Path, tmp_path: Path) -> None:
+    """The source says which of the two was read, and how far the warehouse was behind."""
+    assert "warehouse" in read_log(folder).source
+    later = tmp_path / "later"
+    later.mkdir()
+    write_journal(later / "journal.db", EVENTS)
+    only = read_log(later)
+    assert only.source.startswith("journal")
+    write_warehouse(later / "fitrouter.duckdb", EVENTS[:-7])
+    assert read_log(later).source.endswith("whose warehouse is 7 rows behind")
+    assert_same(only, read_log(later))
+    (later / "journal.db").unlink()
+    assert read_log(later).decisions.n <= only.decisions.n
+
+
+def test_a_place_without_a_log_is_named(tmp_path: Path) -> None:
+    """A path that leads nowhere is a setting to correct, not a bad log."""
+    for path in (tmp_path, tmp_path / "nowhere.duckdb"):
+        with pytest.raises(ConfigError, match="there is no log at"):
+            read_log(path)
+
+
+def test_an_export_is_complete_and_overwrites_nothing(folder: Path, tmp_path: Path) -> None:
+    """All tables go into the folder, from a journal as from a warehouse; files that are there stay."""
+    paths = export(folder / "journal.db", tmp_path / "new")
+    assert {path.name for path in paths} == {path.name for path in (folder / "export").iterdir()}
+    for path in paths:
+        mine, other = (duckdb.read_parquet(str(p)).fetchall() for p in (path, folder / "export" / path.name))
+        assert mine == other, path.name
+    with pytest.raises(ConfigError, match=r"holds decisions\.parquet"):
+        export(folder / "journal.db", tmp_path / "new")
+    with pytest.raises(ConfigError, match="Parquet files already"):
+        export(folder / "export", tmp_path / "again")
+
+
+def test_names_of_folders_are_no_patterns(folder: Path, tmp_path: Path) -> None:
+    """A folder may be called what it likes."""
+    odd = tmp_path / "it's [a-b]* log?"
+    shutil.copytree(folder / "export", odd)
+    assert read_log(odd).decisions.n == read_log(folder).decisions.n
+
+
+def test_reading_changes_nothing(folder: Path) -> None:
+    """Neither file is touched."""
+    paths = [folder / "journal.db", folder / "fitrouter.duckdb"]
+    before = [hashlib.sha256(path.read_bytes()).hexdigest() for path in paths]
+    for path in paths:
+        read_log(path)
+    assert before == [hashlib.sha256(path.read_bytes()).hexdigest() for path in paths]
+
+
+# --- beside a gateway ----------------------------------------------------------------------------------------------
+
+WRITER = """
+import sys
+from pathlib import Path
+from fitrouter.errors import StoreError
+from fitrouter.stores.journal import Entry, SqliteJournal
+from fitrouter.stores.warehouse import Warehouse, WarehouseFeed
+
+folder = Path(sys.argv[1])
+told = SqliteJournal(sys.argv[2])
+events = [row.event for row in told.tail(0, 10**6)]
+journal = SqliteJournal(folder / "journal.db")
+feed = WarehouseFeed(journal, Warehouse(folder / "fitrouter.duckdb"))
+
+def step():
+    try:
+        feed.step()
+        return feed.warehouse.position()
+    except StoreError:
+        return 0  # somebody reads the file: the feed tries again
+
+for i in range(0, len(events), 10):
+    journal.append(*map(Entry, events[i : i + 10])).result(20.0)
+    step()
+    if i == 50:
+        print("begun", flush=True)
+while (position := step()) < len(events):
+    pass
+print(journal.head(), position, flush=True)
+"""
+
+
+def test_a_log_is_read_while_it_is_written(folder: Path, tmp_path: Path) -> None:
+    """Every reading succeeds and is a beginning of the whole; no append fails, and the feed catches up."""
+    command = [sys.executable, "-c", WRITER, str(tmp_path), str(folder / "journal.db")]
+    with subprocess.Popen(command, env=ENV, stdout=subprocess.PIPE, text=True) as writer:
+        assert writer.stdout
+        assert writer.stdout.readline() == "begun\n"
+        seen = []
+        while writer.poll() is None or not seen:
+            seen += [read_log(tmp_path / name) for name in ("journal.db", "fitrouter.duckdb")]
+        assert writer.stdout.readline().split() == [str(len(EVENTS))] * 2
+    whole = read_log(tmp_path / "journal.db")
+    assert_same(whole, read_log(tmp_path / "fitrouter.duckdb"))
+    assert_same(whole, read_log(folder / "journal.db"))
+    assert seen[0].decisions.n < whole.decisions.n
+    for log in seen:
+        assert log.decisions.id.tolist() == whole.decisions.id[: log.decisions.n].tolist()
+
+
+HOLDER = """
+import sys, duckdb
+connection = duckdb.connect(sys.argv[1])
+connection.execute("CREATE TABLE mine (i INT)")
+print("held", flush=True)
+sys.stdin.readline()
+connection.execute("INSERT INTO mine VALUES (1)")
+print(connection.execute("SELECT count(*) FROM mine").fetchone()[0], flush=True)
+"""
+
+
+def test_a_file_that_is_kept_open_is_read_from_a_copy(warehouse: Path) -> None:
+    """A writer that does not let go neither stops the reader nor is stopped; its write-ahead log counts."""
+    before = read_log(warehouse)
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(warehouse)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout
+        assert process.stdout.readline() == "held\n"
+        with opened(warehouse, patience_s=0.05) as log:
+            assert log.connection.execute("SELECT count(*) FROM mine").fetchone() == (0,)
+            assert log.connection.execute("SELECT count(*) FROM log_decisions").fetchone() == (before.decisions.n,)
+            assert process.communicate("\n", timeout=30.0)[0] == "1\n"

@@ -1,0 +1,154 @@
+"""Decisions: exact pmfs, exact draws, and steps aside where they must."""
+
+from __future__ import annotations
+
+import uuid
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fitrouter.draw import renormalise, replay
+from fitrouter.policies import Beliefs, SquareCB
+from fitrouter.posterior.model import Fit
+from fitrouter.routing.decider import Decider, Rules
+from fitrouter.routing.eligibility import Roster, Wants
+from fitrouter.types import Decision, Identity, Mode, ModelCard, Prices, decode_event, encode_event
+
+X = np.array([1.0, 0.3, -0.2])
+
+
+def cards(K: int) -> list[ModelCard]:
+    return [ModelCard(name=f"m{k:02d}", provider="p", prices=Prices(output=10.0 * k)) for k in range(K)]
+
+
+def fit(seed: int, K: int) -> Fit:
+    """A fit that has beliefs."""
+    rng = np.random.default_rng(seed)
+    made = Fit(len(X), 2)
+    for card in cards(K):
+        k = made.arms.row(card.arm)
+        made.arms.correction[k] = rng.normal(size=len(X)) * 0.2
+    return made
+
+
+def decide(rules: Rules, number: int = 1, K: int = 4, seed: int = 0) -> Decision:
+    decider = Decider(SquareCB(20.0), fit(seed, K), rules)
+    return decider.decide(str(uuid.UUID(int=number)), 1.0, Identity(user="u"), X, cards(K))
+
+
+rules_ = st.builds(
+    Rules,
+    floor=st.floats(0, 1),
+    uniform_slice=st.floats(0, 1),
+    share=st.floats(0, 1),
+    default_arm=st.sampled_from([None, "m00", "gone"]),
+    ask=st.floats(0.005, 0.05),
+    cost_weight=st.floats(0, 2),
+    latency_weight=st.floats(0, 2),
+    seed=st.integers(0, 2**63 - 1),
+)
+
+
+@settings(max_examples=200)
+@given(rules=rules_, number=st.integers(0, 2**128 - 1), K=st.integers(1, 12), seed=st.integers(0, 50))
+def test_invariants_of_a_decision(rules: Rules, number: int, K: int, seed: int) -> None:
+    """|Σp − 1| < 1e-12, min p ≥ floor/K, the logged propensity is the chosen arm's, and the draw replays."""
+    decision = decide(rules, number, K, seed)
+    for probs in (decision.probs, decision.twin):
+        assert abs(sum(probs) - 1) < 1e-12
+        assert min(probs) >= decision.floor / K
+    assert decision.propensity == decision.probs[decision.eligible.index(decision.chosen)] > 0
+    assert decision.mode in {Mode.ONLINE, Mode.UNIFORM, Mode.SHADOW}
+    read_back = decode_event(encode_event(decision))
+    assert isinstance(read_back, Decision)
+    assert read_back == decision
+    assert replay(read_back) == decision.chosen
+
+
+@settings(max_examples=100)
+@given(rules=rules_, K=st.integers(1, 12), seed=st.integers(0, 50))
+def test_the_log_says_what_the_policy_was_worth(rules: Rules, K: int, seed: int) -> None:
+    """From what was logged the policy's own pmf, and so the pmf of any other policy, is the marginal one again."""
+    decision = decide(rules, K=K, seed=seed)
+    usd = decision.cost_weight / decision.cost_unit_usd
+    burden = usd * np.array(decision.cost) + decision.latency_weight / decision.latency_unit_s * np.array(
+        decision.latency
+    )
+    utility = np.array(decision.availability) * (np.array(decision.mean) - burden)
+    sd = np.array(decision.availability) * np.array(decision.sd)
+    own = SquareCB(20.0).propose(Beliefs(arms=decision.eligible, utility=utility, sd=sd, steps=decision.steps))
+    rest = np.array(decision.rest)
+    assert np.abs((1.0 - rest.sum()) * own + rest - decision.probs).max() < 1e-12
+
+
+def test_draws_follow_the_logged_pmf() -> None:
+    """Over many decisions 1/(K p) averages 1 and arms come as often as their probability says (χ² at 1e-6)."""
+    rules = Rules(floor=0.2, uniform_slice=0.05, share=0.7, default_arm="m01", seed=11)
+    n, K = 20_000, 4
+    decider = Decider(SquareCB(20.0), fit(0, K), rules)
+    rng = np.random.default_rng(5)
+    made = [decider.decide(str(uuid.UUID(bytes=rng.bytes(16))), 1.0, Identity(user="u"), X, cards(K)) for _ in range(n)]
+    weights = np.array([1 / (K * decision.propensity) for decision in made])
+    assert abs(weights.mean() - 1) < 5 * weights.std() / np.sqrt(n)
+    counts = np.array([sum(decision.chosen == arm for decision in made) for arm in made[0].eligible])
+    expected = n * np.array(made[0].probs)
+    assert ((counts - expected) ** 2 / expected).sum() < 33.4  # χ²(3) at 1e-6 is 30.7; a little room
+    modes = {mode: sum(decision.mode is mode for decision in made) / n for mode in Mode}
+    assert modes[Mode.SHADOW] == pytest.approx(0.3, abs=0.02)
+    assert modes[Mode.UNIFORM] == pytest.approx(0.7 * 0.05, abs=0.01)
+
+
+def test_share_zero_is_shadow() -> None:
+    """With share 0 the default model takes everything while the policy's beliefs are still logged."""
+    decision = decide(Rules(share=0.0, default_arm="m02"))
+    assert (decision.chosen, decision.propensity, decision.mode) == ("m02", 1.0, Mode.SHADOW)
+    assert len(decision.mean) == 4
+
+
+def test_a_default_that_is_not_eligible_takes_nothing() -> None:
+    """Where the default model is excluded, the policy routes all of the request."""
+    decision = decide(Rules(share=0.1, default_arm="gone"))
+    assert decision.mode is Mode.ONLINE
+    assert min(decision.probs) > 0
+
+
+def test_costs_move_the_pmf_towards_the_cheap() -> None:
+    """A weight on cost lowers the probability of the dearest model, and nothing is relearnt for it."""
+    free, dear = decide(Rules()), decide(Rules(cost_weight=1.0))
+    assert dear.probs[-1] < free.probs[-1]
+    assert dear.mean == free.mean
+
+
+def test_decisions_are_replayable_by_any_process() -> None:
+    """The same id and seed give the same decision; another seed gives another draw now and then."""
+    assert decide(Rules(seed=1), 5) == decide(Rules(seed=1), 5)
+    assert len({decide(Rules(seed=seed, floor=1.0), 5).chosen for seed in range(40)}) == 4
+
+
+@given(number=st.integers(0, 2**128 - 1))
+def test_fallbacks_are_drawn_from_the_same_pmf(number: int) -> None:
+    """Each next model comes from the pmf without those that failed, with its conditional probability; at last none."""
+    decision = decide(Rules(floor=0.3), number)
+    failed = [decision.chosen]
+    while (following := renormalise(decision, failed, len(failed))) is not None:
+        arm, probability = following
+        assert arm not in failed
+        left = sum(p for a, p in zip(decision.eligible, decision.probs, strict=True) if a not in failed)
+        assert probability == pytest.approx(decision.probs[decision.eligible.index(arm)] / left)
+        failed.append(arm)
+    assert sorted(failed) == sorted(decision.eligible)
+
+
+def test_eligibility_gives_reasons() -> None:
+    """A model that lacks a capability or room is excluded, with the reason, and order is canonical."""
+    small = ModelCard(name="z", provider="p", context_window=100)
+    plain = ModelCard(name="b", provider="p", capabilities=("streaming",))
+    able = ModelCard(name="a", provider="p", capabilities=("streaming", "tools"), revision="2")
+    found = Roster([small, plain, able]).eligible(Wants(capabilities=("tools",), prompt_tokens=500))
+    assert [card.arm for card in found.cards] == ["a@2"]
+    assert dict(found.excluded) == {
+        "b": "capability: lacks tools, has streaming",
+        "z": "context: needs about 500 tokens, has 100",
+    }

@@ -1,0 +1,407 @@
+"""Laws of explanations: the numbers add up to what was logged, whatever was logged, and the words say what they do."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.kits.learner import D_H, D_X, fold, story
+
+from fitrouter.policies import Beliefs, SquareCB
+from fitrouter.posterior.model import Fit, FitParams
+from fitrouter.routing.decider import Decider, Rules, Stay
+from fitrouter.routing.explain import explain
+from fitrouter.routing.explanation import TERMS, Account, Explanation
+from fitrouter.routing.explanation_text import FEATURES
+from fitrouter.state.learner import Learner
+from fitrouter.types import (
+    Attempt,
+    Decision,
+    Execution,
+    Identity,
+    Mode,
+    ModelCard,
+    PolicyVersion,
+    Prices,
+    Score,
+    decode_event,
+    encode_event,
+    pack,
+    unpack,
+)
+
+ANN = Identity(user="ann", role="Analyst", session="s")
+NAMES = ("one", "length", "hedging", "latent_0")
+
+
+def logged(fit: Fit, x: np.ndarray, names: tuple[str, ...] = ("a", "b"), **changes: Any) -> Decision:
+    """A decision as the router would log it, over the fit as it stands."""
+    payload = pack(x)
+    seen = fit.estimate(ANN, unpack(payload), names, 5000.0)
+    K = len(names)
+    probs = tuple(float(p) for p in np.full(K, 1.0 / K))
+    fields: dict[str, Any] = {
+        "id": "d",
+        "ts": 5000.0,
+        "draw_id": "d",
+        "identity": ANN,
+        "mode": Mode.ONLINE,
+        "eligible": names,
+        "probs": probs,
+        "chosen": names[0],
+        "propensity": probs[0],
+        "features": payload,
+        "mean": tuple(seen.mean.tolist()),
+        "sd": tuple(seen.sd.tolist()),
+        "cost": tuple((0.001 * (1 + k)) for k in range(K)),
+        "latency": tuple(seen.seconds.tolist()),
+        "availability": tuple(seen.availability.tolist()),
+        "floor": 0.05,
+        "twin": probs,
+        "policy": PolicyVersion(algorithm="squarecb"),
+    }
+    return Decision(**(fields | changes))
+
+
+def learnt(seed: int = 0, n: int = 60) -> Learner:
+    """What a random story taught."""
+    return fold(story(seed, n), Learner(D_X, D_H, schema="test-1", names=NAMES))
+
+
+def told(found: Explanation) -> str:
+    return " ".join(found.sentences)
+
+
+def by_arm(found: Explanation) -> dict[str, Account]:
+    return {account.arm: account for account in found.models}
+
+
+def sums(found: Explanation) -> None:
+    """What must hold of every explanation."""
+    for account in found.models:
+        if account.utility is not None:
+            assert sum(term.value for term in account.terms) == pytest.approx(account.utility, abs=1e-9)
+        assert {term.name for term in account.terms} <= set(TERMS)
+    if found.contrast is None:
+        return
+    models, contrast = by_arm(found), found.contrast
+    assert models[contrast.rival].utility - models[contrast.arm].utility == pytest.approx(contrast.gap, abs=1e-9)
+    terms = {term.name: term.value for term in contrast.terms}
+    assert sum(terms.values()) == pytest.approx(contrast.gap, abs=1e-9)
+    if found.split:
+        for block in ("population", "role", "user"):
+            name = block if block == "population" else f"{block}_taste"
+            total = sum(getattr(feature, block) for feature in contrast.features)
+            assert total == pytest.approx(terms[name], abs=1e-9)
+
+
+@settings(max_examples=40)
+@given(
+    seed=st.integers(0, 50),
+    weights=st.tuples(*(st.floats(0.0, 3.0) for _ in range(3))),
+    split=st.booleans(),
+    more=st.integers(0, 1),
+    switch=st.booleans(),
+)
+def test_the_terms_sum_to_the_utility(
+    seed: int, weights: tuple[float, float, float], split: bool, more: int, switch: bool
+) -> None:
+    """Whatever was learnt, weighed and logged: the terms sum to P(answers)·(fit − price − wait) − switch."""
+    learner = learnt(seed % 3, 30)
+    x = np.concatenate([[1.0], np.random.default_rng(seed).normal(size=D_X - 1) * 0.4])
+    left = (0.0, 0.03, 0.03) if switch else ()
+    cost, budget, latency = weights
+    decision = logged(
+        learner.fit,
+        x,
+        ("a", "b", "c"),
+        cost_weight=cost,
+        budget_weight=budget,
+        budget_unit_usd=0.002,
+        latency_weight=latency,
+        switch=left,
+    )
+    if more:  # the fit of now is not the one that decided
+        learner = fold(story(seed, 40), learner)
+    found = explain([decision], learner.fit if split else None, cost_unit_usd=0.01, latency_unit_s=10.0)
+    sums(found)
+    for k, account in enumerate(found.models):
+        price = cost * decision.cost[k] / 0.01 + budget * decision.cost[k] / 0.002
+        worth = decision.mean[k] - price - latency * decision.latency[k] / 10.0
+        expected = decision.availability[k] * worth - (left[k] if left else 0.0)
+        assert account.utility == pytest.approx(expected, abs=1e-9)
+    assert found.split is split
+
+
+def test_the_parts_are_those_of_the_fit() -> None:
+    """At the moment of the decision nothing is left over: each part is the fit's own, and `since` is nothing."""
+    learner = learnt()
+    fit, x = learner.fit, np.array([1.0, 0.3, -0.2, 0.1, 0.4])
+    decision = logged(fit, x)
+    x = unpack(decision.features)
+    found = explain([decision], fit)
+    seen = fit.estimate(ANN, x, ("a", "b"), decision.ts)
+    role = fit.tastes.role(ANN)
+    user = fit.tastes.user(ANN)
+    assert role is not None
+    assert user is not None
+    for k, arm in enumerate("ab"):
+        parts = {term.name: term.value for term in found.models[k].terms}
+        row = fit.arms.names[arm]
+        h = np.einsum("dh,d->h", fit.arms.profile[row], x)
+        relied, offsets = fit.reliance(), fit.offsets(ANN, (arm,))[0][:, 0]
+        assert parts["population"] == pytest.approx(float(h @ fit.tastes.population.mean), abs=1e-12)
+        c = fit.arms.correction[row]
+        assert parts["correction"] == pytest.approx(float(c[0] * x[0] + relied[0] * (c[1:] @ x[1:])), abs=1e-9)
+        assert parts["role_taste"] == pytest.approx(float(relied[1] * (h @ role.taste.mean)), abs=1e-9)
+        assert parts["role_offset"] == pytest.approx(relied[1] * offsets[0], abs=1e-9)
+        assert parts["user_offset"] == pytest.approx(relied[3] * offsets[1], abs=1e-9)
+        assert parts["since"] == pytest.approx(0.0, abs=1e-12)
+        assert found.models[k].blind_fit == pytest.approx(float(seen.blind[k]), abs=1e-12)
+    sums(found)
+
+
+@pytest.mark.parametrize("personal", [True, False])
+def test_the_utilities_are_those_that_the_policy_saw(personal: bool) -> None:
+    """Given to the policy again, the explained utilities make the logged pmf: nothing that moved it is left out."""
+    learner = learnt()
+    rules = Rules(floor=0.0, newcomer_floor=0.0, cost_weight=0.4, latency_weight=0.2, personal=personal)
+    decider = Decider(SquareCB(gamma=30.0), learner.fit, rules)
+    cards = [ModelCard(name=name, provider="p", prices=Prices(output=40.0 * (i + 1))) for i, name in enumerate("abc")]
+    stay = Stay("b", {"a": 0.001, "c": 0.0})
+    for held in (None, stay):
+        decision = decider.decide(str(uuid.UUID(int=5)), 5000.0, ANN, np.ones(D_X) * 0.4, cards, stay=held)
+        found = explain([decision], learner.fit, cost_unit_usd=0.01, latency_unit_s=10.0)
+        sums(found)
+        assert bool(decision.personal) is not personal
+        utility = np.array([account.utility for account in found.models])
+        sd = np.array(decision.availability) * np.array(decision.sd)
+        beliefs = Beliefs(arms=decision.eligible, utility=utility, sd=sd, steps=float(learner.fit.labels))
+        np.testing.assert_allclose(SquareCB(gamma=30.0).propose(beliefs), decision.probs, atol=1e-9)
+
+
+def test_what_was_learnt_since_is_a_term() -> None:
+    """A fit that has moved on explains the old decision with a remainder, and still adds up to what was logged."""
+    learner = learnt()
+    decision = logged(learner.fit, np.array([1.0, 0.3, -0.2, 0.1, 0.4]))
+    later = fold(story(7, 80), learnt())
+    found = explain([decision], later.fit)
+    sums(found)
+    since = {account.arm: {t.name: t.value for t in account.terms}["since"] for account in found.models}
+    assert max(abs(value) for value in since.values()) > 1e-4
+    assert [account.fit for account in found.models] == list(decision.mean)
+
+
+def talkative() -> Fit:
+    """`a` writes short, `b` long; everybody likes it a bit, Ann does not. Nothing else differs."""
+    params = FitParams(slopes_reliance=(1.0, 0.0), people_reliance=(1.0, 0.0))
+    fit = Fit(1, 4, params, names=NAMES)
+    for arm, length in (("a", -1.0), ("b", 1.0)):
+        row = fit.arms.row(arm)
+        fit.arms.profile[row, 0] = [1.0, length, 0.5, 0.1 * length]
+    fit.tastes.population.mean = np.array([0.5, 0.02, 0.0, 0.0])
+    fit.tastes.meet(ANN)
+    user = fit.tastes.user(ANN)
+    assert user is not None
+    user.taste.mean = np.array([0.0, -0.1, 0.0, 0.01])
+    return fit
+
+
+def test_the_features_that_moved_the_personal_term_are_named() -> None:
+    """Ann dislikes length: the answer that writes longer is behind, by so much, because of her and not of everybody."""
+    found = explain([logged(talkative(), np.ones(1), availability=(1.0, 1.0))], talkative())
+    sums(found)
+    assert found.contrast is not None
+    assert (found.contrast.arm, found.contrast.rival) == ("a", "b")
+    length = found.contrast.features[0]
+    assert (length.name, length.difference) == ("length", 2.0)
+    assert (length.population, length.user) == (pytest.approx(0.04), pytest.approx(-0.2))
+    assert "b is 0.16 behind because it writes longer than this user likes (−0.16)" in told(found)
+    everybody = logged(talkative(), np.ones(1), identity=Identity(user="bob"), availability=(1.0, 1.0))
+    seen = talkative().estimate(everybody.identity, np.ones(1), ("a", "b"), 5000.0)
+    found = explain([msgspec.structs.replace(everybody, mean=tuple(seen.mean.tolist()))], talkative())
+    sums(found)
+    assert "b is 0.04 ahead because it writes longer, which people like (+0.04)" in told(found)
+
+
+def test_price_wait_and_reliability_have_their_words() -> None:
+    """Without a fit the sentence speaks of the fit as a whole, and of what is weighed against it."""
+    decision = logged(
+        talkative(),
+        np.ones(1),
+        mean=(0.7, 0.7),
+        sd=(0.04, 0.04),
+        cost=(0.001, 0.004),
+        latency=(1.0, 3.0),
+        availability=(0.9, 1.0),
+        cost_weight=0.1,
+        latency_weight=0.05,
+    )
+    found = explain([decision], cost_unit_usd=0.01, latency_unit_s=10.0)
+    sums(found)
+    assert "b is 0.028 ahead because it answers more reliably (+0.07), although it costs more (−0.03)" in told(found)
+    assert "the best is b" in told(found)
+    assert found.explores
+    assert found.leader == "b"
+    unknown = explain([decision])
+    assert unknown.missing == "what the price counted for is not in the log"
+    assert unknown.leader is None
+    assert unknown.contrast is None
+    assert unknown.missing in told(unknown)
+
+
+def test_exploration_is_said() -> None:
+    """What a greedy choice would not have done: the draw itself, everybody's share, newcomers, the rollout."""
+    decision = logged(
+        talkative(),
+        np.ones(1),
+        ("a", "b", "n"),
+        probs=(0.1, 0.85, 0.05),
+        propensity=0.1,
+        mean=(0.5, 0.7, 0.4),
+        twin=(0.4, 0.55, 0.05),
+        floor=0.06,
+        new=("n",),
+        share=0.5,
+    )
+    found = explain([decision])
+    assert found.explored == pytest.approx(0.15)
+    assert found.floor_each == pytest.approx(0.02)
+    text = told(found)
+    assert "a was drawn with probability 0.10, at an expected utility of" in text
+    assert "the best is b, which had probability 0.85: this draw explores" in text
+    assert "0.02 of the traffic goes to every model for exploration" in text
+    assert "n is new and asked more often at first" in text
+    assert "Routing has 0.50 of the traffic" in text
+    assert "Without what is known of the user and the role the probability would have been 0.40." in text
+    assert by_arm(found)["n"].new
+    greedy = explain([msgspec.structs.replace(decision, chosen="b", propensity=0.85)])
+    assert not greedy.explores
+    assert "b was drawn with probability 0.85: best expected utility" in told(greedy)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"mode": Mode.PINNED, "probs": (), "twin": (), "propensity": 1.0}, "named by the request; nothing was drawn"),
+        ({"mode": Mode.FORCED, "probs": (), "twin": (), "propensity": 1.0}, "forced; nothing was drawn"),
+        ({"mode": Mode.UNIFORM}, "from the slice that is spread evenly with probability 0.50"),
+        ({"mode": Mode.SHADOW, "share": 0.2}, "is the default model, which takes 0.80 of the traffic"),
+        ({"redraw": "failure", "switch": (0.0, 0.03)}, "The session was drawn again (failure)"),
+        ({"switch": (0.0, 0.3), "redraw": "turns"}, "make the session change its model (−0.30)"),
+        ({"budget_weight": 0.5, "budget_unit_usd": 0.1}, "a cent costs 0.05 of fit on top"),
+        ({"excluded": (("c", "context: needs more"),)}, "c could not be asked: context: needs more."),
+        ({"candidates": {"bold": (0.25, 0.75)}}, "'bold' would have asked a with probability 0.25"),
+        (
+            {"personal": (0.9, 0.1)},
+            "does not count here, by the settings or since it did not help; with it the probability would have been",
+        ),
+    ],
+)
+def test_every_way_of_deciding_has_its_sentence(changes: dict[str, Any], words: str) -> None:
+    """Pinned, forced, drawn again, short of money, excluded, in shadow: each is said, and still adds up."""
+    fit = talkative()
+    decision = logged(fit, np.ones(1), **changes)
+    for known in (None, fit):
+        found = explain([decode_event(encode_event(decision))], known)
+        assert words in told(found)
+        sums(found)
+
+
+def test_a_turn_that_stayed_is_led_back_to_its_draw() -> None:
+    """A sticky turn was not drawn: it says so, and what the draw's probability was where that is known."""
+    draw = logged(talkative(), np.ones(1), propensity=0.3)
+    turn = msgspec.structs.replace(draw, id="t", mode=Mode.STICKY, probs=(), twin=(), propensity=1.0)
+    assert "It lives on the draw d." in told(explain([turn]))
+    found = explain([turn, draw])
+    assert "which fell on it with probability 0.30" in told(found)
+    assert (found.drew, found.explores, found.explored) == (0.3, False, None)
+
+
+def test_where_terms_are_switched_off_they_take_no_part() -> None:
+    """The twin decided: what the logged fit has of people is left out of the sum, and what is left is the blind fit."""
+    fit = talkative()
+    decision = logged(fit, np.ones(1), personal=(0.9, 0.1), availability=(1.0, 1.0))
+    found = explain([decision], fit)
+    sums(found)
+    for account in found.models:
+        parts = {term.name: term.value for term in account.terms}
+        assert parts["user_taste"] == parts["user_offset"] == 0.0
+        assert parts["since"] == pytest.approx(0.0, abs=1e-12)
+        assert account.utility == pytest.approx(account.blind_fit, abs=1e-12)
+    assert found.leader == "b"
+    alone = explain([decision])
+    assert alone.leader is None
+    assert "the fit without the terms of people, which decided, is not in the log" in told(alone)
+
+
+def test_older_and_foreign_decisions_are_explained_as_far_as_they_go() -> None:
+    """Fields that were not logged yet, or by a router that knew nothing: fewer numbers, no failure."""
+    bare = Decision(
+        id="d",
+        ts=0.0,
+        draw_id="d",
+        identity=ANN,
+        mode=Mode.ONLINE,
+        eligible=("a", "b"),
+        chosen="a",
+        propensity=0.5,
+        policy=PolicyVersion(algorithm="old"),
+    )
+    found = explain([bare], talkative())
+    assert told(found) == "a was drawn with probability 0.50."
+    assert (found.leader, found.contrast, found.explored) == (None, None, None)
+    foreign = logged(talkative(), np.ones(1), features=pack(np.ones(9)))
+    found = explain([foreign], talkative())
+    assert not found.split
+    sums(found)
+    pinned = msgspec.structs.replace(foreign, chosen="elsewhere", mode=Mode.PINNED)
+    assert explain([pinned]).contrast is None
+    alone = logged(talkative(), np.ones(1), ("a",), excluded=(("b", "x"),))
+    assert explain([alone], talkative()).contrast is None
+
+
+def test_who_answered_instead_is_said() -> None:
+    """A fallback is part of the story."""
+    decision = logged(talkative(), np.ones(1))
+    execution = Execution(
+        id="e",
+        ts=5001.0,
+        decision_id="d",
+        identity=ANN,
+        chosen="a",
+        served_by="b",
+        status="ok",
+        attempts=(Attempt(model="a", probability=1.0, error="ProviderTimeout"), Attempt(model="b", probability=1.0)),
+    )
+    assert "a gave no answer; b took its place." in told(explain([decision, execution]))
+
+
+def test_the_first_event_is_the_decision() -> None:
+    """Anything else is a mistake of the caller."""
+    score = Score(id="s", ts=0.0, decision_id="d", identity=ANN, served_by="a")
+    with pytest.raises(TypeError, match="Score"):
+        explain([score])
+    with pytest.raises(TypeError):
+        explain([])
+
+
+def test_an_explanation_is_json() -> None:
+    """It reads back as it was written."""
+    found = explain([logged(talkative(), np.ones(1), new=("b",))], talkative())
+    assert msgspec.json.decode(msgspec.json.encode(found), type=Explanation) == found
+    assert str(found) == "\n".join(found.sentences)
+
+
+def test_every_feature_with_a_name_has_words() -> None:
+    """The scorer's features that a person can read are all in the table, and nothing else is."""
+    from fitrouter.context.encoders import Hashing
+    from fitrouter_evaluators.scoring import ResponseFeatures
+
+    named = {name for name in ResponseFeatures(Hashing()).names if name != "one" and not name.startswith("latent_")}
+    assert set(FEATURES) == named

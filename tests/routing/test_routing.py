@@ -1,0 +1,239 @@
+"""What the policy family does to a request, through the whole router."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from tests.kits.gateway import Echo, cards, make_router
+
+from fitrouter.config import load_config
+from fitrouter.context.features import context_names
+from fitrouter.errors import NoEligibleModel
+from fitrouter.hooks import Hooks, Notice, Trouble
+from fitrouter.router import Router
+from fitrouter.routing.decider import Rules
+from fitrouter.state.budgets import BudgetParams
+from fitrouter.state.learner import Learner
+from fitrouter.state.projections import Pulls, WatchParams
+from fitrouter.types import Attempt, FeedbackKind, Identity, Mode, ModelCard, Prices, Request, RoleText, Variant
+
+
+def ask(text: str = "hello", *, session: str | None = None, **params: object) -> Request:
+    return Request(
+        messages=({"role": "user", "content": text},), params=dict(params), identity=Identity(user="u", session=session)
+    )
+
+
+async def test_a_variant_is_an_arm_whose_prefix_comes_first(tmp_path: Path) -> None:
+    """Arms are model × variant; a call goes out in the variant's way, and the caller's own words and options win."""
+    echo = Echo()
+    terse = Variant(name="terse", prefix="Be brief.", params={"temperature": 0.1, "top_p": 0.5})
+    card = ModelCard(name="alpha", provider="echo", target="alpha", variants=(terse,))
+    async with make_router(tmp_path, {"echo": echo}, models=[card]) as router:
+        assert list(router.cards) == ["alpha", "alpha#terse"]
+        request = Request(
+            model="alpha#terse",
+            messages=({"role": "system", "content": "Speak French."}, {"role": "user", "content": "hi"}),
+            params={"temperature": 0.9},
+        )
+        answer = await router.complete(request)
+    assert (answer.served_by, answer.decision.mode) == ("alpha#terse", Mode.PINNED)
+    assert echo.calls[0].messages[0]["content"] == "Be brief.\n\nSpeak French."
+    assert echo.calls[0].params == {"temperature": 0.9, "top_p": 0.5}
+
+
+async def test_parameters_exclude_or_are_dropped(tmp_path: Path) -> None:
+    """A parameter that a model does not take excludes it with the reason, unless it may be left out of the call."""
+    echo = Echo()
+    models = [msgspec.structs.replace(card, parameters=("max_tokens",)) for card in cards(["alpha"])]
+    async with make_router(tmp_path, {"echo": echo}, models=models) as router:
+        with pytest.raises(NoEligibleModel, match="seed"):
+            await router.complete(ask(seed=7))
+    async with make_router(tmp_path, {"echo": echo}, models=models, droppable=["seed"]) as router:
+        await router.complete(ask(seed=7, max_tokens=5))
+    assert echo.calls[-1].params == {"max_tokens": 5}
+
+
+async def test_a_session_is_drawn_again_by_rule_only(tmp_path: Path) -> None:
+    """Turns are sticky until the rule's number of user turns; then a draw of its own says why, with the switch cost."""
+    async with make_router(tmp_path, rules=Rules(redraw_every=3, consistency=0.5, floor=0.03)) as router:
+        made = []
+        for turn in range(8):
+            made.append((await router.complete(ask(f"turn {turn}", session="s"))).decision)
+            await router.settled()
+    drawn = [i for i, decision in enumerate(made) if decision.mode is not Mode.STICKY]
+    assert drawn == [0, 3, 6]
+    assert [made[i].redraw for i in drawn] == ["", "turns", "turns"]
+    for i in drawn[1:]:
+        stay = made[i].eligible.index(made[i - 1].chosen)
+        assert made[i].switch[stay] == 0.0
+        assert min(cost for k, cost in enumerate(made[i].switch) if k != stay) >= 0.5
+        assert max(made[i].probs) == made[i].probs[stay]
+    assert all(made[i].draw_id == made[max(d for d in drawn if d <= i)].id for i in range(8))
+
+
+async def test_a_session_leaves_a_model_that_fails(tmp_path: Path) -> None:
+    """A stay that did not answer is drawn again at the next turn, and the draw names the reason."""
+    broken = Echo()
+
+    async def refuse(call: object) -> None:
+        raise OSError("down")
+
+    models = cards(provider=lambda name: "echo")
+    async with make_router(tmp_path, {"echo": broken}, models=models) as router:
+        first = (await router.complete(ask("one", session="s"))).decision
+        await router.settled()
+        well = broken.complete
+
+        async def complete(call):  # type: ignore[no-untyped-def]
+            return await (refuse(call) if call.target == first.chosen else well(call))
+
+        broken.complete = complete  # type: ignore[method-assign]
+        await router.complete(ask("two", session="s"))
+        await router.settled()
+        third = (await router.complete(ask("three", session="s"))).decision
+    assert third.redraw == "failed"
+    assert third.probs
+
+
+def budgeted(usd: float) -> Learner:
+    params = WatchParams(budget=BudgetParams(usd_per_request=usd))
+    return Learner(len(context_names()), 1, expects_scores=False, watch=params)
+
+
+async def test_a_budget_prices_cost_and_forbids_what_it_cannot_pay(tmp_path: Path) -> None:
+    """λ and its unit are logged; a model dearer than the allowance is excluded with a reason; the cheapest stays."""
+    dear = ModelCard(name="dear", provider="echo", target="dear", prices=Prices(output=1000.0))
+    cheap = ModelCard(name="cheap", provider="echo", target="cheap", prices=Prices(output=0.1))
+    async with make_router(tmp_path, models=[dear, cheap], learner=budgeted(1e-4)) as router:
+        decision = (await router.complete(ask())).decision
+    assert decision.eligible == ("cheap",)
+    assert "budget" in dict(decision.excluded)["dear"]
+    assert decision.budget_weight > 0
+    assert decision.budget_unit_usd == 1e-4
+
+
+async def test_spending_raises_the_price_of_cost(tmp_path: Path) -> None:
+    """Executions above the ceiling raise λ for that tenant and for no other, and it survives a restart of the fold."""
+    learner = budgeted(1e-5)
+    async with make_router(tmp_path, learner=learner) as router:
+        before = learner.watch.budgets.weight("default", 0.0)
+        for i in range(10):
+            await router.complete(ask(f"q{i}"))
+        await router.settled()
+        assert learner.watch.budgets.weight("default", 0.0) > before
+        assert learner.watch.budgets.weight("other", 0.0) == before
+        fresh = learner.blank()
+        assert fresh.restore(learner.snapshot())
+        assert fresh.digest() == learner.digest()
+
+
+async def test_newcomers_have_a_raised_floor_for_a_while(tmp_path: Path) -> None:
+    """A model that joins others is drawn with its share until it was asked often enough, and the log says so."""
+    learner = Learner(len(context_names()), 1, expects_scores=False)
+    rules = Rules(newcomer_pulls=4, newcomer_floor=0.4)
+    async with make_router(tmp_path, models=cards(["alpha", "beta"]), learner=learner, rules=rules) as router:
+        first = (await router.complete(ask())).decision
+        pulls = learner.watch.pulls
+        pulls.observe([Attempt(model="alpha", probability=1.0)] * 20)
+        pulls.joined["beta"] = 20  # as if it had joined now
+        second = (await router.complete(ask("two"))).decision
+        pulls.observe([Attempt(model="beta", probability=1.0)] * 40)
+        third = (await router.complete(ask("three"))).decision
+    assert (first.new, second.new, third.new) == ((), ("beta",), ())
+    assert second.probs[1] >= 0.4
+    assert second.floor < first.floor == third.floor
+
+
+def test_who_is_new() -> None:
+    """Who joins late is new: first whatever is believed, then while it has few labels; not who was there at first."""
+    pulls = Pulls()
+    for arm in ("old", "rare"):
+        pulls.join(arm)
+    pulls.observe([Attempt(model="old", probability=1.0)] * 100)
+    pulls.join("late")
+    arms = ("late", "old", "rare")
+    assert pulls.newcomers(arms, 20, 60) == (("late", False),)
+    pulls.observe([Attempt(model="late", probability=1.0)] * 20)
+    assert pulls.newcomers(arms, 20, 60) == (("late", True),)
+    restored = Pulls()
+    assert restored.load(pulls.dump())
+    for _ in range(60):
+        pulls.hear("late")
+    assert pulls.newcomers(arms, 20, 60) == ()
+    restored.observe([Attempt(model="late", probability=1.0)] * 180)
+    assert restored.newcomers(arms, 20, 60) == ()
+
+
+async def test_a_budget_pays_for_newcomers_too(tmp_path: Path) -> None:
+    """The raised floor of a dear newcomer, a quarter of the traffic, shrinks to what the ceiling can pay."""
+    old = ModelCard(name="old", provider="echo", target="old", prices=Prices(output=1.0))
+    dear = ModelCard(name="dear", provider="echo", target="dear", prices=Prices(output=5.0))
+    learner = budgeted(1e-3)
+    learner.watch.pulls.observe([Attempt(model="old", probability=1.0)] * 200)
+    arms = learner.fit.arms
+    best = arms.row("old")
+    arms.correction[best, 0] = 0.5
+    async with make_router(tmp_path, models=[old, dear], learner=learner) as router:
+        decision = (await router.complete(ask())).decision
+    assert decision.new == ("dear",)
+    place = decision.eligible.index("dear")
+    assert 0.01 < decision.probs[place] < 0.2
+
+
+async def test_a_prior_of_models_that_cannot_be_read_costs_nothing_but_itself(tmp_path: Path) -> None:
+    """A damaged file is trouble on a metric, and the router starts and answers without it."""
+    (tmp_path / "arms.prior").write_bytes(b"no prior")
+    (tmp_path / "fitrouter.yaml").write_text(
+        "encoder: hashing\nscorer: {encoder: hashing, prior: none}\n"
+        "providers: {sim: {kind: simulated, options: {a: {}, b: {}}}}\n"
+        "models: [{name: a, provider: sim}, {name: b, provider: sim}]\n"
+        "policy: {prior: arms.prior}\n",
+        encoding="utf-8",
+    )
+    notices: list[Notice] = []
+    settings = load_config(tmp_path / "fitrouter.yaml")
+    assert settings.policy.prior == tmp_path / "arms.prior"
+    async with Router.from_config(settings, hooks=Hooks(notices.append)) as router:
+        answer = await router.complete(ask())
+    assert answer.completion.message["content"]
+    assert [notice.part for notice in notices if isinstance(notice, Trouble)] == ["policy"]
+
+
+async def test_a_role_is_told_once_and_starts_near_its_kin(tmp_path: Path) -> None:
+    """A new role's text goes into the journal once, as a vector, and its taste starts where its kin's has come to."""
+    learner = Learner(len(context_names()), 3, expects_scores=False)
+    async with make_router(tmp_path, learner=learner) as router:
+        for role in ("tax analyst", "Senior tax analyst", "senior_tax-analyst", "poet"):
+            await router.complete(msgspec.structs.replace(ask(), identity=Identity(user="u", role=role)))
+            await router.settled()
+            known = learner.fit.tastes.roles.get("default\x1ftax analyst")
+            if role == "tax analyst" and known is not None:
+                known.taste.mean = known.taste.mean + np.array([0.0, 0.4, 0.0])
+                known.taste.cov = known.taste.cov * 0.01
+        texts = [row.event for row in router.journal.tail(0) if isinstance(row.event, RoleText)]
+        fresh = learner.blank()
+        assert fresh.restore(learner.snapshot())
+        assert fresh.digest() == learner.digest()
+    assert [text.role for text in texts] == [
+        f"default\x1f{role}" for role in ("tax analyst", "senior tax analyst", "poet")
+    ]
+    tastes = learner.fit.tastes.roles
+    assert tastes["default\x1fsenior tax analyst"].taste.mean[1] > 0.02
+    assert tastes["default\x1fpoet"].taste.mean[1] == 0.0
+
+
+async def test_the_base_layer_goes_before_taste(tmp_path: Path) -> None:
+    """A model whose answers fail base labels is excluded with the reason, whatever the policy thinks of it."""
+    rules = Rules(base_delta=0.2)
+    async with make_router(tmp_path, models=cards(["alpha", "beta"]), rules=rules) as router:
+        for i in range(40):
+            answer = await router.complete(msgspec.structs.replace(ask(f"q{i}"), model="alpha"))
+            await router.feedback(answer.decision.id, FeedbackKind.THUMB, 0.0, dimension="base")
+        await router.settled()
+        decision = (await router.complete(ask())).decision
+    assert decision.eligible == ("beta",)
+    assert dict(decision.excluded)["alpha"].startswith("base layer")

@@ -1,0 +1,265 @@
+"""Budgets: spending stays under its ceiling in every window, recovers from a shock, and the state is a fold."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fitrouter.state.budgets import BudgetParams, Budgets, _Stored, over_cap
+from fitrouter.types import Floats
+
+WINDOW = 500
+
+
+def spend(
+    ceiling: float,
+    *,
+    seed: int = 0,
+    requests: int = 2500,
+    shock: int | None = None,
+    delay: int = 0,
+    means: tuple[float, ...] = (3e-5, 5e-4, 9e-4, 1.5e-2),
+) -> Floats:
+    """Costs of a stream whose models are the better the dearer, chosen by utility with noise in fit and in cost."""
+    rng = np.random.default_rng(seed)
+    worth = np.array([0.79, 0.925, 0.929, 0.936])[: len(means)]
+    budgets = Budgets(BudgetParams(usd_per_request=ceiling))
+    names = [str(k) for k in range(len(means))]
+    costs, waiting = np.empty(requests), []
+    for t in range(requests):
+        expected = np.array(means) * rng.lognormal(-0.08, 0.4, len(means))
+        actual = expected * rng.lognormal(-0.05, 0.3, len(means)) * (10.0 if shock is not None and t >= shock else 1.0)
+        out = {name for name, _ in over_cap(names, expected, budgets.cap("t", float(t)))}
+        utility = worth + 0.05 * rng.standard_normal(len(means))
+        utility -= budgets.weight("t", float(t)) * expected / budgets.unit("t", float(t))
+        left = [k for k, name in enumerate(names) if name not in out]
+        kept = expected[left]
+        k = left[int(utility[left].argmax())]
+        if rng.random() < budgets.floor("t", kept, 0.05, float(t)):
+            k = int(rng.choice(left))
+        costs[t] = actual[k]
+        budgets.observe_decision("t", float(t), float(expected[k]), str(t))
+        waiting.append((float(t), costs[t], str(t)))
+        if len(waiting) > delay:
+            budgets.observe("t", *waiting.pop(0))
+    return costs
+
+
+def windows(costs: Floats, after: int) -> Floats:
+    """Mean cost of every window of `WINDOW` requests that begins after so many."""
+    total = np.concatenate([[0.0], np.cumsum(costs[after:])])
+    means: Floats = (total[WINDOW:] - total[:-WINDOW]) / WINDOW
+    return means
+
+
+@pytest.mark.parametrize("ceiling", [2e-4, 6e-4, 2e-3, 5e-3])
+@pytest.mark.parametrize("seed", range(3))
+def test_every_window_of_500_stays_within_two_percent_of_the_ceiling(ceiling: float, seed: int) -> None:
+    """The floor's spending included, after the first 200 requests; and the money that is there is spent."""
+    costs = spend(ceiling, seed=seed)
+    assert windows(costs, 200).max() <= 1.02 * ceiling
+    assert costs[200:].mean() >= 0.85 * ceiling
+
+
+def test_a_ceiling_that_nobody_reaches_changes_nothing() -> None:
+    """Where even the dearest model is under the ceiling, λ goes to its lowest value and the floor is whole."""
+    budgets = Budgets(BudgetParams(usd_per_request=1.0))
+    for t in range(300):
+        budgets.observe("t", float(t), 0.01)
+    assert budgets.weight("t", 300.0) == pytest.approx(1e-4)
+    assert budgets.floor("t", np.array([0.01, 0.02]), 0.05) == 0.05
+    assert over_cap(("a", "b"), np.array([0.01, 0.02]), budgets.cap("t", 300.0)) == []
+
+
+@pytest.mark.parametrize("ceiling", [1e-3, 4e-3])
+def test_a_tenfold_price_shock_is_back_inside_within_200_requests(ceiling: float) -> None:
+    """All models cost ten times as much at once, and nobody says so: expected costs stay wrong by ten."""
+    costs = spend(ceiling, shock=1200, requests=2600)
+    assert windows(costs, 1400).max() <= 1.02 * ceiling
+    assert costs[1400:].mean() >= 0.7 * ceiling
+
+
+def test_executions_that_come_late_and_out_of_order_are_kept_within_the_ceiling() -> None:
+    """Twenty answers are always under way: the sum is still held."""
+    costs = spend(1e-3, delay=20)
+    assert windows(costs, 200).max() <= 1.02e-3
+    assert costs[200:].mean() >= 0.85e-3
+
+
+def test_what_is_under_way_is_as_good_as_spent() -> None:
+    """A decision lowers what the next one may cost before its own answer has ended; what it cost then replaces it."""
+    budgets = Budgets(BudgetParams(usd_per_request=1e-3))
+    before = budgets.cap("t", 0.0)
+    budgets.observe_decision("t", 0.0, 0.005, "a")
+    assert budgets.cap("t", 0.0) == pytest.approx(before - 0.005 + 0.98e-3)
+    assert budgets.weight("t", 0.0) > 0.01
+    budgets.observe("t", 1.0, 0.002, "a")
+    assert budgets.cap("t", 1.0) == pytest.approx(before - 0.002 + 0.98e-3)
+
+
+def test_costs_that_prove_higher_than_expected_are_believed() -> None:
+    """Where every answer costs ten times as much as expected, models that are expected to cost a tenth are left."""
+    budgets = Budgets(BudgetParams(usd_per_request=1e-3))
+    for t in range(200):
+        budgets.observe_decision("t", float(t), 0.5e-3, str(t))
+        budgets.observe("t", float(t), 5e-3, str(t))
+    assert budgets.cap("t", 200.0) < 2e-3 / 7
+
+
+def test_a_tenant_without_a_budget_pays_no_price() -> None:
+    """No λ, no cap, no state."""
+    budgets = Budgets(None, {"paying": BudgetParams(usd_per_request=1e-3)})
+    budgets.observe("other", 1.0, 5.0)
+    assert budgets.weight("other", 1.0) == 0.0
+    assert budgets.cap("other", 1.0) == math.inf
+    assert budgets.unit("other", 1.0) == math.inf
+    assert budgets.floor("other", np.array([1.0, 2.0]), 0.05) == 0.05
+    assert budgets.dump() == Budgets(None, budgets.tenants).dump()
+
+
+def test_tenants_do_not_pay_for_each_other() -> None:
+    """One tenant's spending leaves another's λ where it was."""
+    params = BudgetParams(usd_per_request=1e-3)
+    budgets = Budgets(params)
+    for t in range(50):
+        budgets.observe("a", float(t), 0.1)
+    assert budgets.weight("a", 50.0) > 2 * params.start
+    assert budgets.weight("b", 50.0) == params.start
+
+
+def test_the_floor_spends_at_most_its_share_of_the_ceiling() -> None:
+    """Floor · mean cost ≤ floor_share · unit, whatever the costs."""
+    budgets = Budgets(BudgetParams(usd_per_request=2e-4))
+    costs = np.array([3e-5, 5e-4, 1.5e-2])
+    floor = budgets.floor("t", costs, 0.05)
+    assert floor * costs.mean() == pytest.approx(0.05 * 2e-4)
+
+
+def test_a_period_shares_what_is_left_among_the_requests_to_come() -> None:
+    """What is left of the money, over what is left of the requests at the rate seen so far."""
+    day = BudgetParams(usd_per_period=10.0, period_s=1000.0)
+    budgets = Budgets(day)
+    for n in range(1000):  # the first period teaches the rate: one request a second
+        budgets.observe("t", float(n), 0.001)
+    assert budgets.unit("t", 1000.0) == pytest.approx(10.0 / 1000, rel=0.01)
+    for n in range(1000, 1250):
+        budgets.observe("t", float(n), 1 / 64)
+    assert budgets.spent("t", 1250.0) == pytest.approx(250 / 64)
+    assert budgets.unit("t", 1250.0) == pytest.approx((10.0 - 250 / 64) / 750, rel=0.02)
+    budgets.observe("t", 1250.0, 6.5)
+    assert budgets.cap("t", 1250.0) == 0.0
+
+
+def test_an_answer_that_ends_after_its_period_counts_where_it_belongs() -> None:
+    """Executions come a little out of order: times decide, not their order."""
+    budgets = Budgets(BudgetParams(usd_per_period=1.0, period_s=100.0))
+    for ts, cost in ((90.0, 0.1), (101.0, 0.2), (99.0, 0.3)):
+        budgets.observe("t", ts, cost)
+    assert budgets.spent("t", 99.0) == pytest.approx(0.4)
+    assert budgets.spent("t", 150.0) == pytest.approx(0.2)
+
+
+def test_the_hard_cap_of_a_request_leaves_the_cheapest() -> None:
+    """Models that are expected to cost more are excluded with a reason; somebody always answers."""
+    budgets = Budgets(BudgetParams(usd_per_request_max=0.001))
+    cap = budgets.cap("t", 0.0)
+    assert over_cap(("a", "b", "c"), np.array([0.01, 0.0005, 0.002]), cap) == [
+        ("a", "budget: expected to cost 0.01 USD, allowed is 0.001"),
+        ("c", "budget: expected to cost 0.002 USD, allowed is 0.001"),
+    ]
+    assert over_cap(("a", "b"), np.array([0.01, 0.02]), cap) == [
+        ("b", "budget: expected to cost 0.02 USD, allowed is 0.001")
+    ]
+    assert budgets.weight("t", 0.0) == 0.0
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"usd_per_request": 0.0},
+        {"usd_per_period": math.nan},
+        {"usd_per_request_max": -1.0},
+        {"period_s": math.inf},
+        {"aim": 1.1},
+        {"bucket": 0.5},
+        {"start": 0.0},
+    ],
+)
+def test_settings_that_cannot_be_kept_are_refused(wrong: dict[str, Any]) -> None:
+    """The message names the value and what is allowed."""
+    with pytest.raises(ValueError, match=r"allowed is|give a finite number above 0"):
+        BudgetParams(**wrong)
+
+
+_EVENTS = st.lists(
+    st.tuples(
+        st.sampled_from(["a", "b"]),
+        st.floats(0.0, 1e6),
+        st.one_of(st.floats(0.0, 10.0), st.sampled_from([math.nan, math.inf, -1.0])),
+    ),
+    max_size=60,
+)
+
+
+@settings(max_examples=60)
+@given(_EVENTS, _EVENTS, st.booleans())
+def test_the_state_is_restored_exactly(before: list[Any], after: list[Any], period: bool) -> None:
+    """A dump taken anywhere continues as if nothing had happened, bit for bit; λ and units stay finite and positive."""
+    params = BudgetParams(usd_per_request=1e-3, usd_per_period=5.0 if period else None, period_s=1000.0, bucket=5.0)
+    first, second = Budgets(params), Budgets(params)
+    for event in before:
+        first.observe(*event)
+    assert second.load(first.dump())
+    for budgets in (first, second):
+        for event in after:
+            budgets.observe(*event)
+    assert first.dump() == second.dump()
+    for tenant, ts, _ in before + after:
+        assert 1e-4 * (1 - 1e-9) <= first.weight(tenant, ts) <= 10.0 * (1 + 1e-9)
+        assert 0.0 < first.unit(tenant, ts) <= 1e-3
+        assert 0.0 <= first.cap(tenant, ts) < math.inf
+
+
+@settings(max_examples=40)
+@given(st.integers(0, 400), st.binary(min_size=1, max_size=8))
+def test_bytes_that_are_not_sound_change_nothing(at: int, noise: bytes) -> None:
+    """Whatever is loaded, the state is either refused or one that can be dumped and used."""
+    params = BudgetParams(usd_per_request=1e-3, usd_per_period=5.0, bucket=5.0)
+    budgets = Budgets(params)
+    for t in range(30):
+        budgets.observe("a", float(t), 0.001 * t)
+    sound = budgets.dump()
+    broken = sound[: at % len(sound)] + noise + sound[at % len(sound) + len(noise) :]
+    if budgets.load(broken):
+        assert math.isfinite(budgets.weight("a", 31.0))
+        assert 0.0 <= budgets.cap("a", 31.0) < math.inf
+    else:
+        assert budgets.dump() == sound
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"log_weight": 50.0},
+        {"level": 21.0},
+        {"level": -math.inf},
+        {"pending": [("x", -1.0)]},
+        {"periods": [(0, math.inf, 1)]},
+        {"first": math.nan},
+    ],
+)
+def test_numbers_that_folding_cannot_lead_to_are_refused(change: dict[str, Any]) -> None:
+    """A corrupted state is not believed."""
+    budgets = Budgets(BudgetParams(usd_per_request=1e-3))
+    budgets.observe("a", 1.0, 0.001)
+    before = budgets.dump()
+    stored = msgspec.msgpack.decode(before, type=dict[str, _Stored])
+    stored["a"] = msgspec.structs.replace(stored["a"], **change)
+    assert not budgets.load(msgspec.msgpack.encode(stored))
+    assert budgets.dump() == before

@@ -1,0 +1,314 @@
+"""The fold: deterministic, exact over snapshots, and true to the five laws."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.kits.learner import D_H, D_X, Log, fold, learner, story
+
+from fitrouter.posterior.model import Answered, Fit, FitParams, Label
+from fitrouter.posterior.tastes import TasteParams
+from fitrouter.state.learner import Learner
+from fitrouter.stores.journal import MemoryJournal, Row, Snapshot
+from fitrouter.types import Decision, Execution, Feedback, FeedbackKind, Identity, Mode, PolicyVersion, pack
+
+
+@settings(max_examples=20)
+@given(seed=st.integers(0, 1000))
+def test_fold_is_deterministic(seed: int) -> None:
+    """The same journal gives the same state, bit for bit."""
+    journal = story(seed)
+    assert fold(journal).digest() == fold(journal).digest()
+
+
+@settings(max_examples=20)
+@given(seed=st.integers(0, 1000), cut=st.integers(1, 120))
+def test_snapshot_and_the_rest_equal_the_whole(seed: int, cut: int) -> None:
+    """A learner restored from a snapshot at any position ends where one that never stopped ends."""
+    journal = story(seed)
+    straight = fold(journal)
+    journal.save(fold(journal, until=cut).snapshot())
+    restored = learner()
+    assert restored.restore(journal.snapshot())
+    assert restored.seq == min(cut, journal.head())
+    assert fold(journal, restored).digest() == straight.digest()
+
+
+@settings(max_examples=10)
+@given(seed=st.integers(0, 1000), cut=st.integers(1, 60), more=st.integers(1, 60))
+def test_later_snapshots_save_what_changed(seed: int, cut: int, more: int) -> None:
+    """Two snapshots, the second of dirty keys only, hold the state of the second."""
+    journal = story(seed)
+    first = fold(journal, until=cut)
+    journal.save(first.snapshot())
+    journal.save(fold(journal, first, until=cut + more).snapshot())
+    restored = learner()
+    assert restored.restore(journal.snapshot())
+    assert restored.digest() == first.digest()
+
+
+@given(at=st.integers(0, 10_000), junk=st.binary(min_size=1, max_size=8))
+@settings(max_examples=50)
+def test_damaged_snapshots_are_refused_whole(at: int, junk: bytes) -> None:
+    """A state with a damaged part is not used, or the damage is invisible to reading; never half of it."""
+    journal = story(3)
+    snapshot = fold(journal).snapshot()
+    key = sorted(snapshot.state)[at % len(snapshot.state)]
+    damaged = dict(snapshot.state)
+    damaged[key] = damaged[key][: at % max(len(damaged[key]), 1)] + junk
+    fresh = learner()
+    before = fresh.digest()
+    if not fresh.restore(Snapshot(snapshot.seq, damaged)):
+        assert fresh.digest() == before
+        assert fresh.seq == 0
+
+
+def test_states_of_other_settings_are_not_mixed() -> None:
+    """A snapshot of other prior scales is ignored, so that the fold starts from zero."""
+    journal = story(1)
+    other = learner(params=FitParams(tastes=TasteParams(user=0.5)))
+    assert not other.restore(fold(journal).snapshot())
+
+
+def test_votes_before_the_score_wait_for_it() -> None:
+    """A vote that comes before its answer's score teaches the same as one that comes after it."""
+    digests = []
+    for early in (True, False):
+        log = Log(MemoryJournal(), np.random.default_rng(0))
+        name = log.answer("ann", "a")
+        if early:
+            log.vote(name, 1.0)
+        log.score(name)
+        if not early:
+            log.vote(name, 1.0)
+        state = fold(log.journal)
+        digests.append((state.fit.tastes.users["ann"].dump(), state.fit.arms.dump("a")))
+    assert digests[0] == digests[1]
+
+
+def test_scores_are_features_not_rewards() -> None:
+    """Law 5: without a label no taste, correction, offset or reliance moves, however many scores come."""
+    log = Log(MemoryJournal(), np.random.default_rng(0))
+    for _ in range(30):
+        log.score(log.answer("ann", "a"))
+    state, fresh = fold(log.journal).fit, learner().fit
+    k = state.arms.row("a")
+    assert state.tastes.population.mean.tobytes() == fresh.tastes.population.mean.tobytes()
+    assert state.tastes.population.cov.tobytes() == fresh.tastes.population.cov.tobytes()
+    assert state.stack.mean.tobytes() == fresh.stack.mean.tobytes()
+    assert not state.tastes.users
+    assert not state.tastes.roles
+    assert not state.arms.correction[k].any()
+    assert state.arms.profile[k].any(), "responses teach the profile"
+
+
+def test_scores_of_another_schema_teach_nothing() -> None:
+    """Features of another encoder never mix with these."""
+    log = Log(MemoryJournal(), np.random.default_rng(0))
+    log.score(log.answer("ann", "a"), schema="other")
+    arms, prior = fold(log.journal).fit.arms, learner().fit.arms
+    assert arms.profile[arms.row("a")].tobytes() == prior.profile[0].tobytes()
+
+
+def test_an_arm_that_was_never_asked_is_believed_average() -> None:
+    """Before any response a model is expected to be worth the prior level: new arms are tried."""
+    mean = learner().fit.estimate(Identity(user="ann"), np.array([1.0, 0.3, 0, 0, 0]), ("new",), 0.0).mean
+    assert mean[0] == pytest.approx(FitParams().tastes.level)
+
+
+def after_votes(*values: float) -> Fit:
+    """The fit after one answer that was voted on so."""
+    log = Log(MemoryJournal(), np.random.default_rng(0))
+    name = log.answer("ann", "a")
+    log.score(name)
+    for value in values:
+        log.vote(name, value)
+    return fold(log.journal).fit
+
+
+@pytest.mark.parametrize("block", ["population", "user", "correction", "offset"])
+def test_a_later_vote_supersedes(block: str) -> None:
+    """Up then down teaches what down alone teaches, up to a tenth of the difference between up and down."""
+
+    def read(fit: Fit) -> np.ndarray:
+        return {
+            "population": fit.tastes.population.mean,
+            "user": fit.tastes.users["ann"].taste.mean,
+            "correction": fit.arms.correction[fit.arms.row("a")],
+            "offset": np.array(fit.tastes.users["ann"].offsets["a"]),
+        }[block]
+
+    down, up, changed = after_votes(0.0), after_votes(1.0), after_votes(1.0, 0.0)
+    assert changed.labels == down.labels == 1
+    gap = np.abs(read(up) - read(down)).max()
+    assert gap > 1e-3
+    assert np.abs(read(changed) - read(down)).max() < 0.1 * gap
+
+
+def test_repeated_votes_stop_counting_for_others() -> None:
+    """From the fourth vote on a model and day on, only the user's own terms learn."""
+    log = Log(MemoryJournal(), np.random.default_rng(0))
+    moved = []
+    for _ in range(5):
+        name = log.answer("ann", "a")
+        log.score(name)
+        before = fold(log.journal)
+        log.vote(name, 0.0)
+        after = fold(log.journal)
+        moved.append(
+            (
+                before.fit.tastes.population.mean.tobytes() != after.fit.tastes.population.mean.tobytes(),
+                before.fit.arms.correction.tobytes() != after.fit.arms.correction.tobytes(),
+                (before.fit.tastes.users["ann"].dump() if "ann" in before.fit.tastes.users else b"")
+                != after.fit.tastes.users["ann"].dump(),
+            )
+        )
+    assert moved == [(True, True, True)] * 3 + [(False, False, True)] * 2
+
+
+def test_anonymous_callers_count_as_one_voter() -> None:
+    """Leaving the user out does not get round the cap."""
+    log = Log(MemoryJournal(), np.random.default_rng(0))
+    for _ in range(3):
+        name = log.answer(None, "a")
+        log.score(name)
+        log.vote(name, 0.0)
+    three = fold(log.journal).fit.tastes.population.mean.tobytes()
+    name = log.answer(None, "a")
+    log.score(name)
+    log.vote(name, 0.0)
+    assert fold(log.journal).fit.tastes.population.mean.tobytes() == three
+
+
+def test_an_outage_teaches_nothing_of_writing() -> None:
+    """500 failed calls move what is believed of availability, and of nothing else."""
+    log = Log(MemoryJournal(), np.random.default_rng(0))
+    for _ in range(20):
+        name = log.answer("ann", "a")
+        log.score(name)
+        log.vote(name, 1.0)
+    before = fold(log.journal)
+    for _ in range(500):
+        log.answer("ann", "a", ok=False)
+    after = fold(log.journal)
+    for part in ("profile", "profile_cov", "correction", "correction_cov", "operations"):
+        assert getattr(before.fit.arms, part).tobytes() == getattr(after.fit.arms, part).tobytes()
+    now = 1000.0 + 60.0 * log.count
+    row = after.fit.arms.rows(("a",))
+    assert after.fit.arms.availability(row, now)[0] < 0.5 < before.fit.arms.availability(row, now)[0]
+    assert after.fit.arms.availability(row, now + 86_400)[0] > 0.9, "an outage is forgotten"
+
+
+def test_reading_leaves_no_trace() -> None:
+    """Estimating for unknown users, roles and arms changes no state: decisions are not part of the fold."""
+    state = fold(story(2))
+    before = state.digest()
+    who = Identity(user="nobody", role="unheard of")
+    estimate = state.fit.estimate(who, np.ones(D_X), ("a", "new"), 1e9)
+    assert np.isfinite(estimate.mean).all()
+    assert (estimate.sd > 0).all()
+    state.score(who, np.ones(D_H))
+    assert state.digest() == before
+
+
+def test_erasure_forgets_the_user() -> None:
+    """After an erasure nothing of the user's own is kept, in memory or in the next snapshot."""
+    journal = story(5)
+    state = fold(journal)
+    assert "bob" not in state.fit.tastes.users
+    journal.save(state.snapshot())
+    restored = learner()
+    assert restored.restore(journal.snapshot())
+    assert "bob" not in restored.fit.tastes.users
+
+
+def test_a_user_is_served_by_their_taste() -> None:
+    """Two users who like opposite things get opposite rankings of two models that write differently."""
+    log = Log(MemoryJournal(), np.random.default_rng(0))
+    for i in range(400):
+        user, arm = ("ann", "bob")[i % 2], ("a", "b")[(i // 2) % 2]
+        name = log.answer(user, arm)
+        log.score(name, bias=2.0 if arm == "a" else -2.0)
+        likes = (user == "ann") == (arm == "a")
+        log.vote(name, float(likes))
+    fit = fold(log.journal, learner(votes_per_day=1000)).fit
+    x = np.array([1.0, 0, 0, 0, 0])
+    for user, better in (("ann", 0), ("bob", 1)):
+        mean = fit.estimate(Identity(user=user, role="analyst"), x, ("a", "b"), 1e9).mean
+        assert mean.argmax() == better
+        assert abs(mean[0] - mean[1]) > 0.3
+    blind = fit.estimate(Identity(user="ann", role="analyst"), x, ("a", "b"), 1e9).blind
+    assert abs(blind[0] - blind[1]) < 0.2, "the user-blind twin sees no difference"
+
+
+@pytest.mark.parametrize("text", ["", "   ", "{{name}}", None])
+def test_roles_without_a_name_are_no_roles(text: str | None) -> None:
+    """A role that is empty once its template is stripped gets no terms."""
+    log = Log(MemoryJournal(), np.random.default_rng(0))
+    name = log.answer("ann", "a", role=text)  # type: ignore[arg-type]
+    log.score(name)
+    log.vote(name, 1.0)
+    assert not fold(log.journal).fit.tastes.roles
+
+
+def test_heads_on_a_device_are_a_cache_of_the_fold() -> None:
+    """Means and sds of a batch on torch's device equal the fold's own to 1e-5, also after it moved on."""
+    from fitrouter_evaluators.scoring import DeviceHeads
+
+    journal = story(4)
+    state = fold(journal, until=30)
+    heads = DeviceHeads(state.heads, D_H, "cpu")
+    people = [Identity(user=user, role=role) for user in ("ann", "bob", None, "new") for role in ("poet", None)]
+    h = np.random.default_rng(1).normal(size=(len(people), D_H))
+    h[0, 2] = np.nan
+    for _ in range(2):
+        means, sds = heads.score_many(people, h)
+        expected = np.array([state.score(who, row) for who, row in zip(people, h, strict=True)])
+        np.testing.assert_allclose(means, expected[:, 0], atol=1e-5)
+        np.testing.assert_allclose(sds, expected[:, 1], atol=1e-5)
+        fold(journal, state)
+
+
+def test_an_alarm_reaches_everybody_in_the_snapshot() -> None:
+    """What an alarm changes in people who did not speak is saved with it: the restored state is the state."""
+    known = Learner(3, 2, expects_scores=False)
+    fit = known.fit
+    x = np.array([1.0, 0.2, 0.1])
+    for user in ("ann", "bob"):
+        for _ in range(3):
+            fit.learn(Label(Identity(user=user), Answered("a", x, None), 1.0, FeedbackKind.THUMB))
+    known.take(known)  # marks everything as to be saved
+    first = known.snapshot()
+    decision = Decision(
+        id="d",
+        ts=1.0,
+        draw_id="d",
+        identity=Identity(user="ann"),
+        mode=Mode.ONLINE,
+        eligible=("a",),
+        chosen="a",
+        propensity=1.0,
+        features=pack(x),
+        policy=PolicyVersion(algorithm="x"),
+    )
+    execution = Execution(
+        id="e",
+        ts=1.0,
+        decision_id="d",
+        identity=decision.identity,
+        chosen="a",
+        served_by="a",
+        status="ok",
+        features=pack(x),
+    )
+    vote = Feedback(id="v", ts=2.0, decision_id="d", identity=decision.identity, kind=FeedbackKind.THUMB, value=0.0)
+    fit.drift.observe = lambda arm, z: True  # type: ignore[method-assign]
+    known.apply(Row(1, decision))
+    known.apply(Row(2, execution), [decision])
+    known.apply(Row(3, vote), [decision, execution])
+    second = known.snapshot()
+    fresh = known.blank()
+    assert fresh.restore(Snapshot(second.seq, first.state | second.state))
+    assert fresh.digest() == known.digest()

@@ -1,0 +1,420 @@
+"""Sessions: what a conversation lives on, when it is drawn again, what leaving costs, and no flip-flop."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.kits.learner import learner, story
+
+from fitrouter.context.features import is_followup, session_key
+from fitrouter.policies import Beliefs, SquareCB
+from fitrouter.state.learner import read_batch
+from fitrouter.state.sessions import EVERY, IDLE_S, Session, Sessions, begins_turn, switch_cost, why_redraw
+from fitrouter.stores.journal import Row
+from fitrouter.types import (
+    Attempt,
+    Decision,
+    Execution,
+    Floats,
+    Identity,
+    Mode,
+    ModelCard,
+    PolicyVersion,
+    Prices,
+    Request,
+)
+
+ARMS = ("a", "b", "c")
+STAY = Session("d1", "a", 1000.0, turns=1)
+
+
+def decision(
+    number: int, chosen: str = "a", *, draw: int | None = None, key: str | None = "s", mode: Mode | None = None
+) -> Decision:
+    """Decision `number` at `number` seconds; sticky where it lives on an earlier draw."""
+    return Decision(
+        id=f"d{number}",
+        ts=float(number),
+        draw_id=f"d{number if draw is None else draw}",
+        identity=Identity(session=key),
+        mode=mode or (Mode.ONLINE if draw is None else Mode.STICKY),
+        eligible=ARMS,
+        chosen=chosen,
+        propensity=1.0,
+        policy=PolicyVersion(algorithm="squarecb"),
+    )
+
+
+def execution(
+    number: int,
+    chosen: str = "a",
+    *,
+    served: str | None = "a",
+    error: str | None = None,
+    tokens: int = 0,
+    key: str = "s",
+) -> Execution:
+    """How decision `number` ended: the chosen one's attempt with its error, then whoever served."""
+    attempts = [Attempt(model=chosen, probability=1.0, error=error)]
+    if served not in {None, chosen}:
+        attempts.append(Attempt(model=str(served), probability=0.5))
+    return Execution(
+        id=f"e{number}",
+        ts=float(number),
+        decision_id=f"d{number}",
+        identity=Identity(session=key),
+        chosen=chosen,
+        served_by=served,
+        status="failed" if served is None else "ok",
+        attempts=tuple(attempts),
+        prompt_tokens=tokens,
+    )
+
+
+def fold(*events: Decision | Execution) -> Sessions:
+    sessions = Sessions()
+    for event in events:
+        if isinstance(event, Decision):
+            sessions.observe_decision(event)
+        else:
+            sessions.observe_execution(event)
+    return sessions
+
+
+def known(sessions: Sessions, key: str = "s") -> Session:
+    found = sessions.get(key)
+    assert found is not None
+    return found
+
+
+# --- the fold ------------------------------------------------------------------------------------------------------
+
+
+def test_a_session_lives_on_its_draw_and_counts_user_turns() -> None:
+    """Sticky turns keep draw and arm; an agent's steps inside a turn do not count."""
+    sessions = fold(decision(1), decision(2, draw=1))
+    sessions.observe_decision(decision(3, draw=1), user_turn=False)
+    assert known(sessions) == Session("d1", "a", 3.0, turns=2)
+
+
+def test_a_new_draw_begins_the_count_anew_and_the_cache_stays() -> None:
+    """After a re-draw turns and failures are those of the new draw; who has the prompt cached is still known."""
+    sessions = fold(decision(1), execution(1, error="ProviderTimeout", served="b", tokens=900), decision(2, "c"))
+    assert known(sessions) == Session("d2", "c", 2.0, 1, 0, "b", 900, 1.0)
+
+
+@pytest.mark.parametrize("mode", [Mode.PINNED, Mode.FORCED])
+def test_what_a_caller_chose_moves_no_session(mode: Mode) -> None:
+    """Pinned and forced turns leave the session where it was, and their failures are not its own."""
+    sessions = fold(decision(1), decision(2, "b", mode=mode), execution(2, "b", served=None, error="ProviderTimeout"))
+    assert known(sessions) == Session("d1", "a", 1.0, turns=1)
+    assert len(fold(decision(1, key=None), decision(2, mode=mode))) == 0
+
+
+@pytest.mark.parametrize(
+    ("served", "error", "failures"),
+    [
+        ("a", None, 0),
+        ("b", "ProviderUnavailable", 2),
+        (None, "ProviderTimeout", 2),
+        (None, "ProviderRejected", 1),
+    ],
+)
+def test_failures_in_a_row_are_those_of_the_stay(served: str | None, error: str | None, failures: int) -> None:
+    """A fallback's answer does not excuse the stay, an answer of its own does; a refusal is nobody's failure."""
+    first = execution(1, error="ProviderTimeout", served=None)
+    sessions = fold(decision(1), first, decision(2, draw=1), execution(2, served=served, error=error))
+    assert known(sessions).failures == failures
+
+
+def test_an_execution_that_comes_late_says_nothing_of_the_new_draw() -> None:
+    """The last draw's failure, logged after the next draw, is not counted against the new model."""
+    sessions = fold(decision(1), decision(2, "b"), execution(1, served=None, error="ProviderTimeout"))
+    assert known(sessions).failures == 0
+    assert fold(execution(1)).get("s") is None
+
+
+def test_only_the_last_sessions_are_remembered() -> None:
+    """The least recently used goes first; a turn, not an answer, is a use."""
+    sessions = Sessions(limit=2)
+    for number, key in ((1, "x"), (2, "y")):
+        sessions.observe_decision(decision(number, key=key))
+    sessions.observe_decision(decision(3, draw=1, key="x"))
+    sessions.observe_execution(execution(2, key="y"))
+    sessions.observe_decision(decision(4, key="z"))
+    assert list(sessions) == ["x", "z"]
+
+
+event_ = st.one_of(
+    st.builds(
+        decision,
+        st.integers(1, 50),
+        st.sampled_from(ARMS),
+        draw=st.none() | st.integers(1, 50),
+        key=st.sampled_from(["s", "t", "u", None]),
+        mode=st.sampled_from([None, None, Mode.PINNED]),
+    ),
+    st.builds(
+        execution,
+        st.integers(1, 50),
+        st.sampled_from(ARMS),
+        served=st.sampled_from([*ARMS, None]),
+        error=st.sampled_from([None, "ProviderTimeout", "ProviderRejected"]),
+        tokens=st.integers(0, 10_000),
+        key=st.sampled_from(["s", "t", "u"]),
+    ),
+)
+
+
+@settings(max_examples=100)
+@given(events=st.lists(event_, max_size=30), more=st.lists(event_, max_size=10))
+def test_state_round_trips_exactly_and_goes_on_as_before(
+    events: list[Decision | Execution], more: list[Decision | Execution]
+) -> None:
+    """A restored fold is the same fold, order of use included."""
+    sessions, restored = fold(*events), Sessions()
+    assert restored.load(sessions.dump())
+    for event in more:
+        for one in (sessions, restored):
+            one.observe_decision(event) if isinstance(event, Decision) else one.observe_execution(event)
+    assert list(restored) == list(sessions)
+    assert restored.dump() == sessions.dump()
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"\xff",
+        msgspec.msgpack.encode({"s": 1}),
+        msgspec.msgpack.encode([("s", ("d", "a", float("nan")))]),
+        msgspec.msgpack.encode([("s", ("d", "a", 1.0, -1))]),
+        msgspec.msgpack.encode([("s", ("d", "", 1.0))]),
+        msgspec.msgpack.encode([("s", STAY), ("s", STAY)]),
+        msgspec.msgpack.encode([(str(i), STAY) for i in range(4097)]),
+    ],
+)
+def test_state_that_cannot_be_is_refused(payload: bytes) -> None:
+    """Unsound bytes change nothing."""
+    sessions = fold(decision(1))
+    before = sessions.dump()
+    assert not sessions.load(payload)
+    assert sessions.dump() == before
+
+
+@given(cut=st.integers(0, 60), flip=st.integers(0, 255))
+def test_corrupted_state_never_makes_an_unsound_session(cut: int, flip: int) -> None:
+    """Whatever a damaged byte does, what is loaded afterwards has finite times and counts that can be."""
+    payload = bytearray(fold(decision(1), execution(1, tokens=5)).dump())
+    payload[cut % len(payload)] ^= flip
+    sessions = Sessions()
+    if sessions.load(bytes(payload)):
+        for key in sessions:
+            found = known(sessions, key)
+            assert np.isfinite([found.ts, found.cached_ts]).all()
+            assert min(found.turns, found.failures, found.cached_tokens) >= 0
+
+
+# --- when ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "known_of_the_request", "reason"),
+    [
+        ({}, {}, ""),
+        ({"turns": EVERY - 1}, {}, ""),
+        ({"turns": EVERY}, {}, "turns"),
+        ({"turns": EVERY}, {"user_turn": False}, ""),
+        ({"turns": 99}, {"every": 0}, ""),
+        ({"turns": 2}, {"every": 2}, "turns"),
+        ({"failures": 1}, {}, "failed"),
+        ({"failures": 1}, {"user_turn": False}, "failed"),
+        ({}, {"eligible": ("b",)}, "ineligible"),
+        ({}, {"eligible": ("b",), "excluded": (("a", "capability: lacks images, has none"),)}, "ineligible"),
+        ({}, {"eligible": ("b",), "excluded": (("a", "context: needs about 9 tokens, has 8"),)}, "context"),
+        ({}, {"now": 1000.0 + IDLE_S}, ""),
+        ({}, {"now": 1001.0 + IDLE_S}, "idle"),
+        ({"cached_ts": 1500.0}, {"now": 1001.0 + IDLE_S}, ""),
+        ({"failures": 1, "turns": 9}, {"now": 9e9, "eligible": ()}, "idle"),
+        ({"failures": 1, "turns": 9}, {"eligible": ()}, "ineligible"),
+        ({}, {"now": 1020.0, "idle_s": 10.0}, "idle"),
+    ],
+)
+def test_a_session_is_drawn_again_by_rules_that_all_candidates_share(
+    changes: dict[str, Any], known_of_the_request: dict[str, Any], reason: str
+) -> None:
+    """Silence, what can take the request, failures, turns: in this order; never inside an agent's run by count."""
+    session = msgspec.structs.replace(STAY, **changes)
+    assert why_redraw(session, **{"eligible": ARMS, "now": 1010.0, **known_of_the_request}) == reason
+
+
+@pytest.mark.parametrize(
+    ("messages", "begins"),
+    [
+        ([], False),
+        ([{"role": "user", "content": "Hi"}], True),
+        ([{"role": "user", "content": [{"type": "text", "text": "Hi"}, {"type": "image_url"}]}], True),
+        ([{"role": "user", "content": [{"type": "tool_result", "content": "42"}]}], False),
+        ([{"role": "user", "content": "Hi"}, {"role": "assistant", "tool_calls": [{}]}, {"role": "tool"}], False),
+        ([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hm"}], False),
+        ([{"role": "user"}], True),
+        ([{}], False),
+    ],
+)
+def test_an_agents_steps_begin_no_user_turn(messages: list[dict[str, Any]], begins: bool) -> None:
+    """Only a person's words do: not tools' output, in either protocol, and no message of the model."""
+    assert begins_turn(messages) is begins
+
+
+# --- what it costs ---------------------------------------------------------------------------------------------------
+
+
+CARDS = [
+    ModelCard(name="a", provider="p", prices=Prices(input=2.0), cache_discount=0.9),
+    ModelCard(name="b", provider="p", prices=Prices(input=10.0)),
+    ModelCard(name="c", provider="p", prices=Prices(input=0.1)),
+]
+CACHED = msgspec.structs.replace(STAY, cached_arm="a", cached_tokens=50_000, cached_ts=1000.0)
+
+
+def test_leaving_forgoes_the_discount_on_what_is_cached() -> None:
+    """Expected costs plus the switch cost differ as the bills do: the stay pays (1 − discount) on its prefix."""
+    prompt = 60_000
+    full = np.array([card.prices.input * prompt / 1e6 for card in CARDS])
+    bill = full.copy()
+    bill[0] = 2.0 * (50_000 * (1 - 0.9) + 10_000) / 1e6
+    cost = full + switch_cost(CARDS, CACHED, prompt, 1100.0)
+    assert cost - cost[0] == pytest.approx(bill - bill[0], abs=1e-15)
+    assert switch_cost(CARDS, CACHED, prompt, 1100.0).tolist() == pytest.approx([0.0, 0.09, 0.09])
+
+
+def test_a_shorter_prompt_has_no_more_cached_than_it_is_long() -> None:
+    """A history that was cut down counts only as far as it goes."""
+    assert switch_cost(CARDS, CACHED, 2000, 1100.0)[1] == pytest.approx(2.0 * 0.9 * 2000 / 1e6)
+
+
+@pytest.mark.parametrize(
+    ("changes", "prompt", "now"),
+    [
+        ({"cached_tokens": 0}, 60_000, 1100.0),
+        ({"cached_arm": ""}, 60_000, 1100.0),
+        ({"cached_arm": "gone"}, 60_000, 1100.0),
+        ({}, 1000, 1100.0),
+        ({}, 60_000, 1301.0),
+    ],
+)
+def test_nothing_is_lost_where_nothing_is_cached(changes: dict[str, Any], prompt: int, now: float) -> None:
+    """No cache, a holder that cannot take the request, a short prompt, or a silence that emptied the cache."""
+    assert not switch_cost(CARDS, msgspec.structs.replace(CACHED, **changes), prompt, now).any()
+
+
+# --- no flip-flop ----------------------------------------------------------------------------------------------------
+
+
+def pmf(mean: Floats, stay: int, cost: float) -> Floats:
+    """The logged pmf of a re-draw: SquareCB's over the stay and all others, with the switch cost, and a floor."""
+    utility = mean - cost
+    utility[stay] += cost
+    beliefs = Beliefs(arms=ARMS, utility=utility, sd=np.full(3, 0.1), steps=2000.0)
+    return 0.95 * SquareCB(20.0).propose(beliefs) + 0.05 / 3
+
+
+def switches(means: Floats, draws: list[int], cost: float) -> float:
+    """Expected number of switches of an agent's session, exactly: Σ over draws of P(another than the stay)."""
+    total, held = 0.0, np.full(3, 1 / 3)
+    for t in draws:
+        moves = np.stack([pmf(means[t], stay, cost) for stay in range(3)])
+        total += float(held @ (1.0 - np.diag(moves)))
+        held = held @ moves
+    return total
+
+
+def drawn_at(every: int, fails_at: tuple[int, ...] = ()) -> list[int]:
+    """Calls at which an agent's session of 30 calls is drawn again; a person speaks at every fifth."""
+    sessions, again = Sessions(), []
+    draw = 0
+    for t in range(30):
+        spoken = t % 5 == 0
+        session = sessions.get("s")
+        if session is not None and why_redraw(session, eligible=ARMS, now=float(t), user_turn=spoken, every=every):
+            again.append(t)
+            draw = t
+        sessions.observe_decision(decision(t, draw=None if t == draw else draw), user_turn=spoken)
+        sessions.observe_execution(execution(t, error="ProviderTimeout" if t in fails_at else None, served="a"))
+    return again
+
+
+def test_an_agents_run_is_drawn_again_no_more_often_than_the_rule_says() -> None:
+    """Thirty calls in six user turns: re-draws fall on every nth user turn and after failures, nowhere else."""
+    assert drawn_at(0) == []
+    assert drawn_at(1) == [5, 10, 15, 20, 25]
+    assert drawn_at(2) == [10, 20]
+    assert drawn_at(8) == []
+    assert drawn_at(0, fails_at=(12,)) == [13]
+    assert drawn_at(2, fails_at=(12, 13)) == [10, 13, 14, 25]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_no_flip_flop_inside_an_agents_run(seed: int) -> None:
+    """With noisy posteriors the rule cuts the expected switches of 30 calls below its draws, and the cost cuts more."""
+    rng = np.random.default_rng(seed)
+    means = 0.6 + 0.04 * rng.normal(size=(30, 3))
+    every_call, by_rule = list(range(1, 30)), drawn_at(2)
+    free = switches(means, by_rule, 0.0)
+    costly = [switches(means, by_rule, cost) for cost in (0.02, 0.1, 1.0)]
+    assert free < len(by_rule) < switches(means, every_call, 0.0)
+    assert free > costly[0] > costly[1] > costly[2]
+    assert costly[2] < len(by_rule) * (0.05 * 2 / 3 + 0.02)
+
+
+def test_a_gain_beyond_the_cost_still_moves_a_session() -> None:
+    """The cost is weighed, not a lock: a much better model is found, and every model keeps its floor."""
+    better = pmf(np.array([0.4, 0.4, 0.9]), stay=0, cost=0.1)
+    assert better[2] > 0.9
+    assert pmf(np.array([0.9, 0.1, 0.1]), stay=0, cost=9.0).min() >= 0.05 / 3
+
+
+# --- without session ids ---------------------------------------------------------------------------------------------
+
+
+text_ = st.text(min_size=1, max_size=20).filter(str.strip)
+
+
+@settings(max_examples=50)
+@given(system=st.none() | text_, opening=text_, turns=st.lists(st.tuples(text_, text_), min_size=1, max_size=4))
+def test_clients_without_session_ids_have_sessions(
+    system: str | None, opening: str, turns: list[tuple[str, str]]
+) -> None:
+    """Each later turn of a plain client's conversation finds the session of its first."""
+    messages = [{"role": "system", "content": system}] if system else []
+    messages.append({"role": "user", "content": opening})
+    sessions = Sessions()
+    for number, (answer, more) in enumerate(turns, 1):
+        key, implicit = session_key(Request(messages=tuple(messages), identity=Identity(user="ann")))
+        assert implicit
+        assert (sessions.get(key) is not None) == is_followup(Request(messages=tuple(messages)))
+        sessions.observe_decision(decision(number, draw=1, key=key))
+        messages += [{"role": "assistant", "content": answer}, {"role": "user", "content": more}]
+    assert known(sessions, key).turns == len(turns)
+    assert len(sessions) == 1
+
+
+def test_missing_session_ids_do_not_disable_learning() -> None:
+    """The same answers and votes without any session teach the same, bit for bit."""
+    journal = story(3, 60)
+    states = []
+    for known_ in (True, False):
+        taught = learner()
+        for row, related in read_batch(journal, 0, 1000).rows:
+            event = row.event
+            if not known_ and isinstance(event, Decision | Execution):
+                event = msgspec.structs.replace(event, identity=msgspec.structs.replace(event.identity, session=None))
+            taught.apply(Row(row.seq, event), related)
+        assert taught.fit.labels > 10
+        states.append({key: payload for key, payload in taught.state() if key.startswith(("arm:", "user:", "role:"))})
+    assert states[0] == states[1]

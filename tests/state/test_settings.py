@@ -1,0 +1,98 @@
+"""Settings of the policy at run time: versions over the configuration, as events."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fitrouter.errors import InvalidRequest
+from fitrouter.state.settings import SETTINGS, VERSIONS, Control, check_settings
+from fitrouter.types import PolicyChange
+
+
+def change(action: str, name: str = "", **settings: Any) -> PolicyChange:
+    return PolicyChange(id="c", ts=0.0, action=action, name=name, settings=settings, config_hash="h")
+
+
+def test_versions_stack_and_are_restored() -> None:
+    """Each change lies over the one before; restoring goes back step by step, and below the first is the file."""
+    control = Control()
+    control.observe(change("set", share=0.05))
+    control.observe(change("promote", "bold", gamma=9.0))
+    assert (control.live, control.settings) == ("bold", {"share": 0.05, "gamma": 9.0})
+    control.observe(change("restore"))
+    assert (control.live, control.settings) == ("configuration + share", {"share": 0.05})
+    control.observe(change("restore"))
+    control.observe(change("restore"))
+    assert (control.live, control.settings) == ("configuration", {})
+
+
+def test_a_new_file_goes_before() -> None:
+    """A start under another configuration drops what was laid over the old one."""
+    control = Control()
+    control.observe(change("set", share=0.05))
+    control.observe(change("config"))
+    assert control.settings == {}
+    assert control.config_hash == "h"
+
+
+def test_unknown_changes_are_passed_over() -> None:
+    """A log of a later version may hold actions and settings that are not known here."""
+    control = Control()
+    control.observe(change("levitate", share=0.5))
+    assert control.history == []
+    control.observe(change("set", share=0.5, tomorrow=1))
+    assert control.settings == {"share": 0.5}
+
+
+@given(st.lists(st.sampled_from(["set", "promote", "restore", "config"]), max_size=100))
+def test_state_round_trips(actions: list[str]) -> None:
+    """What is stored reads back exactly, and the history is bounded."""
+    control = Control()
+    for i, action in enumerate(actions):
+        control.observe(change(action, f"v{i}", share=1 / (i + 1)))
+    assert len(control.history) <= VERSIONS
+    again = Control()
+    assert again.load(control.dump())
+    assert (again.history, again.config_hash) == (control.history, control.config_hash)
+    assert again.dump() == control.dump()
+
+
+@pytest.mark.parametrize("payload", [b"", b"x", Control().dump()[:-1], b"\x92\x91\x92\xa1v\x81\xa5share\x05\xa1h"])
+def test_damaged_state_is_refused(payload: bytes) -> None:
+    """Bytes that are no state change nothing; a share of 5 cannot come back."""
+    control = Control()
+    control.observe(change("set", share=0.05))
+    before = control.dump()
+    assert not control.load(payload)
+    assert control.dump() == before
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({}, "no setting"),
+        ({"shar": 1}, "shar"),
+        ({"share": 1.5}, "at most 1"),
+        ({"share": True}, "True"),
+        ({"share": float("nan")}, "nan"),
+        ({"gamma": 0.0}, "gamma"),
+        ({"cost_weight": -1}, "cost_weight"),
+        ({"cost_weight": "much"}, "much"),
+        ({"personal": 1}, "true or false"),
+        ({"algorithm": 3}, "text"),
+    ],
+)
+def test_bad_settings_are_named(settings: dict[str, Any], told: str) -> None:
+    """The message names what was given and what is allowed."""
+    with pytest.raises(InvalidRequest, match=told):
+        check_settings(settings)
+
+
+def test_every_setting_has_a_value_that_passes() -> None:
+    """The table of settings can be used in full."""
+    values = {name: {str: "squarecb", bool: True}.get(allowed, 0.5) for name, allowed in SETTINGS.items()}  # type: ignore[call-overload]
+    assert check_settings(values) == values

@@ -1,0 +1,212 @@
+"""The laws of identities.db: one token a person, one key a token, and nothing left of the erased."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from fitrouter.errors import StoreError
+from fitrouter.stores.identities import Identities, SubjectErased
+
+ROOT = Path(__file__).resolve().parents[2]
+TEXT = st.text(st.characters(codec=None))  # lone surrogates and NUL too
+SHARED = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@pytest.fixture
+def identities(tmp_path: Path) -> Iterator[Identities]:
+    found = Identities(tmp_path / "identities.db")
+    yield found
+    found.close()
+
+
+def test_same_person_same_token(identities: Identities, tmp_path: Path) -> None:
+    """A person keeps the token, in this process, in another object, and after a restart; it tells nothing of them."""
+    token = identities.subject("acme", "ann@example.org")
+    assert identities.subject("acme", "ann@example.org") == token
+    other = Identities(tmp_path / "identities.db")
+    assert other.subject("acme", "ann@example.org") == token
+    assert other.key(token) == identities.key(token)
+    assert len(identities.key(token)) == 32
+    assert "ann" not in token
+    assert other.reveal(token) == ("acme", "ann@example.org")
+    other.close()
+
+
+def test_first_sight_in_two_threads(identities: Identities, tmp_path: Path) -> None:
+    """Many that see a person for the first time at once agree on the token."""
+    other = Identities(tmp_path / "identities.db")
+    found: list[str] = []
+    start = threading.Barrier(8)
+
+    def look(who: Identities) -> None:
+        start.wait(30)
+        found.extend(who.subject("acme", f"user-{n}") for n in range(20))
+
+    threads = [threading.Thread(target=look, args=((identities, other)[n % 2],)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 160
+    assert len(set(found)) == 20
+    other.close()
+
+
+@given(a=st.tuples(TEXT, st.none() | TEXT), b=st.tuples(TEXT, st.none() | TEXT))
+@SHARED
+def test_two_persons_two_tokens(identities: Identities, a: tuple[str, str | None], b: tuple[str, str | None]) -> None:
+    """Distinct (tenant, user) never share a token or a key, whatever their texts, and each leads back to its own."""
+    one, two = identities.subject(*a), identities.subject(*b)
+    assert (one == two) == (a == b)
+    assert (identities.key(one) == identities.key(two)) == (a == b)
+    assert (identities.reveal(one), identities.reveal(two)) == (a, b)
+
+
+def test_texts_that_join_alike(identities: Identities) -> None:
+    """Tenant and user are not simply joined, and no user is not the user 'None' nor the empty one."""
+    pairs = [("a", "bc"), ("ab", "c"), ("abc", ""), ("", "abc"), ("a", None), ("a", "None"), ("a", "null"), ("a", "")]
+    assert len({identities.subject(*pair) for pair in pairs}) == len(pairs)
+
+
+@given(text=TEXT, user=st.sampled_from(["ann", "bob", None]))
+@SHARED
+def test_round_trip(identities: Identities, text: str, user: str | None) -> None:
+    """Any text, lone surrogates too, comes back as it was, and never looks the same twice."""
+    token = None if user is None else identities.subject("acme", user)
+    blob = identities.encrypt(token, text, "acme")
+    assert identities.decrypt(blob) == text
+    assert identities.encrypt(token, text, "acme") != blob
+
+
+def test_anonymous_texts_lie_under_their_tenant(identities: Identities) -> None:
+    """Nobody's text is encrypted under the anonymous subject of its tenant."""
+    blob = identities.encrypt(None, "hello", "acme")
+    identities.erase("other", None)
+    assert identities.decrypt(blob) == "hello"
+    assert identities.erase("acme", None) is not None
+    with pytest.raises(SubjectErased):
+        identities.decrypt(blob)
+
+
+@given(data=st.data())
+@SHARED
+def test_changed_blobs_are_refused(identities: Identities, data: st.DataObject) -> None:
+    """A blob that was changed or cut anywhere is refused; it never gives another text."""
+    blob = bytearray(identities.encrypt(identities.subject("acme", "ann"), "secret"))
+    if data.draw(st.booleans()):
+        blob[data.draw(st.integers(0, len(blob) - 1))] ^= data.draw(st.integers(1, 255))
+    else:
+        del blob[data.draw(st.integers(0, len(blob) - 1)) :]
+    with pytest.raises((ValueError, SubjectErased)):
+        identities.decrypt(bytes(blob))
+
+
+def test_blob_of_another_subject(identities: Identities) -> None:
+    """Text cannot be moved from one subject to another."""
+    ann, bob = identities.subject("acme", "ann"), identities.subject("acme", "bob")
+    blob = identities.encrypt(ann, "secret")
+    with pytest.raises(ValueError, match="cannot be decrypted"):
+        identities.decrypt(blob.replace(ann.encode(), bob.encode()))
+
+
+def test_erase(identities: Identities, tmp_path: Path) -> None:
+    """After erasing, no byte of the user, the token or the key is in any file, text is unreadable, others stay."""
+    people = [identities.subject("acme", f"somebody-{n}@example.org") for n in range(300)]
+    other = Identities(tmp_path / "identities.db")
+    token, key = people[150], other.key(people[150])
+    blob, kept = other.encrypt(token, "secret"), other.encrypt(people[151], "kept")
+    assert identities.erase("acme", "somebody-150@example.org") == token
+    files = b"".join(file.read_bytes() for file in tmp_path.iterdir())
+    for trace in (b"somebody-150@", token.encode(), key):
+        assert trace not in files
+    assert b"somebody-151@" in files
+    for one in (identities, other):
+        with pytest.raises(SubjectErased, match=token):
+            one.decrypt(blob)
+        with pytest.raises(SubjectErased):
+            one.key(token)
+        assert one.reveal(token) is None
+        assert one.decrypt(kept) == "kept"
+    assert identities.erase("acme", "somebody-150@example.org") is None
+    assert other.subject("acme", "somebody-150@example.org") != token
+    other.close()
+
+
+def test_erase_waits_for_readers(tmp_path: Path) -> None:
+    """A reader in the middle of a transaction keeps old pages: erase says so, and succeeds when the reader is gone."""
+    identities = Identities(tmp_path / "identities.db", patience_s=0.2)
+    token = identities.subject("acme", "ann")
+    reader = sqlite3.connect(tmp_path / "identities.db", isolation_level=None)
+    reader.execute("BEGIN")
+    reader.execute("SELECT count(*) FROM subjects").fetchone()
+    with pytest.raises(StoreError, match="erase again"):
+        identities.erase("acme", "ann")
+    assert identities.reveal(token) is None
+    reader.execute("COMMIT")
+    reader.close()
+    assert identities.erase("acme", "ann") is None
+    assert token.encode() not in b"".join(file.read_bytes() for file in tmp_path.iterdir())
+    identities.close()
+
+
+def test_only_the_owner_reads_it(identities: Identities, tmp_path: Path) -> None:
+    """The file and its log can be read by their owner only."""
+    identities.subject("acme", "ann")
+    modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in tmp_path.iterdir()}
+    assert modes["identities.db"] == 0o600
+    assert set(modes.values()) == {0o600}
+
+
+def test_damaged_file_is_set_aside(tmp_path: Path) -> None:
+    """A file that is no database is renamed, never deleted, and everybody is new."""
+    path = tmp_path / "identities.db"
+    path.write_bytes(b"not a database " * 100)
+    identities = Identities(path, clock=lambda: 77.0)
+    assert identities.quarantined == tmp_path / "identities.db.corrupt-77"
+    assert (tmp_path / "identities.db.corrupt-77").read_bytes() == b"not a database " * 100
+    assert identities.reveal(identities.subject("acme", "ann")) == ("acme", "ann")
+    identities.close()
+
+
+def test_processes_that_make_the_file_together_wait_for_each_other(tmp_path: Path) -> None:
+    """Several programs may start at the same moment; none is told that the file is locked."""
+    code = (
+        "import sys; from fitrouter.stores.identities import Identities; "
+        "print(Identities(sys.argv[1]).subject('acme', 'ann'))"
+    )
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "router")}
+    for attempt in range(3):
+        path = tmp_path / f"{attempt}.db"
+        several = [
+            subprocess.Popen([sys.executable, "-c", code, path], stdout=subprocess.PIPE, text=True, env=environment)
+            for _ in range(4)
+        ]
+        said = {process.communicate(timeout=60)[0] for process in several}
+        assert [process.returncode for process in several] == [0] * 4
+        assert len(said) == 1
+
+
+def test_closed(identities: Identities, tmp_path: Path) -> None:
+    """A file that cannot be used gives StoreError, whether it was closed or never opened."""
+    identities.close()
+    with pytest.raises(StoreError, match=r"identities\.db"):
+        identities.subject("acme", "ann")
+    with pytest.raises(StoreError, match="cannot be opened"):
+        Identities(tmp_path)
+
+
+def test_cryptography_is_lazy() -> None:
+    """Importing the module imports no cryptography."""
+    code = "import sys, fitrouter.stores.identities; sys.exit('cryptography' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, env=os.environ | {"PYTHONPATH": str(ROOT / "router")})

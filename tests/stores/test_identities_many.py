@@ -1,0 +1,339 @@
+"""The laws of many at once: everybody has a token of their own, whoever comes, goes and hangs meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import HealthCheck, given, settings
+from tests.kits.gateway import make_router, wait_for
+
+from fitrouter.errors import StoreError
+from fitrouter.hooks import Notice, Trouble
+from fitrouter.router import Router
+from fitrouter.routing import pipeline as proposals
+from fitrouter.stores._coalesce import Grouped
+from fitrouter.stores.identities import Identities
+from fitrouter.stores.journal import MemoryJournal
+from fitrouter.types import Decision, Execution, Identity, Request
+
+ROOT = Path(__file__).resolve().parents[2]
+MANY = 500
+
+
+def ask(user: str) -> Request:
+    words = ({"role": "user", "content": f"{user} asks"},)
+    return Request(messages=words, identity=Identity(user=user, session=f"of {user}"))
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Another process that keeps the file to itself."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        yield
+
+
+def logged(router: Router, kind: type[Any]) -> list[Any]:
+    assert isinstance(router.journal, MemoryJournal)
+    return [row.event for row in router.journal.tail(0, 100_000) if isinstance(row.event, kind)]
+
+
+# --- through the router ---
+
+
+async def test_a_burst_of_new_users_is_nobody_less(tmp_path: Path) -> None:
+    """500 first requests of 500 new users at once are all decided and logged under a subject of their own."""
+    users = [f"u{i}" for i in range(MANY)]
+    async with make_router(tmp_path) as router:
+        answers = await asyncio.gather(*(router.complete(ask(user)) for user in users))
+        await router.settled()
+        of = {user: router.identities.subject("default", user) for user in users}
+        subjects = {answer.decision.id: of[user] for user, answer in zip(users, answers, strict=True)}
+        for kind in (Decision, Execution):
+            found = {getattr(event, "decision_id", event.id): event.identity.user for event in logged(router, kind)}
+            assert found == subjects
+        assert len(set(of.values())) == MANY
+        for user, answer in zip(users, answers, strict=True):
+            assert answer.completion.message["content"].endswith(f"heard {user} asks")
+
+
+BURST = """
+import asyncio, json, pathlib, sys
+sys.path.insert(0, sys.argv[2])
+from fitrouter.types import Identity, Request
+from tests.kits.gateway import make_router
+
+def ask(user):
+    return Request(messages=({"role": "user", "content": "hello"},), identity=Identity(user=user, session=user))
+
+async def main():
+    async with make_router(pathlib.Path(sys.argv[1])) as router:
+        print("ready", flush=True)
+        users = json.loads(sys.stdin.readline())
+        answers = await asyncio.gather(*(router.complete(ask(user)) for user in users))
+        print(json.dumps([answer.decision.identity.user for answer in answers]))
+
+asyncio.run(main())
+"""
+
+
+def test_a_burst_in_two_processes(tmp_path: Path) -> None:
+    """Two programs on one file meet 500 new users each at the same moment, half of them the same people."""
+    crowds = [[f"u{i}" for i in range(start, start + MANY)] for start in (0, MANY // 2)]
+    several = [
+        subprocess.Popen(
+            [sys.executable, "-c", BURST, str(tmp_path), str(ROOT)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        )
+        for _ in crowds
+    ]
+    for each in several:
+        assert each.stdout is not None
+        assert each.stdout.readline() == "ready\n"
+    for each, crowd in zip(several, crowds, strict=True):
+        assert each.stdin is not None
+        each.stdin.write(json.dumps(crowd) + "\n")
+        each.stdin.flush()
+    said = [json.loads(each.communicate(timeout=60)[0]) for each in several]
+    with closing(Identities(tmp_path / "identities.db")) as identities:
+        for crowd, subjects in zip(crowds, said, strict=True):
+            assert [identities.reveal(subject or "") for subject in subjects] == [("default", user) for user in crowd]
+            assert [identities.subject("default", user) for user in crowd] == subjects
+
+
+async def test_a_file_that_hangs_keeps_no_answer_back(tmp_path: Path) -> None:
+    """Who is new while the file hangs is answered as nobody; who is known stays known; then all are."""
+    notes: list[Notice] = []
+    async with make_router(tmp_path, hook=notes.append) as router:
+        ann = (await router.complete(ask("ann"))).decision.identity.user
+        with locked(tmp_path / "identities.db"):  # every answer below comes while it is
+            new = await asyncio.gather(*(router.complete(ask(f"u{i}")) for i in range(50)))
+            assert [answer.decision.identity.user for answer in new] == [None] * 50
+            assert (await router.complete(ask("ann"))).decision.identity.user == ann is not None
+        assert {notice.part for notice in notes if isinstance(notice, Trouble)} == {"identities"}
+        await asyncio.gather(*(asyncio.wrap_future(router.identities.meet("default", f"u{i}")) for i in range(50)))
+        again = await asyncio.gather(*(router.complete(ask(f"u{i}")) for i in range(50)))
+        assert len({answer.decision.identity.user for answer in again} - {None}) == 50
+
+
+class Told(Identities):
+    """Knows nobody, and tells at once."""
+
+    def known(self, tenant: str, user: str | None) -> str | None:
+        return None
+
+    def meet(self, tenant: str, user: str | None) -> Future[str]:
+        told: Future[str] = Future()
+        told.set_result(f"token of {user}")
+        return told
+
+
+async def test_a_busy_loop_is_not_the_files_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the file told in time is heard, even where the loop gets to hear it after the time is over."""
+    monkeypatch.setattr(proposals, "IDENTITY_WAIT_S", 0.0)
+    async with make_router(tmp_path, identities=Told(tmp_path / "identities.db")) as router:
+        assert (await router.complete(ask("ann"))).decision.identity.user == "token of ann"
+
+
+# --- one commit for many ---
+
+
+def test_those_that_wait_together_share_a_commit(tmp_path: Path) -> None:
+    """500 that are new while the file is busy cost one write more than the first of them."""
+    with closing(Identities(tmp_path / "identities.db")) as identities:
+        ran: list[str] = []
+        identities._connection.set_trace_callback(ran.append)
+        with locked(tmp_path / "identities.db"):
+            met = [identities.meet("acme", f"u{i}") for i in range(MANY)]
+        tokens = [future.result(30.0) for future in met]
+        assert sum(statement.startswith("INSERT") for statement in ran) <= 2
+        assert len(set(tokens)) == MANY
+        assert len({identities.key(token) for token in tokens}) == MANY
+        ran.clear()
+        assert [identities.subject("acme", f"u{i}") for i in range(MANY)] == tokens
+        assert not ran, "who is known is not looked up"
+
+
+def test_after_a_fork_it_says_what_to_do(tmp_path: Path) -> None:
+    """A child that inherited it is told at once."""
+    with closing(Identities(tmp_path / "identities.db")) as identities:
+        identities.subject("acme", "ann")
+        identities._pid -= 1
+        assert identities.known("acme", "ann") is None
+        for use in (lambda: identities.subject("acme", "ann"), lambda: identities.key("x")):
+            with pytest.raises(StoreError, match="forked"):
+                use()
+
+
+# --- whoever comes and goes meanwhile ---
+
+USERS = ("ann", "bob", "eve")
+ACTION = st.tuples(st.sampled_from(["meet", "erase"]), st.sampled_from(USERS))
+
+
+class Quick(Identities):
+    """Does not rewrite its file: that is another law."""
+
+    def _rewritten(self) -> bool:
+        return True
+
+
+def rows(path: Path) -> dict[str, str]:
+    with closing(sqlite3.connect(path)) as file:
+        return {json.loads(who)[1]: subject for who, subject in file.execute("SELECT who, subject FROM subjects")}
+
+
+@given(
+    steps=st.lists(
+        st.tuples(ACTION | st.just(("meet all", "")), st.dictionaries(st.integers(0, 6), ACTION, max_size=3)),
+        min_size=1,
+        max_size=5,
+    )
+)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_every_interleaving_of_two_processes(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[Any, Mapping[int, Any]]]
+) -> None:
+    """Whatever another process does between two statements of ours: nobody has two tokens, and no token is crossed.
+
+    What is remembered is what the file says or nothing; a token that was erased is never given to who asks later.
+    """
+    path = tmp_path_factory.mktemp("several") / "identities.db"
+    with closing(Quick(path)) as here, closing(Quick(path)) as there:
+        gone: set[str] = set()
+
+        def act(identities: Identities, what: str, users: Sequence[str]) -> dict[str, str]:
+            if what == "erase":
+                gone.update(filter(None, [identities.erase("acme", user) for user in users]))
+                return {}
+            met = {user: identities.meet("acme", user) for user in users}
+            return {user: future.result(30.0) for user, future in met.items()}
+
+        def look() -> None:
+            file = rows(path)
+            assert not gone & set(file.values())
+            for each, user in itertools.product((here, there), USERS):
+                assert each.known("acme", user) in {None, file.get(user)}
+
+        for (what, user), meanwhile in steps:
+            statements, erased = itertools.count(), set()
+
+            def between(_: str, meanwhile: Any = meanwhile, statements: Any = statements, erased: Any = erased) -> None:
+                action = meanwhile.get(next(statements))
+                if action is not None:
+                    act(there, action[0], [action[1]])
+                    erased |= {action[1]} if action[0] == "erase" else set()
+                    look()
+
+            before = rows(path)
+            here._connection.set_trace_callback(between)
+            found = act(here, "meet" if what == "meet all" else what, [user] if user else USERS)
+            here._connection.set_trace_callback(None)
+            look()
+            for user, token in found.items():
+                if user not in erased:
+                    assert token == rows(path)[user] == there.subject("acme", user) == before.get(user, token)
+            assert not gone & set(act(here, "meet", list(found)).values())
+
+
+def test_erasing_in_the_middle_of_a_burst(tmp_path: Path) -> None:
+    """Threads of two processes meet people while some are erased: who asks after an erasure gets another token."""
+    clock = itertools.count()
+    asked: list[tuple[int, str, str]] = []
+    erased: dict[str, int] = {}
+    with closing(Identities(tmp_path / "i.db")) as here, closing(Quick(tmp_path / "i.db")) as there:
+
+        def meet(identities: Identities) -> None:
+            for n in range(150):
+                began = next(clock)
+                user = f"u{n % 15}"
+                asked.append((began, user, identities.subject("acme", user)))
+
+        def erase(identities: Identities) -> None:
+            for n in range(30):
+                token = identities.erase("acme", f"u{n % 5}")
+                if token is not None:
+                    erased[token] = next(clock)
+
+        with ThreadPoolExecutor(8) as pool:
+            work = [pool.submit(meet, (here, there)[n % 2]) for n in range(6)]
+            for future in [*work, *(pool.submit(erase, each) for each in (here, there))]:
+                future.result(60.0)
+        late = [user for began, user, token in asked if token in erased and began > erased[token]]
+        assert late == []
+        owners: dict[str, set[str]] = {}
+        for _, user, token in asked:
+            owners.setdefault(token, set()).add(user)
+        assert all(len(users) == 1 for users in owners.values())
+        assert all(len({token for _, user, token in asked if user == f"u{n}"}) == 1 for n in range(5, 15))
+        assert {user: here.subject("acme", user) for user in rows(tmp_path / "i.db")} == rows(tmp_path / "i.db")
+
+
+# --- questions in groups ---
+
+
+class Desk:
+    """Answers when it is told to, and keeps what it was asked at once."""
+
+    def __init__(self) -> None:
+        self.heard: list[list[str]] = []
+        self.go = threading.Semaphore(0)
+        self.error: Exception | None = None
+
+    def __call__(self, keys: Sequence[str]) -> dict[str, str]:
+        self.heard.append(list(keys))
+        self.go.acquire(timeout=30.0)
+        if self.error is not None:
+            raise self.error
+        return {key: f"{key} at {len(self.heard)}" for key in keys}
+
+
+def test_questions_are_answered_in_groups() -> None:
+    """Those that wait are one group; who asks what is being looked for already is in the next one."""
+    desk = Desk()
+    grouped = Grouped(desk, "desk", size=2)
+    first = grouped.ask("a")
+    wait_for(lambda: desk.heard)
+    again, b, same, c = (grouped.ask(key) for key in "abac")
+    assert same is again is not first
+    desk.go.release(3)
+    assert [each.result(30.0) for each in (first, again, b, c)] == ["a at 1", "a at 2", "b at 2", "c at 3"]
+    assert desk.heard == [["a"], ["a", "b"], ["c"]]
+    wait_for(lambda: not any(thread.name == "desk" for thread in threading.enumerate()))
+
+
+def test_a_group_that_fails_is_told_and_the_next_is_answered() -> None:
+    """Everybody gets an error of their own, too many are refused, and it goes on."""
+    desk = Desk()
+    grouped = Grouped(desk, "desk", capacity=2)
+    first = grouped.ask("a")
+    wait_for(lambda: desk.heard)
+    waiting = [grouped.ask(key) for key in "bc"]
+    with pytest.raises(StoreError, match="2 wait for desk"):
+        grouped.ask("d")
+    assert grouped.ask("b") is waiting[0]
+    desk.error = OSError("no space left")
+    desk.go.release(2)
+    errors = [each.exception(30.0) for each in (first, *waiting)]
+    assert all(isinstance(error, StoreError) and "no space left" in str(error) for error in errors)
+    assert len(set(map(id, errors))) == 3
+    desk.error = None
+    desk.go.release()
+    assert grouped.ask("d").result(30.0) == "d at 3"

@@ -1,0 +1,652 @@
+"""The laws of the warehouse: the journal, exactly once, whatever happens to the file."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from fitrouter.errors import StoreError
+from fitrouter.stores.journal import Entry, MemoryJournal, Row, SqliteJournal
+from fitrouter.stores.warehouse import OutOfStep, Warehouse, WarehouseFeed
+from fitrouter.stores.warehouse._migrations import MIGRATIONS
+from fitrouter.stores.warehouse._rows import rows_of
+from fitrouter.types import (
+    ArtifactChange,
+    Attempt,
+    Decision,
+    Erasure,
+    Event,
+    Execution,
+    Feedback,
+    FeedbackKind,
+    Identity,
+    Mode,
+    ModelCard,
+    ModelChange,
+    PolicyChange,
+    PolicyVersion,
+    Prices,
+    ProfileChange,
+    Score,
+    pack,
+)
+
+ROOT = Path(__file__).resolve().parents[2]
+ENV = os.environ | {"PYTHONPATH": str(ROOT / "router")}
+TABLES = ("decisions", "executions", "scores", "feedback", "profiles", "models")
+DUMPS = (
+    "SELECT * FROM decisions ORDER BY seq",
+    "SELECT * FROM executions ORDER BY seq",
+    "SELECT * FROM scores ORDER BY seq",
+    "SELECT * FROM feedback ORDER BY seq",
+    "SELECT * FROM profiles ORDER BY seq",
+    "SELECT * FROM models ORDER BY seq, arm",
+    "SELECT * FROM policies ORDER BY seq",
+    "SELECT * FROM outcomes ORDER BY seq",
+    "SELECT * FROM position",
+    "SELECT * FROM migrations ORDER BY name",
+)
+SLOW = settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+X = pack(np.array([1.0, 0.1, -2.5]))
+
+
+def who(user: str | None = "ann") -> Identity:
+    return Identity(tenant="acme", user=user, role="nurse", task="triage", session="s1")
+
+
+def decision(n: int, user: str | None = "ann") -> Decision:
+    return Decision(
+        id=f"d{n}",
+        ts=1_700_000_000.125 + n,
+        draw_id=f"d{n}",
+        identity=who(user),
+        mode=Mode.ONLINE,
+        eligible=("a", "b"),
+        excluded=(("c", "context window"),),
+        probs=(1 / 3, 2 / 3),
+        chosen="b",
+        propensity=2 / 3,
+        features=X,
+        mean=(0.1, 0.2),
+        sd=(0.3, 0.4),
+        twin=(0.5, 0.5),
+        budget_weight=0.25,
+        candidates={"bold": (0.25, 0.75)},
+        rest=(0.025, 0.025),
+        steps=12.0,
+        deadline_s=600.0,
+        policy=PolicyVersion(algorithm="squarecb", config_hash="abc", seq=7),
+        seed=2**63 - 1,
+    )
+
+
+def execution(n: int, user: str | None = "ann", **fields: Any) -> Execution:
+    given = {"chosen": "b", "served_by": "a", "status": "ok", "features": X} | fields
+    attempts = (Attempt(model="b", probability=2 / 3, error="timeout", ms=5.0), Attempt(model="a", probability=1.0))
+    return Execution(
+        id=f"x{n}", ts=n + 0.5, decision_id=f"d{n}", identity=who(user), attempts=attempts, cost_usd=0.25, **given
+    )
+
+
+def score(n: int, user: str | None = "ann", mean: float = 0.5) -> Score:
+    return Score(id=f"s{n}-{mean}", ts=n, decision_id=f"d{n}", identity=who(user), served_by="a", h=X, mean=mean)
+
+
+def feedback(n: int, i: int, value: float, user: str | None = "ann", **fields: Any) -> Feedback:
+    given: dict[str, Any] = {"kind": FeedbackKind.THUMB} | fields
+    return Feedback(id=f"f{n}-{i}", ts=n, decision_id=f"d{n}", identity=who(user), value=value, **given)
+
+
+def story(n: int) -> list[Event]:
+    """All that can happen, n times over, with people who come again."""
+    events: list[Event] = []
+    for i in range(n):
+        user = None if i % 7 == 3 else f"user-{i % 5}"
+        events += [decision(i, user), execution(i, user), score(i, user), feedback(i, 0, i % 2, user)]
+    card = ModelCard(name="a", provider="p", prices=Prices(input=1.0, output=2.0), revision="2")
+    return [
+        *events,
+        ProfileChange(id="p1", ts=1.0, identity=who(), declared={"brevity": 0.5, "warmth": -1.0}),
+        ModelChange(id="m1", ts=2.0, cards=(card, ModelCard(name="b", provider="q")), registry="r1"),
+        ArtifactChange(id="a1", ts=3.0, name="prior", sha256="0" * 64),
+        PolicyChange(id="c1", ts=4.0, action="promote", name="bold", settings={"gamma": 9.0}),
+    ]
+
+
+def rows(events: Sequence[Event], start: int = 1) -> list[Row]:
+    return [Row(seq, event) for seq, event in enumerate(events, start)]
+
+
+def dump(warehouse: Warehouse) -> list[list[tuple[Any, ...]]]:
+    return [warehouse.query(sql) for sql in DUMPS]
+
+
+def journal_of(*events: Event) -> MemoryJournal:
+    journal = MemoryJournal()
+    journal.append(*map(Entry, events)).result()
+    return journal
+
+
+def drain(feed: WarehouseFeed) -> int:
+    total = 0
+    while count := feed.step():
+        total += count
+    return total
+
+
+@pytest.fixture
+def warehouse(tmp_path: Path) -> Warehouse:
+    return Warehouse(tmp_path / "fitrouter.duckdb")
+
+
+# --- what is in it -------------------------------------------------------------------------------------------------
+
+
+def test_every_field(warehouse: Warehouse) -> None:
+    """Each event is one row of its table, with every field, unrounded."""
+    events = story(1)
+    assert warehouse.ingest(rows(events)) == len(events)
+    event = events[0]
+    assert isinstance(event, Decision)
+    (found,) = warehouse.query("SELECT decisions FROM decisions")
+    assert found[0] == {
+        "seq": 1,
+        "decision_id": "d0",
+        "ts": event.ts,
+        "draw_id": "d0",
+        "tenant": "acme",
+        "user": "user-0",
+        "role": "nurse",
+        "task": "triage",
+        "session": "s1",
+        "mode": "online",
+        "eligible": ["a", "b"],
+        "excluded": [{"model": "c", "reason": "context window"}],
+        "probs": [1 / 3, 2 / 3],
+        "chosen": "b",
+        "propensity": 2 / 3,
+        "features": np.frombuffer(X, "<f4").tolist(),
+        "mean": [0.1, 0.2],
+        "sd": [0.3, 0.4],
+        "cost": [],
+        "latency": [],
+        "availability": [],
+        "cost_weight": 0.0,
+        "latency_weight": 0.0,
+        "floor": 0.0,
+        "share": 1.0,
+        "twin": [0.5, 0.5],
+        "asked": False,
+        "asked_probability": 0.0,
+        "policy_algorithm": "squarecb",
+        "policy_config_hash": "abc",
+        "policy_seq": 7,
+        "registry": "",
+        "encoder": "",
+        "seed": 2**63 - 1,
+        "cost_unit_usd": 0.0,
+        "latency_unit_s": 0.0,
+        "budget_weight": 0.25,
+        "budget_unit_usd": 0.0,
+        "switch": [],
+        "personal": [],
+        "candidates": {"bold": [0.25, 0.75]},
+        "new": [],
+        "user_turn": True,
+        "redraw": "",
+        "rest": [0.025, 0.025],
+        "steps": 12.0,
+        "deadline_s": 600.0,
+    }
+    assert warehouse.query("SELECT attempts, ttft_ms, cost_usd FROM executions") == [
+        (
+            [
+                {"model": "b", "probability": 2 / 3, "error": "timeout", "ms": 5.0},
+                {"model": "a", "probability": 1.0, "error": None, "ms": 0.0},
+            ],
+            None,
+            0.25,
+        )
+    ]
+    assert warehouse.query("SELECT len(h), mean, status FROM scores") == [(3, 0.5, "ok")]
+    assert warehouse.query("SELECT kind, value, scale_low, scale_high, y, dimension FROM feedback") == [
+        ("thumb", 0.0, 0.0, 1.0, 0.0, "overall")
+    ]
+    assert warehouse.query("SELECT declared FROM profiles") == [({"brevity": 0.5, "warmth": -1.0},)]
+    assert warehouse.query("SELECT arm, input_usd_per_million, capabilities[1] FROM models ORDER BY arm") == [
+        ("a@2", 1.0, "streaming"),
+        ("b", 0.0, "streaming"),
+    ]
+    assert warehouse.query("SELECT action, name, settings FROM policies") == [("promote", "bold", '{"gamma":9.0}')]
+    assert warehouse.query("SELECT count(*) FROM ope_runs") == [(0,)]
+
+
+def test_all_fields_of_the_events_are_columns(warehouse: Warehouse) -> None:
+    """No field of an event that is added later can be forgotten here."""
+    warehouse.ingest(rows([decision(1)]))
+    renamed = {"id", "identity", "scale", "policy", "cards"}
+    for table, kind in zip(TABLES, (Decision, Execution, Score, Feedback, ProfileChange, ModelChange), strict=True):
+        columns = {name for (name,) in warehouse.query("SELECT column_name FROM (DESCRIBE " + table + ")")}
+        assert set(kind.__struct_fields__) - renamed <= columns, table
+
+
+@given(
+    texts=st.lists(st.text(), min_size=5, max_size=5),
+    numbers=st.lists(st.floats(allow_nan=False), max_size=4),
+    x=st.lists(st.floats(width=32, allow_nan=False), max_size=4),
+)
+@SLOW
+def test_any_value_reads_back(tmp_path_factory: Any, texts: list[str], numbers: list[float], x: list[float]) -> None:
+    """Texts of any characters and numbers of any size come back bit for bit."""
+    warehouse = Warehouse(tmp_path_factory.mktemp("w") / "w.duckdb")
+    user, role, model, reason, chosen = texts
+    event = Decision(
+        id="d",
+        ts=1.0,
+        draw_id="d",
+        identity=Identity(user=user, role=role),
+        mode=Mode.PINNED,
+        eligible=(model,),
+        excluded=((model, reason),),
+        probs=tuple(numbers),
+        chosen=chosen,
+        propensity=1.0,
+        features=pack(np.array(x)),
+        policy=PolicyVersion(algorithm="fixed"),
+    )
+    warehouse.ingest([Row(1, event)])
+    sql = 'SELECT "user", role, eligible, excluded, probs, chosen, features FROM decisions'
+    assert warehouse.query(sql) == [(user, role, [model], [{"model": model, "reason": reason}], numbers, chosen, x)]
+
+
+def test_outcomes(warehouse: Warehouse) -> None:
+    """One row a decision, whatever came of it: the last execution and score, and the latest vote of each kind."""
+    events: list[Event] = [
+        decision(1),
+        decision(2),
+        decision(3),
+        execution(1, status="lost"),
+        Execution(id="late", ts=9.0, decision_id="d1", identity=who(), chosen="b", served_by="a", status="ok"),
+        score(1, mean=0.1),
+        score(1, mean=0.9),
+        feedback(1, 0, 1.0),
+        feedback(1, 1, 0.0),
+        feedback(1, 2, 4.0, kind=FeedbackKind.RATING, scale=(1.0, 5.0), asked=True),
+        feedback(1, 3, 1.0, dimension="warmth"),
+        feedback(2, 0, 1.0),
+    ]
+    warehouse.ingest(rows(events))
+    assert warehouse.query("SELECT CAST(at_utc AS VARCHAR) FROM outcomes WHERE seq = 1") == [
+        ("2023-11-14 22:13:21.125",)
+    ]
+    sql = "SELECT decision_id, status, score_mean, thumb, rating, vote_asked FROM outcomes ORDER BY seq"
+    assert warehouse.query(sql) == [
+        ("d1", "ok", 0.9, 0.0, 0.75, True),
+        ("d2", None, None, 1.0, None, False),
+        ("d3", None, None, None, None, None),
+    ]
+    votes = warehouse.query("SELECT feedback_id FROM latest_feedback ORDER BY seq")
+    assert votes == [("f1-1",), ("f1-2",), ("f1-3",), ("f2-0",)]
+
+
+def test_erasure(warehouse: Warehouse) -> None:
+    """An erased person's rows are gone, also those of the same batch; nobody else's are."""
+    warehouse.ingest(rows([decision(1, "bob"), decision(2), execution(2)]))
+    warehouse.ingest(rows([score(2), feedback(2, 0, 1.0), Erasure(id="e", ts=1.0, subject="ann"), decision(3)], 4))
+    assert warehouse.query('SELECT decision_id, "user" FROM decisions ORDER BY seq') == [("d1", "bob"), ("d3", "ann")]
+    for sql in DUMPS[1:4]:
+        assert warehouse.query(sql) == []
+    assert warehouse.position() == 7
+
+
+def test_a_row_that_makes_no_sense(warehouse: Warehouse, caplog: pytest.LogCaptureFixture) -> None:
+    """What cannot be a row, or has absurd numbers, does not stop what follows."""
+    broken = execution(2, features=b"abc")
+    absurd = [execution(3, prompt_tokens=2**64 - 1), feedback(1, 0, 1.0, scale=(2.0, 2.0))]
+    assert warehouse.ingest(rows([decision(1), broken, *absurd, decision(4)])) == 5
+    assert "row 2" in caplog.text
+    assert warehouse.query("SELECT prompt_tokens FROM executions") == [(2**63 - 1,)]
+    assert warehouse.query("SELECT y FROM feedback") == [(None,)]
+    assert (warehouse.position(), len(warehouse.query("SELECT * FROM decisions"))) == (5, 2)
+
+
+# --- exactly once --------------------------------------------------------------------------------------------------
+
+
+def test_repeated_batches(warehouse: Warehouse) -> None:
+    """Rows at or before the position are skipped, the position moves with the rows, and an empty batch is nothing."""
+    all_rows = rows([decision(n) for n in range(10)])
+    assert (warehouse.position(), warehouse.ingest([])) == (0, 0)
+    assert not warehouse.path.exists()
+    assert (warehouse.ingest(all_rows[:6]), warehouse.position()) == (6, 6)
+    assert (warehouse.ingest(all_rows[:6]), warehouse.position()) == (0, 6)
+    assert (warehouse.ingest(all_rows[3:]), warehouse.position()) == (4, 10)
+    assert warehouse.query("SELECT seq FROM decisions ORDER BY seq") == [(n,) for n in range(1, 11)]
+
+
+def test_gap_is_refused(warehouse: Warehouse) -> None:
+    """A batch that follows a row which is not here adds nothing."""
+    warehouse.ingest(rows([decision(1)]))
+    with pytest.raises(OutOfStep, match="reaches to 1"):
+        warehouse.ingest(rows([decision(5)], 5), after=4)
+    assert warehouse.position() == 1
+    assert warehouse.ingest(rows([decision(5)], 5), after=1) == 1
+
+
+def test_failed_batch_leaves_nothing(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch that fails half way through its tables leaves neither rows nor position, and succeeds later."""
+    events = story(3)
+    warehouse.ingest(rows(events[:2]))
+    before = dump(warehouse)
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            "fitrouter.stores.warehouse._warehouse.TABLES", ("decisions", "scores", "feedback", "no_such_table")
+        )
+        patch.setattr(
+            "fitrouter.stores.warehouse._warehouse.rows_of",
+            lambda row: ("no_such_table", [(1,)]) if row.seq == 8 else ("decisions", _cells(row)),
+        )
+        with pytest.raises(StoreError, match="no_such_table"):
+            warehouse.ingest(rows(events))
+    assert dump(warehouse) == before
+    warehouse.ingest(rows(events))
+    assert warehouse.position() == len(events)
+
+
+def _cells(row: Row) -> Sequence[tuple[Any, ...]]:
+    from fitrouter.stores.warehouse._rows import rows_of
+
+    table, cells = rows_of(row)
+    return cells if table == "decisions" else ()
+
+
+def test_rebuilt_identically(warehouse: Warehouse) -> None:
+    """Whatever the batches were, and after deleting the file, every table and view is the same."""
+    events = [*story(20), Erasure(id="e", ts=1.0, subject="user-1"), decision(99)]
+    journal = journal_of(*events)
+    done = []
+    for batch in (7, 1000):
+        feed = WarehouseFeed(journal, warehouse, batch=batch)
+        assert drain(feed) == len(events)
+        assert feed.lag == 0
+        done.append(dump(warehouse))
+        warehouse.path.unlink()
+        assert drain(feed) == len(events), "the running feed notices, too"
+        done.append(dump(warehouse))
+        feed.release()
+        warehouse.path.unlink()
+    assert done[0] == done[1] == done[2] == done[3]
+    assert len(done[0][0]) == 17
+
+
+FEEDER = """
+import sys
+from fitrouter.stores.journal import SqliteJournal
+from fitrouter.stores.warehouse import Warehouse, WarehouseFeed
+feed = WarehouseFeed(SqliteJournal(sys.argv[1]), Warehouse(sys.argv[2]), batch=5)
+while True:
+    print(feed.step(), flush=True)
+"""
+
+HOLDER = """
+import sys, duckdb
+connection = duckdb.connect(sys.argv[1], read_only=True)
+print(connection.execute("SELECT count(*) FROM outcomes").fetchall(), flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def started(code: str, *args: object) -> Iterator[subprocess.Popen[str]]:
+    """The code in its own process, which does not outlive the test."""
+    command = [sys.executable, "-c", code, *map(str, args)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ENV) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_kill_9_of_the_feeder(warehouse: Warehouse, tmp_path: Path) -> None:
+    """A feeder that is killed at any moment leaves whole batches; the next one ends with each row once."""
+    events = story(60)
+    journal = SqliteJournal(tmp_path / "j.db")
+    journal.append(*map(Entry, events)).result(60)
+    for steps in (1, 5, 9):
+        with started(FEEDER, tmp_path / "j.db", warehouse.path) as feeder:
+            assert feeder.stdout is not None
+            for _ in range(steps):
+                assert feeder.stdout.readline() == "5\n"
+            feeder.send_signal(signal.SIGKILL)
+            feeder.wait(60)
+        assert warehouse.position() >= 5 * steps
+        assert warehouse.position() % 5 == 0
+    feed = WarehouseFeed(journal, warehouse)
+    drain(feed)
+    other = Warehouse(tmp_path / "other.duckdb")
+    other.ingest(rows(events))
+    assert dump(other) == dump(warehouse)
+    assert warehouse.quarantined is None
+    journal.close()
+
+
+def test_others_open_it_between_batches(warehouse: Warehouse) -> None:
+    """Beside a running feed another process opens the file; while it holds it ingest waits, then nothing is missing."""
+    journal = journal_of(*story(4))
+    feed = WarehouseFeed(journal, warehouse, clock=lambda: 2_000_000_000.0)
+    drain(feed)
+    with started(HOLDER, warehouse.path) as holder:
+        assert holder.stdout is not None
+        assert holder.stdin is not None
+        assert holder.stdout.readline() == "[(4,)]\n"
+        journal.append(Entry(decision(100)), Entry(execution(100))).result()
+        for _ in range(2):
+            with pytest.raises(StoreError, match="Could not set lock"):
+                feed.step()
+        assert (feed.lag, feed.lag_seconds) == (2, 2_000_000_000.0 - 1_700_000_100.125)
+        assert warehouse.query("SELECT count(*) FROM outcomes") == [(4,)], "readers do not exclude each other"
+        holder.stdin.close()
+        holder.wait(60)
+    assert feed.step() == 2
+    assert (feed.lag, feed.lag_seconds) == (0, 0.0)
+    assert warehouse.query("SELECT count(*) FROM outcomes") == [(5,)]
+    assert warehouse.quarantined is None
+
+
+# --- one feeder ----------------------------------------------------------------------------------------------------
+
+
+def test_one_feeds(warehouse: Warehouse) -> None:
+    """Of two feeds one works; when it gives up the other goes on where it ended."""
+    journal = journal_of(*story(3))
+    one, two = (WarehouseFeed(journal, warehouse, batch=4) for _ in range(2))
+    assert (one.step(), two.step()) == (4, 0)
+    assert (one.holds, two.holds, two.lag) == (True, False, 0)
+    one.release()
+    assert drain(two) == journal.head() - 4
+    assert one.step() == 0
+    two.release()
+    journal.append(Entry(decision(50))).result()
+    assert drain(one) == 1
+    assert warehouse.query("SELECT count(*), count(DISTINCT seq) FROM decisions") == [(4, 4)]
+
+
+def test_file_replaced_by_an_older_one(warehouse: Warehouse) -> None:
+    """A file that is put back from a backup under a running feed is brought up from where it is."""
+    journal = journal_of(*story(2))
+    feed = WarehouseFeed(journal, warehouse, batch=3)
+    feed.step()
+    backup = warehouse.path.read_bytes()
+    drain(feed)
+    whole = dump(warehouse)
+    warehouse.path.write_bytes(backup)
+    journal.append(Entry(ArtifactChange(id="nudge", ts=1.0, name="x", sha256=""))).result()
+    assert feed.step() == 0
+    drain(feed)
+    assert dump(warehouse)[:-2] == whole[:-2]
+    assert warehouse.position() == journal.head()
+
+
+@pytest.mark.parametrize("longer", [False, True])
+def test_another_journal(warehouse: Warehouse, longer: bool) -> None:
+    """When the journal was replaced, its rows do not mix with those of the old one."""
+    old = WarehouseFeed(journal_of(*story(3)), warehouse)
+    drain(old)
+    journal = journal_of(*(decision(n) for n in range(1000, 1040 if longer else 1002)))
+    feed = WarehouseFeed(journal, warehouse)
+    assert feed.step() == 0
+    assert drain(feed) == journal.head()
+    assert warehouse.quarantined is not None
+    assert warehouse.query("SELECT min(decision_id), count(*) FROM decisions") == [("d1000", journal.head())]
+
+
+# --- the file ------------------------------------------------------------------------------------------------------
+
+
+DIES = """
+import os, sys, duckdb
+connection = duckdb.connect(sys.argv[1])
+for n in range(100):
+    connection.execute("UPDATE position SET seq = ?", [n])
+os.kill(os.getpid(), 9)
+"""
+
+
+def _damage(path: Path, how: str) -> None:
+    data = bytearray(path.read_bytes())
+    if how == "garbage":
+        data = bytearray(b"not a database " * 1000)
+    elif how == "empty":
+        data = bytearray()
+    elif how == "cut":
+        del data[5000:]
+    elif how == "header":
+        data[8:200] = bytes(192)
+    elif how == "blocks":
+        for start in range(12288, len(data), 4096):
+            data[start] ^= 0xFF
+    path.write_bytes(data)
+    if how == "wal":
+        subprocess.run([sys.executable, "-c", DIES, str(path)], env=ENV, check=False)
+        wal = path.with_name(path.name + ".wal")
+        wal.write_bytes(wal.read_bytes()[:-50] + bytes(50))
+
+
+@pytest.mark.parametrize("how", ["garbage", "empty", "cut", "header", "blocks", "wal"])
+def test_damaged_file(warehouse: Warehouse, tmp_path: Path, how: str) -> None:
+    """A damaged file is renamed, never deleted, and the feed fills a new one within three steps."""
+    events = story(30)
+    feed = WarehouseFeed(journal_of(*events), warehouse)
+    drain(feed)
+    whole = dump(warehouse)
+    _damage(warehouse.path, how)
+    damaged = warehouse.path.read_bytes()
+    again = Warehouse(warehouse.path, clock=lambda: 55.5)
+    feed.release()
+    feed = WarehouseFeed(journal_of(*events), again)
+    for _ in range(3):
+        try:
+            feed.step()
+        except StoreError:
+            continue
+    assert again.quarantined == tmp_path / "fitrouter.duckdb.corrupt-55"
+    assert (tmp_path / "fitrouter.duckdb.corrupt-55").read_bytes() == damaged
+    assert dump(again) == whole
+
+
+def test_from_the_first_schema(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of the first version is brought to the present one with every row as it was."""
+    events = story(5)[:-1]  # there was no such change then
+    first = {"m001_tables": MIGRATIONS["m001_tables"]}
+    later = {"decisions": 13, "scores": 1, "feedback": 1, "models": 2}
+    """Columns that were added at the end of a table since."""
+
+    def rows_then(row: Row) -> tuple[str, list[tuple[object, ...]]]:
+        table, cells = rows_of(row)
+        return table, [cell[: len(cell) - later.get(table, 0)] for cell in cells]
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fitrouter.stores.warehouse._warehouse.rows_of", rows_then)
+        patch.setattr("fitrouter.stores.warehouse._migrations.MIGRATIONS", first)
+        warehouse.ingest(rows(events))
+        before = [warehouse.query(sql) for sql in DUMPS[:6]]
+        assert warehouse.query("SELECT name FROM migrations") == [("m001_tables",)]
+        with pytest.raises(StoreError, match="outcomes"):
+            warehouse.query("SELECT * FROM outcomes")
+    assert warehouse.ingest(rows([decision(100)], len(events) + 1)) == 1
+    assert warehouse.query("SELECT name FROM migrations ORDER BY name") == [(name,) for name in sorted(MIGRATIONS)]
+    for table, sql, old in zip(TABLES, DUMPS[:6], before, strict=True):
+        now = [row[: len(row) - later.get(table, 0)] for row in warehouse.query(sql) if row[0] <= len(events)]
+        assert now == old, table
+    assert warehouse.query("SELECT count(*) FROM outcomes") == [(6,)]
+
+
+PUBLISHED = {
+    "m001_tables": "84c9638d0b350d33",
+    "m002_views": "7a8644b489e7f4f5",
+    "m003_heads": "299df1892133af85",
+    "m004_policies": "5d0eb9e8bd626f11",
+    "m005_replay": "f74199a6a6d142e1",
+    "m006_deadline": "40df274724d79c88",
+}
+
+
+def test_published_steps_do_not_change() -> None:
+    """The schema after each step is what it was when the step was published; a new step needs its own line here."""
+    connection = duckdb.connect()
+    found = {}
+    for name, step in MIGRATIONS.items():
+        step(connection)
+        columns = connection.execute(
+            "SELECT table_name, column_name, data_type FROM duckdb_columns() ORDER BY table_name, column_index"
+        ).fetchall()
+        found[name] = hashlib.sha256(repr(columns).encode()).hexdigest()[:16]
+    connection.close()
+    assert found == PUBLISHED
+    assert list(MIGRATIONS) == sorted(MIGRATIONS)
+
+
+def test_later_schema_is_refused(warehouse: Warehouse) -> None:
+    """A file of a later version is neither written nor set aside."""
+    warehouse.ingest(rows([decision(1)]))
+    with duckdb.connect(warehouse.path) as connection:
+        connection.execute("INSERT INTO migrations VALUES ('m999_later')")
+    with pytest.raises(StoreError, match="m999_later"):
+        warehouse.ingest(rows([decision(2)], 2))
+    assert warehouse.quarantined is None
+    assert warehouse.query("SELECT count(*) FROM decisions") == [(1,)]
+
+
+def test_unusable(tmp_path: Path) -> None:
+    """A place where no file can be, a missing file and a wrong query each give StoreError."""
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(StoreError, match="could not be used"):
+        Warehouse(tmp_path / "file" / "w.duckdb").ingest(rows([decision(1)]))
+    warehouse = Warehouse(tmp_path / "w.duckdb")
+    with pytest.raises(StoreError, match="could not be queried"):
+        warehouse.query("SELECT 1")
+    warehouse.ingest(rows([decision(1)]))
+    with pytest.raises(StoreError, match="no_such"):
+        warehouse.query("SELECT * FROM no_such")
+    with pytest.raises(StoreError, match="read-only"):
+        warehouse.query("DELETE FROM decisions")
+    assert warehouse.query("SELECT decision_id FROM decisions WHERE seq = ?", [1]) == [("d1",)]
+
+
+def test_duckdb_is_lazy() -> None:
+    """Importing the package imports no DuckDB."""
+    code = "import sys, fitrouter.stores.warehouse; sys.exit('duckdb' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, env=ENV)

@@ -1,0 +1,97 @@
+"""The examples run as they stand, offline, and print what was learnt."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from tests.kits.datasets import folder
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+LEARNT = {
+    "support_crew": {"triage": "terse", "writer": "warm", "analyst": "orderly"},
+    "research_crew": {"scout": "terse", "analyst": "orderly", "editor": "warm"},
+    "langgraph_per_user": {"ann": "terse", "ben": "warm"},
+}
+NEEDS = {"support_crew": "crewai", "research_crew": "crewai", "langgraph_per_user": "langchain"}
+FEW_WORDS, AT_LENGTH, IN_POINTS = (
+    "gpt-3.5-turbo-1106_concise",
+    "gpt4_1106_preview_verbose",
+    "claude-3-5-sonnet-20240620",
+)
+LEARNT_OF_RECORDED = {
+    "support_crew": {"triage": FEW_WORDS, "writer": AT_LENGTH, "analyst": IN_POINTS},
+    "research_crew": {"scout": FEW_WORDS, "analyst": IN_POINTS, "editor": AT_LENGTH},
+}
+OFFLINE = """
+import runpy, socket, sys
+
+def here(address):
+    host = address[0] if isinstance(address, tuple) else address
+    if isinstance(address, tuple) and host not in {"127.0.0.1", "localhost", "::1", None}:
+        print("LEFT THE MACHINE", address, file=sys.stderr)
+        raise OSError(f"{address} is away from here")
+
+connect, look_up = socket.socket.connect, socket.getaddrinfo
+socket.socket.connect = lambda self, address: (here(address), connect(self, address))[1]
+socket.getaddrinfo = lambda host, *more, **named: (here((host, 0)), look_up(host, *more, **named))[1]
+_, folder, name, *sys.argv[1:] = sys.argv
+sys.path.insert(0, folder)
+runpy.run_path(f"{folder}/{name}.py", run_name="__main__")
+"""
+"""Runs an example; an address that is not of this machine is told, whoever would have caught the error."""
+
+
+def run(name: str, cwd: Path, *arguments: str) -> str:
+    """What an example prints. It must end well, in itself: nothing leaves the machine, and nothing stays."""
+    pytest.importorskip(NEEDS[name], reason=f"install the extra `{NEEDS[name]}`")
+    ran = subprocess.run(
+        [sys.executable, "-c", OFFLINE, str(EXAMPLES), name, *arguments],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "LEFT THE MACHINE" not in ran.stderr
+    assert list(cwd.iterdir()) == []
+    return ran.stdout
+
+
+def learnt(said: str) -> dict[str, str]:
+    """Role or user → the most probable model; it must be the one that is the best in truth."""
+    found = re.findall(r"^(\w+): (\S+) is the best → (\S+)$", said, re.MULTILINE)
+    assert all(best == probable for _, best, probable in found)
+    return {who: probable for who, _, probable in found}
+
+
+@pytest.mark.parametrize("name", sorted(LEARNT))
+def test_example(name: str, tmp_path: Path) -> None:
+    """Each role or user has another most probable model; where there is no recording it says so, and simulates."""
+    said = run(name, tmp_path, "--recorded", "nowhere.parquet")
+    assert said.startswith("There is no file nowhere.parquet: simulated models.")
+    assert learnt(said) == LEARNT[name]
+
+
+def test_crews_on_recorded_answers(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Of eleven models' real responses, each role of each crew finds the best one, which is another for each role."""
+    pool = folder("alpaca_eval") / "responses.parquet"
+    with ThreadPoolExecutor() as both:
+        runs = {
+            name: both.submit(run, name, tmp_path_factory.mktemp(name), "--recorded", str(pool))
+            for name in LEARNT_OF_RECORDED
+        }
+    for name, ran in runs.items():
+        said = ran.result()
+        assert said.startswith("Recorded responses of 11 models to 209 questions.")
+        assert learnt(said) == LEARNT_OF_RECORDED[name]
+
+
+def test_each_example_is_run() -> None:
+    """No example is left out."""
+    assert {path.stem for path in EXAMPLES.glob("[!_]*.py")} == set(LEARNT)
