@@ -20,7 +20,8 @@ import numpy as np
 
 from fitrouter.monitors.propensities import ALPHA, audit
 from fitrouter.policies import SquareCB
-from fitrouter.posterior.model import Answered, Fit, Label
+from fitrouter.posterior.labels import Answered, Label
+from fitrouter.posterior.model import Fit
 from fitrouter.routing.decider import Decider, Rules
 from fitrouter.types import Decision, FeedbackKind, Floats, Identity, ModelCard
 

@@ -15,8 +15,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from fitrouter.monitors.personalisation import Twin
-from fitrouter.monitors.reward_bias import Flattery
+from fitrouter.monitors.personalisation import PersonalisationMonitor
+from fitrouter.monitors.reward_bias import RewardBiasMonitor
 
 K, LABELS = 8, 2000
 
@@ -34,7 +34,7 @@ def flattery_stream(seed: int, sd: float, flatterer: float, noise: float) -> tup
         excess[0] = flatterer
         shares = 0.7 * shares + 0.3 * np.eye(K)[0]
     arms, luck = rng.choice(K, LABELS, p=shares), rng.normal(0.0, noise, LABELS)
-    flattery, seen = Flattery(), np.zeros(K, dtype=int)
+    flattery, seen = RewardBiasMonitor(), np.zeros(K, dtype=int)
     for t in range(LABELS):
         k = int(arms[t])
         seen[k] += 1
@@ -76,7 +76,7 @@ def flattery(streams: int) -> dict[str, object]:
 
 def foresight(seed: int, labels: int, real: Callable[[int], float]) -> tuple[bool, int]:
     """("helps" was ever said, label at which the term went off or −1), looked at after every label."""
-    rng, twin = np.random.default_rng([2, seed]), Twin()
+    rng, twin = np.random.default_rng([2, seed]), PersonalisationMonitor()
     blind = np.clip(rng.normal(0.6, 0.15, labels), 0.05, 0.95)
     terms, luck = rng.normal(0.0, 0.13, labels), rng.random(labels)
     helped, off = False, -1

@@ -10,7 +10,7 @@ import numpy as np
 from fitrouter.config import CandidateConfig, PolicyConfig
 from fitrouter.context.features import Reading, context_features, context_names
 from fitrouter.policies import build_policy
-from fitrouter.posterior.model import FitParams
+from fitrouter.posterior.labels import FitParams
 from fitrouter.routing.decider import Decider, Rules
 from fitrouter.state.learner import Learner
 from fitrouter.stores.journal import Row
@@ -43,7 +43,7 @@ class Ours:
         rules = {name: value for name, value in config.model_dump().items() if name in Rules.__struct_fields__}
         settings = config.model_dump(include=set(CandidateConfig.model_fields))
         self.decider = Decider(
-            build_policy(**settings), self.learner.fit, Rules(**rules, seed=seed), watch=self.learner.watch
+            build_policy(**settings), self.learner.fit, Rules(**rules, seed=seed), projections=self.learner.projections
         )
         self.cards = [ModelCard(name=f"m{k:02d}", provider="p") for k in range(K)]
         self.arms = {card.arm: k for k, card in enumerate(self.cards)}

@@ -24,9 +24,10 @@ from fitrouter.context.encoders import Cached, get_encoder
 from fitrouter.context.features import Reading, context_features, context_names
 from fitrouter.hooks import Hooks
 from fitrouter.policies import Beliefs, LinearThompson, SquareCB
-from fitrouter.posterior.model import Answered, Fit, Label
+from fitrouter.posterior.labels import Answered, Label
+from fitrouter.posterior.model import Fit
 from fitrouter.routing.decider import Decider, Rules
-from fitrouter.routing.pipeline import Proposer
+from fitrouter.routing.pipeline import Pipeline
 from fitrouter.state.learner import Learner
 from fitrouter.stores.identities import Identities
 from fitrouter.types import FeedbackKind, Identity, ModelCard, Request
@@ -157,7 +158,7 @@ def _whole_us(decider: Any, cards: Any) -> dict[str, Any]:
         identity = Identity(user=f"u{n % 50}", role="r1", session=f"s{n}")
         return Request(messages=(*turns, {"role": "user", "content": f"{n} {text}"}), identity=identity)
 
-    async def medians(proposer: Proposer, requests: list[Request]) -> tuple[float, float]:
+    async def medians(proposer: Pipeline, requests: list[Request]) -> tuple[float, float]:
         """On the wall, and on the processor: on a busy machine the hand-over to a thread waits for others."""
         walls, processors = [], []
         for one in requests:
@@ -174,7 +175,7 @@ def _whole_us(decider: Any, cards: Any) -> dict[str, Any]:
         identities = Identities(Path(folder) / "identities.db")
         encoder = Cached(get_encoder("static"))
         arms = {card.arm: card for card in cards}
-        proposer = Proposer(arms, {}, decider, learner, identities, encoder, Hooks(), time.time)
+        proposer = Pipeline(arms, {}, decider, learner, identities, encoder, Hooks(), time.time)
         for name, history, size in (("short", 0, 12), ("page", 0, 600), ("long", 200, 600)):
             requests = [request(n, history, size) for n in range(350)]
             wall, processor = asyncio.run(medians(proposer, requests))

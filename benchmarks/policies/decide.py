@@ -19,7 +19,8 @@ import numpy as np
 from fitrouter.context.encoders import Static
 from fitrouter.context.features import context_features, context_names, read_prompt
 from fitrouter.policies import SquareCB
-from fitrouter.posterior.model import Answered, Fit, Label
+from fitrouter.posterior.labels import Answered, Label
+from fitrouter.posterior.model import Fit
 from fitrouter.routing.decider import Decider, Rules
 from fitrouter.types import FeedbackKind, Identity, ModelCard, Request
 

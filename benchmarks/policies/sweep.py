@@ -26,7 +26,7 @@ from benchmarks.research import labs
 from benchmarks.research.scene import Setup as Lab
 
 from fitrouter.config import PolicyConfig
-from fitrouter.posterior.model import FitParams
+from fitrouter.posterior.labels import FitParams
 from fitrouter.routing.decider import Rules
 from fitrouter_evaluators.simulation.personal_pool import open_pool
 from fitrouter_evaluators.simulation.pool import Pool

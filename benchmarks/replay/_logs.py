@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from fitrouter.types import Floats, Mode
 from fitrouter_evaluators.replay.log.log import MODES, Decisions, Ints, Log, Names, Options, Outcomes
 
-__all__ = ["HORIZON_S", "IDLE_S", "WORLDS", "Prompts", "Simulated", "World", "prompts_of", "simulate"]
-
 BLOCK = 100
 """Sessions between two refreshes of the logger."""
 SECONDS = 60.0

@@ -28,7 +28,8 @@ import msgspec
 import numpy as np
 from benchmarks.replay._gate_worlds import IDLE_S, World, make
 
-from fitrouter_evaluators.replay.gate import Evidence, Gate, decide, levels
+from fitrouter_evaluators.replay.gate import Evidence, decide, levels
+from fitrouter_evaluators.replay.gate_file import Gate
 from fitrouter_evaluators.replay.inference._bands import exact_band
 from fitrouter_evaluators.replay.inference.sequences import exact_lower
 from fitrouter_evaluators.replay.log.log import Log

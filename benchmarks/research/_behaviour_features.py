@@ -20,8 +20,6 @@ from fitrouter_evaluators.datasets import Rating, halie, realhumaneval
 from fitrouter_evaluators.scoring.features import readable
 from fitrouter_evaluators.scoring.text.style import measure, standardise
 
-__all__ = ["Events", "accepts", "copies", "edits"]
-
 _BLOCK = re.compile(r"```[^\n]*\n(.*?)(?:```|$)", re.DOTALL)
 _ORDERS = re.compile(r"\b(?:write|create|implement|make|generate|code|function)\b", re.IGNORECASE)
 _TROUBLE = re.compile(r"\b(?:error|wrong|fix|bug|not work|doesn|fail|incorrect|why)\b", re.IGNORECASE)

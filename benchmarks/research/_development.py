@@ -16,9 +16,6 @@ from benchmarks.research import _dialogues, _harms, _stories
 from fitrouter.context.encoders import Encoder, get_encoder
 from fitrouter_evaluators.bench._protocol import Result
 
-__all__ = ["Target", "run"]
-
-
 _SAFETY = "prompts that all others rate ≥ 80, lowered (there is none)"
 
 

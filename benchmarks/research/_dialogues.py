@@ -35,8 +35,6 @@ from fitrouter_evaluators.scoring.features import readable
 from fitrouter_evaluators.scoring.text.style import measure, standardise
 from fitrouter_evaluators.training.hierarchy import Observations, Prior, Shrinkage, fit_prior
 
-__all__ = ["judges", "turns"]
-
 Ints = NDArray[np.int64]
 
 _TASTES = (0.0005, 0.002, 0.01, 0.05)

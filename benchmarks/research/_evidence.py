@@ -19,8 +19,6 @@ from fitrouter_evaluators.datasets import Rating, halie, llm_rubric, mt_bench, p
 from fitrouter_evaluators.datasets._sources import read_table, source
 from fitrouter_evaluators.scoring.text.style import STYLE, measure, standardise
 
-__all__ = ["Evidence", "Track", "read_evidence"]
-
 _TEXT = [
     [d.name for d in STYLE].index(name) for name in ("length", "structure", "hedging", "warmth", "code", "questions")
 ]

@@ -18,8 +18,6 @@ from fitrouter_evaluators.bench.ratings import RatingSet, measure_set, rating_se
 from fitrouter_evaluators.datasets import pluriharms
 from fitrouter_evaluators.training.hierarchy import Observations, Shrinkage, fit_prior
 
-__all__ = ["Harms", "Side", "measure"]
-
 Ints = NDArray[np.int64]
 
 _SAFE = 0.8

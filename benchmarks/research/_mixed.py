@@ -18,8 +18,6 @@ from numpy.typing import ArrayLike
 
 from fitrouter.types import Floats
 
-__all__ = ["Variances", "covariance", "fit_variances", "given", "same", "test_then_learn"]
-
 _FLOOR = -9.0
 _WIDE = 4.0
 

@@ -14,8 +14,6 @@ import numpy as np
 
 from fitrouter.types import Floats
 
-__all__ = ["KLS", "Optimum", "best_of", "kl_at", "optimum"]
-
 KLS: Floats = np.linspace(0.0, 2.0, 21)
 """Nats at which the optimum is evaluated."""
 

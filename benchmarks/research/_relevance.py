@@ -13,13 +13,12 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fitrouter.posterior.gaussian import Gaussian, innovate
+from fitrouter.posterior.gaussian import Gaussian, gaussian_update
+from fitrouter.posterior.labels import Answered, Label
 from fitrouter.posterior.likelihoods import SIGNALS
-from fitrouter.posterior.model import Answered, Fit, Label
+from fitrouter.posterior.model import Fit
 from fitrouter.posterior.tastes import TasteParams, Tastes
 from fitrouter.types import FeedbackKind, Floats, Identity
-
-__all__ = ["FoldLearner", "Learner", "TasteLearner"]
 
 _NOISE = SIGNALS[FeedbackKind.THUMB].noise
 
@@ -83,7 +82,7 @@ class TasteLearner:
         impersonal = float(np.einsum("i,i->", h, self.population.mean))
         variance = float(np.einsum("i,i->", h, common)) + float(np.einsum("i,i->", relevant, own))
         predicted = impersonal + float(np.einsum("i,i->", relevant, taste.mean))
-        moved = innovate(predicted, variance, y, noise=_NOISE)
+        moved = gaussian_update(predicted, variance, y, noise=_NOISE)
         self.population.learn(common, moved)
         taste.learn(own, moved)
 

@@ -9,9 +9,7 @@ import msgspec
 import numpy as np
 
 from fitrouter.posterior import likelihoods as signals
-from fitrouter.posterior.gaussian import Innovation
-
-__all__ = ["LEVEL", "Signal"]
+from fitrouter.posterior.gaussian import GaussianUpdate
 
 LEVEL = 0.7
 """Mean utility of an answer before any label, as in the core's `FitParams`."""
@@ -60,11 +58,11 @@ class Signal(msgspec.Struct, frozen=True, kw_only=True):
             measured = float(np.interp(measured, at, y))
         return min(max(measured, 0.0), 1.0)
 
-    def innovate(self, predicted: float, variance: float, y: float, weight: float = 1.0) -> Innovation:
+    def gaussian_update(self, predicted: float, variance: float, y: float, weight: float = 1.0) -> GaussianUpdate:
         """The posterior of one event, for a prediction N(predicted, variance) of u; `weight` times the kind's own."""
         weight *= self.weight
         if weight <= 0.0:
-            return Innovation(0.0, 0.0)
+            return GaussianUpdate(0.0, 0.0)
         signal = signals.Signal(
             link="gaussian" if self.temperature is None else self.link,
             noise=self.noise or 1.0,
@@ -72,7 +70,7 @@ class Signal(msgspec.Struct, frozen=True, kw_only=True):
             temperature=self.temperature or 1.0,
             weight=weight,
         )
-        return signals.Observation(y, signal).innovate(predicted, variance)
+        return signals.Observation(y, signal).gaussian_update(predicted, variance)
 
     def nll_of(self, predicted: float, variance: float, y: float) -> float:
         """−log p(y) under the prediction N(predicted, variance) of u; cross entropy where y lies between 0 and 1."""

@@ -15,8 +15,6 @@ from fitrouter.posterior.gaussian import Gaussian
 from fitrouter.types import Floats
 from fitrouter_evaluators.training.hierarchy import Link, Observations, Prior, Shrinkage, evidence, fit_prior
 
-__all__ = ["VERDICTS", "fit_edit", "fit_length", "fit_signals"]
-
 _GRID = (0.0, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0)
 VERDICTS = ("pair", "tie", "thumb")
 """Kinds that are meant as a judgement: nothing is doubted of them beforehand."""
@@ -310,7 +308,7 @@ def _follow(fold: _Fold, rho: float) -> list[tuple[float, int]]:
                 if signal is (fold.primary or fold.signal):
                     total += signal.nll_of(predicted, variance, label)
                     count += 1
-                taste.learn(gain, signal.innovate(predicted, variance, label, weight))
+                taste.learn(gain, signal.gaussian_update(predicted, variance, label, weight))
         out.append((total, count))
     return out
 

@@ -21,8 +21,6 @@ from fitrouter_evaluators.bench._protocol import KS, Ledger, NoHarm, Result
 from fitrouter_evaluators.datasets import Rating, ttcw
 from fitrouter_evaluators.scoring.features import readable
 
-__all__ = ["measure"]
-
 _PLOTS = 5
 _SHRINK = 10.0
 

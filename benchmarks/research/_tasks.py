@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from fitrouter_evaluators.simulation.pool import Pool
 
-__all__ = ["cluster_tasks"]
-
 
 def cluster_tasks(pool: Pool, tasks: int) -> NDArray[np.int64]:
     """int64[N] below `tasks`: k-means of the topics (sklearn.cluster.KMeans), the same for every seed of a world."""

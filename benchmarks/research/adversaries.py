@@ -26,8 +26,6 @@ from fitrouter_evaluators.scoring import Answer, ResponseFeatures, global_scalar
 from fitrouter_evaluators.training.attacks import STUBS, Part, attacks, constants, guards
 from fitrouter_evaluators.training.hierarchy import Observations, Prior, Shrinkage, fit_prior
 
-__all__ = ["Verdict", "battle", "development", "heads_of", "honest_answers", "population_head"]
-
 Score = Callable[[Sequence[Answer]], Floats]
 _LIFTED = 0.05
 

@@ -15,8 +15,6 @@ from numpy.typing import ArrayLike, NDArray
 from fitrouter.posterior.gaussian import Gaussian
 from fitrouter.types import Floats
 
-__all__ = ["BatchedTastes", "rounds"]
-
 _CHUNK_BYTES = {"cpu": 1 << 20}
 """Covariances that are gathered together: on a CPU they stay in the cache, elsewhere they fit beside the state."""
 
@@ -140,7 +138,7 @@ class BatchedTastes:
             self.cov.index_add_(0, rows[part], outer.mul_(-shrink[part, None, None]))
 
     def _innovate(self, a0: Any, v: Any, y: Any, noise: Any, weight: Any) -> tuple[Any, Any]:
-        """`fitrouter.posterior.gaussian.innovate` for each element."""
+        """`fitrouter.posterior.gaussian.gaussian_update` for each element."""
         torch = self._torch
         logistic = noise.isnan()
         total = noise / weight + v

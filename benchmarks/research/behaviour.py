@@ -22,13 +22,11 @@ from benchmarks.research.signals import load_signals
 from numpy.typing import NDArray
 
 from fitrouter.context.encoders import get_encoder
-from fitrouter.posterior.gaussian import Gaussian, innovate
+from fitrouter.posterior.gaussian import Gaussian, gaussian_update
 from fitrouter.types import Floats
 from fitrouter_evaluators.bench._metrics import AUC, ECE, NLL, Metric, log_loss
 from fitrouter_evaluators.bench._protocol import Ledger, NoHarm, Paired, Result
 from fitrouter_evaluators.training.hierarchy import Observations, Shrinkage, choose_prior
-
-__all__ = ["KS", "Outcome", "development", "follow", "run"]
 
 KS = (0, 5, 10)
 _PARTS = 3
@@ -144,7 +142,7 @@ def follow(start: Gaussian, H: Floats, y: Floats, rho: float) -> Floats:
         predicted, variance = float(h @ taste.mean), float(h @ gain)
         out[i] = predicted / np.sqrt(1.0 + np.pi * variance / 8.0)
         if rho > 0.0:
-            taste.learn(gain, innovate(predicted, variance, float(y[i]), weight=rho))
+            taste.learn(gain, gaussian_update(predicted, variance, float(y[i]), weight=rho))
     return _sigmoid(out)
 
 

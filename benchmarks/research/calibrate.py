@@ -25,8 +25,6 @@ from fitrouter_evaluators.scoring.features import latent_directions, readable
 from fitrouter_evaluators.scoring.text.style import STYLE, measure
 from fitrouter_evaluators.scoring.values import encode_statements, fit
 
-__all__ = ["latent_constants", "main", "read_answers", "render", "style_constants", "value_constants"]
-
 _FLOOR = 0.05
 _FLOORS = {"structure": 0.5, "emphasis": 0.5, "warmth": 0.35}
 _LATENT = 16

@@ -24,8 +24,6 @@ from fitrouter.types import Floats
 from fitrouter_evaluators.simulation.pool import ATTRIBUTES, Pool
 from fitrouter_evaluators.simulation.worlds import World
 
-__all__ = ["CHECKPOINTS", "KINDS", "ROWS", "Row", "Setting", "draw_setting", "measure_setting", "run_context"]
-
 CHECKPOINTS = (5, 20, 50)
 """Labels a user at which rows are measured."""
 

@@ -16,20 +16,6 @@ from benchmarks.research.scene import K, Outcome, People, Setup, draw, logit, pl
 
 from fitrouter.types import Floats
 
-__all__ = [
-    "POOLS",
-    "WINDOW",
-    "Result",
-    "crossed",
-    "dearer",
-    "newcomer",
-    "phases",
-    "pooling",
-    "share_held",
-    "stationary",
-    "worse",
-]
-
 WINDOW = 50
 """Decisions over which a probability is averaged to say that a model is adopted, or abandoned."""
 

@@ -25,17 +25,6 @@ from numpy.typing import NDArray
 
 from fitrouter.types import Floats
 
-__all__ = [
-    "Head",
-    "Reference",
-    "measure_head",
-    "pair_accuracy",
-    "predictiveness",
-    "routing_regret",
-    "run_pool",
-    "run_pools",
-]
-
 _RESAMPLES = 1000
 _TARGETS = ("best_of_4", "best_of_all", "at_1_nat", "at_2_nats", "kept_at_2_nats", "routing_gain")
 """What accuracy should predict; more is better in each."""

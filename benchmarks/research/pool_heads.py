@@ -19,8 +19,6 @@ from fitrouter_evaluators.simulation.pool import Pool
 from fitrouter_evaluators.simulation.worlds import Play
 from fitrouter_evaluators.training.hierarchy import Observations, Prior, Shrinkage, fit_prior
 
-__all__ = ["KS", "family", "simulated_reference"]
-
 KS = (2, 5, 10, 20, 50)
 """Votes of a measured user that the personal heads have seen."""
 

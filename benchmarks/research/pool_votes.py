@@ -20,8 +20,6 @@ from fitrouter_evaluators.datasets import Pair
 from fitrouter_evaluators.scoring import Answer, ResponseFeatures
 from fitrouter_evaluators.training.hierarchy import Observations, Prior, Shrinkage, fit_prior
 
-__all__ = ["VotePool", "vote_family", "vote_pool"]
-
 
 class VotePool(NamedTuple):
     """One crowd, N prompts, K models."""

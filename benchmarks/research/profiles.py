@@ -22,8 +22,6 @@ from fitrouter.types import Floats
 from fitrouter_evaluators.datasets import Pair
 from fitrouter_evaluators.scoring import Answer
 
-__all__ = ["AnswerHead", "nearness", "profile_pairs"]
-
 _RESAMPLES = 2000
 
 

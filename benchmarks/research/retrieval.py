@@ -18,18 +18,6 @@ from fitrouter.context.encoders import Encoder, get_encoder
 from fitrouter.errors import ConfigError
 from fitrouter.types import Floats
 
-__all__ = [
-    "BM25",
-    "CONTRIEVER",
-    "Contriever",
-    "Dense",
-    "Query",
-    "Retriever",
-    "get_retriever",
-    "measure_retriever",
-    "top",
-]
-
 CONTRIEVER = "facebook/contriever-msmarco"
 
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from fitrouter.monitors.drift import Drift, DriftParams
 from fitrouter.policies import SquareCB
-from fitrouter.posterior.model import FitParams
+from fitrouter.posterior.labels import FitParams
 from fitrouter.posterior.people import DAY_S
 from fitrouter.routing.decider import Decider, Rules
 from fitrouter.state.learner import Learner
@@ -42,8 +42,6 @@ from fitrouter.types import (
     Score,
     pack,
 )
-
-__all__ = ["K", "Outcome", "People", "Scene", "Setup", "cost_in_fit", "draw", "logit", "play", "sigmoid"]
 
 K = 8
 """Models of a lab."""
@@ -225,7 +223,7 @@ class _Play:
         return self.routers[key]
 
     def _decider(self, learner: Learner) -> Decider:
-        return Decider(SquareCB(self.setup.gamma), learner.fit, self.rules, watch=learner.watch)
+        return Decider(SquareCB(self.setup.gamma), learner.fit, self.rules, projections=learner.projections)
 
     def _offer(self, t: int) -> None:
         """Where the models on offer, or their prices, are others than before: a gateway starts again with them."""

@@ -27,10 +27,8 @@ from pathlib import Path
 
 import msgspec
 from benchmarks.research._evidence import read_evidence
-from benchmarks.research._signal import LEVEL, Signal
+from benchmarks.research._signal import Signal
 from benchmarks.research._signal_fit import fit_signals
-
-__all__ = ["LEVEL", "Signal", "fit_signals", "load_signals", "main", "render"]
 
 _TABLE = Path(__file__).with_name("_signals.json")
 

@@ -20,8 +20,6 @@ from benchmarks.research.calibrate import read_answers
 from fitrouter.context.encoders import Encoder, get_encoder
 from fitrouter.types import Floats
 
-__all__ = ["main", "principal_directions"]
-
 _ANSWER_CHARACTERS = 400
 
 

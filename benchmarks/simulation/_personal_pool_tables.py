@@ -6,8 +6,6 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-__all__ = ["fill", "tables"]
-
 Cell = dict[str, Any]
 _NONE = "–"
 

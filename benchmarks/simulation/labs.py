@@ -23,7 +23,7 @@ from benchmarks.research.scene import Setup
 
 from fitrouter.config import PolicyConfig
 from fitrouter.monitors.drift import DriftParams
-from fitrouter.posterior.model import FitParams
+from fitrouter.posterior.labels import FitParams
 from fitrouter.routing.decider import Rules
 
 TUNING = 1000

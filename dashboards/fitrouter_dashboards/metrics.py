@@ -26,7 +26,6 @@ from fitrouter.types import Decision, Execution, Feedback, Mode, Score
 if TYPE_CHECKING:
     from fitrouter.router import Router
 
-__all__ = ["Gauges", "Metrics", "leases", "worker_ended"]
 
 ROLES = 32
 """Roles with a name of their own."""
@@ -120,12 +119,12 @@ class Metrics:
 
     def _look(self, router: Router) -> None:
         """Read what the watchers say."""
-        watch, flattery = router.learner.watch, router.learner.fit.flattery
-        report = watch.twin.report()
+        watch, flattery = router.learner.projections, router.learner.fit.reward_bias
+        report = watch.personalisation.report()
         if report is not None and report.n:
             for bound in ("low", "gain", "high"):
                 self._gain.labels(bound).set(getattr(report, bound))
-        self._off.set(sum(watch.twin.off(role) for role in ("", *watch.twin.roles())))
+        self._off.set(sum(watch.personalisation.off(role) for role in ("", *watch.personalisation.roles())))
         self._evidence.set(watch.propensities.evidence["all"])
         self._flattered.clear()
         for arm, found in flattery.flagged().items():

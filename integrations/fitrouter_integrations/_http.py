@@ -13,8 +13,6 @@ import msgspec
 from fitrouter.config import Config
 from fitrouter.errors import ConfigError, FitrouterError, InvalidRequest, NotAuthorized, UnknownDecision
 
-__all__ = ["KEY_ENV", "NoGateway", "call", "url_of"]
-
 KEY_ENV = "FITROUTER_API_KEY"
 """Environment variable of the key that the command line sends."""
 

@@ -9,8 +9,6 @@ from typing import Any
 from fitrouter.errors import InvalidRequest
 from fitrouter.types import Identity
 
-__all__ = ["FIELDS", "LONGEST", "NAMES", "first_said", "made", "name_of", "settled", "short"]
-
 FIELDS: dict[str, tuple[str, ...]] = {
     "tenant": ("tenant",),
     "user": ("user", "user_id"),

@@ -13,8 +13,6 @@ from fitrouter.state.learner import Batch, Learner, read_batch
 from fitrouter.state.refit import refit
 from fitrouter.stores.journal import Journal, SqliteJournal
 
-__all__ = ["catch_up", "journal_at", "resting"]
-
 
 @contextmanager
 def journal_at(data: Path) -> Iterator[SqliteJournal]:

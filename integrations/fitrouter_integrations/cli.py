@@ -17,8 +17,6 @@ from rich.table import Table
 
 from fitrouter.errors import ConfigError, FitrouterError
 
-__all__ = ["app", "main"]
-
 app = typer.Typer(
     help="Pick the model that fits this user and this task; learn from what people say.",
     no_args_is_help=True,

@@ -28,34 +28,6 @@ from fitrouter.state.quality_floor import BASE
 from fitrouter.types import FeedbackKind
 from fitrouter_integrations.client import Target, Vote, connect
 
-__all__ = [
-    "PATIENCE_S",
-    "TOOLS",
-    "AwaitingSpeaker",
-    "Speaker",
-    "aaccepted",
-    "accepted",
-    "acompare",
-    "acopied",
-    "aedited",
-    "arate",
-    "aregenerated",
-    "asend",
-    "atask",
-    "athumb",
-    "carrier",
-    "compare",
-    "copied",
-    "decision_of",
-    "edited",
-    "rate",
-    "regenerated",
-    "send",
-    "share_changed",
-    "task",
-    "thumb",
-]
-
 TOOLS = "tools"
 """Dimension of whether an answer's tool calls worked. It has a head of its own: a tool may fail by itself."""
 PATIENCE_S = 2.0

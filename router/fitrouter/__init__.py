@@ -33,18 +33,17 @@ if TYPE_CHECKING:
     from fitrouter.errors import FitrouterError
     from fitrouter.router import Router
     from fitrouter.serving.answers import Answer, Stream
-    from fitrouter.serving.external import Choice, Ended, Plan, Tried
+    from fitrouter.serving.external import AttemptReport, Outcome, Plan, PlannedCall
     from fitrouter.sync import SyncRouter
 
 __all__ = [
     "AUTO",
     "Answer",
-    "Choice",
+    "AttemptReport",
     "Chunk",
     "Completion",
     "Config",
     "Decision",
-    "Ended",
     "Execution",
     "Feedback",
     "FeedbackKind",
@@ -52,28 +51,29 @@ __all__ = [
     "Identity",
     "Mode",
     "ModelCard",
+    "Outcome",
     "Plan",
+    "PlannedCall",
     "Request",
     "Router",
     "Score",
     "Stream",
     "SyncRouter",
-    "Tried",
     "load_config",
     "parse_config",
 ]
 
 _LAZY = {
     "Answer": "fitrouter.serving.answers",
-    "Choice": "fitrouter.serving.external",
+    "PlannedCall": "fitrouter.serving.external",
     "Config": "fitrouter.config",
-    "Ended": "fitrouter.serving.external",
+    "Outcome": "fitrouter.serving.external",
     "FitrouterError": "fitrouter.errors",
     "Plan": "fitrouter.serving.external",
     "Router": "fitrouter.router",
     "Stream": "fitrouter.serving.answers",
     "SyncRouter": "fitrouter.sync",
-    "Tried": "fitrouter.serving.external",
+    "AttemptReport": "fitrouter.serving.external",
     "load_config": "fitrouter.config",
     "parse_config": "fitrouter.config",
 }

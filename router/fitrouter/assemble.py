@@ -18,7 +18,7 @@ from fitrouter.identity import canonical_role
 from fitrouter.policies import build_policy
 from fitrouter.posterior.arm_prior import ArmPrior
 from fitrouter.posterior.arm_prior import load as load_arm_prior
-from fitrouter.posterior.model import FitParams
+from fitrouter.posterior.labels import FitParams
 from fitrouter.providers import Provider, build_providers
 from fitrouter.routing.decider import Decider, Rules
 from fitrouter.routing.variants import expand
@@ -26,13 +26,11 @@ from fitrouter.serving.attempts import Timers
 from fitrouter.serving.services import ScorerPlugin, Service, load_scorer
 from fitrouter.state.budgets import BudgetParams
 from fitrouter.state.learner import Learner
-from fitrouter.state.projections import WatchParams
+from fitrouter.state.projections import ProjectionParams
 from fitrouter.stores.identities import Identities
 from fitrouter.stores.journal import SqliteJournal
 from fitrouter.stores.warehouse import Warehouse, WarehouseFeed
 from fitrouter.types import ModelCard
-
-__all__ = ["assemble"]
 
 
 def assemble(
@@ -107,7 +105,7 @@ def _learner(config: Config, encoder: str, scorer: ScorerPlugin | None, hooks: H
         prior=scorer.prior if scorer else None,
         votes_per_day=config.feedback.votes_per_day,
         expects_scores=scorer is not None,
-        watch=_watch(config),
+        projections=_projections(config),
         arm_prior=_arm_prior(config, encoder, scorer, hooks),
     )
 
@@ -120,7 +118,7 @@ def _decider(config: Config, cards: list[ModelCard], learner: Learner, encoder: 
         build_policy(**parameters, default_model=default_arm),
         learner.fit,
         _rules(config, cards, default_arm, encoder),
-        watch=learner.watch,
+        projections=learner.projections,
         parameters=parameters,
         candidates={name: candidate.model_dump() for name, candidate in config.policy.candidates.items()},
     )
@@ -138,11 +136,11 @@ def _arm_prior(config: Config, encoder: str, scorer: ScorerPlugin | None, hooks:
         return None
 
 
-def _watch(config: Config) -> WatchParams:
+def _projections(config: Config) -> ProjectionParams:
     if config.budget is None:
-        return WatchParams()
+        return ProjectionParams()
     budgets = {name: BudgetParams(**budget.model_dump()) for name, budget in config.budget.tenants.items()}
-    return WatchParams(budget=BudgetParams(**config.budget.model_dump(exclude={"tenants"})), tenants=budgets)
+    return ProjectionParams(budget=BudgetParams(**config.budget.model_dump(exclude={"tenants"})), tenants=budgets)
 
 
 def _rules(config: Config, cards: list[ModelCard], default_arm: str | None, encoder: str) -> Rules:

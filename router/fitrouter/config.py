@@ -16,26 +16,6 @@ from pydantic import Field
 from fitrouter.errors import ConfigError
 from fitrouter.types import ModelCard, Prices, Variant
 
-__all__ = [
-    "BudgetConfig",
-    "CandidateConfig",
-    "Config",
-    "FeedbackConfig",
-    "KeyConfig",
-    "ModelConfig",
-    "ObjectiveConfig",
-    "PolicyConfig",
-    "PricesConfig",
-    "ProviderConfig",
-    "ScorerConfig",
-    "ServerConfig",
-    "SessionConfig",
-    "TenantBudgetConfig",
-    "VariantConfig",
-    "load_config",
-    "parse_config",
-]
-
 Capability = Literal["streaming", "tools", "json", "images", "audio", "files", "video"]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 

@@ -10,8 +10,6 @@ import numpy as np
 
 from fitrouter.types import Decision, Floats
 
-__all__ = ["draws", "landing", "renormalise", "replay", "uuid7"]
-
 
 def uuid7(now: float, entropy: Callable[[int], bytes] = os.urandom) -> str:
     """A UUIDv7 (RFC 9562, §5.7) of the time `now`, in seconds since the epoch.

@@ -23,28 +23,6 @@ FitrouterError
 
 from __future__ import annotations
 
-__all__ = [
-    "AllModelsFailed",
-    "ArtifactError",
-    "ConfigError",
-    "ContextOverflow",
-    "FitrouterError",
-    "ForbiddenField",
-    "InvalidLog",
-    "InvalidRequest",
-    "JournalFull",
-    "NoEligibleModel",
-    "NotAuthorized",
-    "ProviderError",
-    "ProviderRejected",
-    "ProviderTimeout",
-    "ProviderUnavailable",
-    "StoreError",
-    "TooLarge",
-    "UnknownDecision",
-    "Unreachable",
-]
-
 
 class FitrouterError(Exception):
     """Anything that fitrouter raises on purpose. `too_long` says that a shorter history would be answered."""

@@ -9,8 +9,6 @@ import msgspec
 
 from fitrouter.types import Event
 
-__all__ = ["Happened", "Hook", "Hooks", "Notice", "Trouble", "Unlogged"]
-
 _log = logging.getLogger("fitrouter")
 
 

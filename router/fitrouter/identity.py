@@ -7,8 +7,6 @@ import re
 
 from fitrouter.types import Floats, Identity
 
-__all__ = ["canonical_role", "role_key", "task_of"]
-
 _BITS = 4
 _CLUSTERS = tuple(f"cluster {i}" for i in range(1 << _BITS))
 _TEMPLATE = re.compile(r"\{\{.*?\}\}|\{.*?\}|<[^<>]*>")

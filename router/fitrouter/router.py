@@ -16,12 +16,12 @@ from fitrouter.errors import ProviderError, ProviderTimeout, StoreError
 from fitrouter.hooks import Hooks
 from fitrouter.providers import Provider
 from fitrouter.routing.decider import Decider
-from fitrouter.routing.pipeline import Proposer
+from fitrouter.routing.pipeline import Pipeline
 from fitrouter.routing.variants import called, expand
 from fitrouter.serving.answers import Answer, Stream
 from fitrouter.serving.attempts import Answering, Assembler, Timers, Unanswered, close, first_answer
-from fitrouter.serving.external import Ended, Outside, Plan, spent
-from fitrouter.serving.feedback import Declared, Verdicts
+from fitrouter.serving.external import ExternalExecution, Outcome, Plan, spent
+from fitrouter.serving.feedback import Declared, FeedbackIntake
 from fitrouter.serving.recorder import Recorder, execution_of
 from fitrouter.serving.services import ScorerPlugin, Service
 from fitrouter.serving.steering import Steering
@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from fitrouter.config import Config
     from fitrouter.stores.warehouse import WarehouseFeed
 
-__all__ = ["Router"]
 
 START_WAIT_S = 2.0
 """How long a start waits for its own first event."""
@@ -105,12 +104,14 @@ class Router:
         self.services, self.feed, self.scorer = list(services), feed, scorer
         self.follower = Follower(journal, learner, self.hooks)
         self.recorder = Recorder(journal, identities, self.hooks, self.follower.wake)
-        self.verdicts = Verdicts(journal, identities, self.recorder, self.hooks, scorer, self.clock, self.follower.wake)
+        self.verdicts = FeedbackIntake(
+            journal, identities, self.recorder, self.hooks, scorer, self.clock, self.follower.wake
+        )
         told = self.recorder.append_event
-        self.proposer = Proposer(
+        self.proposer = Pipeline(
             self.cards, self.aliases, decider, learner, identities, encoder, self.hooks, self.clock, droppable, told
         )
-        self.outside = Outside(
+        self.outside = ExternalExecution(
             self.cards, self.aliases, self.timers, self.proposer, journal, self.recorder, learner, self.clock
         )
         self.steering = Steering(decider, journal, self.hooks, self.clock, self._folded, self.names)
@@ -274,7 +275,7 @@ class Router:
         """
         return await self.outside.decide(request)
 
-    async def report(self, decision_id: str, request: Request, ended: Ended) -> Execution:
+    async def report(self, decision_id: str, request: Request, ended: Outcome) -> Execution:
         """Write down how a plan ended; returns once it is durable. Of several reports the first counts.
 
         Args:
@@ -307,7 +308,7 @@ class Router:
             model: the name of who was asked.
             cost_usd: what it cost; by the card's prices where None.
             latency_ms: from the question to the end.
-            error: where it failed, the name of the exception; see `Tried`.
+            error: where it failed, the name of the exception; see `AttemptReport`.
 
         Raises:
             InvalidRequest: the model's name is unknown or asks for routing, or it cannot have ended like this.

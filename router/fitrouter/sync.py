@@ -9,11 +9,9 @@ from typing import Any, TypeVar
 
 from fitrouter.router import Router
 from fitrouter.serving.answers import Answer
-from fitrouter.serving.external import Ended, Plan
+from fitrouter.serving.external import Outcome, Plan
 from fitrouter.serving.feedback import Declared
 from fitrouter.types import Chunk, Completion, Event, Execution, FeedbackKind, Identity, Request
-
-__all__ = ["SyncRouter"]
 
 T = TypeVar("T")
 
@@ -58,7 +56,7 @@ class SyncRouter:
         """Decide for a request that the caller asks models about."""
         return self._run(self.router.decide(request))
 
-    def report(self, decision_id: str, request: Request, ended: Ended) -> Execution:
+    def report(self, decision_id: str, request: Request, ended: Outcome) -> Execution:
         """Tell how a request ended for which `decide` decided."""
         return self._run(self.router.report(decision_id, request, ended))
 

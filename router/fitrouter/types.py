@@ -14,42 +14,6 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "AUTO",
-    "ArtifactChange",
-    "Attempt",
-    "Call",
-    "Chunk",
-    "Completion",
-    "Decision",
-    "Erasure",
-    "Event",
-    "Execution",
-    "Feedback",
-    "FeedbackKind",
-    "Floats",
-    "Identity",
-    "Message",
-    "Mode",
-    "ModelCard",
-    "ModelChange",
-    "Part",
-    "PolicyChange",
-    "PolicyVersion",
-    "Prices",
-    "ProfileChange",
-    "Refit",
-    "Request",
-    "RoleText",
-    "Score",
-    "Usage",
-    "Variant",
-    "decode_event",
-    "encode_event",
-    "pack",
-    "unpack",
-]
-
 AUTO = "fitrouter/auto"
 """The model name that asks for routing."""
 
@@ -466,7 +430,7 @@ def unpack(payload: bytes) -> Floats:
     return np.frombuffer(payload, dtype="<f4").astype(np.float64)
 
 
-class Part(Protocol):
+class Projection(Protocol):
     """A piece of state that is stored under its own name."""
 
     def dump(self) -> bytes:

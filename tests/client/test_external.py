@@ -20,7 +20,7 @@ from tests.kits.gateway import cards, make_router, serving, wait_for
 from fitrouter.errors import ConfigError, InvalidRequest, NoEligibleModel, UnknownDecision
 from fitrouter.router import Router
 from fitrouter.routing.decider import Rules
-from fitrouter.serving.external import Ended, Tried
+from fitrouter.serving.external import AttemptReport, Outcome
 from fitrouter.types import (
     AUTO,
     Completion,
@@ -84,13 +84,13 @@ def ask(model: str = AUTO, **identity: Any) -> Request:
     return Request(messages=({"role": "user", "content": "Hello"},), model=model, identity=Identity(**identity))
 
 
-def after(plan: Plan, *errors: str) -> Ended:
+def after(plan: Plan, *errors: str) -> Outcome:
     """The models of these errors fail, and the next one answers."""
     ways = zip(plan.order, [*errors, None], strict=False)
     tried = tuple(
-        Tried(model=choice.model, ms=5.0, error=error, probability=choice.probability) for choice, error in ways
+        AttemptReport(model=choice.model, ms=5.0, error=error, probability=choice.probability) for choice, error in ways
     )
-    return Ended(tried=tried, completion=SAID, ttft_ms=2.0)
+    return Outcome(tried=tried, completion=SAID, ttft_ms=2.0)
 
 
 def test_a_plan_is_asked_elsewhere_and_its_end_is_logged(here: Here) -> None:
@@ -126,8 +126,8 @@ def log_of(router: Router, how: str) -> list[Any]:
             here.settle()
         for i, status in enumerate(("failed", "partial", "cancelled")):
             plan = client.decide(ask("alpha#terse", user="bob"))
-            tried = (Tried(model=plan.about.model, ms=1.0, error=None if i else "E"),)
-            client.report(plan.about.decision_id, ask(), Ended(tried=tried, status=status, cost_usd=0.25 * i))
+            tried = (AttemptReport(model=plan.about.model, ms=1.0, error=None if i else "E"),)
+            client.report(plan.about.decision_id, ask(), Outcome(tried=tried, status=status, cost_usd=0.25 * i))
             here.settle()
         client.observe(Seen(request=ask(user="ann"), completion=SAID, model="beta", latency_ms=3.0))
         wait_for(lambda: len(here.logged(Execution)) == 8)
@@ -272,6 +272,6 @@ def test_a_gateway_that_is_too_old_says_so(old: Client) -> None:
     with pytest.raises(ConfigError, match="too old"):
         old.decide(ask())
     with pytest.raises(ConfigError, match="too old"):
-        old.report("0", ask(), Ended(tried=(), status="cancelled"))
+        old.report("0", ask(), Outcome(tried=(), status="cancelled"))
     with pytest.raises(ConfigError, match="too old"):
         old.observe(Seen(request=ask(), completion=SAID, model="alpha"))

@@ -17,7 +17,7 @@ from typer.testing import CliRunner, Result
 from fitrouter.errors import ConfigError, InvalidLog, StoreError
 from fitrouter_evaluators.replay import replay as orchestrator
 from fitrouter_evaluators.replay.candidates import candidates
-from fitrouter_evaluators.replay.gate import Gate
+from fitrouter_evaluators.replay.gate_file import Gate
 from fitrouter_evaluators.replay.log import sources
 from fitrouter_evaluators.replay.render.render_html import html
 from fitrouter_evaluators.replay.render.render_text import text

@@ -94,7 +94,7 @@ def make_router(
             SquareCB(),
             learner.fit,
             rules or Rules(registry="r1"),
-            watch=learner.watch,
+            projections=learner.projections,
             candidates=more.pop("candidates", None),
         ),
         learner=learner,

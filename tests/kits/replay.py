@@ -12,7 +12,7 @@ import numpy as np
 from fitrouter.policies import Policy, SquareCB
 from fitrouter.routing.decider import Decider, Rules, Stay
 from fitrouter.state.learner import Learner, read_batch
-from fitrouter.state.projections import WatchParams
+from fitrouter.state.projections import ProjectionParams
 from fitrouter.stores.journal import Entry, MemoryJournal
 from fitrouter.types import (
     Attempt,
@@ -164,7 +164,7 @@ class Town:
     rules: Rules = dataclasses.field(default_factory=lambda: Rules(floor=0.1))
     policy: Policy = dataclasses.field(default_factory=lambda: SquareCB(20.0))
     names: tuple[str, ...] = ("a", "b", "c")
-    watch: WatchParams | None = None
+    projections: ProjectionParams | None = None
     votes: float = 1.0
     """Share of the answers on which somebody says something."""
     learns: bool = True
@@ -177,10 +177,14 @@ class Town:
         self.journal = MemoryJournal()
         self.learner = self.blank()
         self.decider = Decider(
-            self.policy, self.learner.fit, self.rules, watch=self.learner.watch, candidates=dict(self.candidates)
+            self.policy,
+            self.learner.fit,
+            self.rules,
+            projections=self.learner.projections,
+            candidates=dict(self.candidates),
         )
         self._others = {
-            name: Decider(policy, self.learner.fit, rules, watch=self.learner.watch)
+            name: Decider(policy, self.learner.fit, rules, projections=self.learner.projections)
             for name, (policy, rules) in self.others.items()
         }
         self.said: dict[str, dict[str, Decision]] = {name: {} for name in self.others}
@@ -190,7 +194,7 @@ class Town:
 
     def blank(self) -> Learner:
         """A learner that has heard nothing, of the town's kind."""
-        return Learner(3, 1, expects_scores=False, votes_per_day=10**6, watch=self.watch)
+        return Learner(3, 1, expects_scores=False, votes_per_day=10**6, projections=self.projections)
 
     def join(self, *names: str) -> None:
         """Models come to town; each is dearer than the one before."""

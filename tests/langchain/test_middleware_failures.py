@@ -39,7 +39,7 @@ from tests.kits.langchain import (
 
 from fitrouter.errors import AllModelsFailed, ConfigError, ProviderRejected, ProviderUnavailable
 from fitrouter.serving.attempts import Timers
-from fitrouter.serving.external import Choice
+from fitrouter.serving.external import PlannedCall
 from fitrouter.types import Decision, Execution, Request
 from fitrouter_integrations.client import About, Plan
 from fitrouter_integrations.langchain import ChatFitrouter
@@ -277,7 +277,7 @@ def test_a_deadline_without_an_answer_is_the_routers_error(tmp_path: Path, how: 
 def step_of(asked: list[str], models: dict[str, Chat], left_s: float) -> Step:
     """A step of a plan that names these models."""
     about = About(decision_id="d", model=asked[0], chosen=asked[0], mode="online", propensity=0.5)
-    order = tuple(Choice(model=name, target=name, probability=0.5) for name in asked)
+    order = tuple(PlannedCall(model=name, target=name, probability=0.5) for name in asked)
     request = ModelRequest(model=models["fast"], messages=[HumanMessage("hi")])
     plan = Plan(about=about, order=order, deadline_s=30.0)
     return Step(plan, Request(messages=()), request, models, deadline=time.monotonic() + left_s)

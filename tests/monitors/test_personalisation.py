@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fitrouter.identity import role_key
-from fitrouter.monitors.personalisation import Report, Twin
+from fitrouter.monitors.personalisation import PersonalisationMonitor, Report
 from fitrouter.types import Decision, Identity, Mode, PolicyVersion
 
 K = 4
@@ -45,7 +45,7 @@ def decision(probs: np.ndarray, twin: np.ndarray, mean: np.ndarray, chosen: int,
     return msgspec.structs.replace(made, **changes)
 
 
-def report(twin: Twin, role: str | None = None) -> Report:
+def report(twin: PersonalisationMonitor, role: str | None = None) -> Report:
     found = twin.report(role)
     assert found is not None
     return found
@@ -59,15 +59,15 @@ def test_the_gain_is_unbiased_whatever_the_prediction() -> None:
         probs, expected = blind if off else personal, 0.0
         for a in range(K):
             for y, q in ((1.0, worth[a]), (0.0, 1.0 - worth[a])):
-                twin, candidate = Twin(), tuple(personal.tolist()) if off else ()
+                twin, candidate = PersonalisationMonitor(), tuple(personal.tolist()) if off else ()
                 twin.observe(decision(probs, blind, mean, a, personal=candidate), y)
                 expected += probs[a] * q * report(twin).gain
         assert math.isclose(expected, float(((personal - blind) * worth).sum()), abs_tol=1e-12)
 
 
-def play(rng: np.random.Generator, worth: np.ndarray, labels: int, boost: float) -> tuple[Twin, bool]:
+def play(rng: np.random.Generator, worth: np.ndarray, labels: int, boost: float) -> tuple[PersonalisationMonitor, bool]:
     """Labels of personal decisions that are `boost` better than the twin's; whether the interval ever missed."""
-    twin, missed, total = Twin(), False, 0.0
+    twin, missed, total = PersonalisationMonitor(), False, 0.0
     for t in range(labels):
         blind_means, personal_means = worth.copy(), worth.copy()
         best = int(rng.integers(K))
@@ -91,9 +91,11 @@ def test_the_interval_covers_at_all_times() -> None:
     assert sum(missed) <= 5
 
 
-def foresight(seed: int, labels: int, real: Callable[[int], float], roles: int = 1) -> tuple[Twin, int, bool]:
+def foresight(
+    seed: int, labels: int, real: Callable[[int], float], roles: int = 1
+) -> tuple[PersonalisationMonitor, int, bool]:
     """Labels of which a term of sd .13 says the share `real(t)`; when it went off, whether "helps" was ever said."""
-    rng, twin, off, helped = np.random.default_rng(seed), Twin(), -1, False
+    rng, twin, off, helped = np.random.default_rng(seed), PersonalisationMonitor(), -1, False
     blind = np.clip(rng.normal(0.6, 0.15, labels), 0.05, 0.95)
     terms, luck = rng.normal(0.0, 0.13, labels), rng.random(labels)
     for t in range(labels):
@@ -140,7 +142,7 @@ def test_harm_that_comes_late_is_found_and_help_that_comes_later_too() -> None:
 
 def test_each_role_has_a_switch_of_its_own() -> None:
     """A role that the term misleads is switched off; one that it serves stays on, whatever is said overall."""
-    rng, twin = np.random.default_rng(3), Twin()
+    rng, twin = np.random.default_rng(3), PersonalisationMonitor()
     for t in range(6000):
         role, real = ("bad", -0.8) if t % 3 else ("good", 1.0)
         term, b = float(rng.normal(0.0, 0.13)), 0.5
@@ -157,7 +159,7 @@ def test_each_role_has_a_switch_of_its_own() -> None:
 def test_only_drawn_decisions_speak() -> None:
     """Sticky, pinned and forced decisions, and labels that are none, leave no trace; all parts of the draw count."""
     p, q = pmf(np.array([1.0, 0, 0, 0])), pmf(np.array([0, 1.0, 0, 0]))
-    twin, blank = Twin(), Twin().dump()
+    twin, blank = PersonalisationMonitor(), PersonalisationMonitor().dump()
     made = decision(p, q, np.full(K, 0.5), 0)
     for mode in (Mode.STICKY, Mode.PINNED, Mode.FORCED):
         twin.observe(msgspec.structs.replace(made, mode=mode), 1.0)
@@ -171,8 +173,8 @@ def test_only_drawn_decisions_speak() -> None:
     for mode in (Mode.ONLINE, Mode.UNIFORM, Mode.SHADOW):
         twin.observe(msgspec.structs.replace(made, mode=mode), 1.0)
     assert report(twin).n == 3
-    assert report(Twin()).verdict == "not known"
-    assert math.isinf(report(Twin()).high)
+    assert report(PersonalisationMonitor()).verdict == "not known"
+    assert math.isinf(report(PersonalisationMonitor()).high)
 
 
 @pytest.mark.parametrize("spoil", ["gain", "wealth", "missing", "name", "squares"])
@@ -180,7 +182,7 @@ def test_the_state_round_trips_and_rejects_corruption(spoil: str) -> None:
     """Restored state goes on bit for bit; bytes that are not sound leave everything unchanged."""
     one, _ = play(np.random.default_rng(5), np.array([0.5, 0.45, 0.4, 0.35]), 60, 0.1)
     one.foresee(ROLE, 1.0, 0.4, 0.2)
-    payload, two = one.dump(), Twin()
+    payload, two = one.dump(), PersonalisationMonitor()
     assert two.load(payload)
     assert two.dump() == payload
     for twin in (one, two):

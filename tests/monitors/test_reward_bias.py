@@ -8,14 +8,16 @@ import msgspec
 import numpy as np
 import pytest
 
-from fitrouter.monitors.reward_bias import Flattery, FlatteryParams
+from fitrouter.monitors.reward_bias import RewardBiasMonitor, RewardBiasParams
 
 K, LABELS = 8, 2000
 
 
-def stream(rng: np.random.Generator, excess: np.ndarray, labels: int = LABELS, noise: float = 0.25) -> Flattery:
+def stream(
+    rng: np.random.Generator, excess: np.ndarray, labels: int = LABELS, noise: float = 0.25
+) -> RewardBiasMonitor:
     """Labels as a router gets them: most of the traffic on few arms, and a level that all arms share at the start."""
-    flattery = Flattery()
+    flattery = RewardBiasMonitor()
     shares = 0.85 * rng.dirichlet(np.full(K, 0.5)) + 0.15 / K
     arms, noises = rng.choice(K, labels, p=shares), rng.normal(0.0, noise, labels)
     for t, (k, e) in enumerate(zip(arms, noises, strict=True)):
@@ -38,7 +40,7 @@ def test_a_flatterer_is_found_and_no_one_else() -> None:
     for seed in range(20):
         rng = np.random.default_rng(100 + seed)
         excess = np.array([0.4, *rng.normal(0.0, 0.05, K - 1)])
-        flattery, labels = Flattery(), 0
+        flattery, labels = RewardBiasMonitor(), 0
         for t in range(4 * K * 60):
             k = t % K if t % 2 else 0  # it takes half of the traffic, as flatterers do
             labels += k == 0
@@ -53,7 +55,7 @@ def test_a_flatterer_is_found_and_no_one_else() -> None:
 def test_the_best_model_does_not_make_flatterers_of_the_others() -> None:
     """An arm that is .3 better than its text and has 80 % of the traffic: the others agree with each other."""
     rng = np.random.default_rng(5)
-    flattery = Flattery()
+    flattery = RewardBiasMonitor()
     for _ in range(LABELS):
         k = 0 if rng.random() < 0.8 else int(rng.integers(1, K))
         flattery.observe(f"m{k}", None, None, float((-0.3 if k == 0 else 0.0) + rng.normal(0.0, 0.25)))
@@ -64,7 +66,7 @@ def test_the_best_model_does_not_make_flatterers_of_the_others() -> None:
 def test_it_says_by_how_much() -> None:
     """The interval covers the excess over the other arms, per arm, role and cluster."""
     rng = np.random.default_rng(7)
-    flattery = Flattery()
+    flattery = RewardBiasMonitor()
     for t in range(3000):
         k, role = t % K, "lawyer" if t % 3 else "cook"
         excess = 0.0 if k else (0.45 if role == "lawyer" else 0.15)
@@ -86,7 +88,7 @@ def test_it_says_by_how_much() -> None:
 def test_a_flag_stays_until_it_is_cleared() -> None:
     """Honest labels do not take the alarm back; somebody does. Then it can be raised again."""
     rng = np.random.default_rng(8)
-    flattery = Flattery()
+    flattery = RewardBiasMonitor()
 
     def labels(n: int, excess: float) -> None:
         for t in range(n):
@@ -107,7 +109,7 @@ def test_a_flag_stays_until_it_is_cleared() -> None:
 def test_two_flatterers_do_not_hide_each_other() -> None:
     """Two arms of eight with .5 too much are both found."""
     rng = np.random.default_rng(9)
-    flattery = Flattery()
+    flattery = RewardBiasMonitor()
     for t in range(8 * 250):
         k = t % K
         flattery.observe(f"m{k}", None, None, float((0.5 if k < 2 else 0.0) + rng.normal(0.0, 0.25)))
@@ -117,7 +119,7 @@ def test_two_flatterers_do_not_hide_each_other() -> None:
 def test_a_tolerance_is_never_an_alarm() -> None:
     """An operator who tolerates .5 hears nothing of .4."""
     rng = np.random.default_rng(10)
-    flattery = Flattery(FlatteryParams(tolerance=0.5))
+    flattery = RewardBiasMonitor(RewardBiasParams(tolerance=0.5))
     for t in range(2000):
         flattery.observe(f"m{t % 4}", None, None, float((0.4 if t % 4 == 0 else 0.0) + rng.normal(0.0, 0.2)))
     assert not flattery.flagged()
@@ -125,7 +127,7 @@ def test_a_tolerance_is_never_an_alarm() -> None:
 
 def test_what_is_no_number_teaches_nothing() -> None:
     """NaN and infinities leave the state as it was; residuals beyond ±1 count as ±1."""
-    one, two = Flattery(), Flattery()
+    one, two = RewardBiasMonitor(), RewardBiasMonitor()
     for t in range(60):
         one.observe(f"m{t % 3}", "r", "c", 7.0 if t % 3 else 0.1)
         one.observe("m0", "r", "c", math.nan)
@@ -140,7 +142,7 @@ def test_the_state_round_trips_and_rejects_corruption(spoil: str) -> None:
     rng = np.random.default_rng(11)
     one = stream(rng, np.array([0.5, *np.zeros(K - 1)]), 600)
     payload = one.dump()
-    two = Flattery()
+    two = RewardBiasMonitor()
     assert two.load(payload)
     assert two.dump() == payload
     for flattery in (one, two):

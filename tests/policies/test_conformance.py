@@ -16,7 +16,8 @@ from fitrouter import policies
 from fitrouter.draw import replay
 from fitrouter.errors import ConfigError
 from fitrouter.policies import Beliefs, Fixed, LinearThompson, Policy, SquareCB, build_policy
-from fitrouter.posterior.model import Answered, Fit, Label
+from fitrouter.posterior.labels import Answered, Label
+from fitrouter.posterior.model import Fit
 from fitrouter.routing.decider import Decider, Rules
 from fitrouter.types import FeedbackKind, Identity, ModelCard
 

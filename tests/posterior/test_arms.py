@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fitrouter.posterior.arms import UNKNOWN, ArmParams, Arms, base_arm
-from fitrouter.posterior.model import Answered, Fit, Label
+from fitrouter.posterior.labels import Answered, Label
+from fitrouter.posterior.model import Fit
 from fitrouter.types import FeedbackKind, Floats, Identity
 
 d, D = 5, 4

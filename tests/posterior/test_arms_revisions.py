@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fitrouter.posterior.arms import ArmParams, Arms
-from fitrouter.posterior.gaussian import innovate
+from fitrouter.posterior.gaussian import gaussian_update
 from fitrouter.routing.variants import expand
 from fitrouter.state.learner import Learner
 from fitrouter.stores.journal import Row
@@ -21,7 +21,7 @@ def taught(name: str) -> Arms:
         arms.observe_response(row, X, np.array([1.0, 0.7]))
         arms.observe_operations(row, X, 120.0, 0.5)
         gain, level, rest = arms.along(row, X)
-        arms.correct(row, gain, innovate(level + rest, float(gain @ X), 0.2, noise=0.1))
+        arms.correct(row, gain, gaussian_update(level + rest, float(gain @ X), 0.2, noise=0.1))
     return arms
 
 

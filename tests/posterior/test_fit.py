@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fitrouter.identity import task_of
-from fitrouter.posterior.gaussian import Gaussian, innovate
-from fitrouter.posterior.likelihoods import DWELL_LENGTH, DWELL_SPREAD, SIGNALS, TIE, heard
-from fitrouter.posterior.model import Answered, Fit, FitParams, Label
+from fitrouter.posterior.gaussian import Gaussian, gaussian_update
+from fitrouter.posterior.labels import Answered, FitParams, Label
+from fitrouter.posterior.likelihoods import DWELL_LENGTH, DWELL_SPREAD, SIGNALS, TIE, observation_of
+from fitrouter.posterior.model import Fit
 from fitrouter.posterior.people import DAY_S, Person
 from fitrouter.posterior.rating_scale import GAINS, RatingScale
 from fitrouter.posterior.relevance import FEATURE, OWN, REST, Relevance
@@ -108,25 +109,27 @@ def test_two_answers_of_one_model_teach_no_offset() -> None:
 @settings(max_examples=60)
 def test_units_of_the_fit(predicted: float, variance: float, y: float, kind: FeedbackKind) -> None:
     """A logistic signal in units of the fit is the plain kernel on a head divided by its temperature."""
-    seen = heard(kind, y)
+    seen = observation_of(kind, y)
     signal = seen.signal
-    ours = seen.innovate(predicted, variance)
+    ours = seen.gaussian_update(predicted, variance)
     if signal.link == "gaussian":
-        plain = innovate(predicted, variance, seen.y, noise=signal.noise, weight=signal.weight)
+        plain = gaussian_update(predicted, variance, seen.y, noise=signal.noise, weight=signal.weight)
         assert (ours.step, ours.shrink) == (plain.step, plain.shrink)
         return
     tau = signal.temperature
     block = Gaussian(np.array([predicted / tau]), np.array([[variance / tau**2]]))
     gain = block.gain(np.ones(1))
-    block.learn(gain, innovate((predicted - signal.level) / tau, float(gain[0]), seen.y, weight=signal.weight))
+    block.learn(gain, gaussian_update((predicted - signal.level) / tau, float(gain[0]), seen.y, weight=signal.weight))
     assert predicted + variance * ours.step == pytest.approx(block.mean[0] * tau, abs=1e-9)
     assert variance - variance**2 * ours.shrink == pytest.approx(block.cov[0, 0] * tau**2, abs=1e-9)
 
 
 def test_a_long_stay_on_a_long_answer_says_no_more() -> None:
     """Dwell is judged against what an answer of its length usually takes."""
-    assert heard(FeedbackKind.DWELL, 30.0, tokens=20).y > heard(FeedbackKind.DWELL, 30.0, tokens=2000).y
-    assert all(0 <= heard(FeedbackKind.DWELL, s, tokens=100).y <= 1 for s in (0.0, 1.0, 1e6))
+    assert (
+        observation_of(FeedbackKind.DWELL, 30.0, tokens=20).y > observation_of(FeedbackKind.DWELL, 30.0, tokens=2000).y
+    )
+    assert all(0 <= observation_of(FeedbackKind.DWELL, s, tokens=100).y <= 1 for s in (0.0, 1.0, 1e6))
 
 
 def test_every_kind_has_a_signal() -> None:
@@ -211,7 +214,7 @@ def _known(rng: np.random.Generator) -> Person:
     for _ in range(30):
         h = rng.normal(size=D)
         gain = person.taste.gain(h)
-        person.taste.learn(gain, innovate(0.0, float(h @ gain), 0.3, noise=0.1))
+        person.taste.learn(gain, gaussian_update(0.0, float(h @ gain), 0.3, noise=0.1))
     return person
 
 
@@ -284,7 +287,7 @@ def test_declaring_is_exact_at_any_time(seed: int, first: float, second: float) 
             else:
                 h, y = step  # type: ignore[misc]
                 gain = block.taste.gain(h)
-                block.taste.learn(gain, innovate(float(h @ block.taste.mean), float(h @ gain), y, noise=0.1))
+                block.taste.learn(gain, gaussian_update(float(h @ block.taste.mean), float(h @ gain), y, noise=0.1))
         return block.taste
 
     late = learnt([{"a": first, "b": 0.5}, *labels, {"a": second}])

@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fitrouter.posterior.arms import Arms
-from fitrouter.posterior.gaussian import Innovation
-from fitrouter.posterior.inclusion import LEAST, MOST, Worth
-from fitrouter.posterior.model import PARTS, Answered, Fit, FitParams, Foresight, Label
-from fitrouter.posterior.offsets import Level, learn_level
+from fitrouter.posterior.gaussian import GaussianUpdate
+from fitrouter.posterior.inclusion import LEAST, MOST, InclusionTest
+from fitrouter.posterior.labels import Answered, FitParams, Label, Prequential
+from fitrouter.posterior.model import PARTS, Fit
+from fitrouter.posterior.offsets import OffsetEstimate, learn_offset
 from fitrouter.posterior.tastes import TasteParams
 from fitrouter.types import FeedbackKind, Floats, Identity
 
@@ -64,13 +65,13 @@ class _Tape(_Quiet):
         super().__init__(d, D)
         self.tape: list[tuple[Label, float, float]] = []
 
-    def learn(self, label: Label) -> Foresight | None:
+    def learn(self, label: Label) -> Prequential | None:
         """Fold one label of one answer."""
 
-        def spy(arms: Arms, level: Level, innovation: Innovation, *people: object, pooled: bool) -> None:
+        def spy(arms: Arms, level: OffsetEstimate, innovation: GaussianUpdate, *people: object, pooled: bool) -> None:
             left, noise = innovation.step / innovation.shrink, 1.0 / innovation.shrink - level.variance
             self.tape.append((label, level.mean + left, noise))
-            learn_level(arms, level, innovation, *people, pooled=pooled)  # type: ignore[arg-type]
+            learn_offset(arms, level, innovation, *people, pooled=pooled)  # type: ignore[arg-type]
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("fitrouter.posterior.model.learn_level", spy)
@@ -231,7 +232,7 @@ def test_where_people_differ_their_terms_count_in_full(seed: int) -> None:
 
 def test_a_term_that_begins_to_harm_is_dropped_soon() -> None:
     """After a thousand labels that it predicted, eighty of which it says the contrary suffice; and back again."""
-    worth, rng = Worth(1), np.random.default_rng(0)
+    worth, rng = InclusionTest(1), np.random.default_rng(0)
 
     def live(n: int, sign: float) -> float:
         for _ in range(n):
@@ -251,14 +252,14 @@ def test_a_term_that_begins_to_harm_is_dropped_soon() -> None:
 @settings(max_examples=40)
 def test_worth_stays_sound_and_round_trips(labels: list[tuple[float, float, float]]) -> None:
     """Whatever is seen, evidence is bounded, comes back bit for bit, and broken bytes change nothing."""
-    worth = Worth(2)
+    worth = InclusionTest(2)
     for term, share, left in labels:
         worth.see([term, -term], [share, 0.0], left, 0.1)
     assert all(LEAST <= nats <= MOST for row in worth.evidence for nats in row)
-    payload, other = worth.dump(), Worth(2)
+    payload, other = worth.dump(), InclusionTest(2)
     assert other.load(payload)
     assert other.dump() == payload
-    for broken in (payload[:-1], b"", b"\xc1", Worth(3).dump(), payload.replace(b"\x92", b"\x93", 1)):
+    for broken in (payload[:-1], b"", b"\xc1", InclusionTest(3).dump(), payload.replace(b"\x92", b"\x93", 1)):
         assert not other.load(broken)
     assert other.dump() == payload
 
@@ -299,6 +300,6 @@ def test_an_innovation_that_says_nothing_moves_nothing() -> None:
     fit = Fit(d, D)
     label = Label(Identity(user="u", role="r"), Answered("m", np.eye(d)[0], None), 1.0, FeedbackKind.COPY)
     levels, role, user = fit._levels(label, None, fit.tastes.voter(label.identity))
-    learn_level(fit.arms, levels[0], Innovation(0.0, 0.0), role, user, pooled=True)
+    learn_offset(fit.arms, levels[0], GaussianUpdate(0.0, 0.0), role, user, pooled=True)
     assert not np.any(fit.tastes.users["u"].offsets["m"])
     assert not fit.arms.correction.any()

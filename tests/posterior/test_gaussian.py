@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fitrouter.posterior.gaussian import Gaussian, innovate
+from fitrouter.posterior.gaussian import Gaussian, gaussian_update
 from fitrouter.types import Floats
 
 finite = st.floats(-3, 3, allow_nan=False)
@@ -49,7 +49,7 @@ def test_logistic_update_is_the_laplace_posterior(seed: int, y: float, weight: f
     p = 1 / (1 + np.exp(-direction @ w))
     expected = np.linalg.inv(precision + weight * p * (1 - p) * np.outer(direction, direction))
     gains = [block.gain(h) for block in made]
-    innovation = innovate(direction @ mean, sum(h @ gain for gain in gains), y, weight=weight)
+    innovation = gaussian_update(direction @ mean, sum(h @ gain for gain in gains), y, weight=weight)
     D = len(h)
     for i, (block, gain) in enumerate(zip(made, gains, strict=True)):
         block.learn(gain, innovation)
@@ -98,7 +98,7 @@ def test_logistic_update_equals_dense_newton(
     h, block = rng.normal(size=D) * size, Gaussian(rng.normal(size=D), root @ root.T)
     mean, cov = laplace(block.mean, root, h, y, weight)
     gain = block.gain(h)
-    block.learn(gain, innovate(h @ block.mean, h @ gain, y, weight=weight))
+    block.learn(gain, gaussian_update(h @ block.mean, h @ gain, y, weight=weight))
     np.testing.assert_allclose(block.mean, mean, rtol=0, atol=1e-10)
     np.testing.assert_allclose(block.cov, cov, rtol=0, atol=1e-10)
 
@@ -112,7 +112,7 @@ def test_gaussian_update_is_the_exact_posterior(seed: int, y: float, noise: floa
     expected = np.linalg.inv(precision + np.outer(direction, direction) * weight / noise)
     w = expected @ (precision @ mean + direction * y * weight / noise)
     gains = [block.gain(h) for block in made]
-    innovation = innovate(direction @ mean, sum(h @ gain for gain in gains), y, noise=noise, weight=weight)
+    innovation = gaussian_update(direction @ mean, sum(h @ gain for gain in gains), y, noise=noise, weight=weight)
     D = len(h)
     for i, (block, gain) in enumerate(zip(made, gains, strict=True)):
         block.learn(gain, innovation)
@@ -129,7 +129,7 @@ def test_gaussian_update_is_the_exact_posterior(seed: int, y: float, noise: floa
 )
 def test_logistic_root_is_found_everywhere(predicted: float, variance: float, y: float, weight: float) -> None:
     """The step solves a = a₀ + ρ v (y − σ(a)) also where plain Newton overshoots."""
-    innovation = innovate(predicted, variance, y, weight=weight)
+    innovation = gaussian_update(predicted, variance, y, weight=weight)
     a = predicted + variance * innovation.step
     p = 1 / (1 + np.exp(-a)) if a > -700 else 0.0
     assert innovation.step == pytest.approx(weight * (y - p), abs=1e-6)
@@ -140,6 +140,6 @@ def test_no_information_changes_nothing() -> None:
     """A block without variance along h keeps its bits."""
     block = Gaussian(np.array([1.0, 2.0]), np.diag([0.0, 1.0]))
     h = np.array([1.0, 0.0])
-    block.learn(block.gain(h), innovate(1.0, 0.5, 0.0, noise=0.2))
+    block.learn(block.gain(h), gaussian_update(1.0, 0.5, 0.0, noise=0.2))
     assert block.mean.tolist() == [1.0, 2.0]
     assert block.cov.tolist() == [[0.0, 0.0], [0.0, 1.0]]

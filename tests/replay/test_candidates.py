@@ -22,7 +22,7 @@ from fitrouter.errors import ConfigError, InvalidLog
 from fitrouter.policies import EpsilonGreedy, LinearThompson, LinUCB, Policy, Softmax, SquareCB
 from fitrouter.routing.decider import Rules
 from fitrouter.state.budgets import BudgetParams
-from fitrouter.state.projections import WatchParams
+from fitrouter.state.projections import ProjectionParams
 from fitrouter.types import Decision, FeedbackKind, Floats, Identity, Request
 from fitrouter_evaluators.replay.candidates._file import KINDS, parse_candidate, read_candidate
 from fitrouter_evaluators.replay.candidates.candidates import Candidate, load_candidate
@@ -81,7 +81,7 @@ def town() -> Town:
     """600 requests: sessions drawn again, newcomers twice, a budget, a uniform slice, a default with a fifth."""
     made = Town(
         rules=LIVE,
-        watch=WatchParams(budget=BudgetParams(usd_per_request=2e-3)),
+        projections=ProjectionParams(budget=BudgetParams(usd_per_request=2e-3)),
         others={name: (policy, rules) for name, (_, policy, rules) in CHANGES.items()},
         candidates={"wide": CandidateConfig(algorithm="linear_thompson").model_dump()},
     )

@@ -18,7 +18,8 @@ from fitrouter.policies import SquareCB, Uniform
 from fitrouter.routing.decider import Rules
 from fitrouter.stores.journal import Entry, Journal, MemoryJournal, SqliteJournal
 from fitrouter.types import Decision, Feedback, FeedbackKind, Identity, Mode, PolicyChange
-from fitrouter_evaluators.replay.candidates.candidates import Settings, load_candidate
+from fitrouter_evaluators.replay.candidates._settings import Settings
+from fitrouter_evaluators.replay.candidates.candidates import load_candidate
 from fitrouter_evaluators.replay.candidates.learning import Progressive, Rejection
 from fitrouter_evaluators.replay.log.log import MODES, Log
 

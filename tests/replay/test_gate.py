@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fitrouter.errors import ConfigError, InvalidLog
-from fitrouter_evaluators.replay.gate import Evidence, Gate, decide, levels, load_gate, parse_gate
+from fitrouter_evaluators.replay.gate import Evidence, decide, levels
+from fitrouter_evaluators.replay.gate_file import Gate, load_gate, parse_gate
 from fitrouter_evaluators.replay.inference._bands import exact_band
 from fitrouter_evaluators.replay.results import Band, Check, Diagnostics, Satisfied
 

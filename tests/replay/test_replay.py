@@ -14,9 +14,10 @@ from fitrouter.errors import ConfigError, InvalidLog
 from fitrouter.routing.decider import Rules
 from fitrouter.stores.warehouse import Warehouse
 from fitrouter.types import Floats
-from fitrouter_evaluators.replay.candidates.candidates import Settings, load_candidate
+from fitrouter_evaluators.replay.candidates._settings import Settings
+from fitrouter_evaluators.replay.candidates.candidates import load_candidate
 from fitrouter_evaluators.replay.candidates.learning import Progressive, Rejection
-from fitrouter_evaluators.replay.gate import parse_gate
+from fitrouter_evaluators.replay.gate_file import parse_gate
 from fitrouter_evaluators.replay.log.log import Ints, Log
 from fitrouter_evaluators.replay.recording import record
 from fitrouter_evaluators.replay.replay import ReplaySettings, replay

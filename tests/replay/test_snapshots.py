@@ -20,7 +20,9 @@ from fitrouter.router import Router
 from fitrouter.stores.journal import SqliteJournal
 from fitrouter.types import FeedbackKind, Identity, Request
 from fitrouter_evaluators.replay.candidates._frozen import fold
-from fitrouter_evaluators.replay.candidates.candidates import Settings, Snapshot, load_candidate
+from fitrouter_evaluators.replay.candidates._settings import Settings
+from fitrouter_evaluators.replay.candidates._snapshot import Snapshot
+from fitrouter_evaluators.replay.candidates.candidates import load_candidate
 from fitrouter_evaluators.replay.log.log import Log
 
 YAML = """

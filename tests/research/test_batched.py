@@ -8,7 +8,7 @@ from benchmarks.research.batched import BatchedTastes, rounds
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fitrouter.posterior.gaussian import Gaussian, innovate
+from fitrouter.posterior.gaussian import Gaussian, gaussian_update
 from fitrouter.types import Floats
 
 pytest.importorskip("torch")
@@ -24,7 +24,7 @@ def learn_one(taste: Gaussian, h: Floats, y: float, noise: float | None, weight:
     """The fold's way."""
     gain = taste.gain(h)
     predicted = float(np.einsum("i,i->", h, taste.mean)) + offset
-    taste.learn(gain, innovate(predicted, float(np.einsum("i,i->", h, gain)), y, noise=noise, weight=weight))
+    taste.learn(gain, gaussian_update(predicted, float(np.einsum("i,i->", h, gain)), y, noise=noise, weight=weight))
 
 
 @given(seed=st.integers(0, 10_000), people=st.integers(1, 6), n=st.integers(0, 30), K=st.integers(1, 40))

@@ -9,8 +9,9 @@ import msgspec
 import numpy as np
 import pytest
 from benchmarks.research._evidence import Evidence, Track
+from benchmarks.research._signal import LEVEL, Signal
 from benchmarks.research._signal_fit import fit_edit, fit_length, fit_signals
-from benchmarks.research.signals import LEVEL, Signal, load_signals, main, render
+from benchmarks.research.signals import load_signals, main, render
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -98,18 +99,18 @@ def test_weight_nought_changes_nothing(predicted: float, variance: float, y: flo
     """An event of weight 0 leaves mean and covariance as they are, whatever it says; a weight above 0 does not."""
     signal = Signal(kind="any", link=link, weight=0.0, noise=0.1, temperature=0.3, level=0.5)  # type: ignore[arg-type]
     taste = Gaussian(np.array([predicted]), np.array([[variance]]))
-    taste.learn(taste.gain(np.ones(1)), signal.innovate(predicted, variance, y))
+    taste.learn(taste.gain(np.ones(1)), signal.gaussian_update(predicted, variance, y))
     assert taste.mean[0] == predicted
     assert taste.cov[0, 0] == variance
     louder = msgspec.structs.replace(signal, weight=0.5)
-    assert louder.innovate(predicted, variance, y).shrink > 0.0
+    assert louder.gaussian_update(predicted, variance, y).shrink > 0.0
 
 
 @given(predicted=st.floats(0, 1), variance=st.floats(1e-3, 0.5), weight=st.floats(0.05, 1.0))
 def test_a_better_label_never_lowers_utility(predicted: float, variance: float, weight: float) -> None:
     """The step rises with y for every shipped kind."""
     for signal in load_signals().values():
-        steps = [signal.innovate(predicted, variance, y, weight).step for y in (0.0, 0.25, 0.5, 1.0)]
+        steps = [signal.gaussian_update(predicted, variance, y, weight).step for y in (0.0, 0.25, 0.5, 1.0)]
         assert steps == sorted(steps)
 
 

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from tests.kits.learner import D_H, D_X, fold, story
 
 from fitrouter.policies import Beliefs, SquareCB
-from fitrouter.posterior.model import Fit, FitParams
+from fitrouter.posterior.labels import FitParams
+from fitrouter.posterior.model import Fit
 from fitrouter.routing.decider import Decider, Rules, Stay
 from fitrouter.routing.explain import explain
 from fitrouter.routing.explanation import TERMS, Account, Explanation

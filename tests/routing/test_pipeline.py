@@ -16,7 +16,7 @@ from fitrouter.router import Router
 from fitrouter.routing.decider import Rules
 from fitrouter.state.budgets import BudgetParams
 from fitrouter.state.learner import Learner
-from fitrouter.state.projections import WatchParams
+from fitrouter.state.projections import ProjectionParams
 from fitrouter.types import Decision, Identity, Message, Mode, ModelCard, Prices, Request, Variant
 
 USER: Message = {"role": "user", "content": "Hello"}
@@ -137,8 +137,8 @@ async def test_a_stay_that_a_budget_bars_is_drawn_again(tmp_path: Path) -> None:
         ModelCard(name="cheap", provider="echo"),
         ModelCard(name="dear", provider="echo", prices=Prices(input=1000.0)),
     ]
-    watch = WatchParams(budget=BudgetParams(usd_per_request_max=0.5))
-    learner = Learner(len(context_names()), 1, expects_scores=False, watch=watch)
+    watch = ProjectionParams(budget=BudgetParams(usd_per_request_max=0.5))
+    learner = Learner(len(context_names()), 1, expects_scores=False, projections=watch)
     async with make_router(tmp_path, models=models, learner=learner, rules=Rules(floor=1.0)) as router:
         for i in range(30):
             await router.complete(ask(session=f"s{i}"))

@@ -17,7 +17,7 @@ from fitrouter.router import Router
 from fitrouter.routing.decider import Rules
 from fitrouter.state.budgets import BudgetParams
 from fitrouter.state.learner import Learner
-from fitrouter.state.projections import Pulls, WatchParams
+from fitrouter.state.projections import ArmCounts, ProjectionParams
 from fitrouter.types import Attempt, FeedbackKind, Identity, Mode, ModelCard, Prices, Request, RoleText, Variant
 
 
@@ -100,8 +100,8 @@ async def test_a_session_leaves_a_model_that_fails(tmp_path: Path) -> None:
 
 
 def budgeted(usd: float) -> Learner:
-    params = WatchParams(budget=BudgetParams(usd_per_request=usd))
-    return Learner(len(context_names()), 1, expects_scores=False, watch=params)
+    params = ProjectionParams(budget=BudgetParams(usd_per_request=usd))
+    return Learner(len(context_names()), 1, expects_scores=False, projections=params)
 
 
 async def test_a_budget_prices_cost_and_forbids_what_it_cannot_pay(tmp_path: Path) -> None:
@@ -120,12 +120,12 @@ async def test_spending_raises_the_price_of_cost(tmp_path: Path) -> None:
     """Executions above the ceiling raise λ for that tenant and for no other, and it survives a restart of the fold."""
     learner = budgeted(1e-5)
     async with make_router(tmp_path, learner=learner) as router:
-        before = learner.watch.budgets.weight("default", 0.0)
+        before = learner.projections.budgets.weight("default", 0.0)
         for i in range(10):
             await router.complete(ask(f"q{i}"))
         await router.settled()
-        assert learner.watch.budgets.weight("default", 0.0) > before
-        assert learner.watch.budgets.weight("other", 0.0) == before
+        assert learner.projections.budgets.weight("default", 0.0) > before
+        assert learner.projections.budgets.weight("other", 0.0) == before
         fresh = learner.blank()
         assert fresh.restore(learner.snapshot())
         assert fresh.digest() == learner.digest()
@@ -137,7 +137,7 @@ async def test_newcomers_have_a_raised_floor_for_a_while(tmp_path: Path) -> None
     rules = Rules(newcomer_pulls=4, newcomer_floor=0.4)
     async with make_router(tmp_path, models=cards(["alpha", "beta"]), learner=learner, rules=rules) as router:
         first = (await router.complete(ask())).decision
-        pulls = learner.watch.pulls
+        pulls = learner.projections.arm_counts
         pulls.observe([Attempt(model="alpha", probability=1.0)] * 20)
         pulls.joined["beta"] = 20  # as if it had joined now
         second = (await router.complete(ask("two"))).decision
@@ -150,7 +150,7 @@ async def test_newcomers_have_a_raised_floor_for_a_while(tmp_path: Path) -> None
 
 def test_who_is_new() -> None:
     """Who joins late is new: first whatever is believed, then while it has few labels; not who was there at first."""
-    pulls = Pulls()
+    pulls = ArmCounts()
     for arm in ("old", "rare"):
         pulls.join(arm)
     pulls.observe([Attempt(model="old", probability=1.0)] * 100)
@@ -159,7 +159,7 @@ def test_who_is_new() -> None:
     assert pulls.newcomers(arms, 20, 60) == (("late", False),)
     pulls.observe([Attempt(model="late", probability=1.0)] * 20)
     assert pulls.newcomers(arms, 20, 60) == (("late", True),)
-    restored = Pulls()
+    restored = ArmCounts()
     assert restored.load(pulls.dump())
     for _ in range(60):
         pulls.hear("late")
@@ -173,7 +173,7 @@ async def test_a_budget_pays_for_newcomers_too(tmp_path: Path) -> None:
     old = ModelCard(name="old", provider="echo", target="old", prices=Prices(output=1.0))
     dear = ModelCard(name="dear", provider="echo", target="dear", prices=Prices(output=5.0))
     learner = budgeted(1e-3)
-    learner.watch.pulls.observe([Attempt(model="old", probability=1.0)] * 200)
+    learner.projections.arm_counts.observe([Attempt(model="old", probability=1.0)] * 200)
     arms = learner.fit.arms
     best = arms.row("old")
     arms.correction[best, 0] = 0.5

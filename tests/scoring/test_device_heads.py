@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fitrouter.posterior.gaussian import Gaussian, innovate
+from fitrouter.posterior.gaussian import Gaussian, gaussian_update
 from fitrouter.types import Floats, Identity
 from fitrouter_evaluators.scoring import DeviceHeads, _fused
 from fitrouter_evaluators.scoring.head_store import HeadStore
@@ -21,7 +21,7 @@ def learnt(rng: np.random.Generator, D: int, labels: int, variance: float) -> Ga
     for _ in range(labels):
         h = rng.normal(size=D)
         gain = taste.gain(h)
-        taste.learn(gain, innovate(float(h @ taste.mean), float(h @ gain), float(rng.integers(0, 2))))
+        taste.learn(gain, gaussian_update(float(h @ taste.mean), float(h @ gain), float(rng.integers(0, 2))))
     return taste
 
 
@@ -50,7 +50,7 @@ def test_the_cache_equals_the_fold(seed: int, D: int, capacity: int, labels: int
         np.testing.assert_allclose(sds, expected[:, 1], rtol=0, atol=1e-5)
         for block in blocks[names[0]]:
             gain = block.gain(h[0])
-            block.learn(gain, innovate(0.0, float(h[0] @ gain), 1.0))
+            block.learn(gain, gaussian_update(0.0, float(h[0] @ gain), 1.0))
 
 
 def test_nobody_is_kept_alive() -> None:

@@ -14,7 +14,7 @@ from tests.kits.gateway import Echo, make_router, serving
 from fitrouter.errors import ContextOverflow, NoEligibleModel, ProviderRejected, ProviderUnavailable
 from fitrouter.providers._failures import from_status
 from fitrouter.router import Router
-from fitrouter.serving.external import Ended, Tried
+from fitrouter.serving.external import AttemptReport, Outcome
 from fitrouter.types import AUTO, Call, Execution, Identity, Request
 from fitrouter_integrations.client import connect
 
@@ -114,8 +114,10 @@ async def test_elsewhere_it_is_held_against_nobody_either(tmp_path: Path) -> Non
     async with make_router(tmp_path) as router:
         plan = await router.decide(ask(0))
         errors = ("ContextOverflow", "ContextOverflow", "ContextOverflow")
-        tried = tuple(Tried(model=choice.model, ms=1.0, error=e) for choice, e in zip(plan.order, errors, strict=True))
+        tried = tuple(
+            AttemptReport(model=choice.model, ms=1.0, error=e) for choice, e in zip(plan.order, errors, strict=True)
+        )
         before = router.learner.fit.arms.availability(np.arange(3), router.clock())
-        await router.report(plan.decision.id, ask(0), Ended(tried=tried, status="failed"))
+        await router.report(plan.decision.id, ask(0), Outcome(tried=tried, status="failed"))
         await router.settled()
         assert np.array_equal(before, router.learner.fit.arms.availability(np.arange(3), router.clock()))

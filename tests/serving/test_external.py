@@ -32,7 +32,7 @@ from fitrouter.providers import Fault, Faulty
 from fitrouter.router import Router
 from fitrouter.routing.decider import Rules
 from fitrouter.serving.attempts import Timers
-from fitrouter.serving.external import Ended, Plan, Tried
+from fitrouter.serving.external import AttemptReport, Outcome, Plan
 from fitrouter.state.learner import Learner
 from fitrouter.stores.content import unpack_content
 from fitrouter.stores.identities import Identities
@@ -68,20 +68,20 @@ def logged(router: Router, kind: type[Any]) -> list[Any]:
     return [row.event for row in router.journal.tail(0, 100_000) if isinstance(row.event, kind)]
 
 
-def tried(plan: Plan, *errors: str | None) -> tuple[Tried, ...]:
+def tried(plan: Plan, *errors: str | None) -> tuple[AttemptReport, ...]:
     """The first models of a plan, each with how it ended."""
     return tuple(
-        Tried(model=choice.model, ms=5.0, error=error, probability=choice.probability)
+        AttemptReport(model=choice.model, ms=5.0, error=error, probability=choice.probability)
         for choice, error in zip(plan.order, errors, strict=False)
     )
 
 
-def ended(plan: Plan, down: Collection[str] = ()) -> Ended:
+def ended(plan: Plan, down: Collection[str] = ()) -> Outcome:
     """How a plan ends where some models are down: the first that is not answers."""
     failed = list(itertools.takewhile(lambda choice: choice.model in down, plan.order))
     if len(failed) == len(plan.order):
-        return Ended(tried=tried(plan, *[DOWN] * len(failed)), status="failed")
-    return Ended(tried=tried(plan, *[DOWN] * len(failed), None), completion=said())
+        return Outcome(tried=tried(plan, *[DOWN] * len(failed)), status="failed")
+    return Outcome(tried=tried(plan, *[DOWN] * len(failed), None), completion=said())
 
 
 # --- near is as if the router had answered ---------------------------------------------------------------------------
@@ -179,7 +179,7 @@ async def test_every_end_is_written_down(
     """Whoever was tried last without an error has answered; tokens cost what the card says."""
     async with make_router(tmp_path) as router:
         plan = await router.decide(ask(user="ann"))
-        how = Ended(tried=tried(plan, *errors), status=status, completion=completion)
+        how = Outcome(tried=tried(plan, *errors), status=status, completion=completion)
         execution = await router.report(plan.decision.id, ask(), how)
         assert logged(router, Execution) == [execution]
     assert execution.served_by == (None if served is None else plan.order[served].model)
@@ -201,11 +201,11 @@ async def test_an_answer_can_be_scored_and_judged(tmp_path: Path) -> None:
     asked = msgspec.structs.replace(ask("add 1 and 1", user="ann"), params={"tools": [tool]})
     async with make_router(tmp_path, learner=Learner(len(context_names()), 1)) as router:
         plan = await router.decide(asked)
-        whole = Ended(tried=tried(plan, None), completion=Completion(message=message))
+        whole = Outcome(tried=tried(plan, None), completion=Completion(message=message))
         await router.report(plan.decision.id, asked, whole)
         broken = await router.decide(asked)
         await router.report(
-            broken.decision.id, asked, Ended(tried=tried(broken, None), status="partial", completion=said())
+            broken.decision.id, asked, Outcome(tried=tried(broken, None), status="partial", completion=said())
         )
         (spooled,) = router.journal.spooled()
         assert spooled.decision_id == plan.decision.id
@@ -219,7 +219,7 @@ async def test_the_first_report_counts(tmp_path: Path) -> None:
     notes = list[Notice]()
     async with make_router(tmp_path, hook=notes.append) as router:
         plan = await router.decide(ask())
-        failed = Ended(tried=tried(plan, *[DOWN] * 3), status="failed")
+        failed = Outcome(tried=tried(plan, *[DOWN] * 3), status="failed")
         one, two = await asyncio.gather(*(router.report(plan.decision.id, ask(), how) for how in (ended(plan), failed)))
         told = list(notes)
         assert one == two == await router.report(plan.decision.id, ask(), failed)
@@ -291,8 +291,8 @@ def test_attempts_follow_the_draw(told: list[str], lies: list[float], seed: int)
         async with make_router(folder, rules=Rules(seed=seed)) as router:
             plan = await router.decide(ask())
             ways = zip(told, lies, [DOWN] * (len(told) - 1) + [None], strict=False)
-            how = tuple(Tried(model=model, ms=1.0, error=error, probability=lie) for model, lie, error in ways)
-            report = router.report(plan.decision.id, ask(), Ended(tried=how, completion=said()))
+            how = tuple(AttemptReport(model=model, ms=1.0, error=error, probability=lie) for model, lie, error in ways)
+            report = router.report(plan.decision.id, ask(), Outcome(tried=how, completion=said()))
             if told == [choice.model for choice in plan.order[: len(told)]]:
                 attempts = (await report).attempts
                 assert [a.probability for a in attempts] == [c.probability for c in plan.order[: len(told)]]
@@ -323,45 +323,56 @@ async def test_a_sticky_turn_tells_its_fallbacks_itself(tmp_path: Path) -> None:
             ([stay, others[0]], float("nan")),
         ):
             ways = zip(models, [DOWN, None][-len(models) :], strict=True)
-            how = tuple(Tried(model=model, ms=1.0, error=error, probability=probability) for model, error in ways)
+            how = tuple(
+                AttemptReport(model=model, ms=1.0, error=error, probability=probability) for model, error in ways
+            )
             with pytest.raises(InvalidRequest, match="tried"):
-                await router.report(plan.decision.id, ask(), Ended(tried=how, completion=said()))
+                await router.report(plan.decision.id, ask(), Outcome(tried=how, completion=said()))
         execution = await router.report(plan.decision.id, ask(), ended(plan, [stay]))
         assert [a.probability for a in execution.attempts] == [1.0, plan.order[1].probability]
 
 
-GOOD = (Tried(model="alpha", ms=1.0),)
-BAD = (Tried(model="alpha", ms=1.0, error="Timeout"),)
+GOOD = (AttemptReport(model="alpha", ms=1.0),)
+BAD = (AttemptReport(model="alpha", ms=1.0, error="Timeout"),)
 
 
 @pytest.mark.parametrize(
     ("how", "words"),
     [
-        (Ended(tried=GOOD, status="great", completion=said()), "status: 'great'"),
-        (Ended(tried=GOOD, status="lost"), "allowed are ok, partial, cancelled, failed"),
-        (Ended(tried=GOOD), "message: is missing"),
-        (Ended(tried=(), completion=said()), "did not answer"),
-        (Ended(tried=BAD, completion=said()), "did not answer"),
-        (Ended(tried=BAD, status="partial"), "did not answer"),
-        (Ended(tried=GOOD, status="failed"), "answered"),
-        (Ended(tried=BAD, status="failed", completion=said()), "message: was given"),
-        (Ended(tried=BAD, status="cancelled", completion=said()), "message: was given"),
-        (Ended(tried=(), status="failed"), "nobody was asked"),
-        (Ended(tried=GOOD * 2, completion=said()), "only the last"),
-        (Ended(tried=(Tried(model="alpha", ms=-1.0),), completion=said()), "ms: -1.0"),
-        (Ended(tried=(Tried(model="alpha", ms=float("nan")),), completion=said()), "ms: nan"),
-        (Ended(tried=(Tried(model="alpha", ms=1e300),), completion=said()), "ms: 1e"),
-        (Ended(tried=(Tried(model="alpha", ms=1.0, error=""),), status="failed"), "name of an exception"),
-        (Ended(tried=(Tried(model="alpha", ms=1.0, error="ann said no"),), status="failed"), "name of an exception"),
-        (Ended(tried=(Tried(model="alpha", ms=1.0, error="E" * 101),), status="failed"), "name of an exception"),
-        (Ended(tried=GOOD, completion=said(), cost_usd=-0.1), "cost_usd"),
-        (Ended(tried=GOOD, completion=said(), cost_usd=float("inf")), "cost_usd"),
-        (Ended(tried=GOOD, completion=said(), ttft_ms=float("nan")), "ttft_ms"),
-        (Ended(tried=GOOD, completion=Completion(message={}, usage=Usage(prompt_tokens=-1))), "usage.prompt_tokens"),
-        (Ended(tried=GOOD, completion=Completion(message={}, usage=Usage(completion_tokens=2**40))), "completion_tok"),
+        (Outcome(tried=GOOD, status="great", completion=said()), "status: 'great'"),
+        (Outcome(tried=GOOD, status="lost"), "allowed are ok, partial, cancelled, failed"),
+        (Outcome(tried=GOOD), "message: is missing"),
+        (Outcome(tried=(), completion=said()), "did not answer"),
+        (Outcome(tried=BAD, completion=said()), "did not answer"),
+        (Outcome(tried=BAD, status="partial"), "did not answer"),
+        (Outcome(tried=GOOD, status="failed"), "answered"),
+        (Outcome(tried=BAD, status="failed", completion=said()), "message: was given"),
+        (Outcome(tried=BAD, status="cancelled", completion=said()), "message: was given"),
+        (Outcome(tried=(), status="failed"), "nobody was asked"),
+        (Outcome(tried=GOOD * 2, completion=said()), "only the last"),
+        (Outcome(tried=(AttemptReport(model="alpha", ms=-1.0),), completion=said()), "ms: -1.0"),
+        (Outcome(tried=(AttemptReport(model="alpha", ms=float("nan")),), completion=said()), "ms: nan"),
+        (Outcome(tried=(AttemptReport(model="alpha", ms=1e300),), completion=said()), "ms: 1e"),
+        (Outcome(tried=(AttemptReport(model="alpha", ms=1.0, error=""),), status="failed"), "name of an exception"),
+        (
+            Outcome(tried=(AttemptReport(model="alpha", ms=1.0, error="ann said no"),), status="failed"),
+            "name of an exception",
+        ),
+        (
+            Outcome(tried=(AttemptReport(model="alpha", ms=1.0, error="E" * 101),), status="failed"),
+            "name of an exception",
+        ),
+        (Outcome(tried=GOOD, completion=said(), cost_usd=-0.1), "cost_usd"),
+        (Outcome(tried=GOOD, completion=said(), cost_usd=float("inf")), "cost_usd"),
+        (Outcome(tried=GOOD, completion=said(), ttft_ms=float("nan")), "ttft_ms"),
+        (Outcome(tried=GOOD, completion=Completion(message={}, usage=Usage(prompt_tokens=-1))), "usage.prompt_tokens"),
+        (
+            Outcome(tried=GOOD, completion=Completion(message={}, usage=Usage(completion_tokens=2**40))),
+            "completion_tok",
+        ),
     ],
 )
-async def test_an_end_that_cannot_be_is_refused(tmp_path: Path, how: Ended, words: str) -> None:
+async def test_an_end_that_cannot_be_is_refused(tmp_path: Path, how: Outcome, words: str) -> None:
     """With what was given and what is allowed; the plan can be reported all the same."""
     async with make_router(tmp_path) as router:
         plan = await router.decide(ask(model="alpha"))

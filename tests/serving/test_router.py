@@ -32,7 +32,7 @@ from fitrouter.hooks import Happened, Notice, Trouble, Unlogged
 from fitrouter.providers import Fault, Faulty
 from fitrouter.router import Router
 from fitrouter.routing.decider import Rules
-from fitrouter.serving.external import Ended, Tried
+from fitrouter.serving.external import AttemptReport, Outcome
 from fitrouter.state.learner import Learner, read_batch
 from fitrouter.stores.identities import Identities
 from fitrouter.stores.journal import Entry, MemoryJournal
@@ -614,7 +614,9 @@ def test_the_sync_facade_works_as_the_router(tmp_path: Path) -> None:
         plan = router.decide(ask())
         answerer = plan.order[0].model
         said = Completion(message={"role": "assistant", "content": "fine"})
-        told = router.report(plan.decision.id, ask(), Ended(tried=(Tried(model=answerer, ms=1.0),), completion=said))
+        told = router.report(
+            plan.decision.id, ask(), Outcome(tried=(AttemptReport(model=answerer, ms=1.0),), completion=said)
+        )
         assert (told.served_by, told.status) == (plan.decision.chosen, "ok")
         assert router.observe(ask(), None, answerer, error="TimeoutError").decision.mode is Mode.PINNED
         answer = router.complete(ask())

@@ -37,7 +37,7 @@ async def test_a_quick_agent_stays_on_its_model(tmp_path: Path) -> None:
         await router.settled()
         for i in range(200):
             key, _ = session_key(Request(messages=(), identity=Identity(user=f"u{i}", session=f"s{i}")))
-            folded = router.learner.watch.sessions.get(key)
+            folded = router.learner.projections.sessions.get(key)
             assert folded is not None
             assert folded.turns == 3
             assert router.proposer._session(key) is folded

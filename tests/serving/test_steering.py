@@ -122,7 +122,7 @@ def test_over_http_only_an_admin_steers(tmp_path: Path, monkeypatch: pytest.Monk
 async def test_the_outlook_is_json_and_names_no_other_tenants_roles(tmp_path: Path) -> None:
     """What the watchers say has finite numbers before any label, and a tenant sees its own roles only."""
     async with make_router(tmp_path) as router:
-        twin = router.learner.watch.twin
+        twin = router.learner.projections.personalisation
         for key in ("default\x1fanalyst", "other\x1fspy"):
             twin.foresee(key, 1.0, 0.5, 0.1)
         outlook = router.steering.outlook()

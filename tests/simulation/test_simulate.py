@@ -15,7 +15,7 @@ from fitrouter.providers._simulated import Persona, write
 from fitrouter_evaluators.simulation.gaps import benefit, gaps
 from fitrouter_evaluators.simulation.personal_pool import GAMMAS, compare, open_pool, run_tasks, tune
 from fitrouter_evaluators.simulation.pool import ATTRIBUTES, Pool, attributes
-from fitrouter_evaluators.simulation.simulate import ROWS, Outcome, best_single, contender, simulate
+from fitrouter_evaluators.simulation.simulate import ROWS, SeedResult, best_single, contender, simulate
 from fitrouter_evaluators.simulation.worlds import Play, World, draw_play, load_world
 from fitrouter_integrations.cli import app
 
@@ -62,7 +62,7 @@ def play_of(pool: Pool, world: World = WORLD, seed: int = 0) -> Play:
     return draw_play(world, pool, seed)
 
 
-def run(pool: Pool, row: str, world: World = WORLD, seed: int = 0, feedback: float = 0.5) -> Outcome:
+def run(pool: Pool, row: str, world: World = WORLD, seed: int = 0, feedback: float = 0.5) -> SeedResult:
     return simulate(world, pool, play_of(pool, world, seed), contender(row, 160.0), feedback=feedback)
 
 

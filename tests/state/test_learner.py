@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.kits.learner import D_H, D_X, Log, fold, learner, story
 
-from fitrouter.posterior.model import Answered, Fit, FitParams, Label
+from fitrouter.posterior.labels import Answered, FitParams, Label
+from fitrouter.posterior.model import Fit
 from fitrouter.posterior.tastes import TasteParams
 from fitrouter.state.learner import Learner
 from fitrouter.stores.journal import MemoryJournal, Row, Snapshot

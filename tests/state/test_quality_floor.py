@@ -10,14 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fitrouter.state.quality_floor import BaseLayer
+from fitrouter.state.quality_floor import QualityFloor
 
 ARMS = ("bad", "good", "new")
 DAY = 86_400.0
 
 
-def taught(rng: np.random.Generator, chances: dict[tuple[str, str], float], labels: int, ts: float = 1e9) -> BaseLayer:
-    layer = BaseLayer()
+def taught(
+    rng: np.random.Generator, chances: dict[tuple[str, str], float], labels: int, ts: float = 1e9
+) -> QualityFloor:
+    layer = QualityFloor()
     for _ in range(labels):
         for (arm, cluster), chance in chances.items():
             layer.observe(arm, cluster, float(rng.random() < chance), ts)
@@ -60,7 +62,7 @@ def test_somebody_always_stays() -> None:
 
 def test_a_few_bad_labels_do_not_exclude() -> None:
     """Two bad labels are no verdict; evidence fades, so that an excluded arm is tried again."""
-    layer = BaseLayer()
+    layer = QualityFloor()
     for _ in range(2):
         layer.observe("a", "c", 0.0, 1e9)
     assert not layer.excluded(("a", "b"), "c", 0.05, 1e9)
@@ -72,7 +74,7 @@ def test_a_few_bad_labels_do_not_exclude() -> None:
 
 def test_what_is_no_label_teaches_nothing() -> None:
     """NaN leaves no trace; ½ is ok."""
-    layer = BaseLayer()
+    layer = QualityFloor()
     blank = layer.dump()
     layer.observe("a", "c", math.nan)
     layer.observe("a", "c", 1.0, math.inf)
@@ -89,7 +91,7 @@ def test_chances_are_probabilities_and_the_fold_is_exact(
     labels: list[tuple[str, str, bool, float]], delta: float
 ) -> None:
     """P(ok) is in (0, 1); somebody stays; a restored state goes on bit for bit."""
-    one, two = BaseLayer(), BaseLayer()
+    one, two = QualityFloor(), QualityFloor()
     for arm, cluster, ok, ts in labels:
         one.observe(arm, cluster, float(ok), ts)
     chances = one.ok(tuple("abcd"), "x", 2e7)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fitrouter.errors import InvalidRequest
-from fitrouter.state.settings import SETTINGS, VERSIONS, Control, check_settings
+from fitrouter.state.settings import SETTINGS, VERSIONS, PolicySettings, check_settings
 from fitrouter.types import PolicyChange
 
 
@@ -19,7 +19,7 @@ def change(action: str, name: str = "", **settings: Any) -> PolicyChange:
 
 def test_versions_stack_and_are_restored() -> None:
     """Each change lies over the one before; restoring goes back step by step, and below the first is the file."""
-    control = Control()
+    control = PolicySettings()
     control.observe(change("set", share=0.05))
     control.observe(change("promote", "bold", gamma=9.0))
     assert (control.live, control.settings) == ("bold", {"share": 0.05, "gamma": 9.0})
@@ -32,7 +32,7 @@ def test_versions_stack_and_are_restored() -> None:
 
 def test_a_new_file_goes_before() -> None:
     """A start under another configuration drops what was laid over the old one."""
-    control = Control()
+    control = PolicySettings()
     control.observe(change("set", share=0.05))
     control.observe(change("config"))
     assert control.settings == {}
@@ -41,7 +41,7 @@ def test_a_new_file_goes_before() -> None:
 
 def test_unknown_changes_are_passed_over() -> None:
     """A log of a later version may hold actions and settings that are not known here."""
-    control = Control()
+    control = PolicySettings()
     control.observe(change("levitate", share=0.5))
     assert control.history == []
     control.observe(change("set", share=0.5, tomorrow=1))
@@ -51,20 +51,22 @@ def test_unknown_changes_are_passed_over() -> None:
 @given(st.lists(st.sampled_from(["set", "promote", "restore", "config"]), max_size=100))
 def test_state_round_trips(actions: list[str]) -> None:
     """What is stored reads back exactly, and the history is bounded."""
-    control = Control()
+    control = PolicySettings()
     for i, action in enumerate(actions):
         control.observe(change(action, f"v{i}", share=1 / (i + 1)))
     assert len(control.history) <= VERSIONS
-    again = Control()
+    again = PolicySettings()
     assert again.load(control.dump())
     assert (again.history, again.config_hash) == (control.history, control.config_hash)
     assert again.dump() == control.dump()
 
 
-@pytest.mark.parametrize("payload", [b"", b"x", Control().dump()[:-1], b"\x92\x91\x92\xa1v\x81\xa5share\x05\xa1h"])
+@pytest.mark.parametrize(
+    "payload", [b"", b"x", PolicySettings().dump()[:-1], b"\x92\x91\x92\xa1v\x81\xa5share\x05\xa1h"]
+)
 def test_damaged_state_is_refused(payload: bytes) -> None:
     """Bytes that are no state change nothing; a share of 5 cannot come back."""
-    control = Control()
+    control = PolicySettings()
     control.observe(change("set", share=0.05))
     before = control.dump()
     assert not control.load(payload)

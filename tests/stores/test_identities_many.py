@@ -25,7 +25,7 @@ from fitrouter.errors import StoreError
 from fitrouter.hooks import Notice, Trouble
 from fitrouter.router import Router
 from fitrouter.routing import pipeline as proposals
-from fitrouter.stores._coalesce import Grouped
+from fitrouter.stores._coalesce import Coalescer
 from fitrouter.stores.identities import Identities
 from fitrouter.stores.journal import MemoryJournal
 from fitrouter.types import Decision, Execution, Identity, Request
@@ -308,7 +308,7 @@ class Desk:
 def test_questions_are_answered_in_groups() -> None:
     """Those that wait are one group; who asks what is being looked for already is in the next one."""
     desk = Desk()
-    grouped = Grouped(desk, "desk", size=2)
+    grouped = Coalescer(desk, "desk", size=2)
     first = grouped.ask("a")
     wait_for(lambda: desk.heard)
     again, b, same, c = (grouped.ask(key) for key in "abac")
@@ -322,7 +322,7 @@ def test_questions_are_answered_in_groups() -> None:
 def test_a_group_that_fails_is_told_and_the_next_is_answered() -> None:
     """Everybody gets an error of their own, too many are refused, and it goes on."""
     desk = Desk()
-    grouped = Grouped(desk, "desk", capacity=2)
+    grouped = Coalescer(desk, "desk", capacity=2)
     first = grouped.ask("a")
     wait_for(lambda: desk.heard)
     waiting = [grouped.ask(key) for key in "bc"]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fitrouter.posterior.gaussian import Gaussian, innovate
+from fitrouter.posterior.gaussian import Gaussian, gaussian_update
 from fitrouter_evaluators.training.hierarchy import (
     Observations,
     Prior,
@@ -48,7 +48,7 @@ def test_the_gaussian_posterior_is_the_fold(seed: int, n: int, D: int) -> None:
     block = Gaussian(prior.mean.copy(), prior.cov.copy())
     for x, y, weight in zip(labels.X, labels.y, labels.weight, strict=True):  # type: ignore[arg-type]
         gain = block.gain(x)
-        block.learn(gain, innovate(float(x @ block.mean), float(x @ gain), y, noise=prior.noise, weight=weight))
+        block.learn(gain, gaussian_update(float(x @ block.mean), float(x @ gain), y, noise=prior.noise, weight=weight))
     refit = prior.posterior(labels)
     np.testing.assert_allclose(refit.mean, block.mean, atol=1e-10, rtol=1e-10)
     np.testing.assert_allclose(refit.cov, block.cov, atol=1e-10, rtol=1e-10)

@@ -26,7 +26,7 @@ from fitrouter.hooks import Hooks, Notice, Trouble
 from fitrouter.policies import SquareCB
 from fitrouter.posterior.arm_prior import MAGIC, ArmPrior, ModelPrior, load, pack_prior
 from fitrouter.posterior.arms import ArmParams, Arms
-from fitrouter.posterior.model import FitParams
+from fitrouter.posterior.labels import FitParams
 from fitrouter.router import Router
 from fitrouter.routing.decider import Decider, Rules
 from fitrouter.state.learner import Learner

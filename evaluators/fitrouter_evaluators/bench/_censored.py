@@ -10,8 +10,6 @@ import numpy as np
 
 from fitrouter.types import Floats
 
-__all__ = ["clipped_mean", "heaped", "latent"]
-
 _END = 0.005
 
 

@@ -13,24 +13,6 @@ import numpy as np
 
 from fitrouter.types import Floats
 
-__all__ = [
-    "ACCURACY",
-    "AUC",
-    "ECE",
-    "KENDALL",
-    "NLL",
-    "PEARSON",
-    "RMSE",
-    "SPEARMAN",
-    "USER_RMSE",
-    "Agreement",
-    "Metric",
-    "agreement",
-    "log_loss",
-    "squared",
-    "wrong",
-]
-
 _EPS = 1e-6
 _BINS = 10
 

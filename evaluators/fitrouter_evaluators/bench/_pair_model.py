@@ -26,20 +26,6 @@ from fitrouter_evaluators.scoring.text.style import STYLE
 from fitrouter_evaluators.training.hierarchy import Observations, Prior, Shrinkage, evidence, fit_prior
 from fitrouter_evaluators.training.train_scalar import logistic, scales, view_of
 
-__all__ = [
-    "EVIDENT",
-    "NAMES",
-    "RIDGE",
-    "TASTES",
-    "Heads",
-    "Pairs",
-    "fit_heads",
-    "fit_shared",
-    "observe",
-    "probability",
-    "three_way",
-]
-
 Ints = NDArray[np.int64]
 
 RIDGE = {

@@ -21,8 +21,6 @@ from numpy.typing import NDArray
 from fitrouter.types import Floats
 from fitrouter_evaluators.bench._metrics import Metric
 
-__all__ = ["KS", "MATERIAL", "Fold", "Ledger", "NoHarm", "Paired", "Person", "Result", "folds"]
-
 Ints = NDArray[np.int64]
 
 KS = (0, 2, 5, 10, 20)

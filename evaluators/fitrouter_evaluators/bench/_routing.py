@@ -13,8 +13,6 @@ import numpy as np
 
 from fitrouter.types import Floats
 
-__all__ = ["Point", "Spread", "aiq", "apgr", "area", "cost_of", "cpt", "hull", "mixture", "satisfaction", "windows"]
-
 
 class Point(NamedTuple):
     """What a contender costs and earns per request."""

@@ -18,8 +18,6 @@ from fitrouter.posterior.gaussian import Gaussian
 from fitrouter.types import Floats
 from fitrouter_evaluators.training.hierarchy import Observations, Prior
 
-__all__ = ["Scales"]
-
 _SPREAD = np.array([0.05, 0.25, 0.6, 1.0, 1.6, 2.5])
 """s²"""
 _NOISE = np.array([0.4, 0.7, 1.0, 1.5, 2.2])

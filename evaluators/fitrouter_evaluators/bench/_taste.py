@@ -27,8 +27,6 @@ from fitrouter_evaluators.bench._censored import clipped_mean, heaped, latent
 from fitrouter_evaluators.bench._scales import Scales
 from fitrouter_evaluators.training.hierarchy import Observations, Prior, Shrinkage, e_step, evidence, m_step
 
-__all__ = ["Labels", "RatingHead", "Seen", "directions"]
-
 Ints = NDArray[np.int64]
 
 _NU = 40.0

@@ -32,8 +32,6 @@ from fitrouter_evaluators.datasets import Choice, read_choices
 from fitrouter_evaluators.scoring import STYLE, Answer, ResponseFeatures, measure, standardise
 from fitrouter_evaluators.scoring.statements.declared import DeclaredTaste, DeclaredValues
 
-__all__ = ["development", "run_choices"]
-
 _RESAMPLES = 2000
 _STYLE = tuple(dimension.name for dimension in STYLE)
 

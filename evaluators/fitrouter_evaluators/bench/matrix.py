@@ -34,8 +34,6 @@ from fitrouter_evaluators.bench._routing import (
 from fitrouter_evaluators.datasets import MatrixRow, read_matrix
 from fitrouter_evaluators.simulation.matrix_stream import Matrix, Played, Setting, matrix_of, play
 
-__all__ = ["Settings", "bench", "run"]
-
 CEILINGS = 7
 """Ceilings that are made where none are given."""
 

@@ -31,8 +31,6 @@ from fitrouter_evaluators.bench._pair_model import (
 from fitrouter_evaluators.bench._protocol import KS, Fold, Ledger, folds
 from fitrouter_evaluators.datasets import Pair, mt_bench, read_pairs
 
-__all__ = ["ROWS", "agreement_of_pairs", "development", "run_pairs"]
-
 ROWS = ("global", "bias-only", "user-only", "hierarchical")
 
 

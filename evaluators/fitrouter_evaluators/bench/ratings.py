@@ -40,8 +40,6 @@ from fitrouter_evaluators.scoring.features import readable
 from fitrouter_evaluators.scoring.text.style import measure, standardise
 from fitrouter_evaluators.training.hierarchy import Observations, Prior
 
-__all__ = ["RatingSet", "item_features", "measure_set", "rating_set", "run_ratings"]
-
 Ints = NDArray[np.int64]
 
 _VERDICT = (ACCURACY, AUC, NLL, ECE, RMSE)

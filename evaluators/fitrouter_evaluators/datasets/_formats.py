@@ -13,8 +13,6 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
 
-__all__ = ["KINDS", "Cell", "Choice", "Kind", "MatrixRow", "Pair", "Rating", "Row", "Text", "lift", "plain"]
-
 Kind: TypeAlias = Literal["rating", "thumb", "accept", "copy", "edit", "dwell"]
 """What a rating was read from: said in numbers, a verdict, or behaviour."""
 

@@ -14,8 +14,6 @@ import msgspec
 from fitrouter.errors import ConfigError
 from fitrouter_evaluators.datasets._formats import Choice, MatrixRow, Pair, Rating, Row, lift
 
-__all__ = ["Problem", "Records", "read_choices", "read_matrix", "read_pairs", "read_ratings", "read_values"]
-
 T = TypeVar("T", bound=Row)
 JSONL = (".jsonl", ".ndjson", ".json")
 

@@ -11,8 +11,6 @@ import msgspec
 
 from fitrouter.errors import ConfigError
 
-__all__ = ["number", "read_json", "read_jsonl", "read_table", "source"]
-
 
 def source(folder: str | os.PathLike[str], name: str) -> Path:
     """A file of a published set.

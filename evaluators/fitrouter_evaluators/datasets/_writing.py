@@ -12,8 +12,6 @@ import msgspec
 
 from fitrouter_evaluators.datasets._formats import Cell, Choice, MatrixRow, Pair, Rating, Row, Text, plain
 
-__all__ = ["write_jsonl", "write_parquet"]
-
 _Type: TypeAlias = Any
 """A type of DuckDB: its name, or what `duckdb.struct_type` and its like make."""
 

@@ -16,8 +16,6 @@ from fitrouter.errors import ConfigError
 from fitrouter_evaluators.datasets._formats import Cell, MatrixRow
 from fitrouter_evaluators.datasets._reading import read_values
 
-__all__ = ["ADVERSARY", "Responses", "read_responses"]
-
 ADVERSARY = "NullModel"
 """A constant text that fools judges, among the models of the published file."""
 

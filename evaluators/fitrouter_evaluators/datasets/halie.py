@@ -10,8 +10,6 @@ from typing import Any
 from fitrouter_evaluators.datasets._formats import Kind, Rating
 from fitrouter_evaluators.datasets._sources import number, read_table, source
 
-__all__ = ["DIMENSIONS", "convert_dialogue", "convert_metaphor", "convert_quality"]
-
 DIMENSIONS = ("preference", "interestingness", "boringness", "fluency", "sensibility", "specificity", "humanness")
 """What was asked of every turn, yes or no. More boringness is worse; preference is overall."""
 

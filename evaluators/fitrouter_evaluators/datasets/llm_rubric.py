@@ -16,8 +16,6 @@ from fitrouter.types import Message
 from fitrouter_evaluators.datasets._formats import Rating
 from fitrouter_evaluators.datasets._sources import number, read_json, read_table, source
 
-__all__ = ["QUESTIONS", "Probabilities", "answer_probabilities", "convert", "dialogues"]
-
 QUESTIONS = tuple(f"Q{index}" for index in range(9))
 
 Probabilities: TypeAlias = dict[str, tuple[float, float, float, float]]

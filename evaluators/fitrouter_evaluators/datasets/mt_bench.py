@@ -13,8 +13,6 @@ from pathlib import Path
 from fitrouter_evaluators.datasets._formats import Pair, Text
 from fitrouter_evaluators.datasets._sources import read_jsonl, source
 
-__all__ = ["convert"]
-
 _LABELS = {"model_a": 1.0, "model_b": 0.0, "tie": 0.5, "tie (inconsistent)": 0.5}
 
 

@@ -11,8 +11,6 @@ import os
 from fitrouter_evaluators.datasets._formats import Cell, MatrixRow
 from fitrouter_evaluators.datasets._sources import read_json, read_jsonl, source
 
-__all__ = ["convert", "prices"]
-
 
 def convert(folder: str | os.PathLike[str], name: str = "val_k4.jsonl") -> list[MatrixRow]:
     """The rows of a file in its order. `extra` has the authors' `difficulty`.

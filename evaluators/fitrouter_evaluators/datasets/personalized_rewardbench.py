@@ -19,8 +19,6 @@ from fitrouter_evaluators.datasets._formats import Pair
 from fitrouter_evaluators.datasets._reading import read_values
 from fitrouter_evaluators.datasets._sources import read_json
 
-__all__ = ["SUBSETS", "load"]
-
 SUBSETS = ("Art_and_Entertainment", "Lifestyle_and_Personal_Development", "Society_and_Culture")
 
 _SUFFIXES = (".parquet", ".jsonl", ".json")

@@ -11,8 +11,6 @@ import os
 from fitrouter_evaluators.datasets._formats import Rating
 from fitrouter_evaluators.datasets._sources import number, read_table, source
 
-__all__ = ["FACTOR_SCALE", "convert", "demographics", "items"]
-
 FACTOR_SCALE = 8.0
 """The published factor scores lie within about ±8; divided by this they are declared values of about −1 … 1."""
 

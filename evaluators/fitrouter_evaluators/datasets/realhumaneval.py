@@ -10,8 +10,6 @@ from typing import Any
 from fitrouter_evaluators.datasets._formats import Kind, Rating
 from fitrouter_evaluators.datasets._sources import read_table, source
 
-__all__ = ["DWELL_SCALE", "convert"]
-
 DWELL_SCALE = (0.0, 3600.0)
 """Seconds; sessions took about 35 minutes."""
 

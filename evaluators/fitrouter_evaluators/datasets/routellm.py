@@ -15,8 +15,6 @@ from fitrouter.errors import ConfigError
 from fitrouter_evaluators.datasets._formats import Cell, MatrixRow
 from fitrouter_evaluators.datasets._sources import read_jsonl, read_table, source
 
-__all__ = ["PRICES", "convert", "convert_gsm8k", "convert_mmlu", "convert_mt_bench"]
-
 PRICES = {"gpt-4-1106-preview": 24.7, "mistralai/Mixtral-8x7B-Instruct-v0.1": 0.24}
 """Model → USD per million tokens."""
 _CHARACTERS = 4.0

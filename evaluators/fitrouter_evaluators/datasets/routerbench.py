@@ -20,8 +20,6 @@ from fitrouter_evaluators.datasets._formats import Cell, MatrixRow
 from fitrouter_evaluators.datasets._reading import read_values
 from fitrouter_evaluators.datasets._sources import read_table
 
-__all__ = ["convert"]
-
 _COST, _RESPONSE = "|total_cost", "|model_response"
 
 

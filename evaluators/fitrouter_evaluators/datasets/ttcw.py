@@ -12,8 +12,6 @@ import msgspec
 from fitrouter_evaluators.datasets._formats import Rating
 from fitrouter_evaluators.datasets._sources import read_json, source
 
-__all__ = ["Criterion", "convert", "criteria"]
-
 
 class Criterion(msgspec.Struct, frozen=True):
     """One test: the creativity that it belongs to, its name and its question."""

@@ -29,10 +29,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from fitrouter.errors import ConfigError, InvalidLog
-from fitrouter_evaluators.replay.gate_file import LESS_IS_BETTER, Gate, Guardrail, Users, load_gate, parse_gate
+from fitrouter_evaluators.replay.gate_file import LESS_IS_BETTER, Gate, Guardrail
 from fitrouter_evaluators.replay.results import Band, Check, Diagnostics, Gated, Satisfied
-
-__all__ = ["Evidence", "Gate", "Guardrail", "Level", "Users", "decide", "levels", "load_gate", "parse_gate"]
 
 
 class Level(NamedTuple):

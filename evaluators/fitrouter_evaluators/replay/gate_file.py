@@ -15,8 +15,6 @@ from pydantic import Field
 from fitrouter.errors import ConfigError
 from fitrouter_evaluators.replay.study.sensitivity import GAMMA
 
-__all__ = ["LESS_IS_BETTER", "Gate", "Guardrail", "Users", "load_gate", "parse_gate"]
-
 LESS_IS_BETTER = frozenset({"cost", "latency"})
 WORTH_HAVING = 0.02
 """Gain in fit or utility that is worth a change, above `min_gain`; money and time have no such scale."""

@@ -11,8 +11,6 @@ from fitrouter.errors import ConfigError
 from fitrouter.stores.warehouse import Warehouse
 from fitrouter_evaluators.replay.results import Report
 
-__all__ = ["record", "runs_of"]
-
 
 def record(report: Report, log: Path) -> str:
     """Write a report's numbers into the warehouse that its log was read from, or that lies beside it.

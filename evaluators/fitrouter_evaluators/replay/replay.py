@@ -21,7 +21,8 @@ from fitrouter_evaluators.replay.candidates.candidates import Candidate
 from fitrouter_evaluators.replay.candidates.learning import Rejection
 from fitrouter_evaluators.replay.estimators import DR
 from fitrouter_evaluators.replay.estimators.rounds import Rounds
-from fitrouter_evaluators.replay.gate import Evidence, Gate, decide, levels
+from fitrouter_evaluators.replay.gate import Evidence, decide, levels
+from fitrouter_evaluators.replay.gate_file import Gate
 from fitrouter_evaluators.replay.inference._bands import asymptotic_band, exact_band
 from fitrouter_evaluators.replay.log.audit import audit
 from fitrouter_evaluators.replay.log.log import Ints, Log
@@ -33,8 +34,6 @@ from fitrouter_evaluators.replay.study.satisfaction import satisfaction
 from fitrouter_evaluators.replay.study.sensitivity import widen
 from fitrouter_evaluators.replay.study.study import Pmfs, Study, whole
 from fitrouter_evaluators.replay.study.units import Units, closed_units
-
-__all__ = ["ReplaySettings", "replay"]
 
 POLICIES = ("candidate", "against")
 PER_USER = 5.0

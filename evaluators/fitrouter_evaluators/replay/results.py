@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["Arm", "Band", "Check", "Diagnostics", "Estimated", "Gated", "Histogram", "Report", "Satisfied", "Window"]
-
 
 class _Value(msgspec.Struct, frozen=True, kw_only=True):
     """A frozen value."""

@@ -10,8 +10,6 @@ import msgspec
 
 from fitrouter.types import Message
 
-__all__ = ["Answer", "ToolCall", "arguments_fit"]
-
 
 class ToolCall(msgspec.Struct, frozen=True):
     """One call that an answer makes: the tool's name and its arguments as the model wrote them."""

@@ -5,8 +5,6 @@ From the 960 answers of MT-bench (see the data sheet in `style`).
 
 from __future__ import annotations
 
-__all__ = ["LATENT_CONSTANTS", "STYLE_CONSTANTS", "VALUE_CONSTANTS"]
-
 STYLE_CONSTANTS: dict[str, tuple[float, float]] = {
     "length": (6.0825, 1.3665),
     "structure": (0.1273, 0.5),

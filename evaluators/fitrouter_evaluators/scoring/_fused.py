@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 else:
     constexpr = tl and tl.constexpr
 
-__all__ = ["fused_score"]
-
 
 # Triton reads the annotations: a pointer may have none, and a number known when it compiles must say so.
 def _score(  # type: ignore[no-untyped-def]

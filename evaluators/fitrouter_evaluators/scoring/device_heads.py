@@ -16,8 +16,6 @@ from fitrouter.posterior.tastes import OVERALL
 from fitrouter.types import Floats, Identity
 from fitrouter_evaluators.scoring.head_store import HeadStore
 
-__all__ = ["DeviceHeads", "found_device"]
-
 
 def found_device(device: str) -> str:
     """The device that 'auto', 'cpu' or 'cuda' means here.

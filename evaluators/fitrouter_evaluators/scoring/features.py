@@ -30,8 +30,6 @@ from fitrouter_evaluators.scoring.text.reading import Reading, clip_text
 from fitrouter_evaluators.scoring.text.style import CLIP, STYLE, measure, standardise
 from fitrouter_evaluators.scoring.values import VALUES, value_scores
 
-__all__ = ["STYLE_VERSION", "TOOLS", "ResponseFeatures", "Scalar", "latent_directions", "readable", "tool_features"]
-
 STYLE_VERSION = "style-2"
 """Changes whenever the same answer could get other style, value or tool features."""
 

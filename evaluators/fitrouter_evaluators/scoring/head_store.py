@@ -8,8 +8,6 @@ from typing import Any
 
 from fitrouter.types import Floats
 
-__all__ = ["HeadStore"]
-
 _FIRST = 1024
 """Slots of a new store."""
 

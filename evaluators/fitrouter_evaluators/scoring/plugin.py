@@ -18,8 +18,6 @@ from fitrouter_evaluators.scoring.prior import load_prior, shipped_prior
 from fitrouter_evaluators.scoring.scorer import Scorer
 from fitrouter_evaluators.scoring.statements.declared import DeclaredValues
 
-__all__ = ["ScorerService", "make_scorer"]
-
 _SURE = 0.5
 """A statement says something of a dimension from this many standard deviations on."""
 

@@ -20,8 +20,6 @@ from fitrouter.errors import ConfigError
 from fitrouter.posterior.tastes import TasteParams, TastePrior, Tastes
 from fitrouter.types import Floats
 
-__all__ = ["SHIPPED", "load_prior", "read_sheet", "shipped_prior", "write_prior"]
-
 SHIPPED = "prior.safetensors"
 _FORMAT = "fitrouter-prior-1"
 _KEY = "fitrouter"

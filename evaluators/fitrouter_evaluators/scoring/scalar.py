@@ -35,8 +35,6 @@ from fitrouter_evaluators.scoring.text.reading import Reading, clip_text
 from fitrouter_evaluators.scoring.text.sound import MEASURES, Asked, asked, measure_soundness
 from fitrouter_evaluators.scoring.text.style import CLIP, STYLE
 
-__all__ = ["Constants", "GlobalScalar", "View", "design", "global_scalar", "look"]
-
 _END = 256
 """Characters of the beginning and of the end that are compared with prompt and whole."""
 _EDGE = 1024

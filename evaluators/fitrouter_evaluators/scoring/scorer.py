@@ -25,8 +25,6 @@ from fitrouter.types import Execution, Floats, Identity, Score, pack
 from fitrouter_evaluators.scoring import Answer, ResponseFeatures
 from fitrouter_evaluators.scoring.batch_size import Pace
 
-__all__ = ["EXPIRES_S", "BatchHeads", "Heads", "Lag", "Scorer", "Vault"]
-
 EXPIRES_S = 86_400.0
 """Content older than this is not scored any more."""
 

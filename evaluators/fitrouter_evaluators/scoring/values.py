@@ -34,20 +34,6 @@ from fitrouter.context.encoders import Encoder
 from fitrouter.types import Floats
 from fitrouter_evaluators.scoring._constants import VALUE_CONSTANTS
 
-__all__ = [
-    "SHRINKAGE",
-    "VALUES",
-    "Contrast",
-    "Directions",
-    "Value",
-    "cross_validate",
-    "directions",
-    "encode_statements",
-    "fit",
-    "statements",
-    "value_scores",
-]
-
 SHRINKAGE = 0.7
 """λ, the share of the spherical covariance."""
 

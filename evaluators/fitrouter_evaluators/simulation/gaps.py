@@ -15,8 +15,6 @@ import numpy as np
 
 from fitrouter.types import Floats
 
-__all__ = ["Gaps", "benefit", "gaps"]
-
 
 class Gaps(NamedTuple):
     """The four that belong together, in reward."""

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from fitrouter.context.encoders import Encoder
 from fitrouter.context.features import context_features, estimate_tokens, read_prompt
 from fitrouter.policies import build_policy
-from fitrouter.posterior.model import FitParams
+from fitrouter.posterior.labels import FitParams
 from fitrouter.routing.decider import Decider, Rules
 from fitrouter.state.budgets import BudgetParams
 from fitrouter.state.learner import Learner
-from fitrouter.state.projections import WatchParams
+from fitrouter.state.projections import ProjectionParams
 from fitrouter.stores.journal import Row
 from fitrouter.types import (
     Attempt,
@@ -40,8 +40,6 @@ from fitrouter.types import (
     pack,
 )
 from fitrouter_evaluators.datasets import MatrixRow
-
-__all__ = ["Matrix", "Played", "Setting", "matrix_of", "play"]
 
 TYPICAL_TOKENS = 400.0
 """Tokens that the price list of a matrix without prices is made for."""
@@ -196,7 +194,7 @@ class _Stream:
             schema=_SCHEMA,
             params=setting.fit,
             votes_per_day=_EVERY_VOTE,
-            watch=WatchParams(budget=budget),
+            projections=ProjectionParams(budget=budget),
         )
         rules = Rules(
             floor=setting.floor,
@@ -208,7 +206,7 @@ class _Stream:
         )
         self.rules = rules
         self.policy = build_policy(setting.algorithm, gamma=setting.gamma, default_model=setting.default)
-        self.decider = Decider(self.policy, self.learner.fit, rules, watch=self.learner.watch)
+        self.decider = Decider(self.policy, self.learner.fit, rules, projections=self.learner.projections)
         self.seq = 0
         self._fold([ModelChange(id="registry", ts=START, cards=matrix.cards, registry="matrix")])
 
@@ -234,7 +232,7 @@ class _Stream:
             for card, f in zip(self.matrix.cards, factors.tolist(), strict=True)
         )
         self._fold([ModelChange(id=f"prices {t}", ts=START + t * SECONDS, cards=self.cards, registry=f"prices {t}")])
-        self.decider = Decider(self.policy, self.learner.fit, self.rules, watch=self.learner.watch)
+        self.decider = Decider(self.policy, self.learner.fit, self.rules, projections=self.learner.projections)
 
     def _decide(self, t: int, n: int) -> Decision:
         matrix = self.matrix

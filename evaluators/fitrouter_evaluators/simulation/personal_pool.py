@@ -20,8 +20,6 @@ from fitrouter_evaluators.simulation.pool import Pool, load_pool
 from fitrouter_evaluators.simulation.simulate import Said, best_single, contender, simulate
 from fitrouter_evaluators.simulation.worlds import World, draw_play
 
-__all__ = ["EXPERIENCED", "GAMMAS", "TUNING_SEEDS", "Task", "compare", "open_pool", "run_tasks", "tune"]
-
 GAMMAS = (160.0, 640.0, 2560.0, 10240.0, 40960.0)
 """What each row's γ is chosen from."""
 TUNING_SEEDS = tuple(range(1000, 1004))

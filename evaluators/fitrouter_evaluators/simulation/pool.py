@@ -18,8 +18,6 @@ from fitrouter.errors import ConfigError
 from fitrouter.types import Floats, Request
 from fitrouter_evaluators.scoring import Answer, ResponseFeatures
 
-__all__ = ["ATTRIBUTES", "UNSEEN", "Pool", "attributes", "load_pool", "principal", "unseen"]
-
 ATTRIBUTES = ("length", "structure", "hedging", "warmth", "word_length", "code", "digits", "examples")
 """What simulated people care about: counts of their own, apart from the scorer's features."""
 

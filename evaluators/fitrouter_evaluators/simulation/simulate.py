@@ -17,7 +17,8 @@ from fitrouter.identity import role_key
 from fitrouter.policies import SquareCB
 from fitrouter.posterior.arms import ArmParams
 from fitrouter.posterior.gaussian import Gaussian
-from fitrouter.posterior.model import Answered, Fit, FitParams, Label
+from fitrouter.posterior.labels import Answered, FitParams, Label
+from fitrouter.posterior.model import Fit
 from fitrouter.posterior.people import DAY_S, Person
 from fitrouter.routing.decider import Decider, Rules
 from fitrouter.state.learner import Learner
@@ -37,8 +38,6 @@ from fitrouter.types import (
 )
 from fitrouter_evaluators.simulation.pool import Pool
 from fitrouter_evaluators.simulation.worlds import Play, World
-
-__all__ = ["ROWS", "Contender", "Opinion", "Outcome", "Said", "Verdict", "best_single", "contender", "simulate"]
 
 ROWS = ("label-only", "label-only-tight", "scores", "role", "ours", "unweighted", "true-tastes", "reward-score")
 """From a user-blind bandit on labels to everything; everything without reliance; a row that knows what nobody knows;
@@ -103,7 +102,7 @@ class Said(NamedTuple):
     off_at_end: bool
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class SeedResult(msgspec.Struct, frozen=True):
     """What happened in one seed, round by round; float64[T] unless said otherwise."""
 
     reward: Floats
@@ -149,13 +148,13 @@ class _Runner:
             self.learner = Learner(pool.x.shape[1], 1, schema=pool.schema, params=wide)
         if who.row == "true-tastes":
             _know(self.learner.fit, play)
-        self.decider = Decider(SquareCB(who.gamma), self.learner.fit, rules, watch=self.learner.watch)
+        self.decider = Decider(SquareCB(who.gamma), self.learner.fit, rules, projections=self.learner.projections)
         self.cards = [ModelCard(name=model, provider="pool") for model in pool.models]
         self.index = {model: k for k, model in enumerate(pool.models)}
         self.seq = 0
         self._fold(self.learner, [ModelChange(id="registry", ts=0.0, cards=tuple(self.cards), registry="pool")])
 
-    def run(self) -> Outcome:
+    def run(self) -> SeedResult:
         play, T, K = self.play, self.world.rounds, len(self.cards)
         chosen, probs = np.empty(T, dtype=np.intp), np.empty((T, K))
         said = Said(False, False, None, "not known", False)
@@ -173,7 +172,7 @@ class _Runner:
         reward = self.rounds.reward[np.arange(T), chosen]
         fit = self.learner.fit
         zero = getattr(fit, "zero", None)
-        return Outcome(
+        return SeedResult(
             reward=reward,
             regret=self.rounds.best[:T] - reward,
             gap=self.rounds.feasible[:T] - reward,
@@ -185,7 +184,7 @@ class _Runner:
 
     def _hear(self, said: Said, t: int, who: Identity) -> Said:
         """Look at the twin after a label, which may have changed what it says overall and of the user's role."""
-        twin = self.learner.watch.twin
+        twin = self.learner.projections.personalisation
         report, of_role = twin.report(), twin.report(role_key(who))
         if report is None:
             return said
@@ -275,7 +274,7 @@ def simulate(
     floor: float = 0.05,
     opinion: Opinion | None = None,
     ask: float = 0.0,
-) -> Outcome:
+) -> SeedResult:
     """Run one contender through one seed.
 
     Args:

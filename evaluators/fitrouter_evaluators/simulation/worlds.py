@@ -23,8 +23,6 @@ from fitrouter.errors import ConfigError
 from fitrouter.types import Floats
 from fitrouter_evaluators.simulation.pool import Pool
 
-__all__ = ["Kind", "Mood", "Play", "Rounds", "World", "draw_play", "load_world"]
-
 Kind: TypeAlias = Literal["mixed", "hidden-features", "model-offset"]
 """What a taste is about."""
 

@@ -2,24 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = [
-    "BOILERPLATE_HELD_OUT",
-    "BOILERPLATE_TRAIN",
-    "CONSTANTS_HELD_OUT",
-    "CONSTANTS_TRAIN",
-    "FILLER_HELD_OUT",
-    "FILLER_TRAIN",
-    "FLATTERY_HELD_OUT",
-    "FLATTERY_TRAIN",
-    "HEADINGS_HELD_OUT",
-    "HEADINGS_TRAIN",
-    "INJECTION_HELD_OUT",
-    "INJECTION_TRAIN",
-    "PIECES",
-    "STUBS_HELD_OUT",
-    "STUBS_TRAIN",
-]
-
 STUBS_TRAIN = (
     "I don't know.",
     "I am not sure about that.",

@@ -27,8 +27,6 @@ from fitrouter.types import (
 from fitrouter_evaluators.datasets import Cell, Problem, read_matrix, read_ratings
 from fitrouter_evaluators.datasets._reading import read_values
 
-__all__ = ["Answered", "Log", "Reading", "read_log"]
-
 Related: TypeAlias = tuple[Event, Sequence[Event]]
 """An event, and the earlier ones of its decision."""
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fitrouter.errors import ConfigError
-from fitrouter.posterior.likelihoods import SIGNALS, heard
+from fitrouter.posterior.likelihoods import SIGNALS, observation_of
 from fitrouter.posterior.tastes import TasteParams
 from fitrouter.types import FeedbackKind, Floats
 from fitrouter_evaluators.datasets import (
@@ -30,8 +30,6 @@ from fitrouter_evaluators.datasets import (
 from fitrouter_evaluators.scoring._answer import Answer
 from fitrouter_evaluators.scoring.features import ResponseFeatures
 from fitrouter_evaluators.training.hierarchy import Observations
-
-__all__ = ["SETS", "Judged", "Source", "observe", "read_sets"]
 
 _OVERALL = {"overall", "preference", "quality", "Q0"}
 """Dimensions of the public sets that speak of an answer as a whole; of TTCW each test does."""
@@ -140,13 +138,13 @@ def _row(row: Pair | Rating, h: Mapping[tuple[str, str], Floats], shift: float) 
     if not texts:
         return None
     if isinstance(row, Pair):
-        seen = heard(FeedbackKind.PAIR, row.label)
+        seen = observation_of(FeedbackKind.PAIR, row.label)
         x = h[texts[0]] - h[texts[1]]
     else:
         kind = FeedbackKind(row.kind)
         if kind is FeedbackKind.DWELL:
             return None  # seconds need the tokens of the answer, and say next to nothing
-        seen = heard(kind, 1.0 - row.y if kind is FeedbackKind.EDIT else row.y)
+        seen = observation_of(kind, 1.0 - row.y if kind is FeedbackKind.EDIT else row.y)
         x = h[texts[0]]
     signal = seen.signal
     if signal.link == "gaussian":

@@ -20,8 +20,6 @@ from fitrouter_evaluators.scoring.features import ResponseFeatures
 from fitrouter_evaluators.training import _attack_texts as texts
 from fitrouter_evaluators.training.hierarchy import Observations
 
-__all__ = ["CONSTANTS", "KINDS", "STUBS", "Attack", "Part", "attacks", "constants", "guards"]
-
 Part = Literal["train", "held_out"]
 
 KINDS = ("filler", "repetition", "boilerplate", "headings", "flattery", "injection", "echo", "keywords")

@@ -22,8 +22,6 @@ from numpy.typing import NDArray
 from fitrouter.posterior.gaussian import Gaussian
 from fitrouter.types import Floats
 
-__all__ = ["Link", "Observations", "Prior", "Shrinkage", "Sums", "choose_prior", "e_step", "evidence", "fit_prior"]
-
 Link = Literal["gaussian", "logistic"]
 
 _STEPS = 50

@@ -17,8 +17,6 @@ from fitrouter.context.encoders._minilm import MINILM_SHA256, minilm_path
 from fitrouter.errors import ConfigError
 from fitrouter.types import Floats
 
-__all__ = ["agreement", "train_static"]
-
 _SIF = 1e-4
 """Arora et al.'s a: a token of frequency p weighs a / (a + p)."""
 _ZIPF_SHIFT = 2.7

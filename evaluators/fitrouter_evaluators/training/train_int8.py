@@ -17,8 +17,6 @@ from fitrouter.context.encoders._int8 import INT8_FILES, int8_folder
 from fitrouter.context.encoders._minilm import minilm_path
 from fitrouter.errors import ConfigError
 
-__all__ = ["train_int8"]
-
 _TOKENS = 256
 """Where MiniLM's authors cut a text."""
 

@@ -21,7 +21,7 @@ from fitrouter.context.features import context_features, context_names, estimate
 from fitrouter.errors import ConfigError
 from fitrouter.posterior.arm_prior import BLOCKS, ArmPrior, ModelPrior, pack_prior
 from fitrouter.posterior.arms import Arms, base_arm
-from fitrouter.posterior.model import FitParams
+from fitrouter.posterior.labels import FitParams
 from fitrouter.posterior.tastes import OVERALL, TastePrior, Tastes
 from fitrouter.state.learner import Learner
 from fitrouter.stores.journal import Row
@@ -29,8 +29,6 @@ from fitrouter.types import Execution, Feedback, Floats, Request, Score
 from fitrouter_evaluators.scoring import Answer, ResponseFeatures, global_scalar
 from fitrouter_evaluators.scoring.prior import load_prior, shipped_prior
 from fitrouter_evaluators.training._logged import Answered, Log, Reading, read_log
-
-__all__ = ["TRUST", "discounted", "train_policy"]
 
 TRUST = 5.0
 """How many observations of a model what was learnt of it counts for."""

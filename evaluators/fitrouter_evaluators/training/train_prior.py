@@ -37,8 +37,6 @@ from fitrouter_evaluators.training._prior_sources import Source, observe, read_s
 from fitrouter_evaluators.training.attacks import guards
 from fitrouter_evaluators.training.hierarchy import Observations, Prior, Shrinkage, e_step, fit_prior
 
-__all__ = ["train_prior"]
-
 _G = 1
 """Where h has the global scalar."""
 LEVEL_VARIANCE = 0.05

@@ -31,8 +31,6 @@ from fitrouter_evaluators.scoring.text.reading import Reading
 from fitrouter_evaluators.scoring.text.style import measure, standardise
 from fitrouter_evaluators.training.attacks import STUBS, attacks, constants
 
-__all__ = ["Lost", "Problem", "Votes", "fit", "logistic", "main", "problem", "read_votes", "scales", "view_of"]
-
 QUALITY = {"sound": 30.0, "style": 500.0, "asked": 300.0, "relevance": 30.0, "vector": 1500.0}
 """Ridge of q's blocks."""
 DRESSED = {"sound": 1.0, "style": 3.0, "asked": 3.0, "relevance": 1.0, "coherence": 1.0, "vector": 100.0}

@@ -10,10 +10,8 @@ from typing import Protocol, TypeAlias
 import msgspec
 
 from fitrouter.router import Router
-from fitrouter.serving.external import Choice, Ended
+from fitrouter.serving.external import Outcome, PlannedCall
 from fitrouter.types import Chunk, Completion, FeedbackKind, Identity, Message, Request, Usage
-
-__all__ = ["About", "Backend", "Model", "Plan", "Reply", "Seen", "Streaming", "Target", "Vote"]
 
 Target: TypeAlias = Router | str | os.PathLike[str]
 """A `Router`, the path of a configuration, or the URL of a gateway."""
@@ -61,7 +59,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     about: About
     """What was decided; its model is the first."""
-    order: tuple[Choice, ...]
+    order: tuple[PlannedCall, ...]
     deadline_s: float
     """Seconds for the whole request."""
 
@@ -149,7 +147,7 @@ class Backend(Protocol):
         """
         ...
 
-    async def report(self, decision_id: str, request: Request, ended: Ended) -> float:
+    async def report(self, decision_id: str, request: Request, ended: Outcome) -> float:
         """Write down how a plan ended; returns what it cost in USD once that is durable.
 
         Raises what `Router.report` raises, and ConfigError where the gateway is too old for it.

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from fitrouter.errors import ConfigError
 from fitrouter.router import Router
-from fitrouter.serving.external import Ended
+from fitrouter.serving.external import Outcome
 from fitrouter.types import Chunk, Request
 from fitrouter_integrations.client._base import (
     About,
@@ -31,8 +31,6 @@ from fitrouter_integrations.client._base import (
     is_url,
     key_of,
 )
-
-__all__ = ["Client", "connect"]
 
 T = TypeVar("T")
 
@@ -86,11 +84,11 @@ class Client:
         """Decide and call nobody."""
         return await self._await(partial(self.backend.decide, request))
 
-    def report(self, decision_id: str, request: Request, ended: Ended) -> float:
+    def report(self, decision_id: str, request: Request, ended: Outcome) -> float:
         """Write down how a plan ended; returns what it cost in USD. Raises what `Router.report` raises."""
         return self._wait(partial(self.backend.report, decision_id, request, ended))
 
-    async def areport(self, decision_id: str, request: Request, ended: Ended) -> float:
+    async def areport(self, decision_id: str, request: Request, ended: Outcome) -> float:
         """Write down how a plan ended; returns what it cost in USD."""
         return await self._await(partial(self.backend.report, decision_id, request, ended))
 

@@ -9,11 +9,9 @@ import msgspec
 from fitrouter.router import Router
 from fitrouter.routing.variants import called
 from fitrouter.serving.answers import Stream
-from fitrouter.serving.external import Ended
+from fitrouter.serving.external import Outcome
 from fitrouter.types import Chunk, Decision, Identity, Request
 from fitrouter_integrations.client._base import About, Model, Plan, Reply, Seen, Vote
-
-__all__ = ["LocalBackend"]
 
 
 class LocalBackend:
@@ -82,7 +80,7 @@ class LocalBackend:
         about = self._about(decision, decision.chosen, plan.logged, None)
         return Plan(about=about, order=plan.order, deadline_s=plan.deadline_s)
 
-    async def report(self, decision_id: str, request: Request, ended: Ended) -> float:
+    async def report(self, decision_id: str, request: Request, ended: Outcome) -> float:
         """See `Backend`."""
         return (await self.router.report(decision_id, request, ended)).cost_usd
 

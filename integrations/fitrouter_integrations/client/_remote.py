@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from fitrouter.context.features import heard
+from fitrouter.context.features import last_user_message
 from fitrouter.errors import (
     AllModelsFailed,
     ConfigError,
@@ -32,7 +32,7 @@ from fitrouter.errors import (
     Unreachable,
 )
 from fitrouter.providers.usage import read_usage
-from fitrouter.serving.external import Ended
+from fitrouter.serving.external import Outcome
 from fitrouter.types import Chunk, Completion, FeedbackKind, Identity, Request, Usage
 from fitrouter_integrations._http import KEY_ENV
 from fitrouter_integrations.client._base import About, Model, Plan, Reply, Seen, Vote
@@ -40,7 +40,6 @@ from fitrouter_integrations.client._base import About, Model, Plan, Reply, Seen,
 if TYPE_CHECKING:
     import aiohttp
 
-__all__ = ["RemoteBackend"]
 
 CONNECT_S = 5.0
 QUICK_S = 10.0
@@ -137,10 +136,10 @@ class RemoteBackend:
         plan = msgspec.convert(told, Plan)
         return msgspec.structs.replace(plan, deadline_s=request.deadline_s or plan.deadline_s)
 
-    async def report(self, decision_id: str, request: Request, ended: Ended) -> float:
+    async def report(self, decision_id: str, request: Request, ended: Outcome) -> float:
         """See `Backend`."""
         # Of a long history only what the scorer reads travels again.
-        messages = (heard(request.messages) or request.messages[-1],)
+        messages = (last_user_message(request.messages) or request.messages[-1],)
         asked = {"messages": messages, "tools": request.params.get("tools")}
         how = {"tried": msgspec.to_builtins(ended.tried), "status": ended.status, "ttft_ms": ended.ttft_ms}
         body = {**asked, **how, **_answer(ended.completion, ended.cost_usd)}

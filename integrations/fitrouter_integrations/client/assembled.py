@@ -8,8 +8,6 @@ from fitrouter.serving.attempts import Assembler
 from fitrouter.types import Chunk
 from fitrouter_integrations.client._base import Reply
 
-__all__ = ["Whole"]
-
 
 class Whole:
     """Collects the chunks of a stream.

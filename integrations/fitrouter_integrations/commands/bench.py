@@ -13,8 +13,6 @@ from rich.table import Table
 
 from fitrouter.errors import ConfigError
 
-__all__ = ["app"]
-
 app = typer.Typer(help="Benchmarks on your own data, in the open formats.", no_args_is_help=True)
 
 Data = Annotated[Path, typer.Option(help="JSONL or Parquet in the open format of the same name.")]

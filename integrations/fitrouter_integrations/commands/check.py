@@ -12,8 +12,6 @@ from fitrouter.context.encoders import get_encoder
 from fitrouter.errors import ConfigError
 from fitrouter_integrations.gateway._keys import Keys
 
-__all__ = ["Finding", "findings"]
-
 
 class Finding(msgspec.Struct, frozen=True):
     """One line of the summary. `ok` is False where something is missing before the gateway can run."""

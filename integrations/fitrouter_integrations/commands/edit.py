@@ -12,8 +12,6 @@ import yaml
 from fitrouter.config import parse_config
 from fitrouter.errors import ConfigError
 
-__all__ = ["set_top_level"]
-
 
 def set_top_level(path: Path, settings: dict[str, str]) -> None:
     """Set scalars at the top level of a YAML file; one that is not there yet is added at the end.

@@ -19,8 +19,6 @@ from fitrouter.types import Decision, Event
 from fitrouter_integrations._http import call
 from fitrouter_integrations._offline import catch_up, journal_at, resting
 
-__all__ = ["command", "show", "story"]
-
 _FEATURES = 6
 _SMALL = 5e-4
 

@@ -14,8 +14,6 @@ import yaml
 from fitrouter.config import parse_config
 from fitrouter.errors import ConfigError
 
-__all__ = ["Imported", "convert", "import_litellm"]
-
 _FROM_ENV = "os.environ/"
 _COMPATIBLE = frozenset({"openai", "hosted_vllm", "openai_like", "custom_openai", "lm_studio", "llamafile"})
 """Prefixes of models that speak OpenAI's protocol at their `api_base`."""

@@ -9,8 +9,6 @@ from typing import NamedTuple
 
 from fitrouter.errors import ConfigError
 
-__all__ = ["KEYS", "found_keys", "render", "write_config"]
-
 
 class _Model(NamedTuple):
     """Name, and what its provider calls it; USD per million tokens; context window; whether it sees images."""

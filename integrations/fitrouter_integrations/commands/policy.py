@@ -21,8 +21,6 @@ from fitrouter.serving.steering import Outlook, Standing
 from fitrouter_integrations._http import NoGateway, call, url_of
 from fitrouter_integrations._offline import catch_up, resting
 
-__all__ = ["app"]
-
 app = typer.Typer(
     help="Show and change the policy while it runs. A running gateway is told; without one the journal is.",
     no_args_is_help=True,

@@ -23,11 +23,10 @@ from rich.console import Console
 from fitrouter.errors import ConfigError, FitrouterError
 
 if TYPE_CHECKING:
-    from fitrouter_evaluators.replay.gate import Gate
+    from fitrouter_evaluators.replay.gate_file import Gate
     from fitrouter_evaluators.replay.replay import ReplaySettings
     from fitrouter_evaluators.replay.results import Report
 
-__all__ = ["app", "run"]
 
 METRICS = ("fit", "cost", "latency", "utility", "score")
 SLICES = ("role", "task", "user_group")
@@ -196,7 +195,7 @@ def _settings(asked: _Asked, gate: Gate | None) -> ReplaySettings:
 
 def _gate(path: Path | None, metric: str | None) -> Gate | None:
     """The rules; a score cannot be gated on."""
-    from fitrouter_evaluators.replay.gate import load_gate
+    from fitrouter_evaluators.replay.gate_file import load_gate
 
     if metric is not None and metric not in METRICS:
         raise ConfigError(f"--metric: there is no metric {metric!r}; allowed are {', '.join(METRICS)}")
@@ -319,7 +318,7 @@ def _check_places(*files: Path | None) -> None:
 
 def _deliver(report: Report, out: Path | None, page: Path | None, *, text: bool) -> None:
     """Write and print what was asked for; where tables were not, the verdict goes to standard error."""
-    from fitrouter_evaluators.replay.render.render_text import verdict
+    from fitrouter_evaluators.replay.render._words import verdict
 
     json = msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n"
     if page is not None:

@@ -13,8 +13,6 @@ from rich.table import Table
 
 from fitrouter.errors import ConfigError
 
-__all__ = ["command"]
-
 
 class Reward(enum.StrEnum):
     """What the router learns from."""

@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["HeardProvider"]
-
 Heard = Callable[[Any], None]
 
 

@@ -18,8 +18,6 @@ from opentelemetry import baggage
 from fitrouter.types import Identity
 from fitrouter_integrations._identity import FIELDS, first_said, made, short
 
-__all__ = ["identity_of"]
-
 
 def identity_of(own: Identity, task: Any, agent: Any) -> Identity:
     """The identity of one call.

@@ -21,8 +21,6 @@ from fitrouter_integrations.client import About, Client, Model, Vote, connect
 from fitrouter_integrations.client.assembled import Whole
 from fitrouter_integrations.crewai._turn import RoutedLLM, Turn
 
-__all__ = ["FitrouterLLM", "watchers"]
-
 USABLE = 0.85
 """Share of a context window that CrewAI fills before it summarises."""
 

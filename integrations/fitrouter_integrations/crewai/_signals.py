@@ -36,8 +36,6 @@ from fitrouter_integrations.crewai._human import HeardProvider
 from fitrouter_integrations.crewai._llm import FitrouterLLM, watchers
 from fitrouter_integrations.feedback import TOOLS, send
 
-__all__ = ["FitrouterSignals"]
-
 _KEPT = 64
 """Decisions of an agent that later events may be about."""
 _AGENTS = 4096

@@ -20,8 +20,6 @@ from fitrouter.types import Chunk, Identity, Message, Request
 from fitrouter_integrations.client import About, Reply
 from fitrouter_integrations.crewai._identity import identity_of
 
-__all__ = ["RoutedLLM", "TooLong", "Turn"]
-
 
 class TooLong(NoEligibleModel, LLMContextLengthExceededError):
     """No model can be given this much; CrewAI then sums the history up and asks again (`respect_context_window`)."""

@@ -8,8 +8,6 @@ from fitrouter.hooks import Happened, Notice
 from fitrouter.posterior.people import DAY_S
 from fitrouter.types import Decision
 
-__all__ = ["RoundClock"]
-
 
 class RoundClock:
     """Seconds since the epoch, moved on by decisions: the rounds end now. A hook of the router that it is the clock of.

@@ -26,8 +26,6 @@ from fitrouter_integrations.demo._seeds import Gammas, SeedResult, play_seeds
 from fitrouter_integrations.demo._stage import Stage, set_stage
 from fitrouter_integrations.demo._world import DemoWorld, open_world
 
-__all__ = ["command"]
-
 POLICY: dict[str, Any] = {"gamma": 320.0, "floor": 0.02}
 """What the demo sets of the policy; the rest is the product's own. Chosen on the seeds 1000 to 1023."""
 BLIND_GAMMA = 640.0

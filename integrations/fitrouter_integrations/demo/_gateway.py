@@ -21,8 +21,6 @@ from fitrouter_integrations.demo._world import DemoWorld
 from fitrouter_integrations.gateway import bind, create_app
 from fitrouter_integrations.gateway._worker import server_of
 
-__all__ = ["Gateway", "demo_config", "open_gateway"]
-
 _PATIENCE_S = 30.0
 
 

@@ -18,8 +18,6 @@ from fitrouter_integrations.demo._play import People
 from fitrouter_integrations.demo._seeds import Gammas, Strategy, learned, strategies, strategy
 from fitrouter_integrations.demo._visit import Visit, visit
 
-__all__ = ["TABLES", "Live", "come"]
-
 TABLES = ("decisions", "executions", "scores", "feedback")
 _SETTLE_S = 60.0
 _EVERY = 500

@@ -12,8 +12,6 @@ from fitrouter_evaluators.simulation.worlds import Play
 from fitrouter_integrations.demo._stage import Stage
 from fitrouter_integrations.demo._world import DemoWorld
 
-__all__ = ["People"]
-
 
 class People:
     """The people of one seed, and the rounds in which they come.

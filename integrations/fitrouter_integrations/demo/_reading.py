@@ -15,8 +15,6 @@ from fitrouter.errors import ConfigError
 from fitrouter.types import Floats
 from fitrouter_evaluators.simulation.pool import ATTRIBUTES, attributes
 
-__all__ = ["HIDDEN", "notice"]
-
 _WORD = re.compile(r"[A-Za-z']+")
 _SENTENCE = re.compile(r"[.!?]+(?:\s|$)|\n")
 _NO = frozenset({"not", "no", "never", "don't", "isn't", "won't", "aren't", "can't", "nothing", "without"})

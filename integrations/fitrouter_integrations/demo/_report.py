@@ -18,8 +18,6 @@ from fitrouter_integrations.demo._live import Live
 from fitrouter_integrations.demo._seeds import QUARTERS, Gammas, SeedResult, Strategy
 from fitrouter_integrations.demo._world import DemoWorld
 
-__all__ = ["document", "live_table", "seeds_table", "summary", "traffic_table"]
-
 _ROWS = {
     "random": "random",
     "default model": "default model",

@@ -17,8 +17,6 @@ from fitrouter_integrations.demo._play import People
 from fitrouter_integrations.demo._stage import Stage
 from fitrouter_integrations.demo._world import DemoWorld
 
-__all__ = ["QUARTERS", "Gammas", "SeedResult", "Strategy", "play_seed", "play_seeds", "strategies", "strategy"]
-
 QUARTERS = 4
 
 

@@ -17,8 +17,6 @@ from fitrouter_evaluators.simulation.pool import Pool
 from fitrouter_integrations.demo._reading import notice
 from fitrouter_integrations.demo._world import DemoWorld
 
-__all__ = ["Stage", "set_stage"]
-
 _CUT = 3.0
 
 

@@ -15,8 +15,6 @@ from fitrouter.types import AUTO, FeedbackKind
 from fitrouter_evaluators.simulation.simulate import Verdict
 from fitrouter_integrations.demo._play import People
 
-__all__ = ["Visit", "visit"]
-
 _CONNECTIONS = 16
 _TIMEOUT_S = 60.0
 _TRIES = 5

@@ -14,8 +14,6 @@ from fitrouter.errors import ConfigError
 from fitrouter.providers import Persona
 from fitrouter_evaluators.simulation.worlds import World
 
-__all__ = ["DemoWorld", "Raters", "SimulatedModel", "open_world", "world_text"]
-
 
 class Raters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Who says what they think of an answer. All are fractions but `anger`."""

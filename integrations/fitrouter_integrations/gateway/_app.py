@@ -35,8 +35,6 @@ from fitrouter_integrations.gateway._requests import chat_request, policy_change
 from fitrouter_integrations.gateway._stream import ClientGone, EventStream, while_client_waits
 from fitrouter_integrations.gateway._wire import Problem, Reply, as_problem, dump
 
-__all__ = ["create_app"]
-
 _log = logging.getLogger("fitrouter.gateway")
 _PORT = re.compile(rb":\d*$")
 _CHAT = "models are asked at /v1/chat/completions: "

@@ -8,13 +8,11 @@ from typing import Any
 import msgspec
 
 from fitrouter.errors import InvalidRequest
-from fitrouter.serving.external import Ended, Tried
+from fitrouter.serving.external import AttemptReport, Outcome
 from fitrouter.types import Completion, Identity, Request, Usage
 from fitrouter_integrations.gateway._messages import message_of, messages_of
 from fitrouter_integrations.gateway._requests import chat_request
 from fitrouter_integrations.gateway._values import check_fields, number, optional, shown, string
-
-__all__ = ["Observation", "observation", "outcome"]
 
 MAX_TRIED = 64
 _ANSWER = ("message", "finish_reason", "usage", "cost_usd")
@@ -32,7 +30,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None
 
 
-def outcome(body: dict[str, Any], tenant: str) -> tuple[Request, Ended]:
+def outcome(body: dict[str, Any], tenant: str) -> tuple[Request, Outcome]:
     """What was asked, and how it ended, in a body of POST /v1/decisions/{decision_id}/outcome.
 
     Raises:
@@ -50,7 +48,7 @@ def outcome(body: dict[str, Any], tenant: str) -> tuple[Request, Ended]:
         params={} if tools is None else {"tools": tools},
         identity=Identity(tenant=tenant),
     )
-    ended = Ended(
+    ended = Outcome(
         tried=tuple(_tried(one, f"tried[{i}]") for i, one in enumerate(tried)),
         status=string(body.get("status"), "status"),
         completion=_completion(body),
@@ -78,11 +76,11 @@ def observation(body: dict[str, Any], headers: Mapping[str, bytes], tenant: str)
     )
 
 
-def _tried(given: object, where: str) -> Tried:
+def _tried(given: object, where: str) -> AttemptReport:
     if not isinstance(given, dict):
         raise InvalidRequest(f"{where}: given is {shown(given)}; give an object with {', '.join(_TRIED)}")
     check_fields(given, _TRIED)
-    return Tried(
+    return AttemptReport(
         model=string(given.get("model"), f"{where}.model"),
         ms=number(given.get("ms"), f"{where}.ms"),
         error=_string(given.get("error"), f"{where}.error"),

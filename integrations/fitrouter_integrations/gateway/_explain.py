@@ -7,8 +7,6 @@ from typing import Any
 
 from fitrouter.types import Decision, Event, Execution, Feedback, Mode, Score
 
-__all__ = ["explain"]
-
 _MODES = {
     Mode.ONLINE: "was drawn by the policy",
     Mode.UNIFORM: "was drawn from the uniform slice",

@@ -9,8 +9,6 @@ from typing import Any, NoReturn
 
 from fitrouter.errors import InvalidRequest
 
-__all__ = ["MAX_DEPTH", "MAX_VALUES", "read_json"]
-
 MAX_DEPTH = 64
 """How deep arrays and objects may be nested."""
 MAX_VALUES = 250_000

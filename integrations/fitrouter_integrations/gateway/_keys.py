@@ -11,8 +11,6 @@ from typing import NamedTuple
 from fitrouter.config import ServerConfig
 from fitrouter.errors import ConfigError
 
-__all__ = ["Keys", "Speaker"]
-
 _LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 _SHORTEST = 16
 

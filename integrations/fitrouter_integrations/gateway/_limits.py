@@ -12,8 +12,6 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from fitrouter.errors import InvalidRequest, TooLarge
 from fitrouter_integrations.gateway._wire import Problem
 
-__all__ = ["LimitedProtocol", "headers_of", "read_body"]
-
 HEADER_BYTES = 16_384
 HEADER_COUNT = 100
 HEADER_S = 10.0

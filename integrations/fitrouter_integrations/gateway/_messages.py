@@ -6,8 +6,6 @@ from fitrouter.errors import InvalidRequest
 from fitrouter.types import Message
 from fitrouter_integrations.gateway._values import shown
 
-__all__ = ["MAX_MESSAGES", "message_of", "messages_of"]
-
 MAX_MESSAGES = 2048
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 

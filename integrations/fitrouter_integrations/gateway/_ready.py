@@ -11,8 +11,6 @@ from typing import Any
 from fitrouter.router import Router
 from fitrouter_dashboards.metrics import Metrics, leases
 
-__all__ = ["Readiness"]
-
 _SLICE_S = 0.002
 """Seconds of hashing before requests get their turn."""
 _PATIENCE_S = 1.0

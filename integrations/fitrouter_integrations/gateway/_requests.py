@@ -14,8 +14,6 @@ from fitrouter_integrations.gateway._messages import messages_of
 from fitrouter_integrations.gateway._transport import forbid_transport
 from fitrouter_integrations.gateway._values import check_fields, number, optional, shown, string
 
-__all__ = ["Verdict", "chat_request", "policy_change", "profile", "verdict", "wants_usage"]
-
 MAX_STATEMENT = 1000
 _HEADER = "x-fitrouter-"
 """What headers that say who asks begin with."""

@@ -9,24 +9,6 @@ from fitrouter.serving.external import STATUSES
 from fitrouter.state.settings import SETTINGS
 from fitrouter.types import FeedbackKind
 
-__all__ = [
-    "CHAT",
-    "DECIDE",
-    "DECISION",
-    "FEEDBACK",
-    "HEALTHZ",
-    "METRICS",
-    "MODEL",
-    "MODELS",
-    "OBSERVE",
-    "OUTCOME",
-    "POLICY",
-    "PROFILE",
-    "READYZ",
-    "STEER",
-    "version",
-]
-
 _STRING: dict[str, Any] = {"type": "string"}
 _NUMBER: dict[str, Any] = {"type": "number"}
 _BOOLEAN: dict[str, Any] = {"type": "boolean"}

@@ -21,8 +21,6 @@ from fitrouter.config import Config
 from fitrouter.errors import ConfigError, FitrouterError
 from fitrouter_integrations.gateway._keys import Keys
 
-__all__ = ["bind", "serve"]
-
 _BACKLOG = 2048
 _BACKOFF_S = (0.1, 5.0)
 _SETTLED_S = 30.0

@@ -15,8 +15,6 @@ from fitrouter.serving.answers import Stream
 from fitrouter.types import Usage
 from fitrouter_integrations.gateway._wire import DONE, Reply, as_problem, event, relayed
 
-__all__ = ["ClientGone", "EventStream", "while_client_waits"]
-
 WRITE_S = 20.0
 """How long one write waits for a client that does not read."""
 

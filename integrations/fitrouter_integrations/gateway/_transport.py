@@ -10,8 +10,6 @@ from typing import Any
 
 from fitrouter.errors import ForbiddenField
 
-__all__ = ["forbid_transport"]
-
 _ANYWHERE = """
     access_token allowed_openai_params api_base api_endpoint api_key api_type api_version authorization azure_endpoint
     base_model base_url callbacks context_window_fallback_dict credentials custom_llm_provider default_headers

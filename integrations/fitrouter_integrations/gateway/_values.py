@@ -8,8 +8,6 @@ from typing import Any
 from fitrouter.errors import InvalidRequest
 from fitrouter_integrations._identity import LONGEST, name_of
 
-__all__ = ["check_fields", "number", "optional", "shown", "string"]
-
 
 def check_fields(body: dict[str, Any], allowed: Collection[str]) -> None:
     """Raise InvalidRequest where a body has a field that it cannot have."""

@@ -24,8 +24,6 @@ from fitrouter.errors import (
 from fitrouter.providers.usage import usage_body
 from fitrouter.types import Chunk, Completion, Decision, Message, Usage
 
-__all__ = ["DONE", "Problem", "Reply", "as_problem", "dump", "event", "relayed"]
-
 DONE = b"data: [DONE]\n\n"
 
 

@@ -20,8 +20,6 @@ from fitrouter.router import Router
 from fitrouter_integrations.gateway._app import create_app
 from fitrouter_integrations.gateway._limits import LimitedProtocol
 
-__all__ = ["CLOSING_S", "FAILED", "GRACE_S", "Server", "server_of", "work", "work_as_process"]
-
 GRACE_S = 30.0
 """How long running answers may take to end after SIGTERM."""
 CLOSING_S = 20.0

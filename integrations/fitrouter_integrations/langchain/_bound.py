@@ -10,8 +10,6 @@ from langchain_core.runnables import Runnable, RunnableBinding
 
 from fitrouter_integrations._identity import NAMES
 
-__all__ = ["Bound"]
-
 
 class Bound(RunnableBinding[LanguageModelInput, AIMessage]):
     """What `bind` and `with_config` make of a `ChatFitrouter`.

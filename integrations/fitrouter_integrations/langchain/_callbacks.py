@@ -26,8 +26,6 @@ from fitrouter_integrations.client import Target, Vote
 from fitrouter_integrations.feedback import PATIENCE_S, TOOLS, Speaker, carrier
 from fitrouter_integrations.langchain._outbox import Outbox
 
-__all__ = ["KEYS", "FitrouterCallbackHandler"]
-
 LIMIT = 4096
 """Runs, decisions and tool calls that are remembered, and verdicts that wait; the oldest are forgotten."""
 _A_RUN = 64

@@ -35,8 +35,6 @@ from fitrouter_integrations.langchain._history import messages_of
 from fitrouter_integrations.langchain._identity import KEY, carried, identity_of
 from fitrouter_integrations.langchain._structured import structured
 
-__all__ = ["ChatFitrouter"]
-
 Schema: TypeAlias = dict[str, Any] | type
 _NOT_PARAMS = frozenset({KEY, "stream", "ls_structured_output_format", "stream_usage"}) | NAMES
 """Keyword arguments of a call that no provider sees."""

@@ -15,8 +15,6 @@ from fitrouter.types import Chunk, Message, Usage
 from fitrouter_integrations.client import About, Reply
 from fitrouter_integrations.langchain._history import CALLS, OURS
 
-__all__ = ["Extras", "chunk_of", "end_of", "metadata_of", "result_of", "tool_choice_of"]
-
 _OURS = {"model_provider": OURS}
 _SAID = frozenset(("content", "role", "tool_calls"))
 """Fields of a message that LangChain has a place for."""

@@ -36,8 +36,6 @@ from fitrouter.errors import (
     Unreachable,
 )
 
-__all__ = ["told"]
-
 _NO_MODEL = re.compile(r"\bno model '|\bmodel: '")
 
 

@@ -16,8 +16,6 @@ from langchain_core.messages import AIMessage, BaseMessage, ToolMessage, convert
 from fitrouter.errors import InvalidRequest
 from fitrouter.types import Message
 
-__all__ = ["CALLS", "OURS", "messages_of"]
-
 OURS = "fitrouter"
 """`model_provider` of our answers."""
 CALLS = "tool_call_extras"

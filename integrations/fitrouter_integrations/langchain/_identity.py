@@ -17,9 +17,7 @@ from langchain_core.runnables.config import ensure_config
 
 from fitrouter.errors import InvalidRequest
 from fitrouter.types import Identity
-from fitrouter_integrations._identity import FIELDS, first_said, made, short
-
-__all__ = ["FIELDS", "KEY", "carried", "identity_of"]
+from fitrouter_integrations._identity import first_said, made, short
 
 KEY = "fitrouter_identity"
 """Keyword under which an entry point hands down what only it can see."""

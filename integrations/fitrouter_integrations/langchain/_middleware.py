@@ -23,17 +23,16 @@ from fitrouter.errors import ConfigError, NoEligibleModel, NotAuthorized, Unreac
 from fitrouter.router import Router
 from fitrouter.routing.variants import called
 from fitrouter.types import Identity, Request
+from fitrouter_integrations._identity import FIELDS
 from fitrouter_integrations.client import Client, Model, Plan, Target, Vote, connect
 from fitrouter_integrations.client._base import is_url
 from fitrouter_integrations.langchain._convert import metadata_of
 from fitrouter_integrations.langchain._errors import told
 from fitrouter_integrations.langchain._history import messages_of
-from fitrouter_integrations.langchain._identity import FIELDS, identity_of
+from fitrouter_integrations.langchain._identity import identity_of
 from fitrouter_integrations.langchain._own_models import compare, model_of, router_of
 from fitrouter_integrations.langchain._patience import TooLate, aside, await_in_time, call_in_time
 from fitrouter_integrations.langchain._step import Answer, Asked, Step, said_of
-
-__all__ = ["FitrouterMiddleware"]
 
 Models: TypeAlias = Mapping[str, BaseChatModel | str]
 

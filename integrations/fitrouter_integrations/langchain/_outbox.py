@@ -12,8 +12,6 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from fitrouter_integrations.client import Vote
 from fitrouter_integrations.feedback import Speaker, send
 
-__all__ = ["Outbox"]
-
 LIMIT = 4096
 """Verdicts that wait; further ones are dropped, and the log says so."""
 

@@ -14,8 +14,6 @@ from fitrouter.errors import ConfigError, ProviderRejected
 from fitrouter.router import Router
 from fitrouter.types import Call, Completion
 
-__all__ = ["compare", "config_of", "model_of", "named", "router_of"]
-
 PROVIDER = "langchain"
 _MEDIA = {"images": "image_inputs", "audio": "audio_inputs", "video": "video_inputs", "files": "pdf_inputs"}
 """Capability → its name in a profile."""

@@ -9,8 +9,6 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, wait
 from typing import TypeVar
 
-__all__ = ["TooLate", "aside", "await_in_time", "call_in_time"]
-
 T = TypeVar("T")
 
 

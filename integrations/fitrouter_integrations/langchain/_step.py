@@ -22,13 +22,11 @@ from fitrouter.errors import (
 )
 from fitrouter.providers._failures import from_status
 from fitrouter.routing.variants import apply
-from fitrouter.serving.external import Choice, Ended, Tried
+from fitrouter.serving.external import AttemptReport, Outcome, PlannedCall
 from fitrouter.types import Completion, Request, Usage
 from fitrouter_integrations.client import Plan
 from fitrouter_integrations.langchain._history import messages_of
 from fitrouter_integrations.langchain._own_models import named
-
-__all__ = ["Answer", "Ask", "Asked", "Step", "said_of"]
 
 Asked: TypeAlias = ModelRequest[Any]
 Answer: TypeAlias = ModelResponse[Any]
@@ -67,7 +65,7 @@ class Step:
         self._left = list(plan.order)
         self._choice, self._begun = plan.order[0], time.monotonic()
         self._asked = False
-        self._tried: list[Tried] = []
+        self._tried: list[AttemptReport] = []
         self._error: BaseException | None = None
         """What the last model raised; None where it was given up."""
         self._final = False
@@ -121,10 +119,10 @@ class Step:
         self._error = None
         self._note(ProviderTimeout.__name__)
 
-    def ended(self) -> Ended:
+    def ended(self) -> Outcome:
         """What the router is told."""
         completion = None if self.answer is None else _completion(self.answer)
-        return Ended(tried=tuple(self._tried), status=self._status, completion=completion)
+        return Outcome(tried=tuple(self._tried), status=self._status, completion=completion)
 
     def result(self) -> Answer:
         """The answer.
@@ -146,7 +144,7 @@ class Step:
             self._error.add_note(f"fitrouter: {message} (decision {self.decision_id})")
         raise self._error
 
-    def _for(self, choice: Choice, model: BaseChatModel) -> Asked:
+    def _for(self, choice: PlannedCall, model: BaseChatModel) -> Asked:
         """The agent's request to one model, in the way of its variant where it is one."""
         system = self.request.system_message
         lead = () if system is None else ({"role": "system", "content": system.content},)
@@ -160,7 +158,7 @@ class Step:
     def _note(self, error: str | None) -> None:
         spent = (time.monotonic() - self._begun) * 1000.0
         choice = self._choice
-        self._tried.append(Tried(model=choice.model, ms=spent, error=error, probability=choice.probability))
+        self._tried.append(AttemptReport(model=choice.model, ms=spent, error=error, probability=choice.probability))
 
 
 def said_of(answer: Answer) -> AIMessage | None:

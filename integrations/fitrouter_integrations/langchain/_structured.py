@@ -17,8 +17,6 @@ from langchain_core.utils.pydantic import is_basemodel_subclass
 
 from fitrouter.errors import InvalidRequest
 
-__all__ = ["structured"]
-
 
 def structured(
     model: BaseChatModel, schema: Any, *, include_raw: bool, method: str, strict: bool | None, **kwargs: Any

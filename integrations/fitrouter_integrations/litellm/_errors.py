@@ -20,8 +20,6 @@ from fitrouter.errors import (
 from fitrouter.providers._failures import from_status
 from litellm import exceptions
 
-__all__ = ["named", "translated"]
-
 _PROVIDER = "fitrouter"
 
 

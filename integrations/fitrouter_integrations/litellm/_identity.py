@@ -13,8 +13,6 @@ from fitrouter.errors import InvalidRequest
 from fitrouter.types import Identity
 from fitrouter_integrations._identity import first_said, made
 
-__all__ = ["identity_of"]
-
 _PROXY_USERS = ("user_api_key_end_user_id", "user_api_key_user_id")
 """What litellm's proxy says of who sent a request."""
 _ADMIN = "default_user_id"

@@ -25,8 +25,6 @@ from fitrouter_integrations.litellm._identity import identity_of
 from fitrouter_integrations.litellm._outbox import Outbox
 from fitrouter_integrations.litellm._provider import PROVIDER, plain
 
-__all__ = ["FitrouterObserver", "observer"]
-
 _log = logging.getLogger("fitrouter")
 _CALLS = frozenset({"completion", "acompletion"})
 _READ = ("tools", "response_format")

@@ -10,8 +10,6 @@ from collections.abc import Awaitable, Callable
 from queue import Empty, Full, Queue
 from typing import Generic, TypeVar
 
-__all__ = ["Outbox"]
-
 T = TypeVar("T")
 _log = logging.getLogger("fitrouter")
 _LIMIT_S = 60.0

@@ -20,8 +20,6 @@ from fitrouter_integrations.client import About, Client, Reply, Target, Vote, co
 from fitrouter_integrations.litellm._errors import translated
 from fitrouter_integrations.litellm._identity import identity_of
 
-__all__ = ["PROVIDER", "FitrouterProvider", "handler", "plain", "register"]
-
 PROVIDER = "fitrouter"
 """What model names begin with."""
 _NOT_PARAMS = NAMES | {"extra_body", "max_retries", "metadata", "stream", "stream_options"}

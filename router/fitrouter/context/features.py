@@ -20,21 +20,6 @@ import numpy as np
 from fitrouter.context.encoders._base import Encoder
 from fitrouter.types import Floats, Message, Request
 
-__all__ = [
-    "FLAGS",
-    "TEXT_DIM",
-    "Reading",
-    "context_features",
-    "context_names",
-    "estimate_tokens",
-    "flags",
-    "heard",
-    "is_followup",
-    "needs",
-    "read_prompt",
-    "session_key",
-]
-
 FLAGS = ("tools", "turn", "history", "cjk", "other_script", "code")
 """Names of the flags, in the order of `flags`."""
 
@@ -97,7 +82,7 @@ def read_prompt(request: Request, history: int | None = None) -> Reading:
     for message in request.messages:
         if message.get("role") == "user" and _has_words(message.get("content")):
             turn += 1
-    said = heard(request.messages)
+    said = last_user_message(request.messages)
     text = _cut("" if said is None else _spoken(said.get("content")))
     return Reading(
         text=text,
@@ -109,7 +94,7 @@ def read_prompt(request: Request, history: int | None = None) -> Reading:
     )
 
 
-def heard(messages: Sequence[Message]) -> Message | None:
+def last_user_message(messages: Sequence[Message]) -> Message | None:
     """The message that is read: the last one in which a person said something; None where nobody did."""
     spoken = (message for message in reversed(messages) if message.get("role") == "user")
     return next((message for message in spoken if _spoken(message.get("content"))), None)

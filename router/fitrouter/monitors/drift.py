@@ -13,8 +13,6 @@ from typing import NamedTuple
 
 import msgspec
 
-__all__ = ["Drift", "DriftParams", "Sums"]
-
 
 class DriftParams(msgspec.Struct, frozen=True, kw_only=True):
     """When an arm counts as drifted, in standard deviations of one label.

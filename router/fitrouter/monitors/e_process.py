@@ -17,8 +17,6 @@ import numpy as np
 
 from fitrouter.types import Floats
 
-__all__ = ["Mixture", "Moments", "Wealth"]
-
 STAKES = np.array([0.06, 0.15, 0.3, 0.55, 0.9])
 """Shares of the largest stake that cannot ruin; the gambler spreads his wealth over them."""
 RICH = 1e100

@@ -32,8 +32,6 @@ from fitrouter.identity import role_key
 from fitrouter.monitors.e_process import Wealth
 from fitrouter.types import Decision, Mode
 
-__all__ = ["Report", "Twin", "TwinParams", "Verdict"]
-
 Verdict: TypeAlias = Literal["helps", "harms", "not known"]
 
 ROLES = 32
@@ -48,7 +46,7 @@ TIGHT = 64.0
 GAMBLERS = ("value_up", "value_down", "foresees", "misleads")
 
 
-class TwinParams(msgspec.Struct, frozen=True, kw_only=True):
+class PersonalisationParams(msgspec.Struct, frozen=True, kw_only=True):
     """Levels of the verdicts and of the intervals."""
 
     alpha: float = 0.05
@@ -112,11 +110,11 @@ class _Watched:
         return self.evidence("value_down", "misleads")
 
 
-class Twin:
+class PersonalisationMonitor:
     """The fold; see the module. Labels are those on [0, 1] of the dimension `overall`, each once, in sequence order."""
 
-    def __init__(self, params: TwinParams | None = None) -> None:
-        self.params = params or TwinParams()
+    def __init__(self, params: PersonalisationParams | None = None) -> None:
+        self.params = params or PersonalisationParams()
         self._all = _Watched(_Scope())
         self._roles: dict[str, _Watched] = {}
         self._squares = (0.0, 0.0)

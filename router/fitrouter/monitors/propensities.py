@@ -26,8 +26,6 @@ from fitrouter.draw import replay
 from fitrouter.monitors.e_process import Mixture
 from fitrouter.types import Decision, Floats, Mode
 
-__all__ = ["ALPHA", "Audit", "Propensities", "audit"]
-
 ALPHA = 1e-3
 """Level of the alarm."""
 DRAWN = frozenset({Mode.ONLINE, Mode.UNIFORM, Mode.SHADOW})

@@ -24,8 +24,6 @@ import numpy as np
 from fitrouter.monitors.e_process import Moments, Wealth
 from fitrouter.types import Floats
 
-__all__ = ["Flatters", "Flattery", "FlatteryParams"]
-
 ARMS, ROLES, CLUSTERS = 512, 32, 64
 """How many are told apart, in order of appearance."""
 MEMORY = 200
@@ -36,7 +34,7 @@ NOISE = 0.1
 """Prior variance of a residual."""
 
 
-class FlatteryParams(msgspec.Struct, frozen=True, kw_only=True):
+class RewardBiasParams(msgspec.Struct, frozen=True, kw_only=True):
     """What is ordinary. Chosen so that models whose c_k has an sd of .1 raise no alarm: docs/results/watch.md."""
 
     alpha: float = 0.01
@@ -51,7 +49,7 @@ class FlatteryParams(msgspec.Struct, frozen=True, kw_only=True):
     """Intervals that are reported cover with 1 − this, at all times."""
 
 
-class Flatters(NamedTuple):
+class BiasFinding(NamedTuple):
     """By how much the score flatters, with half the width of an anytime-valid (asymptotic) interval."""
 
     bias: float
@@ -94,11 +92,11 @@ class _Stored(msgspec.Struct, array_like=True):
     raised: list[str]
 
 
-class Flattery:
+class RewardBiasMonitor:
     """The fold; see the module. Rows are labels of the dimension `overall`, in sequence order."""
 
-    def __init__(self, params: FlatteryParams | None = None) -> None:
-        self.params = params or FlatteryParams()
+    def __init__(self, params: RewardBiasParams | None = None) -> None:
+        self.params = params or RewardBiasParams()
         self._levels: dict[str, _Level] = {}
         self._wealth: dict[str, Wealth] = {}
         self._cells: dict[tuple[str, str, str], _Cell] = {}
@@ -183,7 +181,7 @@ class Flattery:
 
     # --- reading ---
 
-    def excess(self, arm: str, *, role: str | None = None, cluster: str | None = None) -> Flatters | None:
+    def excess(self, arm: str, *, role: str | None = None, cluster: str | None = None) -> BiasFinding | None:
         """By how much the arm's answers are flattered more than the others' (negative: less); None without labels.
 
         Give `role` or `cluster` for that cell alone.
@@ -194,9 +192,9 @@ class Flattery:
         if cell is None or baseline is None:
             return None
         own = cell.excess.half_width(self.params.reported_alpha, prior=(2.0, NOISE))
-        return Flatters(cell.excess.mean, math.hypot(own, 2.0 * baseline.error), cell.excess.n)
+        return BiasFinding(cell.excess.mean, math.hypot(own, 2.0 * baseline.error), cell.excess.n)
 
-    def cells(self, arm: str) -> list[tuple[str, str, Flatters]]:
+    def cells(self, arm: str) -> list[tuple[str, str, BiasFinding]]:
         """("role" or "cluster", its name, excess) of an arm, the largest excess first."""
         found = []
         for _, kind, name in (key for key in self._cells if key[0] == arm and key[1]):
@@ -209,10 +207,10 @@ class Flattery:
         """The e-value against "this arm is ordinary"."""
         return self._wealth[arm].value if arm in self._wealth else 1.0
 
-    def flagged(self) -> dict[str, Flatters]:
+    def flagged(self) -> dict[str, BiasFinding]:
         """The arms whose scores are not to be counted, with what is known of them now."""
         found = {arm: self.excess(arm) for arm in self._raised}
-        return {arm: excess or Flatters(math.nan, math.inf, 0) for arm, excess in found.items()}
+        return {arm: excess or BiasFinding(math.nan, math.inf, 0) for arm, excess in found.items()}
 
     def say(self, arm: str) -> str:
         """One sentence on an arm."""

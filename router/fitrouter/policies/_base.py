@@ -12,8 +12,6 @@ import numpy as np
 from fitrouter.errors import ConfigError
 from fitrouter.types import Floats
 
-__all__ = ["Batched", "Beliefs", "Policy", "checked", "proposals", "sound"]
-
 _LARGE = 1e100
 """Utilities beyond this are as good as infinite: their differences could overflow."""
 

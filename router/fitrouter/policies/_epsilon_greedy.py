@@ -5,8 +5,6 @@ from __future__ import annotations
 from fitrouter.policies._base import Beliefs, checked, sound
 from fitrouter.types import Floats
 
-__all__ = ["EpsilonGreedy"]
-
 
 class EpsilonGreedy:
     """The best arm takes 1 − epsilon, and epsilon is spread evenly over all; arms that tie for the best share.

@@ -7,8 +7,6 @@ import numpy as np
 from fitrouter.policies._base import Beliefs, sound
 from fitrouter.types import Floats
 
-__all__ = ["Fixed"]
-
 
 class Fixed:
     """One arm takes everything; uniform among the others where it is not eligible."""

@@ -10,8 +10,6 @@ from fitrouter.policies._base import Beliefs, checked, sound
 from fitrouter.policies._normal import normal
 from fitrouter.types import Floats
 
-__all__ = ["GRID", "LinearThompson", "argmax_pmf"]
-
 GRID = 201
 """Nodes of the quadrature at most."""
 _REACH = 6.5

@@ -5,8 +5,6 @@ from __future__ import annotations
 from fitrouter.policies._base import Beliefs, checked, sound
 from fitrouter.types import Floats
 
-__all__ = ["LinUCB"]
-
 
 class LinUCB:
     """The arm with the highest u_k + alpha · sd_k takes everything; arms that tie share.

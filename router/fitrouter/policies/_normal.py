@@ -8,8 +8,6 @@ import numpy as np
 
 from fitrouter.types import Floats
 
-__all__ = ["normal"]
-
 _STEPS = 64
 """Nodes of the table a unit of z."""
 _EDGE = 9

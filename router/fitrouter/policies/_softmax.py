@@ -7,8 +7,6 @@ import numpy as np
 from fitrouter.policies._base import Beliefs, checked, sound
 from fitrouter.types import Floats
 
-__all__ = ["Softmax"]
-
 
 class Softmax:
     """p_k ∝ exp(u_k / temperature): a gap of one temperature costs a factor e.

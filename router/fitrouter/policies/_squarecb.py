@@ -7,8 +7,6 @@ import numpy as np
 from fitrouter.policies._base import Beliefs, checked, sound
 from fitrouter.types import Floats
 
-__all__ = ["SquareCB"]
-
 
 class SquareCB:
     """Probability falls with the gap to the best arm: p_k = 1 / (K + γ_t (u* − u_k)), the rest on the best.

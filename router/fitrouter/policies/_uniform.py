@@ -7,8 +7,6 @@ import numpy as np
 from fitrouter.policies._base import Beliefs, sound
 from fitrouter.types import Floats
 
-__all__ = ["Uniform"]
-
 
 class Uniform:
     """Every eligible arm has probability 1 / K: what a log is best evaluated on, and the dearest to run."""

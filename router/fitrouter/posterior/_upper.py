@@ -7,10 +7,8 @@ from numpy.typing import NDArray
 
 from fitrouter.types import Floats
 
-__all__ = ["Upper"]
 
-
-class Upper:
+class PackedCovariances:
     """The upper triangles of the rows' covariances side by side, to read xᵀSx of all in one small product.
 
     float32, which is enough for a standard deviation, so that 32 models fit into a processor's second cache.

@@ -19,8 +19,6 @@ from fitrouter.errors import ArtifactError
 from fitrouter.posterior.arms import Arms, base_arm
 from fitrouter.types import Floats
 
-__all__ = ["BLOCKS", "ArmPrior", "ModelPrior", "load", "pack_prior"]
-
 MAGIC = b"fitrouter arms 1\n"
 BLOCKS = ("correction", "profile", "operations")
 """Gaussian blocks of a model: means float64[d], float64[d, D] and float64[2, d]; a covariance float64[d, d] each."""

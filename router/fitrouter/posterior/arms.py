@@ -22,11 +22,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from fitrouter.posterior._upper import Upper
-from fitrouter.posterior.gaussian import Innovation, change
+from fitrouter.posterior._upper import PackedCovariances
+from fitrouter.posterior.gaussian import GaussianUpdate, change
 from fitrouter.types import Floats
-
-__all__ = ["ArmParams", "Arms", "Found", "Reading", "Rows", "base_arm"]
 
 Rows: TypeAlias = NDArray[np.intp] | slice
 """Rows of arms, in the order of the arms they belong to."""
@@ -129,7 +127,7 @@ class Arms:
         """Rows of such models."""
         self._found = _NOTHING
         self._priors = self._prior()
-        self._profile_upper, self._correction_upper = Upper(d), Upper(d)
+        self._profile_upper, self._correction_upper = PackedCovariances(d), PackedCovariances(d)
         self._append()
 
     _PROFILE = ("profile_cov", "profile", "spread", "responses")
@@ -312,7 +310,7 @@ class Arms:
         intercept = float(state[-1, 0] * x[0])
         return seen[:-1], intercept, float(seen[-1]) - intercept
 
-    def correct(self, k: int, gain: Floats, innovation: Innovation) -> None:
+    def correct(self, k: int, gain: Floats, innovation: GaussianUpdate) -> None:
         """Move c along S x."""
         self.corrections[k] -= change(gain, innovation)
         self._correction_upper.changed.add(k)

@@ -3,7 +3,7 @@
 A taste is a vector w over response features h; the score of an answer is hᵀw. w is a sum of blocks, population + role +
 user, each with its own Gaussian N(m, S) and independent priors, so that a new user starts at the role and a new role at
 the population. A label is one observation along h, and the exact posterior of a single observation has closed form
-(Gaussian) or one scalar root (logistic), see `innovate`.
+(Gaussian) or one scalar root (logistic), see `gaussian_update`.
 
 Folds use this module, so it is numpy ufuncs and einsum in float64 only: the same events give the same bits on one
 build.
@@ -14,8 +14,6 @@ from __future__ import annotations
 import numpy as np
 
 from fitrouter.types import Floats
-
-__all__ = ["Gaussian", "Innovation", "change", "innovate"]
 
 
 class Gaussian:
@@ -60,8 +58,8 @@ class Gaussian:
         seen = np.einsum("ij,j->i", self.state, h)
         return seen[:-1], float(seen[-1])
 
-    def learn(self, gain: Floats, innovation: Innovation) -> None:
-        """Move along S h by an innovation that `innovate` computed over all blocks."""
+    def learn(self, gain: Floats, innovation: GaussianUpdate) -> None:
+        """Move along S h by an innovation that `gaussian_update` computed over all blocks."""
         new = change(gain, innovation)
         self.state = np.subtract(self.state, new, out=new)
 
@@ -70,7 +68,7 @@ class Gaussian:
         return bool(np.isfinite(self.state).all() and (np.diag(self.cov) >= 0).all())
 
 
-def change(gain: Floats, innovation: Innovation) -> Floats:
+def change(gain: Floats, innovation: GaussianUpdate) -> Floats:
     """What an innovation takes from a `Gaussian.state`: (S h)(S h)ᵀ·shrink over −(S h)·step."""
     by = np.empty(len(gain) + 1)
     np.multiply(gain, innovation.shrink, out=by[:-1])
@@ -79,7 +77,7 @@ def change(gain: Floats, innovation: Innovation) -> Floats:
     return out
 
 
-class Innovation:
+class GaussianUpdate:
     """How far one observation moves every block: m += (S h)·step, S −= (S h)(S h)ᵀ·shrink."""
 
     __slots__ = ("shrink", "step")
@@ -88,14 +86,14 @@ class Innovation:
         self.step = step
         self.shrink = shrink
 
-    def mirrored(self) -> Innovation:
+    def mirrored(self) -> GaussianUpdate:
         """The innovation of what was observed with a minus."""
-        return Innovation(-self.step, self.shrink)
+        return GaussianUpdate(-self.step, self.shrink)
 
 
-def innovate(
+def gaussian_update(
     predicted: float, variance: float, y: float, *, noise: float | None = None, weight: float = 1.0
-) -> Innovation:
+) -> GaussianUpdate:
     """The exact posterior of one observation of a = Σ hᵀm, var(a) = Σ hᵀS h over independent blocks.
 
     With `noise` (σ²) the observation is Gaussian: step = (y − a₀) / (σ²/ρ + v), shrink = 1 / (σ²/ρ + v). Without, it
@@ -111,11 +109,11 @@ def innovate(
     """
     if noise is not None:
         total = noise / weight + variance
-        return Innovation((y - predicted) / total, 1.0 / total)
+        return GaussianUpdate((y - predicted) / total, 1.0 / total)
     a = _root(predicted, weight * variance, y)
     p = _sigmoid(a)
     q = weight * p * (1.0 - p)
-    return Innovation(weight * (y - p), q / (1.0 + q * variance))
+    return GaussianUpdate(weight * (y - p), q / (1.0 + q * variance))
 
 
 def _root(predicted: float, scale: float, y: float) -> float:

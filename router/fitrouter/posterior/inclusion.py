@@ -13,8 +13,6 @@ from collections.abc import Sequence
 
 import msgspec
 
-__all__ = ["COEFFICIENTS", "Worth"]
-
 COEFFICIENTS = (0.5, 1.0)
 """Shares of a term that the hypotheses add."""
 
@@ -22,7 +20,7 @@ LEAST, MOST = -7.0, 10.0
 """Nats between which evidence is remembered."""
 
 
-class Worth:
+class InclusionTest:
     """The fold over labels.
 
     Args:

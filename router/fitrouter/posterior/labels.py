@@ -10,8 +10,6 @@ from fitrouter.posterior.arms import ArmParams
 from fitrouter.posterior.tastes import OVERALL, TasteParams
 from fitrouter.types import FeedbackKind, Floats, Identity
 
-__all__ = ["Answered", "Estimate", "FitParams", "Foresight", "Label"]
-
 
 class FitParams(msgspec.Struct, frozen=True, kw_only=True):
     """Prior scales of the fit model, for labels in [0, 1] and features of about unit variance."""
@@ -59,7 +57,7 @@ class Label(NamedTuple):
         return self.answer.h is not None and (self.against is None or self.against.h is not None)
 
 
-class Foresight(NamedTuple):
+class Prequential(NamedTuple):
     """A pooled label, and what was predicted of it before it was learnt."""
 
     y: float

@@ -15,10 +15,8 @@ from typing import Literal
 
 import msgspec
 
-from fitrouter.posterior.gaussian import Innovation, innovate
+from fitrouter.posterior.gaussian import GaussianUpdate, gaussian_update
 from fitrouter.types import FeedbackKind
-
-__all__ = ["DWELL_LENGTH", "DWELL_SPREAD", "SIGNALS", "TIE", "Observation", "Signal", "heard"]
 
 
 class Signal(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,14 +60,14 @@ class Observation(msgspec.Struct, frozen=True):
     y: float
     signal: Signal
 
-    def innovate(self, predicted: float, variance: float) -> Innovation:
+    def gaussian_update(self, predicted: float, variance: float) -> GaussianUpdate:
         """How far it moves blocks whose sum is predicted as N(predicted, variance), in units of the fit."""
         signal = self.signal
         if signal.link == "gaussian":
-            return innovate(predicted, variance, self.y, noise=signal.noise, weight=signal.weight)
+            return gaussian_update(predicted, variance, self.y, noise=signal.noise, weight=signal.weight)
         tau = signal.temperature
-        logit = innovate((predicted - signal.level) / tau, variance / tau**2, self.y, weight=signal.weight)
-        return Innovation(logit.step / tau, logit.shrink / tau**2)
+        logit = gaussian_update((predicted - signal.level) / tau, variance / tau**2, self.y, weight=signal.weight)
+        return GaussianUpdate(logit.step / tau, logit.shrink / tau**2)
 
     def linear(self, predicted: float) -> tuple[float, float]:
         """(y, σ²) of the Gaussian observation of the fit that says the same near `predicted`."""
@@ -90,7 +88,7 @@ class Observation(msgspec.Struct, frozen=True):
         return signal.weight * (max(a, 0.0) + math.log1p(math.exp(-abs(a))) - self.y * a)
 
 
-def heard(kind: FeedbackKind, y: float, tokens: int = 0) -> Observation:
+def observation_of(kind: FeedbackKind, y: float, tokens: int = 0) -> Observation:
     """The observation in a verdict.
 
     Args:

@@ -23,20 +23,18 @@ import numpy as np
 
 from fitrouter.identity import canonical_role
 from fitrouter.monitors.drift import Drift
-from fitrouter.monitors.reward_bias import Flattery
+from fitrouter.monitors.reward_bias import RewardBiasMonitor
 from fitrouter.posterior.arms import Arms, Found, base_arm
-from fitrouter.posterior.gaussian import Gaussian, Innovation, innovate
-from fitrouter.posterior.inclusion import Worth
-from fitrouter.posterior.labels import Answered, Estimate, FitParams, Foresight, Label
-from fitrouter.posterior.likelihoods import SIGNALS, Observation, heard
-from fitrouter.posterior.offsets import Level, Side, learn_level, level_of, revise_level
+from fitrouter.posterior.gaussian import Gaussian, GaussianUpdate, gaussian_update
+from fitrouter.posterior.inclusion import InclusionTest
+from fitrouter.posterior.labels import Answered, Estimate, FitParams, Label, Prequential
+from fitrouter.posterior.likelihoods import SIGNALS, Observation, observation_of
+from fitrouter.posterior.offsets import OffsetEstimate, SignedAnswer, correct_offset, learn_offset, offset_of
 from fitrouter.posterior.people import Person
 from fitrouter.posterior.relevance import Relevance
 from fitrouter.posterior.tastes import OVERALL, TastePrior, Tastes
-from fitrouter.posterior.text_model import Text, Texts, relied_variance
-from fitrouter.types import FeedbackKind, Floats, Identity, Part
-
-__all__ = ["PARTS", "Answered", "Estimate", "Fit", "FitParams", "Foresight", "Label"]
+from fitrouter.posterior.text_model import TextModel, TextPrediction, relied_variance
+from fitrouter.types import FeedbackKind, Floats, Identity, Projection
 
 PARTS = ("slopes of c", "role", "user's taste", "user's offset")
 """What is added to the population's taste and an arm's level as far as it can be relied upon."""
@@ -54,7 +52,7 @@ LOOSER = 25.0
 class _Levels(NamedTuple):
     """The sides of a label, and whose offsets it is about."""
 
-    levels: list[Level]
+    levels: list[OffsetEstimate]
     role: Person | None
     user: Person | None
 
@@ -93,20 +91,20 @@ class Fit:
         self.d, self.D = d, D
         self.params = params or FitParams()
         self.arms = Arms(d, D, self.params.arms)
-        self.texts = Texts(D, self.params, names, prior)
+        self.texts = TextModel(D, self.params, names, prior)
         slopes, people = self.params.slopes_reliance, self.params.people_reliance
         self.stack = Gaussian.prior(
             np.array([slopes[0], people[0], people[0], people[0]]),
             np.array([slopes[1], people[1], people[1], people[1]]),
         )
         """Coefficients of the parts `PARTS` in the best prediction of a label."""
-        self.worth = Worth(len(PARTS) - 1)
+        self.inclusion = InclusionTest(len(PARTS) - 1)
         """Whether the terms of people are worth anything."""
         self._relied: _Relied | None = None
         self.residuals: dict[str, tuple[float, float]] = {}
         """Kind of a Gaussian signal → sum of the squared errors of what was predicted here, and their number."""
         self.labels = 0
-        self.drift, self.flattery = Drift(), Flattery()
+        self.drift, self.reward_bias = Drift(), RewardBiasMonitor()
         self.alarms = 0
         """How often something was learnt that concerns everybody, since this process began."""
 
@@ -120,9 +118,14 @@ class Fit:
         """Where tastes belong."""
         return self.texts.relevance
 
-    def parts(self) -> dict[str, Part]:
+    def parts(self) -> dict[str, Projection]:
         """Small pieces of state by name, to be stored beside arms, people and the learner's scalars."""
-        return {"drift": self.drift, "flattery": self.flattery, "kin": self.tastes.kin, "worth": self.worth}
+        return {
+            "drift": self.drift,
+            "flattery": self.reward_bias,
+            "kin": self.tastes.role_similarity,
+            "worth": self.inclusion,
+        }
 
     def reliance(self) -> Floats:
         """float64[4] in [0, 1]: how far each of `PARTS` counts in decisions.
@@ -152,7 +155,7 @@ class Fit:
 
     def _zero(self) -> list[float]:
         certain = self.params.people_reliance[1] == 0.0
-        return [0.0] * len(PARTS) if certain else [0.0, *self.worth.nothing()]
+        return [0.0] * len(PARTS) if certain else [0.0, *self.inclusion.nothing()]
 
     # --- reading ---
 
@@ -236,7 +239,7 @@ class Fit:
 
     # --- learning ---
 
-    def learn(self, label: Label) -> Foresight | None:
+    def learn(self, label: Label) -> Prequential | None:
         """Fold one label: first what it says of the text (tastes), then what it says beyond it (c and d).
 
         Returns what was foreseen of it, where it is a pooled label on [0, 1] of one answer. A label with a number that
@@ -266,7 +269,7 @@ class Fit:
 
     def _heard(self, label: Label) -> Observation:
         """The observation in a label, as noisy as labels of its kind are here: people who rate at random teach less."""
-        seen = heard(label.kind, label.y, label.tokens)
+        seen = observation_of(label.kind, label.y, label.tokens)
         if seen.signal.link == "logistic":
             return seen
         squares, n = self.residuals.get(label.kind.value, (0.0, 0.0))
@@ -300,14 +303,14 @@ class Fit:
                 sides, role, user = [sides[0]._replace(x=sides[0].x - other.x)], None, None
             else:
                 sides.append(other)
-        return _Levels([level_of(self.arms, side, role, user) for side in sides], role, user)
+        return _Levels([offset_of(self.arms, side, role, user) for side in sides], role, user)
 
-    def _side(self, sign: float, answer: Answered) -> Side:
-        return Side(sign, base_arm(answer.arm), self.arms.model(answer.arm), answer.x)
+    def _side(self, sign: float, answer: Answered) -> SignedAnswer:
+        return SignedAnswer(sign, base_arm(answer.arm), self.arms.model(answer.arm), answer.x)
 
     def _learn_levels(
-        self, label: Label, h: Floats, text: Text, seen: Observation, role: Person | None, user: Person | None
-    ) -> tuple[Innovation, Foresight | None]:
+        self, label: Label, h: Floats, text: TextPrediction, seen: Observation, role: Person | None, user: Person | None
+    ) -> tuple[GaussianUpdate, Prequential | None]:
         """Fold what the label says beyond hᵀw (w as before it) into c and d; weigh the parts, and where they belong.
 
         People's tastes are taken out of the label as far as decisions rely on them: until they are known to be real,
@@ -323,15 +326,21 @@ class Fit:
         variance += among
         if label.pooled:
             foresight = self._weigh(label, h, text, levels, seen, text.variance + among)
-        innovation = seen.innovate(mean, variance)
-        learnt = innovation if label.kind is FeedbackKind.THUMB else _in_thumbs(seen).innovate(mean, variance)
+        innovation = seen.gaussian_update(mean, variance)
+        learnt = innovation if label.kind is FeedbackKind.THUMB else _in_thumbs(seen).gaussian_update(mean, variance)
         for level in levels:
-            learn_level(self.arms, level, learnt, role, user, pooled=label.pooled)
+            learn_offset(self.arms, level, learnt, role, user, pooled=label.pooled)
         return innovation, foresight
 
     def _weigh(
-        self, label: Label, h: Floats, text: Text, levels: list[Level], seen: Observation, variance: float
-    ) -> Foresight | None:
+        self,
+        label: Label,
+        h: Floats,
+        text: TextPrediction,
+        levels: list[OffsetEstimate],
+        seen: Observation,
+        variance: float,
+    ) -> Prequential | None:
         """Learn what a pooled label says of the parts, beside the base: the population's taste and the arm's level.
 
         Where the taste belongs: what it would add, against what nothing else explains. How noisy such labels are.
@@ -356,14 +365,16 @@ class Fit:
         if seen.signal.link == "gaussian":
             squares, n = self.residuals.get(label.kind.value, (0.0, 0.0))
             self.residuals[label.kind.value] = squares + (seen.y - counted) ** 2, n + 1.0
-        self.worth.see(z[1:], relied[1:], y - counted, noise)
+        self.inclusion.see(z[1:], relied[1:], y - counted, noise)
         parts = np.array(z)
         gain, predicted = self.stack.along(parts)
         y, noise = seen.linear(base + predicted)
-        self.stack.learn(gain, innovate(predicted, float(np.einsum("i,i->", parts, gain)), y - base, noise=noise))
+        self.stack.learn(
+            gain, gaussian_update(predicted, float(np.einsum("i,i->", parts, gain)), y - base, noise=noise)
+        )
         if seen.signal.link != "gaussian" or label.against is not None:
             return None
-        return Foresight(seen.y, base + relied[0] * slopes, z[1] + z[2] + z[3])
+        return Prequential(seen.y, base + relied[0] * slopes, z[1] + z[2] + z[3])
 
     def revise(self, label: Label, before: float) -> None:
         """Change the label y of an earlier observation: a vote that supersedes `before`.
@@ -375,7 +386,7 @@ class Fit:
         if not self._reads(label) or not self._sound(label):
             return
         role, user = self.texts.people(label.identity)
-        earlier = heard(label.kind, before, label.tokens)
+        earlier = observation_of(label.kind, before, label.tokens)
         revised = self.texts.revise(label, self._h(label), self._heard(label), earlier, user)
         if label.dimension == OVERALL:
             levels, role, user = self._levels(label, role, user)
@@ -384,11 +395,11 @@ class Fit:
             rest = revised.noise + text + sum(level.variance for level in levels)
             for level in levels:
                 others = rest - level.variance
-                revise_level(self.arms, level.side, revised.change, others, role, user, pooled=label.pooled)
+                correct_offset(self.arms, level.side, revised.change, others, role, user, pooled=label.pooled)
 
     # --- alarms ---
 
-    def _watch(self, label: Label, text: Text, seen: Observation, innovation: Innovation) -> None:
+    def _watch(self, label: Label, text: TextPrediction, seen: Observation, innovation: GaussianUpdate) -> None:
         """Hand what a label left over to the alarms, as it was before it was learnt, and heed them."""
         model = base_arm(label.answer.arm)
         if label.pooled and innovation.shrink > 0.0:
@@ -402,7 +413,7 @@ class Fit:
         if label.against is None and seen.signal.link == "gaussian" and self._reads(label):
             role = canonical_role(label.identity.role)
             cluster = text.where.task if text.where else None
-            if self.flattery.observe(model, role, cluster, text.mean - seen.y):
+            if self.reward_bias.observe(model, role, cluster, text.mean - seen.y):
                 self.distrust(model)
 
     def drifted(self, arm: str) -> None:
@@ -428,7 +439,7 @@ class Fit:
         """Read an arm's own text again, from what was learnt of it meanwhile: somebody has looked into it."""
         model = base_arm(arm)
         self.arms.trust(model)
-        self.flattery.clear(model)
+        self.reward_bias.clear(model)
         for person in (*self.tastes.roles.values(), *self.tastes.users.values()):
             person.forget(model, 0.0)
 

@@ -21,14 +21,12 @@ from typing import NamedTuple
 import numpy as np
 
 from fitrouter.posterior.arms import Arms
-from fitrouter.posterior.gaussian import Innovation
+from fitrouter.posterior.gaussian import GaussianUpdate
 from fitrouter.posterior.people import Person
 from fitrouter.types import Floats
 
-__all__ = ["Level", "Side", "learn_level", "level_of", "revise_level"]
 
-
-class Side(NamedTuple):
+class SignedAnswer(NamedTuple):
     """One answer of a label: +1 for the answer, −1 for the one it is compared with."""
 
     sign: float
@@ -39,10 +37,10 @@ class Side(NamedTuple):
     x: Floats
 
 
-class Level(NamedTuple):
+class OffsetEstimate(NamedTuple):
     """What is believed of one side before a label."""
 
-    side: Side
+    side: SignedAnswer
     along: Floats
     """float64[d]: q of the module."""
     gain: Floats
@@ -65,7 +63,9 @@ class Level(NamedTuple):
         return self.intercept + self.slopes + self.role + self.user
 
 
-def level_of(arms: Arms, side: Side, role: Person | None, user: Person | None, *, without: float = 0.0) -> Level:
+def offset_of(
+    arms: Arms, side: SignedAnswer, role: Person | None, user: Person | None, *, without: float = 0.0
+) -> OffsetEstimate:
     """Beliefs of c + d_role + d_u at x; of the offsets as they were without this label, whose 1/R is given."""
     d, x, mean = arms.d, side.x, arms.correction[side.k]
     rows = np.zeros((3, d))
@@ -99,11 +99,17 @@ def level_of(arms: Arms, side: Side, role: Person | None, user: Person | None, *
     d_user = v * (s_user - of_user - n_user * d_role)
     intercept = float(mean[0] * x[0])
     variance = float(np.einsum("i,i->", gain, along)) + v + gamma * gamma * w
-    return Level(side, along, gain, intercept, c - intercept, d_role, d_user, variance, v, gamma, v * s_user)
+    return OffsetEstimate(side, along, gain, intercept, c - intercept, d_role, d_user, variance, v, gamma, v * s_user)
 
 
-def learn_level(
-    arms: Arms, level: Level, innovation: Innovation, role: Person | None, user: Person | None, *, pooled: bool
+def learn_offset(
+    arms: Arms,
+    level: OffsetEstimate,
+    innovation: GaussianUpdate,
+    role: Person | None,
+    user: Person | None,
+    *,
+    pooled: bool,
 ) -> None:
     """Fold a label whose innovation was computed with `level.variance` in it. Not pooled, it teaches the user's offset.
 
@@ -130,14 +136,21 @@ def learn_level(
         found[-1] += weight
 
 
-def revise_level(
-    arms: Arms, side: Side, change: float, noise: float, role: Person | None, user: Person | None, *, pooled: bool
+def correct_offset(
+    arms: Arms,
+    side: SignedAnswer,
+    change: float,
+    noise: float,
+    role: Person | None,
+    user: Person | None,
+    *,
+    pooled: bool,
 ) -> None:
     """Move the means as if the label had been `change` greater, its noise R being given; to first order."""
-    level = level_of(arms, side, role, user, without=1.0 / noise)
+    level = offset_of(arms, side, role, user, without=1.0 / noise)
     if pooled:
         total = noise + level.variance - float(np.einsum("i,i->", level.gain, level.along))
-        arms.correct(side.k, level.gain, Innovation(side.sign * change / total, 0.0))
+        arms.correct(side.k, level.gain, GaussianUpdate(side.sign * change / total, 0.0))
         if role is not None:
             role.record(side.model, arms.d)[-2] += side.sign * change * level.gamma / (noise + level.v)
     if user is not None:

@@ -16,8 +16,6 @@ from fitrouter.posterior.gaussian import Gaussian
 from fitrouter.posterior.rating_scale import RatingScale
 from fitrouter.types import Floats
 
-__all__ = ["DAY_S", "Person", "Sums"]
-
 DAY_S = 86_400.0
 """Seconds of a day."""
 

@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fitrouter.posterior.gaussian import Gaussian, innovate
-
-__all__ = ["RatingScale"]
+from fitrouter.posterior.gaussian import Gaussian, gaussian_update
 
 OFFSET_VARIANCE = 0.02
 GAIN_VARIANCE = 0.05
@@ -50,4 +48,4 @@ class RatingScale:
         gain = self.state.gain(h)
         variance = float(np.einsum("i,i->", h, gain))
         expected = level + float(np.einsum("i,i->", h, self.state.mean))
-        self.state.learn(gain, innovate(expected, variance, rating, noise=noise))
+        self.state.learn(gain, gaussian_update(expected, variance, rating, noise=noise))

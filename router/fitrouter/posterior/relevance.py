@@ -17,10 +17,8 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from fitrouter.posterior.gaussian import innovate
+from fitrouter.posterior.gaussian import gaussian_update
 from fitrouter.types import Floats
-
-__all__ = ["FEATURE", "OWN", "REST", "Relevance"]
 
 TASKS = 64
 """Tasks that have a relevance of their own, in order of appearance."""
@@ -84,7 +82,7 @@ class Relevance:
         mean, variance, gain = work
         np.multiply(variance, along, out=gain)
         predicted, spread = np.einsum("bi,i->b", work[::2], along).tolist()
-        moved = innovate(predicted, spread, residual, noise=noise)
+        moved = gaussian_update(predicted, spread, residual, noise=noise)
         mean += gain * moved.step
         gain *= gain
         gain *= moved.shrink

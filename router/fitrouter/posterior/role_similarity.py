@@ -20,13 +20,11 @@ import numpy as np
 
 from fitrouter.types import Floats
 
-__all__ = ["Kin", "KinParams", "Known"]
-
 ROLES = 256
 """Role texts that are remembered; the first ones stay."""
 
 
-class KinParams(msgspec.Struct, frozen=True, kw_only=True):
+class RoleSimilarityParams(msgspec.Struct, frozen=True, kw_only=True):
     """What counts as near."""
 
     near: float = 0.5
@@ -35,7 +33,7 @@ class KinParams(msgspec.Struct, frozen=True, kw_only=True):
     """λ: how many perfectly known twins the absence of kin weighs."""
 
 
-class Known(NamedTuple):
+class KnownRoles(NamedTuple):
     """What is known of a role's taste."""
 
     mean: Floats
@@ -44,11 +42,11 @@ class Known(NamedTuple):
     """Share of the prior variance that the labels removed, in [0, 1]."""
 
 
-class Kin:
+class RoleSimilarity:
     """The fold over the vectors of role texts, and the regression over them. Roles are keys of `posterior.tastes`."""
 
-    def __init__(self, params: KinParams | None = None) -> None:
-        self.params = params or KinParams()
+    def __init__(self, params: RoleSimilarityParams | None = None) -> None:
+        self.params = params or RoleSimilarityParams()
         self.vectors: dict[str, Floats] = {}
         """Role → float64[m] of unit length."""
 
@@ -79,7 +77,7 @@ class Kin:
         above = (float(np.einsum("i,i->", one, two)) - self.params.near) / (1.0 - self.params.near)
         return min(max(above, 0.0), 1.0) ** 2
 
-    def prior(self, role: str, tastes: Mapping[str, Known], D: int) -> Floats:
+    def prior(self, role: str, tastes: Mapping[str, KnownRoles], D: int) -> Floats:
         """float64[D]: the mean that the role's taste starts from; 0 where nothing near is known.
 
         Args:

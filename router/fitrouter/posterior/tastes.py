@@ -15,12 +15,10 @@ import msgspec
 import numpy as np
 
 from fitrouter.identity import role_key
-from fitrouter.posterior.gaussian import Gaussian, Innovation
+from fitrouter.posterior.gaussian import Gaussian, GaussianUpdate
 from fitrouter.posterior.people import Person
-from fitrouter.posterior.role_similarity import Kin, Known
+from fitrouter.posterior.role_similarity import KnownRoles, RoleSimilarity
 from fitrouter.types import Floats, Identity
-
-__all__ = ["OVERALL", "Block", "TasteParams", "TastePrior", "Tastes"]
 
 OVERALL = "overall"
 DIMENSIONS = 16
@@ -98,7 +96,7 @@ class Tastes:
         )
         self.others: dict[str, Gaussian] = {}
         """Dimension → w_0 in it, for dimensions other than overall."""
-        self.kin = Kin()
+        self.role_similarity = RoleSimilarity()
         """What the texts of roles are like."""
         self.roles: dict[str, Person] = {}
         self.users: dict[str, Person] = {}
@@ -146,7 +144,7 @@ class Tastes:
 
     def hear(self, key: str, vector: Floats) -> None:
         """Take a role's text: the role starts near its kin."""
-        if self.kin.meet(key, vector):
+        if self.role_similarity.meet(key, vector):
             self._start(key)
 
     def _start(self, key: str) -> None:
@@ -156,15 +154,15 @@ class Tastes:
                 return
             self.roles[key] = self.new_role()
         role = self.roles[key]
-        if key in self.kin.vectors and not role.learnt().any():
+        if key in self.role_similarity.vectors and not role.learnt().any():
             prior = self._role_variance
             total = float(np.einsum("i->", prior)) or 1.0
             known = {
-                other: Known(person.learnt(), 1.0 - float(np.einsum("ii->", person.taste.cov)) / total)
+                other: KnownRoles(person.learnt(), 1.0 - float(np.einsum("ii->", person.taste.cov)) / total)
                 for other, person in self.roles.items()
                 if other != key and person.learnt().any()
             }
-            role.declare(np.where(prior > 0, self.kin.prior(key, known, self.D), 0.0), prior)
+            role.declare(np.where(prior > 0, self.role_similarity.prior(key, known, self.D), 0.0), prior)
 
     def meet(self, identity: Identity) -> None:
         """Make room for the people that a label speaks of."""
@@ -223,7 +221,7 @@ class Tastes:
         user.declare(mean, variance)
 
 
-def learn(blocks: Sequence[Block], gains: Sequence[Floats], innovation: Innovation) -> None:
+def learn(blocks: Sequence[Block], gains: Sequence[Floats], innovation: GaussianUpdate) -> None:
     """Move the blocks that learn."""
     for block, gain in zip(blocks, gains, strict=True):
         if block.learns:

@@ -23,10 +23,8 @@ from fitrouter.posterior.relevance import Relevance
 from fitrouter.posterior.tastes import OVERALL, Block, TastePrior, Tastes, learn
 from fitrouter.types import FeedbackKind, Floats, Identity
 
-__all__ = ["Revised", "Text", "Texts", "Where", "relied_variance"]
 
-
-class Where(NamedTuple):
+class TaskContext(NamedTuple):
     """A user's taste in a task; arrays are float64[D]."""
 
     task: str
@@ -38,7 +36,7 @@ class Where(NamedTuple):
     """float64[2, D]: mean and variance of δ_{u,task}."""
 
 
-class Text(NamedTuple):
+class TextPrediction(NamedTuple):
     """What a label's text was thought to be worth before it."""
 
     impersonal: float = 0.0
@@ -51,7 +49,7 @@ class Text(NamedTuple):
     """Of it all; 0 for a text that was not read: what its tastes get wrong is then nothing that labels tell from c."""
     everybody: float = 0.0
     """The population's share of the variance."""
-    where: Where | None = None
+    where: TaskContext | None = None
     within: float = 0.0
     """hᵀ of what labels taught of the user's taste, wherever it belongs."""
 
@@ -92,7 +90,7 @@ def _earlier(variances: Sequence[float], noise: float) -> list[float]:
     return before
 
 
-class Texts:
+class TextModel:
     """The fold of `tastes` and `relevance`.
 
     Args:
@@ -122,15 +120,15 @@ class Texts:
         role, user = self.people(identity)
         return role or self.tastes.nobody[0], user or self.tastes.nobody[1]
 
-    def where(self, identity: Identity, x: Floats, user: Person) -> Where:
+    def where(self, identity: Identity, x: Floats, user: Person) -> TaskContext:
         """Where a request stands for the user's taste."""
         task, level = task_of(identity, x), 1.0
         if identity.role and canonical_role(identity.role) in self._sensitive:
             task, level = f"sensitive {task}", 0.0
         relevance = self.relevance.at(task, level)
-        return Where(task, level, relevance, user.learnt(), user.task(task, self._task_share))
+        return TaskContext(task, level, relevance, user.learnt(), user.task(task, self._task_share))
 
-    def added(self, user: Person, where: Where, relied: float) -> tuple[Floats, Floats]:
+    def added(self, user: Person, where: TaskContext, relied: float) -> tuple[Floats, Floats]:
         """What a user's taste adds in a task, as far as it is relied upon: mean float64[D] and covariance [D, D]."""
         mean = user.base_mean + relied * (where.relevance * where.learnt + where.own[0])
         counted = relied * where.relevance
@@ -158,22 +156,22 @@ class Texts:
 
     def learn(
         self, label: Label, h: Floats, seen: Observation, role: Person | None, user: Person | None, *, read: bool
-    ) -> Text:
+    ) -> TextPrediction:
         """Fold into w_0, w_role, δ and δ_{u,task} where the text was read; returns what was thought before."""
         blocks = self._blocks(label)
         if not blocks:
-            return Text()
+            return TextPrediction()
         if user is not None and label.dimension == OVERALL:
             return self._learn_in_task(label, h, seen, blocks, role, user, read)
         found = [block.taste.along(h) for block in blocks]
         means = [mean for _, mean in found]
         variance = sum(float(np.einsum("i,i->", h, gain)) for gain, _ in found)
         if read:
-            learn(blocks, [gain for gain, _ in found], seen.innovate(sum(means), variance))
+            learn(blocks, [gain for gain, _ in found], seen.gaussian_update(sum(means), variance))
         else:
             variance = 0.0
         everybody = min(float(np.einsum("i,i->", h, found[0][0])), variance)
-        return Text(means[0], means[1] if role else 0.0, means[-1] if user else 0.0, 0.0, variance, everybody)
+        return TextPrediction(means[0], means[1] if role else 0.0, means[-1] if user else 0.0, 0.0, variance, everybody)
 
     def _learn_in_task(
         self,
@@ -184,7 +182,7 @@ class Texts:
         role: Person | None,
         user: Person,
         read: bool,
-    ) -> Text:
+    ) -> TextPrediction:
         """The same for a user, whose taste counts as far as it belongs."""
         where = self.where(label.identity, label.answer.x, user)
         rows = np.empty((5, self.D))
@@ -208,7 +206,7 @@ class Texts:
             total += other
         variance = spread + float(np.einsum("i,i->", h, total))
         if read:
-            innovation = seen.innovate(predicted, variance)
+            innovation = seen.gaussian_update(predicted, variance)
             learn(blocks, [*(other for other, _ in found), gain], innovation)
             own = rows[3:]  # their gain is the variance times h
             own[0] += own[1] * innovation.step
@@ -217,7 +215,7 @@ class Texts:
         else:
             variance = 0.0
         everybody = min(float(np.einsum("i,i->", h, found[0][0])), variance)
-        return Text(impersonal, of_role, personal, task, variance, everybody, where, within)
+        return TextPrediction(impersonal, of_role, personal, task, variance, everybody, where, within)
 
     def revise(self, label: Label, h: Floats, seen: Observation, before: Observation, user: Person | None) -> Revised:
         """Move the means as if the label had been another one, to first order; see `Fit.revise`."""

@@ -7,8 +7,6 @@ from typing import Protocol
 
 from fitrouter.types import Call, Chunk, Completion
 
-__all__ = ["Provider"]
-
 
 class Provider(Protocol):
     """Answers calls. One instance serves many models and many calls at once."""

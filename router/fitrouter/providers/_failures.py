@@ -11,8 +11,6 @@ from typing import Any
 
 from fitrouter.errors import ContextOverflow, ProviderError, ProviderRejected, ProviderUnavailable
 
-__all__ = ["excerpt", "from_error_body", "from_status", "retry_after"]
-
 _OVER_BUDGET = ("insufficient_quota", "budget_exceeded", "billing_hard_limit_reached", "quota_exceeded")
 _TOO_LONG = re.compile(
     r"context_length_exceeded|context_?window|maximum context length|(?:prompt|input) is too long"

@@ -12,8 +12,6 @@ from fitrouter.providers._base import Provider
 from fitrouter.providers._streams import OwnedStream
 from fitrouter.types import Call, Chunk, Completion
 
-__all__ = ["Fault", "Faulty"]
-
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True):
     """What goes wrong with one call. A streamed call goes wrong after `after` chunks, a whole one before its answer.

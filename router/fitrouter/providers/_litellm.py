@@ -17,8 +17,6 @@ from fitrouter.providers._streams import OwnedStream
 from fitrouter.providers.usage import read_usage
 from fitrouter.types import Call, Chunk, Completion, Message, Usage
 
-__all__ = ["LiteLLM"]
-
 _RESERVED = frozenset(
     (
         "api_base",

@@ -22,8 +22,6 @@ from fitrouter.providers._streams import OwnedStream
 from fitrouter.providers.usage import read_usage
 from fitrouter.types import Call, Chunk, Completion, Usage
 
-__all__ = ["OpenAICompatible"]
-
 _CONTENT = ("content", "tool_calls", "function_call", "refusal", "audio", "reasoning_content", "reasoning")
 _CONNECT_S = 10.0
 

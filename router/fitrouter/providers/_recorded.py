@@ -14,8 +14,6 @@ from fitrouter.errors import ConfigError, ProviderRejected, ProviderUnavailable
 from fitrouter.providers._texts import last_user_text, stream, usage_of, whole
 from fitrouter.types import Call, Chunk, Completion
 
-__all__ = ["Recorded"]
-
 _COLUMNS = ("prompt", "model", "response")
 _MATCHES = ("exact", "inside")
 _HEAD = 32

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-__all__ = ["Secret"]
-
 
 class Secret:
     """A key that prints as dots and cannot be pickled; only `reveal` gives it out.

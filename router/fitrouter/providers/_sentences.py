@@ -5,21 +5,6 @@ A point is said in four ways: with or without substance, formally or casually. `
 
 from __future__ import annotations
 
-__all__ = [
-    "ADDITIONS",
-    "BOLD",
-    "CODE",
-    "EXAMPLES",
-    "HEADINGS",
-    "HEDGES",
-    "KEYWORDS",
-    "NUMBERS",
-    "POINTS",
-    "PRAISE",
-    "WARM_CLOSINGS",
-    "WARM_OPENINGS",
-]
-
 POINTS = (
     # (substance formal, substance casual, vague formal, vague casual)
     (

@@ -17,8 +17,6 @@ from fitrouter.providers import _sentences as bank
 from fitrouter.providers._texts import last_user_text, stream, usage_of, whole
 from fitrouter.types import Call, Chunk, Completion, Floats
 
-__all__ = ["Persona", "Simulated", "topic_of", "write"]
-
 T = TypeVar("T")
 Fraction = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
 _MAX_POINTS = 40

@@ -7,8 +7,6 @@ from collections.abc import AsyncIterator
 from fitrouter.errors import ProviderUnavailable
 from fitrouter.providers._failures import excerpt
 
-__all__ = ["sse_data"]
-
 _FIELDS = frozenset({b"data", b"event", b"id", b"retry"})
 
 

@@ -6,8 +6,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 
 from fitrouter.types import Chunk
 
-__all__ = ["OwnedStream"]
-
 
 class OwnedStream:
     """Chunks, and what has to be closed behind them: when they end, fail, are cancelled, or are closed unread.

@@ -7,8 +7,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 from fitrouter.types import Chunk, Completion, Message, Usage
 
-__all__ = ["last_user_text", "stream", "usage_of", "whole"]
-
 
 def last_user_text(messages: Sequence[Message]) -> str:
     """The text of the last user message; the texts of a list of parts, joined by line breaks."""

@@ -8,8 +8,6 @@ from typing import Any
 
 from fitrouter.types import Usage
 
-__all__ = ["read_usage", "usage_body"]
-
 
 def read_usage(usage: object) -> Usage | None:
     """Tokens out of a `usage` object; None where there is none. What is no number counts as 0.

@@ -14,12 +14,11 @@ import numpy as np
 from fitrouter.draw import draws, landing
 from fitrouter.identity import canonical_role, role_key, task_of
 from fitrouter.policies import Beliefs, Policy, build_policy
-from fitrouter.posterior.model import Estimate, Fit
+from fitrouter.posterior.labels import Estimate
+from fitrouter.posterior.model import Fit
 from fitrouter.state.budgets import over_cap
-from fitrouter.state.projections import Watch
+from fitrouter.state.projections import Projections
 from fitrouter.types import Decision, Floats, Identity, Mode, ModelCard, PolicyVersion, Prices, pack, unpack
-
-__all__ = ["Decider", "Rules", "Stay"]
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,13 +86,13 @@ class _Mix(NamedTuple):
 
 
 class Decider:
-    """Makes decisions out of one policy and one fit model. Pure but for what it reads: the fit and the watch.
+    """Makes decisions from one policy, the fit model and the projections, without changing any of them.
 
     Args:
         policy: turns beliefs into probabilities.
         fit: the beliefs.
         rules: the configuration's.
-        watch: what is folded beside the fit: settings laid over the rules, budgets, the twin, who is new.
+        projections: run-time settings, budgets, arm counts and monitors.
         parameters: the configured policy's, for changes at run time that name only some.
         candidates: policies in shadow, each decision logs their pmfs.
     """
@@ -104,12 +103,12 @@ class Decider:
         fit: Fit,
         rules: Rules,
         *,
-        watch: Watch | None = None,
+        projections: Projections | None = None,
         parameters: Mapping[str, Any] | None = None,
         candidates: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
         self.policy, self.fit, self.rules = policy, fit, rules
-        self.watch = watch or Watch()
+        self.projections = projections or Projections()
         self.parameters = {"algorithm": policy.name, **(parameters or {})}
         self.candidates = {name: dict(settings) for name, settings in (candidates or {}).items()}
         self._shadows = {name: self.build(settings, shadow=True) for name, settings in self.candidates.items()}
@@ -118,7 +117,7 @@ class Decider:
 
     def live(self) -> tuple[Policy, Rules]:
         """The policy and the rules in force: the configuration with what was said at run time over it."""
-        settings = self.watch.control.settings
+        settings = self.projections.policy_settings.settings
         if not settings:
             return self.policy, self.rules
         if self._live is None or settings != self._live[0]:
@@ -204,13 +203,13 @@ class Decider:
         """Whether the terms of role and user count: allowed, and not known to harm (`monitors.personalisation`)."""
         if not rules.personal or canonical_role(identity.role) in rules.impersonal_roles:
             return False
-        return not self.watch.twin.off(role_key(identity))
+        return not self.projections.personalisation.off(role_key(identity))
 
     def _newcomers(self, rules: Rules, names: tuple[str, ...], beliefs: Estimate, burden: Floats) -> tuple[str, ...]:
         """Who has the raised floor in this request; the same with and without the terms of people."""
         if not rules.newcomer_floor:
             return ()
-        young = self.watch.pulls.newcomers(names, rules.newcomer_pulls, rules.newcomer_labels)
+        young = self.projections.arm_counts.newcomers(names, rules.newcomer_pulls, rules.newcomer_labels)
         if not any(tried for _, tried in young):
             return tuple(arm for arm, _ in young)
         utility = beliefs.availability * (beliefs.blind - burden)
@@ -228,7 +227,7 @@ class Decider:
         stay: Stay | None,
     ) -> _Stage:
         """What is believed and what it costs, before any policy looks at it."""
-        tenant, budgets = identity.tenant, self.watch.budgets
+        tenant, budgets = identity.tenant, self.projections.budgets
         excluded: tuple[tuple[str, str], ...] = ()
         while True:
             names = tuple(card.arm for card in cards)
@@ -238,7 +237,7 @@ class Decider:
             cap = budgets.cap(tenant, ts)
             barred = [] if cap == math.inf else over_cap(names, cost, cap)
             if rules.base_delta is not None and not barred:
-                barred = self.watch.base_layer.excluded(names, task_of(identity, x), rules.base_delta, ts)
+                barred = self.projections.quality_floor.excluded(names, task_of(identity, x), rules.base_delta, ts)
             if not barred:
                 break
             excluded = (*excluded, *barred)

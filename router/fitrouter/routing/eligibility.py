@@ -17,8 +17,6 @@ from fitrouter.context.features import estimate_tokens, needs
 from fitrouter.routing.parameters import NEUTRAL, doubtful, family, lineage, takes
 from fitrouter.types import Message, ModelCard, Request
 
-__all__ = ["DROPPABLE", "Eligible", "Roster", "Wants", "wants"]
-
 DROPPABLE = ("prompt_cache_key", "prompt_cache_retention", "safety_identifier", "service_tier", "store")
 """Bookkeeping between a client and its provider: without it the answer is the same."""
 

@@ -18,8 +18,6 @@ from fitrouter.routing.explanation import TERMS, Account, Contrast, Explanation,
 from fitrouter.routing.explanation_text import tell
 from fitrouter.types import Decision, Event, Execution, Floats, Mode, unpack
 
-__all__ = ["explain"]
-
 _SPLIT = ("population", "role_taste", "user_taste", "correction", "role_offset", "user_offset", "since")
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["TERMS", "Account", "Contrast", "Explanation", "Feature", "Term"]
-
 TERMS = {
     "fit": "predicted fit",
     "population": "everybody's taste in its text",

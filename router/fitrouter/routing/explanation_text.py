@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from fitrouter.routing.explanation import Account, Contrast, Explanation, Feature
 
-__all__ = ["FEATURES", "number", "tell"]
-
 FEATURES: dict[str, tuple[str, str]] = {
     "g": ("is better by the general measure of quality", "is worse by the general measure of quality"),
     "length": ("writes longer", "writes shorter"),

@@ -12,8 +12,6 @@ from collections.abc import Mapping
 
 from fitrouter.types import ModelCard
 
-__all__ = ["FAMILIES", "NEUTRAL", "PARAMETERS", "doubtful", "family", "lineage", "takes"]
-
 _TABLE = """
                         openai openai-o openai-5 anthropic google mistral cohere xai groq bedrock ollama
     temperature         +      .        .        +         +      +       +      +   +    +       +

@@ -39,8 +39,6 @@ from fitrouter.types import (
     pack,
 )
 
-__all__ = ["Proposal", "Proposer"]
-
 IDENTITY_WAIT_S = 0.5
 """How long a request waits to learn its user's subject; it is anonymous then."""
 
@@ -55,7 +53,7 @@ class Proposal(NamedTuple):
     """Arm → parameters that its call leaves out."""
 
 
-class Proposer:
+class Pipeline:
     """Decides. Whatever fails in here costs the decision some knowledge, and never the request its answer."""
 
     def __init__(
@@ -195,7 +193,7 @@ class Proposer:
 
     def _session(self, key: str) -> Session | None:
         """A session as it is folded, or as it will be."""
-        folded, ahead = self.learner.watch.sessions.get(key), self._ahead.get(key)
+        folded, ahead = self.learner.projections.sessions.get(key), self._ahead.get(key)
         if ahead is None or (folded is not None and folded.ts >= ahead.ts):
             self._ahead.pop(key, None)
             return folded
@@ -236,7 +234,7 @@ class Proposer:
         key = role_key(identity)
         if self.told is None or not key or key in self._met or len(self._met) >= ROLES:
             return
-        if key in self.learner.fit.tastes.kin.vectors:
+        if key in self.learner.fit.tastes.role_similarity.vectors:
             return
         self._met.add(key)
         try:

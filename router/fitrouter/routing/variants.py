@@ -17,8 +17,6 @@ from fitrouter.errors import ConfigError
 from fitrouter.routing.parameters import takes
 from fitrouter.types import Message, ModelCard, Variant
 
-__all__ = ["LIMIT", "apply", "called", "expand"]
-
 LIMIT = 4
 """Variants of one model."""
 

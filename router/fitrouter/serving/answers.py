@@ -9,8 +9,6 @@ import msgspec
 from fitrouter.serving.attempts import close
 from fitrouter.types import Chunk, Completion, Decision
 
-__all__ = ["Answer", "Stream"]
-
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """A whole answer. `logged` is False where its decision did not become durable in time."""

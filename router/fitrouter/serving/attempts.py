@@ -23,8 +23,6 @@ from fitrouter.providers import Provider
 from fitrouter.routing.variants import apply
 from fitrouter.types import Attempt, Call, Chunk, Completion, Decision, Message, ModelCard, Request, Usage
 
-__all__ = ["Answering", "Assembler", "Timers", "Unanswered", "first_answer"]
-
 Answer: TypeAlias = Completion | AsyncIterator[Chunk]
 
 

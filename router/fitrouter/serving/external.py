@@ -15,7 +15,7 @@ import msgspec
 
 from fitrouter.draw import renormalise
 from fitrouter.errors import InvalidRequest, StoreError
-from fitrouter.routing.pipeline import Proposer
+from fitrouter.routing.pipeline import Pipeline
 from fitrouter.routing.variants import called
 from fitrouter.serving.attempts import Timers
 from fitrouter.serving.recorder import STORE_WAIT_S, Recorder, execution_of
@@ -35,8 +35,6 @@ from fitrouter.types import (
     Variant,
 )
 
-__all__ = ["STATUSES", "Choice", "Ended", "Outside", "Plan", "Tried", "spent"]
-
 STATUSES = ("ok", "partial", "cancelled", "failed")
 _LONGEST_NAME = 100
 _LONGEST_MS = 86_400_000.0
@@ -44,7 +42,7 @@ _MOST_TOKENS = 2**31
 _MOST_USD = 1e6
 
 
-class Choice(msgspec.Struct, frozen=True, kw_only=True):
+class PlannedCall(msgspec.Struct, frozen=True, kw_only=True):
     """A model to ask, and how."""
 
     model: str
@@ -63,14 +61,14 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Whom to ask. `logged` is False where the decision did not become durable in time."""
 
     decision: Decision
-    order: tuple[Choice, ...]
+    order: tuple[PlannedCall, ...]
     """The chosen model, then those to ask where the ones before failed."""
     deadline_s: float
     """Seconds for the whole request. A plan counts as lost half a minute after the router's own deadline."""
     logged: bool
 
 
-class Tried(msgspec.Struct, frozen=True, kw_only=True):
+class AttemptReport(msgspec.Struct, frozen=True, kw_only=True):
     """One call of one model, as its caller saw it."""
 
     model: str
@@ -84,10 +82,10 @@ class Tried(msgspec.Struct, frozen=True, kw_only=True):
     """The choice's; read only for fallbacks of a sticky or forced turn, whose pmf is not logged."""
 
 
-class Ended(msgspec.Struct, frozen=True, kw_only=True):
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """How a request ended. Whoever answered is the last that was tried, without an error."""
 
-    tried: tuple[Tried, ...]
+    tried: tuple[AttemptReport, ...]
     status: str = "ok"
     """ok; partial (it broke off); cancelled (nobody waited any more); failed (nobody answered)."""
     completion: Completion | None = None
@@ -98,7 +96,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     """Until the first piece of a stream."""
 
 
-class Outside:
+class ExternalExecution:
     """Makes plans, and writes down how they ended."""
 
     def __init__(
@@ -106,7 +104,7 @@ class Outside:
         cards: Mapping[str, ModelCard],
         aliases: Mapping[str, str],
         timers: Timers,
-        proposer: Proposer,
+        proposer: Pipeline,
         journal: Journal,
         recorder: Recorder,
         learner: Learner,
@@ -120,7 +118,7 @@ class Outside:
         plan, _ = await self._decide(request)
         return plan
 
-    async def report(self, decision_id: str, request: Request, ended: Ended) -> Execution:
+    async def report(self, decision_id: str, request: Request, ended: Outcome) -> Execution:
         """See `Router.report`."""
         _check(ended)
         tenant = request.identity.tenant
@@ -147,9 +145,9 @@ class Outside:
             raise InvalidRequest(f"model: {model!r} was given; name the model that answered")
         if (completion is None) is (error is None):
             raise InvalidRequest(f"error: {error!r} was given; name one where there is no answer, and only there")
-        tried = (Tried(model=model, ms=latency_ms, error=error),)
+        tried = (AttemptReport(model=model, ms=latency_ms, error=error),)
         status = "failed" if completion is None else "ok"
-        ended = Ended(tried=tried, status=status, completion=completion, cost_usd=cost_usd)
+        ended = Outcome(tried=tried, status=status, completion=completion, cost_usd=cost_usd)
         _check(ended)
         plan, stored = await self._decide(msgspec.structs.replace(request, model=model, stream=False))
         attempt = Attempt(model=plan.decision.chosen, probability=1.0, error=error, ms=latency_ms)
@@ -177,9 +175,9 @@ class Outside:
         )
         return plan, stored
 
-    def _choice(self, arm: str, probability: float, dropped: tuple[str, ...]) -> Choice:
+    def _choice(self, arm: str, probability: float, dropped: tuple[str, ...]) -> PlannedCall:
         card = self.cards[arm]
-        return Choice(
+        return PlannedCall(
             model=called(card),
             target=card.target or card.name,
             probability=probability,
@@ -202,7 +200,7 @@ class Outside:
         assert isinstance(decision, Decision)
         return decision, next((event for event in others if isinstance(event, Execution)), None)
 
-    def _attempts(self, decision: Decision, tried: Sequence[Tried]) -> tuple[Attempt, ...]:
+    def _attempts(self, decision: Decision, tried: Sequence[AttemptReport]) -> tuple[Attempt, ...]:
         """What was tried, with the probabilities that it had.
 
         Raises:
@@ -230,7 +228,7 @@ class Outside:
         decision: Decision,
         stored: Future[int] | None,
         attempts: tuple[Attempt, ...],
-        ended: Ended,
+        ended: Outcome,
     ) -> None:
         """Queue how it ended behind its decision; a whole answer is kept for the scorer."""
         completion, last = ended.completion, attempts[-1] if attempts else None
@@ -295,7 +293,7 @@ def _told(decision: Decision, given: Sequence[tuple[str | None, float]]) -> tupl
     return tuple(order.items())[: len(given)]
 
 
-def _check(ended: Ended) -> None:
+def _check(ended: Outcome) -> None:
     """Raise InvalidRequest where a request cannot have ended like this."""
     tried, status = ended.tried, ended.status
     if status not in STATUSES:

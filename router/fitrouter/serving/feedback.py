@@ -19,8 +19,6 @@ from fitrouter.stores.identities import Identities
 from fitrouter.stores.journal import Entry, Journal
 from fitrouter.types import Decision, Execution, Feedback, FeedbackKind, Identity, ProfileChange
 
-__all__ = ["Declared", "Verdicts", "on_scale"]
-
 _LONGEST_STAY_S = 86_400.0
 _STATEMENTS = 64
 
@@ -73,7 +71,7 @@ def _plain(kind: Any, value: Any, scale: Any) -> tuple[FeedbackKind, float, tupl
     return found, given, (low, high)
 
 
-class Verdicts:
+class FeedbackIntake:
     """Takes what people say and makes it durable; the learner hears of it from the journal."""
 
     def __init__(

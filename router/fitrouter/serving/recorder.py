@@ -16,8 +16,6 @@ from fitrouter.stores.identities import Identities
 from fitrouter.stores.journal import Entry, Journal
 from fitrouter.types import Attempt, Decision, Event, Execution, Message, Request
 
-__all__ = ["STORE_WAIT_S", "Recorder", "execution_of", "read_in_time"]
-
 T = TypeVar("T")
 
 DURABLE_WAIT_S = 0.05

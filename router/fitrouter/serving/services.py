@@ -17,8 +17,6 @@ from fitrouter.stores.journal import Journal
 if TYPE_CHECKING:
     from fitrouter.config import Config
 
-__all__ = ["ScorerPlugin", "Service", "load_scorer"]
-
 
 class Service:
     """Calls `step` again and again on a thread of its own: at once while it returns work done, else after `idle_s`.

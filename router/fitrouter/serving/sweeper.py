@@ -11,8 +11,6 @@ from fitrouter.state.learner import Learner
 from fitrouter.stores.journal import Journal
 from fitrouter.types import Decision, Execution
 
-__all__ = ["LOST_AFTER_S", "close_lost"]
-
 LOST_AFTER_S = 30.0
 """A decision without an execution is lost this long after its deadline."""
 

@@ -27,8 +27,6 @@ import numpy as np
 
 from fitrouter.types import Floats
 
-__all__ = ["BudgetParams", "Budgets", "over_cap"]
-
 LOWEST, HIGHEST = 1e-4, 10.0
 """Bounds of λ, in fit per unit: from a tie-break to more than any gain in fit can pay."""
 DEEP = 3.0

@@ -11,8 +11,6 @@ from fitrouter.state.learner import Batch, Learner, read_batch
 from fitrouter.state.refit import refit
 from fitrouter.stores.journal import Journal
 
-__all__ = ["Follower"]
-
 POLL_S = 0.1
 """How often events of other processes are looked for; our own wake us at once."""
 SLICE = 16

@@ -17,11 +17,12 @@ from fitrouter.identity import role_key, task_of
 from fitrouter.posterior.arm_prior import ArmPrior
 from fitrouter.posterior.arms import base_arm
 from fitrouter.posterior.gaussian import Gaussian
+from fitrouter.posterior.labels import Answered, FitParams, Label, Prequential
 from fitrouter.posterior.likelihoods import SIGNALS
-from fitrouter.posterior.model import Answered, Fit, FitParams, Foresight, Label
+from fitrouter.posterior.model import Fit
 from fitrouter.posterior.people import DAY_S, Person
 from fitrouter.posterior.tastes import OVERALL, TastePrior
-from fitrouter.state.projections import Watch, WatchParams
+from fitrouter.state.projections import ProjectionParams, Projections
 from fitrouter.state.quality_floor import BASE
 from fitrouter.stores.journal import Journal, Row, Snapshot
 from fitrouter.types import (
@@ -34,16 +35,14 @@ from fitrouter.types import (
     Floats,
     Identity,
     ModelChange,
-    Part,
     PolicyChange,
     ProfileChange,
+    Projection,
     Refit,
     RoleText,
     Score,
     unpack,
 )
-
-__all__ = ["Batch", "Learner", "read_batch"]
 
 
 class Batch(NamedTuple):
@@ -93,7 +92,7 @@ class Learner:
         prior: what tastes are like elsewhere.
         votes_per_day: a user's votes on one model and day that count for others.
         expects_scores: labels wait for the answer's score; False where no scorer runs.
-        watch: settings of what is folded beside the fit.
+        projections: settings of the projections beside the fit model.
         arm_prior: what is believed of models before the first label.
     """
 
@@ -108,11 +107,11 @@ class Learner:
         prior: TastePrior | None = None,
         votes_per_day: int = 3,
         expects_scores: bool = True,
-        watch: WatchParams | None = None,
+        projections: ProjectionParams | None = None,
         arm_prior: ArmPrior | None = None,
     ) -> None:
         self.fit = Fit(d, D, params, names=names, prior=prior)
-        self.watch = Watch(watch)
+        self.projections = Projections(projections)
         self.names, self.prior, self.arm_prior = tuple(names), prior, arm_prior
         self.schema = schema
         self.votes_per_day = votes_per_day
@@ -130,7 +129,7 @@ class Learner:
         fit = self.fit
         priors = [prior.id for prior in (self.prior, self.arm_prior) if prior]
         own = (self.schema, priors, self.votes_per_day, self.expects_scores)
-        text = repr((6, fit.d, fit.D, *own, fit.params, SIGNALS, self.watch.params))
+        text = repr((6, fit.d, fit.D, *own, fit.params, SIGNALS, self.projections.params))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def blank(self) -> Learner:
@@ -144,14 +143,14 @@ class Learner:
             prior=self.prior,
             votes_per_day=self.votes_per_day,
             expects_scores=self.expects_scores,
-            watch=self.watch.params,
+            projections=self.projections.params,
             arm_prior=self.arm_prior,
         )
 
     def take(self, other: Learner) -> None:
-        """Become what another learner is, in place: deciders hold this fit and this watch."""
+        """Become what another learner is, in place: deciders hold this fit and these projections."""
         self.fit.__dict__.update(other.fit.__dict__)
-        self.watch.__dict__.update(other.watch.__dict__)
+        self.projections.__dict__.update(other.projections.__dict__)
         self.open, self.seq, self.stale = other.open, other.seq, other.stale
         self._dirty = {key for key, _ in self.state() if key != "scalars" and not key.startswith("part:")}
 
@@ -193,13 +192,13 @@ class Learner:
                     self.arm_prior.apply(self.fit.arms, arms)
                 for arm in arms:
                     self.fit.arms.join(arm)
-                    self.watch.pulls.join(arm)
+                    self.projections.arm_counts.join(arm)
                     self._touch(arm)
             case ProfileChange() as event:
                 self.fit.tastes.declare(event.identity, event.declared)
                 self._dirty.add(f"user:{event.identity.user}")
             case PolicyChange() as event:
-                self.watch.control.observe(event)
+                self.projections.policy_settings.observe(event)
             case Erasure() as event:
                 self.fit.tastes.users.pop(event.subject, None)
                 self._dirty.add(f"user:{event.subject}")
@@ -223,16 +222,16 @@ class Learner:
         self.open[event.id] = event.ts
         if event.cost:
             cost = event.cost[event.eligible.index(event.chosen)]
-            self.watch.budgets.observe_decision(event.identity.tenant, event.ts, cost, event.id)
-        self.watch.sessions.observe_decision(event, user_turn=event.user_turn)
-        self.watch.propensities.observe(event)
+            self.projections.budgets.observe_decision(event.identity.tenant, event.ts, cost, event.id)
+        self.projections.sessions.observe_decision(event, user_turn=event.user_turn)
+        self.projections.propensities.observe(event)
 
     def _execution(self, event: Execution) -> None:
         self.open.pop(event.decision_id, None)
         arms = self.fit.arms
-        self.watch.pulls.observe(event.attempts)
-        self.watch.sessions.observe_execution(event)
-        self.watch.budgets.observe(event.identity.tenant, event.ts, event.cost_usd, event.decision_id)
+        self.projections.arm_counts.observe(event.attempts)
+        self.projections.sessions.observe_execution(event)
+        self.projections.budgets.observe(event.identity.tenant, event.ts, event.cost_usd, event.decision_id)
         for attempt in event.attempts:
             # A refused request says nothing about whether the model answers.
             if attempt.error not in {"ProviderRejected", "ContextOverflow"}:
@@ -286,7 +285,7 @@ class Learner:
         if answer is None or (pair and against is None) or not np.isfinite(vote.y):
             return
         if vote.dimension == BASE:
-            self.watch.base_layer.observe(answer.arm, task_of(vote.identity, answer.x), vote.y, vote.ts)
+            self.projections.quality_floor.observe(answer.arm, task_of(vote.identity, answer.x), vote.y, vote.ts)
             return
         voter = self.fit.tastes.voter(vote.identity)
         name = f"{vote.decision_id} {vote.kind.value} {vote.dimension} {vote.other}".rstrip()
@@ -309,20 +308,20 @@ class Learner:
                 self._dirty.update(key for key, _ in self.state() if key.partition(":")[0] in {"arm", "user"})
             for arm in (answer, against):
                 if arm is not None and pooled and vote.dimension == OVERALL:
-                    self.watch.pulls.hear(arm.arm)
+                    self.projections.arm_counts.hear(arm.arm)
         self._touch(*(arm.arm for arm in (answer, against) if arm))
         self._dirty.update(f"user:{key}" for key in (vote.identity.user, f"anonymous {vote.identity.tenant}") if key)
         self._dirty.update(f"role:{key}" for key in self.fit.tastes.roles)
 
-    def _watched(self, label: Label, foresight: Foresight | None, events: Sequence[Event]) -> None:
+    def _watched(self, label: Label, predicted: Prequential | None, events: Sequence[Event]) -> None:
         """Hand a label that was learnt to what looks at personalisation."""
-        if foresight is None:
+        if predicted is None:
             return
-        twin = self.watch.twin
-        twin.foresee(role_key(label.identity), *foresight)
+        monitor = self.projections.personalisation
+        monitor.foresee(role_key(label.identity), *predicted)
         decision = next((event for event in events if isinstance(event, Decision)), None)
         if decision is not None and 0.0 <= label.y <= 1.0:
-            twin.observe(decision, label.y)
+            monitor.observe(decision, label.y)
 
     # --- state ---
 
@@ -346,8 +345,8 @@ class Learner:
             yield f"part:{name}", part.dump()
         yield "scalars", self._scalars()
 
-    def _named(self) -> dict[str, Part]:
-        return {**self.fit.parts(), **self.watch.parts()}
+    def _named(self) -> dict[str, Projection]:
+        return {**self.fit.parts(), **self.projections.parts()}
 
     def digest(self) -> str:
         """sha256 over the whole state."""

@@ -9,15 +9,13 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from fitrouter.monitors.personalisation import Twin
+from fitrouter.monitors.personalisation import PersonalisationMonitor
 from fitrouter.monitors.propensities import Propensities
 from fitrouter.state.budgets import BudgetParams, Budgets
-from fitrouter.state.quality_floor import BaseLayer
+from fitrouter.state.quality_floor import QualityFloor
 from fitrouter.state.sessions import Sessions
-from fitrouter.state.settings import Control
-from fitrouter.types import Attempt, Part
-
-__all__ = ["Pulls", "Watch", "WatchParams"]
+from fitrouter.state.settings import PolicySettings
+from fitrouter.types import Attempt, Projection
 
 
 class _Newcomers(msgspec.Struct, array_like=True):
@@ -26,7 +24,7 @@ class _Newcomers(msgspec.Struct, array_like=True):
     joined: dict[str, int]
 
 
-class Pulls:
+class ArmCounts:
     """How often each arm was asked and judged, and which of them joined late."""
 
     def __init__(self) -> None:
@@ -83,7 +81,7 @@ class Pulls:
         return True
 
 
-class WatchParams(msgspec.Struct, frozen=True, kw_only=True):
+class ProjectionParams(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of the parts; states that were made under others do not fit."""
 
     budget: BudgetParams | None = None
@@ -91,27 +89,27 @@ class WatchParams(msgspec.Struct, frozen=True, kw_only=True):
     tenants: Mapping[str, BudgetParams] = {}
 
 
-class Watch:
+class Projections:
     """The parts, by name."""
 
-    def __init__(self, params: WatchParams | None = None) -> None:
-        self.params = params or WatchParams()
-        self.control = Control()
-        self.pulls = Pulls()
+    def __init__(self, params: ProjectionParams | None = None) -> None:
+        self.params = params or ProjectionParams()
+        self.policy_settings = PolicySettings()
+        self.arm_counts = ArmCounts()
         self.sessions = Sessions()
-        self.twin = Twin()
-        self.base_layer = BaseLayer()
+        self.personalisation = PersonalisationMonitor()
+        self.quality_floor = QualityFloor()
         self.propensities = Propensities()
         self.budgets = Budgets(self.params.budget, self.params.tenants)
 
-    def parts(self) -> dict[str, Part]:
+    def parts(self) -> dict[str, Projection]:
         """Name → part, in a fixed order."""
         return {
-            "base layer": self.base_layer,
+            "base layer": self.quality_floor,
             "budgets": self.budgets,
-            "control": self.control,
+            "control": self.policy_settings,
             "propensities": self.propensities,
-            "pulls": self.pulls,
+            "pulls": self.arm_counts,
             "sessions": self.sessions,
-            "twin": self.twin,
+            "twin": self.personalisation,
         }

@@ -15,14 +15,12 @@ import numpy as np
 
 from fitrouter.types import Floats
 
-__all__ = ["BASE", "BaseLayer", "BaseLayerParams"]
-
 BASE = "base"
 """Dimension of the labels that teach it: y ≥ ½ is ok."""
 ARMS, CLUSTERS = 512, 64
 
 
-class BaseLayerParams(msgspec.Struct, frozen=True, kw_only=True):
+class QualityFloorParams(msgspec.Struct, frozen=True, kw_only=True):
     """Prior and memory."""
 
     ok: float = 19.0
@@ -50,11 +48,11 @@ class _Stored(msgspec.Struct, array_like=True):
     cells: list[tuple[str, str, _Count]]
 
 
-class BaseLayer:
+class QualityFloor:
     """The fold over base labels; see the module."""
 
-    def __init__(self, params: BaseLayerParams | None = None) -> None:
-        self.params = params or BaseLayerParams()
+    def __init__(self, params: QualityFloorParams | None = None) -> None:
+        self.params = params or QualityFloorParams()
         self._everybody = _Count()
         self._arms: dict[str, _Count] = {}
         self._cells: dict[tuple[str, str], _Count] = {}

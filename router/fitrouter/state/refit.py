@@ -13,8 +13,6 @@ from fitrouter.state.learner import Learner, read_batch
 from fitrouter.stores.journal import Journal, Row
 from fitrouter.types import Erasure, Event, Feedback
 
-__all__ = ["refit"]
-
 _ROWS = 256
 
 

@@ -19,8 +19,6 @@ import numpy as np
 
 from fitrouter.types import Decision, Execution, Floats, Message, Mode, ModelCard
 
-__all__ = ["EVERY", "IDLE_S", "Session", "Sessions", "begins_turn", "moved", "switch_cost", "why_redraw"]
-
 EVERY = 8
 """User turns after which a session is drawn again."""
 IDLE_S = 3600.0

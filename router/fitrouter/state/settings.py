@@ -16,8 +16,6 @@ import msgspec
 from fitrouter.errors import InvalidRequest
 from fitrouter.types import PolicyChange
 
-__all__ = ["SETTINGS", "Control", "check_settings"]
-
 _POSITIVE, _FRACTION, _WEIGHT = (1e-9, math.inf), (0.0, 1.0), (0.0, math.inf)
 SETTINGS: dict[str, tuple[float, float] | type] = {
     "algorithm": str,
@@ -74,7 +72,7 @@ class _Stored(msgspec.Struct, array_like=True):
     config_hash: str
 
 
-class Control:
+class PolicySettings:
     """The versions of the policy so far: each a name and what it lays over the configuration."""
 
     def __init__(self) -> None:

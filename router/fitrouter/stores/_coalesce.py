@@ -10,12 +10,10 @@ from typing import Generic, TypeVar
 
 from fitrouter.errors import StoreError
 
-__all__ = ["Grouped"]
-
 V = TypeVar("V")
 
 
-class Grouped(Generic[V]):
+class Coalescer(Generic[V]):
     """One thread answers all that wait, then all that came meanwhile; it ends when nobody waits any more.
 
     Those that ask the same share the answer, as long as it is not being looked for yet: who asks later is told what is

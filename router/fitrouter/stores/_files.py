@@ -7,8 +7,6 @@ import sqlite3
 import time
 from pathlib import Path
 
-__all__ = ["quarantine", "write_ahead"]
-
 _log = logging.getLogger(__name__)
 
 

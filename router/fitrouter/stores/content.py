@@ -10,8 +10,6 @@ import msgspec
 
 from fitrouter.types import Message
 
-__all__ = ["Content", "pack_content", "unpack_content"]
-
 
 class Content(msgspec.Struct, frozen=True, kw_only=True):
     """An answer as it was given."""

@@ -20,13 +20,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from fitrouter.errors import StoreError
-from fitrouter.stores._coalesce import Grouped
+from fitrouter.stores._coalesce import Coalescer
 from fitrouter.stores._files import quarantine, write_ahead
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-__all__ = ["Identities", "SubjectErased"]
 
 T = TypeVar("T")
 
@@ -95,7 +94,7 @@ class Identities:
         self._by_subject: OrderedDict[str, AESGCM] = OrderedDict()
         self._erasures = -1
         """As of which what is remembered is true."""
-        self._met = Grouped(self._meet_all, "fitrouter-identities")
+        self._met = Coalescer(self._meet_all, "fitrouter-identities")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             try:

@@ -7,8 +7,6 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["Described"]
-
 
 class Described:
     """A name in words, the settings behind it, and their hash.

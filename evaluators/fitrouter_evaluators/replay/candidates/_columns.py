@@ -12,8 +12,6 @@ from fitrouter.errors import InvalidLog
 from fitrouter.types import Floats
 from fitrouter_evaluators.replay.log.log import DRAWN, MODES, Ints, Log
 
-__all__ = ["by_size", "called", "chunks", "drawn", "entries", "per_entry", "per_row", "refuse", "row_name", "sums"]
-
 _DRAWN = np.array([mode in DRAWN for mode in MODES])
 _CHUNK = 1 << 16
 

@@ -15,8 +15,6 @@ from pydantic import Field
 from fitrouter.config import CandidateConfig
 from fitrouter.errors import ConfigError
 
-__all__ = ["KINDS", "CandidateFile", "SnapshotSection", "parse_candidate", "read_candidate"]
-
 KINDS = ("current", "uniform", "twin", "personal", "candidate", "fixed", "pmf")
 """Candidates that are said in one line; all others are an algorithm and settings."""
 

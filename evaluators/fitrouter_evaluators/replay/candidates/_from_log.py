@@ -10,8 +10,6 @@ from fitrouter_evaluators.replay.candidates._base import Described
 from fitrouter_evaluators.replay.candidates._columns import called, entries, per_entry, sums
 from fitrouter_evaluators.replay.log.log import Ints, Log
 
-__all__ = ["Fixed", "Logged", "Uniform"]
-
 _WORDS = {
     "current": "the logged policy",
     "twin": "the logged policy without the terms of role and user (the blind twin)",

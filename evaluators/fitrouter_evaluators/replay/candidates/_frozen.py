@@ -12,14 +12,12 @@ from fitrouter.context.encoders import get_encoder
 from fitrouter.context.features import context_names
 from fitrouter.errors import ArtifactError, ConfigError
 from fitrouter.posterior.arm_prior import load as load_arm_prior
-from fitrouter.posterior.model import FitParams
+from fitrouter.posterior.labels import FitParams
 from fitrouter.serving.services import load_scorer
 from fitrouter.state.learner import Learner, read_batch
 from fitrouter.state.refit import refit
 from fitrouter.stores.journal import Journal
 from fitrouter_evaluators.replay.candidates._reading import open_journal
-
-__all__ = ["Frozen", "blank_learner", "fold", "from_journal", "from_prior"]
 
 
 class Frozen(NamedTuple):

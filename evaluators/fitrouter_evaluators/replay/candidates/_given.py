@@ -14,8 +14,6 @@ from fitrouter_evaluators.replay.candidates._base import Described
 from fitrouter_evaluators.replay.candidates._columns import drawn, row_name, sums
 from fitrouter_evaluators.replay.log.log import Ints, Log
 
-__all__ = ["Given"]
-
 _COLUMNS = "decision_id, arm, probability"
 _READERS = {
     ".csv": "read_csv(?, header = true, all_varchar = true)",

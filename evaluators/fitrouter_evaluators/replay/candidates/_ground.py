@@ -12,14 +12,12 @@ from typing import NamedTuple
 import numpy as np
 
 from fitrouter.policies import Batched, Beliefs, Policy, proposals
-from fitrouter.posterior.model import Estimate
+from fitrouter.posterior.labels import Estimate
 from fitrouter.types import Floats
 from fitrouter_evaluators.replay.candidates._columns import by_size, entries, per_entry, per_row, sums
 from fitrouter_evaluators.replay.candidates._mixture import Mixture
 from fitrouter_evaluators.replay.candidates._settings import Settings
 from fitrouter_evaluators.replay.log.log import Ints, Log
-
-__all__ = ["Ground", "ground"]
 
 
 class Ground(NamedTuple):

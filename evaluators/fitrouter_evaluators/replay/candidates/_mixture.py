@@ -25,8 +25,6 @@ from fitrouter_evaluators.replay.candidates._columns import called, drawn, entri
 from fitrouter_evaluators.replay.candidates._settings import Settings
 from fitrouter_evaluators.replay.log.log import MODES, Ints, Log
 
-__all__ = ["Mixture"]
-
 _HAIR = 1.0 - 1e-9
 """The logged floor lies a hair below (`routing.decider`)."""
 _ROUNDING = 1e-12

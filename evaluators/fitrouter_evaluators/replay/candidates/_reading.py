@@ -15,8 +15,6 @@ from fitrouter.errors import ConfigError, InvalidLog
 from fitrouter.stores.journal import Journal, Row
 from fitrouter.types import decode_event
 
-__all__ = ["open_journal"]
-
 
 class _ReadOnly:
     """What `fitrouter.state.learner.read_batch` needs of a journal."""

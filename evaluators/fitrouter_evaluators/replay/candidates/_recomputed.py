@@ -17,8 +17,6 @@ from fitrouter_evaluators.replay.candidates._mixture import Mixture
 from fitrouter_evaluators.replay.candidates._settings import Settings
 from fitrouter_evaluators.replay.log.log import Ints, Log
 
-__all__ = ["Recomputed", "logged_beliefs"]
-
 _SAMPLE = 500
 """Draws on which what is taken over unsaid is checked."""
 _BELIEFS = "there is nothing to recompute a policy from; give its probabilities with 'pmf: FILE'"

@@ -12,8 +12,6 @@ from fitrouter.errors import ConfigError
 from fitrouter.policies import Policy, build_policy
 from fitrouter_evaluators.replay.candidates._file import CandidateFile
 
-__all__ = ["Live", "Settings"]
-
 _DEFAULTS: dict[str, Any] = {name: field.default for name, field in CandidateConfig.model_fields.items()}
 _READS = {
     "squarecb": "gamma",

@@ -9,15 +9,13 @@ import numpy as np
 
 from fitrouter.errors import ConfigError
 from fitrouter.policies import Policy
-from fitrouter.posterior.model import Estimate
+from fitrouter.posterior.labels import Estimate
 from fitrouter.state.learner import Learner
 from fitrouter.types import Floats, Identity
 from fitrouter_evaluators.replay.candidates._columns import drawn, refuse
 from fitrouter_evaluators.replay.candidates._recomputed import Recomputed
 from fitrouter_evaluators.replay.candidates._settings import Settings
 from fitrouter_evaluators.replay.log.log import Ints, Log
-
-__all__ = ["Requests", "Snapshot"]
 
 _NAN = float("nan")
 

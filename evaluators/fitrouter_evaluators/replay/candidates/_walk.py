@@ -8,8 +8,6 @@ from fitrouter.state.learner import Learner, read_batch
 from fitrouter.stores.journal import Journal, Row
 from fitrouter.types import Decision, Event, Execution, Feedback, PolicyChange, Score
 
-__all__ = ["walk"]
-
 
 def walk(journal: Journal, learner: Learner, meet: Callable[[Decision], bool | None]) -> None:
     """Read on from where the learner stands, event by event: labels come when they came.

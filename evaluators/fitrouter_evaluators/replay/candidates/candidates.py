@@ -30,8 +30,6 @@ from fitrouter_evaluators.replay.candidates._snapshot import Snapshot
 from fitrouter_evaluators.replay.candidates.learning import Progressive, Rejection
 from fitrouter_evaluators.replay.log.log import Ints, Log
 
-__all__ = ["Candidate", "Given", "Logged", "Recomputed", "Settings", "Snapshot", "load_candidate"]
-
 
 class Candidate(Protocol):
     """A policy in replay."""

@@ -35,8 +35,6 @@ from fitrouter_evaluators.replay.candidates._settings import Settings
 from fitrouter_evaluators.replay.candidates._walk import walk
 from fitrouter_evaluators.replay.log.log import MODES, Ints, Log
 
-__all__ = ["Progressive", "Rejection", "Replayed"]
-
 _UNIFORM = MODES.index(Mode.UNIFORM)
 
 

@@ -11,8 +11,6 @@ from fitrouter.errors import ConfigError
 from fitrouter.types import Floats
 from fitrouter_evaluators.replay.estimators.rounds import Rounds
 
-__all__ = ["Corrected", "Estimator", "Mean", "Ratio", "Weighted", "positive", "ratio", "share"]
-
 
 class Estimator(Protocol):
     """A smooth function of the means of c columns over the units.

@@ -7,8 +7,6 @@ import numpy as np
 from fitrouter.types import Floats
 from fitrouter_evaluators.replay.estimators._base import Corrected, positive
 
-__all__ = ["ClippedDR"]
-
 
 class ClippedDR(Corrected):
     """Mean of base + min(w, λ) · (reward − q). Biased towards the model.

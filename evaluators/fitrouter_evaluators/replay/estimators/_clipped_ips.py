@@ -7,8 +7,6 @@ import numpy as np
 from fitrouter.types import Floats
 from fitrouter_evaluators.replay.estimators._base import Weighted, positive
 
-__all__ = ["ClippedIPS"]
-
 
 class ClippedIPS(Weighted):
     """Mean of min(w, λ) · reward. Biased low where rewards are positive.

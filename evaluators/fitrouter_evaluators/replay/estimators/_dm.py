@@ -6,8 +6,6 @@ from fitrouter.types import Floats
 from fitrouter_evaluators.replay.estimators._base import Mean
 from fitrouter_evaluators.replay.estimators.rounds import Rounds
 
-__all__ = ["DirectMethod"]
-
 
 class DirectMethod(Mean):
     """Mean of V_1 = Σ_a π(a) q(a): what the outcome model says, whatever happened.

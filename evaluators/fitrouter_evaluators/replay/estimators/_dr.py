@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from fitrouter_evaluators.replay.estimators._base import Corrected
 
-__all__ = ["DR"]
-
 
 class DR(Corrected):
     """Mean of base + w · (reward − q). Unbiased where the log has support, whatever the model; tight where it is good.

@@ -5,8 +5,6 @@ from __future__ import annotations
 from fitrouter.types import Floats
 from fitrouter_evaluators.replay.estimators._base import Corrected, positive
 
-__all__ = ["DRos"]
-
 
 class DRos(Corrected):
     """Mean of base + λw / (w² + λ) · (reward − q). Weights fall again beyond √λ, where they are at most √λ / 2.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from fitrouter_evaluators.replay.estimators._base import Weighted
 
-__all__ = ["IPS"]
-
 
 class IPS(Weighted):
     """Mean of w · reward. Unbiased where the log has support.

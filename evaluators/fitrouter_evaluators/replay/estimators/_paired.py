@@ -9,8 +9,6 @@ from fitrouter.types import Floats
 from fitrouter_evaluators.replay.estimators._base import Estimator
 from fitrouter_evaluators.replay.estimators.rounds import Rounds
 
-__all__ = ["Paired"]
-
 
 class Paired:
     """The estimate of one policy minus that of another on the same units.

@@ -9,8 +9,6 @@ import numpy as np
 from fitrouter.errors import ConfigError
 from fitrouter.types import Floats
 
-__all__ = ["student"]
-
 
 def student(p: float, df: Floats) -> Floats:
     """float64[...]: the quantile of Student's t at p, one half or more; NaN where df is below 1.

@@ -9,8 +9,6 @@ from fitrouter.types import Floats
 from fitrouter_evaluators.replay.estimators._base import Ratio
 from fitrouter_evaluators.replay.estimators.rounds import Rounds
 
-__all__ = ["Rejection"]
-
 
 class Rejection(Ratio):
     """Mean reward over the units in which the candidate, drawing for itself, took what was logged.

@@ -8,8 +8,6 @@ from fitrouter.types import Floats
 from fitrouter_evaluators.replay.estimators._base import ratio
 from fitrouter_evaluators.replay.estimators.rounds import Rounds
 
-__all__ = ["SNDR"]
-
 
 class SNDR:
     """Mean of base, plus Σ w · (reward − q) / Σ w.

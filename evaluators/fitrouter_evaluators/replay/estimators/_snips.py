@@ -8,8 +8,6 @@ from fitrouter.types import Floats
 from fitrouter_evaluators.replay.estimators._base import Ratio
 from fitrouter_evaluators.replay.estimators.rounds import Rounds
 
-__all__ = ["SNIPS"]
-
 
 class SNIPS(Ratio):
     """Σ w · reward / Σ w: never outside the rewards' range, consistent, biased by O(1/n).

@@ -5,8 +5,6 @@ from __future__ import annotations
 from fitrouter.types import Floats
 from fitrouter_evaluators.replay.estimators._base import Corrected, share
 
-__all__ = ["SubgaussianDR"]
-
 
 class SubgaussianDR(Corrected):
     """Mean of base + w / (1 − λ + λw) · (reward − q). Weights stay below 1/λ.

@@ -5,8 +5,6 @@ from __future__ import annotations
 from fitrouter.types import Floats
 from fitrouter_evaluators.replay.estimators._base import Weighted, share
 
-__all__ = ["SubgaussianIPS"]
-
 
 class SubgaussianIPS(Weighted):
     """Mean of w / (1 − λ + λw) · reward. Weights stay below 1/λ.

@@ -7,8 +7,6 @@ import numpy as np
 from fitrouter.types import Floats
 from fitrouter_evaluators.replay.estimators._base import Corrected, positive
 
-__all__ = ["SwitchDR"]
-
 
 class SwitchDR(Corrected):
     """Mean of base + 1[w ≤ λ] · w · (reward − q): the model alone where the weight is large.

@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from fitrouter.types import Floats
 
-__all__ = ["Rounds"]
-
 
 class Rounds(NamedTuple):
     """n units (closed sessions; a decision without a session is one of its own) under one target policy.

@@ -13,8 +13,6 @@ from fitrouter_evaluators.replay.estimators import ClippedDR, ClippedIPS, DRos, 
 from fitrouter_evaluators.replay.estimators._quantiles import student
 from fitrouter_evaluators.replay.estimators.rounds import Rounds
 
-__all__ = ["LAMBDAS", "Tunable", "mse_bound", "tuned"]
-
 Tunable: TypeAlias = ClippedDR | ClippedIPS | DRos | SwitchDR
 LAMBDAS = (1.0, 5.0, 10.0, 50.0, 100.0, 500.0, math.inf)
 """From hard shrinkage to none."""

@@ -11,8 +11,6 @@ from fitrouter.errors import ConfigError
 from fitrouter_evaluators.replay.importing._staging import Staged
 from fitrouter_evaluators.replay.importing.column_map import Category, Feature, Number, PerArm, Vector
 
-__all__ = ["Check", "Features", "features_of", "reasons", "told"]
-
 Check: TypeAlias = tuple[str, str]
 """SQL that is true for a row that cannot be used, and SQL of the reason. Checks are asked one after another."""
 

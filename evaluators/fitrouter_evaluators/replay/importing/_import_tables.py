@@ -10,8 +10,6 @@ from fitrouter.stores.warehouse._migrations import migrate
 from fitrouter_evaluators.replay.importing._staging import Values
 from fitrouter_evaluators.replay.importing.column_map import ColumnMap
 
-__all__ = ["write_tables"]
-
 _OF_ALL = 'seq, ts, id AS decision_id, tenant, "user", role, task, session'
 
 

@@ -21,7 +21,6 @@ from fitrouter_evaluators.datasets import Problem
 if TYPE_CHECKING:
     import duckdb
 
-__all__ = ["TEXT", "Source", "Staged", "Values", "numbered", "open_source", "stage"]
 
 TEXT = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
 """Suffixes of text files."""

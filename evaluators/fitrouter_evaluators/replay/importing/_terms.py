@@ -11,8 +11,6 @@ from fitrouter_evaluators.replay.importing._feature_terms import Check, Features
 from fitrouter_evaluators.replay.importing._staging import Source, Staged
 from fitrouter_evaluators.replay.importing.column_map import ARM, ArmList, ArmsFile, ColumnMap, ListColumn, PerArm
 
-__all__ = ["ARM_LIMIT", "columns_of", "find_arms", "rows_sql"]
-
 ARM_LIMIT = 1000
 """More arms than this are somebody's ids."""
 

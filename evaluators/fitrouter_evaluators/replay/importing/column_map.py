@@ -12,24 +12,6 @@ import yaml
 
 from fitrouter.errors import ConfigError
 
-__all__ = [
-    "ARM",
-    "ArmList",
-    "ArmsFile",
-    "Category",
-    "ColumnMap",
-    "Constants",
-    "Feature",
-    "ListColumn",
-    "Number",
-    "PerArm",
-    "Reward",
-    "Time",
-    "Vector",
-    "load_map",
-    "shipped_maps",
-]
-
 ARM = "{arm}"
 """Stands for each arm's name in the names of columns."""
 

@@ -22,8 +22,6 @@ from fitrouter_evaluators.replay.importing._staging import Staged, Values, numbe
 from fitrouter_evaluators.replay.importing._terms import columns_of, find_arms, rows_sql
 from fitrouter_evaluators.replay.importing.column_map import ArmsFile, ColumnMap, PerArm, load_map
 
-__all__ = ["Imported", "import_log"]
-
 _SHOWN = 5
 """Problems that a refusal tells."""
 

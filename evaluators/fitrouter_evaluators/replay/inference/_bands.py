@@ -9,8 +9,6 @@ from fitrouter_evaluators.replay.inference.sequences import Bound, asymptotic, e
 from fitrouter_evaluators.replay.log.log import Ints
 from fitrouter_evaluators.replay.results import Band
 
-__all__ = ["asymptotic_band", "exact_band"]
-
 POINTS = 200
 """Of a path, at most."""
 

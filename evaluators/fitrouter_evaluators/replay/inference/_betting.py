@@ -25,8 +25,6 @@ import numpy as np
 from fitrouter.types import Floats
 from fitrouter_evaluators.replay.log.log import Ints
 
-__all__ = ["Bets", "bets", "lower"]
-
 SHARES = {0.15: 1.0, 0.4: 1.0, 0.8: 1.0}
 """Bets, as shares of the largest that cannot ruin, and their weights."""
 SLOW = {0.04: 0.1, 0.01: 0.1, 0.0025: 0.1}

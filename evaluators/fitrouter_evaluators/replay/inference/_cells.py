@@ -10,8 +10,6 @@ from fitrouter.errors import ConfigError
 from fitrouter.types import Floats
 from fitrouter_evaluators.replay.log.log import Ints
 
-__all__ = ["Cells", "cells_of"]
-
 _LARGEST = (1 << 31) - 1
 """Two codes fit into one number."""
 

@@ -13,8 +13,6 @@ import numpy as np
 
 from fitrouter.types import Floats
 
-__all__ = ["lower"]
-
 LARGEST = 0.5
 """Of λ_i, in shares of the largest that cannot ruin."""
 

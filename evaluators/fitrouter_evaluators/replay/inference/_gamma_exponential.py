@@ -16,8 +16,6 @@ import numpy as np
 
 from fitrouter.types import Floats
 
-__all__ = ["boundary", "lower", "precision", "wealth"]
-
 FINE = 1.005
 """Ratio of neighbours on the grid of intrinsic time: the boundary is at most a quarter of a percent too high."""
 START = 1e-3

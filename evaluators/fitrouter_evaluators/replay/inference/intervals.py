@@ -18,8 +18,6 @@ from fitrouter_evaluators.replay.estimators.rounds import Rounds
 from fitrouter_evaluators.replay.inference._cells import Cells, cells_of
 from fitrouter_evaluators.replay.log.log import Ints
 
-__all__ = ["BAGS", "Interval", "bootstrap", "bootstraps", "delta", "deltas"]
-
 BAGS = 4096
 """Clusters beyond this many are resampled in bags; the standard error is then known to 1/√(2 · 4096) = 1.1 %."""
 _CHUNK = 1 << 21

@@ -27,21 +27,6 @@ from fitrouter.types import Floats
 from fitrouter_evaluators.replay.inference import _betting, _empirical_bernstein, _gamma_exponential
 from fitrouter_evaluators.replay.log.log import Ints
 
-__all__ = [
-    "BOUNDS",
-    "PAIRED_BOUNDS",
-    "Bound",
-    "Path",
-    "Sequence",
-    "asymptotic",
-    "by_slice",
-    "empirical_bernstein_lower",
-    "exact",
-    "exact_lower",
-    "gamma_exponential_lower",
-    "spaced",
-]
-
 Bound: TypeAlias = float | Floats
 BOUNDS = (2.0, 16.0, 128.0)
 """At which outcomes in [0, 1] are best cut, for the value of a policy (docs/results/replay_intervals.md)."""

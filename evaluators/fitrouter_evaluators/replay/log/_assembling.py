@@ -13,8 +13,6 @@ from fitrouter_evaluators.replay.log._schema import words
 from fitrouter_evaluators.replay.log.log import DRAWN, MODES, Decisions, Ints, Log, Names, Options, Outcomes
 from fitrouter_evaluators.replay.log.refusals import refuse, refuse_rows
 
-__all__ = ["assemble"]
-
 _PLAIN = words("floor share cost_weight cost_unit_usd latency_weight latency_unit_s budget_weight budget_unit_usd")
 
 

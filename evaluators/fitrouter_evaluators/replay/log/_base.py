@@ -13,8 +13,6 @@ from fitrouter_evaluators.replay.log._schema import NEEDED, Schema, require, vie
 if TYPE_CHECKING:
     import duckdb
 
-__all__ = ["Opened", "literal", "open_duckdb", "scratch", "view_tables"]
-
 
 class Opened(NamedTuple):
     """A log that is open for reading: its connection has the views `log_decisions`, `log_executions`, ….

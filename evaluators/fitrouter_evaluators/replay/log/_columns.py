@@ -22,7 +22,6 @@ from fitrouter_evaluators.replay.log.log import Ints
 if TYPE_CHECKING:
     import duckdb
 
-__all__ = ["Arrays", "Coded", "Columns", "Scores", "fetch_columns"]
 
 _NUMBERS = words(
     "seq ts propensity asked_probability policy_seq seed floor share cost_weight cost_unit_usd latency_weight "

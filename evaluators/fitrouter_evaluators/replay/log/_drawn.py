@@ -12,8 +12,6 @@ from fitrouter.types import Floats
 from fitrouter_evaluators.replay.log.log import Ints, Log
 from fitrouter_evaluators.replay.log.validation import drawn
 
-__all__ = ["Drawn", "blocks", "drawn_of"]
-
 _CELLS = 2_000_000
 """Numbers of one dense block."""
 

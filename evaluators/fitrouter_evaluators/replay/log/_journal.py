@@ -30,7 +30,6 @@ from fitrouter_evaluators.replay.log.refusals import refuse
 if TYPE_CHECKING:
     import duckdb
 
-__all__ = ["head", "opened"]
 
 _VERSION = 1
 """Of the journal's tables."""

@@ -13,8 +13,6 @@ from fitrouter_evaluators.replay.log._base import Opened, open_duckdb, scratch, 
 from fitrouter_evaluators.replay.log._schema import NEEDED, schema_after
 from fitrouter_evaluators.replay.log.refusals import refuse
 
-__all__ = ["OPTIONAL", "opened"]
-
 OPTIONAL = ("profiles",)
 """Tables that may be missing."""
 

@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 
 from fitrouter.types import Floats
 
-__all__ = ["draws_of", "uuid_words"]
-
 _Words: TypeAlias = NDArray[np.uint64]
 
 _MULTIPLIERS = np.uint64(0xD2E7470EE14C6C93), np.uint64(0xCA5A826395121157)

@@ -16,7 +16,6 @@ from fitrouter_evaluators.replay.log.refusals import refuse
 if TYPE_CHECKING:
     import duckdb
 
-__all__ = ["NEEDED", "Schema", "current", "require", "schema_after", "schema_of", "view", "words"]
 
 Schema: TypeAlias = Mapping[str, Mapping[str, str]]
 """Table → column → DuckDB type."""

@@ -15,8 +15,6 @@ from fitrouter_evaluators.replay.log._base import Opened
 from fitrouter_evaluators.replay.log._schema import words
 from fitrouter_evaluators.replay.log.refusals import refuse_rows
 
-__all__ = ["ARRAYS", "check_structure", "erased"]
-
 ARRAYS = ("probs", "mean", "sd", "cost", "latency", "availability", "switch", "rest", "twin", "personal")
 """Columns with one number for each eligible arm, or none."""
 DRAWN = "('online', 'uniform', 'shadow')"

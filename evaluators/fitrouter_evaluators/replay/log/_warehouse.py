@@ -28,7 +28,6 @@ from fitrouter_evaluators.replay.log.refusals import refuse
 if TYPE_CHECKING:
     import duckdb
 
-__all__ = ["opened", "reaches"]
 
 PATIENCE_S = 3.0
 """How long to wait for a writer before a copy is read."""

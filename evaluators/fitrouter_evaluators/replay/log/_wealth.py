@@ -8,8 +8,6 @@ import numpy as np
 
 from fitrouter.types import Floats
 
-__all__ = ["wealth_path"]
-
 _MOST = 690.0
 """Logarithm at which wealth stops growing on paper: it is far above any alarm."""
 

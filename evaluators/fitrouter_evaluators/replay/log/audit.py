@@ -27,8 +27,6 @@ from fitrouter_evaluators.replay.log.log import MODES, Ints, Log
 from fitrouter_evaluators.replay.log.refusals import refuse_where
 from fitrouter_evaluators.replay.results import Check
 
-__all__ = ["audit"]
-
 _AGAIN = np.exp(np.array([-1.5, -0.5, 0.5, 1.5]))
 """Factors on the odds of the arm that a session had before."""
 _EXPECTED = 10.0

@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 
 from fitrouter.types import Floats, Mode
 
-__all__ = ["DRAWN", "MODES", "Decisions", "Ints", "Log", "Names", "Options", "Outcomes"]
-
 Ints: TypeAlias = NDArray[np.int64]
 
 MODES = tuple(Mode)

@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from fitrouter.errors import InvalidLog
 from fitrouter_evaluators.replay.log.log import Log
 
-__all__ = ["refuse", "refuse_rows", "refuse_where"]
-
 
 def refuse(place: str, found: str, allowed: str) -> NoReturn:
     """Raise for a log, or a part of it, as a whole.

@@ -22,8 +22,6 @@ from fitrouter_evaluators.replay.log._structure import check_structure, erased
 from fitrouter_evaluators.replay.log.log import Log
 from fitrouter_evaluators.replay.log.validation import validate
 
-__all__ = ["export", "read_log"]
-
 JOURNAL, WAREHOUSE = "journal.db", "fitrouter.duckdb"
 """Their names in a gateway's folder."""
 _FEED_S = 1.5

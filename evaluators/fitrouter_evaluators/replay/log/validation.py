@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from fitrouter_evaluators.replay.log.log import DRAWN, MODES, Log
 from fitrouter_evaluators.replay.log.refusals import refuse, refuse_where
 
-__all__ = ["TOLERANCE", "drawn", "validate"]
-
 TOLERANCE = 1e-9
 """How far a propensity may be from the logged probability, and a sum from 1."""
 

@@ -22,8 +22,6 @@ from fitrouter_evaluators.replay.render._words import (
 )
 from fitrouter_evaluators.replay.results import Arm, Band, Estimated, Histogram, Report, Satisfied
 
-__all__ = ["Figure", "figures"]
-
 _WIDE, _NARROW = 720.0, 340.0
 _SMALL = 500.0
 """Under this width labels stand above what they name."""

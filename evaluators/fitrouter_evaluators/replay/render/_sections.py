@@ -23,8 +23,6 @@ from fitrouter_evaluators.replay.render._words import (
 )
 from fitrouter_evaluators.replay.results import Band, Check, Diagnostics, Estimated, Report
 
-__all__ = ["Column", "Grid", "Line", "Section", "header", "policies", "sections"]
-
 _ORDER = ("difference", "candidate", "against")
 _KINDS = ("exact", "asymptotic")
 

@@ -7,8 +7,6 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import NamedTuple
 
-__all__ = ["Axis", "Canvas", "finite", "fitted", "ticks"]
-
 _LETTER = 7.0
 """Pixels that a letter of 12 px takes, on the wide side."""
 

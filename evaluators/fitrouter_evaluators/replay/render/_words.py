@@ -9,26 +9,6 @@ from typing import NamedTuple
 
 from fitrouter_evaluators.replay.results import Band, Estimated, Report
 
-__all__ = [
-    "NOTHING",
-    "Metric",
-    "Numbers",
-    "count",
-    "duration",
-    "finding",
-    "headline",
-    "instant",
-    "level",
-    "metric_of",
-    "number",
-    "percent",
-    "plain",
-    "slices",
-    "usual_interval",
-    "verdict",
-    "weight",
-]
-
 NOTHING = "–"
 """A number that does not exist."""
 _MOST, _LARGE = 9, 1e6

@@ -23,8 +23,6 @@ from fitrouter_evaluators.replay.render._words import (
 )
 from fitrouter_evaluators.replay.results import Band, Histogram, Report
 
-__all__ = ["html"]
-
 _Point: TypeAlias = tuple[int, float, float, float]
 _POINTS = 40
 _TONES = {"promote": "good", "keep": "bad"}

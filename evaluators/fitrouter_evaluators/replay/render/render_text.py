@@ -15,8 +15,6 @@ from fitrouter_evaluators.replay.render._sections import Grid, Section, header, 
 from fitrouter_evaluators.replay.render._words import instant, plain, verdict, weight
 from fitrouter_evaluators.replay.results import Histogram, Report
 
-__all__ = ["parts", "text", "verdict"]
-
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 _STYLES = {"head": "bold", "warning": "yellow", "bad": "red", "good": "green"}
 _VERDICTS = {"promote": "bold green", "keep": "bold red"}

@@ -30,8 +30,6 @@ from numpy.typing import NDArray
 from fitrouter.types import Floats
 from fitrouter_evaluators.replay.log.log import Ints
 
-__all__ = ["Part", "lower"]
-
 ROUNDS = 6
 """Steps towards the largest cut."""
 EARLY = 0.5

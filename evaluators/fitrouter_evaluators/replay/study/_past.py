@@ -14,8 +14,6 @@ from fitrouter.types import Floats
 from fitrouter_evaluators.replay.log.log import Ints
 from fitrouter_evaluators.replay.study.units import Units
 
-__all__ = ["Split", "before", "by_folds", "by_time"]
-
 FIRST, GROWTH = 4, 1.25
 """Examples before the first model is made, and how many more there are at each of the next."""
 

@@ -17,8 +17,6 @@ from fitrouter.types import Floats
 from fitrouter_evaluators.replay.log.log import Ints
 from fitrouter_evaluators.replay.study._past import Split
 
-__all__ = ["Examples", "projected", "ridges"]
-
 STRENGTHS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 """Of the penalty, relative to each block's own: rare rewards ask for the greatest."""
 LEVEL = 0.2

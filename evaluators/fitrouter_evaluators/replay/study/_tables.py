@@ -19,8 +19,6 @@ from fitrouter_evaluators.replay.study.pseudo import rounds_of
 from fitrouter_evaluators.replay.study.study import Study, uniform_only
 from fitrouter_evaluators.replay.study.units import Units
 
-__all__ = ["NAIVE", "SCORE", "Slices", "difference_rows", "policy_rows", "slices_of"]
-
 LEAST = 50
 """Units with which a slice is reported."""
 TUNED = ("clipped_ips", "switch_dr", "dr_os")

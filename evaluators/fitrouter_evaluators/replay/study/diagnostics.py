@@ -11,8 +11,6 @@ from fitrouter_evaluators.replay.results import Arm, Diagnostics, Histogram
 from fitrouter_evaluators.replay.study.study import Pmfs
 from fitrouter_evaluators.replay.study.units import Units
 
-__all__ = ["arms", "diagnose", "histogram", "unsupported"]
-
 BINS = 40
 SMALLEST = 1e-4
 """Weights below this are counted there."""

@@ -27,8 +27,6 @@ from fitrouter_evaluators.replay.study._ridge import Examples, projected, ridges
 from fitrouter_evaluators.replay.study.outcomes import Observed
 from fitrouter_evaluators.replay.study.units import Units
 
-__all__ = ["Sample", "chances", "labelled", "outcomes_of", "powered", "predictions", "rewards"]
-
 CHUNK = 16_384
 BLOCKS = ((1, 5.0), (1, 30.0), (1, 5.0), (1, 10.0), (1, 5.0))
 """Intercept, slopes of what the router expected and of the score, offsets where there is no score and of volunteers."""

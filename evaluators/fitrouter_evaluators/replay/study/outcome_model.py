@@ -17,8 +17,6 @@ from fitrouter_evaluators.replay.study._past import Split, by_folds, by_time
 from fitrouter_evaluators.replay.study._ridge import Examples, projected, ridges
 from fitrouter_evaluators.replay.study.units import Units
 
-__all__ = ["predict"]
-
 LIMIT = 200_000
 """Draws that are learnt from, at even distances: more add nothing to a model of this size."""
 CHUNK = 16_384

@@ -18,8 +18,6 @@ from fitrouter.types import Floats
 from fitrouter_evaluators.replay.log.log import Log
 from fitrouter_evaluators.replay.study.units import Units
 
-__all__ = ["METRICS", "STREAMS", "Observed", "counted", "expected", "observe"]
-
 STREAMS = ("asked", "volunteered", "naive")
 """Whose labels count: of people asked at random; of volunteers; of all alike, as if they were a random sample."""
 UNANSWERED = ("failed", "lost")

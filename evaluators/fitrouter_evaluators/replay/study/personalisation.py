@@ -24,8 +24,6 @@ from fitrouter_evaluators.replay.log.log import Log
 from fitrouter_evaluators.replay.results import Band
 from fitrouter_evaluators.replay.study.units import Units
 
-__all__ = ["UNDECLARED", "Twins", "correction", "personalisation", "scopes", "taste_groups", "twins"]
-
 POLICY = "personal − blind"
 UNDECLARED = "undeclared"
 LEAST = 50

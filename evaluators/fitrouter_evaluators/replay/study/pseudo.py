@@ -19,8 +19,6 @@ from fitrouter_evaluators.replay.study._cut import Part, lower
 from fitrouter_evaluators.replay.study.outcomes import Observed
 from fitrouter_evaluators.replay.study.units import Units
 
-__all__ = ["Pseudo", "bounds_for", "pseudo", "rounds_of", "running", "subset"]
-
 CHUNK = 4096
 """Units that are looked at together."""
 

@@ -32,8 +32,6 @@ from fitrouter.types import Floats
 from fitrouter_evaluators.replay.log.log import Ints
 from fitrouter_evaluators.replay.results import Satisfied
 
-__all__ = ["satisfaction"]
-
 LEAST = 10
 """Users without whom there is no worst tenth, and units beyond the first of each without which σ² is not known."""
 LIGHT, FULL = 2, 20

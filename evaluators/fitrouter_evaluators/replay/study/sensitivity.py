@@ -19,8 +19,6 @@ from fitrouter_evaluators.replay.log.log import Ints
 from fitrouter_evaluators.replay.study.outcomes import Observed
 from fitrouter_evaluators.replay.study.units import Units
 
-__all__ = ["GAMMA", "tilted", "widen"]
-
 GAMMA = 2.0
 
 

@@ -31,8 +31,6 @@ from fitrouter_evaluators.replay.study.outcomes import counted, expected, observ
 from fitrouter_evaluators.replay.study.pseudo import Pseudo, pseudo, rounds_of, subset
 from fitrouter_evaluators.replay.study.units import Units
 
-__all__ = ["Pmfs", "Study", "learns", "whole"]
-
 STILL = frozenset({"uniform", "fixed"})
 """Algorithms that do not learn from the log."""
 

@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from fitrouter.types import Floats, Mode
 from fitrouter_evaluators.replay.log.log import DRAWN, MODES, Decisions, Ints, Log
 
-__all__ = ["Units", "closed_units"]
-
 
 class Units(NamedTuple):
     """n units in the order of their first draws, as ragged rows of a log. Every unit has a draw and a decision."""

@@ -22,8 +22,6 @@ from typing import NamedTuple
 
 from fitrouter_evaluators.scoring.statements import _polarity_words as words
 
-__all__ = ["Unit", "units"]
-
 
 class Unit(NamedTuple):
     """A piece of content and its sign, +1 (for) or −1 (against)."""

@@ -6,8 +6,6 @@ import re
 
 from fitrouter_evaluators.scoring.text.lexicons import phrases
 
-__all__ = ["AUXILIARIES", "COMMANDS", "FOREIGN", "FUNCTION", "JOINS", "LEADS", "MARKS", "REWRITES", "SUBJECTS"]
-
 FUNCTION = frozenset(
     phrases("""
     a, an, the, this, that, these, those, i, me, my, mine, myself, we, us, our, you, your, yours, he, him, his, she, her

@@ -31,16 +31,6 @@ from fitrouter.types import Floats
 from fitrouter_evaluators.scoring.statements._polarity import Unit, units
 from fitrouter_evaluators.scoring.statements._polarity_words import FOREIGN, FUNCTION
 
-__all__ = [
-    "Belief",
-    "DeclaredTaste",
-    "DeclaredValues",
-    "Preferences",
-    "RecordedRefiner",
-    "Refiner",
-    "preferences",
-]
-
 _LONGEST = 1000
 """Characters of a statement; a longer text is no statement of a preference."""
 _WIDTH = 0.5

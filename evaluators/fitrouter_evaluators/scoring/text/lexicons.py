@@ -6,20 +6,6 @@ value of a plain text, and the measured ones (length, structure, code, digits, â
 
 from __future__ import annotations
 
-__all__ = [
-    "ASSERTIVE",
-    "CASUAL",
-    "EVIDENCE",
-    "EXAMPLES",
-    "FLATTERY",
-    "FORMAL",
-    "HEDGES",
-    "PERSONAL",
-    "REFUSAL",
-    "WARM",
-    "phrases",
-]
-
 
 def phrases(text: str) -> tuple[str, ...]:
     """One phrase a line or between commas."""

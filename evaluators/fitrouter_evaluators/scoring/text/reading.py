@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 import re
 
-__all__ = ["CAP", "Lexicon", "Reading", "clip_text"]
-
 CAP = 20_000
 """Characters that are read from each end of a text."""
 

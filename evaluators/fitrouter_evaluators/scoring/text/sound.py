@@ -16,8 +16,6 @@ from typing import NamedTuple
 from fitrouter_evaluators.scoring.text.reading import Reading, clip_text
 from fitrouter_evaluators.scoring.text.sound_words import FUNCTION_WORDS, GRADER, PRAISE
 
-__all__ = ["EDGE", "MEASURES", "Asked", "asked", "grader_talk", "measure_soundness"]
-
 EDGE = 3072
 """Characters that are read of each end of an answer."""
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from fitrouter_evaluators.scoring.text.lexicons import phrases
 
-__all__ = ["FUNCTION_WORDS", "GRADER", "PRAISE"]
-
 FUNCTION_WORDS = phrases("""
     the, of, and, a, an, to, in, is, it, that, this, for, on, with, as, are, was, be, by, at, or, from, not, but, have
     has, had, you, your, i, we, they, he, she, his, her, their, its, can, will, would, should, could, may, if, which

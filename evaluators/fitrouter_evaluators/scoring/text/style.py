@@ -29,8 +29,6 @@ from fitrouter_evaluators.scoring._constants import STYLE_CONSTANTS
 from fitrouter_evaluators.scoring.text import lexicons as _lexicons
 from fitrouter_evaluators.scoring.text.reading import Lexicon, Reading
 
-__all__ = ["CLIP", "STYLE", "Dimension", "measure", "standardise"]
-
 CLIP = 3.0
 """Standardised values are cut to ± this."""
 

@@ -7,8 +7,6 @@ from typing import Protocol
 
 from fitrouter.types import Floats
 
-__all__ = ["Encoder"]
-
 
 class Encoder(Protocol):
     """Turns texts into unit vectors; the same text gives the same vector on one build."""

@@ -12,8 +12,6 @@ import numpy as np
 from fitrouter.context.encoders._base import Encoder
 from fitrouter.types import Floats
 
-__all__ = ["Cached"]
-
 
 class Cached:
     """Keeps the vectors of the `size` texts used last, under the hash of their content: no text is kept.

@@ -11,8 +11,6 @@ import numpy as np
 
 from fitrouter.types import Floats
 
-__all__ = ["Hashing"]
-
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 

@@ -16,8 +16,6 @@ from fitrouter.context.encoders._minilm import minilm_basis
 from fitrouter.errors import ArtifactError, ConfigError
 from fitrouter.types import Floats
 
-__all__ = ["INT8_FILES", "Int8Encoder", "int8_folder"]
-
 INT8_FILES = ("encoder.onnx", "tokenizer.json")
 """What the manifest `int8.json` names the sha256 of."""
 

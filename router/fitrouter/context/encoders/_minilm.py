@@ -15,8 +15,6 @@ import numpy as np
 from fitrouter.errors import ArtifactError, ConfigError
 from fitrouter.types import Floats
 
-__all__ = ["BASIS_SHA256", "MINILM_SHA256", "SentenceTransformerEncoder", "minilm_basis", "minilm_path"]
-
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 """Of all-MiniLM-L6-v2's model.safetensors."""
 

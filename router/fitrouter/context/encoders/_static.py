@@ -14,8 +14,6 @@ import numpy as np
 from fitrouter.errors import ArtifactError
 from fitrouter.types import Floats
 
-__all__ = ["Static"]
-
 _SHIPPED = Path(__file__).parent / "data"
 _SHIPPED_SHA256 = "d08051ab6316f84de6fe5db7ab456201298aba5ff1022359068ddde088b75806"
 """Of the shipped manifest, which names the sha256 of the other files."""

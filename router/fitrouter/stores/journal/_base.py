@@ -10,8 +10,6 @@ import msgspec
 
 from fitrouter.types import Event
 
-__all__ = ["Entry", "Journal", "Lease", "Row", "Snapshot", "Spooled"]
-
 
 class Row(NamedTuple):
     """An event in its place. Sequence numbers rise by commit order and have no meaning beyond order."""

@@ -14,8 +14,6 @@ import weakref
 from pathlib import Path
 from types import TracebackType
 
-__all__ = ["FileLease", "FileLock"]
-
 
 class _Descriptor:
     """A file that is open for the sake of its lock; -1 where it is not."""

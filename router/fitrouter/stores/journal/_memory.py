@@ -11,8 +11,6 @@ from fitrouter.stores.journal._base import Entry, Row, Snapshot, Spooled
 from fitrouter.stores.journal._record import Fault, Record, no_fault, record
 from fitrouter.types import Event, decode_event
 
-__all__ = ["MemoryJournal"]
-
 
 class _MemoryLease:
     def __init__(self, name: str, holders: dict[str, _MemoryLease], mutex: threading.Lock) -> None:

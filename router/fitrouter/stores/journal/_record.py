@@ -22,8 +22,6 @@ from fitrouter.types import (
     encode_event,
 )
 
-__all__ = ["Fault", "Record", "decision_of", "kind_of", "no_fault", "record", "subject_of"]
-
 Fault: TypeAlias = Callable[[str], None]
 """Called with the name of each write step before it: begin, insert, spool, unspool, snapshot, commit. What it raises
 is taken for a failure of the disk."""

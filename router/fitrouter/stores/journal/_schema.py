@@ -9,8 +9,6 @@ from pathlib import Path
 from fitrouter.errors import StoreError
 from fitrouter.stores._files import write_ahead
 
-__all__ = ["COMPANIONS", "connect", "damaged", "open_checked"]
-
 COMPANIONS = ("-wal", "-shm")
 """Files that belong to the database."""
 

@@ -27,8 +27,6 @@ from fitrouter.stores.journal._schema import COMPANIONS, connect, damaged, open_
 from fitrouter.stores.journal._writer import GroupWriter
 from fitrouter.types import decode_event
 
-__all__ = ["SqliteJournal"]
-
 _log = logging.getLogger(__name__)
 
 

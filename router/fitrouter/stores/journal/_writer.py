@@ -17,8 +17,6 @@ from fitrouter.stores.journal._base import Snapshot
 from fitrouter.stores.journal._lease import FileLock
 from fitrouter.stores.journal._record import Fault, Record
 
-__all__ = ["GroupWriter"]
-
 _GROUP = 1024
 """Rows of one transaction: about 40 ms, so that other processes and their acknowledgements get their turn."""
 

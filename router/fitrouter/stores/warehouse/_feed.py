@@ -9,8 +9,6 @@ from collections.abc import Callable, Sequence
 from fitrouter.stores.journal import Journal, Row
 from fitrouter.stores.warehouse._warehouse import OutOfStep, Position, Warehouse
 
-__all__ = ["WarehouseFeed"]
-
 
 class WarehouseFeed:
     """Keeps the warehouse behind the journal; call `step` in a loop, from any one thread.

@@ -10,7 +10,6 @@ from fitrouter.errors import StoreError
 if TYPE_CHECKING:
     import duckdb
 
-__all__ = ["MIGRATIONS", "migrate"]
 
 Migration: TypeAlias = "Callable[[duckdb.DuckDBPyConnection], None]"
 MIGRATIONS: dict[str, Migration] = {}

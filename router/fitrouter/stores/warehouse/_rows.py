@@ -11,8 +11,6 @@ import numpy as np
 from fitrouter.stores.journal import Row
 from fitrouter.types import Decision, Execution, Feedback, Identity, ModelChange, PolicyChange, ProfileChange, Score
 
-__all__ = ["TABLES", "rows_of"]
-
 Cells: TypeAlias = tuple[Any, ...]
 
 TABLES = ("decisions", "executions", "scores", "feedback", "profiles", "models", "policies")

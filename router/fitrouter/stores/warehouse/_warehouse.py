@@ -22,7 +22,6 @@ from fitrouter.types import Erasure
 if TYPE_CHECKING:
     import duckdb
 
-__all__ = ["OutOfStep", "Position", "Warehouse"]
 
 _log = logging.getLogger(__name__)
 
