@@ -18,8 +18,8 @@ from fitrouter.context.features import (
     context_names,
     estimate_tokens,
     flags,
-    heard,
     is_followup,
+    last_user_message,
     needs,
     read_prompt,
     session_key,
@@ -92,7 +92,7 @@ def test_a_turn_of_reminders_only_leads_to_the_turn_before() -> None:
 )
 def test_the_message_that_is_heard_reads_like_all_of_them(messages: list[dict[str, Any]]) -> None:
     """Of a whole history one message is enough to know what was asked; where there is none, nothing was."""
-    message = heard(messages)
+    message = last_user_message(messages)
     assert read_prompt(ask(*messages)).text == ("" if message is None else read_prompt(ask(message)).text)
 
 
