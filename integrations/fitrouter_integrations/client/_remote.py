@@ -84,7 +84,6 @@ class RemoteBackend:
         return f"RemoteBackend({self.url!r})"
 
     async def start(self) -> None:
-        """See `Backend`."""
         import aiohttp
 
         headers = {"authorization": f"Bearer {self._key}"} if self._key else {}
@@ -96,18 +95,15 @@ class RemoteBackend:
         )
 
     async def aclose(self) -> None:
-        """See `Backend`."""
         if self._session is not None:
             await self._session.close()
 
     async def models(self) -> tuple[Model, ...]:
-        """See `Backend`."""
         listed = await self._quickly("GET", "/v1/models")
         found = (entry["fitrouter"] | {"name": entry["id"]} for entry in listed["data"] if "fitrouter" in entry)
         return tuple(msgspec.convert(about, Model) for about in found)
 
     async def complete(self, request: Request) -> Reply:
-        """See `Backend`."""
         async with _in_time(request.deadline_s):
             body = await self._read(await self._open("POST", "/v1/chat/completions", _body(request, stream=False)))
         choice = body["choices"][0]
@@ -119,7 +115,6 @@ class RemoteBackend:
         )
 
     async def stream(self, request: Request) -> _RemoteStream:
-        """See `Backend`."""
         async with _in_time(request.deadline_s):
             response = await self._open("POST", "/v1/chat/completions", _body(request, stream=True))
             stream = _RemoteStream(response)
@@ -131,13 +126,11 @@ class RemoteBackend:
         return stream
 
     async def decide(self, request: Request) -> Plan:
-        """See `Backend`."""
         told = await self._quickly("POST", "/v1/decisions", _body(request, stream=request.stream))
         plan = msgspec.convert(told, Plan)
         return msgspec.structs.replace(plan, deadline_s=request.deadline_s or plan.deadline_s)
 
     async def report(self, decision_id: str, request: Request, ended: Outcome) -> float:
-        """See `Backend`."""
         # Of a long history only what the scorer reads travels again.
         messages = (last_user_message(request.messages) or request.messages[-1],)
         asked = {"messages": messages, "tools": request.params.get("tools")}
@@ -148,14 +141,12 @@ class RemoteBackend:
         return cost_usd
 
     async def observe(self, seen: Seen) -> About:
-        """See `Backend`."""
         asked = _body(msgspec.structs.replace(seen.request, model=seen.model), stream=False)
         how = {"latency_ms": seen.latency_ms, "error": seen.error}
         body = {**asked, **_given({**how, **_answer(seen.completion, seen.cost_usd)})}
         return msgspec.convert((await self._quickly("POST", "/v1/observations", body))["about"], About)
 
     async def feedback(self, vote: Vote) -> str:
-        """See `Backend`."""
         body = {name: value for name, value in msgspec.to_builtins(vote).items() if value is not None}
         del body["tenant"]
         if vote.kind is not FeedbackKind.RATING:
