@@ -20,6 +20,7 @@ from fitrouter.router import Router
 from fitrouter.serving.steering import Outlook, Standing
 from fitrouter_integrations._http import NoGateway, call, url_of
 from fitrouter_integrations._offline import catch_up, resting
+from fitrouter_integrations.commands._files import as_json as as_json_text
 
 app = typer.Typer(
     help="Show and change the policy while it runs. A running gateway is told; without one the journal is.",
@@ -157,7 +158,7 @@ async def _write(router: Router, act: Act, *, changes: bool) -> Shown:
 
 def _print(shown: Shown, told: str, as_json: bool) -> None:
     if as_json:
-        typer.echo(msgspec.json.format(msgspec.json.encode(shown), indent=1).decode())
+        typer.echo(as_json_text(shown))
         return
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     table.add_row("in force", f"{shown.live}, by {shown.algorithm}")
