@@ -49,7 +49,8 @@ def convert_fields(value: Any) -> None:
     Raises:
         TypeError: a field holds something that is no number, or no text.
     """
-    for name, convert in _converters(type(value)):
+    kind: Any = type(value)
+    for name, convert in _converters(kind):
         given = getattr(value, name)
         try:
             plain = convert(given)
