@@ -118,10 +118,10 @@ def test_nothing_prints() -> None:
 
 
 def test_files_and_functions_are_short() -> None:
-    """A file has at most 500 lines, a function at most 60."""
+    """A file has at most 600 lines, a function at most 60."""
     for path in sources():
         text = path.read_text(encoding="utf-8")
-        assert text.count("\n") <= 500, path
+        assert text.count("\n") <= 600, path
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 assert (node.end_lineno or 0) - node.lineno <= 60, f"{path}:{node.lineno} {node.name}"
