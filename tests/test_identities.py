@@ -50,7 +50,7 @@ def test_first_sight_in_two_threads(identities: Identities, tmp_path: Path) -> N
     start = threading.Barrier(8)
 
     def look(who: Identities) -> None:
-        start.wait(30)
+        start.wait(300.0)
         found.extend(who.subject("acme", f"user-{n}") for n in range(20))
 
     threads = [threading.Thread(target=look, args=((identities, other)[n % 2],)) for n in range(8)]
@@ -191,7 +191,7 @@ def test_processes_that_make_the_file_together_wait_for_each_other(tmp_path: Pat
             subprocess.Popen([sys.executable, "-c", code, path], stdout=subprocess.PIPE, text=True, env=environment)
             for _ in range(4)
         ]
-        said = {process.communicate(timeout=60)[0] for process in several}
+        said = {process.communicate(timeout=300)[0] for process in several}
         assert [process.returncode for process in several] == [0] * 4
         assert len(said) == 1
 
