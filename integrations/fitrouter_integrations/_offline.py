@@ -1,4 +1,4 @@
-"""What a router knows and may do, without running one: for the command line, beside a gateway or without."""
+"""A router that is not running, for commands that read or change its journal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fitrouter.stores.journal import Journal, SqliteJournal
 
 @contextmanager
 def journal_at(data: Path) -> Iterator[SqliteJournal]:
-    """The journal of a folder, beside whoever else uses it.
+    """The journal in a folder; other processes may use it at the same time.
 
     Raises:
         ConfigError: there is none.
@@ -31,16 +31,16 @@ def journal_at(data: Path) -> Iterator[SqliteJournal]:
 def _journal(data: Path) -> Path:
     path = data if data.is_file() else data / "journal.db"
     if not path.is_file():
-        raise ConfigError(f"there is no journal {str(path)!r}; a gateway writes one, --config or --data says where")
+        raise ConfigError(f"there is no journal {str(path)!r}; a gateway writes one, and --config or --data locates it")
     return path
 
 
 @contextmanager
 def resting(config: Config) -> Iterator[Router]:
-    """The router of a configuration, knowing what its journal says and doing nothing. No provider's key is needed.
+    """The router of a configuration, with the state of its journal, not started. Needs no provider key.
 
     Raises:
-        ConfigError: there is no journal yet, or a part cannot be made.
+        ConfigError: there is no journal yet, or a component cannot be made.
     """
     _journal(config.data)
     idle = {name: ProviderConfig(kind="simulated") for name in config.providers}
@@ -55,7 +55,7 @@ def resting(config: Config) -> Iterator[Router]:
 
 
 def catch_up(learner: Learner, journal: Journal, until: int) -> None:
-    """Fold a journal up to a position, a re-fit that was asked for included."""
+    """Fold a journal up to a position, including a requested rebuild."""
     while learner.seq < until and (rows := read_batch(journal, learner.seq).rows):
         learner.apply_batch(Batch([(row, related) for row, related in rows if row.seq <= until]))
         if rows[-1][0].seq > until:

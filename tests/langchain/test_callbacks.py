@@ -198,7 +198,7 @@ def test_what_cannot_be_taken_is_logged_and_raises_nothing(
 
 def test_who_carries_nothing_is_refused() -> None:
     """The mistake is told where the handler is made, and not by silence afterwards."""
-    with pytest.raises(InvalidRequest, match="carries no verdicts"):
+    with pytest.raises(InvalidRequest, match="cannot send feedback"):
         FitrouterCallbackHandler(None)  # type: ignore[arg-type]
 
 

@@ -126,7 +126,7 @@ def test_what_nobody_can_answer_is_a_bad_request(tmp_path: Path, far: bool) -> N
     with standing(router := agent_router(tmp_path), far) as target:
         register(target)
         for more in ({"n": 2}, {"n": 2, "drop_params": True}):
-            with pytest.raises(litellm.BadRequestError, match="n: given 2, allowed is 1"):
+            with pytest.raises(litellm.BadRequestError, match="n: got 2; allowed is 1"):
                 litellm.completion(model=AUTO, messages=HELLO, **more)
         with pytest.raises(litellm.BadRequestError, match="fitrouter routes chats"):
             litellm.embedding(model=AUTO, input=["x"])

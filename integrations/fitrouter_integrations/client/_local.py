@@ -1,4 +1,4 @@
-"""A router in this process."""
+"""Backend that calls a router in this process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fitrouter_integrations.client._base import About, Model, Plan, Reply, Seen,
 
 
 class LocalBackend:
-    """Answers by a `Router` that it starts and closes.
+    """Calls a `Router` that it starts and closes.
 
     Args:
         router: not started yet.

@@ -33,9 +33,7 @@ def encoder(
 
 @app.command()
 def int8(
-    out: Annotated[
-        Path | None, typer.Option(help="Output folder; by default where `minilm-int8` is looked up.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Output folder; by default where `minilm-int8` looks.")] = None,
 ) -> None:
     """Export the sentence encoder with int8 weights for CPUs, as used by `encoder: minilm-int8`."""
     from fitrouter_evaluators.training.train_int8 import train_int8

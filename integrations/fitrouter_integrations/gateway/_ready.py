@@ -1,4 +1,4 @@
-"""What a worker says of itself in /readyz: where its learner stands, and a digest of what it knows."""
+"""The readiness report of a worker: position of its learner, and a digest of its state."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from fitrouter.router import Router
 from fitrouter_dashboards.metrics import Metrics, leases
 
 _SLICE_S = 0.002
-"""Seconds of hashing before requests get their turn."""
+"""Seconds of hashing before other tasks run."""
 _PATIENCE_S = 1.0
 
 
 class Readiness:
-    """Reports on a router; the digest is computed once a position, in slices, and only when somebody asks."""
+    """Reports on a router. The digest is computed on request, once per position, in slices."""
 
     def __init__(self, router: Router, metrics: Metrics) -> None:
         self._router, self._metrics = router, metrics
@@ -26,7 +26,7 @@ class Readiness:
         self.started = False
 
     async def report(self) -> dict[str, Any]:
-        """The JSON of /readyz. `digest` is null while events keep coming in."""
+        """The JSON of /readyz. `digest` is null while events keep arriving."""
         seq, digest = await self._position()
         gauges = self._metrics.gauges
         return {
@@ -45,7 +45,7 @@ class Readiness:
         }
 
     async def _position(self) -> tuple[int, str | None]:
-        """(sequence number, digest of the state there)."""
+        """Sequence number, and the digest of the state at it."""
         learner = self._router.learner
         async with self._mutex:
             deadline = time.monotonic() + _PATIENCE_S
@@ -56,7 +56,7 @@ class Readiness:
         return learner.seq, None
 
     async def _compute(self) -> None:
-        """`Learner.digest` with pauses; given up when the learner moves on in one of them."""
+        """`Learner.digest` with pauses; abandoned if the learner advances in one of them."""
         learner = self._router.learner
         seq = learner.seq
         digest = hashlib.sha256(learner.version.encode())

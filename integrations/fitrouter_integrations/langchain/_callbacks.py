@@ -24,7 +24,7 @@ from fitrouter.state.quality_floor import BASE
 from fitrouter.types import FeedbackKind
 from fitrouter_integrations._outbox import Outbox
 from fitrouter_integrations.client import Target, Vote
-from fitrouter_integrations.feedback import PATIENCE_S, TOOLS, Speaker, asend, carrier
+from fitrouter_integrations.feedback import PATIENCE_S, TOOLS, FeedbackClient, asend, carrier
 
 LIMIT = 4096
 """Runs, decisions and tool calls that are remembered, and verdicts that wait; the oldest are forgotten."""
@@ -95,13 +95,13 @@ class FitrouterCallbackHandler(BaseCallbackHandler):
 
     def __init__(
         self,
-        router: Speaker | Target,
+        router: FeedbackClient | Target,
         *,
         keys: Mapping[str, tuple[FeedbackKind | None, str]] | None = None,
         patience_s: float = PATIENCE_S,
     ) -> None:
-        speaker = carrier(router)
-        self._outbox: Outbox[Vote] = Outbox("feedback", lambda vote: asend(speaker, vote, patience_s), size=LIMIT)
+        client = carrier(router)
+        self._outbox: Outbox[Vote] = Outbox("feedback", lambda vote: asend(client, vote, patience_s), size=LIMIT)
         self._keys = {**KEYS, **(keys or {})}
         self._mutex = threading.RLock()
         self._parents: OrderedDict[str, str | None] = OrderedDict()

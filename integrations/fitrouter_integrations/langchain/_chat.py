@@ -347,7 +347,9 @@ class ChatFitrouter(BaseChatModel):
         if stop:
             params["stop"] = stop
         if params.get("n") not in (None, 1):
-            raise InvalidRequest(f"n: given {params['n']!r}, allowed is 1: one decision gives one answer; use batch")
+            raise InvalidRequest(
+                f"n: got {params['n']!r}; allowed is 1, since one decision gives one answer (use batch)"
+            )
         if "tool_choice" in params:
             params["tool_choice"] = tool_choice_of(params["tool_choice"])
         return Request(
