@@ -249,7 +249,7 @@ def test_an_address_carries_a_verdict(tmp_path: Path) -> None:
             say.rate(url, reply.about.decision_id, 5)
             asyncio.run(say.athumb(url, reply, user="ann"))
         assert [event.kind for event in heard(router)] == [FeedbackKind.RATING, FeedbackKind.THUMB]
-    with pytest.raises(InvalidRequest, match="give first a client"):
+    with pytest.raises(InvalidRequest, match="first give a client"):
         say.rate(reply, url, 5)  # type: ignore[arg-type]
 
 

@@ -111,27 +111,27 @@ def test_no_secret_is_written(made: tuple[Config, str]) -> None:
     _, text = made
     assert SECRET not in text
     assert "user:" not in text
-    assert "put it into the environment variable AZURE_API_KEY" in text
+    assert "set the environment variable AZURE_API_KEY" in text
 
 
 @pytest.mark.parametrize(
     "words",
     [
         "embed: its mode is embedding",
-        "a wildcard",
+        "wildcards are not supported",
         "gpt-4o-2 of its own",
         "gpt-4o: rpm, temperature of its litellm_params",
         "aws_secret_access_key",
         "router_settings.fallbacks: ",
         "router_settings: redis_password",
-        "general_settings.master_key: clients' keys are named in server.keys",
+        "general_settings.master_key: define the keys of clients in server.keys",
         "litellm_settings: callbacks",
         "litellm_settings.drop_params: ",
         "environment_variables: OPENAI_API_KEY",
         "the alias lost",
-        "keyed: its api_base is no plain address, or has credentials or a query in it",
-        "claude-own: its price is not known",
-        "claude-own: its context window is not known",
+        "keyed: its api_base is not a plain URL, or contains credentials or a query",
+        "claude-own: its price is unknown",
+        "claude-own: its context window is unknown",
     ],
 )
 def test_what_is_left_out_is_said(made: tuple[Config, str], words: str) -> None:
@@ -196,7 +196,7 @@ def test_each_key_in_a_file_gets_a_variable_of_its_own() -> None:
         "4all": "MODEL_4ALL_API_KEY",
         "open": None,
     }
-    assert "mini: its key stood in the file; put it into the environment variable OPENAI_2_API_KEY" in text
+    assert "mini: its key was in the file; set the environment variable OPENAI_2_API_KEY" in text
 
 
 def test_addresses_come_from_the_environment_or_the_model_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,9 +214,7 @@ def test_addresses_come_from_the_environment_or_the_model_is_left_out(monkeypatc
     assert [model.name for model in config.models] == ["at HERE"]
     assert next(iter(config.providers.values())).base_url == "http://10.0.0.1:8000/v1"
     for name in ("NOWHERE", "HIDDEN", "NO_ADDRESS"):
-        assert (
-            f"at {name}: its api_base came from the environment variable {name}, which holds no plain address" in text
-        )
+        assert f"at {name}: its api_base came from the environment variable {name}, which has no plain URL" in text
     for name in ("azure", "which"):
         assert f"{name}: its litellm_params.model does not say which model it is" in text
 
@@ -278,7 +276,7 @@ def test_included_files_are_read(tmp_path: Path) -> None:
         ("a: 1", "has no 'model_list'"),
         ("- 1", "has no 'model_list'"),
         ("model_list: []", "no chat model"),
-        ("model_list: [{model_name: '*', litellm_params: {model: 'openai/*'}}, 7]", "a wildcard"),
+        ("model_list: [{model_name: '*', litellm_params: {model: 'openai/*'}}, 7]", "wildcards are not supported"),
     ],
 )
 def test_what_cannot_be_used_says_why(tmp_path: Path, text: str | None, words: str) -> None:

@@ -141,15 +141,15 @@ def test_what_is_watched_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_policy, "call", lambda *_: reply)
     shown = " ".join(run("show", "--url", "http://127.0.0.1:1").output.split())
     for words in (
-        "helps: +0.0200 a label (+0.0100 … +0.0300, 90 labels)",
+        "helps: +0.0200 per label (+0.0100 … +0.0300, 90 labels)",
         "personal terms as tax analyst harms: -0.0500",
-        "left out of decisions",
+        "switched off",
         "flatters model alpha by 0.12 ± 0.03",
-        "follow their logged probabilities",
+        "match their logged probabilities",
     ):
         assert words in shown
     reply["outlook"] = reply["outlook"] | {"evidence_against_propensities": 2000.0}
-    assert "do not follow their logged probabilities" in " ".join(
+    assert "do not match their logged probabilities" in " ".join(
         run("show", "--url", "http://127.0.0.1:1").output.split()
     )
     del reply["outlook"]
