@@ -14,6 +14,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from fitrouter.plain import convert_fields, make_plain
+
 AUTO = "fitrouter/auto"
 """The model name that requests routing."""
 
@@ -26,10 +28,21 @@ class _Value(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A frozen value."""
 
 
+class _Logged(_Value, frozen=True, kw_only=True):
+    """A value that events hold: its numbers and texts are plain Python values, whatever numpy scalars were given.
+
+    Raises:
+        TypeError: a field holds something that is no number, or no text.
+    """
+
+    def __post_init__(self) -> None:
+        make_plain(self)
+
+
 # --- calls ---------------------------------------------------------------------------------------------------------
 
 
-class Identity(_Value, frozen=True, kw_only=True):
+class Identity(_Logged, frozen=True, kw_only=True):
     """The caller of a request: tenant, user, role, task and session.
 
     In a `Request` the fields hold the caller's values. In events `user` is a subject, a random token that only
@@ -56,14 +69,14 @@ class Request(_Value, frozen=True, kw_only=True):
     """Seconds for the whole request; None for the configured deadline."""
 
 
-class Prices(_Value, frozen=True, kw_only=True):
+class Prices(_Logged, frozen=True, kw_only=True):
     """USD per million tokens."""
 
     input: float = 0.0
     output: float = 0.0
 
 
-class Variant(_Value, frozen=True, kw_only=True):
+class Variant(_Logged, frozen=True, kw_only=True):
     """A system prefix and parameters for a model. Its arms share correction and cost, and differ in response profile."""
 
     name: str
@@ -73,7 +86,7 @@ class Variant(_Value, frozen=True, kw_only=True):
     """Defaults for sampling options that the caller omits."""
 
 
-class ModelCard(_Value, frozen=True, kw_only=True):
+class ModelCard(_Logged, frozen=True, kw_only=True):
     """Static description of a model: provider, prices, limits and capabilities."""
 
     name: str
@@ -166,7 +179,7 @@ class Mode(enum.StrEnum):
 _DRAWN = frozenset({Mode.ONLINE, Mode.UNIFORM, Mode.SHADOW})
 
 
-class PolicyVersion(_Value, frozen=True, kw_only=True):
+class PolicyVersion(_Logged, frozen=True, kw_only=True):
     """Algorithm, hash of its settings, and last sequence number folded into its state."""
 
     algorithm: str
@@ -174,7 +187,7 @@ class PolicyVersion(_Value, frozen=True, kw_only=True):
     seq: int = 0
 
 
-class _Event(_Value, frozen=True, kw_only=True):
+class _Event(_Logged, frozen=True, kw_only=True):
     id: str
     """UUIDv7 of the event; appending it again is a no-op."""
     ts: float
@@ -247,7 +260,7 @@ class Decision(_Event, frozen=True, kw_only=True, tag="decision"):
     """Installation seed of the draw."""
 
 
-class Attempt(_Value, frozen=True, kw_only=True):
+class Attempt(_Logged, frozen=True, kw_only=True):
     """One call of one model: its probability given the earlier failures, and its result."""
 
     model: str
@@ -332,6 +345,9 @@ class Feedback(_Event, frozen=True, kw_only=True, tag="feedback"):
     asked: bool = False
     """True if the decision solicited it, False if volunteered."""
     source: str = "user"
+
+    def __post_init__(self) -> None:
+        convert_fields(self)
 
     @property
     def y(self) -> float:
