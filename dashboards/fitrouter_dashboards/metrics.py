@@ -21,7 +21,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from fitrouter.hooks import Happened, Notice, Trouble, Unlogged
-from fitrouter.types import Decision, Execution, Feedback, Mode, Score
+from fitrouter.types import Decision, Execution, Feedback, Score
 
 if TYPE_CHECKING:
     from fitrouter.router import Router
@@ -147,7 +147,7 @@ class Metrics:
     def _decision(self, event: Decision) -> None:
         model = event.chosen
         self._decisions.labels(model, self._role(event.identity.role), event.mode.value).inc()
-        if event.mode in {Mode.ONLINE, Mode.UNIFORM, Mode.SHADOW}:
+        if event.mode.drawn:
             possible = sum(p > 0 for p in event.probs)
             self._inverse.observe(1.0 / (possible * event.propensity))
 

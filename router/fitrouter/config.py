@@ -32,7 +32,7 @@ class PricesConfig(_Section):
 
 
 class ProviderConfig(_Section):
-    """A provider of models. `litellm` reaches any provider; `openai_compatible` is lighter and calls the API directly."""
+    """A provider of models. `litellm` reaches any provider; `openai_compatible` is lighter."""
 
     kind: Literal["litellm", "openai_compatible", "recorded", "simulated"]
     base_url: str | None = None
@@ -42,8 +42,8 @@ class ProviderConfig(_Section):
     path: Path | None = None
     """recorded: a Parquet or JSONL file with the columns prompt, model, response."""
     options: dict[str, Any] = {}
-    """simulated: model name → `Persona` options (length, bullets, warmth, latency_s, failure, skill …). recorded: `match`,
-    either `exact`, or `inside` when agents wrap prompts in instructions of their own."""
+    """simulated: model name → `Persona` options (length, bullets, warmth, latency_s, failure, skill …). recorded:
+    `match`, either `exact`, or `inside` when agents wrap prompts in instructions of their own."""
 
 
 class VariantConfig(_Section):
@@ -235,7 +235,7 @@ class Config(_Section):
     encoder: str = "static"
     """Encoder of prompts."""
     droppable: tuple[str, ...] = ()
-    """Request parameters that are dropped for models without support; other unsupported parameters exclude the model."""
+    """Request parameters that are dropped where unsupported; other unsupported parameters exclude the model."""
     policy: PolicyConfig = PolicyConfig()
     objective: ObjectiveConfig = ObjectiveConfig()
     budget: BudgetConfig | None = None

@@ -77,7 +77,7 @@ class Prices(_Logged, frozen=True, kw_only=True):
 
 
 class Variant(_Logged, frozen=True, kw_only=True):
-    """A system prefix and parameters for a model. Its arms share correction and cost, and differ in response profile."""
+    """A system prefix and parameters for a model. Its arms share correction and cost, but not the response profile."""
 
     name: str
     prefix: str = ""
@@ -384,7 +384,7 @@ class ModelChange(_Event, frozen=True, kw_only=True, tag="model"):
 
 
 class PolicyChange(_Event, frozen=True, kw_only=True, tag="policy"):
-    """A run-time change of the policy. `action`: set, promote, restore (previous version), config (back to the file)."""
+    """A run-time change of the policy. `action`: set, promote, restore (previous version), config (the file)."""
 
     action: str
     settings: dict[str, Any] = {}

@@ -14,9 +14,9 @@ import msgspec
 import numpy as np
 
 from fitrouter.posterior.model import Fit
-from fitrouter.routing.explanation import TERMS, Account, Contrast, Explanation, Feature, Term
+from fitrouter.routing.explanation import Account, Contrast, Explanation, Feature, Term
 from fitrouter.routing.explanation_text import sentences_of
-from fitrouter.types import Decision, Event, Execution, Floats, Mode, unpack
+from fitrouter.types import Decision, Event, Execution, Floats, unpack
 
 _SPLIT = ("population", "role_taste", "user_taste", "correction", "role_offset", "user_offset", "since")
 

@@ -60,7 +60,7 @@ class Account(_Value, frozen=True, kw_only=True):
 
 
 class Feature(_Value, frozen=True, kw_only=True):
-    """Contribution of one response feature to the gap between two models: weight × difference of the expected features."""
+    """Contribution of one response feature to the gap between two models: weight × feature difference."""
 
     name: str
     difference: float

@@ -43,8 +43,14 @@ _TERMS = {
         "is rated lower on similar prompts than its text suggests",
         "is rated higher on similar prompts than its text suggests",
     ),
-    "role_offset": ("is rated lower in this role, whatever it writes", "is rated higher in this role, whatever it writes"),
-    "user_offset": ("is rated lower by this user, whatever it writes", "is rated higher by this user, whatever it writes"),
+    "role_offset": (
+        "is rated lower in this role, whatever it writes",
+        "is rated higher in this role, whatever it writes",
+    ),
+    "user_offset": (
+        "is rated lower by this user, whatever it writes",
+        "is rated higher by this user, whatever it writes",
+    ),
     "since": ("had a lower estimate at the time than it has now", "had a higher estimate at the time than it has now"),
     "cost": ("costs more", "costs less"),
     "budget": ("uses more of a tight budget", "uses less of a tight budget"),
@@ -105,9 +111,7 @@ def _how(found: Explanation, chosen: Account | None) -> str:
         return f"An operator forced {arm}; nothing was drawn."
     if found.mode == "sticky":
         drew = "" if found.drew is None else f", which chose it with probability {number(found.drew)}"
-        return (
-            f"The session stays on {arm}; nothing was drawn. The model comes from draw {found.draw_id}{drew}."
-        )
+        return f"The session stays on {arm}; nothing was drawn. The model comes from draw {found.draw_id}{drew}."
     if found.mode == "shadow":
         how = f"{arm} is the default model, which receives a share of {number(1.0 - found.share)} of the traffic"
     elif found.mode == "uniform":
@@ -125,7 +129,8 @@ def _how(found: Explanation, chosen: Account | None) -> str:
     likelier = next(account for account in found.models if account.arm == found.leader)
     odds = "" if likelier.probability is None else f" with probability {number(likelier.probability)}"
     why = "" if found.mode == "shadow" else ". This draw explores"
-    return f"{how}; its expected utility is {_pm(chosen.utility, chosen.sd)}. The highest is that of {found.leader}{odds}{why}."
+    utility = _pm(chosen.utility, chosen.sd)
+    return f"{how}; its expected utility is {utility}. The highest is that of {found.leader}{odds}{why}."
 
 
 def _pm(value: float, sd: float | None) -> str:
@@ -202,7 +207,9 @@ def _exploration(found: Explanation) -> list[str]:
     if new := [account.arm for account in found.models if account.new]:
         said.append(f"{_listed(new)} {'is' if len(new) == 1 else 'are'} new and tried more often at first.")
     if found.share < 1.0 and found.mode != "shadow":
-        said.append(f"The policy routes a share of {number(found.share)} of the traffic; the default model receives the rest.")
+        said.append(
+            f"The policy routes a share of {number(found.share)} of the traffic; the default model receives the rest."
+        )
     return said
 
 
