@@ -46,11 +46,11 @@ class Here(NamedTuple):
     router: Router
 
     def logged(self, kind: type[Any]) -> list[Any]:
-        return [row.event for row in self.router.journal.tail(0, 1000) if isinstance(row.event, kind)]
+        return [row.event for row in self.router._journal.tail(0, 1000) if isinstance(row.event, kind)]
 
     def settle(self) -> None:
         """Wait until all that is written down is learnt."""
-        wait_for(lambda: self.router.learner.seq == self.router.journal.head())
+        wait_for(lambda: self.router._learner.seq == self.router._journal.head())
 
 
 def made(folder: Path, **more: Any) -> Router:

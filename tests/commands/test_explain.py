@@ -47,7 +47,7 @@ async def lived(file: Path, turns: int = 6) -> list[str]:
             ids.append(answer.decision.id)
             await router.feedback(ids[-1], FeedbackKind.THUMB, float(answer.served_by == "terse"))
             if i == turns - 2:
-                await asyncio.to_thread(wait_for, lambda: router.learner.fit.labels >= turns - 1)
+                await asyncio.to_thread(wait_for, lambda: router._learner.fit.labels >= turns - 1)
         beside = await asyncio.to_thread(run, ids[-1], "--config", file)
         assert beside.exit_code == 0, beside.output
         assert "was drawn with probability" in beside.output

@@ -54,9 +54,9 @@ def llm(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[FitrouterLLM
 
 def decisions(llm: FitrouterLLM) -> list[Decision]:
     router = llm._router
-    assert isinstance(router.journal, MemoryJournal)
-    router.recorder  # noqa: B018
-    return [row.event for row in router.journal.tail(0, 1000) if isinstance(row.event, Decision)]
+    assert isinstance(router._journal, MemoryJournal)
+    router._recorder  # noqa: B018
+    return [row.event for row in router._journal.tail(0, 1000) if isinstance(row.event, Decision)]
 
 
 def agent(llm: Any, role: str = "Researcher", **more: Any) -> Agent:

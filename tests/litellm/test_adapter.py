@@ -174,7 +174,7 @@ def test_the_master_key_of_a_proxy_is_nobody(tmp_path: Path) -> None:
         litellm.completion(model=AUTO, messages=HELLO, metadata={**proxied, "user_api_key_end_user_id": "ann"})
         nobody, ann = [made.identity.user for made in events(router, Decision)]
         assert nobody is None
-        assert ann == router.identities.subject("default", "ann")
+        assert ann == router._identities.subject("default", "ann")
 
 
 # --- errors ---

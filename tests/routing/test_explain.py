@@ -300,7 +300,7 @@ def test_exploration_is_said() -> None:
         ({"candidates": {"bold": (0.25, 0.75)}}, "'bold' would have chosen a with probability 0.25"),
         (
             {"personal": (0.9, 0.1)},
-            "Personalisation is off here, by a setting or because it did not help; with it the probability would have been",
+            "Personalisation is off here, by a setting or because it did not help; with it the probability would have",
         ),
     ],
 )

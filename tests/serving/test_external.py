@@ -65,7 +65,7 @@ def said(text: str = "fine") -> Completion:
 
 
 def logged(router: Router, kind: type[Any]) -> list[Any]:
-    return [row.event for row in router.journal.tail(0, 100_000) if isinstance(row.event, kind)]
+    return [row.event for row in router._journal.tail(0, 100_000) if isinstance(row.event, kind)]
 
 
 def tried(plan: Plan, *errors: str | None) -> tuple[AttemptReport, ...]:
@@ -207,9 +207,9 @@ async def test_an_answer_can_be_scored_and_judged(tmp_path: Path) -> None:
         await router.report(
             broken.decision.id, asked, Outcome(tried=tried(broken, None), status="partial", completion=said())
         )
-        (spooled,) = router.journal.spooled()
+        (spooled,) = router._journal.spooled()
         assert spooled.decision_id == plan.decision.id
-        content = unpack_content(router.identities.decrypt(spooled.content))
+        content = unpack_content(router._identities.decrypt(spooled.content))
         assert (content.prompt, content.message, content.tools) == ("add 1 and 1", message, (tool,))
         assert await router.feedback(plan.decision.id, FeedbackKind.THUMB, 1.0, identity=asked.identity)
 
@@ -252,7 +252,7 @@ async def test_a_plan_that_nobody_reports_is_lost(tmp_path: Path) -> None:
     now += 1000.0
     async with make_router(tmp_path, journal=journal, clock=lambda: now) as router:
         async with asyncio.timeout(PATIENCE_S):
-            while plan.decision.id in router.learner.open:  # noqa: ASYNC110 - what is waited for knows no event
+            while plan.decision.id in router._learner.open:  # noqa: ASYNC110 - what is waited for knows no event
                 await asyncio.sleep(0.001)
         assert (await router.report(plan.decision.id, ask(), ended(plan))).status == "lost"
 
@@ -268,10 +268,10 @@ async def test_a_request_is_not_lost_before_its_own_deadline(tmp_path: Path) -> 
     now += 1000.0
     async with make_router(tmp_path, journal=journal, clock=lambda: now) as router:
         async with asyncio.timeout(PATIENCE_S):
-            while hurried.decision.id in router.learner.open:  # noqa: ASYNC110 - what is waited for knows no event
+            while hurried.decision.id in router._learner.open:  # noqa: ASYNC110 - what is waited for knows no event
                 await asyncio.sleep(0.001)
         await router.settled()
-        assert patient.decision.id in router.learner.open
+        assert patient.decision.id in router._learner.open
         assert (await router.report(patient.decision.id, ask(), ended(patient))).status == "ok"
 
 

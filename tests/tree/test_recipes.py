@@ -58,12 +58,12 @@ class Kitchen(NamedTuple):
 
     def events(self, kind: type[Any]) -> list[Any]:
         """Of the journal."""
-        assert isinstance(self.router.journal, MemoryJournal)
-        return [row.event for row in self.router.journal.tail(0, 1000) if isinstance(row.event, kind)]
+        assert isinstance(self.router._journal, MemoryJournal)
+        return [row.event for row in self.router._journal.tail(0, 1000) if isinstance(row.event, kind)]
 
     def asked(self) -> set[tuple[str | None, str | None]]:
         """(user, role) of all decisions; the user as an outsider would name them."""
-        ann = self.router.identities.subject("default", "ann")
+        ann = self.router._identities.subject("default", "ann")
         found = (decision.identity for decision in self.events(Decision))
         return {("ann" if who.user == ann else who.user, who.role) for who in found}
 
