@@ -225,7 +225,7 @@ def test_only_a_named_model_can_be_observed(here: Here, name: str, error: type[E
 
 def test_errors_are_the_same_near_and_far(here: Here) -> None:
     """An unknown model, one that cannot take the request, an unknown decision, and an end that cannot be."""
-    with pytest.raises(InvalidRequest, match="no model 'nobody'"):
+    with pytest.raises(InvalidRequest, match="unknown model 'nobody'"):
         here.client.decide(ask("nobody"))
     with pytest.raises(NoEligibleModel, match="streaming"):
         here.client.decide(msgspec.structs.replace(ask("gamma"), stream=True))

@@ -230,7 +230,7 @@ def test_what_is_too_long_is_litellms_context_error(tmp_path: Path, far: bool) -
 
 def test_fallbacks_and_retries_of_litellm_work(desk: Desk) -> None:
     """A model that is not there is an error that litellm falls back from; a router that is not there likewise."""
-    with pytest.raises(litellm.BadRequestError, match="no model 'nobody'"):
+    with pytest.raises(litellm.BadRequestError, match="unknown model 'nobody'"):
         litellm.completion(model="fitrouter/nobody", messages=HELLO)
     answer = litellm.completion(model="fitrouter/nobody", messages=HELLO, fallbacks=["fitrouter/beta"])
     assert answer.model == "beta"

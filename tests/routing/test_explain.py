@@ -250,7 +250,7 @@ def test_price_wait_and_reliability_have_their_words() -> None:
     assert found.explores
     assert found.leader == "b"
     unknown = explain([decision])
-    assert unknown.missing == "what the price counted for is not in the log"
+    assert unknown.missing == "the unit of the cost weight is not in the log"
     assert unknown.leader is None
     assert unknown.contrast is None
     assert unknown.missing in text_of(unknown)

@@ -93,7 +93,7 @@ async def test_what_cannot_be_is_refused_and_changes_nothing(tmp_path: Path) -> 
             await router.policy.set({"share": 0.5})
         with pytest.raises(InvalidRequest, match="no algorithm"):
             await router.policy.set({"algorithm": "oracle"})
-        with pytest.raises(InvalidRequest, match="no version before"):
+        with pytest.raises(InvalidRequest, match="no previous version"):
             await router.policy.restore()
         assert not [row for row in router._journal.tail(0) if isinstance(row.event, PolicyChange)]
 

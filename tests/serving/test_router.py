@@ -193,7 +193,7 @@ def test_a_stream_that_stands_still_ends_at_its_gap(tmp_path: Path) -> None:
             began = time.monotonic()
             stream = await router.stream(ask())
             assert time.monotonic() - began == pytest.approx(20.0)
-            with pytest.raises(ProviderError, match="stood still for 30"):
+            with pytest.raises(ProviderError, match="sent nothing for 30"):
                 _ = [chunk async for chunk in stream]
             assert time.monotonic() - began == pytest.approx(50.0)
             await router.settled()
@@ -612,16 +612,16 @@ async def test_feedback_is_of_the_tenant_and_the_user_that_were_served(tmp_path:
         with pytest.raises(UnknownDecision):
             await router.feedback(id_, FeedbackKind.THUMB, 1.0, identity=Identity(tenant="b", user="ann"))
         with pytest.raises(UnknownDecision):
-            await router.explain(id_, tenant="b")
+            await router.events(id_, tenant="b")
         with pytest.raises(UnknownDecision):
-            await router.explain(answer.decision.identity.user or "", tenant="a")
+            await router.events(answer.decision.identity.user or "", tenant="a")
         with pytest.raises(NotAuthorized):
             await router.feedback(id_, FeedbackKind.THUMB, 1.0, identity=Identity(tenant="a", user="bob"))
         for value in (2.0, -1.0, float("nan"), float("inf")):
             with pytest.raises(InvalidRequest, match="not on the scale"):
                 await router.feedback(id_, FeedbackKind.THUMB, value, identity=identity)
         await router.feedback(id_, FeedbackKind.RATING, 4.0, scale=(1.0, 5.0), identity=identity)
-        kinds = [type(event).__name__ for event in await router.explain(id_, tenant="a")]
+        kinds = [type(event).__name__ for event in await router.events(id_, tenant="a")]
     assert kinds == ["Decision", "Execution", "Feedback"]
 
 
@@ -685,4 +685,4 @@ def test_the_sync_facade_works_as_the_router(tmp_path: Path) -> None:
         text = "".join(chunk.delta.get("content", "") for chunk in router.stream(ask()))
         assert text.endswith("heard Hello")
         router.feedback(answer.decision.id, FeedbackKind.THUMB, 1.0)
-        assert len(router.explain(answer.decision.id)) == 3
+        assert len(router.events(answer.decision.id)) == 3
