@@ -410,7 +410,7 @@ class Identities:
                     refuse(offer)
         return found, orphans
 
-    def _end(self, people: Sequence[str], written: Mapping[str, str], erasures: int) -> list[Offer]:
+    def _end(self, people: Sequence[str], written: Mapping[str, Sequence[str]], erasures: int) -> list[Offer]:
         """Remember what the file says of users; instead, what was minted for them and is not in the file, if any is."""
         with self._memory:
             offers = [self._offers[who] for who in people if who in self._offers]
