@@ -178,7 +178,7 @@ def test_half_a_character_costs_no_report(here: Here) -> None:
 def test_a_request_may_have_a_deadline_of_its_own(here: Here) -> None:
     """The plan says it back, else the router's."""
     deadlines = [here.client.decide(msgspec.structs.replace(ask(), deadline_s=given)).deadline_s for given in (3, None)]
-    assert deadlines == [3, 10]
+    assert deadlines == [3, PATIENCE_S]
 
 
 def test_a_choice_says_how_to_ask_it(here: Here) -> None:

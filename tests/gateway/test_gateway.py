@@ -499,10 +499,10 @@ def test_a_client_that_leaves_ends_the_models_work(tmp_path: Path) -> None:
     router = make_router(tmp_path, {"echo": provider})
     with serving(router) as url:
         body = json.dumps(chat()).encode()
-        head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
+        head = "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
         host, port = url.removeprefix("http://").split(":")
         with socket.create_connection((host, int(port))) as connection:
-            connection.sendall(head.encode() + body)
+            connection.sendall(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
             wait_for(lambda: len(provider.calls) == 1)
         wait_for(lambda: provider.cancelled == 1)
         with client(url) as http, http.stream("POST", "/v1/chat/completions", json=chat(stream=True)) as reply:
