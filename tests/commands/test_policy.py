@@ -165,7 +165,7 @@ def test_mistakes_are_named(file: Path, tmp_path: Path) -> None:
         (("set", "--share", "1.5", *c), InvalidRequest, "at most 1"),
         (("set", "--cost-weight=-1", *c), InvalidRequest, "at least 0"),
         (("set", "--algorithm", "linuxcb", *c), InvalidRequest, "linuxcb"),
-        (("set", "--force", "c", *c), InvalidRequest, "there are a, b"),
+        (("set", "--force", "c", *c), InvalidRequest, "models are a, b"),
         (("restore", *c), InvalidRequest, "no previous version"),
         (("show", "--url", "http://127.0.0.1:9"), NoGateway, "fitrouter serve"),
         (("show", "--config", tmp_path / "x.yaml"), ConfigError, "x.yaml"),

@@ -111,7 +111,7 @@ def test_a_hierarchical_crew(llm: FitrouterLLM) -> None:
 
 def test_fingerprints_and_inputs_say_who_asks(llm: FitrouterLLM) -> None:
     """A fingerprint's metadata goes before inputs, and these before what the model was made with."""
-    identities = llm._router.identities
+    identities = llm._router._identities
     given = SecurityConfig(fingerprint=Fingerprint(metadata={"user_id": "ann", "role": "analyst"}))
     named = agent(llm, security_config=given)
     crew([named], [Task(description="Say hello", expected_output="text", agent=named)]).kickoff({"user_id": "bob"})

@@ -275,7 +275,7 @@ def test_exploration_is_said() -> None:
     assert found.floor_each == pytest.approx(0.02)
     text = text_of(found)
     assert "a was drawn with probability 0.10; its expected utility is" in text
-    assert "the best is b, which had probability 0.85: this draw explores" in text
+    assert "The highest is that of b with probability 0.85. This draw explores" in text
     assert "0.02 of the traffic goes to every model for exploration" in text
     assert "n is new and asked more often at first" in text
     assert "Routing has 0.50 of the traffic" in text

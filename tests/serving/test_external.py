@@ -239,7 +239,7 @@ async def test_any_router_over_the_journal_takes_the_report(tmp_path: Path) -> N
         assert [a.probability for a in execution.attempts] == [choice.probability for choice in plan.order[:2]]
         assert await one.report(plan.decision.id, ask(), ended(plan)) == execution
         await one.settled()
-        assert plan.decision.id not in one.learner.open
+        assert plan.decision.id not in one._learner.open
 
 
 async def test_a_plan_that_nobody_reports_is_lost(tmp_path: Path) -> None:
