@@ -248,7 +248,7 @@ class Gateway:
         name = call.http.path_params["model"]
         found = self._models().get(name)
         if found is None:
-            raise Problem(404, "model_not_found", f"there is no model {name!r}; GET /v1/models lists them")
+            raise Problem(404, "model_not_found", f"unknown model {name!r}; GET /v1/models lists them")
         return _json(found)
 
     async def feedback(self, call: Call) -> Response:
@@ -326,7 +326,7 @@ class Gateway:
 
     def _check_model(self, name: str) -> None:
         if name != AUTO and name not in self.router.models and name not in self.router.aliases:
-            raise Problem(404, "model_not_found", f"there is no model {name!r}; GET /v1/models lists them")
+            raise Problem(404, "model_not_found", f"unknown model {name!r}; GET /v1/models lists them")
 
     def _name(self, arm: str) -> str:
         return self.router.name_of(arm)
