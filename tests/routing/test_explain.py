@@ -277,9 +277,9 @@ def test_exploration_is_said() -> None:
     assert "a was drawn with probability 0.10; its expected utility is" in text
     assert "The highest is that of b with probability 0.85. This draw explores" in text
     assert "Every model keeps a probability of at least 0.02 for exploration" in text
-    assert "n is new and asked more often at first" in text
-    assert "Routing has 0.50 of the traffic" in text
-    assert "Without what is known of the user and the role the probability would have been 0.40." in text
+    assert "n is new and tried more often at first" in text
+    assert "The policy routes a share of 0.50 of the traffic" in text
+    assert "Without personalisation the probability would have been 0.40." in text
     assert by_arm(found)["n"].new
     greedy = explain([msgspec.structs.replace(decision, chosen="b", propensity=0.85)])
     assert not greedy.explores
