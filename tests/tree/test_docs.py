@@ -67,13 +67,6 @@ def test_the_readme_client_runs(tmp_path: Path) -> None:
     assert "How are dividends taxed?" in result.stdout
 
 
-def test_recipe_excerpts_are_those_of_the_files() -> None:
-    """Every `py` block of recipes.md is a verbatim part of a recipe that the tests run."""
-    sources = [path.read_text(encoding="utf-8") for path in (ROOT / "examples" / "recipes").glob("*.py")]
-    for block in blocks(ROOT / "docs" / "recipes.md", "py"):
-        assert any(block.rstrip() in source for source in sources), block
-
-
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_documented_commands_exist(page: Path) -> None:
     """Every `fitrouter …` and `make …` in code names a command that exists."""
