@@ -67,23 +67,27 @@ def test_the_readme_client_runs(tmp_path: Path) -> None:
     assert "How are dividends taxed?" in result.stdout
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_documented_commands_exist(page: Path) -> None:
-    """Every `fitrouter …` and `make …` in code names a command that exists."""
-    text = page.read_text(encoding="utf-8")
-    code = "\n".join([*(body for _, body in BLOCK.findall(text)), *re.findall(r"`([^`\n]+)`", BLOCK.sub("", text))])
-    code += "\n" + "\n".join(re.findall(r"^    (\S.*)$", text, re.MULTILINE))
+def test_documented_commands_exist() -> None:
+    """Every `fitrouter …`, `make …` and `python -m …` in code names a command, target or module that exists."""
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
-    for target in re.findall(r"(?:^|[;&|(] *)make ([a-z-]+)", code, re.MULTILINE):
-        assert target in targets, f"make {target}"
-    for words in re.findall(r"(?:^|[;&|(`] *)fitrouter ((?:[a-z0-9|-]+ ?)*)", code, re.MULTILINE):
-        check_verb(words.split())
-    for module in re.findall(r"python -m (benchmarks[\w.]+|fitrouter[\w.]+)", code.replace("benchmarks.ROOM.NAME", "")):
-        roots = [ROOT, *(ROOT / folder for folder in ("router", "evaluators", "integrations", "dashboards"))]
-        assert any((root / f"{module.replace('.', '/')}.py").is_file() for root in roots), f"python -m {module}"
+    roots = [ROOT, *(ROOT / folder for folder in ("router", "evaluators", "integrations", "dashboards"))]
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        spans = re.findall(r"`([^`\n]+)`", BLOCK.sub("", text))
+        indented = re.findall(r"^    (\S.*)$", text, re.MULTILINE)
+        code = "\n".join([*(body for _, body in BLOCK.findall(text)), *spans, *indented])
+        for target in re.findall(r"(?:^|[;&|(] *)make ([a-z-]+)", code, re.MULTILINE):
+            assert target in targets, f"{name_of(page)}: make {target}"
+        for words in re.findall(r"(?:^|[;&|(`] *)fitrouter ((?:[a-z0-9|-]+ ?)*)", code, re.MULTILINE):
+            check_verb(words.split(), name_of(page))
+        for module in re.findall(
+            r"python -m (benchmarks[\w.]+|fitrouter[\w.]+)", code.replace("benchmarks.ROOM.NAME", "")
+        ):
+            path = f"{module.replace('.', '/')}.py"
+            assert any((root / path).is_file() for root in roots), f"{name_of(page)}: python -m {module}"
 
 
-def check_verb(words: list[str]) -> None:
+def check_verb(words: list[str], where: str) -> None:
     """A verb, and its subcommand where it has some; `a|b` stands for each of them."""
     groups = {"policy": policy.app, "bench": bench.app}  # their subcommands are known to modules of their own
     command: object = get_command(app)
@@ -92,7 +96,7 @@ def check_verb(words: list[str]) -> None:
         if known is None or word.startswith("-"):
             return
         for each in word.split("|"):
-            assert each in known, f"`fitrouter {' '.join(words)}`: {each!r} is none of {sorted(known)}"
+            assert each in known, f"{where}: `fitrouter {' '.join(words)}`: {each!r} is none of {sorted(known)}"
         command = get_command(groups[word]) if i == 0 and word in groups else known[word.split("|")[0]]
 
 
@@ -103,18 +107,17 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading).strip().replace(" ", "-") for heading in plain}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_internal_links_resolve(page: Path) -> None:
+def test_internal_links_resolve() -> None:
     """Every relative link leads to a file of the repository, and its fragment to a heading there."""
-    for link in re.findall(r"\]\(([^)\s]+)\)", outside_of_code(page)):
-        if link.startswith(("http://", "https://")):
-            continue
-        path, _, fragment = unquote(link).partition("#")
-        target = (page.parent / path).resolve() if path else page
-        assert target.exists(), link
-        assert target.is_relative_to(ROOT), link
-        if fragment:
-            assert fragment in anchors(target), link
+    for page in PAGES:
+        for link in re.findall(r"\]\(([^)\s]+)\)", outside_of_code(page)):
+            if link.startswith(("http://", "https://")):
+                continue
+            path, _, fragment = unquote(link).partition("#")
+            target = (page.parent / path).resolve() if path else page
+            assert target.is_relative_to(ROOT), f"{name_of(page)}: {link}"
+            assert target.exists(), f"{name_of(page)}: {link}"
+            assert not fragment or fragment in anchors(target), f"{name_of(page)}: {link}"
 
 
 def test_documented_paths_exist() -> None:
@@ -154,11 +157,12 @@ def test_numbers_of_the_readme_are_those_of_their_pages() -> None:
             assert re.search(rf"(?<![\d.]){re.escape(number)}(?!\d)", text), f"{number} is not in {page}"
 
 
-@pytest.mark.parametrize("page", sorted((ROOT / "docs" / "results").glob("*.md")), ids=lambda page: page.stem)
-def test_results_pages_name_their_command(page: Path) -> None:
+def test_results_pages_name_their_command() -> None:
     """A page of results begins with the command that repeats it, and is listed in the index."""
-    index = ROOT / "docs" / "results" / "README.md"
-    if page != index and page.name != "reward_table.md":  # a part of reward.md, written by its command
+    index = (ROOT / "docs" / "results" / "README.md").read_text(encoding="utf-8")
+    for page in sorted((ROOT / "docs" / "results").glob("*.md")):
+        if page.name in {"README.md", "reward_table.md"}:  # the table is a part of reward.md, written by its command
+            continue
         text = page.read_text(encoding="utf-8")
         assert re.search(r"python -[mc] |make \w+|fitrouter \w+", text[:1500]), page
-        assert f"({page.name})" in index.read_text(encoding="utf-8")
+        assert f"({page.name})" in index, page
