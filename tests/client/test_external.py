@@ -15,7 +15,7 @@ from unittest import mock
 
 import msgspec
 import pytest
-from tests.kits.gateway import cards, make_router, serving, wait_for
+from tests.kits.gateway import PATIENCE_S, cards, make_router, serving, wait_for
 
 from fitrouter.errors import ConfigError, InvalidRequest, NoEligibleModel, UnknownDecision
 from fitrouter.router import Router
@@ -101,7 +101,7 @@ def test_a_plan_is_asked_elsewhere_and_its_end_is_logged(here: Here) -> None:
     assert plan.about.cost_usd is None
     assert 0 < plan.about.propensity <= 1
     assert len({choice.model for choice in plan.order}) == 3
-    assert plan.deadline_s == 10.0
+    assert plan.deadline_s == PATIENCE_S
     cost = here.client.report(plan.about.decision_id, ask(), after(plan, "TimeoutError"))
     assert cost == pytest.approx((7 + 2 * 11) / 1e6)
     (execution,) = here.logged(Execution)
@@ -178,7 +178,7 @@ def test_half_a_character_costs_no_report(here: Here) -> None:
 def test_a_request_may_have_a_deadline_of_its_own(here: Here) -> None:
     """The plan says it back, else the router's."""
     deadlines = [here.client.decide(msgspec.structs.replace(ask(), deadline_s=given)).deadline_s for given in (3, None)]
-    assert deadlines == [3, 10]
+    assert deadlines == [3, PATIENCE_S]
 
 
 def test_a_choice_says_how_to_ask_it(here: Here) -> None:

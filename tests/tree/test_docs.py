@@ -48,7 +48,7 @@ def python_blocks() -> list[tuple[str, str]]:
 def test_documented_code_runs(where: str, block: str, tmp_path: Path) -> None:
     """Every Python block of README and docs runs unchanged in an empty folder."""
     result = subprocess.run(
-        [sys.executable, "-c", block], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", block], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
     )
     assert result.returncode == 0, f"{where}\n{result.stderr}"
 
@@ -61,7 +61,7 @@ def test_the_readme_client_runs(tmp_path: Path) -> None:
         code = block.replace("http://127.0.0.1:8484", url)
         assert code.count(url) == 2
         result = subprocess.run(
-            [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+            [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
         )
     assert result.returncode == 0, result.stderr
     assert "How are dividends taxed?" in result.stdout
@@ -139,7 +139,7 @@ def test_generated_parts_are_current() -> None:
         env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert result.returncode == 0, result.stdout + result.stderr
