@@ -101,8 +101,8 @@ def standing(folder: Path, where: str, agent: Any = None) -> Iterator[Desk]:
 
 
 def told(page: str) -> dict[str, list[str]]:
-    """The table "Who asks" of a page of the documentation: channel → the other cells."""
+    """The table under "Identity" on a page of the documentation: channel → the other cells."""
     text = (Path(__file__).resolve().parents[2] / "docs" / page).read_text(encoding="utf-8")
-    section = text.split("\n## Who asks\n", 1)[1].split("\n## ", 1)[0]
+    section = text.split("\n## Identity\n", 1)[1].split("\n## ", 1)[0]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if line[:1] == "|"]
     return {row[0]: row[1:] for row in rows[2:]}
