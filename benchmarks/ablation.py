@@ -78,7 +78,7 @@ EXPERIENCED = 20
 """Of the people's streams: those with so many comparisons can be new people; all others are the crowd."""
 BINS = (0, 5, 20, 40, 1 << 30)
 """Edges of the numbers of labels that a person had given before the one that is predicted."""
-CELLS = (("lab-s1", 0.3), ("lab-s0", 0.3), ("harm", 0.3), ("lab-s1", 1.0))
+CELLS = (("lab-s1", 0.3), ("lab-s0", 0.3), ("harm", 0.3))
 """Worlds and shares of rated answers of the personal pool."""
 ROUNDS = 4000
 """Of the personal pool: half of a world's own."""
@@ -585,7 +585,7 @@ def measure_tasks(data: Path, seeds: int) -> Measured:
 
 
 def measure_crews(data: Path, seeds: int) -> Measured:
-    """Satisfaction of the crews' roles, and of roles that join late: the same readers, "senior" before the name."""
+    """Satisfaction of the crews' roles, and of roles that join late, named as they are with "senior" before it."""
     import crews
 
     pool = crews.recorded(data / "alpaca_eval" / "responses.parquet")
@@ -596,23 +596,27 @@ def measure_crews(data: Path, seeds: int) -> Measured:
     crews.start(pool, text)
     policy = crews.SETTINGS["the examples'"][0]
 
-    def find() -> Any:
+    def find(shift: int) -> Any:
         found: dict[str, dict[str, list[float]]] = {"crew": {}, "late roles": {}}
         for part in [part for part in (SHIPPED, "role similarity", "all of these") if part in WITHOUT]:
             for seed in range(seeds):
                 with without(part):
-                    crew, newcomers = _crew(crews, pool, policy, seed, late)
+                    crew, newcomers = _crew(crews, pool, policy, seed, late, shift)
                 found["crew"].setdefault(part, []).append(crew)
                 found["late roles"].setdefault(part, []).append(newcomers)
         return {name: paired(values) for name, values in found.items()}
 
-    yield "200 rounds, then 50 of late roles", find
+    yield "200 rounds, then 50 of late roles with their namesakes' readers", lambda: find(0)
+    yield "200 rounds, then 50 of late roles with another role's readers", lambda: find(1)
 
 
-def _crew(crews: Any, pool: Any, policy: Mapping[str, Any], seed: int, late: Mapping[str, str]) -> tuple[float, float]:
+def _crew(
+    crews: Any, pool: Any, policy: Mapping[str, Any], seed: int, late: Mapping[str, str], shift: int
+) -> tuple[float, float]:
     """Mean satisfaction of 200 rounds, and of the next 50, in which only the late roles work."""
     tastes = {role: pool.tastes[taste] for role, taste in crews.TASTES.items()}
-    readers = crews.Readers({**tastes, **{late[role]: taste for role, taste in tastes.items()}}, seed)
+    others = [*list(tastes.values())[shift:], *list(tastes.values())[:shift]]
+    readers = crews.Readers({**tastes, **dict(zip(map(late.__getitem__, tastes), others, strict=True))}, seed)
     day = np.random.default_rng(seed).integers(len(pool.cases), size=250).tolist()
     with tempfile.TemporaryDirectory() as folder:
         config = crews.configured(pool, folder)
