@@ -11,7 +11,7 @@ import threading
 import weakref
 from collections.abc import Awaitable, Callable
 from queue import Empty, Full, Queue
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 _log = logging.getLogger("fitrouter")
@@ -111,7 +111,7 @@ class Outbox(Generic[T]):
             await self._send(item)
 
 
-_outboxes: weakref.WeakSet[Outbox[object]] = weakref.WeakSet()
+_outboxes: weakref.WeakSet[Outbox[Any]] = weakref.WeakSet()
 
 
 def _flush_all() -> None:

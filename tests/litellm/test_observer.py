@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+import litellm
 import pytest
 from litellm.litellm_core_utils.logging_worker import GLOBAL_LOGGING_WORKER
 from tests.kits.agents import Agent, agent_router
@@ -17,7 +18,6 @@ from tests.kits.fake_openai import FakeOpenAI, Reply, event, reply, sse
 from tests.kits.gateway import serving, wait_for
 from tests.kits.litellm import AUTO, HELLO, TOOLS, at_home, called_back, events, observing, seen_by, text
 
-import litellm
 from fitrouter.errors import InvalidRequest
 from fitrouter.types import Completion, Decision, Execution, FeedbackKind, Request, Score
 from fitrouter_integrations.client import Seen, Vote, connect
@@ -211,7 +211,7 @@ async def test_a_gateway_is_told(tmp_path: Path) -> None:
         )
         assert (failed.status, failed.attempts[0].error) == ("failed", "ProviderUnavailable")
         made = events(router, Decision)[0]
-        assert (made.identity.role, made.identity.user) == ("nurse", router.identities.subject("default", "ann"))
+        assert (made.identity.role, made.identity.user) == ("nurse", router._identities.subject("default", "ann"))
         decision = observer.decision_of(answer.id)
         assert decision == made.id
         assert await client.afeedback(Vote(decision_id=made.id, kind=FeedbackKind.THUMB, value=1.0, user="ann"))

@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+import litellm
 import pytest
 from litellm.integrations.custom_logger import CustomLogger
 from tests.kits.agents import Agent, agent_router
 from tests.kits.gateway import make_router, wait_for
 from tests.kits.litellm import AUTO, HELLO, TOOLS, Fails, at_home, called_back, events, standing, text
 
-import litellm
 from fitrouter.errors import ProviderError, ProviderRejected, ProviderUnavailable
 from fitrouter.types import Decision, ModelCard
 from fitrouter_integrations.client import connect

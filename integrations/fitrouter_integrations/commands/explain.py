@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,12 +13,13 @@ from rich.table import Table
 
 from fitrouter.config import Config, load_config
 from fitrouter.errors import UnknownDecision
+from fitrouter.router import Router
 from fitrouter.routing.explain import explain
 from fitrouter.routing.explanation import TERMS, Explanation
 from fitrouter.stores.journal import Journal
 from fitrouter.types import Decision, Event
 from fitrouter_integrations._http import call
-from fitrouter_integrations._offline import catch_up, journal_at, resting
+from fitrouter_integrations._offline import journal_at
 from fitrouter_integrations.commands._files import as_json, write_json
 
 _FEATURES = 6
@@ -30,13 +32,11 @@ def command(
         Path, typer.Option("--config", "-c", help="Configuration file, which locates the journal.")
     ] = Path("fitrouter.yaml"),
     data: Annotated[
-        Path | None,
-        typer.Option(help="Journal folder, without a configuration; ratings are not split into terms."),
+        Path | None, typer.Option(help="Journal folder, without a configuration; ratings are not split into terms.")
     ] = None,
     url: Annotated[str | None, typer.Option(help="Ask a running gateway, such as http://127.0.0.1:8484.")] = None,
     then: Annotated[
-        bool,
-        typer.Option(help="Use the state at the time of the decision; replays the journal up to it."),
+        bool, typer.Option(help="Use the state at the time of the decision; replays the journal up to it.")
     ] = False,
     out: Annotated[Path | None, typer.Option("--json", help="Write JSON to this file; - for standard output.")] = None,
 ) -> None:
@@ -72,17 +72,8 @@ def _asked(url: str, decision_id: str) -> Explanation:
 
 def _looked_up(config: Config, decision_id: str, then: bool) -> Explanation:
     """The explanation from the journal and the state learned from it."""
-    with resting(config) as router:
-        events = story(router.journal, decision_id)
-        decision = events[0]
-        assert isinstance(decision, Decision)
-        learner, objective = router.learner, config.objective
-        if then:
-            learner = learner.blank()
-            catch_up(learner, router.journal, decision.policy.seq)
-        return explain(
-            events, learner.fit, cost_unit_usd=objective.cost_unit_usd, latency_unit_s=objective.latency_unit_s
-        )
+    with Router.offline(config) as router:
+        return asyncio.run(router.explain(decision_id, tenant=None, as_decided=then))
 
 
 def story(journal: Journal, decision_id: str) -> list[Event]:

@@ -17,9 +17,8 @@ from fitrouter.config import load_config
 from fitrouter.errors import InvalidRequest
 from fitrouter.monitors.propensities import ALPHA
 from fitrouter.router import Router
-from fitrouter.serving.steering import Outlook, Standing
+from fitrouter.serving.policy_control import Outlook, Standing
 from fitrouter_integrations._http import NoGateway, call, url_of
-from fitrouter_integrations._offline import catch_up, resting
 from fitrouter_integrations.commands._files import as_json as as_json_text
 
 app = typer.Typer(
@@ -87,7 +86,7 @@ def set_(
         options = ", ".join(f"--{name.replace('_', '-')}" for name in given)
         raise InvalidRequest(f"no setting was given; give one of {options}")
     body = {"action": "set", "settings": settings}
-    _print(*_apply(config, url, body, lambda router: router.steering.set(settings)), as_json)
+    _print(*_apply(config, url, body, lambda router: router.policy.set(settings)), as_json)
 
 
 @app.command()
@@ -99,13 +98,13 @@ def promote(
 ) -> None:
     """Make a shadow candidate the active policy."""
     body = {"action": "promote", "name": name}
-    _print(*_apply(config, url, body, lambda router: router.steering.promote(name)), as_json)
+    _print(*_apply(config, url, body, lambda router: router.policy.promote(name)), as_json)
 
 
 @app.command()
 def restore(config: ConfigPath = _DEFAULT, url: Url = None, as_json: AsJson = False) -> None:
     """Return to the previous version."""
-    _print(*_apply(config, url, {"action": "restore"}, lambda router: router.steering.restore()), as_json)
+    _print(*_apply(config, url, {"action": "restore"}, lambda router: router.policy.restore()), as_json)
 
 
 class Shown(Standing, frozen=True, kw_only=True):
@@ -126,7 +125,7 @@ def _apply(config: Path, url: str | None, body: dict[str, Any] | None, otherwise
     try:
         return _ask(address, body), address
     except NoGateway:
-        with resting(settings) as router:
+        with Router.offline(settings) as router:
             return asyncio.run(_write(router, otherwise, changes=body is not None)), str(settings.data / "journal.db")
 
 
@@ -145,16 +144,10 @@ def _ask(url: str, body: dict[str, Any] | None) -> Shown:
 
 async def _write(router: Router, act: Act, *, changes: bool) -> Shown:
     """Change the policy of a stopped router: the journal takes the events, and folding applies them."""
-
-    async def folded() -> None:
-        catch_up(router.learner, router.journal, router.journal.head())
-
-    steering = router.steering
-    steering.folded = folded
     if changes:
-        await steering.heed_the_file()
+        await router.policy.apply_configuration()
     await act(router)
-    return Shown(**msgspec.structs.asdict(steering.standing()), outlook=steering.outlook())
+    return Shown(**msgspec.structs.asdict(router.policy.standing()), outlook=router.policy.outlook())
 
 
 def _print(shown: Shown, source: str, as_json: bool) -> None:

@@ -89,7 +89,7 @@ def come(
         rows=rows,
         traffic=_traffic(people, visits),
         warehouse=_counts(warehouse),
-        reliance=tuple(gateway.router.learner.fit.reliance().tolist()),
+        reliance=gateway.router.status().stacking_weights,
     )
 
 
@@ -110,9 +110,7 @@ class _Reporter:
             shares = ", ".join(f"{model} {count / len(recent):.0%}" for model, count in models)
             overall, latest = (float(np.mean([seen.satisfaction for seen in part])) for part in (self._visits, recent))
             day = n / self._world.rounds_per_day
-            self._say(
-                f"round {n:5d}, day {day:4.1f}: reward {overall:.3f}, last {len(recent)} {latest:.3f}; {shares}"
-            )
+            self._say(f"round {n:5d}, day {day:4.1f}: reward {overall:.3f}, last {len(recent)} {latest:.3f}; {shares}")
 
 
 def _settled(gateway: Gateway, visits: Sequence[Visit]) -> Warehouse:
@@ -121,18 +119,18 @@ def _settled(gateway: Gateway, visits: Sequence[Visit]) -> Warehouse:
     Raises:
         FitrouterError: that takes too long.
     """
-    feed = gateway.router.feed
-    assert feed is not None
+    warehouse = gateway.router.warehouse
+    assert warehouse is not None
     votes = sum(seen.verdict is not None for seen in visits)
     wanted = dict.fromkeys(TABLES, len(visits)) | {"feedback": votes}
     until = time.monotonic() + _SETTLE_S
     while True:
         try:
-            counts = _counts(feed.warehouse)
+            counts = _counts(warehouse)
         except StoreError:  # not created yet
             counts = {}
         if counts == wanted:
-            return feed.warehouse
+            return warehouse
         if time.monotonic() > until:
             raise FitrouterError(f"the warehouse has {counts} after {_SETTLE_S:g} s instead of {wanted}")
         time.sleep(0.1)

@@ -19,7 +19,6 @@ from starlette.responses import Response
 from fitrouter.config import Config
 from fitrouter.errors import StoreError
 from fitrouter.router import Router
-from fitrouter.routing.explain import explain
 from fitrouter.routing.variants import called
 from fitrouter.serving.services import Service
 from fitrouter.types import AUTO
@@ -247,7 +246,7 @@ class Gateway:
         name = call.http.path_params["model"]
         found = self._models().get(name)
         if found is None:
-            raise Problem(404, "model_not_found", f"there is no model {name!r}; GET /v1/models lists them")
+            raise Problem(404, "model_not_found", f"unknown model {name!r}; GET /v1/models lists them")
         return _json(found)
 
     async def feedback(self, call: Call) -> Response:
@@ -278,12 +277,13 @@ class Gateway:
 
     async def decision(self, call: Call) -> Response:
         """Explain a decision: why this model, its probability, the outcome, score and feedback."""
-        events = await self.router.explain(call.http.path_params["decision_id"], call.tenant)
-        return _json(decision_json(events, explain(events, self.router.learner.fit)))
+        decision_id = call.http.path_params["decision_id"]
+        events = await self.router.events(decision_id, call.tenant)
+        return _json(decision_json(events, await self.router.explain(decision_id, call.tenant)))
 
     async def policy(self, call: Call) -> Response:
         """Show the active policy, its versions and candidates, and the monitors' reports."""
-        steering = self.router.steering
+        steering = self.router.policy
         shown = {"object": "fitrouter.policy", **msgspec.to_builtins(steering.standing())}
         return _json({**shown, "outlook": msgspec.to_builtins(steering.outlook(call.tenant))})
 
@@ -292,7 +292,7 @@ class Gateway:
         if not call.admin:
             raise Problem(403, "not_admin", "this key may not change the policy; set 'admin: true' for it")
         action, settings, name = policy_change(await self._body(call))
-        steering = self.router.steering
+        steering = self.router.policy
         if action == "set":
             await steering.set(settings)
         elif action == "promote":
@@ -322,15 +322,15 @@ class Gateway:
     # --- names ---
 
     def _check_model(self, name: str) -> None:
-        if name != AUTO and name not in self.router.names and name not in self.router.aliases:
-            raise Problem(404, "model_not_found", f"there is no model {name!r}; GET /v1/models lists them")
+        if name != AUTO and name not in self.router.models and name not in self.router.aliases:
+            raise Problem(404, "model_not_found", f"unknown model {name!r}; GET /v1/models lists them")
 
     def _name(self, arm: str) -> str:
-        return called(self.router.cards[arm])
+        return self.router.name_of(arm)
 
     def _models(self) -> dict[str, dict[str, Any]]:
         owners = {AUTO: "fitrouter"}
-        owners |= {card.name: card.provider for card in self.router.cards.values()}
+        owners |= {card.name: card.provider for card in self.router.models.values()}
         owners |= dict.fromkeys(self.router.aliases, "fitrouter")
         can = {
             called(card): {
@@ -339,7 +339,7 @@ class Gateway:
                 "max_output_tokens": card.max_output_tokens,
                 "target": card.target or card.name,
             }
-            for card in self.router.cards.values()
+            for card in self.router.models.values()
         }
         return {
             name: {"id": name, "object": "model", "created": self._born, "owned_by": owner}

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from litellm import exceptions
+
 from fitrouter.errors import FitrouterError, ProviderTimeout
 from fitrouter_integrations._errors import Kind, failure_name, kind_of
-from litellm import exceptions
 
 _CLASSES: dict[Kind, Any] = {
     Kind.TOO_LONG: exceptions.ContextWindowExceededError,

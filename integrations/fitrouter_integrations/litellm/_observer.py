@@ -11,11 +11,11 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import litellm
 from litellm.integrations.custom_logger import CustomLogger
 from litellm.litellm_core_utils.logging_worker import GLOBAL_LOGGING_WORKER
 from litellm.litellm_core_utils.thread_pool_executor import executor
 
-import litellm
 from fitrouter.providers.usage import read_usage
 from fitrouter.router import Router
 from fitrouter.types import Completion, Identity, Request, Usage

@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import litellm
 import msgspec
 from litellm.llms.custom_llm import CustomLLM
 from litellm.types.utils import Delta, ModelResponse, ModelResponseStream, StreamingChoices
 
-import litellm
 from fitrouter.errors import FitrouterError, InvalidRequest
 from fitrouter.providers.usage import usage_body
 from fitrouter.types import AUTO, Chunk, Identity, Request, Usage
