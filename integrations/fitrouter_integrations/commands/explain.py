@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,15 +12,14 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from fitrouter.config import Config, load_config
-from fitrouter.errors import UnknownDecision
+from fitrouter.config import load_config
+from fitrouter.errors import ConfigError, UnknownDecision
 from fitrouter.router import Router
 from fitrouter.routing.explain import explain
 from fitrouter.routing.explanation import TERMS, Explanation
-from fitrouter.stores.journal import Journal
+from fitrouter.stores.journal import Journal, SqliteJournal
 from fitrouter.types import Decision, Event
 from fitrouter_integrations._http import call
-from fitrouter_integrations._offline import journal_at
 from fitrouter_integrations.commands._files import as_json, write_json
 
 _FEATURES = 6
@@ -44,10 +44,14 @@ def command(
     if url is not None:
         found = _asked(url, decision_id)
     elif data is not None:
-        with journal_at(data) as journal:
+        path = data if data.is_file() else data / "journal.db"
+        if not path.is_file():
+            raise ConfigError(f"--data: there is no journal {str(path)!r}; give the folder of a gateway's data")
+        with contextlib.closing(SqliteJournal(path)) as journal:
             found = explain(story(journal, decision_id))
     else:
-        found = _looked_up(load_config(config), decision_id, then)
+        with Router.offline(load_config(config)) as router:
+            found = asyncio.run(router.explain(decision_id, tenant=None, as_decided=then))
     if out == Path("-"):
         typer.echo(as_json(found))
         return
@@ -68,12 +72,6 @@ def _asked(url: str, decision_id: str) -> Explanation:
         propensity=found["propensity"],
         sentences=(found["why"],),
     )
-
-
-def _looked_up(config: Config, decision_id: str, then: bool) -> Explanation:
-    """The explanation from the journal and the state learned from it."""
-    with Router.offline(config) as router:
-        return asyncio.run(router.explain(decision_id, tenant=None, as_decided=then))
 
 
 def story(journal: Journal, decision_id: str) -> list[Event]:

@@ -110,20 +110,15 @@ class FitrouterObserver(CustomLogger):  # type: ignore[misc]
     # --- litellm's callback interface; of a failed call, `response_obj` is None ---
 
     def log_success_event(self, kwargs: Any, response_obj: Any, start_time: Any, end_time: Any) -> None:
-        """Record the answer of a blocking call."""
+        """Record the answer or failure of a blocking call."""
         self._note(kwargs, response_obj, start_time, end_time)
 
     async def async_log_success_event(self, kwargs: Any, response_obj: Any, start_time: Any, end_time: Any) -> None:
-        """Record the answer of an async call."""
+        """Record the answer or failure of an async call."""
         self._note(kwargs, response_obj, start_time, end_time)
 
-    def log_failure_event(self, kwargs: Any, response_obj: Any, start_time: Any, end_time: Any) -> None:
-        """Record the failure of a blocking call."""
-        self._note(kwargs, response_obj, start_time, end_time)
-
-    async def async_log_failure_event(self, kwargs: Any, response_obj: Any, start_time: Any, end_time: Any) -> None:
-        """Record the failure of an async call."""
-        self._note(kwargs, response_obj, start_time, end_time)
+    log_failure_event = log_success_event
+    async_log_failure_event = async_log_success_event
 
     # --- recording ---
 
