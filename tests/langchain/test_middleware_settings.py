@@ -161,7 +161,7 @@ def test_models_and_routers_must_agree(tmp_path: Path, caplog: pytest.LogCapture
     """A configuration or a router with other models is a mistake; one that knows fewer leaves the others unasked."""
     config = parse_config({**SLOW, "data": str(tmp_path / "data")})
     for router in (config, agent_router(tmp_path)):
-        with pytest.raises(ConfigError, match=r"given were \['deep', 'fast', 'wide'\]"):
+        with pytest.raises(ConfigError, match=r"got \['deep', 'fast', 'wide'\]"):
             FitrouterMiddleware(team(), router=router)
     with caplog.at_level(logging.WARNING):
         FitrouterMiddleware(team(), router=router_over(tmp_path, ["deep", "fast"]))
