@@ -261,13 +261,13 @@ def test_bad_worlds_and_pools_are_refused(pool: Pool, tmp_path: Path) -> None:
         open_pool(empty, encoder="hashing", topics="hashing", scorer="hashing")
 
 
-PINNED = sorted(path.stem for path in (Path(__file__).parents[2] / "benchmarks" / "worlds").glob("*.yaml"))
+PINNED = sorted(path.stem for path in (Path(__file__).parents[2] / "benchmarks" / "simulation" / "worlds").glob("*.yaml"))
 
 
 @pytest.mark.parametrize("name", [name for name in PINNED if name != "demo"])
 def test_pinned_worlds_can_be_read(name: str) -> None:
     """Every pinned world is a world."""
-    assert load_world(Path(__file__).parents[2] / "benchmarks" / "worlds" / f"{name}.yaml").name == name
+    assert load_world(Path(__file__).parents[2] / "benchmarks" / "simulation" / "worlds" / f"{name}.yaml").name == name
 
 
 def test_the_command_prints_and_writes(path: Path, tmp_path: Path) -> None:

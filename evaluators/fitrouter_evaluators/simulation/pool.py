@@ -11,9 +11,10 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from fitrouter.context.encoders import Encoder
-from fitrouter.context.features import context_features, read_prompt
+from fitrouter.context.features import context_features, estimate_tokens, read_prompt
 from fitrouter.errors import ConfigError
 from fitrouter.types import Floats, Request
 from fitrouter_evaluators.scoring import Answer, ResponseFeatures
@@ -23,6 +24,9 @@ ATTRIBUTES = ("length", "structure", "hedging", "warmth", "word_length", "code",
 
 UNSEEN = ("rhythm", "negation", "opening", "ending")
 """What other simulated people care about: no feature of the scorer counts it."""
+
+CHARACTERS = 4
+"""Characters of a token, on average."""
 
 _SENTENCE = re.compile(r"[.!?]+(?:\s|$)|\n+")
 _NO = re.compile(r"\b(?:not|no|never|cannot|without|nothing|\w+n't)\b", re.IGNORECASE)
@@ -91,6 +95,10 @@ class Pool(msgspec.Struct, frozen=True):
     topics: Floats
     """float64[N, 17]: 1 and sixteen principal components of the prompts, in the world's own encoder."""
     schema: str
+    prompt_tokens: NDArray[np.int64]
+    """int64[N]"""
+    completion_tokens: NDArray[np.int64]
+    """int64[K, N]"""
     unseen: Floats | None = None
     """float64[K, N, 4]: what is left of the attributes `UNSEEN` without all that h says of them in this pool,
     standardised and cut at ±3. So no taste over h can follow them."""
@@ -120,10 +128,7 @@ def load_pool(path: Path, encoder: Encoder, features: ResponseFeatures, topics: 
     if limit:
         prompts, texts = prompts[:limit], [row[:limit] for row in texts]
     N, K = len(prompts), len(models)
-    x = [
-        context_features(read_prompt(Request(messages=({"role": "user", "content": prompt},))), encoder)
-        for prompt in prompts
-    ]
+    requests = [Request(messages=({"role": "user", "content": prompt},)) for prompt in prompts]
     answers = [Answer(prompt=prompts[n], text=texts[k][n]) for k in range(K) for n in range(N)]
     h = np.asarray(features.encode(answers))
     seen = _standard(np.array([attributes(answer.text) for answer in answers]))
@@ -135,11 +140,13 @@ def load_pool(path: Path, encoder: Encoder, features: ResponseFeatures, topics: 
     return Pool(
         models=tuple(models),
         prompts=tuple(prompts),
-        x=np.array(x),
+        x=np.array([context_features(read_prompt(request), encoder) for request in requests]),
         h=h.reshape(K, N, -1),
         attributes=seen.reshape(K, N, -1),
         topics=np.concatenate([np.ones((N, 1)), components], axis=1),
         schema=features.schema,
+        prompt_tokens=np.array([estimate_tokens(request.messages, request.params) for request in requests]),
+        completion_tokens=np.array([len(answer.text) // CHARACTERS for answer in answers]).reshape(K, N),
         unseen=hidden.reshape(K, N, -1),
     )
 
