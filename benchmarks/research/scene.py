@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 import uuid
 from collections import deque
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -24,24 +23,10 @@ from fitrouter.monitors.drift import Drift, DriftParams
 from fitrouter.policies import SquareCB
 from fitrouter.posterior.labels import FitParams
 from fitrouter.posterior.people import DAY_S
-from fitrouter.routing.decider import Decider, Rules
+from fitrouter.routing.decider import Rules
 from fitrouter.state.learner import Learner
-from fitrouter.stores.journal import Row
-from fitrouter.types import (
-    Attempt,
-    Decision,
-    Event,
-    Execution,
-    Feedback,
-    FeedbackKind,
-    Floats,
-    Identity,
-    ModelCard,
-    ModelChange,
-    Prices,
-    Score,
-    pack,
-)
+from fitrouter.types import FeedbackKind, Floats, Identity, ModelCard, Prices
+from fitrouter_evaluators.simulation.runner import InProcess, Turn
 
 K = 8
 """Models of a lab."""
@@ -49,7 +34,7 @@ _TEXT, _CLUSTERS = 24, 24
 _TOKENS = 500
 """Of every answer, in the lab of prices."""
 _SCHEMA = "lab"
-_ONE = pack(np.ones(1))
+_ONE = np.ones(1)
 
 
 def logit(p: Floats) -> Floats:
@@ -158,13 +143,12 @@ class Outcome(msgspec.Struct, frozen=True):
     """(round, model) of every alarm of drift."""
 
 
-class _Answer(NamedTuple):
-    """An answer whose label is on its way."""
+class _Due(NamedTuple):
+    """An answer whose label has not arrived yet."""
 
-    due: int
+    at: int
     model: int
-    decision: Decision
-    events: tuple[Event, ...]
+    turn: Turn
     y: float
 
 
@@ -174,10 +158,9 @@ class _Play:
     def __init__(self, scene: Scene, setup: Setup) -> None:
         self.scene, self.setup = scene, setup
         self.rules = msgspec.structs.replace(setup.rules, seed=scene.seed, encoder=_SCHEMA)
-        self.routers: dict[int, tuple[Learner, Decider]] = {}
-        self.seq = 0
+        self.routers: dict[int, InProcess] = {}
         self.cards: tuple[ModelCard, ...] = ()
-        self.waiting: deque[_Answer] = deque()
+        self.waiting: deque[_Due] = deque()
         self.alarms: list[tuple[int, int]] = []
 
     def run(self) -> Outcome:
@@ -185,29 +168,30 @@ class _Play:
         regret, probs, (best, chosen) = np.empty(T), np.zeros((T, K)), np.empty((2, T), dtype=np.intp)
         for t in range(T):
             self._offer(t)
-            here = np.flatnonzero(scene.here[t])
-            decision = self._router(t)[1].decide(
-                str(uuid.UUID(int=t)), self._time(t), self._who(t), scene.x[t], self.cards
-            )
+            here, router = np.flatnonzero(scene.here[t]), self._router(t)
+            decision = router.decide(t, self._time(t), self._identity(t), scene.x[t])
             probs[t, here] = decision.probs
-            worth = scene.p[t] - cost_in_fit(self.rules, scene.price[t])
-            chosen[t] = here[decision.eligible.index(decision.chosen)]
-            best[t] = here[worth[here].argmax()]
-            regret[t] = worth[best[t]] - worth[chosen[t]]
-            self._answer(t, decision, int(chosen[t]))
-            while self.waiting and self.waiting[0].due <= t:
-                self._hear(t, self.waiting.popleft())
+            utility = scene.p[t] - cost_in_fit(self.rules, scene.price[t])
+            k = chosen[t] = here[decision.eligible.index(decision.chosen)]
+            best[t] = here[utility[here].argmax()]
+            regret[t] = utility[best[t]] - utility[k]
+            turn = router.answer(decision, h=_ONE, completion_tokens=_TOKENS)
+            if scene.rated[t] < self.setup.feedback:
+                y = float(scene.luck[t, k] < scene.p[t, k])
+                self.waiting.append(_Due(t + self.setup.delay, int(k), turn, y))
+            while self.waiting and self.waiting[0].at <= t:
+                self._vote(t, self.waiting.popleft())
         return Outcome(regret, probs, chosen, best, tuple(self.alarms))
 
     def _time(self, t: int) -> float:
         return 1e9 + t * DAY_S / self.setup.rounds_per_day
 
-    def _who(self, t: int) -> Identity:
+    def _identity(self, t: int) -> Identity:
         user, role = int(self.scene.user[t]), int(self.scene.role[t])
         return Identity(user=f"u{user}" if user >= 0 else None, role=f"r{role}" if role >= 0 else None)
 
-    def _router(self, t: int) -> tuple[Learner, Decider]:
-        """Who decides round t and learns from it."""
+    def _router(self, t: int) -> InProcess:
+        """The router of round t: the common one, or the user's own."""
         key = int(self.scene.user[t]) if self.setup.separate else -1
         if key not in self.routers:
             learner = Learner(
@@ -218,15 +202,11 @@ class _Play:
                 votes_per_day=self.setup.votes_per_day,
             )
             learner.fit.drift = Drift(self.setup.drift)
-            self.routers[key] = learner, self._decider(learner)
-            self._fold(learner, self._registry(t))
+            self.routers[key] = InProcess(learner, SquareCB(self.setup.gamma), self.rules, self.cards, self._time(t))
         return self.routers[key]
 
-    def _decider(self, learner: Learner) -> Decider:
-        return Decider(SquareCB(self.setup.gamma), learner.fit, self.rules, projections=learner.projections)
-
     def _offer(self, t: int) -> None:
-        """Where the models on offer, or their prices, are others than before: a gateway starts again with them."""
+        """Announce the models on offer and their prices where they differ from the round before."""
         scene = self.scene
         if t and (scene.here[t] == scene.here[t - 1]).all() and (scene.price[t] == scene.price[t - 1]).all():
             return
@@ -234,64 +214,17 @@ class _Play:
             ModelCard(name=f"m{k}", provider="lab", prices=Prices(output=float(scene.price[t, k])))
             for k in np.flatnonzero(scene.here[t])
         )
-        for key, (learner, _) in self.routers.items():
-            self._fold(learner, self._registry(t))
-            self.routers[key] = learner, self._decider(learner)
+        for router in self.routers.values():
+            router.offer(self.cards, self._time(t))
 
-    def _registry(self, t: int) -> list[Event]:
-        return [ModelChange(id=f"registry {t}", ts=self._time(t), cards=self.cards, registry=f"lab {t}")]
-
-    def _fold(self, learner: Learner, events: Sequence[Event], related: Sequence[Event] = ()) -> None:
-        for place, event in enumerate(events):
-            self.seq += 1
-            learner.apply(Row(self.seq, event), [*related, *events[:place]])
-
-    def _answer(self, t: int, decision: Decision, chosen: int) -> None:
-        """The answer is there at once, and what a scorer would say of it: that it is an answer."""
-        execution = Execution(
-            id=f"{decision.id}:execution",
-            ts=decision.ts,
-            decision_id=decision.id,
-            identity=decision.identity,
-            chosen=decision.chosen,
-            served_by=decision.chosen,
-            status="ok",
-            attempts=(Attempt(model=decision.chosen, probability=1.0),),
-            features=decision.features,
-            completion_tokens=_TOKENS,
-        )
-        score = Score(
-            id=f"{decision.id}:score",
-            ts=decision.ts,
-            decision_id=decision.id,
-            identity=decision.identity,
-            served_by=decision.chosen,
-            features=decision.features,
-            h=_ONE,
-            schema=_SCHEMA,
-        )
-        self._fold(self._router(t)[0], [decision, execution, score])
-        if self.scene.rated[t] < self.setup.feedback:
-            y = float(self.scene.luck[t, chosen] < self.scene.p[t, chosen])
-            self.waiting.append(_Answer(t + self.setup.delay, chosen, decision, (execution, score), y))
-
-    def _hear(self, t: int, answer: _Answer) -> None:
-        """A label arrives."""
-        decision = answer.decision
-        learner = self._router(uuid.UUID(decision.id).int)[0]
-        vote = Feedback(
-            id=f"{decision.id}:vote",
-            ts=self._time(t),
-            decision_id=decision.id,
-            identity=decision.identity,
-            kind=FeedbackKind.THUMB,
-            value=answer.y,
-        )
-        drift, arm = learner.fit.drift, decision.chosen
+    def _vote(self, t: int, due: _Due) -> None:
+        """Fold a label that arrives in round t, and note the alarm that it raises."""
+        router, arm = self._router(uuid.UUID(due.turn.decision.id).int), due.turn.decision.chosen
+        drift = router.learner.fit.drift
         before = drift.statistics(arm).labels
-        self._fold(learner, [vote], answer.events)
+        router.vote(due.turn, FeedbackKind.THUMB, due.y, ts=self._time(t))
         if drift.statistics(arm).labels < before:
-            self.alarms.append((t, answer.model))
+            self.alarms.append((t, due.model))
 
 
 def cost_in_fit(rules: Rules, price: Floats) -> Floats:
