@@ -261,7 +261,9 @@ def test_bad_worlds_and_pools_are_refused(pool: Pool, tmp_path: Path) -> None:
         open_pool(empty, encoder="hashing", topics="hashing", scorer="hashing")
 
 
-PINNED = sorted(path.stem for path in (Path(__file__).parents[2] / "benchmarks" / "simulation" / "worlds").glob("*.yaml"))
+PINNED = sorted(
+    path.stem for path in (Path(__file__).parents[2] / "benchmarks" / "simulation" / "worlds").glob("*.yaml")
+)
 
 
 @pytest.mark.parametrize("name", [name for name in PINNED if name != "demo"])
