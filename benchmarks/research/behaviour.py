@@ -26,7 +26,7 @@ from fitrouter.posterior.gaussian import Gaussian, gaussian_update
 from fitrouter.types import Floats
 from fitrouter_evaluators.bench._metrics import AUC, ECE, NLL, Metric, log_loss
 from fitrouter_evaluators.bench._protocol import Ledger, NoHarm, Paired, Result
-from fitrouter_evaluators.training.hierarchy import Observations, Shrinkage, choose_prior
+from fitrouter_evaluators.training.hierarchy import Link, Observations, Prior, Shrinkage, evidence, fit_prior
 
 KS = (0, 5, 10)
 _PARTS = 3
@@ -45,6 +45,35 @@ class Outcome(NamedTuple):
     results: list[Result]
     paired: list[Paired]
     no_harm: list[NoHarm]
+
+
+def choose_prior(
+    users: Sequence[Observations],
+    candidates: Sequence[Shrinkage],
+    *,
+    link: Link = "gaussian",
+    declared: Floats | None = None,
+    folds: int = 4,
+    iterations: int = 12,
+) -> Prior:
+    """The prior of all users under the shrinkage that predicts left-out users best (evidence, folds over users)."""
+
+    def worth(shrinkage: Shrinkage) -> float:
+        total = 0.0
+        for fold in range(folds):
+            kept = [i for i in range(len(users)) if i % folds != fold]
+            left = [i for i in range(len(users)) if i % folds == fold]
+            known = None if declared is None else declared[kept]
+            prior = fit_prior(
+                [users[i] for i in kept], link=link, shrinkage=shrinkage, declared=known, iterations=iterations
+            )
+            total += evidence(prior, [users[i] for i in left], None if declared is None else declared[left])
+        return total
+
+    if not candidates:
+        raise ValueError("candidates is empty; give at least one Shrinkage")
+    best = candidates[0] if len(candidates) == 1 else max(candidates, key=worth)
+    return fit_prior(users, link=link, shrinkage=best, declared=declared, iterations=iterations + 8)
 
 
 def development(data: Path, seeds: int, encoder: str) -> list[Result]:

@@ -26,10 +26,24 @@ import numpy as np
 from fitrouter.context.encoders import Encoder, get_encoder
 from fitrouter.types import Floats
 from fitrouter_evaluators.datasets import Rating, pluriharms
-from fitrouter_evaluators.scoring.values import VALUES, Contrast, cross_validate, directions, encode_statements
+from fitrouter_evaluators.scoring.values import SHRINKAGE, VALUES, Contrast, directions, encode_statements, fit
 
 HELD_OUT = Path(__file__).parents[2] / "tests/data/values"
 PERMUTATIONS = 10_000
+
+
+def cross_validate(pairs: list[Floats], folds: int = 5, shrinkage: float = SHRINKAGE) -> list[Floats]:
+    """float64[pairs, 2] a value: each pair's scores by directions that were fitted without its fold.
+
+    Both poles of a pair are in one fold, so that its topic is unknown to the directions. Pair i is in fold i mod
+    `folds`.
+    """
+    scores = [np.zeros(value.shape[:2]) for value in pairs]
+    for fold in range(folds):
+        kept = fit([value[np.arange(len(value)) % folds != fold] for value in pairs], shrinkage)
+        for k, value in enumerate(pairs):
+            scores[k][fold::folds] = np.stack([kept(pole)[:, k] for pole in value[fold::folds].swapaxes(0, 1)], axis=1)
+    return scores
 
 
 def auc(high: Floats, low: Floats) -> float:

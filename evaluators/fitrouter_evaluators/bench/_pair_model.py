@@ -20,11 +20,11 @@ from fitrouter.posterior.gaussian import Gaussian
 from fitrouter.types import Floats
 from fitrouter_evaluators.datasets import Pair
 from fitrouter_evaluators.scoring import Answer
-from fitrouter_evaluators.scoring.scalar import design, global_scalar
+from fitrouter_evaluators.scoring.features import readable
+from fitrouter_evaluators.scoring.scalar import Constants, View, design, global_scalar, look
 from fitrouter_evaluators.scoring.text.reading import Reading
-from fitrouter_evaluators.scoring.text.style import STYLE
+from fitrouter_evaluators.scoring.text.style import STYLE, measure, standardise
 from fitrouter_evaluators.training.hierarchy import Observations, Prior, Shrinkage, evidence, fit_prior
-from fitrouter_evaluators.training.train_scalar import logistic, scales, view_of
 
 Ints = NDArray[np.int64]
 
@@ -48,6 +48,7 @@ EVIDENT = 3.0
 """Labels must be so much likelier under a head of one's own, else the shared one is kept (Jeffreys 1961)."""
 
 _FOLDS = 5
+_LEAST_SCALE = 0.02
 _POSITION, _SCORE = 0, 1
 
 
@@ -102,6 +103,50 @@ def observe(rows: Sequence[Pair], items: Sequence[object], encoder: Encoder, *, 
         key=np.unique(np.sort(np.column_stack([a, b]), axis=1), axis=0, return_inverse=True)[1].ravel(),
         turned=a > b,
     )
+
+
+def view_of(items: Sequence[Answer], encoder: Encoder) -> View:
+    """What g sees of answers, texts encoded once each."""
+    readings = [Reading(item.text) for item in items]
+    style = standardise(np.array([measure(reading) for reading in readings]))
+    texts = list(dict.fromkeys(readable(text) for item in items for text in (item.prompt, item.text)))
+    at = dict(zip(texts, encoder.encode(texts), strict=True))
+    prompts, vectors = (
+        np.array([at[readable(text)] for text in texts])
+        for texts in zip(*((i.prompt, i.text) for i in items), strict=True)
+    )
+    return look(items, readings, prompts, vectors, style, encoder)
+
+
+def scales(view: View, encoder: str) -> Constants:
+    """Centres and scales of these answers; no weights. A measure that none of them has is 0 ± 1."""
+    seen = np.hstack([view.sound, view.near])
+    there = np.isfinite(seen)
+    count = np.maximum(there.sum(axis=0), 1)
+    centre = np.where(there, seen, 0.0).sum(axis=0) / count
+    spread = np.sqrt((np.where(there, seen - centre, 0.0) ** 2).sum(axis=0) / count)
+    spread = np.where(there.any(axis=0), np.maximum(spread, _LEAST_SCALE), 1.0)
+    return Constants(
+        encoder=encoder, centre=rounded(centre), scale=rounded(spread), mean=rounded(view.vectors.mean(axis=0))
+    )
+
+
+def rounded(values: Floats) -> tuple[float, ...]:
+    return tuple(float(f"{value:.5g}") for value in values)
+
+
+def logistic(X: Floats, y: Floats, weight: Floats, ridge: Floats) -> Floats:
+    """float64[D]: the weights of least penalised loss, by Newton steps; y may be soft."""
+    w = np.zeros(X.shape[1])
+    for _ in range(30):
+        p = 0.5 * (1.0 + np.tanh(0.5 * (X @ w)))
+        gradient = X.T @ (weight * (y - p)) - ridge * w
+        hessian = (X * (weight * np.maximum(p * (1.0 - p), 1e-6))[:, None]).T @ X + np.diag(ridge)
+        step = np.linalg.solve(hessian, gradient)
+        w = w + step
+        if np.abs(step).max() < 1e-7:
+            break
+    return w
 
 
 class Heads(NamedTuple):

@@ -24,10 +24,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fitrouter.context.encoders import Encoder, get_encoder
+from fitrouter.context.encoders import Encoder
 from fitrouter.errors import ConfigError
 from fitrouter.types import Floats
-from fitrouter_evaluators.bench._protocol import Result
 from fitrouter_evaluators.datasets import Choice, read_choices
 from fitrouter_evaluators.scoring import STYLE, Answer, ResponseFeatures, measure, standardise
 from fitrouter_evaluators.scoring.statements.declared import DeclaredTaste, DeclaredValues
@@ -87,23 +86,6 @@ def run_choices(path: Path, encoder: Encoder, *, seed: int = 0) -> dict[str, Any
         "strength": _strengths(data),
         "problems": [{"line": problem.line, "reason": problem.reason} for problem in records.problems],
     }
-
-
-def development(data: Path, seeds: int, encoder: str) -> list[Result]:  # noqa: ARG001 - nothing is random here
-    """The rows of the result table from the folder of public sets; empty where the set is not there."""
-    path = data / "choices" / "declared.jsonl"
-    if not path.is_file():
-        return []
-    found = run_choices(path, get_encoder(encoder))
-    sizes = {"k": 0, "n_users": found["users"], "n_items": found["n"], "seeds": 1}
-    rows = [
-        Result(set="choices", metric="accuracy", row=name, **sizes, **interval)
-        for name, interval in found["accuracy"].items()
-    ]
-    if found["twins"]["n"] == 0:
-        return rows
-    twins = {name: found["twins"][name] for name in ("mean", "low", "high")}
-    return [*rows, Result(set="choices", metric="negated twins reverse", row="declared", **sizes, **twins)]
 
 
 def _prepare(rows: list[Choice], encoder: Encoder) -> _Rows:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -17,19 +16,9 @@ import numpy as np
 
 from fitrouter.context.encoders import Encoder, get_encoder
 from fitrouter_evaluators.bench._metrics import ACCURACY, ECE, NLL, log_loss, wrong
-from fitrouter_evaluators.bench._pair_model import (
-    NAMES,
-    RIDGE,
-    Heads,
-    Pairs,
-    fit_heads,
-    fit_shared,
-    observe,
-    probability,
-    three_way,
-)
+from fitrouter_evaluators.bench._pair_model import Heads, Pairs, fit_heads, observe, probability, three_way
 from fitrouter_evaluators.bench._protocol import KS, Fold, Ledger, folds
-from fitrouter_evaluators.datasets import Pair, mt_bench, read_pairs
+from fitrouter_evaluators.datasets import Pair, read_pairs
 
 ROWS = ("global", "bias-only", "user-only", "hierarchical")
 
@@ -120,32 +109,6 @@ def _mean(rows: Sequence[dict[str, float]]) -> dict[str, float]:
     return {key: float(np.mean([row[key] for row in rows])) for key in rows[0]}
 
 
-def development(data: Path, seeds: int = 10, encoder: str = "static") -> dict[str, Any]:
-    """D1 of the notes: MT-bench's human votes, a third of the judges and 35 % of the questions unseen.
-
-    `floor` are the notes' kinds of features on the same splits: models' names alone, and text alone.
-    """
-    rows = mt_bench.convert(data / "mt_bench_human")
-    found = run_pairs(
-        rows,
-        encoder,
-        name="D1 MT-bench",
-        seeds=range(seeds),
-        shipped=False,
-        item=lambda pair: pair.extra["question_id"],
-    )
-    text = run_pairs(
-        rows,
-        encoder,
-        name="D1 MT-bench, text only",
-        seeds=range(seeds),
-        identity=False,
-        shipped=False,
-        item=lambda pair: pair.extra["question_id"],
-    )
-    return {"with_identity": found, "text_only": text, "floors": _floors(rows, range(seeds), encoder)}
-
-
 def _rows(source: str | os.PathLike[str] | Sequence[Pair]) -> tuple[Sequence[Pair], int]:
     if isinstance(source, (str, os.PathLike)):
         records = read_pairs(source)
@@ -221,25 +184,3 @@ def agreement_of_pairs(pairs: Pairs) -> dict[str, float]:
         "with_ties": alike / total if total else float("nan"),
         "pairs": total,
     }
-
-
-def _floors(rows: Sequence[Pair], seeds: Sequence[int], encoder: str) -> list[dict[str, Any]]:
-    """Heads without users on the same splits: models' names, style, length, and text with each block taken away."""
-    pairs = observe(rows, [row.extra["question_id"] for row in rows], get_encoder(encoder), shipped=False)
-    text = {name: value for name, value in RIDGE.items() if name not in NAMES}
-    kinds = {
-        "model names": {"model": RIDGE["model"]},
-        "style": {"style": 100.0},
-        "text": text,
-        "text without vectors": {name: value for name, value in text.items() if name not in ("vector", "relevance")},
-    }
-    ledger = Ledger("D1 MT-bench")
-    for fold in folds(pairs.user, pairs.item, seeds, users=1 / 3, items=0.35):
-        for kind, ridge in kinds.items():
-            score = fit_shared(pairs, fold.train, ridge, ties=0.0)
-            for person in fold.people:
-                unseen = person.held_out[pairs.y[person.held_out] != 0.5]
-                if len(unseen):
-                    p = 0.5 * (1.0 + np.tanh(0.5 * score[unseen]))
-                    ledger.add(kind, 0, fold.seed, person.user, pairs.y[unseen], p)
-    return [msgspec.to_builtins(result) for result in ledger.results((ACCURACY, NLL, ECE))]

@@ -4,11 +4,11 @@
 
 q is what people's votes say of an answer, d the log odds that it was dressed up to please a judge: padded, repeated,
 flattering, off the topic, or speaking to its grader. Both are linear in the same terms, so that each can be read:
-measures of sound writing (`_sound`), style, how near answer, its beginning and its end are to the prompt and to each
-other for the encoder, what the prompt asks for × how the answer looks, and the answer's own vector under a strong
+measures of sound writing (`text.sound`), style, cosines of the answer, its beginning and its end with the prompt and
+with each other, what the prompt asks for × how the answer looks, and the answer's own vector under a strong
 ridge. All terms saturate: none grows with length for ever. g knows no model's name.
 
-**Data sheet.** `data/scalar.json` is made by `python -m fitrouter_evaluators.training.train_scalar DATA OUT` from the
+**Data sheet.** `data/scalar.json` is made by `python -m benchmarks.research.train_scalar DATA OUT` from the
 3,355 human votes of MT-bench (Zheng et al. 2023; votes CC-BY-4.0, answers Apache-2.0) and from attacked answers, which
 lose to the answers that they were made from (`attacks`, train part). It holds numbers only, no text. Metrics stand in
 `docs/results/reward_pairs.md`. What it knows of people is what 65 judges thought of English answers of 2023.
@@ -164,7 +164,7 @@ class GlobalScalar:
         if reader.id != constants.encoder:
             raise ArtifactError(
                 f"the global scalar's constants are for the encoder {constants.encoder!r}, not for {reader.id!r}; "
-                f"make them with `python -m fitrouter_evaluators.training.train_scalar DATA OUT`"
+                f"in a checkout, `python -m benchmarks.research.train_scalar DATA OUT` makes them"
             )
         self.id = f"g1-{hashlib.sha256(msgspec.json.encode(constants)).hexdigest()[:8]}"
         self.temperature = constants.temperature

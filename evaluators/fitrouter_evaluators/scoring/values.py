@@ -128,20 +128,6 @@ def encode_statements(encoder: Encoder) -> list[Floats]:
     return [part.reshape(-1, 2, encoder.dim) for part in np.split(vectors, ends)]
 
 
-def cross_validate(pairs: list[Floats], folds: int = 5, shrinkage: float = SHRINKAGE) -> list[Floats]:
-    """float64[pairs, 2] a value: each pair's scores by directions that were fitted without its fold.
-
-    Both poles of a pair are in one fold, so that its topic is unknown to the directions. Pair i is in fold i mod
-    `folds`.
-    """
-    scores = [np.zeros(value.shape[:2]) for value in pairs]
-    for fold in range(folds):
-        kept = fit([value[np.arange(len(value)) % folds != fold] for value in pairs], shrinkage)
-        for k, value in enumerate(pairs):
-            scores[k][fold::folds] = np.stack([kept(pole)[:, k] for pole in value[fold::folds].swapaxes(0, 1)], axis=1)
-    return scores
-
-
 _known: dict[str, Directions] = {}
 _lock = threading.Lock()
 

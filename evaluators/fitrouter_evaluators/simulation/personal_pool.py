@@ -20,10 +20,6 @@ from fitrouter_evaluators.simulation.pool import Pool, load_pool
 from fitrouter_evaluators.simulation.simulate import Said, best_single, contender, simulate
 from fitrouter_evaluators.simulation.worlds import World, draw_play
 
-GAMMAS = (160.0, 640.0, 2560.0, 10240.0, 40960.0)
-"""What each row's γ is chosen from."""
-TUNING_SEEDS = tuple(range(1000, 1004))
-"""Seeds that γ is chosen on; never reported."""
 EXPERIENCED = 20
 """A user with so many labels is known."""
 
@@ -120,20 +116,6 @@ def run_tasks(pool: Pool, tasks: Sequence[Task], processes: int | None = None) -
         return [_work(task) for task in tasks]
     with ProcessPoolExecutor(workers, initializer=_start, initargs=(pool,)) as executor:
         return list(executor.map(_work, tasks, chunksize=1))
-
-
-def tune(
-    pool: Pool, world: World, rows: Sequence[str], feedback: float, *, processes: int | None = None, floor: float = 0.05
-) -> dict[str, float]:
-    """Each row's γ of `GAMMAS` with the least total regret over the tuning seeds."""
-    grid = [(row, gamma, seed) for row in rows for gamma in GAMMAS for seed in TUNING_SEEDS]
-    tasks = [
-        Task(world=world, row=row, gamma=gamma, feedback=feedback, seed=seed, floor=floor) for row, gamma, seed in grid
-    ]
-    total: dict[tuple[str, float], float] = {}
-    for (row, gamma, _), result in zip(grid, run_tasks(pool, tasks, processes), strict=True):
-        total[row, gamma] = total.get((row, gamma), 0.0) + sum(result.regret)
-    return {row: min(GAMMAS, key=lambda gamma: total[row, gamma]) for row in rows}
 
 
 def compare(

@@ -171,7 +171,7 @@ def fit_prior(
     Args:
         users: at least one user with labels; features of about unit variance, the first is the constant 1.
         link: gaussian for ratings, logistic for labels in [0, 1] that are probabilities.
-        shrinkage: how strongly the prior is drawn in; see `choose_prior`.
+        shrinkage: how strongly the prior is drawn in.
         declared: float64[U, P], what each user declared; None to learn no Γ.
         iterations: EM steps.
 
@@ -204,35 +204,6 @@ def evidence(prior: Prior, users: Sequence[Observations], declared: Floats | Non
         total += float(_weight(user) @ _log_likelihood(prior, user, fitted.mean))
         total -= 0.5 * float(away @ precision @ away + logdet)
     return total
-
-
-def choose_prior(
-    users: Sequence[Observations],
-    candidates: Sequence[Shrinkage],
-    *,
-    link: Link = "gaussian",
-    declared: Floats | None = None,
-    folds: int = 4,
-    iterations: int = 12,
-) -> Prior:
-    """The prior of all users under the shrinkage that predicts left-out users best (evidence, folds over users)."""
-
-    def worth(shrinkage: Shrinkage) -> float:
-        total = 0.0
-        for fold in range(folds):
-            kept = [i for i in range(len(users)) if i % folds != fold]
-            left = [i for i in range(len(users)) if i % folds == fold]
-            known = None if declared is None else declared[kept]
-            prior = fit_prior(
-                [users[i] for i in kept], link=link, shrinkage=shrinkage, declared=known, iterations=iterations
-            )
-            total += evidence(prior, [users[i] for i in left], None if declared is None else declared[left])
-        return total
-
-    if not candidates:
-        raise ValueError("candidates is empty; give at least one Shrinkage")
-    best = candidates[0] if len(candidates) == 1 else max(candidates, key=worth)
-    return fit_prior(users, link=link, shrinkage=best, declared=declared, iterations=iterations + 8)
 
 
 # --- one user ---
