@@ -27,7 +27,8 @@ from fitrouter_evaluators.bench._pair_model import logistic, rounded, scales, vi
 from fitrouter_evaluators.datasets import mt_bench
 from fitrouter_evaluators.scoring._answer import Answer
 from fitrouter_evaluators.scoring.scalar import Constants, View, design
-from fitrouter_evaluators.training.attacks import STUBS, attacks, constants
+from fitrouter_evaluators.training._attack_texts import TRAIN
+from fitrouter_evaluators.training.attacks import attacks, constants
 
 QUALITY = {"sound": 30.0, "style": 500.0, "asked": 300.0, "relevance": 30.0, "vector": 1500.0}
 """Ridge of q's blocks."""
@@ -103,7 +104,7 @@ def read_votes(folder: Path) -> tuple[list[Answer], Votes]:
 def attacked(items: Sequence[Answer], question: Ints, seed: int = 2026) -> tuple[list[Answer], Lost]:
     """Attacked answers of the train part, to be put behind the honest ones, and whom they lose to."""
     rng = np.random.default_rng(seed)
-    ways, replies, stubs = attacks("train"), constants("train"), STUBS["train"]
+    ways, replies, stubs = attacks(), constants(), TRAIN.stubs
     new: list[Answer] = []
     winner: list[int] = []
     kinds: list[str] = []
