@@ -356,7 +356,7 @@ def test_irrelevant_statements_do_nothing() -> None:
         ("No quiero listas, por favor.", "not English"),
         ("箇条書きは好きではありません。", "not English"),
         ("Мне не нравятся списки.", "not English"),
-        ("Please, as always, do it the way you do it.", "names nothing"),
+        ("Please, as always, do it the way you do it.", "names no property"),
     ],
 )
 def test_what_is_not_understood_says_so(statement: str, reason: str) -> None:

@@ -1,8 +1,8 @@
-"""The personal protocol on pairs: who prefers which of two answers.
+"""k-shot evaluation on pairwise preferences.
 
-Rows: *global*, the head that all share; *bias-only*, a user's own liking of positions and models; *user-only*, a
-user's labels alone; *hierarchical*, all of it under the population prior. Ties teach the shared score a little and are
-not predicted but in `with ties` (Davidson 1970).
+Rows: *global*, the shared head; *bias-only*, a user's preferences for positions and models; *user-only*, a user's
+labels alone; *hierarchical*, all of it under the population prior. Ties train the shared score with a small weight, and
+are predicted in `with_ties` only (Davidson 1970).
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ def run_pairs(
     items: float = 0.35,
     profiles: Callable[[Sequence[Pair]], dict[str, Any]] | None = None,
 ) -> dict[str, Any]:
-    """Run the protocol.
+    """Evaluate reward heads on pairs.
 
     Args:
         source: a file of pairs, or its rows.
         encoder: reads prompts and answers; a name or an encoder.
         name: of the set in the results.
-        ks: labels that are shown of an unseen user; the first is 0.
+        ks: numbers of labels shown of an unseen user; the first is 0.
         seeds: one split each.
-        identity: whether heads may know which model wrote an answer.
-        shipped: whether the shipped global scalar takes part; not on MT-bench, from which it was made.
-        item: what of a pair must be unseen together; pairs of one conversation belong to one item.
+        identity: whether heads use models' names.
+        shipped: whether the shipped global scalar is used; not on MT-bench, on which it was trained.
+        item: key of pairs that are unseen together, such as those of one conversation.
         users: share of unseen users.
         items: share of unseen items.
-        profiles: measures pairs that carry `extra["profile"]` with and without it (`bench.profiles.profile_pairs`).
+        profiles: measures the pairs with `extra["profile"]` (`benchmarks.research.profiles`).
 
     Returns:
         JSON: `results` (ECE of all splits together), `paired` (hierarchical − global), `no_harm`, `with_ties`,
-        `agreement`, `routing` (where models are named), `profile`, and `problems`, the number of unreadable lines.
+        `agreement`, `routing` (if models are named), `profile`, and `problems`, the number of unreadable lines.
 
     Raises:
         ConfigError: there is no such file.
@@ -117,9 +117,9 @@ def _rows(source: str | os.PathLike[str] | Sequence[Pair]) -> tuple[Sequence[Pai
 
 
 def _predict(ledgers: tuple[Ledger, Ledger], pairs: Pairs, heads: Heads, fold: Fold, ks: Sequence[int]) -> None:
-    """All rows at all k for the unseen users of one split; ties are neither shown nor predicted.
+    """Predict all rows at all k for the unseen users of a split, without ties.
 
-    The second ledger takes all splits as one: ten bins of one split's few labels are off by chance alone.
+    The second ledger pools all splits: with the few labels of one split, ECE in ten bins is mostly noise.
     """
     for person in fold.people:
         shown = person.order[pairs.y[person.order] != 0.5]
@@ -147,10 +147,7 @@ def _with_ties(pairs: Pairs, heads: Heads, fold: Fold) -> dict[str, float]:
 
 
 def _route(pairs: Pairs, heads: Heads, fold: Fold, k: int) -> dict[str, float]:
-    """How often the model wins that is picked of the two by names and prompt alone, before either has answered.
-
-    The control of routing: a personal pick (the user's own models' offsets after k labels) loses nothing.
-    """
+    """Win rate of the model that names and prompt alone pick, globally and with a user's offsets."""
     columns = slice(2, 2 + len(pairs.models))
     won: dict[str, list[float]] = {"global": [], "hierarchical": []}
     for person in fold.people:
@@ -164,7 +161,7 @@ def _route(pairs: Pairs, heads: Heads, fold: Fold, k: int) -> dict[str, float]:
 
 
 def agreement_of_pairs(pairs: Pairs) -> dict[str, float]:
-    """How often two judges of the same two answers say the same: among those who decide, and with ties as a verdict."""
+    """Agreement of two judges on the same two answers: among those who decide, and with ties as a verdict."""
     y = np.where(pairs.turned, 1.0 - pairs.y, pairs.y)
     clear = same = total = alike = 0
     for key in np.unique(pairs.key):

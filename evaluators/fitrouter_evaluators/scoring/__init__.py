@@ -1,4 +1,4 @@
-"""Reward models: answers as features, and what is computed from them."""
+"""Response features, reward heads and declared preferences."""
 
 from __future__ import annotations
 

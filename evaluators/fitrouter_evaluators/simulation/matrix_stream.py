@@ -1,7 +1,7 @@
-"""A matrix streamed through the router's own code: decision, execution, score, label, one prompt after the other.
+"""Streams of a response matrix through the in-process router, one prompt after the other.
 
-Only the network, the disk and the text are left out. The chosen model's cost becomes tokens at its card's prices and is
-learnt as tokens, so that expected costs come from where they come from in the gateway.
+The chosen model's cost is converted to tokens at its card's prices and learned as tokens, so that expected costs are
+computed as in a gateway.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from fitrouter_evaluators.datasets import MatrixRow
 from fitrouter_evaluators.simulation.runner import InProcess
 
 TYPICAL_TOKENS = 400.0
-"""Tokens that the price list of a matrix without prices is made for."""
+"""Tokens of a typical answer, from which prices are derived if a matrix has none."""
 START, SECONDS = 1e9, 60.0
-"""Time of the first prompt, and between two."""
+"""Time of the first prompt, and interval between prompts."""
 _SCHEMA = "level"
-"""An answer's only feature is 1: labels, costs and contexts are all that is known of a matrix."""
+"""Schema of the only response feature, 1: a matrix has labels, costs and contexts only."""
 _UNCAPPED = 1 << 40
-"""Votes of one user and day that count for others: a matrix has no crowd to guard against."""
+"""Votes of a user and day that count for others; a matrix needs no cap."""
 
 
 class Matrix(NamedTuple):
@@ -59,7 +59,7 @@ class Matrix(NamedTuple):
     users: tuple[str | None, ...]
     roles: tuple[str | None, ...]
     scale: tuple[float, float] = (0.0, 1.0)
-    """What 0 and 1 of `reward` were in the file."""
+    """Rewards in the file that became 0 and 1."""
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -68,7 +68,7 @@ class Matrix(NamedTuple):
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
-    """How a contender decides and learns; the defaults are what ships."""
+    """Settings of a router; the defaults are those that ship."""
 
     algorithm: str = "squarecb"
     gamma: float = 2560.0
@@ -82,7 +82,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Played(NamedTuple):
-    """What happened, prompt by prompt; arrays of length T."""
+    """Outcome by prompt; arrays of length T."""
 
     chosen: NDArray[np.int64]
     reward: Floats
@@ -100,7 +100,7 @@ def matrix_of(
         rows: of the open format.
         encoder: reads the prompts.
         prices: model → USD per million tokens of prompt and answer. Where None they are made such that an answer of
-            `TYPICAL_TOKENS` costs the model's mean: what a price list tells before the first request.
+            `TYPICAL_TOKENS` costs the model's mean, as a price list would state before the first request.
 
     Raises:
         ValueError: there are no rows, or fewer than two models.
@@ -160,15 +160,15 @@ def play(
     *,
     announced: bool = True,
 ) -> Played:
-    """Stream the prompts once, in an order, from nothing known.
+    """Stream the prompts once in an order, with a new learner.
 
     Args:
         matrix: the answers.
         order: int64[T], the prompts.
-        setting: of the contender.
-        budget: what may be spent.
+        setting: of the router.
+        budget: cap on spending; None for none.
         shock: float64[T, K], factors of the costs over time.
-        announced: it is the price lists that change; else models need more tokens for the same.
+        announced: price lists change; otherwise models use more tokens.
     """
     learner = Learner(
         matrix.x.shape[1],

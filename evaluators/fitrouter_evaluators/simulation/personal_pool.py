@@ -1,4 +1,4 @@
-"""The protocol of the personal pool: rows side by side on common random numbers, each at its own γ, over many seeds."""
+"""Comparison of routers on the personal pool: rows on common random numbers, each at its own γ, over seeds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fitrouter_evaluators.simulation.simulate import Said, best_single, contende
 from fitrouter_evaluators.simulation.worlds import World, draw_play
 
 EXPERIENCED = 20
-"""A user with so many labels is known."""
+"""Labels from which a user counts as experienced."""
 
 _COUNTED = 120
 """Users' labels are counted up to here."""
@@ -39,15 +39,15 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """What a task gave. `share` is the mean propensity of each model in the last quarter."""
+    """Result of a task. `share` is the mean propensity of each model in the last quarter."""
 
     regret: tuple[float, float, float, float]
-    """By quarter, against the oracle that knows luck too."""
+    """By quarter, against the oracle that knows luck."""
     feasible: float
     """Regret against the feasible oracle."""
     gaps: Gaps
     by_labels: tuple[float, ...]
-    """Regret of the rounds whose user had given 0, 1, 2, … labels before."""
+    """Regret by the number of earlier labels of the round's user."""
     last_reward: float
     best_last_reward: float
     """The last quarter's mean reward of the best single model in hindsight."""
@@ -97,7 +97,7 @@ def _work(task: Task) -> Result:
 
 
 def _labels(user: Any, rated: Any) -> Any:
-    """int[T]: how many labels the user of each round had given before, at most `_COUNTED`."""
+    """int[T]: earlier labels of each round's user, at most `_COUNTED`."""
     given: dict[int, int] = {}
     before = np.empty(len(user), dtype=np.intp)
     for t, (who, rates) in enumerate(zip(user.tolist(), rated.tolist(), strict=True)):
@@ -107,7 +107,7 @@ def _labels(user: Any, rated: Any) -> Any:
 
 
 def run_tasks(pool: Pool, tasks: Sequence[Task], processes: int | None = None) -> list[Result]:
-    """All tasks, in order, over worker processes of one thread each."""
+    """Run tasks over worker processes of one thread each; results are in order."""
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = "1"
     workers = min(processes or os.cpu_count() or 1, len(tasks)) or 1
@@ -128,7 +128,7 @@ def compare(
     processes: int | None = None,
     floor: float = 0.05,
 ) -> dict[str, Any]:
-    """Rows over the same seeds: what each did alone, against the others, and how users fared."""
+    """Compare rows over the same seeds: each alone, against the others, and by user experience."""
     rows = list(gammas)
     tasks = [
         Task(world=world, row=row, gamma=gammas[row], feedback=feedback, seed=seed, floor=floor)
@@ -160,7 +160,7 @@ def compare(
 
 
 def _alone(results: Sequence[Result], worst: str) -> dict[str, Any]:
-    """What one row did."""
+    """Results of one row."""
     said = [result.said for result in results]
     return {
         "regret_by_quarter": np.mean([result.regret for result in results], axis=0).round(1).tolist(),
@@ -185,7 +185,7 @@ def _alone(results: Sequence[Result], worst: str) -> dict[str, Any]:
 
 
 def _still(pool: Pool, world: World, feedback: float, seeds: Sequence[int]) -> tuple[dict[str, Any], Floats]:
-    """Regret of what learns nothing, and how many rounds were a user's n-th label's, float64[n]."""
+    """Regret of policies that do not learn, and rounds by number of the user's earlier labels, float64[n]."""
     found: dict[str, list[float]] = {"best_single": [], "random": [], "feasible_oracle": []}
     users = np.zeros(_COUNTED + 1)
     for seed in seeds:
@@ -200,7 +200,7 @@ def _still(pool: Pool, world: World, feedback: float, seeds: Sequence[int]) -> t
 
 
 def _of_users(by_row: Mapping[str, Sequence[Result]], users: Floats) -> dict[str, Any]:
-    """The row that knows users against the row that knows roles, and what of the true tastes' gain it has."""
+    """Gain of the row with users over the row with roles, and its share of the true tastes' gain."""
     out: dict[str, Any] = {}
     if "ours" in by_row and "role" in by_row:
         ours, role = (np.array([result.by_labels for result in by_row[row]]) for row in ("ours", "role"))

@@ -1,4 +1,4 @@
-"""Ways to make an answer look better to a reward model than it is to a person.
+"""Attacks that raise a reward model's score of an answer, but not its quality.
 
 Each attack is a function of an answer and its prompt. Training uses the templates `TRAIN`; defences are measured on
 others (`benchmarks/research/adversaries.py`).
@@ -21,11 +21,11 @@ from fitrouter_evaluators.training._attack_texts import PIECES, TRAIN, Templates
 from fitrouter_evaluators.training.hierarchy import Observations
 
 KINDS = ("filler", "repetition", "boilerplate", "headings", "flattery", "injection", "echo", "keywords")
-"""What an attack does, in the order of tables."""
+"""Kinds of attacks, in the order of tables."""
 
 
 class Attack(NamedTuple):
-    """One way to dress up an answer."""
+    """A manipulation of an answer."""
 
     kind: str
     name: str
@@ -57,11 +57,10 @@ def attacks(templates: Templates = TRAIN) -> tuple[Attack, ...]:
 def guards(
     answers: Sequence[Answer], features: ResponseFeatures, weight: float, *, each: int = 3, seed: int = 2026
 ) -> list[Observations]:
-    """Honest answers against themselves attacked, as labels of people who all see through it, forty a person.
+    """Votes for honest answers against attacked versions of themselves, as labels of users with forty votes each.
 
-    A head that was shown what judges say of honest answers alone has never seen an attack; with these among its users
-    it has. Labels are along h(honest) − h(attacked), each counted `weight` times; `each` attacks of the train part an
-    answer.
+    They teach a head about attacks, which human judges of honest answers never saw. Labels are along
+    h(honest) − h(attacked), each counted `weight` times; every answer has `each` attacks.
     """
     rng, ways = np.random.default_rng(seed), attacks()
     pairs = [(i, ways[int(j)]) for i in range(len(answers)) for j in rng.permutation(len(ways))[:each]]
@@ -106,6 +105,6 @@ def _keywords(between: str, times: int) -> Callable[[str, str], str]:
 
 
 def _noise(seed: str) -> str:
-    """Sixty pieces of signs, letters and pieces of words, drawn by a hash."""
+    """Sixty pieces of symbols and syllables, drawn by a hash."""
     drawn = [hashlib.blake2b(f"{seed} {i}".encode(), digest_size=4).digest() for i in range(60)]
     return " ".join(PIECES[a % len(PIECES)] + PIECES[b % len(PIECES)] * (c % 2) for a, b, c, _ in drawn)
