@@ -128,7 +128,7 @@ class _Crew:
     def __init__(self, router: Router, readers: Readers) -> None:
         self.readers = readers
         self.router = InProcess(
-            router.learner, router.decider.policy, router.decider.rules, list(router.cards.values())
+            router._learner, router._decider.policy, router._decider.rules, list(router._cards.values())
         )
         for role, vector in _read.roles.items():
             key = role_key(Identity(role=role))

@@ -22,6 +22,7 @@ from fitrouter_evaluators.bench._protocol import Ledger, Result, folds
 from fitrouter_evaluators.bench.choices import run_choices
 from fitrouter_evaluators.bench.pairs import run_pairs
 from fitrouter_evaluators.datasets import Pair, mt_bench
+from fitrouter_evaluators.training.hierarchy import sigmoid
 
 _SAFETY = "prompts that all others rate ≥ 80, lowered (there is none)"
 
@@ -155,7 +156,7 @@ def _floors(rows: Sequence[Pair], seeds: Sequence[int], encoder: str) -> list[di
             for person in fold.people:
                 unseen = person.held_out[pairs.y[person.held_out] != 0.5]
                 if len(unseen):
-                    p = 0.5 * (1.0 + np.tanh(0.5 * score[unseen]))
+                    p = sigmoid(score[unseen])
                     ledger.add(kind, 0, fold.seed, person.user, pairs.y[unseen], p)
     return [msgspec.to_builtins(result) for result in ledger.results((ACCURACY, NLL, ECE))]
 

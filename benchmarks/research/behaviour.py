@@ -26,7 +26,7 @@ from fitrouter.posterior.gaussian import Gaussian, gaussian_update
 from fitrouter.types import Floats
 from fitrouter_evaluators.bench._metrics import AUC, ECE, NLL, Metric, log_loss
 from fitrouter_evaluators.bench._protocol import Ledger, NoHarm, Paired, Result
-from fitrouter_evaluators.training.hierarchy import Link, Observations, Prior, Shrinkage, evidence, fit_prior
+from fitrouter_evaluators.training.hierarchy import Link, Observations, Prior, Shrinkage, evidence, fit_prior, sigmoid
 
 KS = (0, 5, 10)
 _PARTS = 3
@@ -129,10 +129,10 @@ def _part(events: Events, seen: Mask, inner: NDArray[np.int64]) -> dict[str, Flo
     """Row → float64[n], right where `seen` is False: models of the people who were seen."""
     X = np.hstack([events.X, *(_directions(vectors, seen) for vectors in events.vectors)])
     g = _log_odds(X, events.y, seen, inner)
-    rows = {"global": _sigmoid(g)}
+    rows = {"global": sigmoid(g)}
     if events.texts and len(events.vectors) == 2:
         words = np.hstack([events.models, events.style, _word_directions(events.texts, seen)])
-        rows["floor features"] = _sigmoid(_log_odds(words, events.y, seen, inner))
+        rows["floor features"] = sigmoid(_log_odds(words, events.y, seen, inner))
     one = np.ones((len(g), 1))
     signal = load_signals()[events.kind]
     rho = signal.weight if signal.predicts == events.kind else 1.0  # ρ is about what it says of another kind
@@ -172,7 +172,7 @@ def follow(start: Gaussian, H: Floats, y: Floats, rho: float) -> Floats:
         out[i] = predicted / np.sqrt(1.0 + np.pi * variance / 8.0)
         if rho > 0.0:
             taste.learn(gain, gaussian_update(predicted, variance, float(y[i]), weight=rho))
-    return _sigmoid(out)
+    return sigmoid(out)
 
 
 # --- the shared model ---
@@ -190,7 +190,7 @@ def _log_odds(X: Floats, y: Floats, seen: Mask, inner: NDArray[np.int64]) -> Flo
         for part in range(_INNER):
             of_part, others = seen & (inner == part), seen & (inner != part)
             out[of_part] = _logistic(X[others], y[others], C)(X[of_part])
-        loss = float(log_loss(y[seen], _sigmoid(out[seen])).mean())
+        loss = float(log_loss(y[seen], sigmoid(out[seen])).mean())
         if loss < least:
             out[~seen] = _logistic(X[seen], y[seen], C)(X[~seen])
             best, least = out, loss
@@ -235,8 +235,3 @@ def _people(user: NDArray[np.int64], mask: Mask) -> Iterator[NDArray[np.int64]]:
     """Row numbers of each person among the masked rows."""
     for name in np.unique(user[mask]):
         yield np.flatnonzero(user == name)
-
-
-def _sigmoid(a: Floats) -> Floats:
-    out: Floats = 0.5 * (1.0 + np.tanh(0.5 * a))
-    return out

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from fitrouter.types import Floats
 from fitrouter_evaluators.simulation.pool import ATTRIBUTES, Pool
 from fitrouter_evaluators.simulation.worlds import World
+from fitrouter_evaluators.training.hierarchy import sigmoid
 
 CHECKPOINTS = (5, 20, 50)
 """Labels a user at which rows are measured."""
@@ -138,7 +139,7 @@ def measure_setting(
     """(row, labels a user) → what its picks are worth. The first row is the global one."""
     rng = np.random.default_rng([2026, seed, 1])
     U, _, K = setting.personal.shape
-    p, base = _sigmoid(setting.shared + setting.personal), _sigmoid(setting.shared)
+    p, base = sigmoid(setting.shared + setting.personal), sigmoid(setting.shared)
     learners = {name: make(setting) for name, make in rows.items()}
     prompts = np.flatnonzero(setting.known)
     new = ~setting.known
@@ -221,9 +222,4 @@ def _worth(p: Floats, scores: Floats) -> Floats:
     """float64[U, n]: P(satisfied), float64[U, n, K], of the highest score; scores that tie share it."""
     best = scores == scores.max(axis=2, keepdims=True)
     out: Floats = (p * best).sum(axis=2) / best.sum(axis=2)
-    return out
-
-
-def _sigmoid(a: Floats) -> Floats:
-    out: Floats = 0.5 * (1.0 + np.tanh(0.5 * a))
     return out

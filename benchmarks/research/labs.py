@@ -12,9 +12,10 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from benchmarks.research.scene import K, Outcome, People, Setup, draw, logit, play, sigmoid
+from benchmarks.research.scene import K, Outcome, People, Setup, draw, logit, play
 
 from fitrouter.types import Floats
+from fitrouter_evaluators.training.hierarchy import sigmoid
 
 WINDOW = 50
 """Decisions over which a probability is averaged to say that a model is adopted, or abandoned."""

@@ -27,6 +27,7 @@ from fitrouter.routing.decider import Rules
 from fitrouter.state.learner import Learner
 from fitrouter.types import FeedbackKind, Floats, Identity, ModelCard, Prices
 from fitrouter_evaluators.simulation.runner import InProcess, Turn
+from fitrouter_evaluators.training.hierarchy import sigmoid
 
 K = 8
 """Models of a lab."""
@@ -40,12 +41,6 @@ _ONE = np.ones(1)
 def logit(p: Floats) -> Floats:
     """log(p / (1 − p))."""
     result: Floats = np.log(p) - np.log1p(-p)
-    return result
-
-
-def sigmoid(logits: Floats) -> Floats:
-    """P of a logit."""
-    result: Floats = 1.0 / (1.0 + np.exp(-logits))
     return result
 
 

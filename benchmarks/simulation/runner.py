@@ -2,7 +2,7 @@
 
     python -m benchmarks.simulation.runner --out FILE      # five minutes of one core
 
-Everything runs in one process from fixed seeds, so that two checkouts can be compared pairwise (docs/results/runner.md).
+Everything runs in one process from fixed seeds, so that two checkouts can be compared (docs/results/runner.md).
 """
 
 from __future__ import annotations

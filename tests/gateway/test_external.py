@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import httpx
 import pytest
-from tests.kits.gateway import cards, chat, client, config, make_router, serving
+from tests.kits.gateway import PATIENCE_S, cards, chat, client, config, make_router, serving
 
 from fitrouter.router import Router
 from fitrouter.stores.journal import MemoryJournal
@@ -26,7 +26,7 @@ class Shared(NamedTuple):
     router: Router
 
     def logged(self, kind: type[Any]) -> list[Any]:
-        return [row.event for row in self.router.journal.tail(0, 10_000) if isinstance(row.event, kind)]
+        return [row.event for row in self.router._journal.tail(0, 10_000) if isinstance(row.event, kind)]
 
     def plan(self, **more: Any) -> tuple[dict[str, Any], str]:
         """A plan, and where its end is told."""
@@ -60,7 +60,7 @@ def test_a_plan_says_whom_to_ask_and_its_end_is_taken(shared: Shared) -> None:
     assert reply.headers["x-fitrouter-decision"] == about["decision_id"]
     assert float(reply.headers["x-fitrouter-propensity"]) == about["propensity"]
     assert (about["model"], about["logged"]) == (plan["order"][0]["model"], True)
-    assert plan["deadline_s"] == 10.0
+    assert plan["deadline_s"] == PATIENCE_S
     first, second, _ = plan["order"]
     assert first == {
         "model": about["model"],
@@ -281,5 +281,5 @@ def test_the_documented_requests_work(tmp_path: Path) -> None:
                 names = dict(zip(names, (choice["model"] for choice in plan["order"]), strict=True))
     assert (set(shown), set(shown["about"])) == (set(plan), set(plan["about"]))
     assert [set(choice) for choice in shown["order"]] == [set(choice) for choice in plan["order"]]
-    ends = [row.event for row in router.journal.tail(0) if isinstance(row.event, Execution)]
+    ends = [row.event for row in router._journal.tail(0) if isinstance(row.event, Execution)]
     assert [(end.status, len(end.attempts)) for end in ends] == [("ok", 2), ("ok", 1)]

@@ -24,7 +24,7 @@ from fitrouter_evaluators.scoring.features import readable
 from fitrouter_evaluators.scoring.scalar import Constants, View, design, global_scalar, look
 from fitrouter_evaluators.scoring.text.reading import Reading
 from fitrouter_evaluators.scoring.text.style import STYLE, measure, standardise
-from fitrouter_evaluators.training.hierarchy import Observations, Prior, Shrinkage, evidence, fit_prior
+from fitrouter_evaluators.training.hierarchy import Observations, Prior, Shrinkage, evidence, fit_prior, sigmoid
 
 Ints = NDArray[np.int64]
 
@@ -139,7 +139,7 @@ def logistic(X: Floats, y: Floats, weight: Floats, ridge: Floats) -> Floats:
     """float64[D]: the weights of least penalised loss, by Newton steps; y may be soft."""
     w = np.zeros(X.shape[1])
     for _ in range(30):
-        p = 0.5 * (1.0 + np.tanh(0.5 * (X @ w)))
+        p = sigmoid(X @ w)
         gradient = X.T @ (weight * (y - p)) - ridge * w
         hessian = (X * (weight * np.maximum(p * (1.0 - p), 1e-6))[:, None]).T @ X + np.diag(ridge)
         step = np.linalg.solve(hessian, gradient)
@@ -191,8 +191,7 @@ def probability(head: Gaussian, X: Floats) -> Floats:
     The population mean is fitted to predict alone; averaging over the spread of users would shrink every prediction
     towards ½.
     """
-    out: Floats = 0.5 * (1.0 + np.tanh(0.5 * (X @ head.mean)))
-    return out
+    return sigmoid(X @ head.mean)
 
 
 def fit_shared(pairs: Pairs, train: Ints, ridge: dict[str, float], *, ties: float = 0.3) -> Floats:

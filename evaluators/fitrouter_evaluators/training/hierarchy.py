@@ -240,7 +240,7 @@ def _fit_user(prior: Prior, precision: Floats, user: Observations, centre: Float
 def _slopes(prior: Prior, user: Observations, m: Floats) -> tuple[Floats, Floats]:
     """float64[n] each: first and minus second derivative of every label's log likelihood in xᵀw."""
     a = user.X @ m
-    p = _sigmoid(a + _offset(user))
+    p = sigmoid(a + _offset(user))
     logistic = _logistic(prior, user)
     score = np.where(logistic, user.y - p, (user.y - a) / prior.noise)
     return score, np.where(logistic, p * (1.0 - p), 1.0 / prior.noise)
@@ -278,7 +278,8 @@ def _inverse(matrix: Floats) -> Floats:
     return np.linalg.inv(matrix).astype(np.float64)
 
 
-def _sigmoid(a: Floats) -> Floats:
+def sigmoid(a: Floats) -> Floats:
+    """σ(a) = 1 / (1 + exp(−a)), without overflow."""
     out: Floats = 0.5 * (1.0 + np.tanh(0.5 * a))
     return out
 
