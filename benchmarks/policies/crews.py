@@ -1,9 +1,8 @@
-"""How soon the example crews' roles find their models (docs/results/crews.md): seeds × settings. Writes JSON.
+"""Rounds until the example crews' roles find their models (docs/results/crews.md). Writes JSON.
 
 python -m benchmarks.policies.crews --out FILE     # a quarter of an hour on two idle cores
 
-The examples' pool, tastes, moods and task prompts; decisions and learning are the product's own code (`Decider`,
-`Learner.apply`). Only the crew's machinery, the disk and the waiting are left out, so that many days can be worked.
+The examples' pool, tastes and task prompts on the in-process runner, over seeds and settings.
 """
 
 from __future__ import annotations

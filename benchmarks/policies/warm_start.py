@@ -1,4 +1,4 @@
-"""What a warm start is worth: train on half of a matrix, stream the other half. Prints JSON.
+"""Regret with and without a warm start: train on half of a matrix, stream the other half. Prints JSON.
 
 python -m benchmarks.policies.warm_start --data ../shared/data/paretobandit --seeds 12
 

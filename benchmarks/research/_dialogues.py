@@ -1,4 +1,4 @@
-"""Dialogues under the personal protocol: LLM-Rubric's judges and the turns of HALIE.
+"""k-shot and prequential evaluation on dialogues: LLM-Rubric's judges and the turns of HALIE.
 
 **Judges** (D3). Train on synthetic dialogues, test on real ones by the same judges. Offline: hierarchical Bayes over
 the answers that an LLM expects to nine questions; the scale of taste is the one that predicts a left-out system's

@@ -1,4 +1,4 @@
-"""Behaviour in order: how well what a person does with the next answer is foreseen, before it is learnt from.
+"""Prequential prediction of users' behaviour (copies, acceptances, edits) on public sets.
 
 People whom training never saw are followed event by event; each is predicted, then learnt from. The shared model is a
 ridge logistic regression of everything that is known before (`_behaviour_features`); a person's head stands on its log
@@ -113,7 +113,7 @@ def measure_events(events: Events, seeds: int) -> Outcome:
 
 
 def _predictions(events: Events, seed: int) -> dict[str, Floats]:
-    """Row → float64[n], what was foreseen of each event."""
+    """Row → float64[n], prediction of each event."""
     people = int(events.user.max()) + 1
     rng = np.random.default_rng([2026, seed])
     third, inner = rng.permutation(people) % _PARTS, rng.permutation(people) % _INNER
@@ -164,7 +164,7 @@ def _followed(start: Gaussian, H: Floats, events: Events, left: Mask, rho: float
 
 
 def follow(start: Gaussian, H: Floats, y: Floats, rho: float) -> Floats:
-    """float64[n]: what is foreseen of each event of one person in turn; an event is learnt from after it."""
+    """float64[n]: prequential predictions of one person's events."""
     taste, out = Gaussian(start.mean, start.cov), np.zeros(len(y))
     for i, h in enumerate(H):
         gain = taste.gain(h)

@@ -35,16 +35,16 @@ _RESAMPLES = 1000
 
 
 class Setting(msgspec.Struct, frozen=True):
-    """Who likes what, and where."""
+    """Users' tastes and the tasks in which they apply."""
 
     h: Floats
     """float64[N, K, D]: what a head sees of the answers; nothing is missing (0 instead)."""
     task: NDArray[np.int64]
     """int64[N]."""
     shared: Floats
-    """float64[N, K]: what an answer is worth to everybody, in logits."""
+    """float64[N, K]: common utility of an answer, in logits."""
     personal: Floats
-    """float64[U, N, K]: what it is worth to a user beyond that, where their taste applies."""
+    """float64[U, N, K]: a user's deviation from it, where their taste applies."""
     relevance: Floats
     """float64[C, D] in [0, 1]: the share of attributes that apply in a task, for every feature."""
     known: NDArray[np.bool_]
@@ -119,7 +119,7 @@ ROWS: Mapping[str, Row] = {
     "relevance learnt": _learnt,
     "relevance given": _taste(lambda setting: setting.relevance),
 }
-"""The first is the one that the others are compared with; the last is told what nobody knows."""
+"""The first is the baseline; the last knows the true relevance."""
 
 
 class _Picks(msgspec.Struct, frozen=True):

@@ -1,12 +1,11 @@
-"""A world without texts, and the router in it: what the labs (`benchmarks.research.labs`) change and play.
+"""Simulated world without texts for the labs (`benchmarks.research.labs`), on the in-process runner.
 
-Contexts are numbers and labels are thumbs; but decisions are made by `Decider`, and every event goes
-through `fitrouter.state.learner.Learner.apply`, as in the gateway. Equal seeds and setups give equal outcomes.
+Contexts are numbers and labels are thumbs. Equal seeds and setups give equal outcomes.
 
     logit P(thumb up of model k on x) = θ_kᵀu + b_k + luck_{k, cluster(x)} [+ role_{r,k} + user_{u,k}]
 
-with u on the unit sphere in 24 dimensions, around one of 24 clusters; the luck of a cluster is what no linear model
-sees. x is [1, √¾ u], as `fitrouter.context.features` scales a prompt.
+with u on the unit sphere in 24 dimensions, around one of 24 clusters; the luck of a cluster is invisible to
+linear models. x is [1, √¾ u], as `fitrouter.context.features` scales a prompt.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ def logit(p: Floats) -> Floats:
 
 
 class People(msgspec.Struct, frozen=True, kw_only=True):
-    """Who comes: Zipf users in roles, whose models differ by normal offsets in logits."""
+    """Users: Zipf-distributed, in roles, with normal offsets of models in logits."""
 
     users: int = 200
     roles: int = 5
@@ -55,7 +54,7 @@ class People(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Scene(msgspec.Struct, frozen=True):
-    """One seed of a lab's world: what is common to every setup that is compared on it."""
+    """One seed of a lab's world, common to all compared setups."""
 
     seed: int
     x: Floats
@@ -65,7 +64,7 @@ class Scene(msgspec.Struct, frozen=True):
     luck: Floats
     """float64[T, K] uniforms: label = 1 where below p."""
     rated: Floats
-    """float64[T] uniforms: there is a label where below the feedback rate."""
+    """float64[T] uniforms: labelled where below the feedback rate."""
     here: Any
     """bool[T, K]: which models are on offer."""
     price: Floats
@@ -77,7 +76,7 @@ class Scene(msgspec.Struct, frozen=True):
 
 
 def draw(seed: int, rounds: int, people: People | None = None, *, lab: int = 0) -> Scene:
-    """A world where nothing happens yet; labs change p, here and price."""
+    """Draw a stationary world; labs change p, here and price."""
     rng = np.random.default_rng([2026, lab, seed])
     centres = rng.normal(size=(_CLUSTERS, _TEXT)) / math.sqrt(_TEXT)
     cluster = rng.integers(_CLUSTERS, size=rounds)
@@ -106,13 +105,13 @@ def draw(seed: int, rounds: int, people: People | None = None, *, lab: int = 0) 
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True):
-    """How the router is set up; what is left out is as shipped."""
+    """Settings of the router; the defaults are those that ship."""
 
     gamma: float = 2560.0
     params: FitParams = FitParams()
     rules: Rules = Rules()
     delay: int = 0
-    """Rounds until a label is there."""
+    """Rounds until a label arrives."""
     feedback: float = 1.0
     """Share of the answers that get a label."""
     drift: DriftParams = DriftParams()
@@ -124,7 +123,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What happened, round by round; float64[T] unless said otherwise."""
+    """Outcome by round; float64[T] unless stated otherwise."""
 
     regret: Floats
     """Expected utility of the best model on offer minus that of the chosen one."""
@@ -223,7 +222,7 @@ class _Play:
 
 
 def cost_in_fit(rules: Rules, price: Floats) -> Floats:
-    """What an answer at these prices (USD of a million output tokens) costs, in fit."""
+    """Cost in fit of an answer at these prices (USD of a million output tokens)."""
     result: Floats = rules.cost_weight * price * (_TOKENS / 1e6 / rules.cost_unit_usd)
     return result
 

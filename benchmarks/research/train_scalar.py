@@ -4,10 +4,10 @@
 
 DATA holds `mt_bench_human`. The shipped file was made this way; running it again gives the same numbers.
 
-q is fitted to votes, a tie being one of ½; every attack of the train part loses to the answer that it was made from,
-and constant replies and answers to other prompts lose to honest ones: together they weigh some per cent of the votes
-(`WEIGHTS`). d is a logistic regression of attacked against honest answers.
-The temperature is Platt's, by scikit-learn, on scores of answers to questions that training had not seen.
+q is fitted to votes, a tie being one of ½; every training attack loses to the answer that it was made from, and
+constant replies and answers to other prompts lose to honest ones, with a few per cent of the votes' weight (`WEIGHTS`).
+d is a logistic regression of attacked against honest answers. The temperature is Platt's, by scikit-learn, on scores of
+answers to questions that training had not seen.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ WEIGHTS = {
     "off topic": 0.003,
     "constant": 0.003,
 }
-"""What all attacks of a kind weigh together in q, in votes of people; other kinds teach d only."""
+"""Total weight of a kind of attack in q, as a share of the votes; other kinds train d only."""
 THRESHOLD, PENALTY, MOST = -1.0, 0.2, 4.0
 _FOLDS = 5
 Ints = NDArray[np.int64]
@@ -70,7 +70,7 @@ class Lost(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """All answers, honest ones first, and what is known of them."""
+    """All answers, honest ones first, with their features."""
 
     items: list[Answer]
     honest: int
@@ -102,7 +102,7 @@ def read_votes(folder: Path) -> tuple[list[Answer], Votes]:
 
 
 def attacked(items: Sequence[Answer], question: Ints, seed: int = 2026) -> tuple[list[Answer], Lost]:
-    """Attacked answers of the train part, to be put behind the honest ones, and whom they lose to."""
+    """Attacked answers, to be appended to the honest ones, and the answers that they lose to."""
     rng = np.random.default_rng(seed)
     ways, replies, stubs = attacks(), constants(), TRAIN.stubs
     new: list[Answer] = []

@@ -1,4 +1,4 @@
-"""Every development target of the reward models, each under its protocol (docs/results/reward.md). Prints JSON.
+"""Development targets of the reward models, each under its protocol (docs/results/reward.md). Prints JSON.
 
 python -m benchmarks.scoring.reward --data ../shared/data --out reward.json --table reward_table.md
 

@@ -1,9 +1,9 @@
-"""How well value dimensions tell poles apart, and what they say of PluriHarms. Prints JSON.
+"""AUC of the value dimensions on held-out statements, and their correlations in PluriHarms. Prints JSON.
 
     python -m benchmarks.scoring.values [--encoders static,minilm,hashing] [--pluriharms FOLDER]
 
 Areas under the ROC curve, statement by statement (not within pairs): `cross_validated` over the shipped pairs, and over
-the sets in `tests/data/values`, which nothing was fitted on and whose single scores nobody looked at. `first` was
+the sets in `tests/data/values`, on which nothing was fitted and whose single scores were not inspected. `first` was
 written before any measurement. Caution then had .71 to .73, so its shipped statements grew; `second` (all values) was
 written before they had grown in full, `third` (caution only) after everything else. `all` is the three together.
 
@@ -53,7 +53,7 @@ def auc(high: Floats, low: Floats) -> float:
 
 
 def held_out(encoder: Encoder, part: str) -> dict[str, float]:
-    """AUC by value on statements that took no part: those of one set, or of all ('*')."""
+    """AUC by value on held-out statements: those of one set, or of all ('*')."""
     found = {}
     for k, value in enumerate(VALUES):
         files = sorted(HELD_OUT.glob(f"{part}/{value.name}.json"))

@@ -1,4 +1,4 @@
-"""The personal pool (docs/results/personal_pool.md): rows × worlds × feedback over seeds. Writes JSON cell by cell.
+"""Regret on the personal pool (docs/results/personal_pool.md): rows × worlds × feedback over seeds. Writes JSON.
 
 python -m benchmarks.simulation.personal_pool --out FILE  # resumes cells of the same sources and settings
 python -m benchmarks.simulation.personal_pool --table FILE  # Markdown; --doc docs/results/personal_pool.md
@@ -25,15 +25,15 @@ from fitrouter_evaluators.simulation.worlds import World, load_world
 
 ROOT = Path(__file__).resolve().parents[2]
 GAMMAS = (160.0, 640.0, 2560.0, 10240.0, 40960.0)
-"""What each row's γ is chosen from."""
+"""Candidates for each row's γ."""
 TUNING_SEEDS = tuple(range(1000, 1004))
-"""Seeds that γ is chosen on; never reported."""
+"""Seeds for choosing γ; never reported."""
 ROWS = ("label-only", "scores", "role", "ours", "true-tastes")
 LIKE = {"unweighted": "ours", "true-tastes": "ours", "reward-score": "label-only"}
-"""Rows that borrow another row's γ: they differ from it in what is known or learnt, not in exploration."""
+"""Rows that use another row's γ: they do not differ from it in exploration."""
 TUNED_IN = ("lab-s1", 0.3)
 KNOWN = ("lab-s1", "model-offset", "env", "impostor")
-"""Worlds in which a row knows the true tastes: where a target asks for it. Where tastes turn there is none."""
+"""Worlds with the row of true tastes: those with a target for it."""
 WORLDS = ("lab-s05", "lab-s15", "role-only", "user-only", "hidden-features", "model-offset", "harm")
 CELLS = [("lab-s1", 0.1), ("lab-s1", 0.3), ("lab-s1", 1.0), ("lab-s0", 0.3), ("lab-s0", 1.0)]
 CELLS += [(world, 0.3) for world in WORLDS]
@@ -112,7 +112,7 @@ def _gammas(pool: Pool, options: argparse.Namespace) -> dict[str, float]:
 def tune(
     pool: Pool, world: World, rows: Sequence[str], feedback: float, *, processes: int | None = None, floor: float = 0.05
 ) -> dict[str, float]:
-    """Each row's γ of `GAMMAS` with the least total regret over the tuning seeds."""
+    """Choose each row's γ of `GAMMAS` by total regret over the tuning seeds."""
     grid = [(row, gamma, seed) for row in rows for gamma in GAMMAS for seed in TUNING_SEEDS]
     tasks = [
         Task(world=world, row=row, gamma=gamma, feedback=feedback, seed=seed, floor=floor) for row, gamma, seed in grid
