@@ -56,21 +56,6 @@ class Scales(NamedTuple):
             weight = (share.sum(axis=0) + 5.0 / len(_S)) / (len(log) + 5.0)
         return cls(weight)
 
-    def next(self, K: Floats, y: Floats, ahead: Floats, noise: float = 1.0) -> Floats:
-        """float64[m]: means of further signals, given labels y float64[n].
-
-        Args:
-            K: covariance of the signals behind y, float64[n, n].
-            y: labels.
-            ahead: covariance of the further signals with those behind y, float64[m, n].
-            noise: variance of the labels' noise.
-        """
-        values, z, vectors = _basis(K, y)
-        share = _normal(_evidence(values, z, noise) + np.log(self.weight))
-        shrink = share @ (_S[:, None] / (_S[:, None] * values + _R[:, None] * noise))
-        out: Floats = (ahead @ vectors) @ (shrink * z)
-        return out
-
     def posterior(self, prior: Prior, labels: Observations, declared: Floats | None = None) -> tuple[Gaussian, float]:
         """Posterior of a user's taste, and mean variance of their noise."""
         centre = prior.centre(declared)

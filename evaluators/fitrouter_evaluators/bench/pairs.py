@@ -35,7 +35,6 @@ def run_pairs(
     item: Callable[[Pair], object] = lambda pair: pair.prompt,
     users: float = 1 / 3,
     items: float = 0.35,
-    profiles: Callable[[Sequence[Pair]], dict[str, Any]] | None = None,
 ) -> dict[str, Any]:
     """Evaluate reward heads on pairs.
 
@@ -50,11 +49,10 @@ def run_pairs(
         item: key of pairs that are unseen together, such as those of one conversation.
         users: share of unseen users.
         items: share of unseen items.
-        profiles: measures the pairs with `extra["profile"]` (`benchmarks.research.profiles`).
 
     Returns:
         JSON: `results` (ECE of all splits together), `paired` (hierarchical − global), `no_harm`, `with_ties`,
-        `agreement`, `routing` (if models are named), `profile`, and `problems`, the number of unreadable lines.
+        `agreement`, `routing` (if models are named), and `problems`, the number of unreadable lines.
 
     Raises:
         ConfigError: there is no such file.
@@ -65,7 +63,7 @@ def run_pairs(
     pairs = observe(rows, [item(row) for row in rows], read, shipped=shipped)
     identity = identity and len(pairs.models) > 1
     splits = folds(pairs.user, pairs.item, seeds, users=users, items=items)
-    out = {
+    return {
         "set": name,
         "encoder": read.id,
         "identity": identity,
@@ -75,10 +73,6 @@ def run_pairs(
         "agreement": agreement_of_pairs(pairs),
         **_run(name, pairs, splits, ks, identity=identity),
     }
-    with_profile = [row for row in rows if row.extra.get("profile")]
-    if profiles is not None and with_profile:
-        out["profile"] = profiles(with_profile)
-    return out
 
 
 def _run(name: str, pairs: Pairs, splits: Iterable[Fold], ks: Sequence[int], *, identity: bool) -> dict[str, Any]:

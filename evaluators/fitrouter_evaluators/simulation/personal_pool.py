@@ -17,7 +17,7 @@ from fitrouter.types import Floats
 from fitrouter_evaluators.scoring import ResponseFeatures, global_scalar
 from fitrouter_evaluators.simulation.gaps import Gaps, benefit, gaps
 from fitrouter_evaluators.simulation.pool import Pool, load_pool
-from fitrouter_evaluators.simulation.simulate import Said, best_single, contender, simulate
+from fitrouter_evaluators.simulation.simulate import MonitorHistory, best_single, contender, simulate
 from fitrouter_evaluators.simulation.worlds import World, draw_play
 
 EXPERIENCED = 20
@@ -54,7 +54,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     share: dict[str, float]
     reliance: tuple[float, ...]
     zero: tuple[float, ...]
-    said: Said
+    monitor: MonitorHistory
 
 
 _pool: Pool | None = None
@@ -92,7 +92,7 @@ def _work(task: Task) -> Result:
         share=dict(zip(pool.models, outcome.probs[-quarter:].mean(axis=0).round(6).tolist(), strict=True)),
         reliance=tuple(outcome.reliance.round(4).tolist()),
         zero=outcome.zero,
-        said=outcome.said,
+        monitor=outcome.monitor,
     )
 
 
@@ -161,7 +161,7 @@ def compare(
 
 def _alone(results: Sequence[Result], worst: str) -> dict[str, Any]:
     """Results of one row."""
-    said = [result.said for result in results]
+    histories = [result.monitor for result in results]
     return {
         "regret_by_quarter": np.mean([result.regret for result in results], axis=0).round(1).tolist(),
         "feasible_regret": _mean(np.array([result.feasible for result in results])),
@@ -174,12 +174,12 @@ def _alone(results: Sequence[Result], worst: str) -> dict[str, Any]:
         "zero": np.mean([result.zero for result in results], axis=0).round(4).tolist(),
         "zero_by_seed": [[round(value, 4) for value in result.zero] for result in results],
         "twin": {
-            "ever_helps": float(np.mean([one.helped for one in said])),
-            "ever_helps_in_a_role": float(np.mean([one.helped_role for one in said])),
-            "ever_off": float(np.mean([one.off is not None for one in said])),
-            "off_at_end": float(np.mean([one.off_at_end for one in said])),
-            "off_from_round": [one.off for one in said],
-            "verdicts": dict(sorted(Counter(one.verdict for one in said).items())),
+            "ever_helps": float(np.mean([one.helped for one in histories])),
+            "ever_helps_in_a_role": float(np.mean([one.helped_role for one in histories])),
+            "ever_off": float(np.mean([one.off is not None for one in histories])),
+            "off_at_end": float(np.mean([one.off_at_end for one in histories])),
+            "off_from_round": [one.off for one in histories],
+            "verdicts": dict(sorted(Counter(one.verdict for one in histories).items())),
         },
     }
 

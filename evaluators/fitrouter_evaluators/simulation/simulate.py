@@ -25,7 +25,7 @@ from fitrouter_evaluators.simulation.pool import Pool
 from fitrouter_evaluators.simulation.runner import InProcess
 from fitrouter_evaluators.simulation.worlds import Play, World
 
-ROWS = ("label-only", "label-only-tight", "scores", "role", "ours", "unweighted", "true-tastes", "reward-score")
+ROWS = ("label-only", "scores", "role", "ours", "unweighted", "true-tastes", "reward-score")
 """Compared routers: a user-blind bandit on labels, plus response features, plus roles, plus users (ours); ours without
 stacking weights; ours with the users' true tastes; and one that learns from its own scores instead of labels."""
 
@@ -33,7 +33,7 @@ _UNCAPPED = 1 << 40
 """Votes per day of the row that learns from scores, which are no user's votes."""
 
 
-class Verdict(NamedTuple):
+class Vote(NamedTuple):
     """A simulated user's vote."""
 
     kind: FeedbackKind
@@ -41,7 +41,7 @@ class Verdict(NamedTuple):
     scale: tuple[float, float] = (0.0, 1.0)
 
 
-Opinion: TypeAlias = Callable[[int, float, bool], Verdict | None]
+Opinion: TypeAlias = Callable[[int, float, bool], Vote | None]
 """(round, P(satisfied), whether feedback was solicited) → the vote, None for none."""
 
 
@@ -58,10 +58,9 @@ class Contender(msgspec.Struct, frozen=True, kw_only=True):
 def contender(row: str, gamma: float, params: FitParams | None = None) -> Contender:
     """Make the contender of a row in `ROWS`. All rows know the voter, so that votes are capped alike."""
     base = params or FitParams()
-    if row in {"label-only", "label-only-tight"}:
-        # A plain ridge bandit: c_k(x) alone learns, with full stacking weight (DESIGN §4). The prior variance of the
-        # tight one was tuned on these worlds, which favours this baseline. h is 1, the level.
-        wide = ArmParams(correction_intercept=0.2, correction_slope=0.1 if row == "label-only" else 0.03)
+    if row == "label-only":
+        # A plain ridge bandit: c_k(x) alone learns, with full stacking weight (DESIGN §4). h is 1, the level.
+        wide = ArmParams(correction_intercept=0.2, correction_slope=0.1)
         plain = msgspec.structs.replace(base, personal=False, slopes_reliance=(1.0, 0.0), arms=wide)
         return Contender(row=row, gamma=gamma, params=plain, sees_text=False)
     if row == "scores":
@@ -77,7 +76,7 @@ def contender(row: str, gamma: float, params: FitParams | None = None) -> Conten
     raise ValueError(f"there is no row {row!r}; allowed are {ROWS}")
 
 
-class Said(NamedTuple):
+class MonitorHistory(NamedTuple):
     """Reports of the personalisation monitor, read after every label."""
 
     helped: bool = False
@@ -106,7 +105,7 @@ class SeedResult(msgspec.Struct, frozen=True):
     """float64[4]: stacking weights at the end."""
     zero: tuple[float, ...]
     """Posterior probability at the end that each term is zero; empty if the fit has none."""
-    said: Said
+    monitor: MonitorHistory
 
 
 def best_single(play: Play, feedback: float = 0.0) -> int:
@@ -137,7 +136,7 @@ class _Simulation:
             wide = contender("label-only", who.gamma).params
             bandit = Learner(d, 1, schema=pool.schema, params=wide, votes_per_day=_UNCAPPED)
             self.router = InProcess(bandit, policy, rules, cards)
-        self.said = Said()
+        self.monitor = MonitorHistory()
 
     def run(self, world: World, opinion: Opinion, feedback: float) -> SeedResult:
         play, T, K = self.play, world.rounds, len(self.pool.models)
@@ -164,10 +163,10 @@ class _Simulation:
             probs=probs,
             reliance=fit.reliance(),
             zero=tuple(float(value) for value in zero()) if zero is not None else (),
-            said=self.said,
+            monitor=self.monitor,
         )
 
-    def _answer(self, decision: Decision, k: int, n: int, vote: Verdict | None) -> None:
+    def _answer(self, decision: Decision, k: int, n: int, vote: Vote | None) -> None:
         """Fold the recorded answer and the vote on it."""
         about = {
             "prompt_tokens": int(self.pool.prompt_tokens[n]),
@@ -186,13 +185,13 @@ class _Simulation:
 
     def _read_monitor(self, t: int, who: Identity) -> None:
         """Note what the personalisation monitor reports, overall and for the user's role."""
-        monitor, said = self.router.learner.projections.personalisation, self.said
+        monitor, before = self.router.learner.projections.personalisation, self.monitor
         report, of_role = monitor.report(), monitor.report(role_key(who))
         if report is not None:
-            self.said = Said(
-                helped=said.helped or report.verdict == "helps",
-                helped_role=said.helped_role or (of_role is not None and of_role.verdict == "helps"),
-                off=t if said.off is None and report.off else said.off,
+            self.monitor = MonitorHistory(
+                helped=before.helped or report.verdict == "helps",
+                helped_role=before.helped_role or (of_role is not None and of_role.verdict == "helps"),
+                off=t if before.off is None and report.off else before.off,
                 verdict=report.verdict,
                 off_at_end=report.off,
             )
@@ -237,9 +236,9 @@ def simulate(
         ask: share of the answers for which feedback is solicited.
     """
 
-    def thumb(t: int, satisfaction: float, _asked: bool) -> Verdict | None:
+    def thumb(t: int, satisfaction: float, _asked: bool) -> Vote | None:
         liked = float(play.label[t] < satisfaction)
-        return Verdict(FeedbackKind.THUMB, liked) if play.rated[t] < feedback else None
+        return Vote(FeedbackKind.THUMB, liked) if play.rated[t] < feedback else None
 
     rules = Rules(floor=floor, encoder="pool", ask=ask)
     return _Simulation(pool, play, who, rules).run(world, opinion or thumb, feedback)

@@ -21,7 +21,7 @@ import re
 import threading
 from collections.abc import Mapping, Sequence
 from importlib import resources
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -55,36 +55,6 @@ class DeclaredTaste(msgspec.Struct, frozen=True):
     values: dict[str, Belief]
     understood: bool = True
     reason: str = ""
-
-    def observations(self, names: Sequence[str]) -> tuple[Floats, Floats, Floats]:
-        """Pseudo-observations along h: X float64[m, D] of rows e_d, y float64[m], variance float64[m].
-
-        `names` are those of h (`ResponseFeatures.names`); dimensions that h lacks are left out.
-        """
-        at = {name: i for i, name in enumerate(names)}
-        known = [(at[name], belief) for name, belief in self.values.items() if name in at]
-        X = np.zeros((len(known), len(names)))
-        X[np.arange(len(known)), [i for i, _ in known]] = 1.0
-        return X, np.array([b.mean for _, b in known]), np.array([b.variance for _, b in known])
-
-
-class Refiner(Protocol):
-    """Protocol of a second reader, such as an LLM judge, that corrects the mapping's result."""
-
-    def refine(self, statement: str, taste: DeclaredTaste) -> DeclaredTaste:
-        """The corrected taste, or the given one."""
-        ...
-
-
-class RecordedRefiner:
-    """Refiner with recorded results for known statements."""
-
-    def __init__(self, known: Mapping[str, DeclaredTaste]) -> None:
-        self._known = dict(known)
-
-    def refine(self, statement: str, taste: DeclaredTaste) -> DeclaredTaste:
-        """The recorded taste of this statement."""
-        return self._known.get(statement, taste)
 
 
 class Preferences(msgspec.Struct, frozen=True):
@@ -190,25 +160,22 @@ class DeclaredValues:
 
     Args:
         encoder: any; the first one of its id encodes the corpus, about 800 short texts.
-        refiner: corrects the mapping of every statement that is not blank or too long.
     """
 
-    def __init__(self, encoder: Encoder, refiner: Refiner | None = None) -> None:
+    def __init__(self, encoder: Encoder) -> None:
         self._encoder = encoder
-        self._refiner = refiner
 
     def read(self, statement: str) -> DeclaredTaste:
         """Map one statement; a text that is not understood has no effect.
 
         Raises:
-            Exception: the encoder or the refiner failed; no text is an error.
+            Exception: the encoder failed; no text is an error.
         """
         if not any(map(str.isalpha, statement)):
             return _nothing("it has no words")
         if len(statement) > _LONGEST:
             return _nothing(f"it has {len(statement)} characters; a statement has at most {_LONGEST}")
-        taste = self._map(statement)
-        return taste if self._refiner is None else self._refiner.refine(statement, taste)
+        return self._map(statement)
 
     def read_all(self, statements: Sequence[str]) -> DeclaredTaste:
         """Map several statements together: the precision-weighted mean per dimension.
