@@ -1,4 +1,4 @@
-"""Routing under a ceiling: ParetoBandit's validation matrix, beside ParetoBandit's own code.
+"""Routing under a cost ceiling on ParetoBandit's validation matrix, beside ParetoBandit's own code.
 
     python -m benchmarks.policies.matrix --venv /tmp/paretobandit --json results/matrix.json
     python -m benchmarks.policies.matrix --earlier results/matrix.json  # ours again, beside the peer of that run

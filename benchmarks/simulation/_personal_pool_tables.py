@@ -1,4 +1,4 @@
-"""The tables of docs/results/personal_pool.md, from what `personal_pool.py` wrote."""
+"""Tables of docs/results/personal_pool.md, from the output of `personal_pool.py`."""
 
 from __future__ import annotations
 

@@ -29,6 +29,8 @@ def _pool(rng: np.random.Generator) -> Pool:
         attributes=attributes,
         topics=np.concatenate([np.ones((N, 1)), topic], axis=1),
         schema="test",
+        prompt_tokens=np.zeros(N, dtype=np.int64),
+        completion_tokens=np.zeros((K, N), dtype=np.int64),
     )
 
 

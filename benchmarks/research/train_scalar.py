@@ -1,13 +1,13 @@
-"""Trains the global scalar's constants from public votes, and writes them as JSON.
+"""Train the constants of the global scalar from public votes, and write them as JSON.
 
-    python -m fitrouter_evaluators.training.train_scalar DATA OUT
+    python -m benchmarks.research.train_scalar DATA OUT
 
 DATA holds `mt_bench_human`. The shipped file was made this way; running it again gives the same numbers.
 
-q is fitted to votes, a tie being one of ½; every attack of the train part loses to the answer that it was made from,
-and constant replies and answers to other prompts lose to honest ones: together they weigh some per cent of the votes
-(`WEIGHTS`). d is a logistic regression of attacked against honest answers.
-The temperature is Platt's, by scikit-learn, on scores of answers to questions that training had not seen.
+q is fitted to votes, a tie being one of ½; every training attack loses to the answer that it was made from, and
+constant replies and answers to other prompts lose to honest ones, with a few per cent of the votes' weight (`WEIGHTS`).
+d is a logistic regression of attacked against honest answers. The temperature is Platt's, by scikit-learn, on scores of
+answers to questions that training had not seen.
 """
 
 from __future__ import annotations
@@ -23,13 +23,12 @@ from numpy.typing import NDArray
 
 from fitrouter.context.encoders import Encoder, get_encoder
 from fitrouter.types import Floats
+from fitrouter_evaluators.bench._pair_model import logistic, rounded, scales, view_of
 from fitrouter_evaluators.datasets import mt_bench
 from fitrouter_evaluators.scoring._answer import Answer
-from fitrouter_evaluators.scoring.features import readable
-from fitrouter_evaluators.scoring.scalar import Constants, View, design, look
-from fitrouter_evaluators.scoring.text.reading import Reading
-from fitrouter_evaluators.scoring.text.style import measure, standardise
-from fitrouter_evaluators.training.attacks import STUBS, attacks, constants
+from fitrouter_evaluators.scoring.scalar import Constants, View, design
+from fitrouter_evaluators.training._attack_texts import TRAIN
+from fitrouter_evaluators.training.attacks import attacks, constants
 
 QUALITY = {"sound": 30.0, "style": 500.0, "asked": 300.0, "relevance": 30.0, "vector": 1500.0}
 """Ridge of q's blocks."""
@@ -46,9 +45,8 @@ WEIGHTS = {
     "off topic": 0.003,
     "constant": 0.003,
 }
-"""What all attacks of a kind weigh together in q, in votes of people; other kinds teach d only."""
+"""Total weight of a kind of attack in q, as a share of the votes; other kinds train d only."""
 THRESHOLD, PENALTY, MOST = -1.0, 0.2, 4.0
-_FLOOR = 0.02
 _FOLDS = 5
 Ints = NDArray[np.int64]
 
@@ -72,7 +70,7 @@ class Lost(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """All answers, honest ones first, and what is known of them."""
+    """All answers, honest ones first, with their features."""
 
     items: list[Answer]
     honest: int
@@ -104,9 +102,9 @@ def read_votes(folder: Path) -> tuple[list[Answer], Votes]:
 
 
 def attacked(items: Sequence[Answer], question: Ints, seed: int = 2026) -> tuple[list[Answer], Lost]:
-    """Attacked answers of the train part, to be put behind the honest ones, and whom they lose to."""
+    """Attacked answers, to be appended to the honest ones, and the answers that they lose to."""
     rng = np.random.default_rng(seed)
-    ways, replies, stubs = attacks("train"), constants("train"), STUBS["train"]
+    ways, replies, stubs = attacks(), constants(), TRAIN.stubs
     new: list[Answer] = []
     winner: list[int] = []
     kinds: list[str] = []
@@ -129,20 +127,6 @@ def attacked(items: Sequence[Answer], question: Ints, seed: int = 2026) -> tuple
     return new, Lost(np.array(winner), np.arange(len(new)) + len(items), np.array(kinds))
 
 
-def view_of(items: Sequence[Answer], encoder: Encoder) -> View:
-    """What g sees of answers, texts encoded once each."""
-    readings = [Reading(item.text) for item in items]
-    style = standardise(np.array([measure(reading) for reading in readings]))
-    texts = list(dict.fromkeys(readable(text) for item in items for text in (item.prompt, item.text)))
-    at = dict(zip(texts, encoder.encode(texts), strict=True))
-    prompts, vectors = (np.array([at[readable(text)] for text in of]) for of in _columns(items))
-    return look(items, readings, prompts, vectors, style, encoder)
-
-
-def _columns(items: Sequence[Answer]) -> tuple[list[str], list[str]]:
-    return [item.prompt for item in items], [item.text for item in items]
-
-
 def problem(folder: Path, encoder: Encoder) -> Problem:
     """Read and measure everything."""
     items, votes = read_votes(folder)
@@ -157,19 +141,6 @@ def problem(folder: Path, encoder: Encoder) -> Problem:
     return Problem([*items, *more], honest, everything, votes, lost, start, design(start, view))
 
 
-def scales(view: View, encoder: str) -> Constants:
-    """Centres and scales of these answers; no weights. A measure that none of them has is 0 ± 1."""
-    seen = np.hstack([view.sound, view.near])
-    there = np.isfinite(seen)
-    count = np.maximum(there.sum(axis=0), 1)
-    centre = np.where(there, seen, 0.0).sum(axis=0) / count
-    spread = np.sqrt((np.where(there, seen - centre, 0.0) ** 2).sum(axis=0) / count)
-    spread = np.where(there.any(axis=0), np.maximum(spread, _FLOOR), 1.0)
-    return Constants(
-        encoder=encoder, centre=_rounded(centre), scale=_rounded(spread), mean=_rounded(view.vectors.mean(axis=0))
-    )
-
-
 def fit(p: Problem, kept: NDArray[np.bool_] | None = None, judges: NDArray[np.bool_] | None = None) -> Constants:
     """Constants from the answers `kept` (bool of each answer) and the votes of `judges` (bool of each vote)."""
     kept = np.ones(len(p.items), dtype=bool) if kept is None else kept
@@ -178,8 +149,8 @@ def fit(p: Problem, kept: NDArray[np.bool_] | None = None, judges: NDArray[np.bo
     dressed = _fit_dressed(p, kept)
     out = msgspec.structs.replace(
         p.constants,
-        quality=_rounded(quality),
-        dressed=_rounded(dressed),
+        quality=rounded(quality),
+        dressed=rounded(dressed),
         threshold=THRESHOLD,
         penalty=PENALTY,
         most=MOST,
@@ -230,20 +201,6 @@ def _spread_out(blocks: dict[str, Floats], ridge: dict[str, float], w: Floats) -
     return np.concatenate(out)
 
 
-def logistic(X: Floats, y: Floats, weight: Floats, ridge: Floats) -> Floats:
-    """float64[D]: the weights of least penalised loss, by Newton steps; y may be soft."""
-    w = np.zeros(X.shape[1])
-    for _ in range(30):
-        p = 0.5 * (1.0 + np.tanh(0.5 * (X @ w)))
-        gradient = X.T @ (weight * (y - p)) - ridge * w
-        hessian = (X * (weight * np.maximum(p * (1.0 - p), 1e-6))[:, None]).T @ X + np.diag(ridge)
-        step = np.linalg.solve(hessian, gradient)
-        w = w + step
-        if np.abs(step).max() < 1e-7:
-            break
-    return w
-
-
 def unseen(p: Problem, seed: int = 2026) -> Floats:
     """float64[answers]: g of each answer by constants that saw neither its question nor attacks on it."""
     names = np.unique(p.question)
@@ -267,10 +224,6 @@ def temperature(p: Problem, g: Floats) -> float:
     delta = (g[votes.a] - g[votes.b])[clear, None]
     model = LogisticRegression(fit_intercept=False, C=np.inf).fit(delta, votes.y[clear] > 0.5)
     return round(float(model.coef_[0, 0]), 4)
-
-
-def _rounded(values: Floats) -> tuple[float, ...]:
-    return tuple(float(f"{value:.5g}") for value in values)
 
 
 def main(data: str, out: str) -> None:
