@@ -33,7 +33,7 @@ from fitrouter_evaluators.replay.estimators import DR
 from fitrouter_evaluators.replay.inference.intervals import delta
 from fitrouter_evaluators.replay.inference.sequences import asymptotic, exact, spaced
 from fitrouter_evaluators.replay.log.audit import audit
-from fitrouter_evaluators.replay.study.sensitivity import widen
+from fitrouter_evaluators.replay.study.sensitivity import silence_margins
 from fitrouter_evaluators.replay.study.study import Pmfs, Study
 from fitrouter_evaluators.replay.study.units import closed_units
 from fitrouter_evaluators.simulation.matrix_stream import matrix_of
@@ -97,7 +97,7 @@ def labels(prompts: Prompts, world: World, n: int, seed: int) -> dict[str, Any]:
         found[f"{name} error"] = float(at.value[0] - truth)
         found[f"{name} width"] = float(at.high[0] - at.low[0])
         if name == "powered":
-            less, more = widen(study.units, study.observed, study.widening("candidate"), gamma=2.0)
+            less, more = silence_margins(study.units, study.observed, study.widening("candidate"), gamma=2.0)
             found["bounds"] = bool(at.low[0] - less[0] <= truth <= at.high[0] + more[0])
             found["bounds width"] = found["powered width"] + float(less[0] + more[0])
     return found

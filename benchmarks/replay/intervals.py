@@ -96,12 +96,12 @@ def intervals(logs: Logs) -> dict[str, Pair]:
     rounds = _rounds(logs)
     cut = {k: [doubly_robust(logs, k, flipped=flipped) for flipped in (False, True)] for k in (*SHIPPED, ONE)}
     ips = [weights(logs) * logs.reward, weights(logs) * (1.0 - logs.reward)]
-    plain = doubly_robust(logs)
+    printable = doubly_robust(logs)
     found: dict[str, list[Pair]] = {}
-    for i in range(len(plain)):
+    for i in range(len(printable)):
         low, high = (np.stack([cut[k][side][i] for k in SHIPPED]) for side in (0, 1))
         both = exact(low, 1.0 - high, SHIPPED, 1.0 + SHIPPED, looks=LOOKS)
-        display = asymptotic(plain[i], looks=LOOKS)
+        display = asymptotic(printable[i], looks=LOOKS)
         one = [x[i] for x in cut[ONE]]
         now = {
             "exact (bets), DR": (both.low, both.high),
@@ -214,13 +214,13 @@ def differences(repetitions: int, *, seed: int, share: float = 0.3) -> dict[str,
     for index, begin in enumerate(range(0, repetitions, CHUNK)):
         logs = mixed(play(world, [seed, 99, index], min(CHUNK, repetitions - begin), N), share)
         cut = {k: [paired(logs, k, flipped=flipped) for flipped in (False, True)] for k in {*BOUNDS, *PAIRED_BOUNDS}}
-        plain = paired(logs)
-        for i in range(len(plain)):
+        printable = paired(logs)
+        for i in range(len(printable)):
             for bounds in (BOUNDS, PAIRED_BOUNDS):
                 low, high = (np.stack([cut[k][side][i] for k in bounds]) for side in (0, 1))
                 both = exact(low, -high, np.array(bounds), np.array(bounds), looks=LOOKS)
                 found.setdefault(f"exact (bets), bounds {bounds}", []).append((both.low, both.high))
-            display = asymptotic(plain[i], looks=LOOKS)
+            display = asymptotic(printable[i], looks=LOOKS)
             found.setdefault("asymptotic", []).append((display.low, display.high))
     scored = {name: score(_stacked(pairs), value, floor=-1.0) for name, pairs in found.items()}
     return {"share": share, "difference": round(value, 4), "intervals": scored}

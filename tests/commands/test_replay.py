@@ -15,14 +15,14 @@ from tests.kits.replay_reports import realistic
 from typer.testing import CliRunner, Result
 
 from fitrouter.errors import ConfigError, InvalidLog, StoreError
-from fitrouter_evaluators.replay import replay as orchestrator
-from fitrouter_evaluators.replay.candidates import candidates
+from fitrouter_evaluators.replay import evaluation
+from fitrouter_evaluators.replay.candidates import load as candidates
+from fitrouter_evaluators.replay.evaluation import ReplaySettings
 from fitrouter_evaluators.replay.gate_file import Gate
 from fitrouter_evaluators.replay.log import sources
 from fitrouter_evaluators.replay.render.render_html import html
 from fitrouter_evaluators.replay.render.render_text import text
-from fitrouter_evaluators.replay.replay import ReplaySettings
-from fitrouter_evaluators.replay.results import Gated, Report
+from fitrouter_evaluators.replay.report import GateDecision, Report
 from fitrouter_integrations import cli
 
 
@@ -33,7 +33,7 @@ class Lab:
         self.verdict: str | None = None
         self.calls: list[tuple[Any, ...]] = []
         self.fails: dict[str, BaseException] = {}
-        monkeypatch.setattr(orchestrator, "replay", self._part("replay", self.report))
+        monkeypatch.setattr(evaluation, "evaluate", self._part("evaluate", self.report))
         monkeypatch.setattr(sources, "read_log", self._part("read_log", lambda path: f"log of {path}"))
         monkeypatch.setattr(
             sources, "export", self._part("export", lambda _log, out: [Path(out) / "decisions.parquet"])
@@ -52,17 +52,17 @@ class Lab:
         return part
 
     def report(self, *_: Any) -> Report:
-        gate = None if self.verdict is None else Gated(verdict=self.verdict, reasons=["for a reason"])
+        gate = None if self.verdict is None else GateDecision(verdict=self.verdict, reasons=["for a reason"])
         return msgspec.structs.replace(realistic(), gate=gate)
 
     @property
     def settings(self) -> ReplaySettings:
-        found: ReplaySettings = next(call[4] for call in self.calls if call[0] == "replay")
+        found: ReplaySettings = next(call[4] for call in self.calls if call[0] == "evaluate")
         return found
 
     @property
     def gate(self) -> Gate | None:
-        found: Gate | None = next(call[5] for call in self.calls if call[0] == "replay")
+        found: Gate | None = next(call[5] for call in self.calls if call[0] == "evaluate")
         return found
 
 
@@ -138,7 +138,7 @@ def test_mistakes_are_three(lab: Lab, arguments: str) -> None:
     assert not any(call[0] == "replay" for call in lab.calls)
 
 
-@pytest.mark.parametrize("part", ["read_log", "load_candidate", "replay"])
+@pytest.mark.parametrize("part", ["read_log", "load_candidate", "evaluate"])
 @pytest.mark.parametrize(
     "error",
     [
@@ -196,7 +196,7 @@ def test_what_is_asked_for_is_what_is_replayed(lab: Lab) -> None:
         sensitivity=3.0,
         groups={"ann": "warm", "bob": "terse"},
     )
-    names = next(call for call in lab.calls if call[0] == "replay")[1:4]
+    names = next(call for call in lab.calls if call[0] == "evaluate")[1:4]
     assert names == ("log of x.duckdb", "policy c.yaml", "policy b.yaml")
     assert lab.gate is None
 
@@ -263,7 +263,7 @@ def test_json_has_no_nan(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     first = msgspec.structs.replace(realistic().estimates[0], se=float("nan"), high=float("inf"))
     report = msgspec.structs.replace(realistic(), estimates=[first])
     monkeypatch.setattr(lab, "report", lambda *_: report)
-    monkeypatch.setattr(orchestrator, "replay", lab.report)
+    monkeypatch.setattr(evaluation, "evaluate", lab.report)
     found = json.loads(asked("--json").stdout, parse_constant=lambda word: pytest.fail(word))
     assert found["estimates"][0]["se"] is None
     assert found["estimates"][0]["high"] is None

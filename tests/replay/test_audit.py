@@ -21,12 +21,12 @@ from fitrouter.monitors.e_process import Mixture
 from fitrouter.monitors.propensities import ALPHA
 from fitrouter.monitors.propensities import audit as audit_of_events
 from fitrouter.types import Decision, Mode
-from fitrouter_evaluators.replay.log._philox import draws_of, uuid_words
-from fitrouter_evaluators.replay.log._wealth import wealth_path
+from fitrouter_evaluators.replay.log._e_process import e_process_path
+from fitrouter_evaluators.replay.log._philox import uniforms_of, uuid_words
 from fitrouter_evaluators.replay.log.audit import _freedman, audit
 from fitrouter_evaluators.replay.log.log import MODES, Log
 from fitrouter_evaluators.replay.log.validation import validate
-from fitrouter_evaluators.replay.results import Check
+from fitrouter_evaluators.replay.report import Check
 
 L, D, K = 6, 3, 4
 
@@ -48,7 +48,7 @@ def test_all_draws_at_once_are_the_draws_one_by_one(pairs: list[tuple[int, int]]
     ids = np.array([str(uuid.UUID(int=number)) for _, number in pairs], dtype=object)
     words = uuid_words(ids)
     assert words is not None
-    mine = draws_of(np.array([seed for seed, _ in pairs], dtype=np.uint64), words, 4)
+    mine = uniforms_of(np.array([seed for seed, _ in pairs], dtype=np.uint64), words, 4)
     one_by_one = np.array([draws(seed, name, 4) for (seed, _), name in zip(pairs, ids, strict=True)])
     np.testing.assert_array_equal(mine, one_by_one)
 
@@ -74,7 +74,7 @@ def test_the_path_of_wealth_is_that_of_the_fold(seed: int, n: int) -> None:
     for column in factors.T:
         fold.grow(column)
         one_by_one.append(fold.value)
-    np.testing.assert_allclose(wealth_path(np.log(factors), weights, n), one_by_one, rtol=1e-9)
+    np.testing.assert_allclose(e_process_path(np.log(factors), weights, n), one_by_one, rtol=1e-9)
 
 
 @pytest.mark.parametrize("alter", [None, chosen_times(1.05), arm_times(0.8)])
@@ -139,7 +139,7 @@ def sessions(seed: int, n: int, kind: str, seeded: bool = False) -> Log:
     ids = np.array([str(uuid.UUID(int=seed << 64 | i)) for i in range(L * n)], dtype=object)
     words = uuid_words(ids)
     assert words is not None
-    u = draws_of(np.full(L * n, 7, dtype=np.uint64), words)[:, 0].reshape(L, n)
+    u = uniforms_of(np.full(L * n, 7, dtype=np.uint64), words)[:, 0].reshape(L, n)
     edges = np.cumsum(probs, axis=-1)
     drew = np.minimum((edges <= (u * edges[..., -1])[..., None]).sum(-1), K - 1)
     for t in range(1, L):

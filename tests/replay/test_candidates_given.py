@@ -13,7 +13,7 @@ import pytest
 from tests.kits.replay import Town
 
 from fitrouter.errors import ConfigError
-from fitrouter_evaluators.replay.candidates.candidates import load_candidate
+from fitrouter_evaluators.replay.candidates.load import load_candidate
 from fitrouter_evaluators.replay.log.log import Log
 
 SUFFIXES = (".csv", ".jsonl", ".parquet")

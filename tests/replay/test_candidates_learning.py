@@ -14,13 +14,13 @@ import pytest
 from tests.kits.replay import Town
 
 from fitrouter.errors import ConfigError, InvalidLog
-from fitrouter.policies import SquareCB, Uniform
+from fitrouter.policies import SquareCB, UniformCandidate
 from fitrouter.routing.decider import Rules
 from fitrouter.stores.journal import Entry, Journal, MemoryJournal, SqliteJournal
 from fitrouter.types import Decision, Feedback, FeedbackKind, Identity, Mode, PolicyChange
 from fitrouter_evaluators.replay.candidates._settings import Settings
-from fitrouter_evaluators.replay.candidates.candidates import load_candidate
-from fitrouter_evaluators.replay.candidates.learning import Progressive, Rejection
+from fitrouter_evaluators.replay.candidates.learning import ProgressiveCandidate, RejectionCandidate
+from fitrouter_evaluators.replay.candidates.load import load_candidate
 from fitrouter_evaluators.replay.log.log import MODES, Log
 
 SHARP = Settings(algorithm="squarecb", parameters={"gamma": 20.0})
@@ -38,14 +38,14 @@ def opened(journal: MemoryJournal) -> Any:
 
 def logged(seed: int, n: int, **more: Any) -> Town:
     """A town that is routed uniformly and learns nothing."""
-    made = Town(seed=seed, policy=Uniform(), learns=False, **more)
+    made = Town(seed=seed, policy=UniformCandidate(), learns=False, **more)
     made.live(n)
     return made
 
 
-def rejection(town: Town, **more: Any) -> Rejection:
+def rejection(town: Town, **more: Any) -> RejectionCandidate:
     """A fresh learner of the town's."""
-    return Rejection(town.blank(), opened(town.journal), SHARP, **more)
+    return RejectionCandidate(town.blank(), opened(town.journal), SHARP, **more)
 
 
 def rows_of(log: Log) -> np.ndarray:
@@ -121,7 +121,7 @@ def test_what_is_kept_is_learnt_from_and_nothing_else() -> None:
     log = town.log()
     walked: list[Any] = []
 
-    class Seen(Rejection):
+    class Seen(RejectionCandidate):
         def _walk(self, *args: Any) -> Any:
             walked.append(super()._walk(*args))
             return walked[-1]
@@ -179,7 +179,7 @@ def test_a_larger_acceptance_keeps_more_and_says_so() -> None:
 
 def test_sessions_go_on_only_where_they_were_kept() -> None:
     """A draw within a session is met only after all earlier draws of it were kept; sticky turns go with their draw."""
-    town = Town(seed=5, policy=Uniform(), learns=False)
+    town = Town(seed=5, policy=UniformCandidate(), learns=False)
     for _ in range(60):
         first = town.request()
         town.request(first)
@@ -270,7 +270,7 @@ def test_progressive_with_the_live_settings_is_the_log() -> None:
             town.join("d")
         last = town.request(last if i % 4 else None, again=i % 4 == 2, user="ann")
     log = town.log()
-    candidate = Progressive(town.blank(), opened(town.journal), SHARP)
+    candidate = ProgressiveCandidate(town.blank(), opened(town.journal), SHARP)
     rows = rows_of(log)
     np.testing.assert_allclose(candidate.pmf(log, rows), log.options.prob, rtol=0, atol=1e-12)
     two = rows[:2][::-1]  # a draw, and a re-draw or a sticky turn of its session
@@ -290,7 +290,7 @@ def test_progressive_knows_nothing_of_what_comes() -> None:
     pmfs = []
     for each in (town, other):
         log = each.log()
-        pmfs.append(Progressive(each.blank(), opened(each.journal), SHARP).pmf(log, rows_of(log)))
+        pmfs.append(ProgressiveCandidate(each.blank(), opened(each.journal), SHARP).pmf(log, rows_of(log)))
     early = 3 * 21
     assert pmfs[0][:early].tolist() == pmfs[1][:early].tolist()
     assert pmfs[0].tolist() != pmfs[1].tolist()
@@ -306,9 +306,9 @@ def test_a_learner_that_has_seen_the_log_is_refused() -> None:
     log = town.log()
     message = rf"learnt up to position {town.learner.seq}, and row 2 \("
     with pytest.raises(ConfigError, match=message):
-        Progressive(town.learner, opened(town.journal), SHARP).pmf(log, rows_of(log))
+        ProgressiveCandidate(town.learner, opened(town.journal), SHARP).pmf(log, rows_of(log))
     with pytest.raises(ConfigError, match=message):
-        Rejection(town.learner, opened(town.journal), SHARP).replay(log, rows_of(log), log.outcomes.free_label)
+        RejectionCandidate(town.learner, opened(town.journal), SHARP).replay(log, rows_of(log), log.outcomes.free_label)
 
 
 def test_another_journal_is_refused() -> None:
@@ -318,7 +318,7 @@ def test_another_journal_is_refused() -> None:
     other.live(4)
     log = town.log()
     with pytest.raises(ConfigError, match=rf"does not hold row 2 \(decision '{log.decisions.id[0]}'\)"):
-        Progressive(town.blank(), opened(other.journal), SHARP).pmf(log, rows_of(log))
+        ProgressiveCandidate(town.blank(), opened(other.journal), SHARP).pmf(log, rows_of(log))
 
 
 def test_rejection_needs_probabilities() -> None:
@@ -348,10 +348,10 @@ def test_a_file_says_how_it_learns(tmp_path: Path) -> None:
     journal.close()
     said: dict[str, Any] = {"over": str(tmp_path / "fitrouter.yaml"), "snapshot": {"journal": str(tmp_path)}}
     fresh = load_candidate(said | {"learning": "progressive", "algorithm": "softmax"})
-    assert isinstance(fresh, Progressive)
+    assert isinstance(fresh, ProgressiveCandidate)
     assert fresh.trained_until is None
     later = load_candidate(said | {"learning": "rejection", "snapshot": {"journal": str(tmp_path), "until": 2}})
-    assert isinstance(later, Rejection)
+    assert isinstance(later, RejectionCandidate)
     assert later.trained_until is not None
     assert later.config()["learning"]["position"] == 2
     log = town.log()

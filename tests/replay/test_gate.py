@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fitrouter.errors import ConfigError, InvalidLog
-from fitrouter_evaluators.replay.gate import Evidence, decide, levels
+from fitrouter_evaluators.replay.gate import GateEvidence, decide, sequence_levels
 from fitrouter_evaluators.replay.gate_file import Gate, load_gate, parse_gate
 from fitrouter_evaluators.replay.inference._bands import exact_band
-from fitrouter_evaluators.replay.results import Band, Check, Diagnostics, Satisfied
+from fitrouter_evaluators.replay.report import Band, Check, Diagnostics, UserSatisfaction
 
 
 def band(low: float, high: float, *, n: int = 5000, **changes: Any) -> Band:
@@ -38,8 +38,8 @@ def diagnostics(policy: str = "candidate", unsupported: float = 0.0, max_weight:
     )
 
 
-def people(worse: float = 0.1, change: float = 0.0, role: str = "") -> Satisfied:
-    return Satisfied(
+def people(worse: float = 0.1, change: float = 0.0, role: str = "") -> UserSatisfaction:
+    return UserSatisfaction(
         role=role,
         users=100,
         mean=0.6,
@@ -55,10 +55,12 @@ def people(worse: float = 0.1, change: float = 0.0, role: str = "") -> Satisfied
     )
 
 
-def asked(gate: Gate, low: float, high: float, *more: Evidence, **how: Any) -> tuple[str, list[str]]:
+def asked(gate: Gate, low: float, high: float, *more: GateEvidence, **how: Any) -> tuple[str, list[str]]:
     """Verdict and reasons where the gain in fit lies in [low, high]."""
     n = how.pop("n", 5000)
-    answer = decide(gate, [Evidence(gate.metric, band(low, high, n=n)), *more], how.pop("seen", [diagnostics()]), **how)
+    answer = decide(
+        gate, [GateEvidence(gate.metric, band(low, high, n=n)), *more], how.pop("seen", [diagnostics()]), **how
+    )
     return answer.verdict, answer.reasons
 
 
@@ -83,11 +85,16 @@ max_weight: 100
 """
     )
     gate = load_gate(file)
-    assert (gate.alpha, gate.worth, gate.guardrails[0].worst, gate.guardrails[1].worst) == (0.1, 0.05, -0.001, -0.05)
+    assert (gate.alpha, gate.keep_threshold, gate.guardrails[0].worst, gate.guardrails[1].worst) == (
+        0.1,
+        0.05,
+        -0.001,
+        -0.05,
+    )
     file.write_text("")
     assert load_gate(file) == Gate()
-    assert Gate().worth == pytest.approx(0.02)
-    assert parse_gate({"metric": "cost", "min_gain": 0.1, "ceilings": {"cost": 1.0}}).worth == 0.1
+    assert Gate().keep_threshold == pytest.approx(0.02)
+    assert parse_gate({"metric": "cost", "min_gain": 0.1, "ceilings": {"cost": 1.0}}).keep_threshold == 0.1
 
 
 @pytest.mark.parametrize(
@@ -143,7 +150,7 @@ def test_alpha_is_spent_as_stated(alpha: float, rails: int, roles: int) -> None:
         {"metric": "utility", "slice": "role=0", "max_decrease": 0.1},
     ]
     gate = parse_gate({"alpha": alpha, "guardrails": kinds[:rails], "ceilings": {"cost": 1.0, "latency": 1.0}})
-    found = levels(gate, slices)
+    found = sequence_levels(gate, slices)
     less = {"cost", "latency"}
     assert all((level.high if level.metric in less else level.low) == alpha / 2 for level in found)
     keeps = sum(level.low if level.metric in less else level.high for level in found)
@@ -157,7 +164,10 @@ def test_two_rules_on_one_sequence_take_the_stricter_level() -> None:
         {"metric": "fit", "slice": "role=a", "max_decrease": 0.1},
         {"metric": "fit", "slice": "role", "max_decrease": 0},
     ]
-    found = {level.slice: level for level in levels(parse_gate({"guardrails": rules}), ["role=a", "role=b", "task=x"])}
+    found = {
+        level.slice: level
+        for level in sequence_levels(parse_gate({"guardrails": rules}), ["role=a", "role=b", "task=x"])
+    }
     assert set(found) == {"", "role=a", "role=b"}
     assert found["role=a"].high == found["role=b"].high == pytest.approx(0.025 / 3 / 2)
     assert found[""].high == pytest.approx(0.025 / 3)
@@ -189,12 +199,12 @@ def test_limits_themselves_do_not_pass() -> None:
 def test_what_is_not_known_only_ever_withholds(low: float, width: float, down: float, up: float) -> None:
     """Silence widens both ends: nothing becomes a promotion, or is shown to be low, because of it."""
     gate = Gate()
-    plain = decide(gate, [Evidence("fit", band(low, low + width))], [diagnostics()]).verdict
-    wide = decide(gate, [Evidence("fit", band(low, low + width), (down, up))], [diagnostics()]).verdict
-    assert wide != "promote" or plain == "promote"
-    assert wide != "keep" or low + width < gate.worth
+    printable = decide(gate, [GateEvidence("fit", band(low, low + width))], [diagnostics()]).verdict
+    wide = decide(gate, [GateEvidence("fit", band(low, low + width), (down, up))], [diagnostics()]).verdict
+    assert wide != "promote" or printable == "promote"
+    assert wide != "keep" or low + width < gate.keep_threshold
     assert (wide == "promote") == (low - down > 0.0)
-    assert (wide == "keep") == (low + width + up < gate.worth and wide != "promote")
+    assert (wide == "keep") == (low + width + up < gate.keep_threshold and wide != "promote")
 
 
 def test_a_gain_in_cost_is_what_is_saved() -> None:
@@ -212,12 +222,12 @@ def test_a_guardrail_holds_where_harm_is_excluded_and_keeps_where_it_is_shown() 
         gate = parse_gate({"guardrails": [rule], "ceilings": {"cost": 1.0}})
 
         def with_cost(low: float, high: float, gate: Gate = gate) -> str:
-            return asked(gate, 0.01, 0.02, Evidence("cost", band(low, high)))[0]
+            return asked(gate, 0.01, 0.02, GateEvidence("cost", band(low, high)))[0]
 
         assert with_cost(-0.002, 0.0005) == "promote"
         assert with_cost(-0.002, 0.002) == open_verdict
         assert with_cost(0.002, 0.004) == "keep"
-    verdict, reasons = asked(gate, 0.01, 0.02, Evidence("cost", band(0.002, 0.004)))
+    verdict, reasons = asked(gate, 0.01, 0.02, GateEvidence("cost", band(0.002, 0.004)))
     assert verdict == "keep"
     assert reasons == ["cost: the gain lies in [-0.004, -0.002] after 5000 units, -0.001 is accepted"]
 
@@ -225,9 +235,9 @@ def test_a_guardrail_holds_where_harm_is_excluded_and_keeps_where_it_is_shown() 
 def test_a_guardrail_on_each_role_reads_all_of_them() -> None:
     """One harmed role is enough to keep, and is named; roles that were never seen withhold."""
     gate = parse_gate({"guardrails": [{"metric": "fit", "slice": "role", "max_decrease": 0.02}]})
-    nurse = Evidence("fit", band(-0.01, 0.05, slice="role=nurse"))
-    clerk = Evidence("fit", band(-0.08, -0.03, slice="role=clerk"))
-    other = Evidence("fit", band(-0.9, -0.8, slice="task=code"))
+    nurse = GateEvidence("fit", band(-0.01, 0.05, slice="role=nurse"))
+    clerk = GateEvidence("fit", band(-0.08, -0.03, slice="role=clerk"))
+    other = GateEvidence("fit", band(-0.9, -0.8, slice="task=code"))
     assert asked(gate, 0.01, 0.02, nurse, other)[0] == "promote"
     verdict, reasons = asked(gate, 0.01, 0.02, nurse, clerk)
     assert verdict == "keep"
@@ -276,9 +286,9 @@ def test_only_exact_limits_at_the_stated_level_are_read() -> None:
     """Asymptotic sequences, those of another policy, looser ones, and a range that was read off the log are refused."""
     for wrong in ({"kind": "asymptotic"}, {"policy": "candidate"}, {"alpha": 0.06}):
         with pytest.raises(ValueError, match=r"exact sequences|α = 0\.06"):
-            decide(Gate(), [Evidence("fit", band(0.1, 0.2, **wrong))], [diagnostics()])
+            decide(Gate(), [GateEvidence("fit", band(0.1, 0.2, **wrong))], [diagnostics()])
     with pytest.raises(ConfigError, match="ceilings"):
-        decide(Gate(), [Evidence("fit", band(0.1, 0.2), fixed=False)], [diagnostics()])
+        decide(Gate(), [GateEvidence("fit", band(0.1, 0.2), fixed=False)], [diagnostics()])
 
 
 def test_a_log_that_fails_its_checks_is_refused() -> None:
@@ -303,12 +313,12 @@ def promoted(x: np.ndarray, cost: np.ndarray, gate: Gate) -> tuple[bool, bool]:
     """(promoted, kept) by a gate that is asked after every 50 of the units and stops at its first answer."""
     at = np.arange(50, len(x) + 1, 50)
     paths = {}
-    for level in levels(gate):
+    for level in sequence_levels(gate):
         z = {"fit": x, "cost": cost}[level.metric]
         paths[level.metric] = exact_band(z, z, 1.0, 1.0, alpha=(level.low, level.high), looks=at)
     for j, n in enumerate(at):
         evidence = [
-            Evidence(metric, band(path.lows[j], path.highs[j], n=int(n), alpha=path.alpha))
+            GateEvidence(metric, band(path.lows[j], path.highs[j], n=int(n), alpha=path.alpha))
             for metric, path in paths.items()
         ]
         verdict = decide(gate, evidence, [diagnostics()]).verdict

@@ -12,9 +12,16 @@ from tests.kits.replay_logs import STICKY, make_log
 
 from fitrouter.errors import InvalidLog
 from fitrouter_evaluators.replay.log.log import Log
-from fitrouter_evaluators.replay.study.labels import chances, labelled, outcomes_of, powered, predictions, rewards
-from fitrouter_evaluators.replay.study.outcomes import Observed, observe
-from fitrouter_evaluators.replay.study.sensitivity import tilted, widen
+from fitrouter_evaluators.replay.study.outcomes import MetricOutcomes, observe_metric
+from fitrouter_evaluators.replay.study.prediction_powered import (
+    label_probabilities,
+    labelled_sample,
+    observed_means,
+    powered_rewards,
+    predict_labels,
+    tune_predictions,
+)
+from fitrouter_evaluators.replay.study.sensitivity import silence_margins, tilted_means
 from fitrouter_evaluators.replay.study.units import Units, closed_units
 
 Z = 1.959963984540054
@@ -70,21 +77,21 @@ def crowd(
     return Crowd(log, float(q.mean()), y)
 
 
-def of(log: Log, stream: str = "asked", **settings: Any) -> tuple[Units, Observed, np.ndarray]:
-    units, observed = closed_units(log, idle_s=-1.0), observe(log, stream=stream)
-    return units, observed, chances(units, observed, **settings)
+def of(log: Log, stream: str = "asked", **settings: Any) -> tuple[Units, MetricOutcomes, np.ndarray]:
+    units, observed = closed_units(log, idle_s=-1.0), observe_metric(log, stream=stream)
+    return units, observed, label_probabilities(units, observed, **settings)
 
 
-def powered_rewards(log: Log, *, adaptive: bool = False) -> np.ndarray:
+def unit_rewards(log: Log, *, adaptive: bool = False) -> np.ndarray:
     units, observed, chance = of(log, adaptive=adaptive)
-    f = powered(units, observed, predictions(units, observed, adaptive=adaptive), chance, adaptive=adaptive)
-    return rewards(units, observed, f, chance)
+    f = tune_predictions(units, observed, predict_labels(units, observed, adaptive=adaptive), chance, adaptive=adaptive)
+    return powered_rewards(units, observed, f, chance)
 
 
 def alone(log: Log, stream: str) -> np.ndarray:
     """What labelled units alone say."""
     units, observed, chance = of(log, stream, adaptive=False)
-    sample = labelled(units, observed, chance)
+    sample = labelled_sample(units, observed, chance)
     return np.asarray((sample.factor * sample.reward)[sample.keep])
 
 
@@ -108,8 +115,8 @@ def test_the_asked_are_believed_and_volunteers_are_not() -> None:
     for seed in range(120):
         log, truth, _ = crowd(seed)
         rows = {
-            "powered": powered_rewards(log),
-            "adaptive": powered_rewards(log, adaptive=True),
+            "powered": unit_rewards(log),
+            "adaptive": unit_rewards(log, adaptive=True),
             "asked": alone(log, "asked"),
             "naive": alone(log, "naive"),
         }
@@ -132,9 +139,9 @@ def test_scores_that_know_nothing_cost_nothing() -> None:
     pairs = []
     for seed in range(20):
         log = crowd(seed, informed=False, volunteers=(0.0, 0.0)).log
-        pairs.append([interval(x)[1] - interval(x)[0] for x in (powered_rewards(log), alone(log, "asked"))])
-    tuned, plain = np.mean(pairs, axis=0)
-    assert tuned < 1.03 * plain
+        pairs.append([interval(x)[1] - interval(x)[0] for x in (unit_rewards(log), alone(log, "asked"))])
+    tuned, printable = np.mean(pairs, axis=0)
+    assert tuned < 1.03 * printable
 
 
 def test_sessions_weigh_alike_however_many_of_their_turns_were_asked() -> None:
@@ -161,7 +168,7 @@ def test_sessions_weigh_alike_however_many_of_their_turns_were_asked() -> None:
         label = np.where(asked, content[session], np.nan)
         log = make_log(np.ones((n, 1)), np.zeros(n, dtype=int), decisions=decisions, outcomes={"asked_label": label})
         units, observed, chance = of(log)
-        sample = labelled(units, observed, chance)
+        sample = labelled_sample(units, observed, chance)
         gaps.append([(sample.factor * sample.reward)[sample.keep].mean(), sample.reward[sample.keep].mean()])
         gaps[-1] -= content.mean()
     by_unit, by_label = np.mean(gaps, axis=0)
@@ -177,19 +184,19 @@ def test_a_label_is_predicted_without_itself(adaptive: bool) -> None:
     """In time: no label of its unit or a later one is read. In folds: none of its session."""
     made = crowd(5, 600, ask=0.5)
     units, observed, chance = of(made.log)
-    f = predictions(units, observed, adaptive=adaptive)
-    tuned = powered(units, observed, f, chance, adaptive=True)
+    f = predict_labels(units, observed, adaptive=adaptive)
+    tuned = tune_predictions(units, observed, f, chance, adaptive=True)
     for at in (0, 100, 417):
         flipped = made.log.outcomes.asked_label.copy()
         later = slice(at, None) if adaptive else slice(at, at + 1)
         flipped[later] = 1.0 - flipped[later]
         log = made.log._replace(outcomes=made.log.outcomes._replace(asked_label=flipped))
         units, observed, chance = of(log)
-        again = predictions(units, observed, adaptive=adaptive)
+        again = predict_labels(units, observed, adaptive=adaptive)
         if adaptive:
             np.testing.assert_array_equal(again[: at + 1], f[: at + 1])
             np.testing.assert_array_equal(
-                powered(units, observed, again, chance, adaptive=True)[: at + 1], tuned[: at + 1]
+                tune_predictions(units, observed, again, chance, adaptive=True)[: at + 1], tuned[: at + 1]
             )
         else:
             np.testing.assert_allclose(again[at], f[at], atol=1e-9)
@@ -199,7 +206,7 @@ def test_predictions_come_to_know_what_the_score_knows() -> None:
     """After some hundred labels they explain of the labels nearly what the true probability does."""
     made = crowd(6, 6000, ask=0.3)
     units, observed, _ = of(made.log)
-    f = predictions(units, observed)[3000:]
+    f = predict_labels(units, observed)[3000:]
     y, score = made.y[3000:], made.log.outcomes.score[3000:]
     best = np.polyval(np.polyfit(score, y, 1), score)
     assert np.mean((y - f) ** 2) < np.mean((y - best) ** 2) + 0.003
@@ -211,9 +218,9 @@ def test_where_all_is_known_nothing_is_predicted() -> None:
     made = crowd(7, 200, ask=1.0)
     units, observed, chance = of(made.log)
     assert (chance == 1.0).all()
-    f = predictions(units, observed)
+    f = predict_labels(units, observed)
     assert not f.any()
-    np.testing.assert_array_equal(rewards(units, observed, f, chance), made.y)
+    np.testing.assert_array_equal(powered_rewards(units, observed, f, chance), made.y)
 
 
 def test_failed_answers_and_what_is_known_need_no_label() -> None:
@@ -230,18 +237,18 @@ def test_failed_answers_and_what_is_known_need_no_label() -> None:
     assert (chance[-40:] == 1.0).all()
     silent = log._replace(outcomes=log.outcomes._replace(asked_label=np.full(400, np.nan)))
     assert (of(silent)[2][-40:] == 1.0).all()
-    f = predictions(units, observed)
-    fit = rewards(units, observed, f, chance)
+    f = predict_labels(units, observed)
+    fit = powered_rewards(units, observed, f, chance)
     assert (fit[-20:] == 0.0).all()
-    utility = observe(log, "utility", ceiling=1.0)
-    np.testing.assert_allclose(rewards(units, utility, f, chance), fit - 0.05, atol=1e-12)
+    utility = observe_metric(log, "utility", ceiling=1.0)
+    np.testing.assert_allclose(powered_rewards(units, utility, f, chance), fit - 0.05, atol=1e-12)
 
 
 def test_an_outcome_model_learns_from_what_was_seen() -> None:
     """Mean outcomes of the labelled decisions of each unit and their number; NaN and 0 where there are none."""
     made = crowd(9, 100, ask=0.4, turns=2)
     units, observed, _ = of(made.log)
-    mean, count = outcomes_of(units, observed)
+    mean, count = observed_means(units, observed)
     label = made.log.outcomes.asked_label.reshape(-1, 2)
     np.testing.assert_array_equal(count, (~np.isnan(label)).sum(axis=1))
     assert (np.isnan(mean) == (count == 0)).all()
@@ -256,7 +263,7 @@ def test_volunteers_teach_and_do_not_mislead() -> None:
     for seed in range(30):
         made = crowd(seed, 3000, ask=0.02, volunteers=(0.3, 0.1))
         alone_ = made.log._replace(outcomes=made.log.outcomes._replace(free_label=np.full(3000, np.nan)))
-        found = [predictions(*of(log)[:2])[1000:] for log in (made.log, alone_)]
+        found = [predict_labels(*of(log)[:2])[1000:] for log in (made.log, alone_)]
         errors.append([float(np.mean((made.y[1000:] - f) ** 2)) for f in found])
         moods.append(float(np.mean(found[0])) - made.truth)
     taught, untaught = np.mean(errors, axis=0)
@@ -282,14 +289,14 @@ def test_power_is_tuned_to_what_is_to_be_estimated() -> None:
     units, observed, chance = of(log, adaptive=False)
 
     def spread(f: np.ndarray, weight: np.ndarray) -> float:
-        return float((weight * rewards(units, observed, f, chance)).std())
+        return float((weight * powered_rewards(units, observed, f, chance)).std())
 
     even = np.ones(n)
     constant, noise = np.full(n, y.mean()), rng.random(n)
     for adaptive in (True, False):
 
         def tuned(f: np.ndarray, weight: np.ndarray = even, adaptive: bool = adaptive) -> np.ndarray:
-            return powered(units, observed, f, chance, weight=weight, adaptive=adaptive)
+            return tune_predictions(units, observed, f, chance, weight=weight, adaptive=adaptive)
 
         assert spread(tuned(noise), even) < 1.02 * spread(constant, even) < 0.99 * spread(noise, even)
         assert spread(tuned(0.4 * p), even) < 0.97 * spread(0.4 * p, even)
@@ -344,9 +351,9 @@ def test_bounds_cover_where_those_who_are_angry_answer_more() -> None:
     for seed in range(120):
         log, truth, _ = crowd(seed, 8000, response=(0.45, 0.3))
         units, observed, _ = of(log)
-        low, high = interval(powered_rewards(log))
+        low, high = interval(unit_rewards(log))
         for gamma, found in covers.items():
-            less, more = widen(units, observed, np.ones(units.n), gamma=gamma)
+            less, more = silence_margins(units, observed, np.ones(units.n), gamma=gamma)
             found.append(low - less[0] <= truth <= high + more[0])
     assert np.mean(covers[2.0]) >= 0.95
     assert np.mean(covers[1.0]) < 0.5
@@ -357,14 +364,14 @@ def test_where_everybody_answers_nothing_is_added() -> None:
     """Whatever the bound: there is no silence to be wrong about."""
     units, observed, _ = of(crowd(11).log)
     for gamma in (1.0, 2.0, np.inf):
-        less, more = widen(units, observed, np.ones(units.n), gamma=gamma)
+        less, more = silence_margins(units, observed, np.ones(units.n), gamma=gamma)
         assert less[0] == more[0] == 0.0
 
 
 @given(st.floats(0.01, 0.99), st.floats(1.0, 50.0))
 def test_thumbs_are_tilted_as_the_formula_says(share: float, gamma: float) -> None:
     """μ / (μ + Γ (1 − μ)) and Γ μ / (Γ μ + 1 − μ)."""
-    low, high = tilted(np.array([0.0, 1.0]), np.array([1.0 - share, share]), gamma)
+    low, high = tilted_means(np.array([0.0, 1.0]), np.array([1.0 - share, share]), gamma)
     np.testing.assert_allclose(low, share / (share + gamma * (1.0 - share)), rtol=1e-9)
     np.testing.assert_allclose(high, gamma * share / (gamma * share + 1.0 - share), rtol=1e-9)
 
@@ -378,7 +385,7 @@ def test_no_way_of_answering_inside_the_bound_is_beyond_it(
 ) -> None:
     """Any odds between 1 and Γ give a mean between the two; and some odds of 1 and Γ alone give each of them."""
     y, weight, odds = (np.array(column) for column in zip(*sorted(rows), strict=True))
-    low, high = tilted(y, weight, gamma)
+    low, high = tilted_means(y, weight, gamma)
     tilt = weight * (1.0 + odds * (gamma - 1.0))
     mean = float((tilt * y).sum() / tilt.sum())
     assert low - 1e-12 <= mean <= high + 1e-12
@@ -393,9 +400,9 @@ def test_no_way_of_answering_inside_the_bound_is_beyond_it(
 def test_without_an_assumption_anything_may_be_hidden() -> None:
     """Γ = ∞ is all or nothing, whatever was said; Γ = 1 is what was said; nobody who answered is Γ = ∞."""
     y, weight = np.array([0.3, 0.6]), np.array([1.0, 1.0])
-    assert tilted(y, weight, np.inf) == (0.0, 1.0)
-    np.testing.assert_allclose(tilted(y, weight, 1.0), (0.45, 0.45), rtol=1e-12)
-    assert tilted(np.zeros(0), np.zeros(0), 2.0) == (0.0, 1.0)
+    assert tilted_means(y, weight, np.inf) == (0.0, 1.0)
+    np.testing.assert_allclose(tilted_means(y, weight, 1.0), (0.45, 0.45), rtol=1e-12)
+    assert tilted_means(np.zeros(0), np.zeros(0), 2.0) == (0.0, 1.0)
 
 
 def test_a_difference_is_bounded_by_its_parts() -> None:
@@ -405,11 +412,11 @@ def test_a_difference_is_bounded_by_its_parts() -> None:
     log = make_log(np.ones((n, 1)), np.zeros(n, dtype=int), outcomes={"asked_label": label})
     units, observed, _ = of(log)
     u = np.array([1.0, 1.0, 2.0, 1.0, -1.0, -1.0, -1.0, -2.0])
-    less, more = widen(units, observed, u, gamma=2.0)
+    less, more = silence_margins(units, observed, u, gamma=2.0)
     # Positive: μ = 1/2, from 1/3 to 2/3, on a mass of 3. Negative: μ = 1/3, from 1/5 to 1/2, on a mass of 2.
     np.testing.assert_allclose(less[0], (3.0 * (1 / 2 - 1 / 3) + 2.0 * (1 / 2 - 1 / 3)) / n, rtol=1e-12)
     np.testing.assert_allclose(more[0], (3.0 * (2 / 3 - 1 / 2) + 2.0 * (1 / 3 - 1 / 5)) / n, rtol=1e-12)
-    swapped = widen(units, observed, -u, gamma=2.0)
+    swapped = silence_margins(units, observed, -u, gamma=2.0)
     np.testing.assert_allclose([swapped[0][0], swapped[1][0]], [more[0], less[0]], rtol=1e-12)
 
 
@@ -419,9 +426,9 @@ def test_slices_are_bounds_of_their_own_units() -> None:
     units, observed, _ = of(made.log)
     rng = np.random.default_rng(1)
     u, part = rng.normal(size=units.n), rng.integers(-1, 3, units.n)
-    less, more = widen(units, observed, u, slices=part, n_slices=3)
+    less, more = silence_margins(units, observed, u, slices=part, n_slices=3)
     for s in range(3):
-        mine = widen(units.select(part == s), observed, u[part == s])
+        mine = silence_margins(units.select(part == s), observed, u[part == s])
         np.testing.assert_allclose([less[s], more[s]], [mine[0][0], mine[1][0]], rtol=1e-12)
 
 
@@ -429,7 +436,7 @@ def test_where_nobody_answers_nothing_is_known() -> None:
     """All of the silent mass may have said anything, on both sides and under any bound."""
     log = make_log(np.ones((4, 1)), np.zeros(4, dtype=int))
     units, observed, _ = of(log)
-    less, more = widen(units, observed, np.array([1.0, 2.0, -1.0, 0.0]), gamma=1.5)
+    less, more = silence_margins(units, observed, np.array([1.0, 2.0, -1.0, 0.0]), gamma=1.5)
     assert less[0] == more[0] == 1.0
 
 
@@ -437,4 +444,4 @@ def test_a_bound_below_one_is_refused() -> None:
     """Γ is a ratio of the larger odds to the smaller."""
     units, observed, _ = of(crowd(13, 50).log)
     with pytest.raises(InvalidLog, match="at least 1"):
-        widen(units, observed, np.ones(50), gamma=0.5)
+        silence_margins(units, observed, np.ones(50), gamma=0.5)

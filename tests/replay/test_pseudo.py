@@ -13,9 +13,9 @@ from tests.kits.replay_logs import ONLINE, STICKY, make_log
 
 from fitrouter.errors import InvalidLog
 from fitrouter_evaluators.replay.inference.sequences import BOUNDS, PAIRED_BOUNDS
-from fitrouter_evaluators.replay.study.labels import rewards
-from fitrouter_evaluators.replay.study.outcomes import Observed, observe
-from fitrouter_evaluators.replay.study.pseudo import bounds_for, pseudo, rounds_of
+from fitrouter_evaluators.replay.study.outcomes import MetricOutcomes, observe_metric
+from fitrouter_evaluators.replay.study.prediction_powered import powered_rewards
+from fitrouter_evaluators.replay.study.pseudo_outcomes import bounds_for, pseudo_outcomes, rounds_of
 from fitrouter_evaluators.replay.study.units import Units, closed_units
 
 K = 3
@@ -83,7 +83,7 @@ class Leaves(NamedTuple):
 
     probability: np.ndarray
     units: Units
-    observed: Observed
+    observed: MetricOutcomes
     f: np.ndarray
     chance: np.ndarray
     pmf: dict[str, np.ndarray]
@@ -126,7 +126,7 @@ def leaves(world: World) -> Leaves:
     certain = np.full(len(rows), world.scale == 0.0)
     e = np.where(certain, 1.0, column["e"])
     label = np.array([row["said"] or 0.0 for row in rows])
-    observed = Observed("fit", label, column["known"], certain, ~certain & seen, seen, e, 0.0, 1.0, world.scale)
+    observed = MetricOutcomes("fit", label, column["known"], certain, ~certain & seen, seen, e, 0.0, 1.0, world.scale)
     flat = {name: pmf[drawn].ravel() for name, pmf in world.pmf.items()}
     return Leaves(np.array(probability), units, observed, column["f"], e, flat, world.q[drawn].ravel())
 
@@ -159,7 +159,7 @@ def test_means_are_exact_and_bounds_are_kept(
     truth = world.value("new") - (0.0 if minus is None else world.value(minus))
     bounds = (k, 1.5, 500.0)
     again = None if draws == 2 else np.zeros(all_.units.n, dtype=bool)
-    found = pseudo(
+    found = pseudo_outcomes(
         all_.units, all_.pmf["new"], against, all_.q, all_.observed, all_.f, all_.chance, bounds=bounds, again=again
     )
     scale = np.abs(found.low).max() + np.abs(found.high).max()
@@ -183,7 +183,7 @@ def test_where_the_logger_never_goes_the_worst_and_the_best_are_taken(
     world = make_world(np.random.default_rng(seed), labels=labels, gaps=True)
     all_ = leaves(world)
     minus = None if case == "one" else "old"
-    found = pseudo(
+    found = pseudo_outcomes(
         all_.units,
         all_.pmf["new"],
         None if minus is None else all_.pmf[minus],
@@ -208,7 +208,7 @@ def test_rounds_have_the_value_as_their_mean(seed: int, sharp: float, labels: bo
     """Doubly robust, importance weighted and prediction-powered at once: over everything that can happen."""
     world = make_world(np.random.default_rng(seed), sharp=sharp, labels=labels, draws=draws)
     all_ = leaves(world)
-    reward = rewards(all_.units, all_.observed, all_.f, all_.chance)
+    reward = powered_rewards(all_.units, all_.observed, all_.f, all_.chance)
     for q in (None, all_.q):
         rounds = rounds_of(all_.units, all_.pmf["new"], q, reward)
         said = rounds.base + rounds.weight * (rounds.reward - rounds.q)
@@ -219,7 +219,7 @@ def test_a_difference_to_the_policy_itself_is_nothing() -> None:
     """Whatever was drawn, asked and said: no noise at all where two policies agree, beyond what a small bound costs."""
     all_ = leaves(make_world(np.random.default_rng(2)))
     agree = all_.pmf["new"]
-    found = pseudo(all_.units, agree, agree, all_.q, all_.observed, all_.f, all_.chance, bounds=(1e6,))
+    found = pseudo_outcomes(all_.units, agree, agree, all_.q, all_.observed, all_.f, all_.chance, bounds=(1e6,))
     assert (found.low == 0.0).all()
     assert (found.high == 0.0).all()
 
@@ -227,8 +227,10 @@ def test_a_difference_to_the_policy_itself_is_nothing() -> None:
 def test_a_bound_that_is_large_enough_cuts_nothing() -> None:
     """Then the outcomes are those of the doubly robust estimator, for one draw and for two."""
     all_ = leaves(make_world(np.random.default_rng(3)))
-    found = pseudo(all_.units, all_.pmf["new"], None, all_.q, all_.observed, all_.f, all_.chance, bounds=(1e9,))
-    reward = rewards(all_.units, all_.observed, all_.f, all_.chance)
+    found = pseudo_outcomes(
+        all_.units, all_.pmf["new"], None, all_.q, all_.observed, all_.f, all_.chance, bounds=(1e9,)
+    )
+    reward = powered_rewards(all_.units, all_.observed, all_.f, all_.chance)
     rounds = rounds_of(all_.units, all_.pmf["new"], all_.q, reward)
     said = rounds.base + rounds.weight * (rounds.reward - rounds.q)
     np.testing.assert_allclose(found.low[0], said, rtol=1e-9, atol=1e-9)
@@ -244,7 +246,7 @@ def test_a_small_bound_pays_with_spread_and_never_with_the_mean() -> None:
     unit = np.zeros(all_.units.n, dtype=bool)
 
     def spread(q: np.ndarray | None, k: float) -> float:
-        x = pseudo(
+        x = pseudo_outcomes(
             all_.units, all_.pmf["new"], None, q, all_.observed, all_.f, all_.chance, bounds=(k,), again=unit
         ).low[0]
         return float(all_.probability @ (x - all_.probability @ x) ** 2)
@@ -259,12 +261,12 @@ def test_amounts_keep_their_scale() -> None:
     world = make_world(np.random.default_rng(5), labels=False)
     all_ = leaves(world)
     usd = all_.observed._replace(known=0.02 * all_.observed.known, high=0.02)
-    found = pseudo(all_.units, all_.pmf["new"], None, 0.02 * all_.q, usd, all_.f, all_.chance, bounds=(2.0,))
+    found = pseudo_outcomes(all_.units, all_.pmf["new"], None, 0.02 * all_.q, usd, all_.f, all_.chance, bounds=(2.0,))
     np.testing.assert_allclose(found.low @ all_.probability, 0.02 * world.value("new"), rtol=1e-12)
     np.testing.assert_allclose([found.bound_low[0], found.bound_high[0]], [0.04, 0.06], rtol=1e-12)
     # A range that does not begin at 0, as utility has it.
     lower = all_.observed._replace(known=all_.observed.known - 3.0, low=-3.0, high=-2.0)
-    found = pseudo(all_.units, all_.pmf["new"], None, all_.q - 3.0, lower, all_.f, all_.chance, bounds=(2.0,))
+    found = pseudo_outcomes(all_.units, all_.pmf["new"], None, all_.q - 3.0, lower, all_.f, all_.chance, bounds=(2.0,))
     np.testing.assert_allclose(found.low @ all_.probability, world.value("new") - 3.0, rtol=1e-12)
     assert found.bound_low[0] == 5.0
     assert found.bound_high[0] == 0.0
@@ -278,33 +280,33 @@ def test_what_cannot_be_bounded_is_refused() -> None:
     pmf, old = all_.pmf["new"], all_.pmf["old"]
     args = (all_.q, all_.observed, all_.f)
     with pytest.raises(InvalidLog, match="at least 1 for a difference"):
-        pseudo(all_.units, pmf, old, *args, all_.chance, bounds=(0.5,))
+        pseudo_outcomes(all_.units, pmf, old, *args, all_.chance, bounds=(0.5,))
     with pytest.raises(InvalidLog, match="above 0"):
-        pseudo(all_.units, pmf, None, *args, all_.chance, bounds=())
+        pseudo_outcomes(all_.units, pmf, None, *args, all_.chance, bounds=())
     with pytest.raises(InvalidLog, match="nothing could be known of"):
-        pseudo(all_.units, pmf, None, *args, np.zeros_like(all_.chance))
+        pseudo_outcomes(all_.units, pmf, None, *args, np.zeros_like(all_.chance))
     with pytest.raises(InvalidLog, match="several draws"):
-        pseudo(all_.units, pmf, None, *args, all_.chance, again=np.zeros(all_.units.n, dtype=bool))
+        pseudo_outcomes(all_.units, pmf, None, *args, all_.chance, again=np.zeros(all_.units.n, dtype=bool))
     log = all_.units.log
     prob = log.options.prob.copy()
     prob[all_.units.entries()[4]] = np.nan
     broken = all_.units._replace(log=log._replace(options=log.options._replace(prob=prob)))
     with pytest.raises(InvalidLog, match="not the whole pmf"):
-        pseudo(broken, pmf, None, *args, all_.chance)
+        pseudo_outcomes(broken, pmf, None, *args, all_.chance)
 
 
 def test_no_units_have_no_outcomes() -> None:
     """And no error."""
     units = closed_units(make_log(np.zeros((0, 2)), np.zeros(0, dtype=int)))
     nothing = np.zeros(0)
-    found = pseudo(units, nothing, None, None, observe(units.log), nothing, nothing)
+    found = pseudo_outcomes(units, nothing, None, None, observe_metric(units.log), nothing, nothing)
     assert found.low.shape == found.high.shape == (3, 0)
 
 
 def test_rare_labels_get_room() -> None:
     """Bounds grow as 1/e of decisions that are asked; where all is known they are those of sequences."""
     log = make_log(np.ones((4, 1)), np.zeros(4, dtype=int), decisions={"asked_probability": np.full(4, 0.05)})
-    assert bounds_for(observe(log)) == bounds_for(observe(log), paired=True) == (20.0, 80.0)
-    every = observe(make_log(np.ones((4, 1)), np.zeros(4, dtype=int)))
+    assert bounds_for(observe_metric(log)) == bounds_for(observe_metric(log), paired=True) == (20.0, 80.0)
+    every = observe_metric(make_log(np.ones((4, 1)), np.zeros(4, dtype=int)))
     assert bounds_for(every) == BOUNDS
     assert bounds_for(every, paired=True) == PAIRED_BOUNDS

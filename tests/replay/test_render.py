@@ -21,12 +21,12 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from tests.kits.replay_reports import HOSTILE, empty, hostile, realistic
 
+from fitrouter_evaluators.replay.render._formatting import NumberFormat, duration, number, percent, printable, utc_time
 from fitrouter_evaluators.replay.render._plots import figures
 from fitrouter_evaluators.replay.render._svg import ticks
-from fitrouter_evaluators.replay.render._words import Numbers, duration, instant, number, percent, plain
 from fitrouter_evaluators.replay.render.render_html import html
 from fitrouter_evaluators.replay.render.render_text import text
-from fitrouter_evaluators.replay.results import Report
+from fitrouter_evaluators.replay.report import Report
 
 TAGS = {"html", "head", "meta", "title", "style", "body", "main", "section", "footer", "div", "figure"}
 TAGS |= {"h1", "h2", "h3", "p", "ul", "li", "dl", "dt", "dd", "details", "summary"}
@@ -127,7 +127,7 @@ def test_every_number_is_there(render: Any) -> None:
         if not isinstance(value, int | float) or isinstance(value, bool) or name in PATHS:
             continue
         if name in TIMES:
-            assert instant(value) in shown, path
+            assert utc_time(value) in shown, path
         elif name.endswith("_s"):
             assert duration(value) in shown, path
         elif name == "alpha":
@@ -145,9 +145,9 @@ def test_names_stay_names(name: str) -> None:
     found = Page(page)
     assert found.tags <= TAGS
     assert found.attributes <= ATTRIBUTES
-    assert plain(name) in "".join(found.words)
+    assert printable(name) in "".join(found.words)
     shown = text(hostile(name), 300)
-    assert f"role={plain(name)}" in shown
+    assert f"role={printable(name)}" in shown
     assert all(c.isprintable() or c == "\n" for c in shown)
     assert all(c.isprintable() or c == "\n" for c in stdlib_html.unescape(page))
 
@@ -309,6 +309,6 @@ def test_numbers_keep_three_figures(x: float) -> None:
 
 def test_decimals_follow_the_standard_errors() -> None:
     """Two figures of the difference's standard error are shown, so that costs of a hundredth of a cent can be read."""
-    assert Numbers.of(realistic()).digits == 4
-    assert Numbers.of(cheap()).digits == 8
+    assert NumberFormat.of(realistic()).digits == 4
+    assert NumberFormat.of(cheap()).digits == 8
     assert "0.00000312" in text(cheap())

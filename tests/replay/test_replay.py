@@ -15,13 +15,13 @@ from fitrouter.routing.decider import Rules
 from fitrouter.stores.warehouse import Warehouse
 from fitrouter.types import Floats
 from fitrouter_evaluators.replay.candidates._settings import Settings
-from fitrouter_evaluators.replay.candidates.candidates import load_candidate
-from fitrouter_evaluators.replay.candidates.learning import Progressive, Rejection
+from fitrouter_evaluators.replay.candidates.learning import ProgressiveCandidate, RejectionCandidate
+from fitrouter_evaluators.replay.candidates.load import load_candidate
+from fitrouter_evaluators.replay.evaluation import ReplaySettings, evaluate
 from fitrouter_evaluators.replay.gate_file import parse_gate
 from fitrouter_evaluators.replay.log.log import Ints, Log
 from fitrouter_evaluators.replay.recording import record
-from fitrouter_evaluators.replay.replay import ReplaySettings, replay
-from fitrouter_evaluators.replay.results import Report
+from fitrouter_evaluators.replay.report import Report
 
 CURRENT = load_candidate("current")
 
@@ -49,7 +49,7 @@ def value(town: Town, arm: str) -> float:
 
 def replayed(log: Log, candidate: object = "uniform", gate: object = None, **settings: object) -> Report:
     rules = None if gate is None else parse_gate(gate)
-    return replay(log, load_candidate(candidate), CURRENT, ReplaySettings(idle_s=1.0, **settings), rules)  # type: ignore[arg-type]
+    return evaluate(log, load_candidate(candidate), CURRENT, ReplaySettings(idle_s=1.0, **settings), rules)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("arm", ["a", "b", "c"])
@@ -131,11 +131,11 @@ def test_a_candidate_that_was_trained_inside_the_window_is_refused(log: Log) -> 
     """It has seen the outcomes that it would be judged by; one that was trained before is welcome."""
     first = float(log.decisions.ts[0])
     settings = ReplaySettings(idle_s=1.0)
-    assert replay(log, Trained(first - 1.0), CURRENT, settings).window.units
+    assert evaluate(log, Trained(first - 1.0), CURRENT, settings).window.units
     with pytest.raises(InvalidLog, match=r"inside the window.*--since"):
-        replay(log, Trained(first + 100.0), CURRENT, settings)
+        evaluate(log, Trained(first + 100.0), CURRENT, settings)
     later = ReplaySettings(idle_s=1.0, since=first + 200.0)
-    assert replay(log, Trained(first + 100.0), CURRENT, later).window.units < len(log.decisions.ts)
+    assert evaluate(log, Trained(first + 100.0), CURRENT, later).window.units < len(log.decisions.ts)
 
 
 def test_a_log_with_nothing_to_say_says_why(log: Log) -> None:
@@ -211,18 +211,18 @@ def test_candidates_that_learn(town: Town, log: Log) -> None:
     """Rejection replay gives one number of a short life; a progressive one is marked, and neither can be gated."""
     settings, rules = ReplaySettings(idle_s=1.0), parse_gate({"metric": "fit"})
     sharp = Settings(algorithm="squarecb", parameters={"gamma": 20.0})
-    lived = Rejection(town.blank(), lambda: nullcontext(town.journal), sharp)
-    report = replay(log, lived, CURRENT, settings)
+    lived = RejectionCandidate(town.blank(), lambda: nullcontext(town.journal), sharp)
+    report = evaluate(log, lived, CURRENT, settings)
     (own,) = [row for row in report.estimates if row.policy == "candidate"]
     assert own.estimator == "rejection"
     assert 0 < own.n < report.window.units
     assert any("lived through" in warning for warning in report.warnings)
-    going = Progressive(town.blank(), lambda: nullcontext(town.journal), sharp)
-    shown = replay(log, going, CURRENT, settings)
+    going = ProgressiveCandidate(town.blank(), lambda: nullcontext(town.journal), sharp)
+    shown = evaluate(log, going, CURRENT, settings)
     assert all(row.biased for row in shown.estimates if row.policy != "against")
     for candidate in (lived, going):
         with pytest.raises(ConfigError, match="the gate cannot decide"):
-            replay(log, candidate, CURRENT, settings, rules)
+            evaluate(log, candidate, CURRENT, settings, rules)
 
 
 def test_silence_widens_every_exact_limit(log: Log) -> None:

@@ -19,10 +19,10 @@ from fitrouter.posterior.arm_prior import ArmPrior, ModelPrior, pack_prior
 from fitrouter.router import Router
 from fitrouter.stores.journal import SqliteJournal
 from fitrouter.types import FeedbackKind, Identity, Request
-from fitrouter_evaluators.replay.candidates._frozen import fold
+from fitrouter_evaluators.replay.candidates._learners import fold
 from fitrouter_evaluators.replay.candidates._settings import Settings
-from fitrouter_evaluators.replay.candidates._snapshot import Snapshot
-from fitrouter_evaluators.replay.candidates.candidates import load_candidate
+from fitrouter_evaluators.replay.candidates._snapshot import SnapshotCandidate
+from fitrouter_evaluators.replay.candidates.load import load_candidate
 from fitrouter_evaluators.replay.log.log import Log
 
 YAML = """
@@ -56,10 +56,10 @@ def test_a_learner_that_stood_still_gives_the_logged_pmf() -> None:
         last = made.request(user="ann")
         made.request(last, again=True, user="ann")
     log = made.log()
-    candidate = Snapshot(made.learner, Settings(algorithm="squarecb", parameters={"gamma": 20.0}))
+    candidate = SnapshotCandidate(made.learner, Settings(algorithm="squarecb", parameters={"gamma": 20.0}))
     found = candidate.pmf(log, window(log, 150))
     np.testing.assert_allclose(found, log.options.prob[entries(log, 150)], rtol=0, atol=1e-12)
-    blind = Snapshot(made.learner, Settings(algorithm="squarecb", parameters={"gamma": 20.0}, personal=False))
+    blind = SnapshotCandidate(made.learner, Settings(algorithm="squarecb", parameters={"gamma": 20.0}, personal=False))
     assert log.options.twin is not None
     twin = blind.pmf(log, window(log, 150))
     np.testing.assert_allclose(twin, log.options.twin[entries(log, 150)], rtol=0, atol=1e-12)
@@ -164,7 +164,7 @@ def test_contexts_of_another_kind_are_refused() -> None:
     made.live(3)
     log = made.log()
     narrow = log._replace(decisions=log.decisions._replace(x=np.ones((3, 2), dtype=np.float32)))
-    candidate = Snapshot(other.learner, Settings(algorithm="softmax"))
+    candidate = SnapshotCandidate(other.learner, Settings(algorithm="softmax"))
     with pytest.raises(ConfigError, match="contexts of 3 numbers, and a test has 2"):
         candidate.pmf(narrow, np.arange(3))
     assert log.decisions.x is not None

@@ -12,7 +12,7 @@ from tests.kits.replay_logs import ONLINE, STICKY, make_log
 
 from fitrouter.types import Mode
 from fitrouter_evaluators.replay.log.log import MODES, Log
-from fitrouter_evaluators.replay.study.pseudo import rounds_of, running, subset
+from fitrouter_evaluators.replay.study.pseudo_outcomes import rounds_of, running, subset
 from fitrouter_evaluators.replay.study.units import Units, closed_units
 
 PINNED = MODES.index(Mode.PINNED)

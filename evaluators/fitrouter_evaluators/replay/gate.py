@@ -30,10 +30,10 @@ from typing import NamedTuple
 
 from fitrouter.errors import ConfigError, InvalidLog
 from fitrouter_evaluators.replay.gate_file import LESS_IS_BETTER, Gate, Guardrail
-from fitrouter_evaluators.replay.results import Band, Check, Diagnostics, Gated, Satisfied
+from fitrouter_evaluators.replay.report import Band, Check, Diagnostics, GateDecision, UserSatisfaction
 
 
-class Level(NamedTuple):
+class SequenceLevel(NamedTuple):
     """How sure the two ends of an exact sequence must be, of one metric and slice."""
 
     metric: str
@@ -43,7 +43,7 @@ class Level(NamedTuple):
     high: float
 
 
-class Evidence(NamedTuple):
+class GateEvidence(NamedTuple):
     """What is known of one metric in one slice."""
 
     metric: str
@@ -51,17 +51,17 @@ class Evidence(NamedTuple):
     """Exact, of the paired difference candidate − against, in the metric's own units."""
     silence: tuple[float, float] = (0.0, 0.0)
     """How far those who were asked and said nothing may move the lower limit down, and the upper one up
-    (`fitrouter_evaluators.replay.study.sensitivity.widen`, with `Gate.sensitivity`)."""
+    (`fitrouter_evaluators.replay.study.sensitivity.silence_margins`, with `Gate.sensitivity`)."""
     span: float = math.inf
     """Between the least and the largest outcome: no difference is larger."""
     fixed: bool = True
-    """The range of outcomes was known before the log (`fitrouter_evaluators.replay.study.outcomes.Observed.fixed`)."""
+    """The range of outcomes was known before the log (`MetricOutcomes.fixed`)."""
 
 
 # --- levels ---
 
 
-def levels(gate: Gate, slices: Sequence[str] = ()) -> list[Level]:
+def sequence_levels(gate: Gate, slices: Sequence[str] = ()) -> list[SequenceLevel]:
     """What sequences the gate reads, and how sure each end of theirs must be; see the module.
 
     Args:
@@ -83,7 +83,7 @@ def levels(gate: Gate, slices: Sequence[str] = ()) -> list[Level]:
         places = _places(rail, slices)
         for place in places:
             need(rail.metric, place, keep / len(places))
-    return [Level(metric, where, *ends) for (metric, where), ends in found.items()]
+    return [SequenceLevel(metric, where, *ends) for (metric, where), ends in found.items()]
 
 
 def _places(rail: Guardrail, slices: Sequence[str]) -> list[str]:
@@ -109,17 +109,17 @@ class _Known(NamedTuple):
 
 def decide(
     gate: Gate,
-    evidence: Sequence[Evidence],
+    evidence: Sequence[GateEvidence],
     diagnostics: Sequence[Diagnostics],
     *,
-    satisfaction: Sequence[Satisfied] = (),
+    satisfaction: Sequence[UserSatisfaction] = (),
     checks: Sequence[Check] = (),
-) -> Gated:
+) -> GateDecision:
     """The gate's answer.
 
     Args:
         gate: the rules.
-        evidence: exact sequences at the levels of `levels`, of every metric and slice that the rules name.
+        evidence: exact sequences at the levels of `sequence_levels`, of every metric and slice that the rules name.
         diagnostics: those of the candidate over everybody are read.
         satisfaction: across users, where rules name it.
         checks: of the log itself.
@@ -136,7 +136,11 @@ def decide(
     gain = known[gate.metric, ""]
     rules = [_enough(gate, gain), *_support(gate, diagnostics)]
     promotes = [Check(name=f"gain in {gate.metric}", ok=gain.low > gate.min_gain, detail=_gain(gate, gain))]
-    keeps = [f"{gate.metric}: {gain}, below {gate.worth:g}"] if gain.high < gate.worth and not promotes[0].ok else []
+    keeps = (
+        [f"{gate.metric}: {gain}, below {gate.keep_threshold:g}"]
+        if gain.high < gate.keep_threshold and not promotes[0].ok
+        else []
+    )
     for rail in gate.guardrails:
         held, shown = _guarded(rail, known)
         promotes.append(held)
@@ -144,21 +148,21 @@ def decide(
     promotes += _of_users(gate, satisfaction)
     every = [*rules, *promotes]
     if not rules[0].ok:
-        return Gated(verdict="not enough evidence", reasons=[rules[0].detail], rules=every)
+        return GateDecision(verdict="not enough evidence", reasons=[rules[0].detail], rules=every)
     if keeps:
-        return Gated(verdict="keep", reasons=keeps, rules=every)
+        return GateDecision(verdict="keep", reasons=keeps, rules=every)
     lacking = [f"{rule.name}: {rule.detail}" for rule in every if not rule.ok]
     if lacking:
-        return Gated(verdict="not enough evidence", reasons=lacking, rules=every)
-    return Gated(verdict="promote", reasons=[rule.detail for rule in promotes], rules=every)
+        return GateDecision(verdict="not enough evidence", reasons=lacking, rules=every)
+    return GateDecision(verdict="promote", reasons=[rule.detail for rule in promotes], rules=every)
 
 
-def _known(gate: Gate, evidence: Sequence[Evidence]) -> dict[tuple[str, str], _Known]:
+def _known(gate: Gate, evidence: Sequence[GateEvidence]) -> dict[tuple[str, str], _Known]:
     """(metric, slice) → where its gain lies, with all that widens it."""
     slices = sorted({one.band.slice for one in evidence if one.band.slice})
     given = {(one.metric, one.band.slice): one for one in evidence}
     found: dict[tuple[str, str], _Known] = {}
-    for level in levels(gate, slices):
+    for level in sequence_levels(gate, slices):
         one = given.get((level.metric, level.slice))
         if one is None and level.slice:
             continue  # nobody of this slice has come
@@ -175,7 +179,7 @@ def _known(gate: Gate, evidence: Sequence[Evidence]) -> dict[tuple[str, str], _K
     return found
 
 
-def _refuse(one: Evidence, level: Level) -> None:
+def _refuse(one: GateEvidence, level: SequenceLevel) -> None:
     """Raise for evidence that nothing may be decided by."""
     band = one.band
     if band.kind != "exact" or band.policy != "difference":
@@ -197,7 +201,7 @@ def _enough(gate: Gate, gain: _Known) -> Check:
 
 
 def _gain(gate: Gate, gain: _Known) -> str:
-    return f"{gate.metric}: {gain}; promoted above {gate.min_gain:g}, kept below {gate.worth:g}"
+    return f"{gate.metric}: {gain}; promoted above {gate.min_gain:g}, kept below {gate.keep_threshold:g}"
 
 
 def _support(gate: Gate, diagnostics: Sequence[Diagnostics]) -> list[Check]:
@@ -234,7 +238,7 @@ def _guarded(rail: Guardrail, known: Mapping[tuple[str, str], _Known]) -> tuple[
     return Check(name=f"guardrail {rail.name}", ok=ok, detail=detail), [f"{rail.name}: {one}" for one in broken]
 
 
-def _of_users(gate: Gate, satisfaction: Sequence[Satisfied]) -> list[Check]:
+def _of_users(gate: Gate, satisfaction: Sequence[UserSatisfaction]) -> list[Check]:
     """Rules about users; numbers at one look, that withhold only."""
     users, found = gate.users, []
     asked = users.max_worse_off is not None or users.max_worst_decile_decrease is not None

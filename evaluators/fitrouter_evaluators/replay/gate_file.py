@@ -124,7 +124,7 @@ class Gate(_Section):
         return self
 
     @property
-    def worth(self) -> float:
+    def keep_threshold(self) -> float:
         """`keep_below`, with its default."""
         if self.keep_below is not None:
             return self.keep_below

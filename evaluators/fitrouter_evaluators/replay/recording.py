@@ -9,7 +9,7 @@ from typing import Any
 from fitrouter.draw import uuid7
 from fitrouter.errors import ConfigError
 from fitrouter.stores.warehouse import Warehouse
-from fitrouter_evaluators.replay.results import Report
+from fitrouter_evaluators.replay.report import Report
 
 
 def record(report: Report, log: Path) -> str:

@@ -23,9 +23,9 @@ from rich.console import Console
 from fitrouter.errors import ConfigError, FitrouterError
 
 if TYPE_CHECKING:
+    from fitrouter_evaluators.replay.evaluation import ReplaySettings
     from fitrouter_evaluators.replay.gate_file import Gate
-    from fitrouter_evaluators.replay.replay import ReplaySettings
-    from fitrouter_evaluators.replay.results import Report
+    from fitrouter_evaluators.replay.report import Report
 
 
 METRICS = ("fit", "cost", "latency", "utility", "score")
@@ -163,7 +163,7 @@ class _Asked(NamedTuple):
 
 def _settings(asked: _Asked, gate: Gate | None) -> ReplaySettings:
     """What is to be estimated. What is not said is as the gate has it."""
-    from fitrouter_evaluators.replay.replay import ReplaySettings
+    from fitrouter_evaluators.replay.evaluation import ReplaySettings
 
     since, until = (None if each is None else _moment(each) for each in (asked.since, asked.until))
     if since is not None and until is not None and since >= until:
@@ -295,13 +295,13 @@ def _replayed(
 ) -> Report:
     """Read what is to be replayed, mistakes in small files first, and replay it."""
     from fitrouter.config import load_config
-    from fitrouter_evaluators.replay.candidates.candidates import load_candidate
+    from fitrouter_evaluators.replay.candidates.load import load_candidate
+    from fitrouter_evaluators.replay.evaluation import evaluate
     from fitrouter_evaluators.replay.log.sources import read_log
-    from fitrouter_evaluators.replay.replay import replay as replayed
 
     live = None if config is None else load_config(config)
     one, other = (load_candidate(each, config=live) for each in (candidate, against))
-    return replayed(read_log(log), one, other, settings, gate)
+    return evaluate(read_log(log), one, other, settings, gate)
 
 
 def _answer(report: Report) -> int:
@@ -318,7 +318,7 @@ def _check_places(*files: Path | None) -> None:
 
 def _deliver(report: Report, out: Path | None, page: Path | None, *, text: bool) -> None:
     """Write and print what was asked for; where tables were not, the verdict goes to standard error."""
-    from fitrouter_evaluators.replay.render._words import verdict
+    from fitrouter_evaluators.replay.render._formatting import verdict
 
     json = msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n"
     if page is not None:
@@ -337,14 +337,14 @@ def _deliver(report: Report, out: Path | None, page: Path | None, *, text: bool)
 
 def _print(report: Report) -> None:
     """Tables, in colour where somebody watches."""
-    from fitrouter_evaluators.replay.render.render_text import parts, text
+    from fitrouter_evaluators.replay.render.render_text import renderables, text
 
     width = max(Console().width, _NARROWEST)
     console = Console(width=width)
     if not console.is_terminal:
         typer.echo(text(report, width), nl=False)
         return
-    for part in parts(report):
+    for part in renderables(report):
         console.print(part, markup=False, highlight=False, emoji=False)
 
 
@@ -370,7 +370,7 @@ def import_(
     ] = False,
 ) -> None:
     """Write somebody else's log as one that replay reads."""
-    from fitrouter_evaluators.replay.importing.importing import import_log
+    from fitrouter_evaluators.replay.importing.import_log import import_log
 
     made = import_log(data, columns, out, skip_bad=skip_bad)
     typer.echo(f"wrote {made.rows} decisions among {len(made.arms)} arms to {made.folder}")

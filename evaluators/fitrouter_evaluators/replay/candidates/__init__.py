@@ -1,1 +1,1 @@
-"""Behind `fitrouter_evaluators.replay.candidates.candidates`: one kind of candidate a file."""
+"""Behind `fitrouter_evaluators.replay.candidates.load`: one kind of candidate a file."""

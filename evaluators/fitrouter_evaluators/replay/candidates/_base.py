@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 
-class Described:
+class DescribedCandidate:
     """A name in words, the settings behind it, and their hash.
 
     Args:

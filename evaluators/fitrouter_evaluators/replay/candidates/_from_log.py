@@ -6,8 +6,8 @@ import numpy as np
 
 from fitrouter.errors import ConfigError
 from fitrouter.types import Floats
-from fitrouter_evaluators.replay.candidates._base import Described
-from fitrouter_evaluators.replay.candidates._columns import called, entries, per_entry, sums
+from fitrouter_evaluators.replay.candidates._base import DescribedCandidate
+from fitrouter_evaluators.replay.candidates._log_columns import called, entries, per_entry, sums
 from fitrouter_evaluators.replay.log.log import Ints, Log
 
 _WORDS = {
@@ -22,7 +22,7 @@ _MISSING = {
 }
 
 
-class Logged(Described):
+class LoggedCandidate(DescribedCandidate):
     """A pmf that every decision holds: `current`, `twin`, `personal`, or a candidate that was in shadow.
 
     Args:
@@ -55,7 +55,7 @@ class Logged(Described):
         return per_entry(log, column, rows, f"what {self.shadow!r} would have done", remedy)
 
 
-class Uniform(Described):
+class UniformCandidate(DescribedCandidate):
     """All eligible arms alike."""
 
     def __init__(self, *, name: str = "") -> None:
@@ -67,7 +67,7 @@ class Uniform(Described):
         return np.repeat(1.0 / counts, counts)
 
 
-class Fixed(Described):
+class FixedCandidate(DescribedCandidate):
     """One arm takes everything but the floor; where it is not eligible, all others alike.
 
     Args:

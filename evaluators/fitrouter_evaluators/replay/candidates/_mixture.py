@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from fitrouter.errors import ConfigError
 from fitrouter.state.budgets import BudgetParams
 from fitrouter.types import Floats, Mode
-from fitrouter_evaluators.replay.candidates._columns import called, drawn, entries, per_entry, per_row, refuse, sums
+from fitrouter_evaluators.replay.candidates._log_columns import called, drawn, entries, per_entry, per_row, refuse, sums
 from fitrouter_evaluators.replay.candidates._settings import Settings
 from fitrouter_evaluators.replay.log.log import MODES, Ints, Log
 
@@ -32,7 +32,7 @@ _OLD = "an earlier fitrouter or another program wrote it: say 'floor', and all o
 _FIXED = "floor, uniform_slice and share cannot be changed without it"
 
 
-class _Parts(NamedTuple):
+class _Batches(NamedTuple):
     """What the logged rest of n rows is made of."""
 
     share: Floats
@@ -110,7 +110,7 @@ class Mixture:
         found: NDArray[np.bool_] = (algorithm[rows] == "uniform") & (sums(rest, counts) >= 1.0 - _ROUNDING)
         return found
 
-    def _parts(self, rows: Ints, rest: Floats, counts: Ints, silent: NDArray[np.bool_]) -> _Parts:
+    def _parts(self, rows: Ints, rest: Floats, counts: Ints, silent: NDArray[np.bool_]) -> _Batches:
         log = self.log
         share = per_row(log, log.decisions.share, rows, "the share ('share')", _FIXED)
         floor = per_row(log, log.decisions.floor, rows, "the floor ('floor')", _FIXED)
@@ -126,7 +126,7 @@ class Mixture:
         share = np.where(sums(default, counts) > 0.0, share, 1.0)
         new = (over - np.repeat(1.0 - share, counts) * default) / np.repeat(share, counts)
         none = (new < _ROUNDING) | np.repeat(silent, counts)
-        return _Parts(share, floor / _HAIR / share, np.where(none, 0.0, new))
+        return _Batches(share, floor / _HAIR / share, np.where(none, 0.0, new))
 
     def _one(self, rows: Ints, counts: Ints, is_it: NDArray[np.bool_], what: str) -> Floats:
         """float64[m], 1 for at most one entry of a draw."""
@@ -138,7 +138,7 @@ class Mixture:
 
     # --- putting together ---
 
-    def _inside(self, rows: Ints, parts: _Parts, counts: Ints, silent: NDArray[np.bool_]) -> Floats:
+    def _inside(self, rows: Ints, parts: _Batches, counts: Ints, silent: NDArray[np.bool_]) -> Floats:
         """float64[m]: the rest within the policy's own share, under another floor or slice."""
         wanted = self.settings
         new = sums(parts.new, counts)

@@ -10,11 +10,19 @@ import numpy as np
 from fitrouter.errors import ConfigError, InvalidLog
 from fitrouter.policies import Policy
 from fitrouter.types import Floats
-from fitrouter_evaluators.replay.candidates._base import Described
-from fitrouter_evaluators.replay.candidates._columns import chunks, drawn, entries, per_entry, per_row, refuse, row_name
-from fitrouter_evaluators.replay.candidates._ground import ground
+from fitrouter_evaluators.replay.candidates._base import DescribedCandidate
+from fitrouter_evaluators.replay.candidates._log_columns import (
+    chunks,
+    drawn,
+    entries,
+    per_entry,
+    per_row,
+    refuse,
+    row_name,
+)
 from fitrouter_evaluators.replay.candidates._mixture import Mixture
 from fitrouter_evaluators.replay.candidates._settings import Settings
+from fitrouter_evaluators.replay.candidates._utility import utility_terms
 from fitrouter_evaluators.replay.log.log import Ints, Log
 
 _SAMPLE = 500
@@ -23,7 +31,7 @@ _BELIEFS = "there is nothing to recompute a policy from; give its probabilities 
 _OTHER = "choose another algorithm"
 
 
-class Recomputed(Described):
+class RecomputedCandidate(DescribedCandidate):
     """Settings over the logged policy; with the live ones it gives the logged pmf to 1e-12.
 
     What is believed of the models, the budget's λ, the switch cost and who is new are as logged.
@@ -59,7 +67,7 @@ class Recomputed(Described):
         policy, mixture = self.policy(log, rows), Mixture(log, self.settings)
         out: list[Floats] = []
         for some in chunks(rows):
-            found = ground(log, some, self.settings, mixture)
+            found = utility_terms(log, some, self.settings, mixture)
             out.append(found.pmf(policy, *self._beliefs(log, some, policy)))
         return np.concatenate(out) if out else np.zeros(0)
 
@@ -125,7 +133,9 @@ def _check(log: Log, rows: Ints, policy: Policy, parameter: str, settings: Setti
     sample = rows[drawn(log, rows)]
     sample = sample[:: max(len(sample) // _SAMPLE, 1)]
     as_logged = Settings()
-    found = ground(log, sample, as_logged, Mixture(log, as_logged)).pmf(policy, *logged_beliefs(log, sample, policy))
+    found = utility_terms(log, sample, as_logged, Mixture(log, as_logged)).pmf(
+        policy, *logged_beliefs(log, sample, policy)
+    )
     made = log.options.prob if log.options.personal is None else log.options.personal
     off = np.abs(found - made[entries(log, sample)]) > 1e-9
     if not off.any():

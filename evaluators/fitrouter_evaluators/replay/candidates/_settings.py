@@ -10,7 +10,7 @@ import msgspec
 from fitrouter.config import CandidateConfig, Config
 from fitrouter.errors import ConfigError
 from fitrouter.policies import Policy, build_policy
-from fitrouter_evaluators.replay.candidates._file import CandidateFile
+from fitrouter_evaluators.replay.candidates._candidate_file import CandidateFile
 
 _DEFAULTS: dict[str, Any] = {name: field.default for name, field in CandidateConfig.model_fields.items()}
 _READS = {

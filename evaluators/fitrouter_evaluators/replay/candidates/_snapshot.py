@@ -12,8 +12,8 @@ from fitrouter.policies import Policy
 from fitrouter.posterior.labels import Estimate
 from fitrouter.state.learner import Learner
 from fitrouter.types import Floats, Identity
-from fitrouter_evaluators.replay.candidates._columns import drawn, refuse
-from fitrouter_evaluators.replay.candidates._recomputed import Recomputed
+from fitrouter_evaluators.replay.candidates._log_columns import drawn, refuse
+from fitrouter_evaluators.replay.candidates._recomputed import RecomputedCandidate
 from fitrouter_evaluators.replay.candidates._settings import Settings
 from fitrouter_evaluators.replay.log.log import Ints, Log
 
@@ -64,7 +64,7 @@ class Requests:
         return self._who[codes]
 
 
-class Snapshot(Recomputed):
+class SnapshotCandidate(RecomputedCandidate):
     """Settings over the logged policy, with the fit of a learner that stays as it is.
 
     Cost, latency, availability, the budget's λ, the switch cost and who is new are as logged.

@@ -2,11 +2,11 @@
 
 A policy that learns is not one pmf: what it does depends on what came of what it did. Three ways to replay one:
 
-* as it stands: a `Snapshot` is a fixed policy, evaluated like any other (the default);
-* `Rejection`: it meets the logged requests one after another and keeps those at which it would have drawn what was
+* as it stands: a `SnapshotCandidate` is a fixed policy, evaluated like any other (the default);
+* `RejectionCandidate`: it meets the logged requests one after another and keeps those at which it would have drawn what was
   drawn; the kept ones are a history of its own, and it learns from them alone (Li, Chu, Langford and Wang 2011,
   "Unbiased offline evaluation of contextual-bandit-based news article recommendation algorithms", Algorithm 1);
-* `Progressive`: it learns from everything that was logged and is evaluated as it goes. All decisions count, but it
+* `ProgressiveCandidate`: it learns from everything that was logged and is evaluated as it goes. All decisions count, but it
   learns from what others drew, which it would not have seen: biased, and said so.
 """
 
@@ -27,18 +27,18 @@ from fitrouter.policies import Policy
 from fitrouter.state.learner import Learner
 from fitrouter.stores.journal import Journal
 from fitrouter.types import Decision, Floats, Mode, unpack
-from fitrouter_evaluators.replay.candidates._columns import drawn, per_entry, row_name
-from fitrouter_evaluators.replay.candidates._ground import Ground, ground
+from fitrouter_evaluators.replay.candidates._log_columns import drawn, per_entry, row_name
 from fitrouter_evaluators.replay.candidates._mixture import Mixture
-from fitrouter_evaluators.replay.candidates._recomputed import Recomputed
+from fitrouter_evaluators.replay.candidates._recomputed import RecomputedCandidate
+from fitrouter_evaluators.replay.candidates._selective_fold import fold_selected
 from fitrouter_evaluators.replay.candidates._settings import Settings
-from fitrouter_evaluators.replay.candidates._walk import walk
+from fitrouter_evaluators.replay.candidates._utility import UtilityTerms, utility_terms
 from fitrouter_evaluators.replay.log.log import MODES, Ints, Log
 
 _UNIFORM = MODES.index(Mode.UNIFORM)
 
 
-class Replayed(NamedTuple):
+class RejectionResult(NamedTuple):
     """What rejection replay found."""
 
     value: float
@@ -63,15 +63,15 @@ class Replayed(NamedTuple):
     """Why the value is not quite the candidate's; empty where it is."""
 
 
-class _Agent:
+class _ReplayedLearner:
     """What a learner would do at logged draws, with a ground that was logged."""
 
     def __init__(self, log: Log, rows: Ints, settings: Settings, policy: Policy, learner: Learner) -> None:
         self.settings, self.policy, self.learner = settings, policy, learner
         self.place = {str(name): i for i, name in enumerate(log.decisions.id[rows])}
         """Decision id → place among the rows."""
-        self.ground: Ground = ground(log, rows, settings, Mixture(log, settings))
-        self.begin = np.cumsum(self.ground.counts) - self.ground.counts
+        self.utility_terms: UtilityTerms = utility_terms(log, rows, settings, Mixture(log, settings))
+        self.begin = np.cumsum(self.utility_terms.counts) - self.utility_terms.counts
 
     def pmf(self, i: int, event: Decision) -> Floats:
         """float64[K]: its pmf at the i-th row, of which nothing is learnt yet."""
@@ -85,10 +85,12 @@ class _Agent:
                 f"snapshot: it reads contexts of {fit.d} numbers, and decision {event.id!r} has {len(x)}; the "
                 "configuration must be that of the gateway that wrote the journal"
             )
-        return self.ground.one(i, int(self.begin[i]), self.policy, found, float(fit.labels), self.settings.personal)
+        return self.utility_terms.one(
+            i, int(self.begin[i]), self.policy, found, float(fit.labels), self.settings.personal
+        )
 
 
-class _Learning(Recomputed):
+class _LearningCandidate(RecomputedCandidate):
     """A learner at the start of its walk; it is copied for every one.
 
     Args:
@@ -122,7 +124,7 @@ class _Learning(Recomputed):
         )
         self._begin, self._journal = learner, journal
 
-    def _walk(self, log: Log, rows: Ints, meet: Callable[[_Agent, int, Decision], bool | None]) -> Learner:
+    def _walk(self, log: Log, rows: Ints, meet: Callable[[_ReplayedLearner, int, Decision], bool | None]) -> Learner:
         """Let a copy of the learner walk through the journal, up to the last of these rows.
 
         Args:
@@ -140,7 +142,7 @@ class _Learning(Recomputed):
                 f"snapshot: it has learnt up to position {learner.seq}, and {row_name(log, int(early[0]))} of "
                 f"{log.source} is not after it; say an earlier 'until', or choose a later window"
             )
-        agent = _Agent(log, rows, self.settings, self.policy(log, rows), learner)
+        agent = _ReplayedLearner(log, rows, self.settings, self.policy(log, rows), learner)
         left = set(agent.place)
         ended = False
 
@@ -155,14 +157,14 @@ class _Learning(Recomputed):
             return found
 
         with self._journal() as journal:
-            walk(journal, learner, told)
+            fold_selected(journal, learner, told)
         if left and not ended:
             row = rows[agent.place[min(left, key=lambda name: agent.place[name])]]
             raise ConfigError(f"snapshot: the journal does not hold {row_name(log, int(row))} of {log.source}")
         return learner
 
 
-class Progressive(_Learning):
+class ProgressiveCandidate(_LearningCandidate):
     """It learns from all that was logged, as it goes; a pmf at each draw, of what was known just before it.
 
     Doubly robust estimates are right for the policies that it was on its way; `biased` says what they are not.
@@ -187,7 +189,7 @@ class Progressive(_Learning):
         places = np.flatnonzero(drawn(log, rows))
         order = places[np.argsort(log.decisions.seq[rows[places]], kind="stable")]
 
-        def meet(agent: _Agent, i: int, event: Decision) -> bool:
+        def meet(agent: _ReplayedLearner, i: int, event: Decision) -> bool:
             if i >= 0:
                 at = order[i]
                 probs[ends[at] - counts[at] : ends[at]] = agent.pmf(i, event)
@@ -198,7 +200,7 @@ class Progressive(_Learning):
         return probs
 
 
-class Rejection(_Learning):
+class RejectionCandidate(_LearningCandidate):
     """It meets the logged draws in their order and keeps those that could be its own; from these alone it learns.
 
     A draw of arm a is kept with probability c · π(a) / p(a): exactly what the candidate itself would have lived
@@ -271,7 +273,7 @@ class Rejection(_Learning):
         seen: NDArray[np.bool_] | None = None,
         e: Floats | None = None,
         alpha: float = 0.05,
-    ) -> Replayed:
+    ) -> RejectionResult:
         """Its value.
 
         Args:
@@ -290,13 +292,13 @@ class Rejection(_Learning):
         if self.slice_only:
             met = met[log.decisions.mode[met] == _UNIFORM]
         met = met[np.argsort(log.decisions.seq[met], kind="stable")]
-        door = _Door(log, met, self)
+        door = _AcceptanceSampler(log, met, self)
         learner = self._walk(log, met, door.meet) if len(met) else self._begin
         kept = met[np.array(door.kept, dtype=np.int64)]
         seen = np.isfinite(y) if seen is None else seen
         value, se = _mean(log, rows, kept, y, seen, np.ones(len(y)) if e is None else e)
         reach = NormalDist().inv_cdf(1.0 - alpha / 2.0) * se
-        return Replayed(
+        return RejectionResult(
             value=value,
             se=se,
             low=value - reach,
@@ -311,10 +313,10 @@ class Rejection(_Learning):
         )
 
 
-class _Door:
+class _AcceptanceSampler:
     """Lets draws in, with the probability at which they are the candidate's own."""
 
-    def __init__(self, log: Log, rows: Ints, by: Rejection) -> None:
+    def __init__(self, log: Log, rows: Ints, by: RejectionCandidate) -> None:
         self.by, self.rng = by, np.random.default_rng(by.seed)
         counts = np.diff(log.decisions.start)[rows]
         if by.slice_only:
@@ -332,7 +334,7 @@ class _Door:
         self.kept: list[int] = []
         self.met = self.clipped = 0
 
-    def meet(self, agent: _Agent, i: int, event: Decision) -> bool | None:
+    def meet(self, agent: _ReplayedLearner, i: int, event: Decision) -> bool | None:
         """Whether what becomes of a decision is learnt from; None once there are enough."""
         if i < 0:
             return event.mode in {Mode.PINNED, Mode.FORCED} or event.draw_id in self._draws

@@ -2,7 +2,7 @@
 
 Headers are read apart from the rows, and columns are known to DuckDB by their position alone (c0, c1, …), so that no
 name in a header can collide with another one, with a keyword, or with the statements. Texts of a map or a file are
-never part of a statement: it refers to them (`Values`).
+never part of a statement: it refers to them (`SqlParameters`).
 """
 
 # ruff: noqa: S608 - statements are made of positions and constants
@@ -56,7 +56,7 @@ class Source(NamedTuple):
         raise ConfigError(f"{self.path.name!r} has no column {name!r}; its columns are {shown}")
 
 
-class Values:
+class SqlParameters:
     """Texts that a connection's statements refer to."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
@@ -72,7 +72,7 @@ class Values:
         return f"CAST(getvariable('{name}') AS {'VARCHAR' if single else 'VARCHAR[]'})"
 
 
-class Staged(NamedTuple):
+class StagedFile(NamedTuple):
     """A source's rows in a table, in the order of the file: `rowid` counts them from 0."""
 
     source: Source
@@ -81,7 +81,7 @@ class Staged(NamedTuple):
     """Name in the header → DuckDB's type."""
     broken: Mapping[int, str]
     """Record of the text file, the header being 1, that is no row → why."""
-    values: Values
+    values: SqlParameters
 
     def query(self, sql: str, limit: int = 1_000_000) -> list[tuple[Any, ...]]:
         """Rows of a query over the table, no more than `limit`."""
@@ -135,7 +135,7 @@ def open_source(path: Path, delimiter: str | None = None) -> Source:
     return Source(path, tuple(header), delimiter)
 
 
-def stage(values: Values, source: Source, names: Iterable[str], table: str) -> Staged:
+def stage(values: SqlParameters, source: Source, names: Iterable[str], table: str) -> StagedFile:
     """Copy columns of a source into a table of the connection that the values belong to.
 
     Raises:
@@ -155,10 +155,10 @@ def stage(values: Values, source: Source, names: Iterable[str], table: str) -> S
         raise InvalidLog(f"{source.path.name!r} cannot be read: {error}; write it again") from None
     described = connection.execute(f"SELECT * FROM {table} LIMIT 0").description or []
     types = {source.names[i]: str(cell[1]) for i, cell in zip(wanted, described, strict=True)}
-    return Staged(source, table, types, rejects, values)
+    return StagedFile(source, table, types, rejects, values)
 
 
-def numbered(staged: Staged, rows: Mapping[int, str]) -> list[Problem]:
+def numbered(staged: StagedFile, rows: Mapping[int, str]) -> list[Problem]:
     """All problems of a source in the order of the file, by line of a text file and row of a Parquet file, from 1.
 
     Args:

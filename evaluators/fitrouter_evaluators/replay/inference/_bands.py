@@ -7,7 +7,7 @@ import numpy as np
 from fitrouter.types import Floats
 from fitrouter_evaluators.replay.inference.sequences import Bound, asymptotic, exact_lower, spaced
 from fitrouter_evaluators.replay.log.log import Ints
-from fitrouter_evaluators.replay.results import Band
+from fitrouter_evaluators.replay.report import Band
 
 POINTS = 200
 """Of a path, at most."""

@@ -23,7 +23,7 @@ from fitrouter.stores.journal import Row
 from fitrouter.stores.warehouse._migrations import migrate
 from fitrouter.stores.warehouse._rows import TABLES, rows_of
 from fitrouter.types import Decision, Erasure, Event, Execution, Score, decode_event
-from fitrouter_evaluators.replay.log._base import Opened, open_duckdb, scratch, view_tables
+from fitrouter_evaluators.replay.log._connection import OpenLog, open_duckdb, scratch, view_tables
 from fitrouter_evaluators.replay.log._schema import NEEDED, current
 from fitrouter_evaluators.replay.log.refusals import refuse
 
@@ -39,7 +39,7 @@ _PERSONAL = ("decisions", "executions", "scores", "feedback", "profiles")
 
 
 @contextmanager
-def opened(path: Path, *, features: bool = True, whole: bool = False) -> Iterator[Opened]:
+def opened(path: Path, *, features: bool = True, whole: bool = False) -> Iterator[OpenLog]:
     """The journal in a file.
 
     Args:
@@ -58,7 +58,7 @@ def opened(path: Path, *, features: bool = True, whole: bool = False) -> Iterato
                 _insert(connection, rows, place, features or whole, whole)
         schema = current()
         view_tables(connection, place, schema, schema, {table: table for table in NEEDED})
-        yield Opened(connection, place)
+        yield OpenLog(connection, place)
 
 
 def head(path: Path) -> int:

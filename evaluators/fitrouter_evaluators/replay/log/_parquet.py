@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from fitrouter.stores.warehouse._migrations import MIGRATIONS
-from fitrouter_evaluators.replay.log._base import Opened, open_duckdb, scratch, view_tables
+from fitrouter_evaluators.replay.log._connection import OpenLog, open_duckdb, scratch, view_tables
 from fitrouter_evaluators.replay.log._schema import NEEDED, schema_after
 from fitrouter_evaluators.replay.log.refusals import refuse
 
@@ -18,7 +18,7 @@ OPTIONAL = ("profiles",)
 
 
 @contextmanager
-def opened(folder: Path) -> Iterator[Opened]:
+def opened(folder: Path) -> Iterator[OpenLog]:
     """The tables in a folder.
 
     Raises:
@@ -44,7 +44,7 @@ def opened(folder: Path) -> Iterator[Opened]:
             found[table] = dict(zip(file.columns, map(str, file.types), strict=True))
         view_tables(connection, place, found, schema_after((next(iter(MIGRATIONS)),)), relations)
         try:
-            yield Opened(connection, place)
+            yield OpenLog(connection, place)
         except duckdb.ProgrammingError:
             raise  # our own fault
         except duckdb.Error as error:

@@ -40,7 +40,7 @@ def uuid_words(ids: NDArray[np.object_]) -> _Words | None:
     return np.frombuffer(packed, dtype=">u8").astype(np.uint64).reshape(n, 2) if len(packed) == 16 * n else None
 
 
-def draws_of(seeds: _Words, ids: _Words, words: int = 1) -> Floats:
+def uniforms_of(seeds: _Words, ids: _Words, words: int = 1) -> Floats:
     """float64[n, words] uniforms on [0, 1), four at most.
 
     Args:

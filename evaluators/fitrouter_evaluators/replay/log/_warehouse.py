@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from fitrouter.errors import StoreError
 from fitrouter.stores.warehouse._migrations import MIGRATIONS
-from fitrouter_evaluators.replay.log._base import Opened, open_duckdb, scratch, view_tables
+from fitrouter_evaluators.replay.log._connection import OpenLog, open_duckdb, scratch, view_tables
 from fitrouter_evaluators.replay.log._schema import NEEDED, schema_after, schema_of
 from fitrouter_evaluators.replay.log.refusals import refuse
 
@@ -37,7 +37,7 @@ _COPIES = 20
 
 
 @contextmanager
-def opened(path: Path, *, patience_s: float = PATIENCE_S) -> Iterator[Opened]:
+def opened(path: Path, *, patience_s: float = PATIENCE_S) -> Iterator[OpenLog]:
     """The warehouse in a file.
 
     Raises:
@@ -53,7 +53,7 @@ def opened(path: Path, *, patience_s: float = PATIENCE_S) -> Iterator[Opened]:
             schema_after(_steps(connection, place)),
             {table: table for table in NEEDED},
         )
-        yield Opened(connection, place)
+        yield OpenLog(connection, place)
 
 
 def reaches(path: Path, *, patience_s: float = PATIENCE_S) -> int:

@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 
 from fitrouter.monitors.propensities import ALPHA, ARMS, BETA, EPSILON, FIRST, TILT, chi2_tail
 from fitrouter.types import Floats, Mode
-from fitrouter_evaluators.replay.log._drawn import Drawn, blocks, drawn_of
-from fitrouter_evaluators.replay.log._philox import draws_of, uuid_words
-from fitrouter_evaluators.replay.log._wealth import wealth_path
+from fitrouter_evaluators.replay.log._draws import Draws, blocks, draws_of_log
+from fitrouter_evaluators.replay.log._e_process import e_process_path
+from fitrouter_evaluators.replay.log._philox import uniforms_of, uuid_words
 from fitrouter_evaluators.replay.log.log import MODES, Ints, Log
 from fitrouter_evaluators.replay.log.refusals import refuse_where
-from fitrouter_evaluators.replay.results import Check
+from fitrouter_evaluators.replay.report import Check
 
 _AGAIN = np.exp(np.array([-1.5, -0.5, 0.5, 1.5]))
 """Factors on the odds of the arm that a session had before."""
@@ -45,7 +45,7 @@ def audit(log: Log) -> list[Check]:
         InvalidLog: a draw, or the draw of who is asked, does not come out of its own seed again; the message names the
             decision.
     """
-    draws = drawn_of(log)
+    draws = draws_of_log(log)
     if not draws.n:
         return [Check(name="draws", ok=False, detail="nothing was drawn: there is no probability to rest on")]
     return [
@@ -65,7 +65,7 @@ def audit(log: Log) -> list[Check]:
 # --- draws made again ---
 
 
-def _replayed(log: Log, draws: Drawn) -> Check:
+def _replayed(log: Log, draws: Draws) -> Check:
     """Every draw again from its seed, and every draw of who was asked."""
     name = "draws made again"
     u = _uniforms(log)
@@ -105,20 +105,20 @@ def _uniforms(log: Log) -> Floats | None:
     seeds, words = log.decisions.seed, uuid_words(log.decisions.id)
     if seeds is None or words is None or any(seed is None for seed in seeds.tolist()):
         return None
-    return draws_of(seeds.astype(np.uint64), words, 2)
+    return uniforms_of(seeds.astype(np.uint64), words, 2)
 
 
 # --- bets ---
 
 
-def _bets(log: Log, draws: Drawn) -> Check:
+def _bets(log: Log, draws: Draws) -> Check:
     """The three families of `fitrouter.monitors.propensities`, whose mean is one gambler's wealth."""
     draws = draws.take(draws.possible > 1)
     paths = [_uniform(draws), _sharp(draws), _tilted(draws)] if draws.known else [_uniform(draws)]
     return _rung(log, draws, "bets against the probabilities", np.mean(paths, axis=0), "")
 
 
-def _uniform(draws: Drawn) -> Floats:
+def _uniform(draws: Draws) -> Floats:
     """Bets that the mean of 1/(K p) is not 1."""
     excess = 1.0 / (draws.possible * draws.p) - 1.0
     epsilon = EPSILON[:, None]
@@ -129,18 +129,18 @@ def _uniform(draws: Drawn) -> Floats:
     else:  # how small the others are is not known, so that only an excess can be bet upon
         shares = np.broadcast_to(EPSILON[EPSILON > 0.0][:, None], (int((EPSILON > 0.0).sum()), draws.n))
     logs = (np.log1p(share * excess) for share in shares)
-    return wealth_path(logs, np.full(len(shares), 1.0 / len(shares)), draws.n)
+    return e_process_path(logs, np.full(len(shares), 1.0 / len(shares)), draws.n)
 
 
-def _sharp(draws: Drawn) -> Floats:
+def _sharp(draws: Draws) -> Floats:
     """Bets on a sharper or flatter pmf."""
     logs = np.log(np.where(draws.prob > 0.0, draws.prob, 1.0))
     chosen, possible = np.log(draws.p), draws.prob > 0.0
     found = ((beta - 1.0) * chosen - np.log(draws.sums(np.where(possible, np.exp(beta * logs), 0.0))) for beta in BETA)
-    return wealth_path(found, np.full(len(BETA), 1.0 / len(BETA)), draws.n)
+    return e_process_path(found, np.full(len(BETA), 1.0 / len(BETA)), draws.n)
 
 
-def _tilted(draws: Drawn) -> Floats:
+def _tilted(draws: Draws) -> Floats:
     """Bets on every arm's odds, the first to appear first."""
     arms, first = np.unique(draws.arm, return_index=True)
     arms = arms[np.argsort(first)][:ARMS]
@@ -155,7 +155,7 @@ def _tilted(draws: Drawn) -> Floats:
             for tilt in TILT:
                 yield _odds(tilt, q, drew == arm)
 
-    return wealth_path(logs(), np.repeat(share / len(TILT), len(TILT)), draws.n)
+    return e_process_path(logs(), np.repeat(share / len(TILT), len(TILT)), draws.n)
 
 
 def _odds(tilt: float, q: Floats, hit: NDArray[np.bool_]) -> Floats:
@@ -163,7 +163,7 @@ def _odds(tilt: float, q: Floats, hit: NDArray[np.bool_]) -> Floats:
     return np.where(hit, math.log(tilt), 0.0) - np.log1p(q * (tilt - 1.0))
 
 
-def _repeats(log: Log, draws: Drawn, thing: str, column: Ints) -> Check:
+def _repeats(log: Log, draws: Draws, thing: str, column: Ints) -> Check:
     """Bets on the arm that the same session, or user, was given at its last draw."""
     name = f"repeats of a {thing}'s arm"
     if not draws.known:
@@ -179,12 +179,12 @@ def _repeats(log: Log, draws: Drawn, thing: str, column: Ints) -> Check:
     if not bet.any():
         return Check(name=name, ok=True, detail=f"no {thing} was drawn for twice")
     q, hit = q[bet], (draws.drew == before)[bet]
-    path = wealth_path((_odds(t, q, hit) for t in _AGAIN), np.full(len(_AGAIN), 1.0 / len(_AGAIN)), len(q))
+    path = e_process_path((_odds(t, q, hit) for t in _AGAIN), np.full(len(_AGAIN), 1.0 / len(_AGAIN)), len(q))
     told = f"the last arm came again in {hit.mean():.1%} of {len(q):,} draws, by the log in {q.mean():.1%}; "
     return _rung(log, draws.take(bet), name, path, told)
 
 
-def _rung(log: Log, draws: Drawn, name: str, path: Floats, told: str) -> Check:
+def _rung(log: Log, draws: Draws, name: str, path: Floats, told: str) -> Check:
     """What a gambler's wealth says."""
     if not len(path):
         return Check(name=name, ok=True, detail="every draw had one possible arm")
@@ -201,7 +201,7 @@ def _rung(log: Log, draws: Drawn, name: str, path: Floats, told: str) -> Check:
 # --- counts ---
 
 
-def _overall(log: Log, draws: Drawn) -> Check:
+def _overall(log: Log, draws: Draws) -> Check:
     """χ² = DᵀC⁻D of choices minus probabilities, with the covariance that the pmfs say (Pearson's, for many pmfs)."""
     name = "choices against probabilities, χ²"
     if not draws.known:
@@ -220,7 +220,7 @@ def _overall(log: Log, draws: Drawn) -> Check:
     return Check(name=name, ok=p >= ALPHA, detail=detail)
 
 
-def _apart(log: Log, draws: Drawn) -> tuple[Floats, Floats]:
+def _apart(log: Log, draws: Draws) -> tuple[Floats, Floats]:
     """float64[A] twice: choices minus probabilities, and the variance that it has."""
     A = len(log.names.arms)
     expected = np.bincount(draws.arm, weights=draws.prob, minlength=A).astype(np.float64)
@@ -228,7 +228,7 @@ def _apart(log: Log, draws: Drawn) -> tuple[Floats, Floats]:
     return np.bincount(draws.drew, minlength=A) - expected, variance
 
 
-def _covariance(draws: Drawn, arms: Ints, A: int) -> Floats:
+def _covariance(draws: Draws, arms: Ints, A: int) -> Floats:
     """float64[a, a]: Σ diag(q) − q qᵀ over the draws, of some arms."""
     place = np.full(A, -1)
     place[arms] = np.arange(len(arms))
@@ -245,7 +245,7 @@ def _covariance(draws: Drawn, arms: Ints, A: int) -> Floats:
     return found
 
 
-def _each_arm(log: Log, draws: Drawn) -> Check:
+def _each_arm(log: Log, draws: Draws) -> Check:
     """The count of each arm, by Freedman's inequality; the level is shared among the arms."""
     name = "choices of each arm"
     if not draws.known:
@@ -272,7 +272,7 @@ def _freedman(total: float, variance: float, step: float) -> float:
     return 2.0 * math.exp(-total * total / (2.0 * (variance + step * abs(total) / 3.0)))
 
 
-def _mean_weight(draws: Drawn) -> Check:
+def _mean_weight(draws: Draws) -> Check:
     """The mean of 1/(K p), the weight of a policy that chooses evenly: 1 in a true log."""
     name = "mean weight of an even policy"
     weight = 1.0 / (draws.possible * draws.p)
@@ -292,7 +292,7 @@ def _mean_weight(draws: Drawn) -> Check:
 # --- what else is logged of a draw ---
 
 
-def _floor(log: Log, draws: Drawn) -> Check:
+def _floor(log: Log, draws: Draws) -> Check:
     """Whether every arm had at least floor / K."""
     name = "floor"
     floor = log.decisions.floor
@@ -309,7 +309,7 @@ def _floor(log: Log, draws: Drawn) -> Check:
     return Check(name=name, ok=True, detail=f"the least probability is {least.min():.3g}; none is below its floor")
 
 
-def _slice(log: Log, draws: Drawn) -> Check:
+def _slice(log: Log, draws: Draws) -> Check:
     """Whether the uniform slice is uniform: rejection replay rests on it."""
     name = "uniform slice"
     mine = log.decisions.mode[draws.rows] == MODES.index(Mode.UNIFORM)

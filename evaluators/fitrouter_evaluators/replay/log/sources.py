@@ -14,11 +14,11 @@ from pathlib import Path
 from fitrouter.errors import ConfigError
 from fitrouter.stores.warehouse._rows import TABLES
 from fitrouter_evaluators.replay.log import _journal, _parquet, _warehouse
-from fitrouter_evaluators.replay.log._assembling import assemble
-from fitrouter_evaluators.replay.log._base import Opened, literal
+from fitrouter_evaluators.replay.log._assembly import assemble
 from fitrouter_evaluators.replay.log._columns import fetch_columns
+from fitrouter_evaluators.replay.log._connection import OpenLog, literal
+from fitrouter_evaluators.replay.log._constraints import check_structure, erased
 from fitrouter_evaluators.replay.log._schema import schema_of
-from fitrouter_evaluators.replay.log._structure import check_structure, erased
 from fitrouter_evaluators.replay.log.log import Log
 from fitrouter_evaluators.replay.log.validation import validate
 
@@ -94,7 +94,7 @@ def export(log_path: str | os.PathLike[str], folder: str | os.PathLike[str]) -> 
 
 
 @contextmanager
-def _opened(path: Path, *, features: bool = True, whole: bool = False) -> Iterator[Opened]:
+def _opened(path: Path, *, features: bool = True, whole: bool = False) -> Iterator[OpenLog]:
     """The log at a path, by what lies there."""
     journal, warehouse = path / JOURNAL, path / WAREHOUSE
     if path.is_file():

@@ -6,21 +6,21 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from fitrouter_evaluators.replay.render._sections import policies
-from fitrouter_evaluators.replay.render._svg import Axis, Canvas, finite, ticks
-from fitrouter_evaluators.replay.render._words import (
+from fitrouter_evaluators.replay.render._formatting import (
     Metric,
-    Numbers,
-    best,
+    NumberFormat,
+    best_estimate,
     count,
     metric_of,
     percent,
-    plain,
+    printable,
     slices,
     usual_interval,
     weight,
 )
-from fitrouter_evaluators.replay.results import Arm, Band, Estimated, Histogram, Report, Satisfied
+from fitrouter_evaluators.replay.render._svg import Axis, Canvas, finite, ticks
+from fitrouter_evaluators.replay.render._tables import policies
+from fitrouter_evaluators.replay.report import ArmShare, Band, PolicyEstimate, Report, UserSatisfaction, WeightHistogram
 
 _WIDE, _NARROW = 720.0, 340.0
 _SMALL = 500.0
@@ -54,7 +54,7 @@ class _Row(NamedTuple):
 
 def figures(report: Report) -> dict[str, list[Figure]]:
     """Section → its pictures; a section without data for one has none."""
-    numbers, metric = Numbers.of(report), metric_of(report.metric)
+    numbers, metric = NumberFormat.of(report), metric_of(report.metric)
     differs = f"difference in {metric.axis if metric.unit != '0 to 1' else metric.name}"
     found = {
         "any-time": _sequences([b for b in report.bands if not b.slice], differs, "Difference by units seen"),
@@ -66,7 +66,10 @@ def figures(report: Report) -> dict[str, list[Figure]]:
             figure
             for slice_ in dict.fromkeys(b.slice for b in report.personal)
             for figure in _sequences(
-                [b for b in report.personal if b.slice == slice_], differs, plain(slice_) or "everybody", policy=None
+                [b for b in report.personal if b.slice == slice_],
+                differs,
+                printable(slice_) or "everybody",
+                policy=None,
             )
         ],
     }
@@ -166,7 +169,7 @@ def _legend(canvas: Canvas, names: Sequence[tuple[str, str]], left: float, width
 # --- forests: intervals below each other ---
 
 
-def _estimates(report: Report, differs: str, axis: str, numbers: Numbers) -> list[Figure]:
+def _estimates(report: Report, differs: str, axis: str, numbers: NumberFormat) -> list[Figure]:
     """The difference by each estimator; and each policy, on one axis."""
     everybody = [e for e in report.estimates if not e.slice]
     usual = usual_interval(everybody)
@@ -176,41 +179,41 @@ def _estimates(report: Report, differs: str, axis: str, numbers: Numbers) -> lis
     }
     difference = _forest("Difference, by estimator", rows.pop("difference", []), differs, zero=True)
     both = [row for each in rows.values() for row in each]
-    each = [_forest(f"{plain(name).capitalize()}, by estimator", rows[name], axis, beside=both) for name in rows]
+    each = [_forest(f"{printable(name).capitalize()}, by estimator", rows[name], axis, beside=both) for name in rows]
     return [*difference, *(figure for figures in each for figure in figures)]
 
 
-def _row(e: Estimated, numbers: Numbers, usual: str) -> _Row:
+def _row(e: PolicyEstimate, numbers: NumberFormat, usual: str) -> _Row:
     # The table says with which λ.
     parts = [e.estimator.split(" (")[0], *([e.labels] if e.labels != "observed" else [])]
     parts += [e.interval] if e.interval != usual else []
-    label = ", ".join(plain(part) for part in parts) + (" ⚠" if e.biased else "")
+    label = ", ".join(printable(part) for part in parts) + (" ⚠" if e.biased else "")
     signed = e.policy == "difference"
     written = f"{numbers.value(e.value, signed=signed)} ({numbers.interval(e.low, e.high, signed=signed)})"
     kind = "warned" if e.biased else "against" if e.policy == "against" else "candidate"
     return _Row(label, e.value, e.low, e.high, written, kind)
 
 
-def _slices(report: Report, axis: str, numbers: Numbers) -> list[Figure]:
+def _slices(report: Report, axis: str, numbers: NumberFormat) -> list[Figure]:
     """The difference in each slice: at one look, and exactly at any time."""
     rows = []
     for slice_ in slices(report):
-        estimate = best(report, slice_)
+        estimate = best_estimate(report, slice_)
         bands = [b for b in report.bands if (b.slice, b.policy) == (slice_, "difference")]
         if estimate is not None:
-            rows.append(_row(estimate, numbers, estimate.interval)._replace(label=plain(slice_)))
+            rows.append(_row(estimate, numbers, estimate.interval)._replace(label=printable(slice_)))
         for b in bands:
             written = f"{numbers.value(b.value, signed=True)} ({numbers.interval(b.low, b.high, signed=True)})"
-            label = plain(slice_) if estimate is None and b is bands[0] else f"at any time, {plain(b.kind)}"
+            label = printable(slice_) if estimate is None and b is bands[0] else f"at any time, {printable(b.kind)}"
             rows.append(_Row(label, b.value, b.low, b.high, written, "sequence"))
     return _forest("Difference, by slice", rows, axis, zero=True)
 
 
-def _satisfied(rows: Sequence[Satisfied], metric: Metric, numbers: Numbers) -> list[Figure]:
+def _satisfied(rows: Sequence[UserSatisfaction], metric: Metric, numbers: NumberFormat) -> list[Figure]:
     """The mean, the worst-served tenth, and how many lose."""
     spread, losers = [], []
     for s in rows:
-        role = plain(s.role) or "everybody"
+        role = printable(s.role) or "everybody"
         spread.append(_Row(f"{role}: mean", s.mean, s.mean, s.mean, numbers.value(s.mean)))
         tenth = f"{numbers.value(s.worst_decile)} ({numbers.interval(s.worst_decile_low, s.worst_decile_high)})"
         limits = (s.worst_decile, s.worst_decile_low, s.worst_decile_high)
@@ -296,7 +299,7 @@ def _span(rows: Sequence[_Row], *, zero: bool) -> tuple[float, float]:
 # --- overlap ---
 
 
-def _shares(arms: Sequence[Arm]) -> list[Figure]:
+def _shares(arms: Sequence[ArmShare]) -> list[Figure]:
     """How often each model was drawn, and would be."""
     drawn = [a for a in arms if finite((a.logged, a.against, a.candidate))]
     if not drawn:
@@ -305,7 +308,7 @@ def _shares(arms: Sequence[Arm]) -> list[Figure]:
     return [_figure(title, lambda width: _drawn_shares(drawn, title, width))]
 
 
-def _drawn_shares(arms: Sequence[Arm], title: str, width: float) -> str:
+def _drawn_shares(arms: Sequence[ArmShare], title: str, width: float) -> str:
     narrow = width < _SMALL
     step, top = (36.0, 26.0) if narrow else (26.0, 26.0)
     left, right = (10.0, width - 14) if narrow else (230.0, width - 24)
@@ -322,7 +325,7 @@ def _drawn_shares(arms: Sequence[Arm], title: str, width: float) -> str:
         canvas.text(
             left if narrow else left - 12,
             y - 11 if narrow else y + 4,
-            plain(arm.arm),
+            printable(arm.arm),
             anchor="start" if narrow else "end",
             room=right - left if narrow else left - 16,
         )
@@ -332,7 +335,7 @@ def _drawn_shares(arms: Sequence[Arm], title: str, width: float) -> str:
             canvas.line(x(min(there)), y, x(max(there)), y, "stem")
         for (policy, shape), share in zip(_POLICIES, shares, strict=True):
             if math.isfinite(share):
-                canvas.mark(x(share), y, policy, shape, f"{plain(arm.arm)}, {policy}: {percent(share / 100)}")
+                canvas.mark(x(share), y, policy, shape, f"{printable(arm.arm)}, {policy}: {percent(share / 100)}")
     at = left
     for policy, shape in _POLICIES:
         canvas.mark(at + 5, 11, policy, shape)
@@ -342,7 +345,7 @@ def _drawn_shares(arms: Sequence[Arm], title: str, width: float) -> str:
     return canvas.svg()
 
 
-def _weights(histograms: Sequence[Histogram]) -> list[Figure]:
+def _weights(histograms: Sequence[WeightHistogram]) -> list[Figure]:
     """Importance weights on a logarithmic scale, a panel a policy."""
     drawn = [h for h in histograms if sum(h.counts) and all(abs(edge) < _FAR for edge in h.edges)]
     if not drawn:
@@ -351,7 +354,7 @@ def _weights(histograms: Sequence[Histogram]) -> list[Figure]:
     return [_figure(title, lambda width: _drawn_weights(drawn, title, width))]
 
 
-def _drawn_weights(histograms: Sequence[Histogram], title: str, width: float) -> str:
+def _drawn_weights(histograms: Sequence[WeightHistogram], title: str, width: float) -> str:
     panel, left, right = 100.0, 52.0, width - 12
     canvas = Canvas(width, panel * len(histograms) + 40, title, "units by importance weight, on a logarithmic scale")
     x = Axis(*_padded([edge for h in histograms for edge in h.edges], 0.01), left, right)
@@ -368,7 +371,7 @@ def _drawn_weights(histograms: Sequence[Histogram], title: str, width: float) ->
         if x.holds(0.0):
             canvas.line(x(0.0), base - panel + 28, x(0.0), base, "zero")
         canvas.line(left, base, right, base, "stroke")
-        canvas.text(left, base - panel + 22, f"{plain(histogram.policy)}: units", "label")
+        canvas.text(left, base - panel + 22, f"{printable(histogram.policy)}: units", "label")
     bottom = panel * len(histograms)
     for power in range(math.ceil(x.low), math.floor(x.high) + 1):
         least = "≤" if power <= min(edge for h in histograms for edge in h.edges) else ""

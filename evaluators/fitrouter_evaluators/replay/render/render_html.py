@@ -7,21 +7,21 @@ from importlib.resources import files
 from typing import TypeAlias
 
 from fitrouter.errors import ConfigError
-from fitrouter_evaluators.replay.render._plots import figures
-from fitrouter_evaluators.replay.render._sections import Column, Grid, Line, header, sections
-from fitrouter_evaluators.replay.render._words import (
-    Numbers,
-    best,
+from fitrouter_evaluators.replay.render._formatting import (
+    NumberFormat,
+    best_estimate,
     count,
-    headline,
-    instant,
+    headline_interval,
     number,
     percent,
-    plain,
+    printable,
+    utc_time,
     verdict,
     weight,
 )
-from fitrouter_evaluators.replay.results import Band, Histogram, Report
+from fitrouter_evaluators.replay.render._plots import figures
+from fitrouter_evaluators.replay.render._tables import Column, TableData, TableRow, header, sections
+from fitrouter_evaluators.replay.report import Band, Report, WeightHistogram
 
 _Point: TypeAlias = tuple[int, float, float, float]
 _POINTS = 40
@@ -46,20 +46,20 @@ def html(report: Report) -> str:
     return template.render(
         verdict=verdict(report),
         tone=_TONES.get(gate.verdict, "open") if gate is not None else "none",
-        reasons=[plain(reason) for reason in gate.reasons] if gate is not None else [],
+        reasons=[printable(reason) for reason in gate.reasons] if gate is not None else [],
         tiles=_tiles(report),
         header=header(report),
         sections=sections(report),
         figures=figures(report),
         drawn={name: grid for name, grid in _drawn(report) if grid.lines},
-        version=plain(report.version),
-        made=instant(report.made),
+        version=printable(report.version),
+        made=utc_time(report.made),
     )
 
 
 def _tiles(report: Report) -> list[tuple[str, str, str]]:
     """The four numbers that are looked at first: what, how much, and what it is of."""
-    numbers, top, once = Numbers.of(report), headline(report), best(report)
+    numbers, top, once = NumberFormat.of(report), headline_interval(report), best_estimate(report)
     found = [("units", count(report.window.units), f"{count(report.window.users)} users")]
     if top is not None:
         limits = numbers.interval(top.low, top.high, signed=True)
@@ -73,9 +73,9 @@ def _tiles(report: Report) -> list[tuple[str, str, str]]:
     return found
 
 
-def _drawn(report: Report) -> list[tuple[str, Grid]]:
+def _drawn(report: Report) -> list[tuple[str, TableData]]:
     """The numbers behind the pictures, by section."""
-    numbers = Numbers.of(report)
+    numbers = NumberFormat.of(report)
     everybody = [b for b in report.bands if not b.slice]
     return [
         ("any-time", _paths(everybody, numbers, signed=False)),
@@ -84,11 +84,11 @@ def _drawn(report: Report) -> list[tuple[str, Grid]]:
     ]
 
 
-def _paths(bands: Sequence[Band], numbers: Numbers, *, signed: bool) -> Grid:
+def _paths(bands: Sequence[Band], numbers: NumberFormat, *, signed: bool) -> TableData:
     lines = [
-        Line(
+        TableRow(
             (
-                ", ".join(plain(part) for part in (b.slice, b.policy, b.kind) if part),
+                ", ".join(printable(part) for part in (b.slice, b.policy, b.kind) if part),
                 count(at),
                 numbers.value(mean, signed=signed or b.policy == "difference"),
                 numbers.interval(low, high, signed=signed or b.policy == "difference"),
@@ -98,7 +98,7 @@ def _paths(bands: Sequence[Band], numbers: Numbers, *, signed: bool) -> Grid:
         for at, mean, low, high in _thinned(list(zip(b.at, b.means, b.lows, b.highs, strict=True)))
     ]
     names = (Column("sequence", False), Column("units seen"), Column("running mean"), Column("limits"))
-    return Grid(names, tuple(lines), "The numbers behind the picture", True)
+    return TableData(names, tuple(lines), "The numbers behind the picture", True)
 
 
 def _thinned(points: list[_Point]) -> list[_Point]:
@@ -107,10 +107,12 @@ def _thinned(points: list[_Point]) -> list[_Point]:
     return points if last < _POINTS else [points[i * last // _POINTS] for i in range(_POINTS + 1)]
 
 
-def _bins(histograms: Sequence[Histogram]) -> Grid:
+def _bins(histograms: Sequence[WeightHistogram]) -> TableData:
     lines = [
-        Line((plain(h.policy), f"{weight(low)} … {weight(high)}", count(n)))
+        TableRow((printable(h.policy), f"{weight(low)} … {weight(high)}", count(n)))
         for h in histograms
         for low, high, n in zip(h.edges, h.edges[1:], h.counts, strict=False)
     ]
-    return Grid((Column("policy", False), Column("weight"), Column("units")), tuple(lines), "Weights in numbers", True)
+    return TableData(
+        (Column("policy", False), Column("weight"), Column("units")), tuple(lines), "Weights in numbers", True
+    )

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fitrouter.types import Floats
 from fitrouter_evaluators.replay.log.log import Ints
-from fitrouter_evaluators.replay.study._past import Split
+from fitrouter_evaluators.replay.study._splits import Split
 
 STRENGTHS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 """Of the penalty, relative to each block's own: rare rewards ask for the greatest."""
@@ -56,7 +56,7 @@ def projected(x: NDArray[np.float32]) -> NDArray[np.float32]:
 def ridges(examples: Examples, split: Split) -> Iterator[Floats]:
     """float64[groups + 1, p] for each part: coefficients of each group, and the shared ones in the last row."""
     pieces = _pieces(examples, split)
-    yield from (_in_time if split.in_time else _in_folds)(examples, pieces, split.parts)
+    yield from (_in_time if split.progressive else _in_folds)(examples, pieces, split.parts)
 
 
 class _Sums:

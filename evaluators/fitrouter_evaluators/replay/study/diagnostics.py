@@ -7,7 +7,7 @@ import numpy as np
 from fitrouter.types import Floats
 from fitrouter_evaluators.replay.estimators import DR, DirectMethod, estimate
 from fitrouter_evaluators.replay.estimators.rounds import Rounds
-from fitrouter_evaluators.replay.results import Arm, Diagnostics, Histogram
+from fitrouter_evaluators.replay.report import ArmShare, Diagnostics, WeightHistogram
 from fitrouter_evaluators.replay.study.study import Pmfs
 from fitrouter_evaluators.replay.study.units import Units
 
@@ -59,14 +59,14 @@ def unsupported(units: Units, pmf: Floats) -> Floats:
     return 1.0 - kept
 
 
-def histogram(policy: str, weight: Floats) -> Histogram:
+def weight_histogram(policy: str, weight: Floats) -> WeightHistogram:
     """How importance weights spread, over bins of log10 w."""
     logs = np.log10(np.maximum(weight, SMALLEST))
     counts, edges = np.histogram(logs, bins=BINS, range=(np.log10(SMALLEST), max(float(logs.max(initial=0.0)), 1.0)))
-    return Histogram(policy=policy, edges=edges.tolist(), counts=counts.tolist())
+    return WeightHistogram(policy=policy, edges=edges.tolist(), counts=counts.tolist())
 
 
-def arms(units: Units, pmfs: Pmfs) -> list[Arm]:
+def arm_shares(units: Units, pmfs: Pmfs) -> list[ArmShare]:
     """How often each arm was drawn, and would be, over the draws at which it could be."""
     entries = units.entries()
     code, names = units.log.options.arm[entries], units.log.names.arms
@@ -83,7 +83,7 @@ def arms(units: Units, pmfs: Pmfs) -> list[Arm]:
         p = drawn
     logged, candidate, against = mean(p), mean(pmfs.candidate), mean(pmfs.against)
     found = [
-        Arm(
+        ArmShare(
             arm=name,
             logged=float(logged[k]),
             against=float(against[k]),

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from fitrouter.types import Floats
 from fitrouter_evaluators.replay.log.log import Ints
-from fitrouter_evaluators.replay.study._past import Split, by_folds, by_time
 from fitrouter_evaluators.replay.study._ridge import Examples, projected, ridges
+from fitrouter_evaluators.replay.study._splits import Split, fold_split, progressive_split
 from fitrouter_evaluators.replay.study.units import Units
 
 LIMIT = 200_000
@@ -44,7 +44,7 @@ def predict(
         units: n of them.
         y: float64[n], their outcomes; NaN where nothing is known.
         weight: float64[n], how much each teaches, e.g. the labels behind it; 0 for nothing.
-        expected: float64[entries of the log's options], what was logged as expected (`outcomes.expected`).
+        expected: float64[entries of the log's options], what was logged as expected (`outcomes.logged_expectation`).
         low: of the outcome's range.
         high: likewise.
         adaptive: the logger learns, so a unit's prediction is made of those that had ended before it began; else of
@@ -55,7 +55,7 @@ def predict(
     if not units.n:
         return np.zeros(0)
     teaches = (weight > 0.0) & ~np.isnan(y)
-    split = by_time(units, teaches.astype(np.int64)) if adaptive else by_folds(units, folds, seed)
+    split = progressive_split(units, teaches.astype(np.int64)) if adaptive else fold_split(units, folds, seed)
     world = _World(units, expected, low, high)
     examples = world.examples(np.where(teaches, y, 0.0), np.where(teaches, weight, 0.0), split)
     q = np.empty(int(world.start[-1]))

@@ -24,7 +24,7 @@ UNANSWERED = ("failed", "lost")
 """Statuses of answers that never came: the worst outcome, known without asking."""
 
 
-class Observed(NamedTuple):
+class MetricOutcomes(NamedTuple):
     """What is known of the n decisions of a log. Outcomes are y = label + known; labels are in [0, 1]."""
 
     metric: str
@@ -59,7 +59,9 @@ class Observed(NamedTuple):
         return self.e > 0.0
 
 
-def observe(log: Log, metric: str = "fit", *, stream: str = "asked", ceiling: float | None = None) -> Observed:
+def observe_metric(
+    log: Log, metric: str = "fit", *, stream: str = "asked", ceiling: float | None = None
+) -> MetricOutcomes:
     """The outcomes of a log's decisions.
 
     * ``fit``: people's verdicts. An answer that never came is 0.
@@ -74,7 +76,7 @@ def observe(log: Log, metric: str = "fit", *, stream: str = "asked", ceiling: fl
         metric: one of `METRICS`.
         stream: one of `STREAMS`, for fit and utility.
         ceiling: the most that counts of a cost (USD), a latency (s), or of what a utility loses by both; more is cut.
-            None: the largest in the log, for which exact sequences do not hold (`Observed.fixed`).
+            None: the largest in the log, for which exact sequences do not hold (`MetricOutcomes.fixed`).
 
     Raises:
         InvalidLog: no such metric or stream, or a label outside [0, 1].
@@ -88,7 +90,7 @@ def observe(log: Log, metric: str = "fit", *, stream: str = "asked", ceiling: fl
     return _METRICS[metric](log, stream, ceiling)
 
 
-def counted(units: Units, observed: Observed) -> Units:
+def with_outcomes(units: Units, observed: MetricOutcomes) -> Units:
     """The units with at least one decision that counts; the others are counted as excluded."""
     counts = observed.counts[units.member]
     if counts.all():
@@ -96,7 +98,7 @@ def counted(units: Units, observed: Observed) -> Units:
     return units.select(units.total(counts) > 0.0, f"nothing could be known of their {observed.metric}")
 
 
-def expected(log: Log, metric: str = "fit") -> Floats | None:
+def logged_expectation(log: Log, metric: str = "fit") -> Floats | None:
     """float64[m]: what was expected of a metric at the time, for each entry of `Options`; None where nothing is logged.
 
     The fit is that of an arm times the probability that it answers. NaN where a row has none.
@@ -120,7 +122,7 @@ def expected(log: Log, metric: str = "fit") -> Floats | None:
     return mean - burden
 
 
-def _fit(log: Log, stream: str, ceiling: float | None) -> Observed:  # noqa: ARG001 - fit has its range
+def _fit(log: Log, stream: str, ceiling: float | None) -> MetricOutcomes:  # noqa: ARG001 - fit has its range
     decisions, outcomes = log.decisions, log.outcomes
     asked_label, free_label = _verdicts(log, outcomes.asked_label), _verdicts(log, outcomes.free_label)
     if stream == "asked":
@@ -130,7 +132,7 @@ def _fit(log: Log, stream: str, ceiling: float | None) -> Observed:  # noqa: ARG
         e, asked = np.ones(decisions.n), np.ones(decisions.n, dtype=bool)
         label = free_label if stream == "volunteered" else np.where(np.isnan(asked_label), free_label, asked_label)
     never = np.isin(outcomes.status, UNANSWERED)
-    return Observed(
+    return MetricOutcomes(
         metric="fit",
         label=np.where(never | ~asked, 0.0, _or(label, 0.0)),
         known=np.zeros(decisions.n),
@@ -143,7 +145,7 @@ def _fit(log: Log, stream: str, ceiling: float | None) -> Observed:  # noqa: ARG
     )
 
 
-def _utility(log: Log, stream: str, ceiling: float | None) -> Observed:
+def _utility(log: Log, stream: str, ceiling: float | None) -> MetricOutcomes:
     decisions, outcomes = log.decisions, log.outcomes
     cost = _price(decisions.cost_weight, decisions.cost_unit_usd, decisions.n) * _or(outcomes.cost_usd, 0.0)
     wait = _price(decisions.latency_weight, decisions.latency_unit_s, decisions.n) * _or(outcomes.latency_s, 0.0)
@@ -154,11 +156,11 @@ def _utility(log: Log, stream: str, ceiling: float | None) -> Observed:
     return fit._replace(metric="utility", known=-np.minimum(cost + wait, most), low=-most, fixed=fixed)
 
 
-def _amount(name: str, values: Floats, ceiling: float | None) -> Observed:
+def _amount(name: str, values: Floats, ceiling: float | None) -> MetricOutcomes:
     """An amount that is known where it is not NaN."""
     most = float(np.nanmax(values, initial=0.0)) if ceiling is None else ceiling
     there = ~np.isnan(values)
-    return Observed(
+    return MetricOutcomes(
         metric=name,
         label=np.zeros(len(values)),
         known=np.clip(_or(values, 0.0), 0.0, most),
@@ -173,16 +175,16 @@ def _amount(name: str, values: Floats, ceiling: float | None) -> Observed:
     )
 
 
-def _cost(log: Log, stream: str, ceiling: float | None) -> Observed:  # noqa: ARG001 - nobody is asked
+def _cost(log: Log, stream: str, ceiling: float | None) -> MetricOutcomes:  # noqa: ARG001 - nobody is asked
     lost = (log.outcomes.status == "lost") & np.isnan(log.outcomes.cost_usd)
     return _amount("cost", np.where(lost, 0.0, log.outcomes.cost_usd), ceiling)
 
 
-def _latency(log: Log, stream: str, ceiling: float | None) -> Observed:  # noqa: ARG001 - nobody is asked
+def _latency(log: Log, stream: str, ceiling: float | None) -> MetricOutcomes:  # noqa: ARG001 - nobody is asked
     return _amount("latency", log.outcomes.latency_s, ceiling)
 
 
-def _score(log: Log, stream: str, ceiling: float | None) -> Observed:  # noqa: ARG001 - nobody is asked
+def _score(log: Log, stream: str, ceiling: float | None) -> MetricOutcomes:  # noqa: ARG001 - nobody is asked
     outcomes = log.outcomes
     least, most = float(np.nanmin(outcomes.score, initial=0.0)), float(np.nanmax(outcomes.score, initial=1.0))
     score = np.where(np.isin(outcomes.status, UNANSWERED), least, outcomes.score)
@@ -191,7 +193,7 @@ def _score(log: Log, stream: str, ceiling: float | None) -> Observed:  # noqa: A
     return shifted._replace(known=shifted.known + least, low=least, high=most, fixed=fixed)
 
 
-_METRICS: Mapping[str, Callable[[Log, str, float | None], Observed]] = MappingProxyType(
+_METRICS: Mapping[str, Callable[[Log, str, float | None], MetricOutcomes]] = MappingProxyType(
     {"fit": _fit, "cost": _cost, "latency": _latency, "utility": _utility, "score": _score}
 )
 METRICS = tuple(_METRICS)

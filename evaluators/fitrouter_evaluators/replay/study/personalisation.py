@@ -21,7 +21,7 @@ from fitrouter.types import Floats
 from fitrouter_evaluators.replay.inference._bands import asymptotic_band, exact_band
 from fitrouter_evaluators.replay.inference.sequences import Bound
 from fitrouter_evaluators.replay.log.log import Log
-from fitrouter_evaluators.replay.results import Band
+from fitrouter_evaluators.replay.report import Band
 from fitrouter_evaluators.replay.study.units import Units
 
 POLICY = "personal − blind"
@@ -30,7 +30,7 @@ LEAST = 50
 """Units with which a role or group begins to be reported."""
 
 
-class Twins(NamedTuple):
+class BlindPairs(NamedTuple):
     """Units whose draws logged both pmfs."""
 
     units: Units
@@ -41,7 +41,7 @@ class Twins(NamedTuple):
     """What is missing, in words; empty where nothing is."""
 
 
-def twins(units: Units) -> Twins:
+def with_blind_pmf(units: Units) -> BlindPairs:
     """The units that can be asked, with both pmfs; units of which a draw has no twin are left out, and counted."""
     options, entries = units.log.options, units.entries()
     prob = options.prob[entries]
@@ -50,8 +50,8 @@ def twins(units: Units) -> Twins:
     blind = np.full(len(prob), np.nan) if options.twin is None else options.twin[entries]
     begin = units.entry_start()[:-1]
     known = np.isfinite(personal) & np.isfinite(blind)
-    whole = np.logical_and.reduceat(known, begin) if len(begin) else np.zeros(0, dtype=bool)
-    keep = np.logical_and.reduceat(whole, units.draw_start[:-1]) if units.n else np.zeros(0, dtype=bool)
+    has_full_pmf = np.logical_and.reduceat(known, begin) if len(begin) else np.zeros(0, dtype=bool)
+    keep = np.logical_and.reduceat(has_full_pmf, units.draw_start[:-1]) if units.n else np.zeros(0, dtype=bool)
     said = ""
     if not keep.all() or not units.n:
         few = f"{units.n - int(keep.sum())} of {units.n} units"
@@ -60,10 +60,10 @@ def twins(units: Units) -> Twins:
             "logged), so what personalisation bought is not known of them"
         )
     inside = np.repeat(np.repeat(keep, units.draws), np.diff(units.entry_start()))
-    return Twins(units.select(keep, "no twin was logged"), personal[inside], blind[inside], said)
+    return BlindPairs(units.select(keep, "no twin was logged"), personal[inside], blind[inside], said)
 
 
-def taste_groups(log: Log) -> dict[int, str]:
+def declared_groups(log: Log) -> dict[int, str]:
     """User code → what they declared most strongly, as `brevity +`: what their profile says last in the log.
 
     Ties go to the first name in the alphabet. Users who declared nothing are not in it.
@@ -76,14 +76,14 @@ def taste_groups(log: Log) -> dict[int, str]:
     return found
 
 
-def scopes(units: Units, groups: Mapping[int, str] | None = None) -> list[tuple[str, NDArray[np.bool_]]]:
+def report_slices(units: Units, groups: Mapping[int, str] | None = None) -> list[tuple[str, NDArray[np.bool_]]]:
     """(slice, bool[n]) of everybody, of each role and of each taste group with at least fifty units.
 
     Args:
         units: n of them.
         groups: user code → group; what users declared where None. Others are `undeclared`.
     """
-    named = taste_groups(units.log) if groups is None else groups
+    named = declared_groups(units.log) if groups is None else groups
     found = [(f"role={name}", units.role == code) for code, name in enumerate(units.log.names.roles)]
     for name in sorted(set(named.values())):
         members = [user for user, own in named.items() if own == name]
@@ -107,7 +107,7 @@ def correction(count: int, alpha: float = 0.05) -> str:
     return f"α = {alpha:g} overall, and as much for {count} roles and taste groups together ({share})"
 
 
-def personalisation(
+def personalisation_bands(
     units: Units,
     x: Floats,
     x_low: Floats,
@@ -130,7 +130,7 @@ def personalisation(
         groups: user code → group of your own; what users declared where None.
         alpha: of everybody, and of all slices together.
     """
-    found, places = [], scopes(units, groups)
+    found, places = [], report_slices(units, groups)
     share = alpha / max(len(places) - 1, 1)
     below, above = np.atleast_2d(x_low), np.atleast_2d(x_high)
     for where, here in places:

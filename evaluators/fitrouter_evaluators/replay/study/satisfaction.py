@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from fitrouter.types import Floats
 from fitrouter_evaluators.replay.log.log import Ints
-from fitrouter_evaluators.replay.results import Satisfied
+from fitrouter_evaluators.replay.report import UserSatisfaction
 
 LEAST = 10
 """Users without whom there is no worst tenth, and units beyond the first of each without which σ² is not known."""
@@ -57,7 +57,7 @@ def satisfaction(
     alpha: float = 0.05,
     replicates: int = 300,
     seed: int = 0,
-) -> list[Satisfied]:
+) -> list[UserSatisfaction]:
     """How satisfaction differs between users under a candidate, and beside `against`.
 
     Args:
@@ -89,7 +89,7 @@ def satisfaction(
         worse, worse_low, worse_high = _worse_off(x[here] - x0[here], who, U, multiplicity, high - low, alpha)
         worst_low, worst_high = candidate.worst_ends(alpha)
         found.append(
-            Satisfied(
+            UserSatisfaction(
                 role=name,
                 users=U,
                 mean=float(candidate.mean[0]),

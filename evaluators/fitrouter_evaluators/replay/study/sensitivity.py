@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from fitrouter.errors import InvalidLog
 from fitrouter.types import Floats
 from fitrouter_evaluators.replay.log.log import Ints
-from fitrouter_evaluators.replay.study.outcomes import Observed
+from fitrouter_evaluators.replay.study.outcomes import MetricOutcomes
 from fitrouter_evaluators.replay.study.units import Units
 
 GAMMA = 2.0
 
 
-def tilted(y: Floats, weight: Floats, gamma: float) -> tuple[float, float]:
+def tilted_means(y: Floats, weight: Floats, gamma: float) -> tuple[float, float]:
     """The least and the largest mean of a distribution whose density ratio to a given one varies by at most gamma.
 
     Args:
@@ -41,9 +41,9 @@ def tilted(y: Floats, weight: Floats, gamma: float) -> tuple[float, float]:
     return min(average, float(low.min())), max(average, float(high.max()))
 
 
-def widen(
+def silence_margins(
     units: Units,
-    observed: Observed,
+    observed: MetricOutcomes,
     weight: Floats,
     *,
     gamma: float = GAMMA,
@@ -77,7 +77,7 @@ def widen(
 class _Asked:
     """Those who were asked, in ascending order of what they said."""
 
-    def __init__(self, units: Units, observed: Observed, weight: Floats, gamma: float) -> None:
+    def __init__(self, units: Units, observed: MetricOutcomes, weight: Floats, gamma: float) -> None:
         if not gamma >= 1.0:
             raise InvalidLog(f"gamma {gamma!r}: it has to be at least 1; 1 is for people who answer at random")
         self.gamma, self.scale = gamma, observed.scale
@@ -99,7 +99,7 @@ class _Asked:
             if mass == 0.0:
                 continue
             y, w = self.y[heard], np.abs(self.weight[heard])
-            low, high = tilted(y, w, self.gamma)
+            low, high = tilted_means(y, w, self.gamma)
             # Where nobody answered, nothing is known of what they were taken for.
             mean = float((w * y).sum() / w.sum()) if w.sum() > 0.0 else np.nan
             less, more = (1.0, 1.0) if np.isnan(mean) else (mean - low, high - mean)

@@ -17,18 +17,18 @@ from fitrouter.errors import InvalidLog
 from fitrouter.types import Floats, Mode
 from fitrouter_evaluators.replay.estimators.rounds import Rounds
 from fitrouter_evaluators.replay.log.log import MODES, Ints, Log
-from fitrouter_evaluators.replay.study.labels import (
-    Sample,
-    chances,
-    labelled,
-    outcomes_of,
-    powered,
-    predictions,
-    rewards,
-)
 from fitrouter_evaluators.replay.study.outcome_model import predict
-from fitrouter_evaluators.replay.study.outcomes import counted, expected, observe
-from fitrouter_evaluators.replay.study.pseudo import Pseudo, pseudo, rounds_of, subset
+from fitrouter_evaluators.replay.study.outcomes import logged_expectation, observe_metric, with_outcomes
+from fitrouter_evaluators.replay.study.prediction_powered import (
+    Sample,
+    label_probabilities,
+    labelled_sample,
+    observed_means,
+    powered_rewards,
+    predict_labels,
+    tune_predictions,
+)
+from fitrouter_evaluators.replay.study.pseudo_outcomes import PseudoOutcomes, pseudo_outcomes, rounds_of, subset
 from fitrouter_evaluators.replay.study.units import Units
 
 STILL = frozenset({"uniform", "fixed"})
@@ -47,7 +47,7 @@ class Pmfs(NamedTuple):
         return Pmfs(self.candidate[entries], self.against[entries])
 
 
-class _Learnt(NamedTuple):
+class _NuisanceModels(NamedTuple):
     """What is learnt from the log, in time or across folds."""
 
     q: Floats
@@ -62,16 +62,16 @@ class Study:
         units: closed and mature; those without anything to know of the metric are left out here.
         pmfs: on the whole log.
         metric: one of `outcomes.METRICS`.
-        ceiling: see `outcomes.observe`.
+        ceiling: see `outcomes.observe_metric`.
 
     Raises:
         InvalidLog: nothing is known of the metric.
     """
 
     def __init__(self, units: Units, pmfs: Pmfs, metric: str, *, ceiling: float | None = None) -> None:
-        self.observed = observe(units.log, metric, ceiling=ceiling)
+        self.observed = observe_metric(units.log, metric, ceiling=ceiling)
         self.metric, self.ceiling = metric, ceiling
-        self.units = counted(units, self.observed)
+        self.units = with_outcomes(units, self.observed)
         if not self.units.n:
             raise InvalidLog(
                 f"nothing is known of {metric} in {units.log.source}: no closed session has an outcome that counts; "
@@ -80,33 +80,37 @@ class Study:
         self.pmfs = pmfs.of(self.units)
         self.weight = self.units.weights(self.pmfs.candidate)[1], self.units.weights(self.pmfs.against)[1]
         self.learns = learns(units.log)
-        self._streams: dict[str, Pseudo] = {}
+        self._streams: dict[str, PseudoOutcomes] = {}
 
     # --- what is learnt ---
 
     @cached_property
-    def in_time(self) -> _Learnt:
+    def progressive(self) -> _NuisanceModels:
         """From what had ended before each unit began."""
         return self._learnt(adaptive=True)
 
     @cached_property
-    def at_once(self) -> _Learnt:
+    def cross_fitted(self) -> _NuisanceModels:
         """For one look: across folds where the logger did not learn."""
-        return self.in_time if self.learns else self._learnt(adaptive=False)
+        return self.progressive if self.learns else self._learnt(adaptive=False)
 
-    def _learnt(self, *, adaptive: bool) -> _Learnt:
+    def _learnt(self, *, adaptive: bool) -> _NuisanceModels:
         units, observed = self.units, self.observed
-        y, heard = outcomes_of(units, observed)
+        y, heard = observed_means(units, observed)
         q = predict(
             units,
             y,
             heard,
-            expected=expected(units.log, self.metric),
+            expected=logged_expectation(units.log, self.metric),
             low=observed.low,
             high=observed.high,
             adaptive=adaptive,
         )
-        return _Learnt(q, predictions(units, observed, adaptive=adaptive), chances(units, observed, adaptive=adaptive))
+        return _NuisanceModels(
+            q,
+            predict_labels(units, observed, adaptive=adaptive),
+            label_probabilities(units, observed, adaptive=adaptive),
+        )
 
     # --- at one look ---
 
@@ -118,49 +122,49 @@ class Study:
     @cached_property
     def powered(self) -> tuple[Rounds, Rounds]:
         """Candidate and against, by prediction-powered outcomes, or by those that are known of all."""
-        learnt = self.at_once
+        learnt = self.cross_fitted
         found = []
         for pmf, weight in zip(self.pmfs, self.weight, strict=True):
             f = self._tuned(learnt, weight, adaptive=self.learns)
-            reward = rewards(self.units, self.observed, f, learnt.chance)
+            reward = powered_rewards(self.units, self.observed, f, learnt.chance)
             found.append(rounds_of(self.units, pmf, learnt.q, reward))
         return found[0], found[1]
 
     @cached_property
     def paired(self) -> tuple[Rounds, Rounds]:
         """The same with one prediction for both, tuned for their difference."""
-        learnt = self.at_once
+        learnt = self.cross_fitted
         f = self._tuned(learnt, self.weight[0] - self.weight[1], adaptive=self.learns)
-        reward = rewards(self.units, self.observed, f, learnt.chance)
+        reward = powered_rewards(self.units, self.observed, f, learnt.chance)
         return self._both(reward)
 
     @cached_property
     def asked(self) -> tuple[tuple[Rounds, Rounds], NDArray[np.bool_]]:
         """By the units alone of which somebody was asked, and which these are."""
-        return self._sampled(labelled(self.units, self.observed, self.at_once.chance))
+        return self._sampled(labelled_sample(self.units, self.observed, self.cross_fitted.chance))
 
     @cached_property
     def naive(self) -> tuple[tuple[Rounds, Rounds], NDArray[np.bool_]]:
         """By all labels alike, as if those who spoke up were a random sample: what is to be warned of."""
-        every = observe(self.units.log, self.metric, stream="naive", ceiling=self.ceiling)
-        return self._sampled(labelled(self.units, every, (every.e[self.units.member] > 0.0).astype(np.float64)))
+        every = observe_metric(self.units.log, self.metric, stream="naive", ceiling=self.ceiling)
+        return self._sampled(labelled_sample(self.units, every, (every.e[self.units.member] > 0.0).astype(np.float64)))
 
     def _sampled(self, sample: Sample) -> tuple[tuple[Rounds, Rounds], NDArray[np.bool_]]:
         one, other = (subset(each, sample.keep, sample.factor) for each in self._both(sample.reward))
         return (one, other), sample.keep
 
     def _both(self, reward: Floats) -> tuple[Rounds, Rounds]:
-        one, other = (rounds_of(self.units, pmf, self.at_once.q, reward) for pmf in self.pmfs)
+        one, other = (rounds_of(self.units, pmf, self.cross_fitted.q, reward) for pmf in self.pmfs)
         return one, other
 
-    def _tuned(self, learnt: _Learnt, weight: Floats, *, adaptive: bool) -> Floats:
+    def _tuned(self, learnt: _NuisanceModels, weight: Floats, *, adaptive: bool) -> Floats:
         if not self.has_labels:
             return learnt.f
-        return powered(self.units, self.observed, learnt.f, learnt.chance, weight=weight, adaptive=adaptive)
+        return tune_predictions(self.units, self.observed, learnt.f, learnt.chance, weight=weight, adaptive=adaptive)
 
     # --- at all times ---
 
-    def stream(self, policy: str) -> Pseudo:
+    def stream(self, policy: str) -> PseudoOutcomes:
         """Outcomes of the `candidate`, `against`, or their `difference`, with bounds that were known beforehand."""
         if policy not in self._streams:
             one, other = self.pmfs
@@ -174,10 +178,10 @@ class Study:
         u, v = self.weight
         return {"candidate": u, "against": v, "difference": u - v}[policy]
 
-    def _stream(self, pmf: Floats, other: Floats | None, weight: Floats) -> Pseudo:
-        learnt = self.in_time
+    def _stream(self, pmf: Floats, other: Floats | None, weight: Floats) -> PseudoOutcomes:
+        learnt = self.progressive
         f = self._tuned(learnt, weight, adaptive=True)
-        return pseudo(self.units, pmf, other, learnt.q, self.observed, f, learnt.chance)
+        return pseudo_outcomes(self.units, pmf, other, learnt.q, self.observed, f, learnt.chance)
 
 
 def learns(log: Log) -> bool:
@@ -189,7 +193,7 @@ def learns(log: Log) -> bool:
     return not bool((decisions.mode[drawn] == MODES.index(Mode.UNIFORM)).all())
 
 
-def whole(units: Units) -> NDArray[np.bool_]:
+def has_full_pmf(units: Units) -> NDArray[np.bool_]:
     """bool[n]: units whose logged pmfs are known whole; imported logs may have propensities alone."""
     known = ~np.isnan(units.log.options.prob[units.entries()])
     if known.all():
@@ -199,7 +203,7 @@ def whole(units: Units) -> NDArray[np.bool_]:
     return found
 
 
-def uniform_only(units: Units) -> Ints:
+def in_uniform_slice(units: Units) -> Ints:
     """int64[…]: units whose draws all fell into the uniform slice, for rejection replay."""
     drawn = units.log.decisions.mode[units.draw] == MODES.index(Mode.UNIFORM)
     return np.flatnonzero(np.logical_and.reduceat(drawn, units.draw_start[:-1])) if units.n else np.zeros(0, np.int64)

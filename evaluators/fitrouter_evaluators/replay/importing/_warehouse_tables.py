@@ -1,19 +1,19 @@
 """Imported rows as the warehouse's tables, in Parquet."""
 
-# ruff: noqa: S608 - statements are made of numbers and constants, and refer to texts (`Values`)
+# ruff: noqa: S608 - statements are made of numbers and constants, and refer to texts (`SqlParameters`)
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from fitrouter.stores.warehouse._migrations import migrate
-from fitrouter_evaluators.replay.importing._staging import Values
+from fitrouter_evaluators.replay.importing._staging import SqlParameters
 from fitrouter_evaluators.replay.importing.column_map import ColumnMap
 
 _OF_ALL = 'seq, ts, id AS decision_id, tenant, "user", role, task, session'
 
 
-def write_tables(values: Values, columns: ColumnMap, folder: Path) -> None:
+def write_tables(values: SqlParameters, columns: ColumnMap, folder: Path) -> None:
     """Write what the view `rows` holds.
 
     Args:
@@ -34,7 +34,7 @@ def write_tables(values: Values, columns: ColumnMap, folder: Path) -> None:
         values.connection.execute(f"COPY ({reader}) TO ? (FORMAT parquet)", [str(folder / f"{table}.parquet")])
 
 
-def _decisions(values: Values, columns: ColumnMap) -> str:
+def _decisions(values: SqlParameters, columns: ColumnMap) -> str:
     constants = columns.constants
     mode, policy = values.refer(constants.mode), values.refer(constants.policy)
     redraw = "''"

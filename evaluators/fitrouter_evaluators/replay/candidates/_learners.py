@@ -17,10 +17,10 @@ from fitrouter.serving.services import load_scorer
 from fitrouter.state.learner import Learner, read_batch
 from fitrouter.state.refit import refit
 from fitrouter.stores.journal import Journal
-from fitrouter_evaluators.replay.candidates._reading import open_journal
+from fitrouter_evaluators.replay.candidates._journal import open_journal
 
 
-class Frozen(NamedTuple):
+class FrozenLearner(NamedTuple):
     """A learner, and the time of the last event that it has learnt from; None where it has learnt from none."""
 
     learner: Learner
@@ -58,7 +58,7 @@ def blank_learner(config: Config, prior: Path | None = None) -> Learner:
     )
 
 
-def from_journal(path: Path, config: Config, until: int | datetime.datetime | None = None) -> Frozen:
+def from_journal(path: Path, config: Config, until: int | datetime.datetime | None = None) -> FrozenLearner:
     """The learner that a gateway had at a position or a time of its journal.
 
     Args:
@@ -74,18 +74,18 @@ def from_journal(path: Path, config: Config, until: int | datetime.datetime | No
         return fold(journal, blank_learner(config), until)
 
 
-def fold(journal: Journal, learner: Learner, until: int | datetime.datetime | None = None) -> Frozen:
+def fold(journal: Journal, learner: Learner, until: int | datetime.datetime | None = None) -> FrozenLearner:
     """Fold a journal into a learner, up to a position or a time; what was erased or taken back is folded again."""
     last, moment, trained = _last(until), _moment(until), None
     while rows := read_batch(journal, learner.seq).rows:
         for row, related in rows:
             if row.seq > last or row.event.ts > moment:
-                return Frozen(learner, trained)
+                return FrozenLearner(learner, trained)
             learner.apply(row, related)
             trained = max(row.event.ts, trained or row.event.ts)
             if learner.stale:
                 learner.take(refit(journal, learner, learner.stale))
-    return Frozen(learner, trained)
+    return FrozenLearner(learner, trained)
 
 
 def from_prior(path: Path, config: Config, arms: Iterable[str]) -> Learner:

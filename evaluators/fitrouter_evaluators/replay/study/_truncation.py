@@ -36,7 +36,7 @@ EARLY = 0.5
 """Share of the bound that is for the draws, where labels come after them."""
 
 
-class Part(NamedTuple):
+class UnitBatch(NamedTuple):
     """n units of d draws, m arms of these, and t decisions; outcomes on [0, 1]."""
 
     p: Floats
@@ -65,7 +65,7 @@ class Part(NamedTuple):
     """float64[t]: of a label; 0 where the decision does not count."""
 
 
-def lower(part: Part, plus: Floats | None, minus: Floats | None, bounds: tuple[float, ...]) -> Floats:
+def truncated_outcomes(part: UnitBatch, plus: Floats | None, minus: Floats | None, bounds: tuple[float, ...]) -> Floats:
     """float64[bounds, n] with mean V(plus) − V(minus), none below −k for each of the bounds k.
 
     Args:
@@ -96,7 +96,7 @@ class _Stage:
 
     def __init__(
         self,
-        part: Part,
+        part: UnitBatch,
         draws: Ints,
         plus: Floats | None,
         minus: Floats | None,
@@ -157,7 +157,7 @@ class _Stage:
         return mean, g[self.chosen[bad] - self.start[bad] + start]
 
 
-def _outcome(part: Part, u: Floats, room: Floats) -> Floats:
+def _outcome(part: UnitBatch, u: Floats, room: Floats) -> Floats:
     """float64[n]: outcomes with predictions that are cut, so that u · outcome ≥ −room."""
     turns = np.diff(part.turn)
     counts = part.chance > 0.0

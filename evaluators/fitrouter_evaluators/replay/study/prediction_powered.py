@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 
 from fitrouter.types import Floats
 from fitrouter_evaluators.replay.log.log import Ints, Log
-from fitrouter_evaluators.replay.study._past import before, by_folds, by_time
 from fitrouter_evaluators.replay.study._ridge import Examples, projected, ridges
-from fitrouter_evaluators.replay.study.outcomes import Observed
+from fitrouter_evaluators.replay.study._splits import fold_split, past_sums, progressive_split
+from fitrouter_evaluators.replay.study.outcomes import MetricOutcomes
 from fitrouter_evaluators.replay.study.units import Units
 
 CHUNK = 16_384
@@ -43,10 +43,10 @@ class Sample(NamedTuple):
     reward: Floats
     """float64[n]: the outcome that the labels say; 0 for the others."""
     factor: Floats
-    """float64[n]: sampling weights, with mean 1 over the sample: see `pseudo.subset`."""
+    """float64[n]: sampling weights, with mean 1 over the sample: see `pseudo_outcomes.subset`."""
 
 
-def chances(units: Units, observed: Observed, *, adaptive: bool = True) -> Floats:
+def label_probabilities(units: Units, observed: MetricOutcomes, *, adaptive: bool = True) -> Floats:
     """float64[members]: probability that a label is seen, e times the share of those asked who answer.
 
     0 where the decision does not count, 1 where nobody has to be asked. The share is that of earlier units where
@@ -56,13 +56,15 @@ def chances(units: Units, observed: Observed, *, adaptive: bool = True) -> Float
     asked = units.total(observed.asked[units.member])
     answered = units.total((observed.asked & observed.seen)[units.member])
     if adaptive:
-        share = (before(units, answered) + 2.0) / (before(units, asked) + 2.0)
+        share = (past_sums(units, answered) + 2.0) / (past_sums(units, asked) + 2.0)
     else:
         share = np.full(units.n, answered.sum() / asked.sum() if answered.any() else 1.0)
     return np.where(certain, 1.0, e * np.repeat(share, units.turns))
 
 
-def predictions(units: Units, observed: Observed, *, adaptive: bool = True, folds: int = 5, seed: int = 0) -> Floats:
+def predict_labels(
+    units: Units, observed: MetricOutcomes, *, adaptive: bool = True, folds: int = 5, seed: int = 0
+) -> Floats:
     """float64[members]: f, the label in [0, 1] that is predicted of each decision from all but itself.
 
     A ridge for each arm, shrunk to a shared one, on the router's own expectation (its start), the reward model's score,
@@ -90,7 +92,7 @@ def predictions(units: Units, observed: Observed, *, adaptive: bool = True, fold
     rows = np.flatnonzero(heard | volunteered)
     unit = units.of_member()
     examples_in = np.bincount(unit[rows], minlength=units.n)
-    split = by_time(units, examples_in) if adaptive else by_folds(units, folds, seed)
+    split = progressive_split(units, examples_in) if adaptive else fold_split(units, folds, seed)
     teach = rows[(split.piece < split.parts)[unit[rows]]]
     reads = _Reads(units.log)
     label = np.where(volunteered[teach], free[member[teach]], observed.label[member[teach]])
@@ -112,9 +114,9 @@ def predictions(units: Units, observed: Observed, *, adaptive: bool = True, fold
     return f
 
 
-def powered(
+def tune_predictions(
     units: Units,
-    observed: Observed,
+    observed: MetricOutcomes,
     f: Floats,
     chance: Floats,
     *,
@@ -127,7 +129,7 @@ def powered(
         units: n of them.
         observed: what is known of the decisions.
         f: float64[members], the predictions.
-        chance: float64[members], see `chances`.
+        chance: float64[members], see `label_probabilities`.
         weight: float64[n], importance weights (or their differences) that the outcomes will meet; None: 1.
         adaptive: λ and c of a unit are made of those that had ended before it began; else of all.
     """
@@ -140,7 +142,7 @@ def powered(
     columns = (omega, omega * label, omega * guess, omega * guess * guess, omega * guess * label, omega * omega)
     sums: list[Floats] = [np.bincount(unit, weights=column, minlength=units.n).astype(np.float64) for column in columns]
     if adaptive:
-        past = [before(units, column) for column in sums]
+        past = [past_sums(units, column) for column in sums]
     else:
         past = [np.full(units.n, column.sum()) for column in sums]
     total, y1, f1, f2, fy, squares = past
@@ -159,14 +161,14 @@ def powered(
     return np.clip(np.where(np.repeat(some, spell), tuned, f), 0.0, 1.0)
 
 
-def rewards(units: Units, observed: Observed, f: Floats, chance: Floats) -> Floats:
+def powered_rewards(units: Units, observed: MetricOutcomes, f: Floats, chance: Floats) -> Floats:
     """float64[n]: R̃, prediction-powered outcomes; every unit needs a decision that counts (`outcomes.counted`).
 
     Args:
         units: n of them.
         observed: what is known of the decisions.
         f: float64[members], predictions of the labels.
-        chance: float64[members], see `chances`.
+        chance: float64[members], see `label_probabilities`.
     """
     counts, seen = chance > 0.0, observed.seen[units.member]
     rectified = np.where(seen & counts, (observed.label[units.member] - f) / np.where(counts, chance, 1.0), 0.0)
@@ -174,7 +176,7 @@ def rewards(units: Units, observed: Observed, f: Floats, chance: Floats) -> Floa
     return units.total(np.where(counts, outcome, 0.0)) / units.total(counts)
 
 
-def labelled(units: Units, observed: Observed, chance: Floats) -> Sample:
+def labelled_sample(units: Units, observed: MetricOutcomes, chance: Floats) -> Sample:
     """The units with a label alone, each weighted by how rarely such a one is heard.
 
     With `observed` of the asked stream this is the honest row without predictions; of the naive stream, what is to be
@@ -190,7 +192,7 @@ def labelled(units: Units, observed: Observed, chance: Floats) -> Sample:
     return Sample(keep, reward, factor / factor[keep].mean() if keep.any() else factor)
 
 
-def outcomes_of(units: Units, observed: Observed) -> tuple[Floats, Floats]:
+def observed_means(units: Units, observed: MetricOutcomes) -> tuple[Floats, Floats]:
     """(float64[n], float64[n]): mean outcomes of what was seen in each unit, and labels behind them, to learn Q from.
 
     NaN and 0 where nothing was seen.

@@ -13,21 +13,21 @@ from typing import Any, Protocol
 from fitrouter.config import Config, load_config
 from fitrouter.errors import ConfigError
 from fitrouter.types import Floats
-from fitrouter_evaluators.replay.candidates._file import (
+from fitrouter_evaluators.replay.candidates._candidate_file import (
     KINDS,
     CandidateFile,
     SnapshotSection,
     parse_candidate,
     read_candidate,
 )
-from fitrouter_evaluators.replay.candidates._from_log import Fixed, Logged, Uniform
-from fitrouter_evaluators.replay.candidates._frozen import from_journal, from_prior
-from fitrouter_evaluators.replay.candidates._given import Given
-from fitrouter_evaluators.replay.candidates._reading import open_journal
-from fitrouter_evaluators.replay.candidates._recomputed import Recomputed
+from fitrouter_evaluators.replay.candidates._from_log import FixedCandidate, LoggedCandidate, UniformCandidate
+from fitrouter_evaluators.replay.candidates._journal import open_journal
+from fitrouter_evaluators.replay.candidates._learners import from_journal, from_prior
+from fitrouter_evaluators.replay.candidates._pmf_file import PmfFile
+from fitrouter_evaluators.replay.candidates._recomputed import RecomputedCandidate
 from fitrouter_evaluators.replay.candidates._settings import Settings
-from fitrouter_evaluators.replay.candidates._snapshot import Snapshot
-from fitrouter_evaluators.replay.candidates.learning import Progressive, Rejection
+from fitrouter_evaluators.replay.candidates._snapshot import SnapshotCandidate
+from fitrouter_evaluators.replay.candidates.learning import ProgressiveCandidate, RejectionCandidate
 from fitrouter_evaluators.replay.log.log import Ints, Log
 
 
@@ -92,19 +92,19 @@ def _built(file: CandidateFile, config: Config | None) -> Candidate:
     name, until = file.name, _seconds(file.trained_until)
     match file.kind:
         case "uniform":
-            return Uniform(name=name)
+            return UniformCandidate(name=name)
         case "fixed":
-            return Fixed(str(file.fixed), file.floor or 0.0, name=name)
+            return FixedCandidate(str(file.fixed), file.floor or 0.0, name=name)
         case "candidate":
-            return Logged("candidate", str(file.candidate), name=name, trained_until=until)
+            return LoggedCandidate("candidate", str(file.candidate), name=name, trained_until=until)
         case "current" | "twin" | "personal" as kind:
-            return Logged(kind, name=name, trained_until=until)
+            return LoggedCandidate(kind, name=name, trained_until=until)
         case "pmf":
-            return Given(Path(str(file.pmf)), name=name, trained_until=until)
+            return PmfFile(Path(str(file.pmf)), name=name, trained_until=until)
         case _ if file.snapshot is not None:
             return _snapshot(file.snapshot, file, config, until)
         case _:
-            return Recomputed(Settings.of(file, config), name=name, trained_until=until)
+            return RecomputedCandidate(Settings.of(file, config), name=name, trained_until=until)
 
 
 def _snapshot(section: SnapshotSection, file: CandidateFile, config: Config | None, until: float | None) -> Candidate:
@@ -115,7 +115,7 @@ def _snapshot(section: SnapshotSection, file: CandidateFile, config: Config | No
     if section.prior is not None:
         prior = section.prior
         digest = hashlib.sha256(prior.read_bytes()).hexdigest() if prior.is_file() else ""
-        return Snapshot(
+        return SnapshotCandidate(
             lambda arms: from_prior(prior, config, arms),
             settings,
             name=file.name,
@@ -131,11 +131,11 @@ def _snapshot(section: SnapshotSection, file: CandidateFile, config: Config | No
     last = max((moment for moment in (until, trained) if moment is not None), default=None)
     own = {"journal": path.name, "position": learner.seq}
     if file.learning is not None:
-        kind = Progressive if file.learning == "progressive" else Rejection
+        kind = ProgressiveCandidate if file.learning == "progressive" else RejectionCandidate
         opened = partial(open_journal, path)
         return kind(learner, opened, settings, name=file.name, trained_until=last, config=own)
     words = f"the learner at position {learner.seq} of {path.name}"
-    return Snapshot(learner, settings, name=file.name, trained_until=last, words=words, config=own)
+    return SnapshotCandidate(learner, settings, name=file.name, trained_until=last, words=words, config=own)
 
 
 def _seconds(moment: datetime.datetime | None) -> float | None:

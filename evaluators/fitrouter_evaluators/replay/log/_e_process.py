@@ -12,7 +12,7 @@ _MOST = 690.0
 """Logarithm at which wealth stops growing on paper: it is far above any alarm."""
 
 
-def wealth_path(logs: Iterable[Floats], weights: Floats, n: int) -> Floats:
+def e_process_path(logs: Iterable[Floats], weights: Floats, n: int) -> Floats:
     """float64[n]: the wealth after each observation, spread over strategies and over the times at which betting begins.
 
     Args:

@@ -33,7 +33,7 @@ class Window(_Value, frozen=True, kw_only=True):
     """Reason → decisions that are not in the population."""
 
 
-class Estimated(_Value, frozen=True, kw_only=True):
+class PolicyEstimate(_Value, frozen=True, kw_only=True):
     """One estimate with an interval that is valid at one look."""
 
     policy: str
@@ -104,7 +104,7 @@ class Diagnostics(_Value, frozen=True, kw_only=True):
     slice: str = ""
 
 
-class Histogram(_Value, frozen=True, kw_only=True):
+class WeightHistogram(_Value, frozen=True, kw_only=True):
     """Importance weights of one policy; edges has one more entry than counts."""
 
     policy: str
@@ -112,7 +112,7 @@ class Histogram(_Value, frozen=True, kw_only=True):
     counts: list[int]
 
 
-class Arm(_Value, frozen=True, kw_only=True):
+class ArmShare(_Value, frozen=True, kw_only=True):
     """How often an arm was drawn, and would be: mean probabilities over the draws at which it was eligible."""
 
     arm: str
@@ -122,7 +122,7 @@ class Arm(_Value, frozen=True, kw_only=True):
     draws: int
 
 
-class Satisfied(_Value, frozen=True, kw_only=True):
+class UserSatisfaction(_Value, frozen=True, kw_only=True):
     """Satisfaction across users under the candidate, and beside `against`. The cluster is the user."""
 
     role: str
@@ -143,7 +143,7 @@ class Satisfied(_Value, frozen=True, kw_only=True):
     worst_decile_against: float
 
 
-class Gated(_Value, frozen=True, kw_only=True):
+class GateDecision(_Value, frozen=True, kw_only=True):
     """The gate's answer."""
 
     verdict: str
@@ -162,14 +162,14 @@ class Report(_Value, frozen=True, kw_only=True):
     metric: str
     window: Window
     alpha: float
-    estimates: list[Estimated]
+    estimates: list[PolicyEstimate]
     bands: list[Band]
     diagnostics: list[Diagnostics]
     checks: list[Check]
     """What was asked of the log: propensities, draws, structure."""
-    histograms: list[Histogram] = []
-    arms: list[Arm] = []
-    satisfaction: list[Satisfied] = []
+    histograms: list[WeightHistogram] = []
+    arms: list[ArmShare] = []
+    satisfaction: list[UserSatisfaction] = []
     personal: list[Band] = []
     """What personalisation bought: personal − blind twin, per role and taste group."""
     correction: str = ""
@@ -177,7 +177,7 @@ class Report(_Value, frozen=True, kw_only=True):
     sensitivity: str = ""
     """What is assumed of those who were asked and said nothing, and what it adds."""
     warnings: list[str] = []
-    gate: Gated | None = None
+    gate: GateDecision | None = None
     version: str = ""
     """Of fitrouter."""
     made: float = 0.0

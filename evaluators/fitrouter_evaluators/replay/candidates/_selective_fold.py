@@ -9,7 +9,7 @@ from fitrouter.stores.journal import Journal, Row
 from fitrouter.types import Decision, Event, Execution, Feedback, PolicyChange, Score
 
 
-def walk(journal: Journal, learner: Learner, meet: Callable[[Decision], bool | None]) -> None:
+def fold_selected(journal: Journal, learner: Learner, meet: Callable[[Decision], bool | None]) -> None:
     """Read on from where the learner stands, event by event: labels come when they came.
 
     Args:

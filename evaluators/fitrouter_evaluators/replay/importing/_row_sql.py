@@ -1,14 +1,14 @@
 """What the columns of a map mean, as SQL over the staged rows: the cells of a decision, and why a row has none."""
 
-# ruff: noqa: S608 - statements are made of positions, numbers and constants, and refer to texts (`Values`)
+# ruff: noqa: S608 - statements are made of positions, numbers and constants, and refer to texts (`SqlParameters`)
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from fitrouter.errors import ConfigError, InvalidLog
-from fitrouter_evaluators.replay.importing._feature_terms import Check, Features, reasons, told
-from fitrouter_evaluators.replay.importing._staging import Source, Staged
+from fitrouter_evaluators.replay.importing._feature_sql import Check, Features, reasons, told
+from fitrouter_evaluators.replay.importing._staging import Source, StagedFile
 from fitrouter_evaluators.replay.importing.column_map import ARM, ArmList, ArmsFile, ColumnMap, ListColumn, PerArm
 
 ARM_LIMIT = 1000
@@ -36,7 +36,7 @@ def columns_of(columns: ColumnMap, source: Source) -> list[str]:
     return names
 
 
-def find_arms(columns: ColumnMap, staged: Staged, second: Staged | None) -> tuple[str, ...]:
+def find_arms(columns: ColumnMap, staged: StagedFile, second: StagedFile | None) -> tuple[str, ...]:
     """The arms in canonical order: those of the map, of the file of the arms, or all that occur.
 
     Raises:
@@ -69,7 +69,7 @@ def find_arms(columns: ColumnMap, staged: Staged, second: Staged | None) -> tupl
     return tuple(sorted(found))
 
 
-def rows_sql(columns: ColumnMap, staged: Staged, arms: Sequence[str], features: Features) -> str:
+def rows_sql(columns: ColumnMap, staged: StagedFile, arms: Sequence[str], features: Features) -> str:
     """SELECT with one row for each staged row: `row`, the cells of a decision, and `reason` where it cannot be used.
 
     Cells are id, ts, tenant, "user", role, task, session, chosen, eligible (sorted), probs (in its order; empty where
@@ -112,11 +112,11 @@ def rows_sql(columns: ColumnMap, staged: Staged, arms: Sequence[str], features: 
     """
 
 
-def _stem(staged: Staged) -> str:
+def _stem(staged: StagedFile) -> str:
     return staged.source.path.name.split(".")[0]
 
 
-def _identity(columns: ColumnMap, staged: Staged) -> dict[str, str]:
+def _identity(columns: ColumnMap, staged: StagedFile) -> dict[str, str]:
     found = {}
     for field in _IDENTITY:
         column, constant = getattr(columns, field), getattr(columns.constants, field)
@@ -128,7 +128,7 @@ def _identity(columns: ColumnMap, staged: Staged) -> dict[str, str]:
     return found | {"tenant": f"coalesce({found['tenant']}, 'default')"}
 
 
-def _time(columns: ColumnMap, staged: Staged) -> tuple[str, Check]:
+def _time(columns: ColumnMap, staged: StagedFile) -> tuple[str, Check]:
     if columns.time is None:
         return "CAST(rowid + 1 AS DOUBLE)", ("false", "''")
     name, kind = columns.time.column, staged.types[columns.time.column]
@@ -145,14 +145,14 @@ def _time(columns: ColumnMap, staged: Staged) -> tuple[str, Check]:
     return seconds, ("NOT coalesce(isfinite(ts), false)", reason)
 
 
-def _listed(columns: ColumnMap, staged: Staged) -> str:
+def _listed(columns: ColumnMap, staged: StagedFile) -> str:
     """The eligible arms in the order of the row; NULL where the map has no column of them."""
     if columns.eligible is None:
         return "NULL::VARCHAR[]"
     return staged.list_of(columns.eligible.column, columns.eligible.separator, "VARCHAR")
 
 
-def _eligible_checks(columns: ColumnMap, staged: Staged, arms: Sequence[str], every: str) -> list[Check]:
+def _eligible_checks(columns: ColumnMap, staged: StagedFile, arms: Sequence[str], every: str) -> list[Check]:
     shown = staged.values.refer(", ".join(arms[:20]) + (" …" if len(arms) > 20 else ""))
     arm = "'the arm ''' || left(chosen, 80)"
     if columns.eligible is None:
@@ -171,7 +171,7 @@ def _eligible_checks(columns: ColumnMap, staged: Staged, arms: Sequence[str], ev
     ]
 
 
-def _pmf(columns: ColumnMap, staged: Staged, arms: Sequence[str], every: str) -> str:
+def _pmf(columns: ColumnMap, staged: StagedFile, arms: Sequence[str], every: str) -> str:
     """The probabilities as they are in the row, in the order of `eligible`; NULL where there are none."""
     pmf = columns.pmf
     if columns.constants.mode == "uniform":
@@ -179,10 +179,10 @@ def _pmf(columns: ColumnMap, staged: Staged, arms: Sequence[str], every: str) ->
     if pmf is None:
         return "NULL::DOUBLE[]"
     if isinstance(pmf, PerArm):
-        whole = f"[{', '.join(staged.number(pmf.of(arm)) for arm in arms)}]"
+        has_full_pmf = f"[{', '.join(staged.number(pmf.of(arm)) for arm in arms)}]"
         if columns.eligible is None:
-            return whole
-        return f"list_transform(eligible, lambda a: {whole}[list_position({every}, a)])"
+            return has_full_pmf
+        return f"list_transform(eligible, lambda a: {has_full_pmf}[list_position({every}, a)])"
     given = staged.list_of(pmf.column, pmf.separator, "DOUBLE")
     order = "listed"
     if columns.eligible is None:
@@ -243,7 +243,7 @@ def _propensity_checks(columns: ColumnMap) -> list[Check]:
     return [*checks, ("NOT coalesce(propensity > 0, false)", zero)]
 
 
-def _outcome_checks(columns: ColumnMap, staged: Staged) -> list[Check]:
+def _outcome_checks(columns: ColumnMap, staged: StagedFile) -> list[Check]:
     low, high = columns.reward.scale
     text = staged.text(columns.reward.column)
     checks = [

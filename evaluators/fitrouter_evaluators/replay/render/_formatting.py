@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from fitrouter_evaluators.replay.results import Band, Estimated, Report
+from fitrouter_evaluators.replay.report import Band, PolicyEstimate, Report
 
 NOTHING = "–"
 """A number that does not exist."""
@@ -43,18 +43,18 @@ _METRICS = {
 
 def metric_of(name: str) -> Metric:
     """A metric in words; one that is not known stands for itself."""
-    return _METRICS.get(name) or Metric(plain(name), "more is better")
+    return _METRICS.get(name) or Metric(printable(name), "more is better")
 
 
-class Numbers(NamedTuple):
+class NumberFormat(NamedTuple):
     """How a report's outcomes are written: with as many decimals as their standard errors deserve."""
 
     digits: int
 
     @classmethod
-    def of(cls, report: Report) -> Numbers:
+    def of(cls, report: Report) -> NumberFormat:
         """Decimals that show two figures of the difference's standard error; at least three on a scale of 0 to 1."""
-        once = best(report)
+        once = best_estimate(report)
         errors = [once.se] if once is not None else [(b.high - b.low) / 4 for b in report.bands]
         errors = [each for each in errors if math.isfinite(each) and each > 0]
         least = 0 if report.metric in {"cost", "latency"} else 3
@@ -118,7 +118,7 @@ def duration(seconds: float) -> str:
     return f"{seconds / size:.4g} {unit}"
 
 
-def instant(ts: float) -> str:
+def utc_time(ts: float) -> str:
     """Seconds since the epoch as a time of day, UTC; 0 is no time."""
     if not ts:
         return NOTHING
@@ -128,19 +128,19 @@ def instant(ts: float) -> str:
         return NOTHING
 
 
-def plain(text: str) -> str:
+def printable(text: str) -> str:
     """A name from a log or a file, without what a terminal or a browser would obey: controls, bidirectional marks."""
     return "".join(c if c.isprintable() else " " if c.isspace() else "�" for c in text)
 
 
-def headline(report: Report, slice_: str = "") -> Band | Estimated | None:
+def headline_interval(report: Report, slice_: str = "") -> Band | PolicyEstimate | None:
     """What the verdict rests on: the exact sequence of the difference, else the asymptotic one, else an estimate."""
     bands = [
         b for b in report.bands if b.policy == "difference" and b.slice == slice_ and math.isfinite(b.low + b.high)
     ]
     if bands:
         return min(bands, key=lambda band: band.kind != "exact")
-    return best(report, slice_)
+    return best_estimate(report, slice_)
 
 
 def slices(report: Report) -> list[str]:
@@ -149,14 +149,14 @@ def slices(report: Report) -> list[str]:
     return [slice_ for slice_ in dict.fromkeys([*named, *(d.slice for d in report.diagnostics)]) if slice_]
 
 
-def best(report: Report, slice_: str = "") -> Estimated | None:
+def best_estimate(report: Report, slice_: str = "") -> PolicyEstimate | None:
     """The estimate of the difference that is to be believed most: unbiased, and of those the prediction-powered one."""
     found = [e for e in report.estimates if e.policy == "difference" and e.slice == slice_ and not e.biased]
     known = {name: i for i, name in enumerate(_TRUST)}
     return min(found, key=lambda each: known.get(each.labels, len(_TRUST)), default=None)
 
 
-def usual_interval(estimates: Sequence[Estimated]) -> str:
+def usual_interval(estimates: Sequence[PolicyEstimate]) -> str:
     """How most of the intervals were made, which need not be said of each."""
     kinds = [e.interval for e in estimates]
     return max(dict.fromkeys(kinds), key=kinds.count, default="")
@@ -164,14 +164,14 @@ def usual_interval(estimates: Sequence[Estimated]) -> str:
 
 def finding(report: Report) -> str:
     """How the candidate compares, in half a sentence: at any time where there is a sequence, and at one look."""
-    top, metric, numbers = headline(report), metric_of(report.metric), Numbers.of(report)
+    top, metric, numbers = headline_interval(report), metric_of(report.metric), NumberFormat.of(report)
     if top is None or not math.isfinite(top.low + top.high):
         return f"how {metric.name} differs could not be estimated"
     found = []
     if isinstance(top, Band):
         limits = numbers.interval(top.low, top.high, signed=True)
-        found.append(f"{limits} at any time ({plain(top.kind)} {level([top.alpha])}sequence)")
-    once = best(report)
+        found.append(f"{limits} at any time ({printable(top.kind)} {level([top.alpha])}sequence)")
+    once = best_estimate(report)
     if once is not None and math.isfinite(once.value):
         limits = (
             "" if found else f" ({level([once.alpha])}interval {numbers.interval(once.low, once.high, signed=True)})"
@@ -189,5 +189,5 @@ def verdict(report: Report) -> str:
     found = finding(report)
     if report.gate is None:
         return f"No gate was asked: {found}."
-    word = plain(report.gate.verdict)
+    word = printable(report.gate.verdict)
     return f"{word[:1].upper()}{word[1:]}: {found}."

@@ -1,6 +1,6 @@
 """From units, pmfs and outcomes to what estimators and sequences read: one number a unit, with the right mean.
 
-`rounds_of` is for estimators at one look. `pseudo` is for sequences: outcomes that cannot fall below (or, for the upper
+`rounds_of` is for estimators at one look. `pseudo_outcomes` is for sequences: outcomes that cannot fall below (or, for the upper
 limit, rise above) a bound that was known beforehand, see `_cut`.
 """
 
@@ -15,15 +15,15 @@ from fitrouter.errors import InvalidLog
 from fitrouter.types import Floats
 from fitrouter_evaluators.replay.estimators.rounds import Rounds
 from fitrouter_evaluators.replay.inference.sequences import BOUNDS, PAIRED_BOUNDS
-from fitrouter_evaluators.replay.study._cut import Part, lower
-from fitrouter_evaluators.replay.study.outcomes import Observed
+from fitrouter_evaluators.replay.study._truncation import UnitBatch, truncated_outcomes
+from fitrouter_evaluators.replay.study.outcomes import MetricOutcomes
 from fitrouter_evaluators.replay.study.units import Units
 
 CHUNK = 4096
 """Units that are looked at together."""
 
 
-class Pseudo(NamedTuple):
+class PseudoOutcomes(NamedTuple):
     """g outcomes of each of n units that have the same mean given the past; one row for each bound."""
 
     low: Floats
@@ -86,7 +86,7 @@ def subset(rounds: Rounds, keep: NDArray[np.bool_], factor: Floats | None = None
     )
 
 
-def bounds_for(observed: Observed, *, paired: bool = False) -> tuple[float, ...]:
+def bounds_for(observed: MetricOutcomes, *, paired: bool = False) -> tuple[float, ...]:
     """Bounds that do well from some hundred units on, by the probability e of being asked, which is a setting.
 
     A prediction of a label may lose (1 − e)/e of itself, so rare labels need room: 1/e and 4/e. With e = .1 and 20,000
@@ -104,18 +104,18 @@ def bounds_for(observed: Observed, *, paired: bool = False) -> tuple[float, ...]
     return 1.0 / e, 4.0 / e
 
 
-def pseudo(
+def pseudo_outcomes(
     units: Units,
     pmf: Floats,
     against: Floats | None,
     q: Floats | None,
-    observed: Observed,
+    observed: MetricOutcomes,
     f: Floats,
     chance: Floats,
     *,
     bounds: tuple[float, ...] | None = None,
     again: NDArray[np.bool_] | None = None,
-) -> Pseudo:
+) -> PseudoOutcomes:
     """Outcomes with the mean V(pmf), or V(pmf) − V(against), and bounds that are known before each unit.
 
     The means are exact whatever q and f are, as long as q was made before a unit began and f without its own labels,
@@ -129,7 +129,7 @@ def pseudo(
         q: float64[m], the outcome model (`outcome_model.predict`); None for none.
         observed: what is known of the decisions.
         f: float64[members], predictions of labels (`labels.powered`).
-        chance: float64[members], see `labels.chances`.
+        chance: float64[members], see `labels.label_probabilities`.
         bounds: k of each row, on outcomes scaled to [0, 1]; above 0, and at least 1 for a difference. A small one is
             good for few units, a large one for many, and for labels that are rare. None: `bounds_for`.
         again: bool[n], whether a unit might have been drawn again, for all that was known at its draws; None: units of
@@ -146,26 +146,26 @@ def pseudo(
     low, high = np.empty((rows, n)), np.empty((rows, n))
     further = bounds if against is not None else tuple(1.0 + k for k in bounds)
     k, K = np.array(bounds), np.array(further)
-    parts = _Parts(units, q, observed, f, chance, again)
+    parts = _Batches(units, q, observed, f, chance, again)
     for at in range(0, n, CHUNK):
         some = slice(at, min(at + CHUNK, n))
         part, entries = parts.of(some)
         plus, minus = pmf[entries], None if against is None else against[entries]
         # Products of many large weights are only as exact as their rounding: no more than that is taken off here.
-        low[:, some] = np.maximum(lower(part, plus, minus, bounds), -k[:, None])
-        high[:, some] = np.minimum(-lower(part, minus, plus, further), K[:, None])
+        low[:, some] = np.maximum(truncated_outcomes(part, plus, minus, bounds), -k[:, None])
+        high[:, some] = np.minimum(-truncated_outcomes(part, minus, plus, further), K[:, None])
     span, shift = observed.high - observed.low, observed.low if against is None else 0.0
-    return Pseudo(shift + span * low, shift + span * high, span * k - shift, span * K + shift)
+    return PseudoOutcomes(shift + span * low, shift + span * high, span * k - shift, span * K + shift)
 
 
-class _Parts:
+class _Batches:
     """The units, piece by piece; outcomes on [0, 1]."""
 
     def __init__(
         self,
         units: Units,
         q: Floats | None,
-        observed: Observed,
+        observed: MetricOutcomes,
         f: Floats,
         chance: Floats,
         again: NDArray[np.bool_] | None,
@@ -181,10 +181,12 @@ class _Parts:
         known = np.where(counts, (observed.known[units.member] - observed.low) / self.span, 0.0)
         turns = units.total(counts)
         if not turns.all():
-            raise InvalidLog(f"nothing could be known of {int((turns == 0.0).sum())} units; leave them out (`counted`)")
+            raise InvalidLog(
+                f"nothing could be known of {int((turns == 0.0).sum())} units; leave them out (`with_outcomes`)"
+            )
         self.known = units.total(known) / turns
 
-    def of(self, some: slice) -> tuple[Part, slice]:
+    def of(self, some: slice) -> tuple[UnitBatch, slice]:
         """Some units, and where their entries are."""
         units, observed = self.units, self.observed
         a, b = units.draw_start[some.start], units.draw_start[some.stop]
@@ -197,7 +199,7 @@ class _Parts:
             row = int(units.log.decisions.seq[units.draw[draw]])
             raise InvalidLog(f"{units.log.source}, row {row}: not the whole pmf; exact sequences need it")
         q = np.zeros(len(p)) if self.q is None else (self.q[entries] - observed.low) / self.span
-        part = Part(
+        part = UnitBatch(
             p=p,
             q=np.clip(q, 0.0, 1.0),
             entry=self.entry[a : b + 1] - self.entry[a],

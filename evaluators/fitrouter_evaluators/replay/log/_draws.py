@@ -16,7 +16,7 @@ _CELLS = 2_000_000
 """Numbers of one dense block."""
 
 
-class Drawn(NamedTuple):
+class Draws(NamedTuple):
     """r draws in order of time; their m options lie one after another."""
 
     rows: Ints
@@ -61,13 +61,13 @@ class Drawn(NamedTuple):
         same = self.arm == arm[owner]
         return np.bincount(owner[same], weights=self.prob[same], minlength=self.n).astype(np.float64)
 
-    def take(self, keep: NDArray[np.bool_]) -> Drawn:
+    def take(self, keep: NDArray[np.bool_]) -> Draws:
         """Some of the draws."""
         sizes = np.diff(self.start)
         within = np.repeat(keep, sizes)
         start = np.concatenate([[0], np.cumsum(sizes[keep])])
         place = self.chosen - self.start[:-1]
-        return Drawn(
+        return Draws(
             rows=self.rows[keep],
             start=start,
             arm=self.arm[within],
@@ -79,10 +79,10 @@ class Drawn(NamedTuple):
         )
 
 
-def drawn_of(log: Log) -> Drawn:
+def draws_of_log(log: Log) -> Draws:
     """The draws of a log that is valid."""
     decisions, options = log.decisions, log.options
-    everybody = Drawn(
+    everybody = Draws(
         rows=np.arange(decisions.n),
         start=decisions.start,
         arm=options.arm,
@@ -100,7 +100,7 @@ def drawn_of(log: Log) -> Drawn:
     )
 
 
-def blocks(draws: Drawn) -> Iterator[tuple[slice, Floats, NDArray[np.bool_]]]:
+def blocks(draws: Draws) -> Iterator[tuple[slice, Floats, NDArray[np.bool_]]]:
     """Some draws at a time: which, float64[b, K] their pmfs (0 behind the last arm), and bool[b, K] where arms are."""
     sizes = np.diff(draws.start)
     K = int(sizes.max())

@@ -14,13 +14,13 @@ import numpy as np
 from fitrouter.policies import Batched, Beliefs, Policy, proposals
 from fitrouter.posterior.labels import Estimate
 from fitrouter.types import Floats
-from fitrouter_evaluators.replay.candidates._columns import by_size, entries, per_entry, per_row, sums
+from fitrouter_evaluators.replay.candidates._log_columns import by_size, entries, per_entry, per_row, sums
 from fitrouter_evaluators.replay.candidates._mixture import Mixture
 from fitrouter_evaluators.replay.candidates._settings import Settings
 from fitrouter_evaluators.replay.log.log import Ints, Log
 
 
-class Ground(NamedTuple):
+class UtilityTerms(NamedTuple):
     """n requests with m entries altogether."""
 
     names: tuple[str, ...]
@@ -88,7 +88,7 @@ class Ground(NamedTuple):
         return probs
 
 
-def ground(log: Log, rows: Ints, settings: Settings, mixture: Mixture) -> Ground:
+def utility_terms(log: Log, rows: Ints, settings: Settings, mixture: Mixture) -> UtilityTerms:
     """What these rows hold for a candidate.
 
     Args:
@@ -111,7 +111,7 @@ def ground(log: Log, rows: Ints, settings: Settings, mixture: Mixture) -> Ground
         usd = usd + np.divide(weight, made.budget_unit_usd[rows], out=np.zeros(len(rows)), where=weight > 0.0)
     wait = _price(log, rows, settings.latency_weight, made.latency_weight, made.latency_unit_s, "latency")
     burden = _taken(log, rows, usd, options.cost, "cost") + _taken(log, rows, wait, options.latency, "latency")
-    return Ground(
+    return UtilityTerms(
         names=log.names.arms,
         counts=counts,
         arm=options.arm[at],

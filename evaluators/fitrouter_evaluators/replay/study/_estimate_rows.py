@@ -14,9 +14,9 @@ from fitrouter_evaluators.replay.estimators.rounds import Rounds
 from fitrouter_evaluators.replay.estimators.tuning import tuned
 from fitrouter_evaluators.replay.inference.intervals import Interval, bootstraps, deltas
 from fitrouter_evaluators.replay.log.log import Ints
-from fitrouter_evaluators.replay.results import Estimated
-from fitrouter_evaluators.replay.study.pseudo import rounds_of
-from fitrouter_evaluators.replay.study.study import Study, uniform_only
+from fitrouter_evaluators.replay.report import PolicyEstimate
+from fitrouter_evaluators.replay.study.pseudo_outcomes import rounds_of
+from fitrouter_evaluators.replay.study.study import Study, in_uniform_slice
 from fitrouter_evaluators.replay.study.units import Units
 
 LEAST = 50
@@ -64,7 +64,7 @@ def slices_of(units: Units, by: Sequence[str], groups: Mapping[int, str]) -> lis
 # --- rows ---
 
 
-def difference_rows(study: Study, slices: Sequence[Slices], alpha: float) -> list[Estimated]:
+def difference_rows(study: Study, slices: Sequence[Slices], alpha: float) -> list[PolicyEstimate]:
     """Candidate − against: doubly robust, by every stream of labels, and in every slice."""
     cluster, labels = study.units.cluster, "powered" if study.has_labels else "observed"
     one, other = study.paired
@@ -90,11 +90,11 @@ def difference_rows(study: Study, slices: Sequence[Slices], alpha: float) -> lis
     return found
 
 
-def policy_rows(study: Study, alpha: float) -> list[Estimated]:
+def policy_rows(study: Study, alpha: float) -> list[PolicyEstimate]:
     """Both policies: every estimator on the best outcomes, the doubly robust one on the others."""
     cluster, labels = study.units.cluster, "powered" if study.has_labels else "observed"
     biased = SCORE if study.metric == "score" else ""
-    found: list[Estimated] = []
+    found: list[PolicyEstimate] = []
     for i, policy in enumerate(("candidate", "against")):
         rounds = study.powered[i]
         estimators: list[Estimator] = [*PLAIN, *(tuned(name, rounds)[0] for name in TUNED)]
@@ -118,10 +118,10 @@ def _streams(study: Study) -> dict[str, tuple[tuple[Rounds, Rounds], NDArray[np.
     return found
 
 
-def _rejection(study: Study, i: int, policy: str, labels: str, alpha: float, biased: str) -> list[Estimated]:
+def _rejection(study: Study, i: int, policy: str, labels: str, alpha: float, biased: str) -> list[PolicyEstimate]:
     """Rejection replay on the uniform slice, where there is one (Li, Chu, Langford and Wang 2011)."""
     units = study.units
-    inside = uniform_only(units)
+    inside = in_uniform_slice(units)
     if len(inside) < LEAST:
         return []
     pmf = study.pmfs[i]
@@ -142,10 +142,10 @@ def _rows(
     interval: str = "delta",
     alpha: float,
     biased: str = "",
-) -> list[Estimated]:
+) -> list[PolicyEstimate]:
     known = [_named(each) for each in estimators] if estimators else ["dr", "snips"]
     return [
-        Estimated(
+        PolicyEstimate(
             policy=policy,
             estimator=known[i],
             labels=labels,

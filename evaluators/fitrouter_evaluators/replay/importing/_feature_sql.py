@@ -1,6 +1,6 @@
 """The features of a map, as SQL over the staged rows."""
 
-# ruff: noqa: S608 - statements are made of positions, numbers and constants, and refer to texts (`Values`)
+# ruff: noqa: S608 - statements are made of positions, numbers and constants, and refer to texts (`SqlParameters`)
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
 from fitrouter.errors import ConfigError
-from fitrouter_evaluators.replay.importing._staging import Staged
+from fitrouter_evaluators.replay.importing._staging import StagedFile
 from fitrouter_evaluators.replay.importing.column_map import Category, Feature, Number, PerArm, Vector
 
 Check: TypeAlias = tuple[str, str]
@@ -24,7 +24,7 @@ class Features(NamedTuple):
     checks: tuple[Check, ...]
 
 
-def features_of(staged: Staged, features: Iterable[Feature], arms: Sequence[str]) -> Features:
+def features_of(staged: StagedFile, features: Iterable[Feature], arms: Sequence[str]) -> Features:
     """The features of a table's rows.
 
     Raises:
@@ -61,18 +61,18 @@ def reasons(checks: Sequence[Check]) -> str:
     return f"CASE {' '.join(f'WHEN {broken} THEN {reason}' for broken, reason in checks) or 'WHEN false THEN NULL'} END"
 
 
-def told(staged: Staged, what: str, text: str, remedy: str) -> str:
+def told(staged: StagedFile, what: str, text: str, remedy: str) -> str:
     """SQL of a reason that shows a cell; `text` is SQL."""
     shown = f"coalesce('''' || left({text}, 80) || '''', 'empty')"
     return f"{staged.values.refer(f'{what} is ')} || {shown} || {staged.values.refer(f'; {remedy}')}"
 
 
-def _number(staged: Staged, feature: Number) -> str:
+def _number(staged: StagedFile, feature: Number) -> str:
     single = f"TRY_CAST({staged.number(feature.column)} AS FLOAT)"
     return single if feature.fill is None else f"coalesce({single}, CAST({feature.fill!r} AS FLOAT))"
 
 
-def _number_check(staged: Staged, feature: Number) -> Check:
+def _number_check(staged: StagedFile, feature: Number) -> Check:
     text = staged.text(feature.column)
     finite = f"coalesce(isfinite(TRY_CAST({staged.number(feature.column)} AS FLOAT)), false)"
     remedy = "allowed are finite numbers: correct it"
@@ -81,7 +81,7 @@ def _number_check(staged: Staged, feature: Number) -> Check:
     return f"NOT {finite}", told(staged, f"feature {feature.column!r}", text, f"{remedy}, or give a `fill`")
 
 
-def _levels(staged: Staged, feature: Category) -> list[str]:
+def _levels(staged: StagedFile, feature: Category) -> list[str]:
     text = staged.text(feature.column)
     found = staged.query(
         f"SELECT DISTINCT {text} AS level FROM {staged.table} WHERE level IS NOT NULL", feature.limit + 1
@@ -93,13 +93,13 @@ def _levels(staged: Staged, feature: Category) -> list[str]:
     return sorted(str(row[0]) for row in found)
 
 
-def _length(staged: Staged, feature: Vector) -> int:
+def _length(staged: StagedFile, feature: Vector) -> int:
     """How long it is in most rows."""
     vector = staged.list_of(feature.column, feature.separator, "FLOAT")
     return int(staged.query(f"SELECT coalesce(mode(len({vector})), 0) FROM {staged.table}")[0][0])
 
 
-def _vector_check(staged: Staged, feature: Vector, vector: str, length: int) -> Check:
+def _vector_check(staged: StagedFile, feature: Vector, vector: str, length: int) -> Check:
     finite = f"list_bool_and(list_transform({vector}, lambda v: coalesce(isfinite(v), false)))"
     reason = told(
         staged,

@@ -6,22 +6,22 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from fitrouter_evaluators.replay.render._words import (
+from fitrouter_evaluators.replay.render._formatting import (
     NOTHING,
-    Numbers,
-    best,
+    NumberFormat,
+    best_estimate,
     count,
     duration,
-    instant,
     level,
     metric_of,
     number,
     percent,
-    plain,
+    printable,
     slices,
     usual_interval,
+    utc_time,
 )
-from fitrouter_evaluators.replay.results import Band, Check, Diagnostics, Estimated, Report
+from fitrouter_evaluators.replay.report import Band, Check, Diagnostics, PolicyEstimate, Report
 
 _ORDER = ("difference", "candidate", "against")
 _KINDS = ("exact", "asymptotic")
@@ -34,18 +34,18 @@ class Column(NamedTuple):
     right: bool = True
 
 
-class Line(NamedTuple):
+class TableRow(NamedTuple):
     """A row: its cells, and what it is: head (of a group), warning, good, bad, or nothing in particular."""
 
     cells: tuple[str, ...]
     kind: str = ""
 
 
-class Grid(NamedTuple):
+class TableData(NamedTuple):
     """A table."""
 
     columns: tuple[Column, ...]
-    lines: tuple[Line, ...]
+    lines: tuple[TableRow, ...]
     caption: str = ""
     more: bool = False
     """Details, which the page folds away."""
@@ -57,7 +57,7 @@ class Section(NamedTuple):
     id: str
     title: str
     says: str
-    grids: tuple[Grid, ...] = ()
+    grids: tuple[TableData, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -69,17 +69,17 @@ def header(report: Report) -> list[tuple[str, str]]:
         "" if report.metric in {"cost", "latency"} else f"; {count(window.labelled)} with a label that was asked for"
     )
     idle = f", over after {duration(window.idle_s)} of silence" if window.idle_s else ""
-    out = [f"{plain(reason)}: {count(n)}" for reason, n in window.excluded.items()]
+    out = [f"{printable(reason)}: {count(n)}" for reason, n in window.excluded.items()]
     return [
-        ("candidate", plain(report.candidate)),
-        ("against", plain(report.against)),
+        ("candidate", printable(report.candidate)),
+        ("against", printable(report.against)),
         ("metric", f"{metric.name}: {metric.what}"),
-        ("log", plain(window.source)),
-        ("window", f"{instant(window.since)} to {instant(window.until)} UTC; {horizon}"),
+        ("log", printable(window.source)),
+        ("window", f"{utc_time(window.since)} to {utc_time(window.until)} UTC; {horizon}"),
         ("population", f"{count(window.units)} units of {count(window.users)} users{labelled}"),
-        ("unit", f"{plain(window.unit)}{idle}; its mean outcome counts"),
+        ("unit", f"{printable(window.unit)}{idle}; its mean outcome counts"),
         ("within", f"{count(window.decisions)} decisions, {count(window.draws)} draws"),
-        ("cluster", f"{plain(window.cluster)} (what intervals take as independent)"),
+        ("cluster", f"{printable(window.cluster)} (what intervals take as independent)"),
         ("level", f"{level([report.alpha])}for what holds of everybody"),
         ("left out", f"decisions: {'; '.join(out)}" if out else "nothing"),
     ]
@@ -87,7 +87,7 @@ def header(report: Report) -> list[tuple[str, str]]:
 
 def sections(report: Report) -> list[Section]:
     """Everything below the verdict, in the order of reading; what a report does not have is left out."""
-    numbers = Numbers.of(report)
+    numbers = NumberFormat.of(report)
     found = (
         _gate(report),
         _estimates(report, numbers),
@@ -109,9 +109,11 @@ def policies(names: Iterable[str]) -> list[str]:
     return sorted(dict.fromkeys(names), key=lambda name: known.get(name, len(_ORDER)))
 
 
-def _checks(checks: Sequence[Check], what: str) -> Grid:
-    lines = (Line(("✓" if c.ok else "✗", plain(c.name), plain(c.detail)), "" if c.ok else "bad") for c in checks)
-    return Grid((Column("", False), Column(what, False), Column("found", False)), tuple(lines))
+def _checks(checks: Sequence[Check], what: str) -> TableData:
+    lines = (
+        TableRow(("✓" if c.ok else "✗", printable(c.name), printable(c.detail)), "" if c.ok else "bad") for c in checks
+    )
+    return TableData((Column("", False), Column(what, False), Column("found", False)), tuple(lines))
 
 
 def _gate(report: Report) -> Section | None:
@@ -121,37 +123,43 @@ def _gate(report: Report) -> Section | None:
     return Section("gate", "The gate", says, (_checks(report.gate.rules, "rule"),))
 
 
-def _rows(estimates: Sequence[Estimated], numbers: Numbers, *, sliced: bool = False) -> Grid:
+def _rows(estimates: Sequence[PolicyEstimate], numbers: NumberFormat, *, sliced: bool = False) -> TableData:
     """Estimates by policy; a row that is not to be believed is marked."""
     one, usual = level(e.alpha for e in estimates), usual_interval(estimates)
     order = policies(e.policy for e in estimates)
-    lines: list[Line] = []
+    lines: list[TableRow] = []
     for slice_, policy in ((name, policy) for name in dict.fromkeys(e.slice for e in estimates) for policy in order):
         group = [e for e in estimates if (e.slice, e.policy) == (slice_, policy)]
         if group:
-            lines.append(Line((f"{plain(slice_)}, {plain(policy)}" if sliced else plain(policy),), "head"))
+            lines.append(
+                TableRow((f"{printable(slice_)}, {printable(policy)}" if sliced else printable(policy),), "head")
+            )
         for e in group:
             signed = policy == "difference"
-            name = plain(e.estimator) + ("" if e.interval == usual else f", {plain(e.interval)}")
+            name = printable(e.estimator) + ("" if e.interval == usual else f", {printable(e.interval)}")
             limits = numbers.interval(e.low, e.high, signed=signed) + ("" if one else f" ({level([e.alpha]).strip()})")
             cells = (numbers.value(e.value, signed=signed), numbers.value(e.se), limits, count(e.n))
             lines.append(
-                Line((f"{name} ⚠" if e.biased else name, plain(e.labels), *cells), "warning" if e.biased else "")
+                TableRow(
+                    (f"{name} ⚠" if e.biased else name, printable(e.labels), *cells), "warning" if e.biased else ""
+                )
             )
-    kind = f"{one}interval ({plain(usual)})"
+    kind = f"{one}interval ({printable(usual)})"
     names = (Column("estimator", False), Column("labels", False), *map(Column, ("value", "± se", kind, "units")))
-    return Grid(names, tuple(lines))
+    return TableData(names, tuple(lines))
 
 
-def _biases(estimates: Iterable[Estimated]) -> tuple[str, ...]:
+def _biases(estimates: Iterable[PolicyEstimate]) -> tuple[str, ...]:
     reasons: dict[str, list[str]] = {}
     for e in estimates:
         if e.biased:
-            reasons.setdefault(e.biased, []).append(f"{plain(e.estimator)}, {plain(e.labels)}")
-    return tuple(f"⚠ {'; '.join(dict.fromkeys(who))}: not to be believed: {plain(why)}" for why, who in reasons.items())
+            reasons.setdefault(e.biased, []).append(f"{printable(e.estimator)}, {printable(e.labels)}")
+    return tuple(
+        f"⚠ {'; '.join(dict.fromkeys(who))}: not to be believed: {printable(why)}" for why, who in reasons.items()
+    )
 
 
-def _estimates(report: Report, numbers: Numbers) -> Section:
+def _estimates(report: Report, numbers: NumberFormat) -> Section:
     everybody = [e for e in report.estimates if not e.slice]
     says = (
         "What each policy is worth over the whole window, and the difference; these intervals hold for one look, at a "
@@ -159,26 +167,26 @@ def _estimates(report: Report, numbers: Numbers) -> Section:
     )
     if not everybody:
         return Section("estimates", "Estimates", says, notes=("nothing could be estimated",))
-    notes = [*_biases(everybody), *([plain(report.sensitivity)] if report.sensitivity else [])]
+    notes = [*_biases(everybody), *([printable(report.sensitivity)] if report.sensitivity else [])]
     return Section("estimates", "Estimates", says, (_rows(everybody, numbers),), tuple(notes))
 
 
-def _band_rows(bands: Sequence[Band], numbers: Numbers, of: str) -> Grid:
+def _band_rows(bands: Sequence[Band], numbers: NumberFormat, of: str) -> TableData:
     one, which = level(b.alpha for b in bands), {b.policy for b in bands}
     lines = []
     for b in bands:
         signed = b.policy == "difference" or of == "group"
         limits = numbers.interval(b.low, b.high, signed=signed) + ("" if one else f" ({level([b.alpha]).strip()})")
-        name = plain(b.policy) if of == "policy" else plain(b.slice) or "everybody"
+        name = printable(b.policy) if of == "policy" else printable(b.slice) or "everybody"
         if of == "group" and len(which) > 1:
-            name = f"{name}, {plain(b.policy)}"
-        lines.append(Line((name, plain(b.kind), numbers.value(b.value, signed=signed), limits, count(b.n))))
-    first = plain(which.pop()) if of == "group" and len(which) == 1 else of
+            name = f"{name}, {printable(b.policy)}"
+        lines.append(TableRow((name, printable(b.kind), numbers.value(b.value, signed=signed), limits, count(b.n))))
+    first = printable(which.pop()) if of == "group" and len(which) == 1 else of
     names = (Column(first, False), Column("sequence", False), *map(Column, ("value", f"{one}limits", "units")))
-    return Grid(names, tuple(lines))
+    return TableData(names, tuple(lines))
 
 
-def _any_time(report: Report, numbers: Numbers) -> Section | None:
+def _any_time(report: Report, numbers: NumberFormat) -> Section | None:
     order = policies(b.policy for b in report.bands)
     bands = sorted((b for b in report.bands if not b.slice), key=lambda b: order.index(b.policy))
     if not bands:
@@ -198,7 +206,7 @@ def _mean_weight(d: Diagnostics) -> str:
     return f"{number(d.mean_weight)} ± {number(d.mean_weight_se)}"
 
 
-def _diagnostics(report: Report, numbers: Numbers) -> Section:
+def _diagnostics(report: Report, numbers: NumberFormat) -> Section:
     order = policies(d.policy for d in report.diagnostics)
     everybody = sorted((d for d in report.diagnostics if not d.slice), key=lambda d: order.index(d.policy))
     says = "How much the log knows of each policy: weight on few units, or mass outside the log, makes estimates worse."
@@ -213,8 +221,8 @@ def _diagnostics(report: Report, numbers: Numbers) -> Section:
     )
     grids = []
     if everybody:
-        names = (Column("", False), *(Column(plain(d.policy)) for d in everybody))
-        grids.append(Grid(names, tuple(Line((name, *cells)) for name, cells in rows)))
+        names = (Column("", False), *(Column(printable(d.policy)) for d in everybody))
+        grids.append(TableData(names, tuple(TableRow((name, *cells)) for name, cells in rows)))
     return Section("diagnostics", "What the log knows", says, tuple(grids))
 
 
@@ -235,18 +243,18 @@ def _overlap(report: Report) -> Section | None:
     )
     names = (Column("model", False), *map(Column, ("logged", "against", "candidate", "draws")))
     lines = (
-        Line((plain(a.arm), percent(a.logged), percent(a.against), percent(a.candidate), count(a.draws)))
+        TableRow((printable(a.arm), percent(a.logged), percent(a.against), percent(a.candidate), count(a.draws)))
         for a in report.arms
     )
-    return Section("overlap", "Overlap", says, (Grid(names, tuple(lines)),) if report.arms else ())
+    return Section("overlap", "Overlap", says, (TableData(names, tuple(lines)),) if report.arms else ())
 
 
-def _slices(report: Report, numbers: Numbers) -> Section | None:
+def _slices(report: Report, numbers: NumberFormat) -> Section | None:
     names = slices(report)
     if not names:
         return None
     says = "The difference for parts of the population; intervals are wider, since several parts are looked at."
-    shown = {slice_: best(report, slice_) for slice_ in names}
+    shown = {slice_: best_estimate(report, slice_) for slice_ in names}
     bands = {(b.slice, b.kind): b for b in report.bands if b.slice and b.policy == "difference"}
     grids = [_overview(names, shown, bands, numbers)]
     rest = [e for e in report.estimates if e.slice and e is not shown[e.slice]]
@@ -257,38 +265,38 @@ def _slices(report: Report, numbers: Numbers) -> Section | None:
     if others:
         named = _band_rows(others, numbers, "slice")
         lines = tuple(
-            line._replace(cells=(f"{line.cells[0]}, {plain(b.policy)}", *line.cells[1:]))
+            line._replace(cells=(f"{line.cells[0]}, {printable(b.policy)}", *line.cells[1:]))
             for line, b in zip(named.lines, others, strict=True)
         )
         grids.append(named._replace(lines=lines, caption="Other sequences by slice", more=True))
     diagnosed = [d for d in report.diagnostics if d.slice]
     if diagnosed:
         grids.append(_known(diagnosed, numbers))
-    notes = (*_biases(rest), *([plain(report.correction)] if report.correction else []))
+    notes = (*_biases(rest), *([printable(report.correction)] if report.correction else []))
     return Section("slices", "Slices", says, tuple(grids), notes)
 
 
-def _how(e: Estimated) -> str:
-    return ", ".join(plain(each) for each in (e.estimator, e.labels, e.interval))
+def _how(e: PolicyEstimate) -> str:
+    return ", ".join(printable(each) for each in (e.estimator, e.labels, e.interval))
 
 
 def _overview(
     names: Sequence[str],
-    shown: dict[str, Estimated | None],
+    shown: dict[str, PolicyEstimate | None],
     bands: dict[tuple[str, str], Band],
-    numbers: Numbers,
-) -> Grid:
+    numbers: NumberFormat,
+) -> TableData:
     """A line a slice: the estimate that is to be believed most, and the sequences."""
     kinds = [kind for kind in _KINDS if any(key[1] == kind for key in bands)]
     everything = [e for e in shown.values() if e is not None] + [b for key, b in bands.items() if key[1] in kinds]
     one = level(x.alpha for x in everything)
     ways = {_how(e) for e in shown.values() if e is not None}
 
-    def cell(x: Estimated | Band | None) -> str:
+    def cell(x: PolicyEstimate | Band | None) -> str:
         if x is None:
             return NOTHING
-        se = f" ± {numbers.value(x.se)}" if isinstance(x, Estimated) else ""
-        how = f"\n{_how(x)}" if isinstance(x, Estimated) and len(ways) > 1 else ""
+        se = f" ± {numbers.value(x.se)}" if isinstance(x, PolicyEstimate) else ""
+        how = f"\n{_how(x)}" if isinstance(x, PolicyEstimate) and len(ways) > 1 else ""
         at = "" if one else f" ({level([x.alpha]).strip()})"
         return f"{numbers.value(x.value, signed=True)}{se}\n{numbers.interval(x.low, x.high, signed=True)}{at}{how}"
 
@@ -296,20 +304,20 @@ def _overview(
     for slice_ in names:
         found = [shown[slice_], *(bands.get((slice_, kind)) for kind in kinds)]
         units = dict.fromkeys(count(x.n) for x in found if x is not None)
-        lines.append(Line((plain(slice_), "\n".join(units) or NOTHING, *map(cell, found))))
+        lines.append(TableRow((printable(slice_), "\n".join(units) or NOTHING, *map(cell, found))))
     columns = (
         f"{one}at one look{f' ({ways.pop()})' if len(ways) == 1 else ''}",
         *(f"{one}at any time ({kind})" for kind in kinds),
     )
-    return Grid((Column("slice", False), Column("units"), *map(Column, columns)), tuple(lines))
+    return TableData((Column("slice", False), Column("units"), *map(Column, columns)), tuple(lines))
 
 
-def _known(diagnosed: Sequence[Diagnostics], numbers: Numbers) -> Grid:
+def _known(diagnosed: Sequence[Diagnostics], numbers: NumberFormat) -> TableData:
     names = ("effective of units", "weight: mean, largest", "outside the log, bounds", "DM − DR")
     lines = (
-        Line(
+        TableRow(
             (
-                f"{plain(d.slice)}\n{plain(d.policy)}",
+                f"{printable(d.slice)}\n{printable(d.policy)}",
                 f"{_ess(d)}\nof {count(d.n)}",
                 f"{_mean_weight(d)}\n{number(d.max_weight)}",
                 f"{percent(d.unsupported)}\n{numbers.interval(d.manski_low, d.manski_high)}",
@@ -318,10 +326,10 @@ def _known(diagnosed: Sequence[Diagnostics], numbers: Numbers) -> Grid:
         )
         for d in diagnosed
     )
-    return Grid((Column("slice", False), *map(Column, names)), tuple(lines), "What the log knows, by slice", True)
+    return TableData((Column("slice", False), *map(Column, names)), tuple(lines), "What the log knows, by slice", True)
 
 
-def _satisfaction(report: Report, numbers: Numbers) -> Section | None:
+def _satisfaction(report: Report, numbers: NumberFormat) -> Section | None:
     if not report.satisfaction:
         return None
     says = (
@@ -330,9 +338,9 @@ def _satisfaction(report: Report, numbers: Numbers) -> Section | None:
     )
     names = ("users", "mean", "sd", "worst tenth", "worse off")
     lines = (
-        Line(
+        TableRow(
             (
-                plain(s.role) or "everybody",
+                printable(s.role) or "everybody",
                 count(s.users),
                 numbers.value(s.mean),
                 f"{numbers.value(s.sd)}\n({numbers.value(s.sd_against)})",
@@ -343,11 +351,11 @@ def _satisfaction(report: Report, numbers: Numbers) -> Section | None:
         )
         for s in report.satisfaction
     )
-    grid = Grid((Column("role", False), *map(Column, names)), tuple(lines))
+    grid = TableData((Column("role", False), *map(Column, names)), tuple(lines))
     return Section("satisfaction", "Satisfaction across users", says, (grid,))
 
 
-def _personal(report: Report, numbers: Numbers) -> Section | None:
+def _personal(report: Report, numbers: NumberFormat) -> Section | None:
     if not report.personal:
         return None
     says = (
@@ -360,4 +368,4 @@ def _warnings(report: Report) -> Section | None:
     if not report.warnings:
         return None
     says = "What to keep in mind while reading the numbers above."
-    return Section("warnings", "Warnings", says, notes=tuple(plain(each) for each in report.warnings))
+    return Section("warnings", "Warnings", says, notes=tuple(printable(each) for each in report.warnings))

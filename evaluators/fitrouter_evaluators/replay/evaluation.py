@@ -17,22 +17,31 @@ import numpy as np
 
 from fitrouter.errors import ConfigError, InvalidLog
 from fitrouter.types import Floats
-from fitrouter_evaluators.replay.candidates.candidates import Candidate
-from fitrouter_evaluators.replay.candidates.learning import Rejection
+from fitrouter_evaluators.replay.candidates.learning import RejectionCandidate
+from fitrouter_evaluators.replay.candidates.load import Candidate
 from fitrouter_evaluators.replay.estimators import DR
 from fitrouter_evaluators.replay.estimators.rounds import Rounds
-from fitrouter_evaluators.replay.gate import Evidence, decide, levels
+from fitrouter_evaluators.replay.gate import GateEvidence, decide, sequence_levels
 from fitrouter_evaluators.replay.gate_file import Gate
 from fitrouter_evaluators.replay.inference._bands import asymptotic_band, exact_band
 from fitrouter_evaluators.replay.log.audit import audit
 from fitrouter_evaluators.replay.log.log import Ints, Log
-from fitrouter_evaluators.replay.results import Band, Check, Diagnostics, Estimated, Gated, Report, Satisfied, Window
+from fitrouter_evaluators.replay.report import (
+    Band,
+    Check,
+    Diagnostics,
+    GateDecision,
+    PolicyEstimate,
+    Report,
+    UserSatisfaction,
+    Window,
+)
 from fitrouter_evaluators.replay.study import personalisation as bought
-from fitrouter_evaluators.replay.study._tables import Slices, difference_rows, policy_rows, slices_of
-from fitrouter_evaluators.replay.study.diagnostics import arms, diagnose, histogram
+from fitrouter_evaluators.replay.study._estimate_rows import Slices, difference_rows, policy_rows, slices_of
+from fitrouter_evaluators.replay.study.diagnostics import arm_shares, diagnose, weight_histogram
 from fitrouter_evaluators.replay.study.satisfaction import satisfaction
-from fitrouter_evaluators.replay.study.sensitivity import widen
-from fitrouter_evaluators.replay.study.study import Pmfs, Study, whole
+from fitrouter_evaluators.replay.study.sensitivity import silence_margins
+from fitrouter_evaluators.replay.study.study import Pmfs, Study, has_full_pmf
 from fitrouter_evaluators.replay.study.units import Units, closed_units
 
 POLICIES = ("candidate", "against")
@@ -60,7 +69,7 @@ class ReplaySettings(msgspec.Struct, frozen=True, kw_only=True):
     """User → group; what users declared where empty."""
 
 
-def replay(
+def evaluate(
     log: Log, candidate: Candidate, against: Candidate, settings: ReplaySettings, gate: Gate | None = None
 ) -> Report:
     """Replay two policies on a log.
@@ -73,7 +82,7 @@ def replay(
     units = _units(log, settings)
     _untrained(candidate, units)
     biased = _gateable(candidate, gate)
-    if isinstance(candidate, Rejection):
+    if isinstance(candidate, RejectionCandidate):
         return _lived(candidate, against, units, settings, checks)
     pmfs = Pmfs(*(_everywhere(policy, units) for policy in (candidate, against)))
     ceilings = {} if gate is None else {str(metric): most for metric, most in gate.ceilings.items()}
@@ -98,8 +107,8 @@ def replay(
         bands=bands,
         diagnostics=known,
         checks=checks,
-        histograms=[histogram(name, w) for name, w in zip(POLICIES, study.weight, strict=True)],
-        arms=arms(study.units, study.pmfs),
+        histograms=[weight_histogram(name, w) for name, w in zip(POLICIES, study.weight, strict=True)],
+        arms=arm_shares(study.units, study.pmfs),
         satisfaction=people,
         personal=_personal(units, settings, warnings),
         correction=_correction(slices, settings.alpha),
@@ -121,19 +130,19 @@ def _gateable(candidate: Candidate, gate: Gate | None) -> str:
         ConfigError: there is a gate, and they are not, or there are no sequences of them.
     """
     biased: str = getattr(candidate, "biased", "")
-    if gate is not None and (biased or isinstance(candidate, Rejection)):
+    if gate is not None and (biased or isinstance(candidate, RejectionCandidate)):
         why = biased or "rejection replay keeps a part of the log, at one look"
         raise ConfigError(f"the gate cannot decide on {candidate.description}: {why}; gate a snapshot of it instead")
     return biased
 
 
-def _marked(row: Estimated, biased: str) -> Estimated:
+def _marked(row: PolicyEstimate, biased: str) -> PolicyEstimate:
     concerned = biased and row.policy != "against" and not row.biased
     return msgspec.structs.replace(row, biased=biased) if concerned else row
 
 
 def _lived(
-    candidate: Rejection, against: Candidate, units: Units, settings: ReplaySettings, checks: list[Check]
+    candidate: RejectionCandidate, against: Candidate, units: Units, settings: ReplaySettings, checks: list[Check]
 ) -> Report:
     """Rejection replay: what the candidate lived through, beside what `against` was worth over all of the log."""
     other = _everywhere(against, units)
@@ -142,7 +151,7 @@ def _lived(
     found = candidate.replay(
         units.log, study.units.member, observed.y, seen=observed.seen, e=observed.e, alpha=settings.alpha
     )
-    own = Estimated(
+    own = PolicyEstimate(
         policy="candidate",
         estimator="rejection",
         labels="asked" if study.has_labels else "observed",
@@ -207,7 +216,7 @@ def _everywhere(policy: Candidate, units: Units) -> Floats:
 
 def _groups(log: Log, given: Mapping[str, str]) -> dict[int, str]:
     if not given:
-        return bought.taste_groups(log)
+        return bought.declared_groups(log)
     codes = {name: code for code, name in enumerate(log.names.users)}
     return {codes[user]: group for user, group in given.items() if user in codes}
 
@@ -236,7 +245,7 @@ def _window(study: Study, settings: ReplaySettings) -> Window:
 
 def _bands(study: Study, settings: ReplaySettings, slices: list[Slices], warnings: list[str]) -> list[Band]:
     """Sequences of the difference, both policies, and the difference in every slice."""
-    known = whole(study.units)
+    known = has_full_pmf(study.units)
     if not known.all():
         warnings.append(
             f"{int((~known).sum())} units have propensities and no whole pmf: there are no exact sequences, and the "
@@ -264,7 +273,9 @@ def _silent(study: Study, policy: str, rows: Ints, gamma: float) -> tuple[float,
     """By how much silence may move the lower and the upper limit over some units."""
     codes = np.full(study.units.n, -1)
     codes[rows] = 0
-    less, more = widen(study.units, study.observed, study.widening(policy), gamma=gamma, slices=codes, n_slices=1)
+    less, more = silence_margins(
+        study.units, study.observed, study.widening(policy), gamma=gamma, slices=codes, n_slices=1
+    )
     return float(less[0]), float(more[0])
 
 
@@ -319,7 +330,7 @@ def _diagnostics(study: Study) -> list[Diagnostics]:
     ]
 
 
-def _satisfaction(study: Study, known: Diagnostics, alpha: float, warnings: list[str]) -> list[Satisfied]:
+def _satisfaction(study: Study, known: Diagnostics, alpha: float, warnings: list[str]) -> list[UserSatisfaction]:
     """Across users, of fit: other metrics are nobody's satisfaction."""
     users = len(np.unique(study.units.user[study.units.user >= 0]))
     if study.metric != "fit" or not users:
@@ -336,7 +347,7 @@ def _satisfaction(study: Study, known: Diagnostics, alpha: float, warnings: list
 
 def _personal(units: Units, settings: ReplaySettings, warnings: list[str]) -> list[Band]:
     """What personalisation bought of the metric, where twins were logged."""
-    found = bought.twins(units.select(whole(units)))
+    found = bought.with_blind_pmf(units.select(has_full_pmf(units)))
     if found.said:
         warnings.append(found.said)
     if not found.units.n:
@@ -346,7 +357,7 @@ def _personal(units: Units, settings: ReplaySettings, warnings: list[str]) -> li
     study = Study(found.units, Pmfs(*pmfs), settings.metric)
     one, other = (_robust(rounds) for rounds in study.paired)
     groups = _groups(units.log, settings.groups)
-    return bought.personalisation(
+    return bought.personalisation_bands(
         study.units, one - other, *study.stream("difference"), groups=groups, alpha=settings.alpha
     )
 
@@ -395,11 +406,11 @@ class _Found(NamedTuple):
 
     checks: list[Check]
     known: list[Diagnostics]
-    people: list[Satisfied]
+    people: list[UserSatisfaction]
     groups: Mapping[int, str]
 
 
-def _gated(gate: Gate, units: Units, pmfs: Pmfs, study: Study, found: _Found) -> Gated:
+def _gated(gate: Gate, units: Units, pmfs: Pmfs, study: Study, found: _Found) -> GateDecision:
     """The gate's answer, from exact sequences at its own levels."""
     kinds = sorted({rail.slice.split("=")[0] for rail in gate.guardrails if rail.slice})
     studies: dict[str, Study] = {gate.metric: study}
@@ -409,7 +420,7 @@ def _gated(gate: Gate, units: Units, pmfs: Pmfs, study: Study, found: _Found) ->
     places = {m: dict(_each(slices_of(each.units, kinds, found.groups))) for m, each in studies.items()}
     names = sorted({name for each in places.values() for name in each})
     evidence = []
-    for level in levels(gate, names):
+    for level in sequence_levels(gate, names):
         of, here = studies[level.metric], places[level.metric].get(level.slice)
         rows = np.arange(of.units.n) if not level.slice else here
         if rows is not None and len(rows):
@@ -417,12 +428,12 @@ def _gated(gate: Gate, units: Units, pmfs: Pmfs, study: Study, found: _Found) ->
     return decide(gate, evidence, found.known, satisfaction=found.people, checks=found.checks)
 
 
-def _evidence(study: Study, rows: Ints, name: str, ends: tuple[float, float], gamma: float) -> Evidence:
+def _evidence(study: Study, rows: Ints, name: str, ends: tuple[float, float], gamma: float) -> GateEvidence:
     stream = study.stream("difference")
     band = exact_band(
         stream.low[:, rows], stream.high[:, rows], stream.bound_low, stream.bound_high, alpha=ends, where=name
     )
-    return Evidence(
+    return GateEvidence(
         metric=study.metric,
         band=band,
         silence=_silent(study, "difference", rows, gamma),

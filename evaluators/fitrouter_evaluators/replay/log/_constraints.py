@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from fitrouter.types import Mode
-from fitrouter_evaluators.replay.log._base import Opened
+from fitrouter_evaluators.replay.log._connection import OpenLog
 from fitrouter_evaluators.replay.log._schema import words
 from fitrouter_evaluators.replay.log.refusals import refuse_rows
 
@@ -202,7 +202,7 @@ def _of_outcomes() -> list[_Rule]:
     ]
 
 
-def check_structure(log: Opened) -> None:
+def check_structure(log: OpenLog) -> None:
     """Ask all of it.
 
     Raises:
@@ -216,7 +216,7 @@ def check_structure(log: Opened) -> None:
             refuse_rows(log.place, seq, decision_id, what, rule.allowed, count=count, table=rule.table)
 
 
-def erased(log: Opened) -> int:
+def erased(log: OpenLog) -> int:
     """How many outcomes are left of people who were erased meanwhile."""
     asked = [f"SELECT count(*) FROM ({_orphans(table)}) WHERE gone" for table in _OUTCOMES]
     return sum(int(row[0]) for sql in asked for row in log.connection.execute(sql).fetchall())

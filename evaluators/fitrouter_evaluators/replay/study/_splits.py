@@ -26,16 +26,16 @@ class Split(NamedTuple):
     piece: Ints
     """int64[n]: piece in which it teaches; `parts` where it never does."""
     parts: int
-    in_time: bool
+    progressive: bool
 
 
-def before(units: Units, values: Floats) -> Floats:
+def past_sums(units: Units, values: Floats) -> Floats:
     """float64[n]: sums of values (float64[n]) over the units that had ended before each began."""
     order, count = _ended(units)
     return np.concatenate([[0.0], np.cumsum(values[order])])[count]
 
 
-def by_time(units: Units, examples: Ints) -> Split:
+def progressive_split(units: Units, examples: Ints) -> Split:
     """Parts in order of time, a new one whenever there is a quarter more to learn from than at the last.
 
     Args:
@@ -54,11 +54,11 @@ def by_time(units: Units, examples: Ints) -> Split:
         part=np.searchsorted(edges, np.arange(units.n), side="right") - 1,
         piece=np.searchsorted(count[edges] if units.n else edges, rank, side="right"),
         parts=len(edges),
-        in_time=True,
+        progressive=True,
     )
 
 
-def by_folds(units: Units, folds: int = 5, seed: int = 0) -> Split:
+def fold_split(units: Units, folds: int = 5, seed: int = 0) -> Split:
     """Folds of whole clusters at random: for logs whose logger does not learn."""
     clusters = int(units.cluster.max(initial=-1)) + 1
     fold = np.random.default_rng(seed).permutation(np.arange(clusters) % folds)[units.cluster]

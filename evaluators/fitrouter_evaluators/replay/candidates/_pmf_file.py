@@ -10,8 +10,8 @@ import numpy as np
 
 from fitrouter.errors import ConfigError
 from fitrouter.types import Floats
-from fitrouter_evaluators.replay.candidates._base import Described
-from fitrouter_evaluators.replay.candidates._columns import drawn, row_name, sums
+from fitrouter_evaluators.replay.candidates._base import DescribedCandidate
+from fitrouter_evaluators.replay.candidates._log_columns import drawn, row_name, sums
 from fitrouter_evaluators.replay.log.log import Ints, Log
 
 _COLUMNS = "decision_id, arm, probability"
@@ -36,7 +36,7 @@ class _Lines(NamedTuple):
     """NaN where there is no number."""
 
 
-class Given(Described):
+class PmfFile(DescribedCandidate):
     """Probabilities from a CSV, JSONL or Parquet file with one line for each decision and arm.
 
     An arm that a decision's lines leave out has 0; lines of decisions that the log does not have are passed over.

@@ -1,6 +1,6 @@
 """Somebody else's log as a log of ours: CSV or Parquet, with a map that says which column means what."""
 
-# ruff: noqa: S608 - statements are made of constants, and refer to texts (`Values`)
+# ruff: noqa: S608 - statements are made of constants, and refer to texts (`SqlParameters`)
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ import msgspec
 
 from fitrouter.errors import ConfigError, InvalidLog
 from fitrouter_evaluators.datasets import Problem
-from fitrouter_evaluators.replay.importing._feature_terms import features_of, reasons
-from fitrouter_evaluators.replay.importing._import_tables import write_tables
-from fitrouter_evaluators.replay.importing._staging import Staged, Values, numbered, open_source, stage
-from fitrouter_evaluators.replay.importing._terms import columns_of, find_arms, rows_sql
+from fitrouter_evaluators.replay.importing._feature_sql import features_of, reasons
+from fitrouter_evaluators.replay.importing._row_sql import columns_of, find_arms, rows_sql
+from fitrouter_evaluators.replay.importing._staging import SqlParameters, StagedFile, numbered, open_source, stage
+from fitrouter_evaluators.replay.importing._warehouse_tables import write_tables
 from fitrouter_evaluators.replay.importing.column_map import ArmsFile, ColumnMap, PerArm, load_map
 
 _SHOWN = 5
@@ -95,14 +95,14 @@ def import_log(
         config: dict[str, Any] = {"threads": 2, "memory_limit": "1GB", "temp_directory": str(work / "spill")}
         with duckdb.connect(work / "staged.duckdb", config=config) as connection:
             connection.execute("SET TimeZone = 'UTC'")
-            found = _write(Values(connection), Path(data), chosen, partial, skip_bad)
+            found = _write(SqlParameters(connection), Path(data), chosen, partial, skip_bad)
         if target.exists():
             target.rmdir()
         shutil.move(partial, target)
     return found._replace(folder=target)
 
 
-def _write(values: Values, data: Path, columns: ColumnMap, folder: Path, skip_bad: bool) -> Imported:
+def _write(values: SqlParameters, data: Path, columns: ColumnMap, folder: Path, skip_bad: bool) -> Imported:
     """All files of the folder."""
     source = open_source(data, columns.delimiter)
     staged = stage(values, source, columns_of(columns, source), "staged")
@@ -129,7 +129,7 @@ def _write(values: Values, data: Path, columns: ColumnMap, folder: Path, skip_ba
     return found
 
 
-def _problems(staged: Staged, columns: ColumnMap, skip_bad: bool) -> list[Problem]:
+def _problems(staged: StagedFile, columns: ColumnMap, skip_bad: bool) -> list[Problem]:
     """Lines that cannot be used; the rows among them are in the table `unusable` too.
 
     Raises:
@@ -153,7 +153,7 @@ def _problems(staged: Staged, columns: ColumnMap, skip_bad: bool) -> list[Proble
     return problems
 
 
-def _second(values: Values, data: Path, columns: ColumnMap) -> Staged | None:
+def _second(values: SqlParameters, data: Path, columns: ColumnMap) -> StagedFile | None:
     """The file of the arms."""
     if not isinstance(columns.arms, ArmsFile):
         return None
@@ -166,7 +166,7 @@ def _second(values: Values, data: Path, columns: ColumnMap) -> Staged | None:
     return staged
 
 
-def _write_arms(columns: ColumnMap, second: Staged | None, folder: Path) -> tuple[str, ...]:
+def _write_arms(columns: ColumnMap, second: StagedFile | None, folder: Path) -> tuple[str, ...]:
     """What is known of each arm, as a table of its own; the names of its numbers."""
     if second is None or not isinstance(columns.arms, ArmsFile) or not columns.arms.features:
         return ()
@@ -181,7 +181,7 @@ def _write_arms(columns: ColumnMap, second: Staged | None, folder: Path) -> tupl
     return features.names
 
 
-def _count(staged: Staged, table: str) -> int:
+def _count(staged: StagedFile, table: str) -> int:
     return int(staged.query(f"SELECT count(*) FROM {table}")[0][0])
 
 

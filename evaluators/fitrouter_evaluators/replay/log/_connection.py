@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import duckdb
 
 
-class Opened(NamedTuple):
+class OpenLog(NamedTuple):
     """A log that is open for reading: its connection has the views `log_decisions`, `log_executions`, ….
 
     A source is a context manager that gives one of these, and closes it at its end.
