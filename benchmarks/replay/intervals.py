@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from benchmarks.replay._baseline_sequences import by_slice, empirical_bernstein_lower, gamma_exponential_lower
 from benchmarks.replay._interval_worlds import (
     WORLDS,
     K,
@@ -42,17 +43,14 @@ from benchmarks.replay._interval_worlds import (
 
 from fitrouter_evaluators.replay.estimators import ESTIMATORS
 from fitrouter_evaluators.replay.estimators.rounds import Rounds
-from fitrouter_evaluators.replay.inference.intervals import delta
+from fitrouter_evaluators.replay.inference.intervals import deltas
 from fitrouter_evaluators.replay.inference.sequences import (
     BOUNDS,
     PAIRED_BOUNDS,
     Sequence,
     asymptotic,
-    by_slice,
-    empirical_bernstein_lower,
     exact,
     exact_lower,
-    gamma_exponential_lower,
     spaced,
 )
 
@@ -85,7 +83,7 @@ def one_look(rounds: Rounds, name: str) -> Pair:
     """The delta method's interval at each look, as if it were the only one."""
     limits = []
     for t in LOOKS:
-        found = delta(ESTIMATORS[name], Rounds(*(c[:t] for c in rounds if c is not None)), alpha=ALPHA)
+        found = deltas((ESTIMATORS[name],), Rounds(*(c[:t] for c in rounds if c is not None)), alpha=ALPHA)[0]
         limits.append((found.low[0], found.high[0]))
     low, high = np.array(limits).T
     return low, high
@@ -96,12 +94,12 @@ def intervals(logs: Logs) -> dict[str, Pair]:
     rounds = _rounds(logs)
     cut = {k: [doubly_robust(logs, k, flipped=flipped) for flipped in (False, True)] for k in (*SHIPPED, ONE)}
     ips = [weights(logs) * logs.reward, weights(logs) * (1.0 - logs.reward)]
-    printable = doubly_robust(logs)
+    plain = doubly_robust(logs)
     found: dict[str, list[Pair]] = {}
-    for i in range(len(printable)):
+    for i in range(len(plain)):
         low, high = (np.stack([cut[k][side][i] for k in SHIPPED]) for side in (0, 1))
         both = exact(low, 1.0 - high, SHIPPED, 1.0 + SHIPPED, looks=LOOKS)
-        display = asymptotic(printable[i], looks=LOOKS)
+        display = asymptotic(plain[i], looks=LOOKS)
         one = [x[i] for x in cut[ONE]]
         now = {
             "exact (bets), DR": (both.low, both.high),
@@ -214,13 +212,13 @@ def differences(repetitions: int, *, seed: int, share: float = 0.3) -> dict[str,
     for index, begin in enumerate(range(0, repetitions, CHUNK)):
         logs = mixed(play(world, [seed, 99, index], min(CHUNK, repetitions - begin), N), share)
         cut = {k: [paired(logs, k, flipped=flipped) for flipped in (False, True)] for k in {*BOUNDS, *PAIRED_BOUNDS}}
-        printable = paired(logs)
-        for i in range(len(printable)):
+        plain = paired(logs)
+        for i in range(len(plain)):
             for bounds in (BOUNDS, PAIRED_BOUNDS):
                 low, high = (np.stack([cut[k][side][i] for k in bounds]) for side in (0, 1))
                 both = exact(low, -high, np.array(bounds), np.array(bounds), looks=LOOKS)
                 found.setdefault(f"exact (bets), bounds {bounds}", []).append((both.low, both.high))
-            display = asymptotic(printable[i], looks=LOOKS)
+            display = asymptotic(plain[i], looks=LOOKS)
             found.setdefault("asymptotic", []).append((display.low, display.high))
     scored = {name: score(_stacked(pairs), value, floor=-1.0) for name, pairs in found.items()}
     return {"share": share, "difference": round(value, 4), "intervals": scored}

@@ -35,13 +35,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from benchmarks.replay._baseline_sequences import Path as Running
+from benchmarks.replay._baseline_sequences import by_slice
 
 from fitrouter.types import Floats, Mode
 from fitrouter_evaluators.replay.estimators import ESTIMATORS
 from fitrouter_evaluators.replay.estimators.rounds import Rounds
 from fitrouter_evaluators.replay.inference.intervals import Interval, bootstraps, deltas
-from fitrouter_evaluators.replay.inference.sequences import Path as Running
-from fitrouter_evaluators.replay.inference.sequences import by_slice, exact
+from fitrouter_evaluators.replay.inference.sequences import exact
 from fitrouter_evaluators.replay.log.log import MODES, Decisions, Ints, Log, Names, Options, Outcomes
 from fitrouter_evaluators.replay.study.outcomes import observe_metric
 from fitrouter_evaluators.replay.study.prediction_powered import label_probabilities

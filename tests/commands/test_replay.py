@@ -105,20 +105,20 @@ BAD = {
     "--log x --candidate c --alpha much": "--alpha",
     "--log x --candidate c --alpha 0.6": "--alpha 0.6",
     "--log x --candidate c --alpha nan": "--alpha nan",
-    "--log x --candidate c --metric joy": "allowed are fit, cost, latency, utility, score",
-    "--log x --candidate c --by role,height": "nothing to slice by called height",
+    "--log x --candidate c --metric joy": "choose from fit, cost, latency, utility, score",
+    "--log x --candidate c --by role,height": "unknown slices height",
     "--log x --candidate c --groups nobody.csv": "cannot be read",
-    "--log x --candidate c --since yesterday": "'yesterday' is no time",
-    "--log x --candidate c --since 2026-10-02 --until 2026-10-01": "nothing is in between",
-    "--log x --candidate c --horizon 7y": "'7y' is no duration",
-    "--log x --candidate c --idle 0s": "silence of no length",
+    "--log x --candidate c --since yesterday": "'yesterday' is not a time",
+    "--log x --candidate c --since 2026-10-02 --until 2026-10-01": "is not before --until 2026-10-01",
+    "--log x --candidate c --horizon 7y": "'7y' is not a duration",
+    "--log x --candidate c --idle 0s": "--idle must be above 0",
     "--log x --candidate c --gamma-sensitivity 0.5": "--gamma-sensitivity 0.5",
-    "--log x --candidate c --json --text": "both be printed",
+    "--log x --candidate c --json --text": "both print to standard output",
     "--log x --candidate c --html no/such/folder.html": "cannot be written",
     "--log x --candidate c --json .": "cannot be written",
     "--log x --candidate c --gate nothing.yaml": "nothing.yaml",
-    "--log x --candidate c --gate promote.yaml --metric score": "scores are features and labels are rewards",
-    "--log x --candidate c --gate promote.yaml --metric cost": "the gate decides by utility",
+    "--log x --candidate c --gate promote.yaml --metric score": "is for inspection and cannot be gated on",
+    "--log x --candidate c --gate promote.yaml --metric cost": "the gate uses utility",
     "--log x --candidate c --config nothing.yaml": "nothing.yaml",
     "export --log x": "--out",
     "import x.csv --out y": "--map",
@@ -304,7 +304,7 @@ def test_import(lab: Lab) -> None:
     made = run("import", "log.csv", "--map", "map.yaml", "--out", "log", "--skip-bad")
     assert made.exit_code == 0, made.stderr
     assert "10 decisions among 2 arms" in made.stdout
-    assert "1 rows cannot be used" in made.stderr
+    assert "1 invalid rows were skipped" in made.stderr
     assert Path("log/decisions.parquet").is_file()
 
 
@@ -323,7 +323,7 @@ def test_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = msgspec.json.decode(Path("r.json").read_bytes())
     value = next(e for e in found["estimates"] if (e["policy"], e["labels"]) == ("difference", "asked"))
     assert value["low"] < 0.4 < value["high"]
-    assert "fit under the candidate is higher, which is better" in " ".join(shown.stdout.split())
+    assert "fit is higher under the candidate, which is better" in " ".join(shown.stdout.split())
     assert "</html>" in Path("r.html").read_text()
     Path("log.csv").write_text("\n".join(["model,p,liked", *[row.replace("0.5|0.5", "0.9|0.1") for row in rows], ""]))
     assert run("import", "log.csv", "--map", "map.yaml", "--out", "wrong").exit_code == 0

@@ -100,7 +100,7 @@ max_weight: 100
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"metric": "score"}, ["metric", "a score is what a model believes", "people are worse off", "'fit'"]),
+        ({"metric": "score"}, ["metric", "a score is a model's prediction", "people are worse off", "'fit'"]),
         ({"guardrails": [{"metric": "score", "max_decrease": 0.0}]}, ["guardrails.0.metric", "a score is"]),
         ({"metric": "revenue"}, ["metric", "'fit', 'cost', 'latency' or 'utility'", "given was 'revenue'"]),
         ({"min_gains": 0.1}, ["min_gains", "no such rule", "did you mean 'min_gain'", "Allowed here: alpha"]),
@@ -185,7 +185,7 @@ def test_the_three_answers() -> None:
     assert asked(gate, 0.015, 0.02)[0] == "promote"  # sure to be above the least, though not by much
     verdict, reasons = asked(gate, 0.02, 0.04, n=499)
     assert verdict == "not enough evidence"
-    assert "499 units, and nothing is said before 500" in reasons[0]
+    assert "499 units; at least 500 are required" in reasons[0]
 
 
 def test_limits_themselves_do_not_pass() -> None:
@@ -229,7 +229,7 @@ def test_a_guardrail_holds_where_harm_is_excluded_and_keeps_where_it_is_shown() 
         assert with_cost(0.002, 0.004) == "keep"
     verdict, reasons = asked(gate, 0.01, 0.02, GateEvidence("cost", band(0.002, 0.004)))
     assert verdict == "keep"
-    assert reasons == ["cost: the gain lies in [-0.004, -0.002] after 5000 units, -0.001 is accepted"]
+    assert reasons == ["cost: gain in [-0.004, -0.002] after 5000 units, at least -0.001 is required"]
 
 
 def test_a_guardrail_on_each_role_reads_all_of_them() -> None:
@@ -302,7 +302,7 @@ def test_a_log_that_fails_its_checks_is_refused() -> None:
 def test_a_metric_without_evidence_is_named() -> None:
     """A rule on what was not replayed says what there is and what to do."""
     gate = parse_gate({"guardrails": [{"metric": "cost", "max_increase": 0.1}], "ceilings": {"cost": 1.0}})
-    with pytest.raises(ConfigError, match=r"'cost', of which there is no evidence; there is of \['fit'\]"):
+    with pytest.raises(ConfigError, match=r"'cost', for which there is no evidence, only for \['fit'\]"):
         asked(gate, 0.1, 0.2)
 
 

@@ -66,10 +66,8 @@ def test_an_answer_that_never_came_is_the_worst_outcome_and_known() -> None:
     np.testing.assert_array_equal(found.y, [0.0, 0.5, nan, 0.0, nan, 0.0])
 
 
-def test_other_streams_take_what_they_have_for_a_random_sample() -> None:
-    """Volunteered: the free labels. Naive: any label; who was asked has precedence."""
-    free = observe_metric(log_of(), stream="volunteered")
-    np.testing.assert_array_equal(free.y, [0.0, nan, 0.25, nan, 1.0, nan])
+def test_the_naive_stream_takes_all_labels() -> None:
+    """The naive stream takes any label, asked ones first."""
     naive = observe_metric(log_of(), stream="naive")
     np.testing.assert_array_equal(naive.y, [1.0, 0.5, 0.25, nan, 1.0, nan])
     assert (naive.e == 1.0).all()
@@ -139,18 +137,16 @@ def test_units_of_which_nothing_could_be_known_are_out() -> None:
     log = make_log(np.full((6, 2), 0.5), np.zeros(6, dtype=int), decisions=sessions)
     units = with_outcomes(closed_units(log, idle_s=-1.0), observe_metric(log))
     assert units.member.tolist() == [0, 1, 4]
-    assert units.excluded == {"nothing could be known of their fit": 3}
+    assert units.excluded == {"fit not observable": 3}
 
 
 def test_what_cannot_be_used_is_said() -> None:
-    """Names, ceilings and labels, with what is allowed; a wrong label with its row."""
+    """Unknown metrics and streams and ceilings that are not positive are refused."""
     with pytest.raises(InvalidLog, match="use one of fit, cost, latency, utility, score"):
         observe_metric(log_of(), "quality")
-    with pytest.raises(InvalidLog, match="use one of asked, volunteered, naive"):
+    with pytest.raises(InvalidLog, match="use one of asked, naive"):
         observe_metric(log_of(), stream="all")
     with pytest.raises(InvalidLog, match="positive number"):
         observe_metric(log_of(), "cost", ceiling=0.0)
-    with pytest.raises(InvalidLog, match="row 1: a label of 5"):
-        observe_metric(log_of(asked_label=[1.0, 5.0, nan, nan, nan, nan]))
     assert METRICS == ("fit", "cost", "latency", "utility", "score")
-    assert STREAMS == ("asked", "volunteered", "naive")
+    assert STREAMS == ("asked", "naive")

@@ -1,4 +1,4 @@
-"""What personalisation bought: the paired difference to the blind twin, overall, per role and per taste group."""
+"""Value of personalisation: paired difference to the user-blind policy, overall, per role and per group."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from fitrouter_evaluators.replay.log.log import MODES, Decisions, Log, Names, Op
 from fitrouter_evaluators.replay.report import Band
 from fitrouter_evaluators.replay.study.personalisation import (
     LEAST,
-    correction,
     declared_groups,
     personalisation_bands,
     report_slices,
@@ -137,20 +136,6 @@ def test_what_is_the_same_for_all_bought_nothing() -> None:
         assert band.low <= 0.0 <= band.high
 
 
-def test_everybody_keeps_alpha_and_slices_share_another() -> None:
-    """Bonferroni over the roles and groups in the report, in words too."""
-    log = town(3, 5_000).log
-    found = bands(log, alpha=0.04)
-    names = {where for _, where in found if where}
-    assert names == {"role=nurse", "role=clerk", "taste=brevity +", "taste=warmth −", "taste=undeclared"}
-    assert found["exact", ""].alpha == 0.04
-    assert all(band.alpha == pytest.approx(0.04 / 5) for (_, where), band in found.items() if where)
-    assert correction(5, 0.04) == (
-        "α = 0.04 overall, and as much for 5 roles and taste groups together (Bonferroni: 0.008 each)"
-    )
-    assert correction(0) == "α = 0.05"
-
-
 def test_paths_are_short_and_end_at_the_band() -> None:
     """At most 200 points, in order, the last of which is what the band says."""
     for band in bands(town(4, 3_000).log).values():
@@ -189,8 +174,8 @@ def test_small_slices_and_empty_logs_are_left_out() -> None:
     assert report_slices(units.select(np.zeros(units.n, dtype=bool))) == []
 
 
-def test_logs_without_a_twin_say_so() -> None:
-    """Units of which a draw has no twin are left out, counted, and spoken of; the others are as before."""
+def test_units_without_a_user_blind_pmf_are_excluded() -> None:
+    """Units with a draw without a user-blind pmf are excluded, counted, and reported in a warning."""
     log = town(7, 300).log
     assert with_blind_pmf(closed_units(log, now=1e12)).said == ""
     assert log.options.twin is not None
@@ -198,8 +183,8 @@ def test_logs_without_a_twin_say_so() -> None:
     partly[: 100 * K] = np.nan
     found = with_blind_pmf(closed_units(log._replace(options=log.options._replace(twin=partly)), now=1e12))
     assert found.units.n == 200
-    assert found.said.startswith("100 of 300 units have draws without the pmf of a user-blind twin")
-    assert found.units.excluded["no twin was logged"] == 100
+    assert found.said.startswith("100 of 300 units have draws without a user-blind pmf")
+    assert found.units.excluded["no user-blind pmf logged"] == 100
     assert (found.personal == log.options.prob[100 * K :]).all()
     assert (found.blind == log.options.twin[100 * K :]).all()
     bare = with_blind_pmf(closed_units(log._replace(options=log.options._replace(twin=None, personal=None)), now=1e12))
@@ -229,3 +214,12 @@ def test_a_taste_group_is_what_was_declared_most_strongly(declared: dict[int, di
             continue
         name, sign = groups[user].split()
         assert values[name] == (most if sign == "+" else -most)
+
+
+def test_slices_share_alpha() -> None:
+    """The overall sequence has level α; roles and groups share another α (Bonferroni)."""
+    found = bands(town(3, 5_000).log, alpha=0.04)
+    names = {where for _, where in found if where}
+    assert names == {"role=nurse", "role=clerk", "taste=brevity +", "taste=warmth −", "taste=undeclared"}
+    assert found["exact", ""].alpha == 0.04
+    assert all(band.alpha == pytest.approx(0.04 / 5) for (_, where), band in found.items() if where)

@@ -283,7 +283,7 @@ def test_what_cannot_be_bounded_is_refused() -> None:
         pseudo_outcomes(all_.units, pmf, old, *args, all_.chance, bounds=(0.5,))
     with pytest.raises(InvalidLog, match="above 0"):
         pseudo_outcomes(all_.units, pmf, None, *args, all_.chance, bounds=())
-    with pytest.raises(InvalidLog, match="nothing could be known of"):
+    with pytest.raises(InvalidLog, match="have no observable outcome"):
         pseudo_outcomes(all_.units, pmf, None, *args, np.zeros_like(all_.chance))
     with pytest.raises(InvalidLog, match="several draws"):
         pseudo_outcomes(all_.units, pmf, None, *args, all_.chance, again=np.zeros(all_.units.n, dtype=bool))

@@ -145,7 +145,7 @@ def test_a_log_with_nothing_to_say_says_why(log: Log) -> None:
     silent = log._replace(
         decisions=log.decisions._replace(asked=np.zeros(600, dtype=bool), asked_probability=np.zeros(600))
     )
-    with pytest.raises(InvalidLog, match=r"nothing is known of fit.*feedback\.ask"):
+    with pytest.raises(InvalidLog, match=r"fit is not known.*feedback\.ask"):
         replayed(silent)
 
 
@@ -154,7 +154,7 @@ def test_a_score_is_for_looking(log: Log) -> None:
     scored = log._replace(outcomes=log.outcomes._replace(score=np.linspace(0.1, 0.9, 600)))
     report = replayed(scored, metric="score")
     assert all(row.biased for row in report.estimates)
-    assert any("decide by what people say" in warning for warning in report.warnings)
+    assert any("decide by human ratings" in warning for warning in report.warnings)
 
 
 def test_money_is_known_of_every_answer(town: Town, log: Log) -> None:
@@ -216,7 +216,7 @@ def test_candidates_that_learn(town: Town, log: Log) -> None:
     (own,) = [row for row in report.estimates if row.policy == "candidate"]
     assert own.estimator == "rejection"
     assert 0 < own.n < report.window.units
-    assert any("lived through" in warning for warning in report.warnings)
+    assert any("this short history" in warning for warning in report.warnings)
     going = ProgressiveCandidate(town.blank(), lambda: nullcontext(town.journal), sharp)
     shown = evaluate(log, going, CURRENT, settings)
     assert all(row.biased for row in shown.estimates if row.policy != "against")
@@ -231,7 +231,7 @@ def test_silence_widens_every_exact_limit(log: Log) -> None:
     asked[np.flatnonzero(~np.isnan(asked))[::3]] = np.nan
     quiet = log._replace(outcomes=log.outcomes._replace(asked_label=asked))
     trusting, careful = (replayed(quiet, by=("role",), sensitivity=gamma) for gamma in (1.0, 2.0))
-    assert "67% of those who were asked answered" in careful.sensitivity
+    assert "67% of feedback requests were answered" in careful.sensitivity
     for one, other in zip(trusting.bands, careful.bands, strict=True):
         if one.kind == "exact" and one.policy != "against":
             assert other.low < one.low

@@ -1,7 +1,7 @@
-"""Replay: what a candidate would have been worth on a log, and whether it may go live.
+"""Off-policy evaluation of a candidate on a log, and the gate's decision.
 
-Read `replay` from top to bottom: the log is checked, its closed sessions are taken, both policies say their pmfs at
-every draw, and estimates, sequences, diagnostics, satisfaction and the gate are read off one `Study` a metric.
+`evaluate` validates the log, selects its closed sessions, computes both policies' pmfs at every draw, and derives
+estimates, sequences, diagnostics, user satisfaction and the gate's decision from one `Study` per metric.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from fitrouter_evaluators.replay.report import (
     UserSatisfaction,
     Window,
 )
-from fitrouter_evaluators.replay.study import personalisation as bought
+from fitrouter_evaluators.replay.study import personalisation
 from fitrouter_evaluators.replay.study._estimate_rows import Slices, difference_rows, policy_rows, slices_of
 from fitrouter_evaluators.replay.study.diagnostics import arm_shares, diagnose, weight_histogram
 from fitrouter_evaluators.replay.study.satisfaction import satisfaction
@@ -45,46 +45,46 @@ from fitrouter_evaluators.replay.study.study import Pmfs, Study, has_full_pmf
 from fitrouter_evaluators.replay.study.units import Units, closed_units
 
 POLICIES = ("candidate", "against")
-PER_USER = 5.0
-"""Effective units a user without which nothing is said across users."""
+MIN_ESS_PER_USER = 5.0
+"""Minimum effective sample size per user for satisfaction across users."""
 
 
 class ReplaySettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked of a log."""
+    """Settings of an evaluation."""
 
     metric: str = "fit"
     by: tuple[str, ...] = ()
     """Slices: role, task, user_group."""
     since: float | None = None
     until: float | None = None
-    """Seconds since the epoch: units that began in between."""
+    """Units that begin in [since, until), in seconds since the epoch."""
     horizon_s: float = 0.0
-    """Younger decisions are out, labelled or not."""
+    """Younger decisions are excluded, labelled or not."""
     idle_s: float = 3600.0
     """Silence that closes a session."""
     alpha: float = 0.05
     sensitivity: float = 2.0
     """Γ, see `sensitivity`."""
     groups: dict[str, str] = {}
-    """User → group; what users declared where empty."""
+    """User → group; default: the values users declared."""
 
 
 def evaluate(
     log: Log, candidate: Candidate, against: Candidate, settings: ReplaySettings, gate: Gate | None = None
 ) -> Report:
-    """Replay two policies on a log.
+    """Evaluate a candidate against another policy on a log.
 
     Raises:
-        InvalidLog: the log would give wrong numbers, has nothing to say, or the candidate was trained inside it.
-        ConfigError: a policy or the gate asks for what the log does not say.
+        InvalidLog: estimates from the log would be wrong, it has no usable unit, or the candidate was trained on it.
+        ConfigError: a policy or the gate needs what the log does not have.
     """
     checks = audit(log)
     units = _units(log, settings)
-    _untrained(candidate, units)
-    biased = _gateable(candidate, gate)
+    _check_training_window(candidate, units)
+    biased = _check_gateable(candidate, gate)
     if isinstance(candidate, RejectionCandidate):
-        return _lived(candidate, against, units, settings, checks)
-    pmfs = Pmfs(*(_everywhere(policy, units) for policy in (candidate, against)))
+        return _rejection_report(candidate, against, units, settings, checks)
+    pmfs = Pmfs(*(_pmf_at_draws(policy, units) for policy in (candidate, against)))
     ceilings = {} if gate is None else {str(metric): most for metric, most in gate.ceilings.items()}
     study = Study(units, pmfs, settings.metric, ceiling=ceilings.get(settings.metric))
     groups = _groups(log, settings.groups)
@@ -101,7 +101,7 @@ def evaluate(
         window=_window(study, settings),
         alpha=settings.alpha,
         estimates=[
-            _marked(row, biased)
+            _mark_biased(row, biased)
             for row in (*difference_rows(study, slices, settings.alpha), *policy_rows(study, settings.alpha))
         ],
         bands=bands,
@@ -110,42 +110,40 @@ def evaluate(
         histograms=[weight_histogram(name, w) for name, w in zip(POLICIES, study.weight, strict=True)],
         arms=arm_shares(study.units, study.pmfs),
         satisfaction=people,
-        personal=_personal(units, settings, warnings),
+        personal=_personalisation(units, settings, warnings),
         correction=_correction(slices, settings.alpha),
-        sensitivity=_silence(study, settings.sensitivity),
+        sensitivity=_sensitivity_note(study, settings.sensitivity),
         warnings=warnings,
-        gate=None if gate is None else _gated(gate, units, pmfs, study, _Found(checks, known, people, groups)),
+        gate=None
+        if gate is None
+        else _gate_decision(gate, units, pmfs, study, _GateInputs(checks, known, people, groups)),
         version=importlib.metadata.version("fitrouter"),
         made=time.time(),
     )
 
 
-# --- candidates that learn ---
+# --- learning candidates ---
 
 
-def _gateable(candidate: Candidate, gate: Gate | None) -> str:
-    """Why a candidate's numbers are not quite its own; empty where they are.
-
-    Raises:
-        ConfigError: there is a gate, and they are not, or there are no sequences of them.
-    """
+def _check_gateable(candidate: Candidate, gate: Gate | None) -> str:
+    """Why a candidate's estimates are biased; empty if not. Raises ConfigError for a gate on biased estimates."""
     biased: str = getattr(candidate, "biased", "")
     if gate is not None and (biased or isinstance(candidate, RejectionCandidate)):
-        why = biased or "rejection replay keeps a part of the log, at one look"
+        why = biased or "rejection sampling has no confidence sequences"
         raise ConfigError(f"the gate cannot decide on {candidate.description}: {why}; gate a snapshot of it instead")
     return biased
 
 
-def _marked(row: PolicyEstimate, biased: str) -> PolicyEstimate:
+def _mark_biased(row: PolicyEstimate, biased: str) -> PolicyEstimate:
     concerned = biased and row.policy != "against" and not row.biased
     return msgspec.structs.replace(row, biased=biased) if concerned else row
 
 
-def _lived(
+def _rejection_report(
     candidate: RejectionCandidate, against: Candidate, units: Units, settings: ReplaySettings, checks: list[Check]
 ) -> Report:
-    """Rejection replay: what the candidate lived through, beside what `against` was worth over all of the log."""
-    other = _everywhere(against, units)
+    """Report of rejection sampling: the candidate on its accepted draws, `against` on the whole log."""
+    other = _pmf_at_draws(against, units)
     study = Study(units, Pmfs(other, other), settings.metric)
     observed = study.observed
     found = candidate.replay(
@@ -164,8 +162,9 @@ def _lived(
         biased=found.biased,
     )
     said = (
-        f"the candidate lived through {found.matched} of {found.draws} draws, those that it would have made, and "
-        f"learnt from {found.labels} labels; its value is of so short a life, and `against` is of the whole log"
+        f"the candidate accepted {found.matched} of {found.draws} draws and learnt from {found.labels} labels; "
+        f"its value "
+        "is that of this short history, while `against` is evaluated on the whole log"
     )
     return Report(
         candidate=candidate.description,
@@ -192,23 +191,23 @@ def _units(log: Log, settings: ReplaySettings) -> Units:
     )
     if not units.n:
         reasons = "; ".join(f"{count} {reason}" for reason, count in units.excluded.items()) or "the log is empty"
-        raise InvalidLog(f"{log.source}: no closed session is left to replay ({reasons}); widen the window, or wait")
+        raise InvalidLog(f"{log.source}: there is no closed session to evaluate ({reasons}); widen the window, or wait")
     return units
 
 
-def _untrained(candidate: Candidate, units: Units) -> None:
-    """A candidate that learnt from the outcomes that it is judged by would look better than it is."""
+def _check_training_window(candidate: Candidate, units: Units) -> None:
+    """Raise InvalidLog if the candidate was trained on outcomes of the window."""
     first = float(units.ts[0])
     if candidate.trained_until is not None and candidate.trained_until > first:
         raise InvalidLog(
             f"the candidate ({candidate.description}) was trained until {_utc(candidate.trained_until)}, inside the "
-            f"window that begins at {_utc(first)}: it has seen outcomes that it would be judged by; begin the window "
-            "later (--since), or train it on what came before"
+            f"window that begins at {_utc(first)}, so it was trained on outcomes it would be evaluated on; begin the "
+            "window later (--since), or train it on earlier data"
         )
 
 
-def _everywhere(policy: Candidate, units: Units) -> Floats:
-    """float64[options]: its pmf at the units' draws, NaN elsewhere."""
+def _pmf_at_draws(policy: Candidate, units: Units) -> Floats:
+    """float64[options]: the policy's pmf at the units' draws, NaN elsewhere."""
     found = np.full(len(units.log.options.arm), np.nan)
     found[units.entries()] = policy.pmf(units.log, units.draw)
     return found
@@ -216,7 +215,7 @@ def _everywhere(policy: Candidate, units: Units) -> Floats:
 
 def _groups(log: Log, given: Mapping[str, str]) -> dict[int, str]:
     if not given:
-        return bought.declared_groups(log)
+        return personalisation.declared_groups(log)
     codes = {name: code for code, name in enumerate(log.names.users)}
     return {codes[user]: group for user, group in given.items() if user in codes}
 
@@ -244,33 +243,34 @@ def _window(study: Study, settings: ReplaySettings) -> Window:
 
 
 def _bands(study: Study, settings: ReplaySettings, slices: list[Slices], warnings: list[str]) -> list[Band]:
-    """Sequences of the difference, both policies, and the difference in every slice."""
+    """Sequences of the difference, of both policies, and of the difference in every slice."""
     known = has_full_pmf(study.units)
     if not known.all():
         warnings.append(
-            f"{int((~known).sum())} units have propensities and no whole pmf: there are no exact sequences, and the "
-            "gate cannot decide on such a log"
+            f"{int((~known).sum())} units have propensities but not the full pmf, so there are no exact "
+            f"sequences and the "
+            "gate cannot decide"
         )
         return _display(study, settings.alpha)
     alpha, found = settings.alpha, []
     for policy in ("difference", *POLICIES):
         band = exact_band(
-            *study.stream(policy), alpha=(0.5 * alpha, 0.5 * alpha), policy=policy, centre=_centre(study, policy)
+            *study.stream(policy), alpha=(0.5 * alpha, 0.5 * alpha), policy=policy, centre=_doubly_robust(study, policy)
         )
         every = np.arange(study.units.n)
-        found.append(_widened(band, _silent(study, policy, every, settings.sensitivity)))
+        found.append(_widened(band, _silence(study, policy, every, settings.sensitivity)))
     found += _display(study, alpha)
     stream, share = study.stream("difference"), alpha / max(sum(len(each.names) for each in slices), 1)
-    bounds, centre = (stream.bound_low, stream.bound_high), _centre(study, "difference")
-    for name, here in _each(slices):
+    bounds, centre = (stream.bound_low, stream.bound_high), _doubly_robust(study, "difference")
+    for name, here in _slice_rows(slices):
         ends, rows = (0.5 * share, 0.5 * share), (stream.low[:, here], stream.high[:, here])
         band = exact_band(*rows, *bounds, alpha=ends, where=name, centre=centre[here])
-        found.append(_widened(band, _silent(study, "difference", here, settings.sensitivity)))
+        found.append(_widened(band, _silence(study, "difference", here, settings.sensitivity)))
     return found
 
 
-def _silent(study: Study, policy: str, rows: Ints, gamma: float) -> tuple[float, float]:
-    """By how much silence may move the lower and the upper limit over some units."""
+def _silence(study: Study, policy: str, rows: Ints, gamma: float) -> tuple[float, float]:
+    """Margins for non-response of the lower and the upper limit over some units."""
     codes = np.full(study.units.n, -1)
     codes[rows] = 0
     less, more = silence_margins(
@@ -280,12 +280,12 @@ def _silent(study: Study, policy: str, rows: Ints, gamma: float) -> tuple[float,
 
 
 def _display(study: Study, alpha: float) -> list[Band]:
-    """Asymptotic sequences of what is doubly robust."""
+    """Asymptotic sequences of the doubly robust outcomes."""
     policies = ("difference", *POLICIES)
-    return [asymptotic_band(_centre(study, policy), alpha=alpha, policy=policy) for policy in policies]
+    return [asymptotic_band(_doubly_robust(study, policy), alpha=alpha, policy=policy) for policy in policies]
 
 
-def _centre(study: Study, policy: str) -> Floats:
+def _doubly_robust(study: Study, policy: str) -> Floats:
     """float64[n]: doubly robust outcomes of a policy, or of the difference."""
     if policy == "difference":
         one, other = (_robust(rounds) for rounds in study.paired)
@@ -294,13 +294,12 @@ def _centre(study: Study, policy: str) -> Floats:
 
 
 def _robust(rounds: Rounds) -> Floats:
-    """float64[n]: doubly robust outcomes."""
     found: Floats = DR().moments(rounds)[0]
     return found
 
 
 def _widened(band: Band, silent: tuple[float, float]) -> Band:
-    """The band with what silence may hide, at its end and along its path (where it is that of the end)."""
+    """The band with its limits moved apart, at its end and along its path."""
     less, more = silent
     if less == 0.0 and more == 0.0:
         return band
@@ -313,13 +312,13 @@ def _widened(band: Band, silent: tuple[float, float]) -> Band:
     )
 
 
-def _each(slices: list[Slices]) -> Iterator[tuple[str, Ints]]:
+def _slice_rows(slices: list[Slices]) -> Iterator[tuple[str, Ints]]:
     for kind in slices:
         for code, name in enumerate(kind.names):
             yield name, np.flatnonzero(kind.codes == code)
 
 
-# --- what else is said ---
+# --- diagnostics and warnings ---
 
 
 def _diagnostics(study: Study) -> list[Diagnostics]:
@@ -331,23 +330,23 @@ def _diagnostics(study: Study) -> list[Diagnostics]:
 
 
 def _satisfaction(study: Study, known: Diagnostics, alpha: float, warnings: list[str]) -> list[UserSatisfaction]:
-    """Across users, of fit: other metrics are nobody's satisfaction."""
+    """Satisfaction across users, for the metric fit only."""
     users = len(np.unique(study.units.user[study.units.user >= 0]))
     if study.metric != "fit" or not users:
         return []
-    if known.ess < PER_USER * users:
+    if known.ess < MIN_ESS_PER_USER * users:
         warnings.append(
-            f"an effective sample size of {known.ess:.0f} over {users} users tells luck and users not apart: nothing "
-            "is said of how satisfaction differs between them"
+            f"an effective sample size of {known.ess:.0f} for {users} users is too small to estimate how satisfaction "
+            "differs between users"
         )
         return []
     one, other = (_robust(rounds) for rounds in study.paired)
     return satisfaction(one, other, study.units.user, study.units.role, study.units.log.names.roles, alpha=alpha)
 
 
-def _personal(units: Units, settings: ReplaySettings, warnings: list[str]) -> list[Band]:
-    """What personalisation bought of the metric, where twins were logged."""
-    found = bought.with_blind_pmf(units.select(has_full_pmf(units)))
+def _personalisation(units: Units, settings: ReplaySettings, warnings: list[str]) -> list[Band]:
+    """Value of personalisation, if user-blind pmfs were logged."""
+    found = personalisation.with_blind_pmf(units.select(has_full_pmf(units)))
     if found.said:
         warnings.append(found.said)
     if not found.units.n:
@@ -357,7 +356,7 @@ def _personal(units: Units, settings: ReplaySettings, warnings: list[str]) -> li
     study = Study(found.units, Pmfs(*pmfs), settings.metric)
     one, other = (_robust(rounds) for rounds in study.paired)
     groups = _groups(units.log, settings.groups)
-    return bought.personalisation_bands(
+    return personalisation.personalisation_bands(
         study.units, one - other, *study.stream("difference"), groups=groups, alpha=settings.alpha
     )
 
@@ -365,14 +364,15 @@ def _personal(units: Units, settings: ReplaySettings, warnings: list[str]) -> li
 def _warnings(study: Study, settings: ReplaySettings) -> list[str]:
     said = []
     if study.metric == "score":
-        said.append("a score is what a model believes of an answer: look at it, and decide by what people say (fit)")
+        said.append("a score is a model's prediction: use it for inspection, and decide by human ratings (fit)")
     if not study.observed.fixed:
         said.append(
-            f"the range of {study.metric} was read off the log: its exact sequences hold only if nothing larger could "
-            "have come; say a ceiling beforehand in the gate (ceilings)"
+            f"the range of {study.metric} was taken from the log, so its exact sequences are valid only if no "
+            f"larger value "
+            "was possible; set a cap in the gate (ceilings)"
         )
     if study.has_labels and settings.horizon_s == 0.0:
-        said.append("no horizon: labels that are still to come are missing, and late ones are often the angry ones")
+        said.append("no horizon is set, so late labels are missing, and late labels are often negative")
     return said
 
 
@@ -381,28 +381,29 @@ def _correction(slices: list[Slices], alpha: float) -> str:
     return f"Bonferroni: each of the {count} slices at α = {alpha / count:.3g}" if count else ""
 
 
-def _silence(study: Study, gamma: float) -> str:
-    """What is assumed of those who were asked and said nothing."""
+def _sensitivity_note(study: Study, gamma: float) -> str:
+    """The assumption about non-response and its effect."""
     asked = study.observed.asked[study.units.member]
     answered = (study.observed.asked & study.observed.seen)[study.units.member]
     if not study.has_labels or not asked.any():
         return ""
     share = answered.sum() / asked.sum()
     if share == 1.0:
-        return "everybody who was asked answered"
-    less, more = _silent(study, "difference", np.arange(study.units.n), gamma)
+        return "all feedback requests were answered"
+    less, more = _silence(study, "difference", np.arange(study.units.n), gamma)
     return (
-        f"{share:.0%} of those who were asked answered; their odds of answering are taken to differ by a factor of Γ = "
-        f"{gamma:g} at most, whatever they would have said, which adds −{less:.3g} and +{more:.3g} to the exact "
-        "limits of the difference"
+        f"{share:.0%} of feedback requests were answered; assuming that the odds of answering differ between "
+        f"users by at "
+        f"most a factor Γ = {gamma:g}, whatever their rating, moves the exact limits of the difference by −{less:.3g} "
+        f"and +{more:.3g}"
     )
 
 
 # --- the gate ---
 
 
-class _Found(NamedTuple):
-    """What the gate reads beside sequences."""
+class _GateInputs(NamedTuple):
+    """Inputs of the gate beside sequences."""
 
     checks: list[Check]
     known: list[Diagnostics]
@@ -410,14 +411,14 @@ class _Found(NamedTuple):
     groups: Mapping[int, str]
 
 
-def _gated(gate: Gate, units: Units, pmfs: Pmfs, study: Study, found: _Found) -> GateDecision:
-    """The gate's answer, from exact sequences at its own levels."""
+def _gate_decision(gate: Gate, units: Units, pmfs: Pmfs, study: Study, found: _GateInputs) -> GateDecision:
+    """The gate's decision, from exact sequences at its own levels."""
     kinds = sorted({rail.slice.split("=")[0] for rail in gate.guardrails if rail.slice})
     studies: dict[str, Study] = {gate.metric: study}
     for rail in gate.guardrails:
         if rail.metric not in studies:
             studies[rail.metric] = Study(units, pmfs, rail.metric, ceiling=gate.ceilings.get(rail.metric))
-    places = {m: dict(_each(slices_of(each.units, kinds, found.groups))) for m, each in studies.items()}
+    places = {m: dict(_slice_rows(slices_of(each.units, kinds, found.groups))) for m, each in studies.items()}
     names = sorted({name for each in places.values() for name in each})
     evidence = []
     for level in sequence_levels(gate, names):
@@ -436,7 +437,7 @@ def _evidence(study: Study, rows: Ints, name: str, ends: tuple[float, float], ga
     return GateEvidence(
         metric=study.metric,
         band=band,
-        silence=_silent(study, "difference", rows, gamma),
+        silence=_silence(study, "difference", rows, gamma),
         span=study.observed.high - study.observed.low,
         fixed=study.observed.fixed,
     )

@@ -1,4 +1,4 @@
-"""What a replay found: plain values, ready for JSON, a table or a page."""
+"""Report of an evaluation: plain values for JSON, text and HTML."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ class _Value(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Window(_Value, frozen=True, kw_only=True):
-    """Whose outcomes these are: the population that every number is about."""
+    """The population evaluated."""
 
     source: str
     since: float
     until: float
-    """Seconds since the epoch, of the first and the last decision that counts."""
+    """Seconds since the epoch of the first and the last decision that counts."""
     decisions: int
-    """Decisions in the units that count."""
+    """Decisions in the evaluated units."""
     units: int
     draws: int
     users: int
     labelled: int
-    """Units with at least one label that was asked for."""
+    """Units with at least one requested label."""
     unit: str = "closed session"
     cluster: str = "session"
     horizon_s: float = 0.0
-    """Decisions younger than this are out, labelled or not."""
+    """Younger decisions are excluded, labelled or not."""
     idle_s: float = 0.0
     """Silence that closes a session."""
     excluded: dict[str, int] = {}
-    """Reason → decisions that are not in the population."""
+    """Reason → excluded decisions."""
 
 
 class PolicyEstimate(_Value, frozen=True, kw_only=True):
-    """One estimate with an interval that is valid at one look."""
+    """An estimate with an interval for a single look."""
 
     policy: str
     """candidate, against, or difference (candidate − against)."""
@@ -48,12 +48,12 @@ class PolicyEstimate(_Value, frozen=True, kw_only=True):
     interval: str = "delta"
     """delta or bootstrap."""
     slice: str = ""
-    """`role=nurse`; empty for everybody."""
+    """Such as `role=nurse`; empty for all units."""
     n: int = 0
     alpha: float = 0.05
-    """Of this interval, after the correction for several slices."""
+    """Of this interval, corrected for several slices."""
     biased: str = ""
-    """Why this number is not to be believed; empty where it can be."""
+    """Why this estimate is biased; empty if it is not."""
 
 
 class Band(_Value, frozen=True, kw_only=True):
@@ -77,7 +77,7 @@ class Band(_Value, frozen=True, kw_only=True):
 
 
 class Check(_Value, frozen=True, kw_only=True):
-    """One question that was asked of the log itself."""
+    """One check of the log or rule of the gate."""
 
     name: str
     ok: bool
@@ -85,7 +85,7 @@ class Check(_Value, frozen=True, kw_only=True):
 
 
 class Diagnostics(_Value, frozen=True, kw_only=True):
-    """How much the log knows of a policy."""
+    """Overlap of a policy with the log."""
 
     policy: str
     n: int
@@ -95,10 +95,10 @@ class Diagnostics(_Value, frozen=True, kw_only=True):
     mean_weight: float
     mean_weight_se: float
     unsupported: float
-    """Mass of the policy where the log has none."""
+    """The policy's mass where the logged probability is 0."""
     manski_low: float
     manski_high: float
-    """The value with the worst and the best outcome wherever there is no support."""
+    """The value if unsupported mass had the worst or the best outcome."""
     dm_dr_gap: float
     """Direct method − doubly robust."""
     slice: str = ""
@@ -113,7 +113,7 @@ class WeightHistogram(_Value, frozen=True, kw_only=True):
 
 
 class ArmShare(_Value, frozen=True, kw_only=True):
-    """How often an arm was drawn, and would be: mean probabilities over the draws at which it was eligible."""
+    """Mean probabilities of an arm over the draws at which it was eligible."""
 
     arm: str
     logged: float
@@ -123,20 +123,20 @@ class ArmShare(_Value, frozen=True, kw_only=True):
 
 
 class UserSatisfaction(_Value, frozen=True, kw_only=True):
-    """Satisfaction across users under the candidate, and beside `against`. The cluster is the user."""
+    """Distribution of users' true means under the candidate and under `against`, clustered by user."""
 
     role: str
-    """Empty for everybody."""
+    """Empty for all users."""
     users: int
     mean: float
     sd: float
-    """Of users' true means: what sampling adds is taken out."""
+    """Of users' true means, without sampling noise."""
     worst_decile: float
-    """Mean over the tenth of the users that fares worst, of their true means."""
+    """Mean over the tenth of the users with the lowest true means."""
     worst_decile_low: float
     worst_decile_high: float
     worse_off: float
-    """Share of users whose true mean falls against `against`, with an interval."""
+    """Share of users whose true mean is lower than under `against`."""
     worse_off_low: float
     worse_off_high: float
     sd_against: float
@@ -144,21 +144,21 @@ class UserSatisfaction(_Value, frozen=True, kw_only=True):
 
 
 class GateDecision(_Value, frozen=True, kw_only=True):
-    """The gate's answer."""
+    """The gate's decision."""
 
     verdict: str
     """promote, keep, or not enough evidence."""
     reasons: list[str]
     rules: list[Check] = []
-    """Each rule of the gate and how it stands."""
+    """Each rule of the gate and its state."""
 
 
 class Report(_Value, frozen=True, kw_only=True):
-    """Everything that a replay found."""
+    """All results of an evaluation."""
 
     candidate: str
     against: str
-    """What the two policies are, in words."""
+    """Descriptions of the two policies."""
     metric: str
     window: Window
     alpha: float
@@ -166,16 +166,16 @@ class Report(_Value, frozen=True, kw_only=True):
     bands: list[Band]
     diagnostics: list[Diagnostics]
     checks: list[Check]
-    """What was asked of the log: propensities, draws, structure."""
+    """Audits of the log."""
     histograms: list[WeightHistogram] = []
     arms: list[ArmShare] = []
     satisfaction: list[UserSatisfaction] = []
     personal: list[Band] = []
-    """What personalisation bought: personal − blind twin, per role and taste group."""
+    """Value of personalisation (personal − user-blind), per role and declared group."""
     correction: str = ""
-    """How several slices are paid for."""
+    """Correction for several slices."""
     sensitivity: str = ""
-    """What is assumed of those who were asked and said nothing, and what it adds."""
+    """Assumption about non-response, and its effect."""
     warnings: list[str] = []
     gate: GateDecision | None = None
     version: str = ""

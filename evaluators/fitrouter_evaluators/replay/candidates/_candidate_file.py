@@ -1,4 +1,4 @@
-"""candidate.yaml: what can be said of a policy that is to be replayed, and messages that explain mistakes."""
+"""Schema of candidate.yaml, and its error messages."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from fitrouter.config import CandidateConfig
 from fitrouter.errors import ConfigError
 
 KINDS = ("current", "uniform", "twin", "personal", "candidate", "fixed", "pmf")
-"""Candidates that are said in one line; all others are an algorithm and settings."""
+"""Candidates that one setting describes; all others are an algorithm with settings."""
 
 _COMMON = {"name", "over", "trained_until"}
-"""What can be said of any candidate."""
+"""Settings that every candidate may have."""
 
 _Share = Annotated[float, Field(ge=0.0, le=1.0)]
 _Weight = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
@@ -27,16 +27,16 @@ _Yes = Literal[True]
 
 
 class SnapshotSection(pydantic.BaseModel):
-    """Beliefs of another learner than the live one: `journal` or `prior` says whose."""
+    """The learner whose posterior replaces the logged one: from a journal, or from a prior."""
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
     journal: Path | None = None
     """A journal, or the folder that holds journal.db."""
     until: int | datetime.datetime | None = None
-    """Position of the journal, or a time (without an offset: UTC), after which nothing is learnt; else its end."""
+    """Last journal position or time (UTC if without an offset) to learn from; default: the end."""
     prior: Path | None = None
-    """A file that `fitrouter train policy` made."""
+    """A file made by `fitrouter train policy`."""
 
     @pydantic.model_validator(mode="after")
     def _one_source(self) -> SnapshotSection:
@@ -48,30 +48,31 @@ class SnapshotSection(pydantic.BaseModel):
 
 
 class CandidateFile(CandidateConfig):
-    """One policy. Either one of `KINDS`, or settings: what is not said stays as it was logged."""
+    """A candidate policy: one of `KINDS`, or settings. Settings that are not given stay as logged."""
 
     name: str = Field(default="", max_length=80)
-    """What reports call it."""
+    """Name in reports."""
     over: Path | None = None
-    """A fitrouter.yaml: the configuration in force while it was logged, for what the log itself does not say."""
+    """The fitrouter.yaml that was in force during logging, for settings that the log does not have."""
     trained_until: datetime.datetime | None = None
-    """The last moment that it has learnt from, where that is not known by itself."""
+    """End of the candidate's training data, where it cannot be derived."""
 
     current: _Yes | None = None
     """The logged policy."""
     uniform: _Yes | None = None
-    """All eligible models alike."""
+    """Equal probabilities for all eligible models."""
     twin: _Yes | None = None
-    """The logged user-blind twin."""
+    """The logged user-blind policy."""
     personal: bool | None = None
-    """Alone and true: the logged policy with the terms of role and user wherever it ran. With settings: whether those
-    terms count."""
+    """Alone and true: the logged policy with user and role terms for all traffic. With other settings: whether those
+    terms are used.
+    """
     candidate: str | None = None
-    """A candidate that was in shadow."""
+    """Name of a candidate that ran in shadow."""
     fixed: str | None = None
-    """One model for all; uniform among the others where it cannot take a request."""
+    """One model for all requests; uniform over the others where it is not eligible."""
     pmf: Path | None = None
-    """A CSV, JSONL or Parquet file with decision_id, arm, probability."""
+    """A CSV, JSONL or Parquet file with the columns decision_id, arm, probability."""
 
     floor: _Share | None = None
     uniform_slice: _Share | None = None
@@ -79,15 +80,15 @@ class CandidateFile(CandidateConfig):
     cost_weight: _Weight | None = None
     latency_weight: _Weight | None = None
     default_model: str | None = None
-    """Who takes what `share` leaves, where the log does not show it."""
+    """The model that takes the traffic outside `share`, where the log does not show it."""
     snapshot: SnapshotSection | None = None
-    """Whose beliefs; without it, the logged ones."""
+    """The learner whose posterior is used; default: the logged posterior."""
     learning: Literal["progressive", "rejection"] | None = None
-    """How the snapshot goes on learning from the log; see `fitrouter_evaluators.replay.candidates.learning`."""
+    """How the snapshot continues to learn from the log; see `fitrouter_evaluators.replay.candidates.learning`."""
 
     @property
     def said(self) -> set[str]:
-        """Names of the settings that were given, but for those of any candidate."""
+        """Names of the settings given, without the common ones."""
         return {name for name in self.model_fields_set if getattr(self, name) is not None} - _COMMON
 
     @property
@@ -116,11 +117,6 @@ class CandidateFile(CandidateConfig):
         return self
 
     def _sensible(self) -> None:
-        """Raise where settings do not go together.
-
-        Raises:
-            ValueError: in words.
-        """
         if self.algorithm == "fixed":
             raise ValueError("algorithm: say 'fixed: MODEL' for one model that takes everything")
         if self.personal is False and self.snapshot is None:
@@ -133,10 +129,10 @@ class CandidateFile(CandidateConfig):
 
 
 def parse_candidate(data: object, source: str = "the candidate") -> CandidateFile:
-    """Validate what was read from anywhere; a word such as "current" is short for `{current: true}`.
+    """Validate a candidate; a word such as "current" is short for `{current: true}`.
 
     Raises:
-        ConfigError: with every mistake, its place, and what is allowed there.
+        ConfigError: lists every invalid setting with what is allowed.
     """
     if isinstance(data, str) and data in KINDS:
         data = {data: True}
@@ -149,10 +145,10 @@ def parse_candidate(data: object, source: str = "the candidate") -> CandidateFil
 
 
 def read_candidate(path: str | os.PathLike[str]) -> CandidateFile:
-    """Read candidate.yaml. Relative paths inside it are relative to its folder.
+    """Read candidate.yaml. Relative paths in it are relative to its folder.
 
     Raises:
-        ConfigError: the file is missing, is no YAML, or holds a setting that cannot be used.
+        ConfigError: the file is missing, is not YAML, or has invalid settings.
     """
     file = Path(path)
     try:
@@ -174,7 +170,6 @@ def read_candidate(path: str | os.PathLike[str]) -> CandidateFile:
 
 
 def _explain(error: pydantic.ValidationError, source: str) -> str:
-    """Every mistake in words, in the manner of `fitrouter.config`."""
     lines = [f"{source} cannot be used:"]
     for item in error.errors():
         where = ".".join(str(part) for part in item["loc"]) or "the candidate"

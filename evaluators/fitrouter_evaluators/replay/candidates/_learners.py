@@ -1,4 +1,4 @@
-"""Learners from a journal or a prior, as they stood: whose beliefs a snapshot goes by."""
+"""Learners restored from a journal or a prior file, for snapshot candidates."""
 
 from __future__ import annotations
 
@@ -21,21 +21,17 @@ from fitrouter_evaluators.replay.candidates._journal import open_journal
 
 
 class FrozenLearner(NamedTuple):
-    """A learner, and the time of the last event that it has learnt from; None where it has learnt from none."""
+    """A learner, and the time of the last event it was trained on (None: untrained)."""
 
     learner: Learner
     trained_until: float | None
 
 
 def blank_learner(config: Config, prior: Path | None = None) -> Learner:
-    """A learner of the configuration's kind that has heard nothing.
-
-    Args:
-        config: whose encoder, scorer and priors count.
-        prior: a file that `fitrouter train policy` made, instead of the configuration's.
+    """An untrained learner for a configuration; `prior` replaces the configured arm prior.
 
     Raises:
-        ConfigError: a part cannot be made.
+        ConfigError: the scorer, encoder or prior cannot be loaded.
     """
     scorer = load_scorer(config)
     d, dim, schema = len(context_names()), scorer.dim if scorer else 1, scorer.schema if scorer else ""
@@ -59,24 +55,16 @@ def blank_learner(config: Config, prior: Path | None = None) -> Learner:
 
 
 def from_journal(path: Path, config: Config, until: int | datetime.datetime | None = None) -> FrozenLearner:
-    """The learner that a gateway had at a position or a time of its journal.
-
-    Args:
-        path: the journal, or its folder.
-        config: of the gateway.
-        until: the last sequence number, or the last moment, that counts; None for all there is.
-
-    Raises:
-        ConfigError: there is no journal.
-        InvalidLog: it cannot be read.
-    """
+    """The learner at a position (sequence number) or time of a journal; None: at its end."""
     with open_journal(path) as journal:
         return fold(journal, blank_learner(config), until)
 
 
 def fold(journal: Journal, learner: Learner, until: int | datetime.datetime | None = None) -> FrozenLearner:
-    """Fold a journal into a learner, up to a position or a time; what was erased or taken back is folded again."""
-    last, moment, trained = _last(until), _moment(until), None
+    """Fold a journal into a learner, up to a position or a time; refits after erasures and retracted votes."""
+    last = float(until) if isinstance(until, int) else float("inf")
+    moment = utc_seconds(until) if isinstance(until, datetime.datetime) else float("inf")
+    trained = None
     while rows := read_batch(journal, learner.seq).rows:
         for row, related in rows:
             if row.seq > last or row.event.ts > moment:
@@ -89,11 +77,7 @@ def fold(journal: Journal, learner: Learner, until: int | datetime.datetime | No
 
 
 def from_prior(path: Path, config: Config, arms: Iterable[str]) -> Learner:
-    """A learner that knows of these arms what a file of `fitrouter train policy` says, and nothing else.
-
-    Raises:
-        ConfigError: the file cannot be used with this configuration.
-    """
+    """An untrained learner whose arms have the posteriors of a file made by `fitrouter train policy`."""
     learner = blank_learner(config, path)
     names = sorted(arms)
     if learner.arm_prior is not None:
@@ -103,11 +87,6 @@ def from_prior(path: Path, config: Config, arms: Iterable[str]) -> Learner:
     return learner
 
 
-def _last(until: int | datetime.datetime | None) -> float:
-    return float(until) if isinstance(until, int) else float("inf")
-
-
-def _moment(until: int | datetime.datetime | None) -> float:
-    if not isinstance(until, datetime.datetime):
-        return float("inf")
-    return (until if until.tzinfo else until.replace(tzinfo=datetime.UTC)).timestamp()
+def utc_seconds(moment: datetime.datetime) -> float:
+    """Seconds since the epoch; a time without an offset is UTC."""
+    return (moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)).timestamp()

@@ -1,4 +1,4 @@
-"""Columns of a log as a candidate needs them: entries of some rows, and refusals that say what is missing where."""
+"""Reads the log columns that candidates need; raises errors that name the missing column and row."""
 
 from __future__ import annotations
 
@@ -10,35 +10,30 @@ from numpy.typing import NDArray
 
 from fitrouter.errors import InvalidLog
 from fitrouter.types import Floats
-from fitrouter_evaluators.replay.log.log import DRAWN, MODES, Ints, Log
+from fitrouter_evaluators.replay.log.log import Ints, Log, is_drawn, ragged_positions
 
-_DRAWN = np.array([mode in DRAWN for mode in MODES])
 _CHUNK = 1 << 16
 
 
 def entries(log: Log, rows: Ints) -> Ints:
-    """int64[m]: where the entries of these rows are in `Options`, row after row."""
+    """int64[m]: positions in `Options` of the entries of these rows, concatenated."""
     start = log.decisions.start
-    counts = start[rows + 1] - start[rows]
-    shift = np.repeat(start[rows] - (np.cumsum(counts) - counts), counts)
-    found: Ints = shift + np.arange(len(shift))
-    return found
+    return ragged_positions(start[rows], start[rows + 1] - start[rows])
 
 
 def chunks(rows: Ints) -> Iterator[Ints]:
-    """The rows in pieces, so that a long log needs no more memory than a short one."""
+    """The rows in pieces of bounded size, so that memory does not grow with the log."""
     for at in range(0, len(rows), _CHUNK):
         yield rows[at : at + _CHUNK]
 
 
 def drawn(log: Log, rows: Ints) -> NDArray[np.bool_]:
-    """bool[n]: which of the rows are draws; what the others hold is nobody's concern."""
-    found: NDArray[np.bool_] = _DRAWN[log.decisions.mode[rows]]
-    return found
+    """bool[n]: whether each of the rows is a draw; other rows need no valid pmf."""
+    return is_drawn(log.decisions.mode[rows])
 
 
 def by_size(counts: Ints) -> Iterator[tuple[Ints, Ints]]:
-    """For rows with equally many entries: their places among the rows, and int64[r, K], those of their entries."""
+    """Groups rows by their number K of entries: (positions of the rows, int64[r, K] positions of their entries)."""
     begin = np.cumsum(counts) - counts
     for K in np.unique(counts).tolist():
         rows = np.flatnonzero(counts == K)
@@ -52,43 +47,32 @@ def sums(values: Floats, counts: Ints) -> Floats:
 
 
 def row_name(log: Log, row: int) -> str:
-    """What a message calls a row."""
+    """How messages refer to a row."""
     return f"row {int(log.decisions.seq[row])} (decision {log.decisions.id[row]!r})"
 
 
-def refuse(log: Log, row: int, what: str) -> NoReturn:
-    """Raise.
-
-    Raises:
-        InvalidLog: naming the log and the row.
-    """
-    raise InvalidLog(f"{log.source}: {row_name(log, row)} {what}")
+def refuse(log: Log, row: int, problem: str) -> NoReturn:
+    """Raise `InvalidLog` naming the log and the row."""
+    raise InvalidLog(f"{log.source}: {row_name(log, row)} {problem}")
 
 
 def per_row(log: Log, column: Floats | None, rows: Ints, what: str, remedy: str) -> Floats:
-    """float64[n]: a column of `Decisions` at these rows; it must hold a number at every draw.
-
-    Args:
-        log: whose it is.
-        column: float64, one value a decision.
-        rows: int64[n].
-        what: it holds, for the message.
-        remedy: what to do without it.
+    """float64[n]: a column of `Decisions` at these rows.
 
     Raises:
-        InvalidLog: the log does not have it, or a draw among the rows does not.
+        InvalidLog: the column is missing, or NaN at a draw.
     """
     if column is None:
         raise InvalidLog(f"{log.source}: {what} is not logged; {remedy}")
     values: Floats = column[rows]
     missing = np.isnan(values) & drawn(log, rows)
     if missing.any():
-        refuse(log, int(rows[missing.argmax()]), f"does not say {what}; {remedy}")
+        refuse(log, int(rows[missing.argmax()]), f"does not log {what}; {remedy}")
     return values
 
 
 def per_entry(log: Log, column: Floats | None, rows: Ints, what: str, remedy: str) -> Floats:
-    """float64[m]: a column of `Options` at the entries of these rows; as `per_row`."""
+    """float64[m]: a column of `Options` at the entries of these rows; raises as `per_row` does."""
     if column is None:
         raise InvalidLog(f"{log.source}: {what} is not logged; {remedy}")
     values: Floats = column[entries(log, rows)]
@@ -98,12 +82,12 @@ def per_entry(log: Log, column: Floats | None, rows: Ints, what: str, remedy: st
         owner = np.repeat(rows, start[rows + 1] - start[rows])
         missing &= drawn(log, owner)
         if missing.any():
-            refuse(log, int(owner[missing.argmax()]), f"does not say {what}; {remedy}")
+            refuse(log, int(owner[missing.argmax()]), f"does not log {what}; {remedy}")
     return values
 
 
-def called(arms: Sequence[str], name: str) -> Ints:
-    """int64[m]: codes of the arms of that name, which is an arm's own or, for all its revisions, the part before @."""
+def arm_codes(arms: Sequence[str], name: str) -> Ints:
+    """int64[m]: codes of the arms of this name: the arm itself, or all revisions of a model (the part before @)."""
     exact = [code for code, arm in enumerate(arms) if arm == name]
     found = exact or [code for code, arm in enumerate(arms) if arm.partition("@")[0] == name]
     return np.array(found, dtype=np.int64)

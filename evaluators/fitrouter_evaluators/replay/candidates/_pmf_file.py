@@ -1,8 +1,7 @@
-"""Anybody's own policy: its probabilities in a file, checked against the log row by row."""
+"""Candidate whose probabilities are read from a file and checked against the log."""
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,7 +10,7 @@ import numpy as np
 from fitrouter.errors import ConfigError
 from fitrouter.types import Floats
 from fitrouter_evaluators.replay.candidates._base import DescribedCandidate
-from fitrouter_evaluators.replay.candidates._log_columns import drawn, row_name, sums
+from fitrouter_evaluators.replay.candidates._log_columns import drawn, entries, row_name, sums
 from fitrouter_evaluators.replay.log.log import Ints, Log
 
 _COLUMNS = "decision_id, arm, probability"
@@ -22,56 +21,51 @@ _READERS = {
     ".parquet": "read_parquet(?)",
 }
 _TOLERANCE = 1e-6
-"""How far a sum may be off: files round."""
+"""Allowed error of a sum: files hold rounded numbers."""
 
 
 class _Lines(NamedTuple):
-    """A file in terms of the log; line i is i + 1 in messages."""
+    """The file's lines in terms of the log; line i is row i + 1 in messages."""
 
     row: Ints
-    """Place among the rows asked for, −1 for other decisions."""
+    """Position among the requested rows; −1 for other decisions."""
     arm: Ints
-    """Code, −1 for unknown ones."""
+    """Arm code; −1 if unknown."""
     probability: Floats
-    """NaN where there is no number."""
+    """NaN if not a number."""
 
 
 class PmfFile(DescribedCandidate):
     """Probabilities from a CSV, JSONL or Parquet file with one line for each decision and arm.
 
-    An arm that a decision's lines leave out has 0; lines of decisions that the log does not have are passed over.
-
-    Args:
-        path: the file.
-        name: for reports.
-        trained_until: the last moment that it has learnt from, where that is known.
+    Arms without a line have probability 0; lines of decisions outside the log are ignored.
 
     Raises:
-        ConfigError: there is no such file, or it is of another type.
+        ConfigError: there is no such file, or its type is unknown.
     """
 
     def __init__(self, path: Path, *, name: str = "", trained_until: float | None = None) -> None:
         if path.suffix.lower() not in _READERS:
             raise ConfigError(
-                f"pmf: {str(path)!r} ends in {path.suffix!r}; allowed are {', '.join(_READERS)}: rename or convert it"
+                f"pmf: {str(path)!r} ends in {path.suffix!r}; it must end in one of {', '.join(_READERS)}: "
+                f"rename or convert it"
             )
         try:
-            with path.open("rb") as file:
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            with path.open("rb"):
+                pass
         except OSError as error:
             raise ConfigError(f"pmf: {str(path)!r} cannot be read ({error.strerror})") from None
-        words = f"probabilities from {path.name}"
-        super().__init__(words, {"pmf": path.name, "sha256": digest}, name=name, trained_until=trained_until)
+        super().__init__(f"probabilities from {path.name}", name=name, trained_until=trained_until)
         self.path = path
 
     def pmf(self, log: Log, rows: Ints) -> Floats:
-        """float64[m], flat over the entries of these rows; 0 in rows that are no draws and that the file leaves out.
+        """float64[m], flat over the entries of these rows; 0 in non-draws that the file leaves out.
 
         Raises:
-            ConfigError: a line or a decision is not as it must be; the message names it.
+            ConfigError: names the line or decision that is invalid.
         """
         lines = self._read(log, rows)
-        self._sound(lines, log)
+        self._check_lines(lines, log)
         counts = np.diff(log.decisions.start)[rows]
         known = np.flatnonzero((lines.row >= 0) & (lines.probability > 0.0))
         places = self._places(log, rows, counts, lines, known)
@@ -80,30 +74,28 @@ class PmfFile(DescribedCandidate):
         twice = np.flatnonzero(np.bincount(places, minlength=len(probs)) > 1)
         if len(twice):
             line = int(known[places == twice[0]][1])
-            self._fail(line, "names an arm of its decision for the second time; give each once")
+            self._fail(line, "repeats an arm of its decision; give each arm once")
         total = sums(probs, counts)
         draws = drawn(log, rows)
         missing = np.flatnonzero(draws & ~np.isin(np.arange(len(rows)), lines.row))
         if len(missing):
             where = row_name(log, int(rows[missing[0]]))
             raise ConfigError(
-                f"pmf: {str(self.path)!r} says nothing of {where} of {log.source}, nor of {len(missing) - 1} other "
+                f"pmf: {str(self.path)!r} has no probabilities for {where} of {log.source} and "
+                f"{len(missing) - 1} other "
                 "draws; give probabilities for every draw, or choose a window"
             )
         wrong = np.flatnonzero(draws & (np.abs(total - 1.0) > _TOLERANCE))
         if len(wrong):
             line = int(np.flatnonzero(lines.row == wrong[0])[0])
             where = row_name(log, int(rows[wrong[0]]))
-            self._fail(line, f"begins the probabilities of {where}, which sum to {total[wrong[0]]:.9g}; allowed is 1")
+            self._fail(
+                line, f"begins the probabilities of {where}, which sum to {total[wrong[0]]:.9g}; they must sum to 1"
+            )
         probs /= np.repeat(np.where(total > 0.0, total, 1.0), counts)
         return probs
 
     def _read(self, log: Log, rows: Ints) -> _Lines:
-        """The file's lines.
-
-        Raises:
-            ConfigError: it cannot be read, or a column is missing.
-        """
         import duckdb
 
         reader = _READERS[self.path.suffix.lower()]
@@ -131,31 +123,22 @@ class PmfFile(DescribedCandidate):
             ) from None
         return _Lines(found["row"].astype(np.int64), found["arm"].astype(np.int64), np.asarray(found["probability"]))
 
-    def _sound(self, lines: _Lines, log: Log) -> None:
-        """Raise at the first line that cannot be one.
-
-        Raises:
-            ConfigError: naming the line.
-        """
+    def _check_lines(self, lines: _Lines, log: Log) -> None:
         ours = lines.row >= 0
         bad = ours & ~((lines.probability >= 0.0) & (lines.probability <= 1.0 + _TOLERANCE))
         if bad.any():
             self._fail(int(bad.argmax()), "has no probability between 0 and 1; correct it")
         unknown = ours & (lines.arm < 0)
         if unknown.any():
-            self._fail(int(unknown.argmax()), f"names an arm that {log.source} does not know: {self._known(log)}")
+            self._fail(
+                int(unknown.argmax()),
+                f"names an arm that is not in {log.source}: there are {', '.join(log.names.arms)}",
+            )
 
     def _places(self, log: Log, rows: Ints, counts: Ints, lines: _Lines, known: Ints) -> Ints:
-        """int64: where the known lines' arms are among the entries.
-
-        Raises:
-            ConfigError: an arm was not eligible.
-        """
+        """Positions of the known lines' arms among the entries."""
         width = len(log.names.arms) + 1
-        start = log.decisions.start
-        owner = np.repeat(np.arange(len(rows)), counts)
-        shift = np.repeat(start[rows] - (np.cumsum(counts) - counts), counts)
-        keys = owner * width + log.options.arm[shift + np.arange(len(shift))]
+        keys = np.repeat(np.arange(len(rows)), counts) * width + log.options.arm[entries(log, rows)]
         order = np.argsort(keys, kind="stable")
         wanted = lines.row[known] * width + lines.arm[known]
         at = np.minimum(np.searchsorted(keys[order], wanted), max(len(keys) - 1, 0))
@@ -163,12 +146,11 @@ class PmfFile(DescribedCandidate):
         if lost.any():
             line = int(known[lost.argmax()])
             where = row_name(log, int(rows[lines.row[line]]))
-            self._fail(line, f"gives {log.names.arms[lines.arm[line]]!r} a part of {where}, where it was not eligible")
+            self._fail(
+                line, f"gives {log.names.arms[lines.arm[line]]!r} a probability in {where}, where it was not eligible"
+            )
         found: Ints = order[at]
         return found
 
-    def _known(self, log: Log) -> str:
-        return f"there are {', '.join(log.names.arms)}"
-
-    def _fail(self, line: int, what: str) -> None:
-        raise ConfigError(f"pmf: {str(self.path)!r}, row {line + 1} {what}")
+    def _fail(self, line: int, problem: str) -> None:
+        raise ConfigError(f"pmf: {str(self.path)!r}, row {line + 1} {problem}")

@@ -1,40 +1,40 @@
-"""A learner walks through a journal in its order, and learns from what it is let."""
+"""Folds a journal into a learner, learning only from the decisions that a callback accepts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from fitrouter.state.learner import Learner, read_batch
 from fitrouter.stores.journal import Journal, Row
 from fitrouter.types import Decision, Event, Execution, Feedback, PolicyChange, Score
 
 
-def fold_selected(journal: Journal, learner: Learner, meet: Callable[[Decision], bool | None]) -> None:
-    """Read on from where the learner stands, event by event: labels come when they came.
+def fold_selected(journal: Journal, learner: Learner, accept: Callable[[Decision], bool | None]) -> None:
+    """Fold events in journal order, so that labels arrive when they were given.
 
     Args:
-        journal: what happened.
-        learner: it is changed.
-        meet: told of every decision before anything of it is learnt; whether what becomes of it is learnt from, or None
-            to end here.
+        journal: read from the learner's position on.
+        learner: updated in place.
+        accept: called with every decision before anything of it is learnt; True to learn from its execution, score
+            and feedback, None to stop here.
     """
     kept: set[str] = set()
     while rows := read_batch(journal, learner.seq).rows:
         for row, related in rows:
             event = row.event
             if isinstance(event, Decision):
-                keep = meet(event)
+                keep = accept(event)
                 if keep is None:
                     return
                 if keep:
                     kept.add(event.id)
-            if _counts(event, kept):
-                learner.apply(Row(row.seq, event), _known(related, kept))
+            if _selected(event, kept):
+                learner.apply(Row(row.seq, event), [each for each in related if _selected(each, kept)])
             learner.seq, learner.stale = row.seq, 0
 
 
-def _counts(event: Event, kept: set[str]) -> bool:
-    """Whether an event belongs to what is learnt from; what no decision brought about always does."""
+def _selected(event: Event, kept: set[str]) -> bool:
+    """Whether an event belongs to an accepted decision, or to none."""
     match event:
         case Decision():
             return event.id in kept
@@ -46,7 +46,3 @@ def _counts(event: Event, kept: set[str]) -> bool:
             return False
         case _:
             return True
-
-
-def _known(related: Sequence[Event], kept: set[str]) -> list[Event]:
-    return [event for event in related if _counts(event, kept)]

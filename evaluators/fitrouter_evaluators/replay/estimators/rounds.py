@@ -15,7 +15,8 @@ class Rounds(NamedTuple):
 
     For draws 1 … m of a unit, let ρ_j be the product of the first j importance weights π(a)/p(a), Q_j the outcome
     model at draw j and V_j = Σ_a π_j(a) Q_j(a). The doubly robust value of a unit whose reward comes at its end
-    (Jiang and Li 2016, eq. 10) is V_1 + Σ_{j<m} ρ_j (V_{j+1} − Q_j) + ρ_m (reward − Q_m) = base + weight · (reward − q).
+    (Jiang and Li 2016, eq. 10) is V_1 + Σ_{j<m} ρ_j (V_{j+1} − Q_j) + ρ_m (reward − Q_m), which is
+    base + weight · (reward − q).
     """
 
     reward: Floats

@@ -1,4 +1,4 @@
-"""The features of a map, as SQL over the staged rows."""
+"""SQL of a map's features over the staged rows."""
 
 # ruff: noqa: S608 - statements are made of positions, numbers and constants, and refer to texts (`SqlParameters`)
 
@@ -12,11 +12,11 @@ from fitrouter_evaluators.replay.importing._staging import StagedFile
 from fitrouter_evaluators.replay.importing.column_map import Category, Feature, Number, PerArm, Vector
 
 Check: TypeAlias = tuple[str, str]
-"""SQL that is true for a row that cannot be used, and SQL of the reason. Checks are asked one after another."""
+"""SQL of a condition that makes a row invalid, and SQL of the reason. Checks are evaluated in order."""
 
 
 class Features(NamedTuple):
-    """Numbers of a row, one after another."""
+    """Concatenated numeric features of a row."""
 
     names: tuple[str, ...]
     sql: str
@@ -25,11 +25,7 @@ class Features(NamedTuple):
 
 
 def features_of(staged: StagedFile, features: Iterable[Feature], arms: Sequence[str]) -> Features:
-    """The features of a table's rows.
-
-    Raises:
-        ConfigError: a column is not there, or a category has too many values.
-    """
+    """The features of a table's rows."""
     names: list[str] = []
     cells: list[str] = []
     checks: list[Check] = []
@@ -57,11 +53,11 @@ def features_of(staged: StagedFile, features: Iterable[Feature], arms: Sequence[
 
 
 def reasons(checks: Sequence[Check]) -> str:
-    """SQL of the first reason why a row cannot be used, NULL where there is none."""
+    """SQL of the first reason why a row is invalid; NULL for a valid row."""
     return f"CASE {' '.join(f'WHEN {broken} THEN {reason}' for broken, reason in checks) or 'WHEN false THEN NULL'} END"
 
 
-def told(staged: StagedFile, what: str, text: str, remedy: str) -> str:
+def cell_reason(staged: StagedFile, what: str, text: str, remedy: str) -> str:
     """SQL of a reason that shows a cell; `text` is SQL."""
     shown = f"coalesce('''' || left({text}, 80) || '''', 'empty')"
     return f"{staged.values.refer(f'{what} is ')} || {shown} || {staged.values.refer(f'; {remedy}')}"
@@ -77,8 +73,8 @@ def _number_check(staged: StagedFile, feature: Number) -> Check:
     finite = f"coalesce(isfinite(TRY_CAST({staged.number(feature.column)} AS FLOAT)), false)"
     remedy = "allowed are finite numbers: correct it"
     if feature.fill is not None:
-        return f"{text} IS NOT NULL AND NOT {finite}", told(staged, f"feature {feature.column!r}", text, remedy)
-    return f"NOT {finite}", told(staged, f"feature {feature.column!r}", text, f"{remedy}, or give a `fill`")
+        return f"{text} IS NOT NULL AND NOT {finite}", cell_reason(staged, f"feature {feature.column!r}", text, remedy)
+    return f"NOT {finite}", cell_reason(staged, f"feature {feature.column!r}", text, f"{remedy}, or give a `fill`")
 
 
 def _levels(staged: StagedFile, feature: Category) -> list[str]:
@@ -94,14 +90,14 @@ def _levels(staged: StagedFile, feature: Category) -> list[str]:
 
 
 def _length(staged: StagedFile, feature: Vector) -> int:
-    """How long it is in most rows."""
+    """The most frequent length."""
     vector = staged.list_of(feature.column, feature.separator, "FLOAT")
     return int(staged.query(f"SELECT coalesce(mode(len({vector})), 0) FROM {staged.table}")[0][0])
 
 
 def _vector_check(staged: StagedFile, feature: Vector, vector: str, length: int) -> Check:
     finite = f"list_bool_and(list_transform({vector}, lambda v: coalesce(isfinite(v), false)))"
-    reason = told(
+    reason = cell_reason(
         staged,
         f"feature {feature.column!r}",
         staged.text(feature.column),

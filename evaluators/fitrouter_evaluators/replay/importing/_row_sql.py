@@ -1,4 +1,4 @@
-"""What the columns of a map mean, as SQL over the staged rows: the cells of a decision, and why a row has none."""
+"""SQL that turns the staged columns into decisions, with the reason for each invalid row."""
 
 # ruff: noqa: S608 - statements are made of positions, numbers and constants, and refer to texts (`SqlParameters`)
 
@@ -7,21 +7,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fitrouter.errors import ConfigError, InvalidLog
-from fitrouter_evaluators.replay.importing._feature_sql import Check, Features, reasons, told
+from fitrouter_evaluators.replay.importing._feature_sql import Check, Features, cell_reason, reasons
 from fitrouter_evaluators.replay.importing._staging import Source, StagedFile
 from fitrouter_evaluators.replay.importing.column_map import ARM, ArmList, ArmsFile, ColumnMap, ListColumn, PerArm
 
 ARM_LIMIT = 1000
-"""More arms than this are somebody's ids."""
+"""More distinct values than this are not arms but ids."""
 
 _IDENTITY = ("tenant", "user", "role", "task", "session")
 _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 _NEAR = 1e-12
-"""As near to 1 as a sum of doubles comes."""
+"""Rounding error of a sum of doubles."""
 
 
 def columns_of(columns: ColumnMap, source: Source) -> list[str]:
-    """Names of the columns that a map reads; where they are named after arms, all that are there."""
+    """Names of the columns that a map reads; for per-arm columns, all that match."""
     parts = (columns.reward, columns.time, columns.eligible, columns.pmf, *columns.features)
     plain = (columns.arm, columns.propensity, columns.id, columns.cost_usd, columns.latency_s)
     names = [name for name in (*plain, *(getattr(columns, field) for field in _IDENTITY)) if name is not None]
@@ -37,12 +37,7 @@ def columns_of(columns: ColumnMap, source: Source) -> list[str]:
 
 
 def find_arms(columns: ColumnMap, staged: StagedFile, second: StagedFile | None) -> tuple[str, ...]:
-    """The arms in canonical order: those of the map, of the file of the arms, or all that occur.
-
-    Raises:
-        ConfigError: there are too many.
-        InvalidLog: the file of the arms has one twice, or a row without a name.
-    """
+    """The arms in sorted order: those of the map, of the arms file, or all that occur."""
     if isinstance(columns.arms, ArmList):
         return tuple(sorted(columns.arms.names))
     if second is not None and isinstance(columns.arms, ArmsFile):
@@ -70,10 +65,10 @@ def find_arms(columns: ColumnMap, staged: StagedFile, second: StagedFile | None)
 
 
 def rows_sql(columns: ColumnMap, staged: StagedFile, arms: Sequence[str], features: Features) -> str:
-    """SELECT with one row for each staged row: `row`, the cells of a decision, and `reason` where it cannot be used.
+    """SELECT of one decision per staged row: `row`, its cells, and `reason` if it is invalid.
 
-    Cells are id, ts, tenant, "user", role, task, session, chosen, eligible (sorted), probs (in its order; empty where
-    only the propensity is known), propensity, reward (on its scale), cost_usd, latency_s, features.
+    Cells are id, ts, tenant, "user", role, task, session, chosen, eligible (sorted), probs (in its order; empty if only
+    the propensity is known), propensity, reward (on its scale), cost_usd, latency_s, features.
     """
     every = staged.values.refer(arms)
     time, time_check = _time(columns, staged)
@@ -141,12 +136,12 @@ def _time(columns: ColumnMap, staged: StagedFile) -> tuple[str, Check]:
         seconds, allowed = f"epoch_us({staged.column(name)}) / 1e6", "a date and time"
     else:
         raise ConfigError(f"time: column {name!r} holds numbers; say in which `unit`: s, ms, us or ns")
-    reason = told(staged, "the time", staged.text(name), f"allowed is {allowed}: correct it, or give its `unit`")
+    reason = cell_reason(staged, "the time", staged.text(name), f"allowed is {allowed}: correct it, or give its `unit`")
     return seconds, ("NOT coalesce(isfinite(ts), false)", reason)
 
 
 def _listed(columns: ColumnMap, staged: StagedFile) -> str:
-    """The eligible arms in the order of the row; NULL where the map has no column of them."""
+    """The eligible arms in the row's order; NULL if the map has no such column."""
     if columns.eligible is None:
         return "NULL::VARCHAR[]"
     return staged.list_of(columns.eligible.column, columns.eligible.separator, "VARCHAR")
@@ -172,7 +167,7 @@ def _eligible_checks(columns: ColumnMap, staged: StagedFile, arms: Sequence[str]
 
 
 def _pmf(columns: ColumnMap, staged: StagedFile, arms: Sequence[str], every: str) -> str:
-    """The probabilities as they are in the row, in the order of `eligible`; NULL where there are none."""
+    """The row's probabilities in the order of `eligible`; NULL if there are none."""
     pmf = columns.pmf
     if columns.constants.mode == "uniform":
         return "list_transform(eligible, lambda a: 1.0::DOUBLE / len(eligible))"
@@ -213,7 +208,7 @@ def _pmf_checks(columns: ColumnMap) -> list[Check]:
 
 
 def _probs(columns: ColumnMap) -> str:
-    """What rounding took is given back, so that they are a pmf; a sum as near to 1 as sums come is left alone."""
+    """The probabilities, renormalised unless their sum is 1 up to rounding."""
     if columns.pmf is None and columns.constants.mode != "uniform":
         return "[]::DOUBLE[]"
     return f"CASE WHEN abs(total - 1) <= {_NEAR!r} THEN pmf ELSE list_transform(pmf, lambda p: p / total) END"
@@ -249,11 +244,11 @@ def _outcome_checks(columns: ColumnMap, staged: StagedFile) -> list[Check]:
     checks = [
         (
             f"NOT coalesce(reward BETWEEN {low!r} AND {high!r}, false)",
-            told(staged, "the reward", text, f"its scale goes from {low:g} to {high:g}"),
+            cell_reason(staged, "the reward", text, f"its scale goes from {low:g} to {high:g}"),
         )
     ]
     for name, column in (("cost_usd", columns.cost_usd), ("latency_s", columns.latency_s)):
         if column is not None:
-            reason = told(staged, name, staged.text(column), "allowed are finite numbers from 0 on")
+            reason = cell_reason(staged, name, staged.text(column), "allowed are finite numbers from 0 on")
             checks.append((f"NOT coalesce({name} >= 0 AND isfinite({name}), false)", reason))
     return checks

@@ -1,4 +1,4 @@
-"""Imported rows as the warehouse's tables, in Parquet."""
+"""Writes imported rows as the warehouse's tables in Parquet."""
 
 # ruff: noqa: S608 - statements are made of numbers and constants, and refer to texts (`SqlParameters`)
 
@@ -14,13 +14,7 @@ _OF_ALL = 'seq, ts, id AS decision_id, tenant, "user", role, task, session'
 
 
 def write_tables(values: SqlParameters, columns: ColumnMap, folder: Path) -> None:
-    """Write what the view `rows` holds.
-
-    Args:
-        values: of a connection with the view; see `_terms.rows_sql`, and `seq` beside it.
-        columns: the map.
-        folder: where `decisions.parquet` and so on go.
-    """
+    """Write the view `rows` (`_row_sql.rows_sql` with `seq`) as `decisions.parquet` and so on."""
     migrate(values.connection)
     tables = {
         "decisions": _decisions(values, columns),
@@ -62,7 +56,7 @@ def _executions() -> str:
 
 
 def _feedback(low: float, high: float) -> str:
-    """The reward as a rating that was asked for with probability 1: every outcome was seen."""
+    """The reward as a rating requested with probability 1, since every outcome was observed."""
     return f"""
         SELECT {_OF_ALL}, id AS feedback_id, 'rating' AS kind, reward AS value, scale_low, scale_high,
             (reward - scale_low) / (scale_high - scale_low) AS y, 'overall' AS dimension, true AS asked,

@@ -1,4 +1,4 @@
-"""Somebody else's log as a log of ours: CSV or Parquet, with a map that says which column means what."""
+"""Imports another system's log (CSV or Parquet) by a column map."""
 
 # ruff: noqa: S608 - statements are made of constants, and refer to texts (`SqlParameters`)
 
@@ -23,7 +23,7 @@ from fitrouter_evaluators.replay.importing._warehouse_tables import write_tables
 from fitrouter_evaluators.replay.importing.column_map import ArmsFile, ColumnMap, PerArm, load_map
 
 _SHOWN = 5
-"""Problems that a refusal tells."""
+"""Problems listed in an error."""
 
 _AGAIN = """
     INSERT INTO unusable
@@ -34,7 +34,7 @@ _AGAIN = """
     )
     QUALIFY row_number() OVER (PARTITION BY id ORDER BY "row") > 1
 """
-"""All rows with an id but the first."""
+"""Repeated ids; the first row of each is kept."""
 
 
 _USABLE = """
@@ -43,20 +43,20 @@ _USABLE = """
 
 
 class Imported(NamedTuple):
-    """What was made of a file."""
+    """Result of an import."""
 
     folder: Path
     """`read_log` reads it."""
     rows: int
     """Decisions."""
     skipped: int
-    """Lines that could not be used: they are in `problems.jsonl`."""
+    """Invalid lines; they are listed in `problems.jsonl`."""
     arms: tuple[str, ...]
-    """In canonical order."""
+    """In sorted order."""
     features: tuple[str, ...]
     """Names of the numbers in a decision's `features`."""
     arm_features: tuple[str, ...]
-    """Names of the numbers in `features` of `arms.parquet`; empty where the arms have none."""
+    """Names of the numbers in `features` of `arms.parquet`; empty if there are none."""
 
 
 def import_log(
@@ -66,22 +66,22 @@ def import_log(
     *,
     skip_bad: bool = False,
 ) -> Imported:
-    """Write a foreign log as a folder of Parquet tables, as the warehouse has them.
+    """Write a foreign log as a folder of Parquet tables in the warehouse's form.
 
-    Each row is a draw. Its reward is a rating that was asked for with probability 1, since every outcome was seen.
-    Where there is no pmf but only the chosen arm's propensity, `probs` is empty; costs and latencies that no column
-    holds are 0. `seq` is the row in the file, from 1. Beside the tables lie `import.json` (the map, the arms, the names
-    of the features), `arms.parquet` where the arms have features, and `problems.jsonl` where lines were skipped.
+    Each row is a draw whose reward is a rating requested with probability 1, since every outcome was observed. With
+    a propensity but no pmf, `probs` is empty; missing costs and latencies are 0; `seq` is the row in the file, from
+    1. The folder also holds `import.json` (map, arms, feature names), `arms.parquet` if the arms have features, and
+    `problems.jsonl` if lines were skipped.
 
     Args:
         data: a CSV file (.csv, .tsv, also .gz; UTF-8, with a header) or a Parquet file.
-        columns: the map: the name of one that ships, a YAML file, or its content; see `ColumnMap`.
+        columns: the map: name of a built-in one, a YAML file, or its content; see `ColumnMap`.
         out: the folder to make; it must not exist, or be empty.
-        skip_bad: leave out lines that cannot be used instead of refusing the file.
+        skip_bad: skip invalid lines instead of rejecting the file.
 
     Raises:
-        ConfigError: the map cannot be used for this file, there is no such file, or the folder holds something.
-        InvalidLog: the file is damaged, or has a line that cannot be used; the message says which and why.
+        ConfigError: the map does not fit the file, there is no such file, or the folder is not empty.
+        InvalidLog: the file is damaged or has an invalid line; the message says which and why.
     """
     import duckdb
 
@@ -103,7 +103,6 @@ def import_log(
 
 
 def _write(values: SqlParameters, data: Path, columns: ColumnMap, folder: Path, skip_bad: bool) -> Imported:
-    """All files of the folder."""
     source = open_source(data, columns.delimiter)
     staged = stage(values, source, columns_of(columns, source), "staged")
     second = _second(values, data, columns)
@@ -130,11 +129,7 @@ def _write(values: SqlParameters, data: Path, columns: ColumnMap, folder: Path, 
 
 
 def _problems(staged: StagedFile, columns: ColumnMap, skip_bad: bool) -> list[Problem]:
-    """Lines that cannot be used; the rows among them are in the table `unusable` too.
-
-    Raises:
-        InvalidLog: there are any, and they are not to be skipped; or there is nothing else.
-    """
+    """Invalid lines; the rows among them are also in the table `unusable`."""
     connection = staged.values.connection
     connection.execute('CREATE TABLE unusable AS SELECT "row", reason FROM checked WHERE reason IS NOT NULL')
     if columns.id is not None:
@@ -154,7 +149,7 @@ def _problems(staged: StagedFile, columns: ColumnMap, skip_bad: bool) -> list[Pr
 
 
 def _second(values: SqlParameters, data: Path, columns: ColumnMap) -> StagedFile | None:
-    """The file of the arms."""
+    """The arms file."""
     if not isinstance(columns.arms, ArmsFile):
         return None
     source = open_source(data.parent / columns.arms.file, columns.delimiter)
@@ -167,7 +162,7 @@ def _second(values: SqlParameters, data: Path, columns: ColumnMap) -> StagedFile
 
 
 def _write_arms(columns: ColumnMap, second: StagedFile | None, folder: Path) -> tuple[str, ...]:
-    """What is known of each arm, as a table of its own; the names of its numbers."""
+    """Write the arms' features; returns their names."""
     if second is None or not isinstance(columns.arms, ArmsFile) or not columns.arms.features:
         return ()
     features = features_of(second, columns.arms.features, ())

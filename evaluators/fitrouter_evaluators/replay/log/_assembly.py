@@ -1,4 +1,4 @@
-"""Columns as they were read, put into the order of time and into the form of a log."""
+"""Assembles a `Log` from fetched columns, in order of time."""
 
 from __future__ import annotations
 
@@ -10,24 +10,30 @@ from numpy.typing import NDArray
 from fitrouter.types import Floats
 from fitrouter_evaluators.replay.log._columns import Arrays, Coded, Columns
 from fitrouter_evaluators.replay.log._schema import words
-from fitrouter_evaluators.replay.log.log import DRAWN, MODES, Decisions, Ints, Log, Names, Options, Outcomes
+from fitrouter_evaluators.replay.log.log import (
+    MODES,
+    Decisions,
+    Ints,
+    Log,
+    Names,
+    Options,
+    Outcomes,
+    is_drawn,
+    ragged_positions,
+)
 from fitrouter_evaluators.replay.log.refusals import refuse, refuse_rows
 
 _PLAIN = words("floor share cost_weight cost_unit_usd latency_weight latency_unit_s budget_weight budget_unit_usd")
 
 
 def assemble(columns: Columns, source: str) -> Log:
-    """The log of these columns.
+    """Build a log.
 
-    Where rows have features of several kinds (another encoder, another schema), those of the most frequent kind are
-    kept: numbers of two kinds must not stand in one column.
-
-    Args:
-        columns: what was read.
-        source: what it was read from.
+    If rows have features of several kinds (other encoders or schemas), only the most frequent kind is kept, since
+    features of different kinds cannot share a column.
 
     Raises:
-        InvalidLog: an array of features holds a number that is not finite.
+        InvalidLog: there are no decisions, or a feature is not finite.
     """
     if not len(columns.ids):
         refuse(source, "it holds no decision", "give a log, or a window, in which decisions were made")
@@ -52,7 +58,7 @@ def assemble(columns: Columns, source: str) -> Log:
 
 
 class _Order(NamedTuple):
-    """Rows of the table in the order of time: `rows[i]` is the row that comes i-th, and `rank` its inverse."""
+    """Permutation of the table's rows into order of time: `rows[i]` comes i-th; `rank` is the inverse."""
 
     rows: Ints
     rank: Ints
@@ -66,21 +72,20 @@ class _Order(NamedTuple):
         return _Order(rows, rank, bool((rows == rank).all() and (rows == np.arange(len(rows))).all()))
 
     def column(self, values: NDArray[Any]) -> NDArray[Any]:
-        """The values of all rows."""
+        """The column in order of time."""
         return values if self.sorted else values[self.rows]
 
     def place(self, rows: Ints) -> Ints:
-        """Where rows of the table are now; −1 stays."""
+        """New positions of table rows; −1 stays."""
         return rows if self.sorted else np.where(rows < 0, -1, self.rank[rows])
 
     def arrays(self, given: Arrays) -> Arrays:
-        """A list column."""
+        """A list column in order of time."""
         if self.sorted:
             return given
         lengths = given.lengths[self.rows]
         begin = (np.cumsum(given.lengths) - given.lengths)[self.rows]
-        offsets = begin - (np.cumsum(lengths) - lengths)
-        return Arrays(lengths, given.values[np.repeat(offsets, lengths) + np.arange(len(given.values))])
+        return Arrays(lengths, given.values[ragged_positions(begin, lengths)])
 
 
 def _decisions(columns: Columns, order: _Order, source: str) -> Decisions:
@@ -88,7 +93,7 @@ def _decisions(columns: Columns, order: _Order, source: str) -> Decisions:
     names = {name: order.column(coded.codes) for name, coded in columns.names.items()}
     modes = np.array([MODES.index(mode) for mode in columns.names["mode"].names], dtype=np.int64)
     mode = modes[names["mode"]] if len(modes) else names["mode"]
-    drawn = np.isin(mode, [MODES.index(each) for each in DRAWN])
+    drawn = is_drawn(mode)
     eligible = order.arrays(columns.eligible)
     steps = numbers["steps"].astype(np.float64)
     steps[drawn & (order.column(columns.arrays["rest"].lengths) == 0)] = np.nan  # they came together
@@ -195,7 +200,7 @@ def _refuse_infinite(broken: Ints, columns: Columns, order: _Order, source: str,
 
 
 def _kind(names: Coded, lengths: Ints) -> tuple[NDArray[np.bool_], int]:
-    """Rows whose features are of the most frequent kind (name and length; the first name where two are as frequent)."""
+    """The rows with features of the most frequent kind (name and length), and that kind's name code."""
     full = lengths > 0
     kinds, counts = np.unique(np.stack([names.codes[full], lengths[full]]), axis=1, return_counts=True)
     name, length = kinds[:, int(np.argmax(counts))]
@@ -203,10 +208,7 @@ def _kind(names: Coded, lengths: Ints) -> tuple[NDArray[np.bool_], int]:
 
 
 def _dense(n: int, places: Ints, given: Arrays, keep: NDArray[np.bool_]) -> tuple[NDArray[np.float32], Ints]:
-    """float32[n, d] with the arrays that are kept, which have one length, at their places; NaN rows elsewhere.
-
-    Beside it the rows of those that are not finite.
-    """
+    """(float32[n, d] with the kept arrays at their places and NaN elsewhere, rows with non-finite features)."""
     d = int(given.lengths[keep][0]) if keep.any() else 0
     dense = np.full((n, d), np.nan, dtype=np.float32)
     at = places[keep]
@@ -217,7 +219,7 @@ def _dense(n: int, places: Ints, given: Arrays, keep: NDArray[np.bool_]) -> tupl
 
 
 def _spread(given: Arrays, sizes: Ints, fill: float) -> Floats | None:
-    """float64[m]: a list column with `fill` for the rows that have none; None where no row has any."""
+    """float64[m]: a list column with `fill` for empty rows; None if all are empty."""
     if not len(given.values):
         return None
     if len(given.values) == int(sizes.sum()):
@@ -234,7 +236,7 @@ def _filled(n: int, places: Ints, values: Floats) -> Floats:
 
 
 def _shared(values: Any, codes: Ints) -> NDArray[np.object_]:
-    """object[n]: one Python object for each different value; None where the code is −1."""
+    """object[n]: one shared Python object per distinct value; None for code −1."""
     table = np.empty(len(values) + 1, dtype=object)
     table[:-1] = [value.item() if isinstance(value, np.generic) else value for value in values]
     return table[codes]

@@ -1,4 +1,4 @@
-"""What a source gives: a connection with one view a table, whatever the log lies in."""
+"""DuckDB connections with one view per log table, whatever the source."""
 
 from __future__ import annotations
 
@@ -15,25 +15,22 @@ if TYPE_CHECKING:
 
 
 class OpenLog(NamedTuple):
-    """A log that is open for reading: its connection has the views `log_decisions`, `log_executions`, ….
-
-    A source is a context manager that gives one of these, and closes it at its end.
-    """
+    """An open log: a connection with one view per table (`log_decisions`, `log_executions`, …)."""
 
     connection: duckdb.DuckDBPyConnection
     place: str
-    """What it is, for messages and reports."""
+    """The source in words, for messages and reports."""
 
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """A folder of our own: nothing is ever written beside the gateway's files."""
+    """A temporary folder: nothing is written beside the gateway's files."""
     with tempfile.TemporaryDirectory(prefix="fitrouter-replay-") as folder:
         yield Path(folder)
 
 
 def open_duckdb(path: Path | str, folder: Path, *, read_only: bool = False) -> duckdb.DuckDBPyConnection:
-    """A connection that spills into `folder` where memory does not suffice, and keeps the order of rows."""
+    """A connection with bounded memory that spills into `folder` and preserves row order."""
     import duckdb
 
     config: dict[str, Any] = {
@@ -52,17 +49,17 @@ def view_tables(
     expected: Schema,
     relations: dict[str, str],
 ) -> None:
-    """Make the views, after a look at the columns; a table without a relation is empty.
+    """Create the views after checking the columns; a table without a relation becomes empty.
 
     Args:
         connection: where the relations can be read.
-        place: for messages.
+        place: the source, for messages.
         found: table → column → type.
-        expected: the columns that must be there.
-        relations: table → what it is read from, in SQL.
+        expected: required columns.
+        relations: table → SQL relation.
 
     Raises:
-        InvalidLog: a column is missing or holds something else.
+        InvalidLog: a column is missing or has another type.
     """
     for table in NEEDED:
         if table in relations:
@@ -73,6 +70,6 @@ def view_tables(
 
 
 def literal(text: str) -> str:
-    """A text as SQL says it."""
+    """A text as an SQL literal."""
     quoted = text.replace("'", "''")
     return f"'{quoted}'"

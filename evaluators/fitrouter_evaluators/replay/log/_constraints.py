@@ -1,7 +1,6 @@
-"""What the tables of a log must keep among themselves: one row a thing, and every outcome at its decision.
+"""Integrity constraints between a log's tables, as SQL queries that return violating rows.
 
-Each rule is a question in SQL whose every answer is a row that breaks it. What a row says is looked at later, by
-`fitrouter_evaluators.replay.log.validation`, in whatever form the log came.
+`fitrouter_evaluators.replay.log.validation` checks probabilities and sessions later.
 """
 
 # ruff: noqa: S608 - names of tables and columns, and conditions, are constants of our own
@@ -16,7 +15,7 @@ from fitrouter_evaluators.replay.log._schema import words
 from fitrouter_evaluators.replay.log.refusals import refuse_rows
 
 ARRAYS = ("probs", "mean", "sd", "cost", "latency", "availability", "switch", "rest", "twin", "personal")
-"""Columns with one number for each eligible arm, or none."""
+"""Columns with one number per eligible arm, or empty."""
 DRAWN = "('online', 'uniform', 'shadow')"
 STATUSES = "('ok', 'partial', 'cancelled', 'failed', 'lost')"
 _FILLED = {
@@ -43,17 +42,17 @@ _OUTCOMES = {"executions": "execution_id", "scores": "score_id", "feedback": "fe
 class _Rule(NamedTuple):
     table: str
     broken: str
-    """SQL of (seq, decision id, what was found) of the rows that break it, in any order."""
+    """SQL of (seq, decision id, value found) of the violating rows, in any order."""
     allowed: str
 
 
 def _where(table: str, condition: str, found: str, allowed: str) -> _Rule:
-    """A rule about single rows."""
+    """A constraint on single rows."""
     return _Rule(table, f"SELECT seq, decision_id, {found} AS found FROM log_{table} WHERE {condition}", allowed)
 
 
 def _again(table: str, key: str, thing: str, allowed: str, among: str = "true") -> _Rule:
-    """A rule that no two rows have the same key; the row that is named is the second."""
+    """A uniqueness constraint; the second row is reported."""
     return _Rule(
         table,
         f"SELECT seq, decision_id, '{thing} is there already, in row ' || first AS found FROM ("
@@ -66,9 +65,9 @@ def _again(table: str, key: str, thing: str, allowed: str, among: str = "true") 
 
 
 def _orphans(table: str) -> str:
-    """SQL of the outcomes without a decision. `gone`: their person has no earlier decision at all, as after an erasure.
+    """SQL of outcomes without a decision. `gone`: their user has no earlier decision, as after an erasure.
 
-    An erasure takes everything of a person up to then; what was under way ends after it.
+    An erasure deletes a person's data up to then; requests in progress end after it.
     """
     return (
         f'SELECT o.seq, o.decision_id, o."user" IS NOT NULL AND NOT EXISTS (SELECT 1 FROM log_decisions AS d '
@@ -203,10 +202,10 @@ def _of_outcomes() -> list[_Rule]:
 
 
 def check_structure(log: OpenLog) -> None:
-    """Ask all of it.
+    """Check all constraints.
 
     Raises:
-        InvalidLog: a rule is broken; the message names the first row that does, by its sequence number.
+        InvalidLog: names the first violating row by its sequence number.
     """
     for rule in _rules():
         first = f"SELECT seq, decision_id, found, count(*) OVER () FROM ({rule.broken}) ORDER BY seq LIMIT 1"
@@ -217,6 +216,6 @@ def check_structure(log: OpenLog) -> None:
 
 
 def erased(log: OpenLog) -> int:
-    """How many outcomes are left of people who were erased meanwhile."""
+    """Number of orphaned outcomes of erased users."""
     asked = [f"SELECT count(*) FROM ({_orphans(table)}) WHERE gone" for table in _OUTCOMES]
     return sum(int(row[0]) for sql in asked for row in log.connection.execute(sql).fetchall())

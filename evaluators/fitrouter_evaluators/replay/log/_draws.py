@@ -1,4 +1,4 @@
-"""The decisions of a log whose arm was drawn, in arrays side by side, as the audit looks at them."""
+"""The draws of a log as parallel arrays, for the audit."""
 
 from __future__ import annotations
 
@@ -9,31 +9,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fitrouter.types import Floats
-from fitrouter_evaluators.replay.log.log import Ints, Log
-from fitrouter_evaluators.replay.log.validation import drawn
+from fitrouter_evaluators.replay.log.log import Ints, Log, is_drawn
 
 _CELLS = 2_000_000
-"""Numbers of one dense block."""
+"""Numbers in a dense block."""
 
 
 class Draws(NamedTuple):
-    """r draws in order of time; their m options lie one after another."""
+    """r draws in order of time, with m options in total."""
 
     rows: Ints
-    """The decisions."""
+    """Rows of the decisions."""
     start: Ints
     """int64[r + 1]: where each draw's options begin."""
     arm: Ints
     prob: Floats
     """int64[m], float64[m]: of the options."""
     chosen: Ints
-    """int64[r]: position of what was drawn, in the options."""
+    """int64[r]: position of the drawn arm in the options."""
     p: Floats
     """float64[r]: its probability."""
     known: bool
-    """Whether all pmfs are known; else only what was drawn has a probability."""
+    """All pmfs are known; else only the drawn arms' probabilities are."""
     possible: Ints
-    """int64[r]: arms with a probability above 0; all where the pmf is not known."""
+    """int64[r]: number of arms with positive probability; all arms if the pmf is unknown."""
 
     @property
     def n(self) -> int:
@@ -42,12 +41,12 @@ class Draws(NamedTuple):
 
     @property
     def owner(self) -> Ints:
-        """int64[m]: the draw that each option belongs to."""
+        """int64[m]: the draw of each option."""
         return np.repeat(np.arange(self.n), np.diff(self.start))
 
     @property
     def drew(self) -> Ints:
-        """int64[r]: codes of the arms that were drawn."""
+        """int64[r]: codes of the drawn arms."""
         return self.arm[self.chosen]
 
     def sums(self, values: Floats) -> Floats:
@@ -56,13 +55,13 @@ class Draws(NamedTuple):
         return found
 
     def of(self, arm: Ints) -> Floats:
-        """float64[r]: the probability that each draw gave to an arm (a code), 0 where it was not eligible."""
+        """float64[r]: each draw's probability of an arm (a code); 0 if not eligible."""
         owner = self.owner
         same = self.arm == arm[owner]
         return np.bincount(owner[same], weights=self.prob[same], minlength=self.n).astype(np.float64)
 
     def take(self, keep: NDArray[np.bool_]) -> Draws:
-        """Some of the draws."""
+        """A subset of the draws."""
         sizes = np.diff(self.start)
         within = np.repeat(keep, sizes)
         start = np.concatenate([[0], np.cumsum(sizes[keep])])
@@ -80,9 +79,9 @@ class Draws(NamedTuple):
 
 
 def draws_of_log(log: Log) -> Draws:
-    """The draws of a log that is valid."""
+    """The draws of a valid log."""
     decisions, options = log.decisions, log.options
-    everybody = Draws(
+    decided = Draws(
         rows=np.arange(decisions.n),
         start=decisions.start,
         arm=options.arm,
@@ -92,7 +91,7 @@ def draws_of_log(log: Log) -> Draws:
         known=False,
         possible=np.zeros(decisions.n, dtype=np.int64),
     )
-    found = everybody.take(drawn(log))
+    found = decided.take(is_drawn(decisions.mode))
     known = not bool(np.isnan(found.prob).any())
     sizes = np.diff(found.start)
     return found._replace(
@@ -101,7 +100,7 @@ def draws_of_log(log: Log) -> Draws:
 
 
 def blocks(draws: Draws) -> Iterator[tuple[slice, Floats, NDArray[np.bool_]]]:
-    """Some draws at a time: which, float64[b, K] their pmfs (0 behind the last arm), and bool[b, K] where arms are."""
+    """Dense blocks of draws: (which, float64[b, K] pmfs padded with 0, bool[b, K] where arms are)."""
     sizes = np.diff(draws.start)
     K = int(sizes.max())
     step = max(1, _CELLS // K)

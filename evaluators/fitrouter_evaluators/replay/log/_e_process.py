@@ -1,4 +1,4 @@
-"""Wealth of gamblers over a whole log at once: the path of `e_process.Mixture`, observation by observation."""
+"""E-process over a whole log, vectorised: the path of `fitrouter.monitors.e_process.Mixture`."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import numpy as np
 from fitrouter.types import Floats
 
 _MOST = 690.0
-"""Logarithm at which wealth stops growing on paper: it is far above any alarm."""
+"""Cap on the log e-value, far above any alarm."""
 
 
 def e_process_path(logs: Iterable[Floats], weights: Floats, n: int) -> Floats:
-    """float64[n]: the wealth after each observation, spread over strategies and over the times at which betting begins.
+    """float64[n]: the e-process after each observation, mixed over bets and over starting times.
 
     Args:
-        logs: for each strategy float64[n], the logarithm of what each observation makes of its stakes.
-        weights: float64 of each strategy's share, with sum at most 1; what they leave is never staked.
+        logs: for each bet float64[n], the logarithm of its factor at each observation.
+        weights: float64 weight of each bet, with sum at most 1; the remainder is not bet.
         n: observations.
     """
     waits = np.concatenate([[1.0], 0.5 / np.log2(np.arange(1, n + 1) + 2.0)])

@@ -1,4 +1,4 @@
-"""A folder of Parquet files, one a table, as `export` writes them."""
+"""Reads a folder of Parquet tables as written by `export`."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ OPTIONAL = ("profiles",)
 
 @contextmanager
 def opened(folder: Path) -> Iterator[OpenLog]:
-    """The tables in a folder.
+    """Open the tables of a folder.
 
     Raises:
-        InvalidLog: a table is missing, or is no Parquet file, or has other columns.
+        InvalidLog: a table is missing, damaged, or has other columns.
     """
     import duckdb
 
@@ -52,7 +52,7 @@ def opened(folder: Path) -> Iterator[OpenLog]:
 
 
 def _unglobbed(path: Path) -> str:
-    """The path as a pattern that fits it alone."""
+    """The path with glob characters escaped."""
     return re.sub(r"([*?[])", r"[\1]", str(path))
 
 

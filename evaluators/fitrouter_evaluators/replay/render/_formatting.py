@@ -1,4 +1,4 @@
-"""How numbers, times and names of a report are written, and its verdict in one sentence."""
+"""Formatting of numbers, times and names in reports, and the verdict sentence."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import NamedTuple
 from fitrouter_evaluators.replay.report import Band, PolicyEstimate, Report
 
 NOTHING = "–"
-"""A number that does not exist."""
+"""Shown for a missing number."""
 _MOST, _LARGE = 9, 1e6
-"""Decimals at most, and numbers that are written in powers of ten."""
+"""Maximum decimals, and the size from which numbers are shown in scientific notation."""
 _TRUST = ("powered", "asked", "observed", "naive")
 _PERIODS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"))
 
 
 class Metric(NamedTuple):
-    """An outcome in words."""
+    """Name and description of a metric."""
 
     name: str
     what: str
@@ -28,32 +28,32 @@ class Metric(NamedTuple):
 
     @property
     def axis(self) -> str:
-        """The words beside an axis."""
+        """Axis label."""
         return f"{self.name} ({self.unit})" if self.unit else self.name
 
 
 _METRICS = {
-    "fit": Metric("fit", "what people say of the answers, from 0 (worst) to 1 (best)", "0 to 1"),
-    "cost": Metric("cost", "USD a decision", "USD a decision", False),
-    "latency": Metric("latency", "seconds a decision", "seconds a decision", False),
-    "utility": Metric("utility", "fit less what cost and waiting weigh, in units of fit", "units of fit"),
-    "score": Metric("score", "what the reward model says of the answers: for looking only"),
+    "fit": Metric("fit", "human ratings of the answers, from 0 (worst) to 1 (best)", "0 to 1"),
+    "cost": Metric("cost", "USD per decision", "USD per decision", False),
+    "latency": Metric("latency", "seconds per decision", "seconds per decision", False),
+    "utility": Metric("utility", "fit minus weighted cost and latency, in units of fit", "units of fit"),
+    "score": Metric("score", "reward-model scores of the answers, for inspection only"),
 }
 
 
 def metric_of(name: str) -> Metric:
-    """A metric in words; one that is not known stands for itself."""
+    """Description of a metric; an unknown one stands for itself."""
     return _METRICS.get(name) or Metric(printable(name), "more is better")
 
 
 class NumberFormat(NamedTuple):
-    """How a report's outcomes are written: with as many decimals as their standard errors deserve."""
+    """Decimals of a report's outcomes, set by their standard errors."""
 
     digits: int
 
     @classmethod
     def of(cls, report: Report) -> NumberFormat:
-        """Decimals that show two figures of the difference's standard error; at least three on a scale of 0 to 1."""
+        """Two significant digits of the difference's standard error; at least three decimals on a scale of 0 to 1."""
         once = best_estimate(report)
         errors = [once.se] if once is not None else [(b.high - b.low) / 4 for b in report.bands]
         errors = [each for each in errors if math.isfinite(each) and each > 0]
@@ -73,7 +73,7 @@ class NumberFormat(NamedTuple):
 
 
 def number(x: float) -> str:
-    """A number of no particular unit: three figures or more."""
+    """A number without a unit, to three significant digits or more."""
     if not math.isfinite(x):
         return NOTHING
     size = abs(x)
@@ -86,12 +86,11 @@ def number(x: float) -> str:
 
 
 def weight(log10: float) -> str:
-    """An importance weight, from its logarithm to base 10; what does not fit into a number is far away."""
+    """An importance weight, from its logarithm to base 10."""
     return number(10.0**log10) if -300 < log10 < 300 else NOTHING
 
 
 def count(n: int) -> str:
-    """How many."""
     return f"{n:,}"
 
 
@@ -105,13 +104,13 @@ def percent(share: float) -> str:
 
 
 def level(alphas: Iterable[float]) -> str:
-    """The level of some intervals, `95 % `, where it is one; empty where they differ."""
+    """The confidence level, such as `95 % `, if all intervals share it; else empty."""
     levels = {100.0 * (1.0 - alpha) for alpha in alphas}
     return f"{levels.pop():.4g} % " if len(levels) == 1 else ""
 
 
 def duration(seconds: float) -> str:
-    """Seconds in the largest unit that they fill: `7 d`, `1.5 h`."""
+    """Seconds in the largest unit that fits: `7 d`, `1.5 h`."""
     if not math.isfinite(seconds):
         return NOTHING
     size, unit = next(((s, u) for s, u in _PERIODS if abs(seconds) >= s), _PERIODS[-1])
@@ -119,7 +118,7 @@ def duration(seconds: float) -> str:
 
 
 def utc_time(ts: float) -> str:
-    """Seconds since the epoch as a time of day, UTC; 0 is no time."""
+    """Seconds since the epoch as date and time in UTC; 0 is missing."""
     if not ts:
         return NOTHING
     try:
@@ -129,12 +128,12 @@ def utc_time(ts: float) -> str:
 
 
 def printable(text: str) -> str:
-    """A name from a log or a file, without what a terminal or a browser would obey: controls, bidirectional marks."""
+    """A name without control characters and bidirectional marks, which a terminal or browser would act on."""
     return "".join(c if c.isprintable() else " " if c.isspace() else "�" for c in text)
 
 
 def headline_interval(report: Report, slice_: str = "") -> Band | PolicyEstimate | None:
-    """What the verdict rests on: the exact sequence of the difference, else the asymptotic one, else an estimate."""
+    """The interval behind the verdict: of the exact sequence, else the asymptotic one, else an estimate."""
     bands = [
         b for b in report.bands if b.policy == "difference" and b.slice == slice_ and math.isfinite(b.low + b.high)
     ]
@@ -144,29 +143,29 @@ def headline_interval(report: Report, slice_: str = "") -> Band | PolicyEstimate
 
 
 def slices(report: Report) -> list[str]:
-    """Every slice of which something was estimated, in the report's order."""
+    """All slices of the report, in order."""
     named = [*(e.slice for e in report.estimates), *(b.slice for b in report.bands)]
     return [slice_ for slice_ in dict.fromkeys([*named, *(d.slice for d in report.diagnostics)]) if slice_]
 
 
 def best_estimate(report: Report, slice_: str = "") -> PolicyEstimate | None:
-    """The estimate of the difference that is to be believed most: unbiased, and of those the prediction-powered one."""
+    """The preferred estimate of the difference: unbiased, and prediction-powered if possible."""
     found = [e for e in report.estimates if e.policy == "difference" and e.slice == slice_ and not e.biased]
     known = {name: i for i, name in enumerate(_TRUST)}
     return min(found, key=lambda each: known.get(each.labels, len(_TRUST)), default=None)
 
 
 def usual_interval(estimates: Sequence[PolicyEstimate]) -> str:
-    """How most of the intervals were made, which need not be said of each."""
+    """The most frequent interval method, which tables need not repeat."""
     kinds = [e.interval for e in estimates]
     return max(dict.fromkeys(kinds), key=kinds.count, default="")
 
 
 def finding(report: Report) -> str:
-    """How the candidate compares, in half a sentence: at any time where there is a sequence, and at one look."""
+    """Half a sentence that compares the candidate: at any time if there is a sequence, and at one look."""
     top, metric, numbers = headline_interval(report), metric_of(report.metric), NumberFormat.of(report)
     if top is None or not math.isfinite(top.low + top.high):
-        return f"how {metric.name} differs could not be estimated"
+        return f"the difference in {metric.name} could not be estimated"
     found = []
     if isinstance(top, Band):
         limits = numbers.interval(top.low, top.high, signed=True)
@@ -179,15 +178,15 @@ def finding(report: Report) -> str:
         found.append(f"{numbers.value(once.value, signed=True)} ± {numbers.value(once.se)} at one look{limits}")
     amount = ", ".join(found)
     if top.low <= 0 <= top.high:
-        return f"the two cannot be told apart by {metric.name}: {amount}"
+        return f"the policies do not differ significantly in {metric.name}: {amount}"
     way, good = ("higher", metric.more_is_better) if top.low > 0 else ("lower", not metric.more_is_better)
-    return f"{metric.name} under the candidate is {way}, which is {'better' if good else 'worse'}: {amount}"
+    return f"{metric.name} is {way} under the candidate, which is {'better' if good else 'worse'}: {amount}"
 
 
 def verdict(report: Report) -> str:
-    """The answer in one sentence."""
+    """The verdict in one sentence."""
     found = finding(report)
     if report.gate is None:
-        return f"No gate was asked: {found}."
+        return f"No gate: {found}."
     word = printable(report.gate.verdict)
     return f"{word[:1].upper()}{word[1:]}: {found}."

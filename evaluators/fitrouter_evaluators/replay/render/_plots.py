@@ -1,4 +1,4 @@
-"""The pictures of a report, each for a wide and for a narrow screen."""
+"""Plots of a report as SVG, each in a wide and a narrow layout."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from fitrouter_evaluators.replay.report import ArmShare, Band, PolicyEstimate, R
 
 _WIDE, _NARROW = 720.0, 340.0
 _SMALL = 500.0
-"""Under this width labels stand above what they name."""
+"""Below this width labels stand above what they name."""
 _DIGIT, _LINES = 6.9, 8
-"""Pixels of a digit of 11 px, and horizontal lines of a picture."""
+"""Pixels of a digit of 11 px, and horizontal grid lines."""
 _FAR = 30.0
-"""Powers of ten beyond which nothing is a weight."""
+"""Maximum |log10| of a plotted weight."""
 _POLICIES = (("logged", "bar"), ("against", "square"), ("candidate", "diamond"))
 
 
 class Figure(NamedTuple):
-    """A picture twice, as SVG, and what it shows."""
+    """A titled plot in both layouts, as SVG."""
 
     title: str
     wide: str
@@ -41,7 +41,7 @@ class Figure(NamedTuple):
 
 
 class _Row(NamedTuple):
-    """A line of a forest plot: an interval around a value, and where there is one, the value it is compared with."""
+    """A row of a forest plot: an interval, and optionally a value to compare with."""
 
     label: str
     value: float
@@ -53,7 +53,7 @@ class _Row(NamedTuple):
 
 
 def figures(report: Report) -> dict[str, list[Figure]]:
-    """Section → its pictures; a section without data for one has none."""
+    """Section → its plots."""
     numbers, metric = NumberFormat.of(report), metric_of(report.metric)
     differs = f"difference in {metric.axis if metric.unit != '0 to 1' else metric.name}"
     found = {
@@ -68,7 +68,7 @@ def figures(report: Report) -> dict[str, list[Figure]]:
             for figure in _sequences(
                 [b for b in report.personal if b.slice == slice_],
                 differs,
-                printable(slice_) or "everybody",
+                printable(slice_) or "all users",
                 policy=None,
             )
         ],
@@ -84,7 +84,7 @@ def _figure(title: str, draw: Callable[[float], str]) -> Figure:
 
 
 def _sequences(bands: Sequence[Band], axis: str, title: str, policy: str | None = "difference") -> list[Figure]:
-    """The exact sequence as an area, the asymptotic one as dashed lines, over the number of units seen."""
+    """Exact sequence as an area and asymptotic one as dashed lines, over the number of units seen."""
     drawn = [b for b in bands if b.at and (policy is None or b.policy == policy) and len(finite(b.means)) > 1]
     if not drawn:
         return []
@@ -126,7 +126,7 @@ def _sequence(bands: Sequence[Band], axis: str, title: str, width: float) -> str
 
 
 def _settled(bands: Sequence[Band]) -> tuple[float, float]:
-    """Limits of the vertical axis: zero, and the sequences without their first tenth, when they are still wide."""
+    """Limits of the vertical axis: zero, and the sequences without their wide first tenth."""
     values = [0.0]
     for band in bands:
         late = [i for i, n in enumerate(band.at) if n >= 0.1 * band.at[-1]]
@@ -141,7 +141,7 @@ def _padded(values: Sequence[float], part: float = 0.06) -> tuple[float, float]:
 
 
 def _grid(canvas: Canvas, x: Axis, y: Axis, most: int) -> None:
-    """Lines and numbers of both axes."""
+    """Grid lines and tick labels of both axes."""
     for value, written in ticks(y.low, y.high, _LINES):
         canvas.line(x.start, y(value), x.end, y(value), "grid")
         canvas.text(x.start - 6, y(value) + 4, written, "tick", anchor="end")
@@ -152,7 +152,7 @@ def _grid(canvas: Canvas, x: Axis, y: Axis, most: int) -> None:
 
 
 def _legend(canvas: Canvas, names: Sequence[tuple[str, str]], left: float, width: float) -> None:
-    """Keys in one line, or in two where the picture is narrow."""
+    """Legend in one line, or in two in the narrow layout."""
     at, line = left, 30.0
     for kind, name in names:
         room = 30 + 6.2 * len(name)
@@ -170,7 +170,7 @@ def _legend(canvas: Canvas, names: Sequence[tuple[str, str]], left: float, width
 
 
 def _estimates(report: Report, differs: str, axis: str, numbers: NumberFormat) -> list[Figure]:
-    """The difference by each estimator; and each policy, on one axis."""
+    """The difference by estimator; and each policy, on a common axis."""
     everybody = [e for e in report.estimates if not e.slice]
     usual = usual_interval(everybody)
     rows = {
@@ -195,7 +195,7 @@ def _row(e: PolicyEstimate, numbers: NumberFormat, usual: str) -> _Row:
 
 
 def _slices(report: Report, axis: str, numbers: NumberFormat) -> list[Figure]:
-    """The difference in each slice: at one look, and exactly at any time."""
+    """The difference in each slice: at one look, and at any time."""
     rows = []
     for slice_ in slices(report):
         estimate = best_estimate(report, slice_)
@@ -210,10 +210,10 @@ def _slices(report: Report, axis: str, numbers: NumberFormat) -> list[Figure]:
 
 
 def _satisfied(rows: Sequence[UserSatisfaction], metric: Metric, numbers: NumberFormat) -> list[Figure]:
-    """The mean, the worst-served tenth, and how many lose."""
+    """Mean, worst-off tenth, and share of users worse off."""
     spread, losers = [], []
     for s in rows:
-        role = printable(s.role) or "everybody"
+        role = printable(s.role) or "all users"
         spread.append(_Row(f"{role}: mean", s.mean, s.mean, s.mean, numbers.value(s.mean)))
         tenth = f"{numbers.value(s.worst_decile)} ({numbers.interval(s.worst_decile_low, s.worst_decile_high)})"
         limits = (s.worst_decile, s.worst_decile_low, s.worst_decile_high)
@@ -221,14 +221,14 @@ def _satisfied(rows: Sequence[UserSatisfaction], metric: Metric, numbers: Number
         written = f"{percent(s.worse_off)} ({percent(s.worse_off_low)} … {percent(s.worse_off_high)})"
         shares = (100 * s.worse_off, 100 * s.worse_off_low, 100 * s.worse_off_high)
         losers.append(_Row(role, *shares, written))
-    first = _forest("Mean and worst-served tenth (hollow: against)", spread, metric.axis)
-    return [*first, *_forest("Users who are worse off", losers, "users (%)", zero=True)]
+    first = _forest("Mean and worst-off tenth (hollow: against)", spread, metric.axis)
+    return [*first, *_forest("Users worse off", losers, "users (%)", zero=True)]
 
 
 def _forest(
     title: str, rows: Sequence[_Row], axis: str, *, zero: bool = False, beside: Sequence[_Row] = ()
 ) -> list[Figure]:
-    """Intervals, on an axis that holds those `beside` them as well."""
+    """Forest plot on an axis that also covers the rows in `beside`."""
     drawn = [row for row in rows if math.isfinite(row.value)]
     if not drawn:
         return []
@@ -268,7 +268,7 @@ def _drawn_forest(
 
 
 def _interval(canvas: Canvas, x: Axis, y: float, row: _Row) -> None:
-    """A line with ends, an arrow where it goes on, and a mark at the value."""
+    """A line with end caps, or arrows where it exceeds the axis, and a mark at the value."""
     low = row.low if math.isfinite(row.low) else -math.inf
     high = row.high if math.isfinite(row.high) else math.inf
     from_, to = x(max(low, x.low)), x(min(high, x.high))
@@ -286,7 +286,7 @@ def _interval(canvas: Canvas, x: Axis, y: float, row: _Row) -> None:
 
 
 def _span(rows: Sequence[_Row], *, zero: bool) -> tuple[float, float]:
-    """Limits of the axis: all values, and intervals up to three times as wide as is usual."""
+    """Limits of the axis: all values, and intervals up to three times the median width."""
     widths = sorted(finite(row.high - row.low for row in rows))
     most = 3 * widths[len(widths) // 2] if widths else math.inf
     values = finite(v for row in rows for v in (row.value, row.ghost))
@@ -300,7 +300,7 @@ def _span(rows: Sequence[_Row], *, zero: bool) -> tuple[float, float]:
 
 
 def _shares(arms: Sequence[ArmShare]) -> list[Figure]:
-    """How often each model was drawn, and would be."""
+    """Share of the draws of each model, logged and under each policy."""
     drawn = [a for a in arms if finite((a.logged, a.against, a.candidate))]
     if not drawn:
         return []
@@ -346,7 +346,7 @@ def _drawn_shares(arms: Sequence[ArmShare], title: str, width: float) -> str:
 
 
 def _weights(histograms: Sequence[WeightHistogram]) -> list[Figure]:
-    """Importance weights on a logarithmic scale, a panel a policy."""
+    """Histograms of importance weights on a logarithmic scale, one panel per policy."""
     drawn = [h for h in histograms if sum(h.counts) and all(abs(edge) < _FAR for edge in h.edges)]
     if not drawn:
         return []

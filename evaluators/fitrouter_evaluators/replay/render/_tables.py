@@ -1,4 +1,4 @@
-"""A report as sections of sentences and tables: what the text and the page have in common."""
+"""Sections of a report as sentences and tables, shared by the text and HTML renderers."""
 
 from __future__ import annotations
 
@@ -28,47 +28,41 @@ _KINDS = ("exact", "asymptotic")
 
 
 class Column(NamedTuple):
-    """A column of a table."""
-
     name: str
     right: bool = True
 
 
 class TableRow(NamedTuple):
-    """A row: its cells, and what it is: head (of a group), warning, good, bad, or nothing in particular."""
+    """Cells, and a style: head (of a group), warning, good, bad, or none."""
 
     cells: tuple[str, ...]
     kind: str = ""
 
 
 class TableData(NamedTuple):
-    """A table."""
-
     columns: tuple[Column, ...]
     lines: tuple[TableRow, ...]
     caption: str = ""
     more: bool = False
-    """Details, which the page folds away."""
+    """Details, which the HTML page collapses."""
 
 
 class Section(NamedTuple):
-    """A part of a report: its title, one sentence that says what it is, tables, and remarks."""
+    """A section: title, summary sentence, tables, and notes."""
 
     id: str
     title: str
-    says: str
+    summary: str
     grids: tuple[TableData, ...] = ()
     notes: tuple[str, ...] = ()
 
 
 def header(report: Report) -> list[tuple[str, str]]:
-    """What was compared, and whose outcomes these are."""
+    """What was compared, and on which population."""
     window, metric = report.window, metric_of(report.metric)
-    horizon = f"decisions younger than {duration(window.horizon_s)} are out" if window.horizon_s else "no horizon"
-    labelled = (
-        "" if report.metric in {"cost", "latency"} else f"; {count(window.labelled)} with a label that was asked for"
-    )
-    idle = f", over after {duration(window.idle_s)} of silence" if window.idle_s else ""
+    horizon = f"decisions younger than {duration(window.horizon_s)} are excluded" if window.horizon_s else "no horizon"
+    labelled = "" if report.metric in {"cost", "latency"} else f"; {count(window.labelled)} with a requested label"
+    idle = f", closed after {duration(window.idle_s)} of silence" if window.idle_s else ""
     out = [f"{printable(reason)}: {count(n)}" for reason, n in window.excluded.items()]
     return [
         ("candidate", printable(report.candidate)),
@@ -77,16 +71,16 @@ def header(report: Report) -> list[tuple[str, str]]:
         ("log", printable(window.source)),
         ("window", f"{utc_time(window.since)} to {utc_time(window.until)} UTC; {horizon}"),
         ("population", f"{count(window.units)} units of {count(window.users)} users{labelled}"),
-        ("unit", f"{printable(window.unit)}{idle}; its mean outcome counts"),
-        ("within", f"{count(window.decisions)} decisions, {count(window.draws)} draws"),
-        ("cluster", f"{printable(window.cluster)} (what intervals take as independent)"),
-        ("level", f"{level([report.alpha])}for what holds of everybody"),
-        ("left out", f"decisions: {'; '.join(out)}" if out else "nothing"),
+        ("unit", f"{printable(window.unit)}{idle}; scored by its mean outcome"),
+        ("size", f"{count(window.decisions)} decisions, {count(window.draws)} draws"),
+        ("cluster", f"{printable(window.cluster)} (assumed independent)"),
+        ("level", f"{level([report.alpha])}for overall results"),
+        ("excluded", f"decisions: {'; '.join(out)}" if out else "nothing"),
     ]
 
 
 def sections(report: Report) -> list[Section]:
-    """Everything below the verdict, in the order of reading; what a report does not have is left out."""
+    """The sections below the verdict, in order; empty ones are left out."""
     numbers = NumberFormat.of(report)
     found = (
         _gate(report),
@@ -104,7 +98,7 @@ def sections(report: Report) -> list[Section]:
 
 
 def policies(names: Iterable[str]) -> list[str]:
-    """Policies in the order of reading: the difference first."""
+    """Policies in display order: the difference first."""
     known = {name: i for i, name in enumerate(_ORDER)}
     return sorted(dict.fromkeys(names), key=lambda name: known.get(name, len(_ORDER)))
 
@@ -113,18 +107,18 @@ def _checks(checks: Sequence[Check], what: str) -> TableData:
     lines = (
         TableRow(("✓" if c.ok else "✗", printable(c.name), printable(c.detail)), "" if c.ok else "bad") for c in checks
     )
-    return TableData((Column("", False), Column(what, False), Column("found", False)), tuple(lines))
+    return TableData((Column("", False), Column(what, False), Column("result", False)), tuple(lines))
 
 
 def _gate(report: Report) -> Section | None:
     if report.gate is None or not report.gate.rules:
         return None
-    says = "A candidate is promoted when every rule holds, and only then."
-    return Section("gate", "The gate", says, (_checks(report.gate.rules, "rule"),))
+    summary = "A candidate is promoted only if every rule holds."
+    return Section("gate", "The gate", summary, (_checks(report.gate.rules, "rule"),))
 
 
 def _rows(estimates: Sequence[PolicyEstimate], numbers: NumberFormat, *, sliced: bool = False) -> TableData:
-    """Estimates by policy; a row that is not to be believed is marked."""
+    """Estimates grouped by policy; biased ones are marked."""
     one, usual = level(e.alpha for e in estimates), usual_interval(estimates)
     order = policies(e.policy for e in estimates)
     lines: list[TableRow] = []
@@ -154,21 +148,19 @@ def _biases(estimates: Iterable[PolicyEstimate]) -> tuple[str, ...]:
     for e in estimates:
         if e.biased:
             reasons.setdefault(e.biased, []).append(f"{printable(e.estimator)}, {printable(e.labels)}")
-    return tuple(
-        f"⚠ {'; '.join(dict.fromkeys(who))}: not to be believed: {printable(why)}" for why, who in reasons.items()
-    )
+    return tuple(f"⚠ {'; '.join(dict.fromkeys(who))}: biased: {printable(why)}" for why, who in reasons.items())
 
 
 def _estimates(report: Report, numbers: NumberFormat) -> Section:
     everybody = [e for e in report.estimates if not e.slice]
-    says = (
-        "What each policy is worth over the whole window, and the difference; these intervals hold for one look, at a "
-        "moment chosen beforehand."
+    summary = (
+        "Estimated value of each policy over the window, and their difference. These intervals are valid for a single "
+        "look at a time chosen in advance."
     )
     if not everybody:
-        return Section("estimates", "Estimates", says, notes=("nothing could be estimated",))
+        return Section("estimates", "Estimates", summary, notes=("no estimate is available",))
     notes = [*_biases(everybody), *([printable(report.sensitivity)] if report.sensitivity else [])]
-    return Section("estimates", "Estimates", says, (_rows(everybody, numbers),), tuple(notes))
+    return Section("estimates", "Estimates", summary, (_rows(everybody, numbers),), tuple(notes))
 
 
 def _band_rows(bands: Sequence[Band], numbers: NumberFormat, of: str) -> TableData:
@@ -177,7 +169,7 @@ def _band_rows(bands: Sequence[Band], numbers: NumberFormat, of: str) -> TableDa
     for b in bands:
         signed = b.policy == "difference" or of == "group"
         limits = numbers.interval(b.low, b.high, signed=signed) + ("" if one else f" ({level([b.alpha]).strip()})")
-        name = printable(b.policy) if of == "policy" else printable(b.slice) or "everybody"
+        name = printable(b.policy) if of == "policy" else printable(b.slice) or "all users"
         if of == "group" and len(which) > 1:
             name = f"{name}, {printable(b.policy)}"
         lines.append(TableRow((name, printable(b.kind), numbers.value(b.value, signed=signed), limits, count(b.n))))
@@ -191,11 +183,12 @@ def _any_time(report: Report, numbers: NumberFormat) -> Section | None:
     bands = sorted((b for b in report.bands if not b.slice), key=lambda b: order.index(b.policy))
     if not bands:
         return None
-    says = (
-        "Confidence sequences of the running mean hold at every look, however often one looks and whenever one stops; "
-        "the exact one holds at any number of units, the asymptotic one with many."
+    summary = (
+        "Confidence sequences of the running mean are valid at every look, whenever you stop. The exact one is "
+        "valid at "
+        "any sample size, the asymptotic one at large sample sizes."
     )
-    return Section("any-time", "At any time", says, (_band_rows(bands, numbers, "policy"),))
+    return Section("any-time", "At any time", summary, (_band_rows(bands, numbers, "policy"),))
 
 
 def _ess(d: Diagnostics) -> str:
@@ -209,51 +202,59 @@ def _mean_weight(d: Diagnostics) -> str:
 def _diagnostics(report: Report, numbers: NumberFormat) -> Section:
     order = policies(d.policy for d in report.diagnostics)
     everybody = sorted((d for d in report.diagnostics if not d.slice), key=lambda d: order.index(d.policy))
-    says = "How much the log knows of each policy: weight on few units, or mass outside the log, makes estimates worse."
+    summary = (
+        "Overlap of each policy with the log: large weights on few units, or unsupported mass, make "
+        "estimates imprecise."
+    )
     rows = (
         ("units", [count(d.n) for d in everybody]),
         ("effective sample size", [_ess(d) for d in everybody]),
         ("largest weight", [number(d.max_weight) for d in everybody]),
-        ("mean weight (1 is right)", [_mean_weight(d) for d in everybody]),
-        ("mass where the log has none", [percent(d.unsupported) for d in everybody]),
-        ("value if that mass did worst … best", [numbers.interval(d.manski_low, d.manski_high) for d in everybody]),
+        ("mean weight (expected: 1)", [_mean_weight(d) for d in everybody]),
+        ("unsupported probability mass", [percent(d.unsupported) for d in everybody]),
+        (
+            "value if that mass had the worst … best outcome",
+            [numbers.interval(d.manski_low, d.manski_high) for d in everybody],
+        ),
         ("direct method − doubly robust", [numbers.value(d.dm_dr_gap, signed=True) for d in everybody]),
     )
     grids = []
     if everybody:
         names = (Column("", False), *(Column(printable(d.policy)) for d in everybody))
         grids.append(TableData(names, tuple(TableRow((name, *cells)) for name, cells in rows)))
-    return Section("diagnostics", "What the log knows", says, tuple(grids))
+    return Section("diagnostics", "Overlap diagnostics", summary, tuple(grids))
 
 
 def _audit(report: Report) -> Section | None:
     if not report.checks:
         return None
-    says = (
-        "Replay is right where logged probabilities are those that were drawn from: this is what was asked of the log."
+    summary = (
+        "Replay is valid only if the logged probabilities are those the models were drawn with. These checks test it."
     )
-    return Section("audit", "Audit of the log", says, (_checks(report.checks, "asked"),))
+    return Section("audit", "Audit of the log", summary, (_checks(report.checks, "check"),))
 
 
 def _overlap(report: Report) -> Section | None:
     if not (report.arms or report.histograms):
         return None
-    says = (
-        "How often each model was drawn, and how often each policy would draw it; what is far apart is hard to judge."
+    summary = (
+        "Share of draws of each model in the log and under each policy. Large differences make estimates imprecise."
     )
     names = (Column("model", False), *map(Column, ("logged", "against", "candidate", "draws")))
     lines = (
         TableRow((printable(a.arm), percent(a.logged), percent(a.against), percent(a.candidate), count(a.draws)))
         for a in report.arms
     )
-    return Section("overlap", "Overlap", says, (TableData(names, tuple(lines)),) if report.arms else ())
+    return Section(
+        "overlap", "Model shares and weights", summary, (TableData(names, tuple(lines)),) if report.arms else ()
+    )
 
 
 def _slices(report: Report, numbers: NumberFormat) -> Section | None:
     names = slices(report)
     if not names:
         return None
-    says = "The difference for parts of the population; intervals are wider, since several parts are looked at."
+    summary = "Difference by subgroup. Intervals are wider because they are corrected for the number of slices."
     shown = {slice_: best_estimate(report, slice_) for slice_ in names}
     bands = {(b.slice, b.kind): b for b in report.bands if b.slice and b.policy == "difference"}
     grids = [_overview(names, shown, bands, numbers)]
@@ -273,7 +274,7 @@ def _slices(report: Report, numbers: NumberFormat) -> Section | None:
     if diagnosed:
         grids.append(_known(diagnosed, numbers))
     notes = (*_biases(rest), *([printable(report.correction)] if report.correction else []))
-    return Section("slices", "Slices", says, tuple(grids), notes)
+    return Section("slices", "Slices", summary, tuple(grids), notes)
 
 
 def _how(e: PolicyEstimate) -> str:
@@ -286,7 +287,7 @@ def _overview(
     bands: dict[tuple[str, str], Band],
     numbers: NumberFormat,
 ) -> TableData:
-    """A line a slice: the estimate that is to be believed most, and the sequences."""
+    """One row per slice: the preferred estimate, and the sequences."""
     kinds = [kind for kind in _KINDS if any(key[1] == kind for key in bands)]
     everything = [e for e in shown.values() if e is not None] + [b for key, b in bands.items() if key[1] in kinds]
     one = level(x.alpha for x in everything)
@@ -313,7 +314,7 @@ def _overview(
 
 
 def _known(diagnosed: Sequence[Diagnostics], numbers: NumberFormat) -> TableData:
-    names = ("effective of units", "weight: mean, largest", "outside the log, bounds", "DM − DR")
+    names = ("effective sample size", "weight: mean, largest", "unsupported mass, bounds", "DM − DR")
     lines = (
         TableRow(
             (
@@ -326,21 +327,22 @@ def _known(diagnosed: Sequence[Diagnostics], numbers: NumberFormat) -> TableData
         )
         for d in diagnosed
     )
-    return TableData((Column("slice", False), *map(Column, names)), tuple(lines), "What the log knows, by slice", True)
+    return TableData((Column("slice", False), *map(Column, names)), tuple(lines), "Overlap diagnostics, by slice", True)
 
 
 def _satisfaction(report: Report, numbers: NumberFormat) -> Section | None:
     if not report.satisfaction:
         return None
-    says = (
-        "How outcomes are spread over users (each user's mean, without what sampling adds), in brackets what it "
-        "is under the other policy: a better mean may hide people who fare worse."
+    summary = (
+        "Distribution of users' mean outcomes with sampling noise removed; in brackets, under the other "
+        "policy. A better "
+        "average can hide users who are worse off."
     )
     names = ("users", "mean", "sd", "worst tenth", "worse off")
     lines = (
         TableRow(
             (
-                printable(s.role) or "everybody",
+                printable(s.role) or "all users",
                 count(s.users),
                 numbers.value(s.mean),
                 f"{numbers.value(s.sd)}\n({numbers.value(s.sd_against)})",
@@ -352,20 +354,18 @@ def _satisfaction(report: Report, numbers: NumberFormat) -> Section | None:
         for s in report.satisfaction
     )
     grid = TableData((Column("role", False), *map(Column, names)), tuple(lines))
-    return Section("satisfaction", "Satisfaction across users", says, (grid,))
+    return Section("satisfaction", "Satisfaction across users", summary, (grid,))
 
 
 def _personal(report: Report, numbers: NumberFormat) -> Section | None:
     if not report.personal:
         return None
-    says = (
-        "What knowing the user and the role bought: what was drawn from minus its twin that knows neither, at any time."
-    )
-    return Section("personal", "What personalisation bought", says, (_band_rows(report.personal, numbers, "group"),))
+    summary = "Gain from the user and role terms: the logged policy minus the user-blind policy, valid at every look."
+    return Section("personal", "Value of personalisation", summary, (_band_rows(report.personal, numbers, "group"),))
 
 
 def _warnings(report: Report) -> Section | None:
     if not report.warnings:
         return None
-    says = "What to keep in mind while reading the numbers above."
-    return Section("warnings", "Warnings", says, notes=tuple(printable(each) for each in report.warnings))
+    summary = "Limitations of the numbers above."
+    return Section("warnings", "Warnings", summary, notes=tuple(printable(each) for each in report.warnings))

@@ -1,4 +1,4 @@
-"""A report as one HTML page that needs nothing else: no network, no script, pictures inside."""
+"""Renders a report as a self-contained HTML page without scripts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _TONES = {"promote": "good", "keep": "bad"}
 
 
 def html(report: Report) -> str:
-    """The page; the same report gives the same bytes.
+    """The page; equal reports give equal bytes.
 
     Raises:
         ConfigError: jinja2 is not installed.
@@ -37,7 +37,9 @@ def html(report: Report) -> str:
     try:
         from jinja2 import Environment, StrictUndefined
     except ImportError as error:
-        raise ConfigError("a page needs jinja2; install 'fitrouter[replay]', or ask for --text or --json") from error
+        raise ConfigError(
+            "HTML reports need jinja2; install 'fitrouter[replay]', or ask for --text or --json"
+        ) from error
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string(
         files("fitrouter_evaluators.replay.render").joinpath("report.html.j2").read_text(encoding="utf-8")
@@ -58,7 +60,7 @@ def html(report: Report) -> str:
 
 
 def _tiles(report: Report) -> list[tuple[str, str, str]]:
-    """The four numbers that are looked at first: what, how much, and what it is of."""
+    """The four headline numbers: (name, value, note)."""
     numbers, top, once = NumberFormat.of(report), headline_interval(report), best_estimate(report)
     found = [("units", count(report.window.units), f"{count(report.window.users)} users")]
     if top is not None:
@@ -69,12 +71,12 @@ def _tiles(report: Report) -> list[tuple[str, str, str]]:
     if known is not None:
         part = f"{percent(known.ess / known.n)} of the units" if known.n else ""
         found.append(("effective sample size", number(known.ess), part))
-        found.append(("outside the log", percent(known.unsupported), "of the candidate's mass"))
+        found.append(("unsupported", percent(known.unsupported), "of the candidate's mass"))
     return found
 
 
 def _drawn(report: Report) -> list[tuple[str, TableData]]:
-    """The numbers behind the pictures, by section."""
+    """The plotted numbers as tables, by section."""
     numbers = NumberFormat.of(report)
     everybody = [b for b in report.bands if not b.slice]
     return [
@@ -102,7 +104,7 @@ def _paths(bands: Sequence[Band], numbers: NumberFormat, *, signed: bool) -> Tab
 
 
 def _thinned(points: list[_Point]) -> list[_Point]:
-    """At most so many, the first and the last among them; JSON has them all."""
+    """At most `_POINTS` + 1 points, with the first and last; JSON has all."""
     last = len(points) - 1
     return points if last < _POINTS else [points[i * last // _POINTS] for i in range(_POINTS + 1)]
 

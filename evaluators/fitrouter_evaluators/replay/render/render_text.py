@@ -1,4 +1,4 @@
-"""A report as text: tables that a person can read, at 80 columns and without colour."""
+"""Renders a report as text tables of 80 columns without colour."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def text(report: Report, width: int = 80) -> str:
 
 
 def renderables(report: Report) -> Iterator[RenderableType]:
-    """What a rich console prints, from the verdict to the warnings."""
+    """Parts of the report for a rich console, from the verdict to the warnings."""
     answer = report.gate.verdict if report.gate is not None else ""
     yield Text(verdict(report), style=_VERDICTS.get(answer, "bold"))
     for reason in report.gate.reasons if report.gate is not None else ():
@@ -50,7 +50,7 @@ def renderables(report: Report) -> Iterator[RenderableType]:
 
 
 def _section(section: Section, report: Report) -> Group:
-    lines: list[RenderableType] = [Text(section.title.upper(), style="bold"), Text(section.says, style="dim")]
+    lines: list[RenderableType] = [Text(section.title.upper(), style="bold"), Text(section.summary, style="dim")]
     for grid in section.grids:
         if grid.caption:
             lines += ["", Text(grid.caption)]
@@ -64,7 +64,7 @@ def _section(section: Section, report: Report) -> Group:
 
 
 def _table(grid: TableData) -> RenderableType:
-    """A table; what stands under the head of a group is indented."""
+    """A table; rows under a group's head are indented."""
     grouped = any(line.kind == "head" for line in grid.lines)
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for column in grid.columns:
@@ -77,7 +77,7 @@ def _table(grid: TableData) -> RenderableType:
 
 
 def _weights(histogram: WeightHistogram) -> Text:
-    """The histogram of one policy's importance weights in a line, on a logarithmic scale."""
+    """A policy's importance weights as a one-line histogram on a logarithmic scale."""
     top = max(histogram.counts, default=0)
     bars = "".join(_BLOCKS[math.ceil(8 * n / top)] if top else " " for n in histogram.counts)
     low, high = (weight(histogram.edges[i]) if histogram.edges else "" for i in (0, -1))

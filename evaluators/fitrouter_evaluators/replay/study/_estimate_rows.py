@@ -1,4 +1,4 @@
-"""The rows of a report: every estimator, every stream of labels, and the difference in every slice."""
+"""Estimates of a report: every estimator, every label stream, and the difference in every slice."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from fitrouter_evaluators.replay.study.study import Study, in_uniform_slice
 from fitrouter_evaluators.replay.study.units import Units
 
 LEAST = 50
-"""Units with which a slice is reported."""
+"""Minimum units of a reported slice."""
 TUNED = ("clipped_ips", "switch_dr", "dr_os")
-NAIVE = "those who speak up unasked are no random sample"
-SCORE = "a score is what a model believes of an answer, and no outcome"
+NAIVE = "users who volunteer feedback are not a random sample"
+SCORE = "a score is a model's prediction, not an outcome"
 PLAIN = [each for name, each in ESTIMATORS.items() if name not in {*TUNED, "rejection"}]
 
 
 class Slices(NamedTuple):
-    """One way of slicing the units."""
+    """One partition of the units."""
 
     codes: Ints
     """int64[n]: slice of each unit, −1 for none."""
@@ -37,13 +37,7 @@ class Slices(NamedTuple):
 
 
 def slices_of(units: Units, by: Sequence[str], groups: Mapping[int, str]) -> list[Slices]:
-    """The slices with at least fifty units.
-
-    Args:
-        units: n of them.
-        by: any of role, task, user_group.
-        groups: user code → group.
-    """
+    """Slices of at least `LEAST` units for each kind in `by` (role, task, user_group); `groups`: user code → group."""
     found = []
     for kind in by:
         if kind == "user_group":
@@ -65,7 +59,7 @@ def slices_of(units: Units, by: Sequence[str], groups: Mapping[int, str]) -> lis
 
 
 def difference_rows(study: Study, slices: Sequence[Slices], alpha: float) -> list[PolicyEstimate]:
-    """Candidate − against: doubly robust, by every stream of labels, and in every slice."""
+    """Candidate − against: doubly robust estimates on every label stream and in every slice."""
     cluster, labels = study.units.cluster, "powered" if study.has_labels else "observed"
     one, other = study.paired
     paired = Paired(DR(), other)
@@ -91,7 +85,7 @@ def difference_rows(study: Study, slices: Sequence[Slices], alpha: float) -> lis
 
 
 def policy_rows(study: Study, alpha: float) -> list[PolicyEstimate]:
-    """Both policies: every estimator on the best outcomes, the doubly robust one on the others."""
+    """Both policies: every estimator on the prediction-powered outcomes, DR and SNIPS on the other label streams."""
     cluster, labels = study.units.cluster, "powered" if study.has_labels else "observed"
     biased = SCORE if study.metric == "score" else ""
     found: list[PolicyEstimate] = []
@@ -111,7 +105,7 @@ def policy_rows(study: Study, alpha: float) -> list[PolicyEstimate]:
 
 
 def _streams(study: Study) -> dict[str, tuple[tuple[Rounds, Rounds], NDArray[np.bool_]]]:
-    """Asked labels alone, and all labels alike where somebody volunteered any."""
+    """Asked labels alone; and all labels, if any were volunteered."""
     found = {"asked": study.asked}
     if (~np.isnan(study.units.log.outcomes.free_label[study.units.member])).any():
         found["naive"] = study.naive
@@ -119,7 +113,7 @@ def _streams(study: Study) -> dict[str, tuple[tuple[Rounds, Rounds], NDArray[np.
 
 
 def _rejection(study: Study, i: int, policy: str, labels: str, alpha: float, biased: str) -> list[PolicyEstimate]:
-    """Rejection replay on the uniform slice, where there is one (Li, Chu, Langford and Wang 2011)."""
+    """Rejection sampling on the uniform slice (Li, Chu, Langford and Wang 2011)."""
     units = study.units
     inside = in_uniform_slice(units)
     if len(inside) < LEAST:
@@ -165,6 +159,6 @@ def _rows(
 
 
 def _named(estimator: Estimator) -> str:
-    """Its name, with the λ that was chosen."""
+    """The estimator's name, with its chosen λ."""
     lam: Floats | None = getattr(estimator, "lam", None)
     return estimator.name if lam is None else f"{estimator.name} (λ = {lam:g})"

@@ -1,7 +1,7 @@
-"""What a unit's prediction may be made of: units that had ended before it began, or those of other folds.
+"""Training splits for predictions: progressive in time, or cross-fitting over clusters.
 
-On a log whose logger learns, a model that has read what came after a draw makes estimates that are no martingale any
-more. Sessions overlap in time, so "before" means ended before this one began.
+If the logging policy learns, a model trained on later data breaks the martingale property of the estimates. Sessions
+overlap in time, so "earlier" means ended before this one began.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from fitrouter_evaluators.replay.log.log import Ints
 from fitrouter_evaluators.replay.study.units import Units
 
 FIRST, GROWTH = 4, 1.25
-"""Examples before the first model is made, and how many more there are at each of the next."""
+"""Examples before the first model, and growth of their number from one model to the next."""
 
 
 class Split(NamedTuple):
-    """Who predicts and who teaches. `part` p is predicted by what pieces ≤ p teach (in time), or pieces ≠ p (folds)."""
+    """Units to train and predict on: part p is predicted from pieces ≤ p (progressive) or ≠ p (folds)."""
 
     part: Ints
     """int64[n]: part in which each unit is predicted."""
     piece: Ints
-    """int64[n]: piece in which it teaches; `parts` where it never does."""
+    """int64[n]: piece in which it is a training example; `parts` if in none."""
     parts: int
     progressive: bool
 
@@ -36,12 +36,7 @@ def past_sums(units: Units, values: Floats) -> Floats:
 
 
 def progressive_split(units: Units, examples: Ints) -> Split:
-    """Parts in order of time, a new one whenever there is a quarter more to learn from than at the last.
-
-    Args:
-        units: n of them.
-        examples: int64[n], how many examples each holds.
-    """
+    """Parts in order of time; a new one starts when the training data has grown by a quarter."""
     order, count = _ended(units)
     known = np.concatenate([[0], np.cumsum(examples[order])])[count]
     most = int(known[-1]) if units.n else 0
@@ -59,14 +54,14 @@ def progressive_split(units: Units, examples: Ints) -> Split:
 
 
 def fold_split(units: Units, folds: int = 5, seed: int = 0) -> Split:
-    """Folds of whole clusters at random: for logs whose logger does not learn."""
+    """Random folds of whole clusters, for logs whose logging policy does not learn."""
     clusters = int(units.cluster.max(initial=-1)) + 1
     fold = np.random.default_rng(seed).permutation(np.arange(clusters) % folds)[units.cluster]
     return Split(fold, fold, folds, False)
 
 
 def _ended(units: Units) -> tuple[Ints, Ints]:
-    """(units by their ends, how many had ended before each began)."""
+    """(units by time of end, number that had ended before each began)."""
     begin = units.member[units.start[:-1]]
     if len(units.member) == units.n:
         return np.arange(units.n), np.arange(units.n)

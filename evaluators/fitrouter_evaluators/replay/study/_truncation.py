@@ -1,23 +1,23 @@
-"""Control variates that are cut, so that an outcome cannot fall below a bound that was known before its unit began.
+"""Truncated control variates: pseudo-outcomes that stay above a bound known before each unit begins.
 
-For units of several draws, with p_j the logged pmf, plus and minus two policies (one of them may be missing), ρ_j and
-ρ⁰_j the products of their importance weights, u_j = ρ_j − ρ⁰_j and R in [0, 1] the outcome of a unit of m draws,
+For units of several draws, with p_j the logged pmf, plus and minus two policies (either may be absent), ρ_j and ρ⁰_j
+the products of their importance weights, u_j = ρ_j − ρ⁰_j and R in [0, 1] the outcome of a unit of m draws,
 
     x = u_m R + Σ_j ( E_{a ~ p_j}[g_j(a)] − g_j(a_j) )
 
-has the mean V(plus) − V(minus) whatever g_j is, as long as it was known before draw j. The best one is u_j(a) Q_j(a).
-It is cut to keep x ≥ −k, as in Waudby-Smith, Wu, Ramdas, Karampatziakis and Mineiro (2022, arXiv 2210.10768), where m
-= 1, minus is missing and Q ≤ k / u. In general, with P_j the sum up to draw j and C_j(a) = ρ⁰_j(a) what may be lost
-later (from then on g = −ρ⁰ loses no more; where nothing can follow, C_j = max(−u_j, 0)), draw j asks for
+has the mean V(plus) − V(minus) for any g_j known before draw j. The best one is u_j(a) Q_j(a). It is truncated to keep
+x ≥ −k, as in Waudby-Smith, Wu, Ramdas, Karampatziakis and Mineiro (2022, arXiv 2210.10768), where m = 1, minus is
+absent and Q ≤ k / u. In general, with P_j the sum up to draw j and C_j(a) = ρ⁰_j(a) the largest later loss (from then
+on g = −ρ⁰ loses no more; after a unit's last possible draw C_j = max(−u_j, 0)), draw j requires
 
     P_{j−1} + E[g_j] − g_j(a) − C_j(a) ≥ −B_j   for every a,
 
-with bounds B_1 ≤ B_2 ≤ … < k. As E[C_j] ≤ C_{j−1} it can always be met, if B_1 ≥ C_0 (1 with a minus, else 0):
+with bounds B_1 ≤ B_2 ≤ … < k. As E[C_j] ≤ C_{j−1}, this is feasible if B_1 ≥ C_0 (1 with a minus, else 0):
 g_j(a) = min(u_j(a) Q_j(a), B_j + P_{j−1} + G − C_j(a)) with G ≤ E[g_j]. The largest such G is approached from below:
-G = −E[C_j] is one, and E[g_j] given one is the next.
+G = −E[C_j] is feasible, and so is E[g_j] given a feasible G.
 
-Labels come last: what is left of k after the draws is what the prediction f_t of a label that was asked for with
-probability e may lose, |u| f (1 − e)/e for u > 0 and |u| (1 − f) (1 − e)/e for u < 0; f is cut to that.
+Labels come last: what the draws leave of k bounds the loss of the prediction f_t of a label requested with probability
+e, |u| f (1 − e)/e for u > 0 and |u| (1 − f) (1 − e)/e for u < 0; f is truncated accordingly.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fitrouter.types import Floats
-from fitrouter_evaluators.replay.log.log import Ints
+from fitrouter_evaluators.replay.log.log import Ints, ragged_positions
 
 ROUNDS = 6
-"""Steps towards the largest cut."""
+"""Fixed-point iterations for G."""
 EARLY = 0.5
-"""Share of the bound that is for the draws, where labels come after them."""
+"""Share of the bound reserved for the draws, where labels follow them."""
 
 
 class UnitBatch(NamedTuple):
-    """n units of d draws, m arms of these, and t decisions; outcomes on [0, 1]."""
+    """n units with d draws, m arms in total, and t decisions; outcomes on [0, 1]."""
 
     p: Floats
     """float64[m]"""
@@ -46,15 +46,15 @@ class UnitBatch(NamedTuple):
     entry: Ints
     """int64[d + 1]: where each draw's arms begin."""
     chosen: Ints
-    """int64[d]: positions among the m."""
+    """int64[d]: positions among the m arms."""
     draw: Ints
     """int64[n + 1]: where each unit's draws begin."""
     again: NDArray[np.bool_]
-    """bool[n]: the unit may be drawn again, for all that is known at any of its draws."""
+    """bool[n]: at each of its draws, the unit may still be redrawn later."""
     known: Floats
-    """float64[n]: the part of the outcome that nobody has to be asked for."""
+    """float64[n]: the part of the outcome known without labels."""
     scale: float
-    """Of labels, in the outcome."""
+    """Scale of labels in the outcome."""
     turn: Ints
     """int64[n + 1]: where each unit's decisions begin."""
     label: Floats
@@ -62,16 +62,16 @@ class UnitBatch(NamedTuple):
     f: Floats
     """float64[t]: predictions of the labels."""
     chance: Floats
-    """float64[t]: of a label; 0 where the decision does not count."""
+    """float64[t]: probability of observing the label; 0 where the decision does not count."""
 
 
 def truncated_outcomes(part: UnitBatch, plus: Floats | None, minus: Floats | None, bounds: tuple[float, ...]) -> Floats:
-    """float64[bounds, n] with mean V(plus) − V(minus), none below −k for each of the bounds k.
+    """float64[bounds, n] with mean V(plus) − V(minus), row by row at least −k.
 
     Args:
         part: the units.
-        plus: float64[m], a policy's probabilities; None for none.
-        minus: likewise. Each bound has to be at least 1 where it is given.
+        plus: float64[m], a policy's probabilities; None: absent.
+        minus: likewise; with it each bound must be at least 1.
         bounds: k of each row.
     """
     n, count = len(part.known), np.diff(part.draw)
@@ -92,7 +92,7 @@ def truncated_outcomes(part: UnitBatch, plus: Floats | None, minus: Floats | Non
 
 
 class _Stage:
-    """The draws of the same number in their units."""
+    """The j-th draws of all units that have one."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class _Stage:
         if self.start[-1] == len(part.p):
             at: Ints | slice = slice(None)
         else:
-            at = np.arange(self.start[-1]) + np.repeat(begin - self.start[:-1], size)
+            at = ragged_positions(begin, size)
         self.chosen = part.chosen[draws] - begin + self.start[:-1]
         self.p = part.p[at]
         zero = np.zeros(1)
@@ -133,7 +133,7 @@ class _Stage:
         return sums
 
     def cut(self, bound: Floats) -> Floats:
-        """float64[draws]: E[g] − g(a), less what is lost; with what may be lost later it is at least −bound."""
+        """float64[draws]: E[g] − g(a) less unsupported losses; less possible later losses it is at least −bound."""
         slack = bound - self.lost
         mean = self._sum(self.p * self.goal)
         taken = self.goal[self.chosen]
@@ -147,7 +147,7 @@ class _Stage:
     def _cut(self, bad: Ints, slack: Floats) -> tuple[Floats, Floats]:
         size = self.start[bad + 1] - self.start[bad]
         start = np.cumsum(size) - size
-        at = np.arange(int(size.sum())) + np.repeat(self.start[bad] - start, size)
+        at = ragged_positions(self.start[bad], size)
         p, goal, later = self.p[at], self.goal[at], self.later[at]
         mean: Floats = -np.add.reduceat(p * later, start)
         g = goal
@@ -158,7 +158,7 @@ class _Stage:
 
 
 def _outcome(part: UnitBatch, u: Floats, room: Floats) -> Floats:
-    """float64[n]: outcomes with predictions that are cut, so that u · outcome ≥ −room."""
+    """float64[n]: outcomes with truncated predictions, so that u · outcome ≥ −room."""
     turns = np.diff(part.turn)
     counts = part.chance > 0.0
     total = np.add.reduceat(counts.astype(np.float64), part.turn[:-1]) if len(turns) else np.zeros(0)

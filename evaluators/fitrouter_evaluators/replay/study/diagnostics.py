@@ -1,4 +1,4 @@
-"""How much a log knows of a policy: weights, effective sample size, and the mass that it knows nothing of."""
+"""Overlap diagnostics: importance weights, effective sample size, unsupported probability mass."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from fitrouter_evaluators.replay.study.units import Units
 
 BINS = 40
 SMALLEST = 1e-4
-"""Weights below this are counted there."""
+"""Smaller weights are counted in the first bin."""
 
 
 def diagnose(policy: str, units: Units, pmf: Floats, rounds: Rounds, low: float, high: float) -> Diagnostics:
-    """What must be known beside an estimate.
+    """Diagnostics of a policy.
 
     Args:
         policy: candidate or against.
         units: n of them.
-        pmf: float64[m], the policy's, in the order of `Units.entries`.
-        rounds: the units under it.
-        low: least outcome of a unit.
-        high: greatest.
+        pmf: float64[m], in the order of `Units.entries`.
+        rounds: the units under the policy.
+        low: minimum outcome of a unit.
+        high: maximum.
     """
     weight, n = rounds.weight, units.n
     squares = float(np.square(weight).sum())
@@ -49,7 +49,7 @@ def diagnose(policy: str, units: Units, pmf: Floats, rounds: Rounds, low: float,
 
 
 def unsupported(units: Units, pmf: Floats) -> Floats:
-    """float64[n]: the policy's probability of going, in a unit, where the logged pmf is 0; unknown pmfs count as 0."""
+    """float64[n]: the policy's probability, in each unit, of an arm whose logged probability is 0 (unknown pmfs: 0)."""
     p = units.log.options.prob[units.entries()]
     there = np.where(p == 0.0, pmf, 0.0)
     each = np.add.reduceat(there, units.entry_start()[:-1]) if len(there) else np.zeros(0)
@@ -60,14 +60,14 @@ def unsupported(units: Units, pmf: Floats) -> Floats:
 
 
 def weight_histogram(policy: str, weight: Floats) -> WeightHistogram:
-    """How importance weights spread, over bins of log10 w."""
+    """Histogram of importance weights over log10 w."""
     logs = np.log10(np.maximum(weight, SMALLEST))
     counts, edges = np.histogram(logs, bins=BINS, range=(np.log10(SMALLEST), max(float(logs.max(initial=0.0)), 1.0)))
     return WeightHistogram(policy=policy, edges=edges.tolist(), counts=counts.tolist())
 
 
 def arm_shares(units: Units, pmfs: Pmfs) -> list[ArmShare]:
-    """How often each arm was drawn, and would be, over the draws at which it could be."""
+    """Mean logged and target probability of each arm over the draws at which it was eligible."""
     entries = units.entries()
     code, names = units.log.options.arm[entries], units.log.names.arms
     p = units.log.options.prob[entries]

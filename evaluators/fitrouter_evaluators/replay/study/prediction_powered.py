@@ -1,15 +1,14 @@
-"""Prediction-powered outcomes: few labels of people asked at random, and a prediction of every decision's.
+"""Prediction-powered outcomes: randomly requested labels combined with predictions for every decision.
 
-With A_t = 1 where decision t's person was asked, with probability e_t, and answered, and f_t any prediction of the
-label y_t that was made without it, R̃ = mean over the unit of f_t + (A_t / e_t) (y_t − f_t) has the mean of the
-outcomes whatever f is (Angelopoulos, Bates, Fannjiang, Jordan and Zrnic 2023). Volunteers may teach f; only people
-who were asked rectify it. How far f is trusted is tuned (Angelopoulos, Duchi and Zrnic 2023, PPI++): with u the
-importance weight that a unit meets, the part of its variance that hangs on λ is E[(u/T)² Σ_t (1 − e_t)/e_t (y_t − c −
-λ (f_t − f̄))²]. So λ and c are a regression of labels on predictions with these weights, each label weighted by A/e;
-in time, of earlier units only.
+Let A_t = 1 if decision t's label was requested (with probability e_t) and given, and f_t a prediction of the label
+y_t made without it. R̃ = mean over the unit of f_t + (A_t / e_t) (y_t − f_t) has the mean of the outcomes for any f
+(Angelopoulos, Bates, Fannjiang, Jordan and Zrnic 2023). Volunteered labels may train f; only requested ones correct
+it. The weight of f is tuned (Angelopoulos, Duchi and Zrnic 2023, PPI++): with u the unit's importance weight, the part
+of the variance that depends on λ is E[(u/T)² Σ_t (1 − e_t)/e_t (y_t − c − λ (f_t − f̄))²]. So λ and c are a weighted
+regression of labels on predictions; with a learning logging policy, of earlier units only.
 
-Of those who are asked some say nothing. Labels are then weighted by 1/(e r), with r the share that answers: right if
-answering says nothing of the verdict. `sensitivity` is what is added because it may.
+Some requests are not answered. Labels are then weighted by 1/(e r), with r the response rate: unbiased if responding
+is independent of the label. `sensitivity` bounds the error if it is not.
 """
 
 from __future__ import annotations
@@ -29,28 +28,28 @@ from fitrouter_evaluators.replay.study.units import Units
 
 CHUNK = 16_384
 BLOCKS = ((1, 5.0), (1, 30.0), (1, 5.0), (1, 10.0), (1, 5.0))
-"""Intercept, slopes of what the router expected and of the score, offsets where there is no score and of volunteers."""
+"""Intercept, slopes of logged expectation and score, offsets for missing scores and for volunteered labels."""
 FEATURES = 15.0
 PRIOR = 20.0
-"""Labels' worth of trust in f as it is: λ = 1, no shift."""
+"""Prior weight, in labels, of the untuned prediction (λ = 1, no shift)."""
 
 
 class Sample(NamedTuple):
-    """The units with a label, as a sample of all n."""
+    """The labelled units as a sample of all n."""
 
     keep: NDArray[np.bool_]
-    """bool[n]: those with at least one."""
+    """bool[n]: units with at least one label."""
     reward: Floats
-    """float64[n]: the outcome that the labels say; 0 for the others."""
+    """float64[n]: outcomes by their labels; 0 for the others."""
     factor: Floats
-    """float64[n]: sampling weights, with mean 1 over the sample: see `pseudo_outcomes.subset`."""
+    """float64[n]: sampling weights with mean 1 over the sample; see `pseudo_outcomes.subset`."""
 
 
 def label_probabilities(units: Units, observed: MetricOutcomes, *, adaptive: bool = True) -> Floats:
-    """float64[members]: probability that a label is seen, e times the share of those asked who answer.
+    """float64[members]: probability of observing a label, e times the response rate.
 
-    0 where the decision does not count, 1 where nobody has to be asked. The share is that of earlier units where
-    `adaptive`, beginning with 1: sequences are exact where everybody answers.
+    0 where the decision does not count, 1 where the outcome is known without a label. If `adaptive`, the response
+    rate is that of earlier units, starting at 1: sequences are exact if everyone responds.
     """
     e, certain = observed.e[units.member], observed.certain[units.member]
     asked = units.total(observed.asked[units.member])
@@ -65,17 +64,16 @@ def label_probabilities(units: Units, observed: MetricOutcomes, *, adaptive: boo
 def predict_labels(
     units: Units, observed: MetricOutcomes, *, adaptive: bool = True, folds: int = 5, seed: int = 0
 ) -> Floats:
-    """float64[members]: f, the label in [0, 1] that is predicted of each decision from all but itself.
+    """float64[members]: f, each decision's label in [0, 1] predicted from other decisions.
 
-    A ridge for each arm, shrunk to a shared one, on the router's own expectation (its start), the reward model's score,
-    the features of context and answer. It learns from labels that were asked for and that were volunteered, these with
-    an offset of their own.
+    A ridge per arm, shrunk to a shared one, on the logged expectation, the reward model's score, and the features of
+    context and answer. Trained on requested and volunteered labels, these with an offset.
 
     Args:
         units: n of them.
-        observed: what is known of the decisions.
-        adaptive: a unit's predictions are made of labels in units that had ended before it began; else in other folds.
-        folds: how many, of whole clusters.
+        observed: outcomes of the decisions.
+        adaptive: train on units that had ended before each began; else on other folds.
+        folds: number of folds of whole clusters.
         seed: of the folds.
     """
     member = units.member
@@ -123,15 +121,15 @@ def tune_predictions(
     weight: Floats | None = None,
     adaptive: bool = True,
 ) -> Floats:
-    """float64[members]: c + λ (f − f̄) in [0, 1], tuned for the estimate that is to be made.
+    """float64[members]: c + λ (f − f̄) in [0, 1], with λ and c of least variance for the estimate to be made.
 
     Args:
         units: n of them.
-        observed: what is known of the decisions.
+        observed: outcomes of the decisions.
         f: float64[members], the predictions.
         chance: float64[members], see `label_probabilities`.
-        weight: float64[n], importance weights (or their differences) that the outcomes will meet; None: 1.
-        adaptive: λ and c of a unit are made of those that had ended before it began; else of all.
+        weight: float64[n], importance weights (or differences of them) of the units; None: 1.
+        adaptive: tune on units that had ended before each began; else on all.
     """
     turns = np.maximum(units.total(chance > 0.0), 1.0)
     u = (np.ones(units.n) if weight is None else weight) / turns
@@ -162,14 +160,7 @@ def tune_predictions(
 
 
 def powered_rewards(units: Units, observed: MetricOutcomes, f: Floats, chance: Floats) -> Floats:
-    """float64[n]: R̃, prediction-powered outcomes; every unit needs a decision that counts (`outcomes.counted`).
-
-    Args:
-        units: n of them.
-        observed: what is known of the decisions.
-        f: float64[members], predictions of the labels.
-        chance: float64[members], see `label_probabilities`.
-    """
+    """float64[n]: prediction-powered outcomes R̃ from predictions f and label probabilities; every unit must count."""
     counts, seen = chance > 0.0, observed.seen[units.member]
     rectified = np.where(seen & counts, (observed.label[units.member] - f) / np.where(counts, chance, 1.0), 0.0)
     outcome = observed.known[units.member] + observed.scale * (f + rectified)
@@ -177,11 +168,7 @@ def powered_rewards(units: Units, observed: MetricOutcomes, f: Floats, chance: F
 
 
 def labelled_sample(units: Units, observed: MetricOutcomes, chance: Floats) -> Sample:
-    """The units with a label alone, each weighted by how rarely such a one is heard.
-
-    With `observed` of the asked stream this is the honest row without predictions; of the naive stream, what is to be
-    warned of.
-    """
+    """The labelled units, weighted by inverse label probability: estimates without predictions."""
     seen = observed.seen[units.member] & (chance > 0.0)
     heard = np.where(seen, 1.0 / np.where(seen, chance, 1.0), 0.0)
     total = units.total(heard)
@@ -193,10 +180,7 @@ def labelled_sample(units: Units, observed: MetricOutcomes, chance: Floats) -> S
 
 
 def observed_means(units: Units, observed: MetricOutcomes) -> tuple[Floats, Floats]:
-    """(float64[n], float64[n]): mean outcomes of what was seen in each unit, and labels behind them, to learn Q from.
-
-    NaN and 0 where nothing was seen.
-    """
+    """(float64[n], float64[n]): mean observed outcome of each unit and number of observations; NaN and 0 if none."""
     seen = observed.seen[units.member] & (observed.e[units.member] > 0.0)
     count = units.total(seen)
     outcome = np.where(seen, (observed.known + observed.scale * observed.label)[units.member], 0.0)
@@ -205,7 +189,7 @@ def observed_means(units: Units, observed: MetricOutcomes) -> tuple[Floats, Floa
 
 
 class _Reads:
-    """What the prediction reads of decisions."""
+    """Features of decisions for predicting labels."""
 
     def __init__(self, log: Log) -> None:
         self.log, self.arms = log, len(log.names.arms)
@@ -215,12 +199,12 @@ class _Reads:
         self.blocks = (*BLOCKS, *((size, FEATURES) for size in sizes))
 
     def arm(self, rows: Ints) -> Ints:
-        """Codes of the chosen arms; the first one where it is not among the eligible."""
+        """Codes of the chosen arms; 0 where not eligible."""
         chosen = self.log.decisions.chosen[rows]
         return np.where(chosen >= 0, self.log.options.arm[chosen], 0)
 
     def features(self, rows: Ints, volunteered: NDArray[np.bool_]) -> tuple[Floats, Floats]:
-        """(float64[rows, p], float64[rows]): features, and what the router expected."""
+        """(float64[rows, p], float64[rows]): features, and the logged expectation."""
         chosen, score = self.log.decisions.chosen[rows], self.log.outcomes.score[rows]
         base = np.full(len(rows), 0.5)
         if self.log.options.mean is not None:

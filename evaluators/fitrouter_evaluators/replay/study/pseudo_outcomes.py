@@ -1,7 +1,7 @@
-"""From units, pmfs and outcomes to what estimators and sequences read: one number a unit, with the right mean.
+"""Inputs of estimators and sequences from units, pmfs and outcomes.
 
-`rounds_of` is for estimators at one look. `pseudo_outcomes` is for sequences: outcomes that cannot fall below (or, for the upper
-limit, rise above) a bound that was known beforehand, see `_cut`.
+`rounds_of` is for estimators at one look. `pseudo_outcomes` is for sequences: outcomes within bounds that were known
+beforehand, see `_truncation`.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from fitrouter_evaluators.replay.study.outcomes import MetricOutcomes
 from fitrouter_evaluators.replay.study.units import Units
 
 CHUNK = 4096
-"""Units that are looked at together."""
+"""Units processed at a time."""
 
 
 class PseudoOutcomes(NamedTuple):
-    """g outcomes of each of n units that have the same mean given the past; one row for each bound."""
+    """g pseudo-outcomes of each of n units with equal conditional means; one row for each bound."""
 
     low: Floats
-    """float64[g, n]; none is below −bound_low."""
+    """float64[g, n], at least −bound_low."""
     high: Floats
-    """float64[g, n]; none is above bound_high."""
+    """float64[g, n], at most bound_high."""
     bound_low: Floats
     bound_high: Floats
     """float64[g]"""
 
 
 def rounds_of(units: Units, pmf: Floats, q: Floats | None, reward: Floats, *, seed: int | None = None) -> Rounds:
-    """What estimators read of one policy.
+    """Inputs of the estimators for one policy.
 
     Args:
         units: n of them.
         pmf: float64[m], the policy's probabilities in the order of `Units.entries`.
-        q: float64[m], the outcome model, likewise; None for none.
+        q: float64[m], the outcome model, likewise; None: 0.
         reward: float64[n], outcomes of the units.
-        seed: for rejection replay: the policy draws for itself, from this seed; None leaves `match` out.
+        seed: of the policy's own draws, for rejection sampling; None leaves `match` out.
     """
     weight, product = units.weights(pmf)
     model = np.zeros_like(pmf) if q is None else q
@@ -68,13 +68,7 @@ def rounds_of(units: Units, pmf: Floats, q: Floats | None, reward: Floats, *, se
 
 
 def subset(rounds: Rounds, keep: NDArray[np.bool_], factor: Floats | None = None) -> Rounds:
-    """The rounds in `keep` (bool[n]).
-
-    Args:
-        rounds: n of them.
-        keep: which.
-        factor: float64[n], weights of the units as a sample; everything that is averaged is multiplied by them.
-    """
+    """The rounds in `keep` (bool[n]), with averaged columns multiplied by sampling weights `factor` (float64[n])."""
     f = np.ones(int(keep.sum())) if factor is None else factor[keep]
     return Rounds(
         reward=rounds.reward[keep],
@@ -87,15 +81,11 @@ def subset(rounds: Rounds, keep: NDArray[np.bool_], factor: Floats | None = None
 
 
 def bounds_for(observed: MetricOutcomes, *, paired: bool = False) -> tuple[float, ...]:
-    """Bounds that do well from some hundred units on, by the probability e of being asked, which is a setting.
+    """Bounds for some hundred units or more, given the probability e of a label request (a setting).
 
-    A prediction of a label may lose (1 − e)/e of itself, so rare labels need room: 1/e and 4/e. With e = .1 and 20,000
-    units these found .68 of improvements by .03, those for outcomes that are all seen .38, and a sequence that is valid
-    for large n alone .78.
-
-    Args:
-        observed: what is known of the decisions.
-        paired: for the difference of two policies.
+    A label prediction may lose (1 − e)/e of itself, so rare labels need larger bounds: 1/e and 4/e. With e = .1 and
+    20,000 units these detected 68 % of improvements by .03, the bounds for fully observed outcomes 38 %, an
+    asymptotic sequence 78 %.
     """
     rare = observed.e[(observed.e > 0.0) & (observed.e < 1.0)]
     if not len(rare) or observed.scale == 0.0:
@@ -116,32 +106,31 @@ def pseudo_outcomes(
     bounds: tuple[float, ...] | None = None,
     again: NDArray[np.bool_] | None = None,
 ) -> PseudoOutcomes:
-    """Outcomes with the mean V(pmf), or V(pmf) − V(against), and bounds that are known before each unit.
+    """Outcomes with the mean V(pmf), or V(pmf) − V(against), within bounds known before each unit.
 
-    The means are exact whatever q and f are, as long as q was made before a unit began and f without its own labels,
-    and being asked changes nothing else of a session. Of mass where the logger has none the worst is taken in `low` and
-    the best in `high` (Manski bounds).
+    The means are exact for any q made before a unit began and any f made without its labels, if label requests
+    change nothing else of a session. Unsupported mass counts as the worst outcome in `low` and the best in `high`
+    (Manski bounds).
 
     Args:
         units: n of them, each with a decision that counts.
         pmf: float64[m], a policy's probabilities in the order of `Units.entries`.
-        against: the same of another policy; None for the value of the one.
-        q: float64[m], the outcome model (`outcome_model.predict`); None for none.
-        observed: what is known of the decisions.
-        f: float64[members], predictions of labels (`labels.powered`).
-        chance: float64[members], see `labels.label_probabilities`.
-        bounds: k of each row, on outcomes scaled to [0, 1]; above 0, and at least 1 for a difference. A small one is
-            good for few units, a large one for many, and for labels that are rare. None: `bounds_for`.
-        again: bool[n], whether a unit might have been drawn again, for all that was known at its draws; None: units of
-            sessions might.
+        against: the same of another policy; None: the value of one policy.
+        q: float64[m], the outcome model (`outcome_model.predict`); None: 0.
+        observed: outcomes of the decisions.
+        f: float64[members], label predictions (`prediction_powered.tune_predictions`).
+        chance: float64[members], see `prediction_powered.label_probabilities`.
+        bounds: k of each row, on outcomes scaled to [0, 1]; above 0, and at least 1 for a difference. Small ones
+            suit few units, large ones many units or rare labels. None: `bounds_for`.
+        again: bool[n], the unit might have been redrawn later; None: units of sessions might.
 
     Raises:
-        InvalidLog: the log does not have the whole pmf, or a bound is too small.
+        InvalidLog: the log lacks the full pmf, or a bound is too small.
     """
     least = 0.0 if against is None else 1.0
     bounds = bounds_for(observed, paired=against is not None) if bounds is None else bounds
     if not bounds or not all(np.isfinite(k) and k > 0.0 and k >= least for k in bounds):
-        raise InvalidLog(f"bounds {bounds}: each has to be a number above 0, and at least 1 for a difference")
+        raise InvalidLog(f"bounds {bounds}: each must be above 0, and at least 1 for a difference")
     rows, n = len(bounds), units.n
     low, high = np.empty((rows, n)), np.empty((rows, n))
     further = bounds if against is not None else tuple(1.0 + k for k in bounds)
@@ -159,7 +148,7 @@ def pseudo_outcomes(
 
 
 class _Batches:
-    """The units, piece by piece; outcomes on [0, 1]."""
+    """Batches of units with outcomes on [0, 1]."""
 
     def __init__(
         self,
@@ -175,19 +164,19 @@ class _Batches:
         first = units.draw[units.draw_start[:-1]]
         self.again = units.log.decisions.session[first] >= 0 if again is None else again
         if (units.draws > 1)[~self.again].any():
-            raise InvalidLog("some units have several draws, and were said to have one (again): leave it out")
+            raise InvalidLog("some units marked as never redrawn (again) have several draws")
         self.span = observed.high - observed.low
         counts = chance > 0.0
         known = np.where(counts, (observed.known[units.member] - observed.low) / self.span, 0.0)
         turns = units.total(counts)
         if not turns.all():
             raise InvalidLog(
-                f"nothing could be known of {int((turns == 0.0).sum())} units; leave them out (`with_outcomes`)"
+                f"{int((turns == 0.0).sum())} units have no observable outcome; leave them out (`with_outcomes`)"
             )
         self.known = units.total(known) / turns
 
     def of(self, some: slice) -> tuple[UnitBatch, slice]:
-        """Some units, and where their entries are."""
+        """A batch, and the positions of its entries."""
         units, observed = self.units, self.observed
         a, b = units.draw_start[some.start], units.draw_start[some.stop]
         s, t = units.start[some.start], units.start[some.stop]
@@ -197,7 +186,7 @@ class _Batches:
         if len(unknown):
             draw = np.searchsorted(self.entry, self.entry[a] + unknown[0], side="right") - 1
             row = int(units.log.decisions.seq[units.draw[draw]])
-            raise InvalidLog(f"{units.log.source}, row {row}: not the whole pmf; exact sequences need it")
+            raise InvalidLog(f"{units.log.source}, row {row}: the full pmf is not logged; exact sequences need it")
         q = np.zeros(len(p)) if self.q is None else (self.q[entries] - observed.low) / self.span
         part = UnitBatch(
             p=p,
@@ -218,7 +207,7 @@ class _Batches:
 
 
 def running(units: Units, weight: Floats) -> Floats:
-    """float64[draws]: products of the weights of a unit's draws up to each."""
+    """float64[draws]: cumulative products of the weights within each unit."""
     product, first, many = weight.copy(), units.draw_start[:-1], units.draws
     for j in range(1, int(many.max(initial=1))):
         at = first[many > j] + j
@@ -227,6 +216,6 @@ def running(units: Units, weight: Floats) -> Floats:
 
 
 def _matched(units: Units, pmf: Floats, seed: int) -> NDArray[np.bool_]:
-    """bool[n]: draws of the policy's own agree with all that were logged; it takes a logged arm with π(a)."""
+    """bool[n]: the policy's own draws equal all the logged ones."""
     own = np.random.default_rng(seed).random(len(units.draw)) < pmf[units.chosen()]
     return np.logical_and.reduceat(own, units.draw_start[:-1]) if len(own) else own

@@ -1,8 +1,8 @@
-"""One metric of two policies on one log: everything that estimates and sequences are made of, made once.
+"""Study: one metric of two policies on one log, with shared nuisance models for estimates and sequences.
 
-Two versions of what is learnt from the log itself (the outcome model, predictions of labels): *in time*, of what had
-ended before a unit began, for sequences and for logs of a policy that learns; *across folds*, where the logger did not
-learn, for estimates at one look, which can then use all of the log.
+The outcome model and label predictions are trained twice: progressively (on units that had ended before each began),
+for sequences and for logs of a learning policy; and cross-fitted, for estimates at one look if the logging policy does
+not learn.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ from fitrouter_evaluators.replay.study.pseudo_outcomes import PseudoOutcomes, ps
 from fitrouter_evaluators.replay.study.units import Units
 
 STILL = frozenset({"uniform", "fixed"})
-"""Algorithms that do not learn from the log."""
+"""Algorithms that do not learn."""
 
 
 class Pmfs(NamedTuple):
-    """Two policies, on every entry of the log's options; NaN where they were not asked."""
+    """Two policies' probabilities on every entry of the log's options; NaN where not computed."""
 
     candidate: Floats
     against: Floats
 
     def of(self, units: Units) -> Pmfs:
-        """Their probabilities in the order of `Units.entries`."""
+        """The probabilities in the order of `Units.entries`."""
         entries = units.entries()
         return Pmfs(self.candidate[entries], self.against[entries])
 
 
 class _NuisanceModels(NamedTuple):
-    """What is learnt from the log, in time or across folds."""
+    """Outcome model q, label predictions f, label probabilities."""
 
     q: Floats
     f: Floats
@@ -59,13 +59,13 @@ class Study:
     """A metric under the candidate, under `against`, and their paired difference.
 
     Args:
-        units: closed and mature; those without anything to know of the metric are left out here.
+        units: closed and mature; those without outcomes of the metric are left out.
         pmfs: on the whole log.
         metric: one of `outcomes.METRICS`.
         ceiling: see `outcomes.observe_metric`.
 
     Raises:
-        InvalidLog: nothing is known of the metric.
+        InvalidLog: no unit has an outcome of the metric.
     """
 
     def __init__(self, units: Units, pmfs: Pmfs, metric: str, *, ceiling: float | None = None) -> None:
@@ -74,8 +74,9 @@ class Study:
         self.units = with_outcomes(units, self.observed)
         if not self.units.n:
             raise InvalidLog(
-                f"nothing is known of {metric} in {units.log.source}: no closed session has an outcome that counts; "
-                "ask people (feedback.ask in the configuration), wait, or widen the window"
+                f"{metric} is not known for any closed session of {units.log.source}; request feedback "
+                f"(feedback.ask in the "
+                "configuration), wait, or widen the window"
             )
         self.pmfs = pmfs.of(self.units)
         self.weight = self.units.weights(self.pmfs.candidate)[1], self.units.weights(self.pmfs.against)[1]
@@ -86,12 +87,12 @@ class Study:
 
     @cached_property
     def progressive(self) -> _NuisanceModels:
-        """From what had ended before each unit began."""
+        """Trained on units that had ended before each began."""
         return self._learnt(adaptive=True)
 
     @cached_property
     def cross_fitted(self) -> _NuisanceModels:
-        """For one look: across folds where the logger did not learn."""
+        """For one look: cross-fitted if the logging policy does not learn."""
         return self.progressive if self.learns else self._learnt(adaptive=False)
 
     def _learnt(self, *, adaptive: bool) -> _NuisanceModels:
@@ -116,12 +117,12 @@ class Study:
 
     @property
     def has_labels(self) -> bool:
-        """Whether people have to be asked for a part of it."""
+        """Whether the metric depends on labels."""
         return self.observed.scale > 0.0
 
     @cached_property
     def powered(self) -> tuple[Rounds, Rounds]:
-        """Candidate and against, by prediction-powered outcomes, or by those that are known of all."""
+        """Rounds of candidate and against, with prediction-powered or fully known outcomes."""
         learnt = self.cross_fitted
         found = []
         for pmf, weight in zip(self.pmfs, self.weight, strict=True):
@@ -145,7 +146,7 @@ class Study:
 
     @cached_property
     def naive(self) -> tuple[tuple[Rounds, Rounds], NDArray[np.bool_]]:
-        """By all labels alike, as if those who spoke up were a random sample: what is to be warned of."""
+        """By all labels as if they were a random sample, which is biased."""
         every = observe_metric(self.units.log, self.metric, stream="naive", ceiling=self.ceiling)
         return self._sampled(labelled_sample(self.units, every, (every.e[self.units.member] > 0.0).astype(np.float64)))
 
@@ -165,7 +166,7 @@ class Study:
     # --- at all times ---
 
     def stream(self, policy: str) -> PseudoOutcomes:
-        """Outcomes of the `candidate`, `against`, or their `difference`, with bounds that were known beforehand."""
+        """Pseudo-outcomes of the `candidate`, `against`, or their `difference`, within bounds known beforehand."""
         if policy not in self._streams:
             one, other = self.pmfs
             u, v = self.weight
@@ -185,7 +186,7 @@ class Study:
 
 
 def learns(log: Log) -> bool:
-    """Whether the logging policy may have learnt from what it logged."""
+    """Whether the logging policy may have learnt from the log."""
     decisions = log.decisions
     if decisions.algorithm is not None and set(decisions.algorithm) <= STILL:
         return False
@@ -194,7 +195,7 @@ def learns(log: Log) -> bool:
 
 
 def has_full_pmf(units: Units) -> NDArray[np.bool_]:
-    """bool[n]: units whose logged pmfs are known whole; imported logs may have propensities alone."""
+    """bool[n]: units whose logged pmfs are known in full; imported logs may have only propensities."""
     known = ~np.isnan(units.log.options.prob[units.entries()])
     if known.all():
         return np.ones(units.n, dtype=bool)
@@ -204,6 +205,6 @@ def has_full_pmf(units: Units) -> NDArray[np.bool_]:
 
 
 def in_uniform_slice(units: Units) -> Ints:
-    """int64[…]: units whose draws all fell into the uniform slice, for rejection replay."""
+    """int64[…]: units whose draws are all of the uniform slice, for rejection sampling."""
     drawn = units.log.decisions.mode[units.draw] == MODES.index(Mode.UNIFORM)
     return np.flatnonzero(np.logical_and.reduceat(drawn, units.draw_start[:-1])) if units.n else np.zeros(0, np.int64)
