@@ -15,7 +15,7 @@ from unittest import mock
 
 import msgspec
 import pytest
-from tests.kits.gateway import cards, make_router, serving, wait_for
+from tests.kits.gateway import PATIENCE_S, cards, make_router, serving, wait_for
 
 from fitrouter.errors import ConfigError, InvalidRequest, NoEligibleModel, UnknownDecision
 from fitrouter.router import Router
@@ -46,11 +46,11 @@ class Here(NamedTuple):
     router: Router
 
     def logged(self, kind: type[Any]) -> list[Any]:
-        return [row.event for row in self.router.journal.tail(0, 1000) if isinstance(row.event, kind)]
+        return [row.event for row in self.router._journal.tail(0, 1000) if isinstance(row.event, kind)]
 
     def settle(self) -> None:
         """Wait until all that is written down is learnt."""
-        wait_for(lambda: self.router.learner.seq == self.router.journal.head())
+        wait_for(lambda: self.router._learner.seq == self.router._journal.head())
 
 
 def made(folder: Path, **more: Any) -> Router:
@@ -101,7 +101,7 @@ def test_a_plan_is_asked_elsewhere_and_its_end_is_logged(here: Here) -> None:
     assert plan.about.cost_usd is None
     assert 0 < plan.about.propensity <= 1
     assert len({choice.model for choice in plan.order}) == 3
-    assert plan.deadline_s == 10.0
+    assert plan.deadline_s == PATIENCE_S
     cost = here.client.report(plan.about.decision_id, ask(), after(plan, "TimeoutError"))
     assert cost == pytest.approx((7 + 2 * 11) / 1e6)
     (execution,) = here.logged(Execution)
@@ -178,7 +178,7 @@ def test_half_a_character_costs_no_report(here: Here) -> None:
 def test_a_request_may_have_a_deadline_of_its_own(here: Here) -> None:
     """The plan says it back, else the router's."""
     deadlines = [here.client.decide(msgspec.structs.replace(ask(), deadline_s=given)).deadline_s for given in (3, None)]
-    assert deadlines == [3, 10]
+    assert deadlines == [3, PATIENCE_S]
 
 
 def test_a_choice_says_how_to_ask_it(here: Here) -> None:
@@ -225,7 +225,7 @@ def test_only_a_named_model_can_be_observed(here: Here, name: str, error: type[E
 
 def test_errors_are_the_same_near_and_far(here: Here) -> None:
     """An unknown model, one that cannot take the request, an unknown decision, and an end that cannot be."""
-    with pytest.raises(InvalidRequest, match="no model 'nobody'"):
+    with pytest.raises(InvalidRequest, match="unknown model 'nobody'"):
         here.client.decide(ask("nobody"))
     with pytest.raises(NoEligibleModel, match="streaming"):
         here.client.decide(msgspec.structs.replace(ask("gamma"), stream=True))

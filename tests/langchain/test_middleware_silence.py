@@ -219,7 +219,7 @@ def test_a_router_that_breaks_breaks_no_agent(
         raise ZeroDivisionError("by a bug")
 
     with monkeypatch.context() as patched:
-        patched.setattr(router.outside, "decide", boom)
+        patched.setattr(router._external, "decide", boom)
         assert run(agent, how=how)[-1].text.startswith("wide heard")
     assert "decision_id" in run(agent, how=how)[-1].response_metadata
     (told,) = warnings(caplog)
@@ -295,8 +295,8 @@ def test_use_after_a_fork_is_told(tmp_path: Path) -> None:
     out = context.Queue()
     child = context.Process(target=_in_child, args=(middleware, models, out))
     child.start()
-    said = out.get(timeout=30)
-    child.join(30)
+    said = out.get(timeout=300)
+    child.join(300.0)
     assert "ConfigError" in said
     assert "after a fork" in said
 
