@@ -116,8 +116,8 @@ def off(candidate: Candidate, log: Log, wanted: Floats) -> float:
 # --- the law -------------------------------------------------------------------------------------------------------
 
 
-def test_the_town_has_everything_in_it() -> None:
-    """The log of the tests below has newcomers, re-draws with switch costs, all modes, a tight and a loose budget."""
+def test_the_test_log_covers_all_cases() -> None:
+    """The test log has new arms, redraws with switch costs, all modes, a tight and a loose budget."""
     log, rows = town().log(), draws_of(town().log())
     decisions = [row.event for row in town().journal.tail(0, 10**9) if isinstance(row.event, Decision)]
     assert sum(bool(decision.new) for decision in decisions) > 50
@@ -142,8 +142,8 @@ def test_the_town_has_everything_in_it() -> None:
     ],
     ids=str,
 )
-def test_the_live_settings_give_the_logged_pmf(said: dict[str, Any]) -> None:
-    """A candidate with exactly the live settings reproduces the logged pmf to 1e-12, whichever of them are said."""
+def test_live_settings_reproduce_the_logged_pmf(said: dict[str, Any]) -> None:
+    """A candidate with the live settings reproduces the logged pmf to 1e-12, whichever of them are given."""
     log = town().log()
     assert off(load_candidate(said, config=CONFIG), log, flat(log, draws_of(log), log.options.prob)) < 1e-12
 
@@ -199,8 +199,8 @@ async def test_a_routers_own_journal_is_reproduced(tmp_path: Path) -> None:
     gamma=st.floats(1, 1e4),
     order=st.randoms(use_true_random=False),
 )
-def test_whatever_is_said_is_a_pmf(floor: float, uniform_slice: float, share: float, gamma: float, order: Any) -> None:
-    """Probabilities are non-negative and sum to 1 for every draw; rows may come in any order, and each is its own."""
+def test_any_settings_give_a_pmf(floor: float, uniform_slice: float, share: float, gamma: float, order: Any) -> None:
+    """Probabilities are non-negative and sum to 1 for every draw, in any order of rows."""
     log, rows = town().log(), draws_of(town().log())[::7]
     said = {"gamma": gamma, "floor": floor, "uniform_slice": uniform_slice, "share": share, "algorithm": "squarecb"}
     candidate = load_candidate(said, config=CONFIG)
@@ -218,8 +218,8 @@ def test_whatever_is_said_is_a_pmf(floor: float, uniform_slice: float, share: fl
 # --- what the log has ----------------------------------------------------------------------------------------------
 
 
-def test_logged_pmfs_are_taken_as_they_are() -> None:
-    """`current`, `twin`, `personal` and a candidate in shadow are the columns themselves."""
+def test_logged_pmfs_are_the_columns() -> None:
+    """`current`, `twin`, `personal` and shadow candidates are the logged columns."""
     log, rows = town().log(), draws_of(town().log())
     for said, name in (("current", "prob"), ("twin", "twin"), ("personal", "personal")):
         assert off(load_candidate(said), log, flat(log, rows, column(log, name))) == 0.0
@@ -229,7 +229,7 @@ def test_logged_pmfs_are_taken_as_they_are() -> None:
     assert wide.description == "wider: the shadow candidate 'wide'"
 
 
-def test_uniform_and_fixed_look_at_the_arms_alone() -> None:
+def test_uniform_and_fixed_pmfs() -> None:
     """Uniform is 1 / K; fixed is one-hot, uniform where its arm is not eligible, with its floor spread evenly."""
     log, rows = town().log(), draws_of(town().log())
     counts = np.diff(log.decisions.start)[rows]
@@ -283,15 +283,15 @@ def without(log: Log, **columns: Any) -> Log:
     ],
     ids=str,
 )
-def test_what_is_not_logged_is_named(missing: dict[str, Any], said: dict[str, Any], message: str) -> None:
-    """A column that is needed and not there is named, with what to do; nothing is made up for it."""
+def test_missing_columns_are_named(missing: dict[str, Any], said: dict[str, Any], message: str) -> None:
+    """An error names the missing column and a remedy."""
     log = without(town().log(), **missing)
     with pytest.raises(InvalidLog, match=message):
         load_candidate(said).pmf(log, draws_of(log))
 
 
-def test_a_draw_that_lacks_a_number_is_named_by_its_row() -> None:
-    """NaN at a draw is refused with the row and the decision; at a sticky turn it is nobody's concern."""
+def test_missing_values_at_draws_are_named() -> None:
+    """NaN at a draw is refused with row and decision; at a sticky turn it is ignored."""
     log, rows = town().log(), draws_of(town().log())
     rest = column(log, "rest").copy()
     rest[log.decisions.start[rows[3]]] = np.nan
@@ -302,8 +302,8 @@ def test_a_draw_that_lacks_a_number_is_named_by_its_row() -> None:
     assert np.isnan(load_candidate({"algorithm": "softmax"}).pmf(log, every)).any()
 
 
-def test_what_is_taken_over_unsaid_must_reproduce_the_log() -> None:
-    """A candidate that says neither algorithm nor γ goes by the log's, and is refused where that was another γ."""
+def test_inherited_parameters_must_reproduce_the_log() -> None:
+    """A candidate that inherits γ is refused if the log was made with another one."""
     log, rows = town().log(), draws_of(town().log())
     with pytest.raises(ConfigError, match=r"gamma: the default 2560 of 'squarecb' does not give what row .* set"):
         load_candidate({"cost_weight": 0.4}).pmf(log, rows)
@@ -313,8 +313,8 @@ def test_what_is_taken_over_unsaid_must_reproduce_the_log() -> None:
     assert load_candidate({"cost_weight": 0.4, "gamma": 20.0}).pmf(log, rows).min() > 0
 
 
-def test_a_floor_needs_to_know_the_slice() -> None:
-    """The log adds floor and slice up: without the configuration a new floor is refused, a wrong one is found out."""
+def test_a_new_floor_needs_the_live_slice() -> None:
+    """The log has only their sum: a new floor is refused without the configuration, or with a wrong one."""
     log, rows = town().log(), draws_of(town().log())
     with pytest.raises(ConfigError, match="name the configuration that was in force"):
         load_candidate({"algorithm": "softmax", "floor": 0.1}).pmf(log, rows)
@@ -328,8 +328,8 @@ def test_a_floor_needs_to_know_the_slice() -> None:
     )
 
 
-def test_a_log_without_a_rest_is_mixed_from_what_is_said() -> None:
-    """For logs of other programs floor, slice and share are the candidate's alone."""
+def test_a_log_without_rest_uses_the_candidates_mixture() -> None:
+    """For logs of other programs floor, slice and share are the candidate's."""
     log = without(town().log(), rest=None)
     rows = draws_of(log)[:40]
     pmf = load_candidate(
@@ -342,8 +342,8 @@ def test_a_log_without_a_rest_is_mixed_from_what_is_said() -> None:
     np.testing.assert_allclose(pmf, np.where(has_b, 0.5 * even + 0.5 * is_b, even), atol=1e-12)
 
 
-def test_decisions_without_peoples_terms_are_not_mistaken() -> None:
-    """Where the terms of role and user were off, the logged means are not what decided: said, not guessed."""
+def test_user_blind_decisions_are_refused() -> None:
+    """Where user terms were off, the logged means do not explain the pmf, and the candidate is refused."""
     made = Town(rules=Rules(floor=0.1, personal=False))
     made.live(20)
     log = made.log()
@@ -355,8 +355,8 @@ def test_decisions_without_peoples_terms_are_not_mistaken() -> None:
     assert load_candidate({"algorithm": "softmax", "personal": True}).pmf(log, draws_of(log)).min() > 0
 
 
-def test_a_log_in_shadow_says_nothing_of_the_floor() -> None:
-    """With share 0 the default took everything; how the policy would have explored is refused, not invented."""
+def test_a_log_with_share_0_has_no_exploration() -> None:
+    """With share 0 a new floor is refused, since the policy's exploration is not in the log."""
     made = Town(rules=Rules(floor=0.1, share=0.0, default_arm="a"))
     made.live(5)
     log = made.log()
@@ -364,8 +364,8 @@ def test_a_log_in_shadow_says_nothing_of_the_floor() -> None:
         load_candidate({"algorithm": "softmax", "share": 1.0}).pmf(log, draws_of(log))
 
 
-def test_a_share_needs_somebody_for_the_rest() -> None:
-    """Where no default is known or said, a share below 1 is refused."""
+def test_a_share_needs_a_default_model() -> None:
+    """Without a known default, a share below 1 is refused."""
     made = Town(rules=Rules(floor=0.1))
     made.live(5)
     log = made.log()
@@ -377,8 +377,8 @@ def test_a_share_needs_somebody_for_the_rest() -> None:
     assert load_candidate(said | {"default_model": "c"}).pmf(log, draws_of(log))[2::3].min() >= 0.5
 
 
-def test_unknown_names_are_answered_with_the_known() -> None:
-    """A model or a shadow candidate that the log does not know is refused with those that it does."""
+def test_unknown_names_are_refused_with_the_known_ones() -> None:
+    """An unknown model or shadow candidate is refused with a list of those in the log."""
     log = town().log()
     with pytest.raises(ConfigError, match=r"no arm 'z' .* there are a, b, c, d, e, f"):
         load_candidate({"fixed": "z"}).pmf(log, draws_of(log))
@@ -413,14 +413,14 @@ def test_unknown_names_are_answered_with_the_known() -> None:
     ],
     ids=str,
 )
-def test_mistakes_are_explained(said: dict[str, Any], message: str) -> None:
-    """Every mistake is named with its place, what is allowed, and what to do."""
+def test_invalid_settings_are_explained(said: dict[str, Any], message: str) -> None:
+    """Every invalid setting is listed with what is allowed."""
     with pytest.raises(ConfigError, match=message):
         load_candidate(said)
 
 
 def test_a_parameter_of_another_algorithm_is_refused() -> None:
-    """γ says nothing to softmax: a candidate that would silently be another one is refused."""
+    """A γ for softmax is refused, since it would silently be ignored."""
     log = town().log()
     with pytest.raises(ConfigError, match="gamma: 'softmax' does not use it, only temperature"):
         load_candidate({"algorithm": "softmax", "gamma": 3.0}).pmf(log, draws_of(log))
@@ -428,8 +428,8 @@ def test_a_parameter_of_another_algorithm_is_refused() -> None:
         load_candidate({"algorithm": "thompsen"}).pmf(log, draws_of(log))
 
 
-def test_files_are_read(tmp_path: Path) -> None:
-    """A candidate.yaml gives what its content gives; a file that is missing or no YAML is refused by name."""
+def test_candidate_files_are_read(tmp_path: Path) -> None:
+    """A candidate.yaml equals its content; a missing or invalid file is named."""
     log = town().log()
     (tmp_path / "c.yaml").write_text("name: sharp\ngamma: 20.0\ntrained_until: 2026-01-02 03:04:05\n")
     found = load_candidate(tmp_path / "c.yaml")
@@ -447,7 +447,7 @@ def test_files_are_read(tmp_path: Path) -> None:
 
 
 def test_over_names_the_configuration(tmp_path: Path) -> None:
-    """`over` reads fitrouter.yaml beside the file: what the log does not say comes from there."""
+    """`over` reads the fitrouter.yaml beside the file for settings that the log lacks."""
     log = town().log()
     text = "providers: {p: {kind: simulated}}\nmodels: [{name: b, provider: p}]\ndefault_model: b\n"
     (tmp_path / "fitrouter.yaml").write_text(text + "policy: {gamma: 20.0, floor: 0.1, uniform_slice: 0.05}\n")

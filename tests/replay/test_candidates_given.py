@@ -78,8 +78,8 @@ def test_a_file_gives_its_probabilities(tmp_path: Path, suffix: str) -> None:
     assert at == len(found)
 
 
-def test_an_arm_that_is_left_out_has_nothing(tmp_path: Path) -> None:
-    """Lines with all of the mass on one arm are a pmf; sticky turns need no lines."""
+def test_omitted_arms_have_probability_0(tmp_path: Path) -> None:
+    """Omitted arms have probability 0; sticky turns need no lines."""
     rows = [{"decision_id": log().decisions.id[row], "arm": "b", "probability": 1.0} for row in DRAWS]
     found = load_candidate({"pmf": str(write(tmp_path / "p.csv", rows))}).pmf(log(), np.arange(30))
     wanted = np.array(log().names.arms)[log().options.arm] == "b"
@@ -99,16 +99,16 @@ def test_an_arm_that_is_left_out_has_nothing(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_a_wrong_line_is_named(tmp_path: Path, suffix: str, line: int, change: dict[str, Any], message: str) -> None:
-    """The row of the file is named, and what is wrong with it."""
+def test_invalid_lines_are_named(tmp_path: Path, suffix: str, line: int, change: dict[str, Any], message: str) -> None:
+    """The error names the row and the problem."""
     rows = lines(DRAWS.tolist())
     rows[line] = rows[line] | change
     with pytest.raises(ConfigError, match=message):
         load_candidate({"pmf": str(write(tmp_path / f"p{suffix}", rows))}).pmf(log(), DRAWS)
 
 
-def test_every_draw_must_be_there(tmp_path: Path) -> None:
-    """A draw without lines is named, and how many others there are."""
+def test_every_draw_needs_probabilities(tmp_path: Path) -> None:
+    """A draw without lines is named, with the number of others."""
     path = write(tmp_path / "p.csv", lines(DRAWS[3:].tolist()))
     with pytest.raises(
         ConfigError, match=rf"no probabilities for row \d+ \(decision '{log().decisions.id[0]}'\) .* 2 other draws"
@@ -116,8 +116,8 @@ def test_every_draw_must_be_there(tmp_path: Path) -> None:
         load_candidate({"pmf": str(path)}).pmf(log(), DRAWS)
 
 
-def test_an_arm_that_was_not_eligible_gets_nothing(tmp_path: Path) -> None:
-    """Mass on an arm that a decision could not have is refused: the candidate could not have done so."""
+def test_mass_on_ineligible_arms_is_refused(tmp_path: Path) -> None:
+    """Probability on an ineligible arm is refused."""
     made = Town()
     made.live(2)
     made.join("d")
@@ -128,8 +128,8 @@ def test_an_arm_that_was_not_eligible_gets_nothing(tmp_path: Path) -> None:
         load_candidate({"pmf": str(write(tmp_path / "p.csv", rows))}).pmf(late, np.arange(3))
 
 
-def test_files_that_are_none(tmp_path: Path) -> None:
-    """A missing file, another type, and missing columns are refused by name, with what is allowed."""
+def test_unreadable_files_are_named(tmp_path: Path) -> None:
+    """A missing file, another type, and missing columns are refused by name."""
     (tmp_path / "p.csv").write_text("decision_id,arm\nx,y\n")
     (tmp_path / "q.parquet").write_bytes(b"PAR1 no")
     for name, message in (

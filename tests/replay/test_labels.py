@@ -134,7 +134,7 @@ def test_the_asked_are_believed_and_volunteers_are_not() -> None:
     assert np.mean(width["adaptive"]) < 0.97 * np.mean(width["asked"])
 
 
-def test_scores_that_know_nothing_cost_nothing() -> None:
+def test_uninformative_scores_do_not_widen_intervals() -> None:
     """Power tuning: with an uninformative score the interval is about that of the labels alone."""
     pairs = []
     for seed in range(20):
@@ -144,8 +144,8 @@ def test_scores_that_know_nothing_cost_nothing() -> None:
     assert tuned < 1.03 * printable
 
 
-def test_sessions_weigh_alike_however_many_of_their_turns_were_asked() -> None:
-    """A labelled unit is weighted by how rarely one like it is heard: means over units, not over labels."""
+def test_labelled_units_are_weighted_by_inverse_label_probability() -> None:
+    """The estimate is a mean over units, not over labels."""
     rng = np.random.default_rng(1)
     gaps = []
     for seed in range(100):
@@ -180,8 +180,8 @@ def test_sessions_weigh_alike_however_many_of_their_turns_were_asked() -> None:
 
 
 @pytest.mark.parametrize("adaptive", [True, False])
-def test_a_label_is_predicted_without_itself(adaptive: bool) -> None:
-    """In time: no label of its unit or a later one is read. In folds: none of its session."""
+def test_a_label_does_not_train_its_own_prediction(adaptive: bool) -> None:
+    """Progressive: no label of its unit or a later one is used. Cross-fitted: none of its session."""
     made = crowd(5, 600, ask=0.5)
     units, observed, chance = of(made.log)
     f = predict_labels(units, observed, adaptive=adaptive)
@@ -202,8 +202,8 @@ def test_a_label_is_predicted_without_itself(adaptive: bool) -> None:
             np.testing.assert_allclose(again[at], f[at], atol=1e-9)
 
 
-def test_predictions_come_to_know_what_the_score_knows() -> None:
-    """After some hundred labels they explain of the labels nearly what the true probability does."""
+def test_predictions_learn_from_the_score() -> None:
+    """After some hundred labels they explain nearly as much variance as the true probability."""
     made = crowd(6, 6000, ask=0.3)
     units, observed, _ = of(made.log)
     f = predict_labels(units, observed)[3000:]
@@ -213,8 +213,8 @@ def test_predictions_come_to_know_what_the_score_knows() -> None:
     assert np.mean((y - f) ** 2) < np.var(y) - 0.02
 
 
-def test_where_all_is_known_nothing_is_predicted() -> None:
-    """Everybody was asked and answered: outcomes are the labels, whatever the rest."""
+def test_fully_labelled_outcomes_need_no_prediction() -> None:
+    """If every label was requested and given, outcomes are the labels."""
     made = crowd(7, 200, ask=1.0)
     units, observed, chance = of(made.log)
     assert (chance == 1.0).all()
@@ -223,8 +223,8 @@ def test_where_all_is_known_nothing_is_predicted() -> None:
     np.testing.assert_array_equal(powered_rewards(units, observed, f, chance), made.y)
 
 
-def test_failed_answers_and_what_is_known_need_no_label() -> None:
-    """A failed answer is 0 for certain; utility adds what is known of each decision to a label that is not."""
+def test_known_outcomes_need_no_label() -> None:
+    """A failed answer is 0 with certainty; utility adds the known part of each decision to its label."""
     made = crowd(8, 400, turns=2)
     status = np.full(400, "ok", dtype=object)
     status[-40:] = "failed"
@@ -256,8 +256,8 @@ def test_an_outcome_model_learns_from_what_was_seen() -> None:
     np.testing.assert_allclose(mean[heard], np.nanmean(label[heard], axis=1), rtol=1e-12)
 
 
-def test_volunteers_teach_and_do_not_mislead() -> None:
-    """With them predictions are better; that they are angrier is known of them, and not taken for everybody's mood."""
+def test_volunteered_labels_improve_predictions_without_bias() -> None:
+    """Volunteered labels improve predictions; their offset keeps their bias out."""
     errors: list[list[float]] = []
     moods = []
     for seed in range(30):
@@ -308,8 +308,8 @@ def test_power_is_tuned_to_what_is_to_be_estimated() -> None:
         assert spread(tuned(split, heavy), heavy) < spread(tuned(split), heavy)
 
 
-def test_labels_are_weighted_by_how_rarely_they_are_asked_for() -> None:
-    """The discontent are asked four times as often: the mean of the labels alone is that of everybody."""
+def test_labels_are_weighted_by_inverse_request_probability() -> None:
+    """If dissatisfied users are asked four times as often, the estimate is still the population mean."""
     rng = np.random.default_rng(4)
     n = 40_000
     content = rng.random(n) < 0.6
@@ -324,8 +324,8 @@ def test_labels_are_weighted_by_how_rarely_they_are_asked_for() -> None:
 # --- silence ---
 
 
-def test_the_share_that_answers_is_that_of_earlier_units() -> None:
-    """It begins with 1 and comes to what it is; where everybody answers it is 1 to the last digit."""
+def test_the_response_rate_is_that_of_earlier_units() -> None:
+    """It starts at 1 and converges; if everyone responds it is exactly 1."""
     full = crowd(10)
     assert (of(full.log)[2] == 0.1).all()
     half = crowd(10, ask=0.5, response=(0.5, 0.5))
@@ -342,7 +342,7 @@ def test_the_share_that_answers_is_that_of_earlier_units() -> None:
     assert units.n == 4000
 
 
-def test_bounds_cover_where_those_who_are_angry_answer_more() -> None:
+def test_sensitivity_bounds_cover_under_selective_response() -> None:
     """55 and 70 % of those who are asked say nothing: the estimate alone is wrong, its bounds (Γ = 2) cover 95 %.
 
     With Γ = 1 the bounds add nothing, and with Γ = ∞ they hold for every way of answering.
@@ -360,8 +360,8 @@ def test_bounds_cover_where_those_who_are_angry_answer_more() -> None:
     assert np.mean(covers[np.inf]) == 1.0
 
 
-def test_where_everybody_answers_nothing_is_added() -> None:
-    """Whatever the bound: there is no silence to be wrong about."""
+def test_full_response_needs_no_margin() -> None:
+    """Without non-response the margins are 0 for any Γ."""
     units, observed, _ = of(crowd(11).log)
     for gamma in (1.0, 2.0, np.inf):
         less, more = silence_margins(units, observed, np.ones(units.n), gamma=gamma)
@@ -369,7 +369,7 @@ def test_where_everybody_answers_nothing_is_added() -> None:
 
 
 @given(st.floats(0.01, 0.99), st.floats(1.0, 50.0))
-def test_thumbs_are_tilted_as_the_formula_says(share: float, gamma: float) -> None:
+def test_tilted_means_of_thumbs_match_the_formula(share: float, gamma: float) -> None:
     """μ / (μ + Γ (1 − μ)) and Γ μ / (Γ μ + 1 − μ)."""
     low, high = tilted_means(np.array([0.0, 1.0]), np.array([1.0 - share, share]), gamma)
     np.testing.assert_allclose(low, share / (share + gamma * (1.0 - share)), rtol=1e-9)
@@ -380,10 +380,8 @@ def test_thumbs_are_tilted_as_the_formula_says(share: float, gamma: float) -> No
     st.lists(st.tuples(st.floats(0.0, 1.0), st.floats(0.01, 5.0), st.floats(0.0, 1.0)), min_size=1, max_size=12),
     st.floats(1.0, 20.0),
 )
-def test_no_way_of_answering_inside_the_bound_is_beyond_it(
-    rows: list[tuple[float, float, float]], gamma: float
-) -> None:
-    """Any odds between 1 and Γ give a mean between the two; and some odds of 1 and Γ alone give each of them."""
+def test_tilted_means_are_sharp(rows: list[tuple[float, float, float]], gamma: float) -> None:
+    """Odds ratios between 1 and Γ give means between the two limits; ratios of 1 and Γ alone attain each limit."""
     y, weight, odds = (np.array(column) for column in zip(*sorted(rows), strict=True))
     low, high = tilted_means(y, weight, gamma)
     tilt = weight * (1.0 + odds * (gamma - 1.0))
@@ -397,16 +395,16 @@ def test_no_way_of_answering_inside_the_bound_is_beyond_it(
     np.testing.assert_allclose([low, high], [min(reached), max(reached)], atol=1e-12)
 
 
-def test_without_an_assumption_anything_may_be_hidden() -> None:
-    """Γ = ∞ is all or nothing, whatever was said; Γ = 1 is what was said; nobody who answered is Γ = ∞."""
+def test_extreme_gammas() -> None:
+    """Γ = ∞ gives worst and best case; Γ = 1 the respondents' mean; without respondents any Γ acts as ∞."""
     y, weight = np.array([0.3, 0.6]), np.array([1.0, 1.0])
     assert tilted_means(y, weight, np.inf) == (0.0, 1.0)
     np.testing.assert_allclose(tilted_means(y, weight, 1.0), (0.45, 0.45), rtol=1e-12)
     assert tilted_means(np.zeros(0), np.zeros(0), 2.0) == (0.0, 1.0)
 
 
-def test_a_difference_is_bounded_by_its_parts() -> None:
-    """Silence where one policy weighs more and where the other does may be wrong in opposite ways, by hand."""
+def test_margins_of_a_difference_add_up() -> None:
+    """Non-response under positive and negative weights is bounded separately; worked example."""
     n = 8
     label = np.array([1.0, 0.0, np.nan, np.nan, 1.0, 0.0, 0.0, np.nan])
     log = make_log(np.ones((n, 1)), np.zeros(n, dtype=int), outcomes={"asked_label": label})
@@ -420,8 +418,8 @@ def test_a_difference_is_bounded_by_its_parts() -> None:
     np.testing.assert_allclose([swapped[0][0], swapped[1][0]], [more[0], less[0]], rtol=1e-12)
 
 
-def test_slices_are_bounds_of_their_own_units() -> None:
-    """As if the others were not in the log."""
+def test_margins_of_a_slice_use_its_own_units() -> None:
+    """Each slice's margins equal those of a log without the other units."""
     made = crowd(12, 1000, ask=0.5, response=(0.7, 0.4))
     units, observed, _ = of(made.log)
     rng = np.random.default_rng(1)
@@ -432,16 +430,16 @@ def test_slices_are_bounds_of_their_own_units() -> None:
         np.testing.assert_allclose([less[s], more[s]], [mine[0][0], mine[1][0]], rtol=1e-12)
 
 
-def test_where_nobody_answers_nothing_is_known() -> None:
-    """All of the silent mass may have said anything, on both sides and under any bound."""
+def test_without_respondents_margins_are_maximal() -> None:
+    """All unanswered mass may have any label, on both sides and for any Γ."""
     log = make_log(np.ones((4, 1)), np.zeros(4, dtype=int))
     units, observed, _ = of(log)
     less, more = silence_margins(units, observed, np.array([1.0, 2.0, -1.0, 0.0]), gamma=1.5)
     assert less[0] == more[0] == 1.0
 
 
-def test_a_bound_below_one_is_refused() -> None:
-    """Γ is a ratio of the larger odds to the smaller."""
+def test_gamma_below_one_is_refused() -> None:
+    """Γ is the ratio of larger to smaller odds."""
     units, observed, _ = of(crowd(13, 50).log)
     with pytest.raises(InvalidLog, match="at least 1"):
         silence_margins(units, observed, np.ones(50), gamma=0.5)

@@ -53,8 +53,8 @@ def replayed(log: Log, candidate: object = "uniform", gate: object = None, **set
 
 
 @pytest.mark.parametrize("arm", ["a", "b", "c"])
-def test_the_value_of_a_model_is_in_its_intervals(town: Town, log: Log, arm: str) -> None:
-    """What always asking one model is worth lies in the exact sequence, and near the estimates of all streams."""
+def test_intervals_cover_the_value_of_a_fixed_model(town: Town, log: Log, arm: str) -> None:
+    """The exact sequence covers the value of a fixed model, and every label stream's estimate is near it."""
     report = replayed(log, {"fixed": arm})
     truth = value(town, arm)
     (exact,) = [band for band in report.bands if (band.policy, band.kind) == ("candidate", "exact")]
@@ -67,8 +67,8 @@ def test_the_value_of_a_model_is_in_its_intervals(town: Town, log: Log, arm: str
     assert not rows["dr", "powered"].biased
 
 
-def test_volunteers_are_shown_as_a_warning(town: Town, log: Log) -> None:
-    """Where people spoke up unasked, all labels alike are a row of their own, marked; else there is none."""
+def test_naive_estimates_are_marked_as_biased(town: Town, log: Log) -> None:
+    """With volunteered labels there is a naive row, marked as biased; without them there is none."""
     assert all(
         row.labels != "naive"
         for row in replayed(log._replace(outcomes=log.outcomes._replace(free_label=np.full(600, np.nan)))).estimates
@@ -78,8 +78,8 @@ def test_volunteers_are_shown_as_a_warning(town: Town, log: Log) -> None:
     assert all(row.biased for row in naive)
 
 
-def test_a_policy_against_itself_is_worth_nothing(log: Log) -> None:
-    """The difference of a policy and itself is 0 with no error, and no gate promotes it."""
+def test_a_policy_does_not_differ_from_itself(log: Log) -> None:
+    """The difference of a policy and itself is 0 without error, and no gate promotes it."""
     report = replayed(log, "current", gate={"metric": "fit", "keep_below": 0.3})
     for row in report.estimates:
         if row.policy == "difference":
@@ -94,8 +94,8 @@ def test_a_policy_against_itself_is_worth_nothing(log: Log) -> None:
     assert [d.ess for d in report.diagnostics] == pytest.approx([report.window.units] * 2)
 
 
-def test_the_population_is_said(log: Log) -> None:
-    """Window, units, users, labels, what is excluded and why; younger decisions than the horizon are out."""
+def test_the_population_is_reported(log: Log) -> None:
+    """Window, units, users, labels and exclusions are reported; decisions younger than the horizon are excluded."""
     report = replayed(log, by=("role",))
     window = report.window
     assert (window.users, window.units) == (20, window.decisions)
@@ -127,8 +127,8 @@ class Trained:
         return ""
 
 
-def test_a_candidate_that_was_trained_inside_the_window_is_refused(log: Log) -> None:
-    """It has seen the outcomes that it would be judged by; one that was trained before is welcome."""
+def test_a_candidate_trained_inside_the_window_is_refused(log: Log) -> None:
+    """A candidate trained on outcomes of the window is refused; one trained before is accepted."""
     first = float(log.decisions.ts[0])
     settings = ReplaySettings(idle_s=1.0)
     assert evaluate(log, Trained(first - 1.0), CURRENT, settings).window.units
@@ -138,8 +138,8 @@ def test_a_candidate_that_was_trained_inside_the_window_is_refused(log: Log) -> 
     assert evaluate(log, Trained(first + 100.0), CURRENT, later).window.units < len(log.decisions.ts)
 
 
-def test_a_log_with_nothing_to_say_says_why(log: Log) -> None:
-    """Reasons and remedies instead of an empty table."""
+def test_an_unusable_log_is_refused_with_a_reason(log: Log) -> None:
+    """Errors give reasons and remedies."""
     with pytest.raises(InvalidLog, match=r"600 began before the window.*widen the window"):
         replayed(log, since=2e9)
     silent = log._replace(
@@ -149,16 +149,16 @@ def test_a_log_with_nothing_to_say_says_why(log: Log) -> None:
         replayed(silent)
 
 
-def test_a_score_is_for_looking(log: Log) -> None:
-    """Every number of the metric score is marked as no outcome."""
+def test_scores_are_marked_as_biased(log: Log) -> None:
+    """Every estimate of the metric score is marked as biased."""
     scored = log._replace(outcomes=log.outcomes._replace(score=np.linspace(0.1, 0.9, 600)))
     report = replayed(scored, metric="score")
     assert all(row.biased for row in report.estimates)
     assert any("decide by human ratings" in warning for warning in report.warnings)
 
 
-def test_money_is_known_of_every_answer(town: Town, log: Log) -> None:
-    """The cost of always asking one model is what it costs; a gate needs its ceiling beforehand."""
+def test_cost_needs_no_labels(town: Town, log: Log) -> None:
+    """The cost of a fixed model equals its price; a gate on cost needs a ceiling."""
     report = replayed(log, {"fixed": "a"}, metric="cost")
     (row,) = [r for r in report.estimates if (r.policy, r.estimator) == ("candidate", "snips")]
     card = town.cards[0]
@@ -171,8 +171,8 @@ def test_money_is_known_of_every_answer(town: Town, log: Log) -> None:
     assert found.verdict == "promote", found.reasons
 
 
-def test_a_gate_reads_its_own_slices_and_metrics(log: Log) -> None:
-    """Guardrails on other metrics and on every role are answered, in words."""
+def test_guardrails_on_other_metrics_and_slices_are_evaluated(log: Log) -> None:
+    """Guardrails on other metrics and on every role are evaluated, with reasons."""
     gate = {
         "metric": "fit",
         "ceilings": {"cost": 0.01},
@@ -189,8 +189,8 @@ def test_a_gate_reads_its_own_slices_and_metrics(log: Log) -> None:
     assert any("cost" in reason for reason in found.reasons)
 
 
-def test_groups_of_users(log: Log) -> None:
-    """Groups that are given make slices of their own, and those of personalisation."""
+def test_given_user_groups_replace_declared_ones(log: Log) -> None:
+    """Given groups define slices, also those of personalisation."""
     groups = {f"person-{n}": "early" if n < 10 else "late" for n in range(20)}
     report = replayed(log, by=("user_group",), groups=groups)
     assert {row.slice for row in report.estimates} == {"", "user_group=early", "user_group=late"}
@@ -207,8 +207,8 @@ def test_a_report_reads_back(log: Log) -> None:
     assert report.satisfaction[0].users == 20
 
 
-def test_candidates_that_learn(town: Town, log: Log) -> None:
-    """Rejection replay gives one number of a short life; a progressive one is marked, and neither can be gated."""
+def test_learning_candidates_are_marked_and_not_gated(town: Town, log: Log) -> None:
+    """Rejection sampling gives one estimate; a progressive candidate is marked as biased; neither can be gated."""
     settings, rules = ReplaySettings(idle_s=1.0), parse_gate({"metric": "fit"})
     sharp = Settings(algorithm="squarecb", parameters={"gamma": 20.0})
     lived = RejectionCandidate(town.blank(), lambda: nullcontext(town.journal), sharp)
@@ -225,8 +225,8 @@ def test_candidates_that_learn(town: Town, log: Log) -> None:
             evaluate(log, candidate, CURRENT, settings, rules)
 
 
-def test_silence_widens_every_exact_limit(log: Log) -> None:
-    """Where some who were asked say nothing, exact sequences are wider under Γ = 2 than under 1, in slices too."""
+def test_non_response_widens_every_exact_limit(log: Log) -> None:
+    """With non-response, exact sequences are wider under Γ = 2 than under 1, in slices too."""
     asked = log.outcomes.asked_label.copy()
     asked[np.flatnonzero(~np.isnan(asked))[::3]] = np.nan
     quiet = log._replace(outcomes=log.outcomes._replace(asked_label=asked))
@@ -238,8 +238,8 @@ def test_silence_widens_every_exact_limit(log: Log) -> None:
             assert other.high > one.high
 
 
-def test_a_replay_can_be_kept(log: Log, tmp_path: Path) -> None:
-    """Every believable estimate and sequence is a row of `ope_runs`; without a warehouse it says so."""
+def test_estimates_are_recorded_in_the_warehouse(log: Log, tmp_path: Path) -> None:
+    """Every unbiased estimate and sequence is a row of `ope_runs`; without a warehouse recording is refused."""
     report = replayed(log, {"fixed": "a"}, gate={"metric": "fit"})
     Warehouse(tmp_path / "fitrouter.duckdb").note_runs([])
     run = record(report, tmp_path)

@@ -29,7 +29,7 @@ class _ReadOnlyJournal:
 
     def _rows(self, sql: str, *values: int | str) -> list[Row]:
         try:
-            return [decode_row(*found, self._place) for found in self._connection.execute(sql, values).fetchall()]
+            return [decode_row(self._place, *found) for found in self._connection.execute(sql, values).fetchall()]
         except sqlite3.Error as error:
             damaged(self._place, error)
 

@@ -115,11 +115,11 @@ def _batches(journal: sqlite3.Connection, place: str) -> Iterator[list[Row]]:
             damaged(place, error)
         if not found:
             return
-        yield [decode_row(*row, place) for row in found]
+        yield [decode_row(place, *row) for row in found]
         after = found[-1][0]
 
 
-def decode_row(seq: int, payload: bytes, crc: int, place: str) -> Row:
+def decode_row(place: str, seq: int, payload: bytes, crc: int) -> Row:
     """The event of a row whose checksum matches."""
     where = f"{place}, row {seq}"
     if zlib.crc32(payload) != crc:
