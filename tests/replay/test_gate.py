@@ -100,7 +100,7 @@ max_weight: 100
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"metric": "score"}, ["metric", "a score is a model's prediction", "people are worse off", "'fit'"]),
+        ({"metric": "score"}, ["metric", "a score is a model's prediction", "users are worse off", "'fit'"]),
         ({"guardrails": [{"metric": "score", "max_decrease": 0.0}]}, ["guardrails.0.metric", "a score is"]),
         ({"metric": "revenue"}, ["metric", "'fit', 'cost', 'latency' or 'utility'", "given was 'revenue'"]),
         ({"min_gains": 0.1}, ["min_gains", "no such rule", "did you mean 'min_gain'", "Allowed here: alpha"]),

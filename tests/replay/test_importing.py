@@ -522,10 +522,10 @@ def test_bad_rows_of_parquet(tmp_path: Path) -> None:
     assert sorted(told) == list(range(2, 16))
     for row, part in {
         2: "the pmf gives the chosen arm the probability 0", 3: "pmf is no list of 2 numbers", 4: "eligible were [b]",
-        5: "name every arm once", 6: "allowed are must be between 0 and 1", 7: "allowed are must be between 0 and 1",
+        5: "name every arm once", 6: "allowed are numbers from 0 to 1", 7: "allowed are numbers from 0 to 1",
         8: "eligible is no list of arms", 9: "eligible is no list of arms", 10: "eligible is no list of arms",
         11: "pmf sums to 0.9", 12: "the id '0' is there already", 13: "the id is empty", 14: "the reward is empty",
-        15: "allowed are must be between 0 and 1",
+        15: "allowed are numbers from 0 to 1",
     }.items():  # fmt: skip
         assert part in told[row], (row, told[row])
     with pytest.raises(InvalidLog, match=r"(?s)14 of 15 rows cannot be used.*row 2: .*row 6: .*and 9 more"):

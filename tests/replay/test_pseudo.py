@@ -291,7 +291,7 @@ def test_what_cannot_be_bounded_is_refused() -> None:
     prob = log.options.prob.copy()
     prob[all_.units.entries()[4]] = np.nan
     broken = all_.units._replace(log=log._replace(options=log.options._replace(prob=prob)))
-    with pytest.raises(InvalidLog, match="not the whole pmf"):
+    with pytest.raises(InvalidLog, match="the full pmf is not logged"):
         pseudo_outcomes(broken, pmf, None, *args, all_.chance)
 
 

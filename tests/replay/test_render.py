@@ -239,10 +239,12 @@ def test_the_verdict_comes_first() -> None:
     assert first.startswith("Promote: fit is higher under the candidate, which is better: +0.0")
     assert "at any time (exact 95 % sequence), +0.0312 ± 0.0063 at one look" in first.replace("\n", " ")
     dearer = msgspec.structs.replace(realistic(), metric="cost", gate=None)
-    assert "higher, which is worse: +" in text(dearer).split("\n\n")[0].replace("\n", " ")
+    assert "higher under the candidate, which is worse: +" in text(dearer).split("\n\n")[0].replace("\n", " ")
     loss = [msgspec.structs.replace(b, low=-0.09, high=-0.02) for b in realistic().bands]
     worse = msgspec.structs.replace(realistic(), bands=loss)
-    assert "lower, which is worse: −0.0900 … −0.0200" in text(worse).split("\n\n")[0].replace("\n", " ")
+    assert "lower under the candidate, which is worse: −0.0900 … −0.0200" in text(worse).split("\n\n")[0].replace(
+        "\n", " "
+    )
     unsure = msgspec.structs.replace(realistic(), bands=[], estimates=[e for e in realistic().estimates if e.low < 0])
     assert "do not differ significantly" in text(unsure).split("\n\n")[0].replace("\n", " ")
 

@@ -229,10 +229,10 @@ def _forest(
     title: str, rows: Sequence[_Row], axis: str, *, zero: bool = False, beside: Sequence[_Row] = ()
 ) -> list[Figure]:
     """Forest plot on an axis that also covers the rows in `beside`."""
-    drawn = [row for row in rows if math.isfinite(row.value)]
+    drawn = [row for row in rows if finite([row.value])]
     if not drawn:
         return []
-    span = _span([row for row in (*drawn, *beside) if math.isfinite(row.value)], zero=zero)
+    span = _span([row for row in (*drawn, *beside) if finite([row.value])], zero=zero)
     return [_figure(title, lambda width: _drawn_forest(title, drawn, axis, width, span, zero=zero))]
 
 
@@ -291,8 +291,8 @@ def _span(rows: Sequence[_Row], *, zero: bool) -> tuple[float, float]:
     most = 3 * widths[len(widths) // 2] if widths else math.inf
     values = finite(v for row in rows for v in (row.value, row.ghost))
     for row in rows:
-        values += [max(row.low, row.value - most)] if math.isfinite(row.low) else []
-        values += [min(row.high, row.value + most)] if math.isfinite(row.high) else []
+        values += [max(row.low, row.value - most)] if finite([row.low]) else []
+        values += [min(row.high, row.value + most)] if finite([row.high]) else []
     return _padded([*values, 0.0] if zero else values)
 
 

@@ -11,6 +11,9 @@ _LETTER = 7.0
 """Width of a 12 px letter in pixels, rounded up."""
 
 
+_DRAWABLE = 1e150
+
+
 class Axis(NamedTuple):
     """A linear scale from values to pixels."""
 
@@ -100,7 +103,8 @@ def _titled(title: str) -> str:
 
 
 def finite(values: Iterable[float]) -> list[float]:
-    return [x for x in values if math.isfinite(x)]
+    # Differences of larger numbers overflow, and an axis would have no scale.
+    return [x for x in values if abs(x) < _DRAWABLE]
 
 
 def fitted(words: str, room: float) -> str:
