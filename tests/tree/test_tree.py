@@ -1,4 +1,4 @@
-"""What the house rules say of the tree itself."""
+"""Rules about the source tree: imports, layers, faces, private names, forbidden calls, sizes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import pkgutil
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -32,19 +34,20 @@ HEAVY = (
 )
 
 
-def sources() -> list[Path]:
-    return sorted(
-        path
-        for folder in ("router", "evaluators", "dashboards", "integrations")
-        for path in (ROOT / folder).rglob("*.py")
-    )
+FOLDERS = ("router", "evaluators", "dashboards", "integrations")
 
 
-def modules() -> list[str]:
+def sources(*folders: str) -> list[Path]:
+    return sorted(path for folder in folders or FOLDERS for path in (ROOT / folder).rglob("*.py"))
+
+
+def faces() -> list[ModuleType]:
+    """The packages of the product, whose `__init__` lists what they offer."""
     found = []
-    for package in PACKAGES:
-        root = importlib.import_module(package)
-        found += [package, *(m.name for m in pkgutil.walk_packages(root.__path__, f"{package}."))]
+    for name in PACKAGES:
+        root = importlib.import_module(name)
+        inner = (m.name for m in pkgutil.walk_packages(root.__path__, f"{name}.") if m.ispkg)
+        found += [root, *map(importlib.import_module, inner)]
     return found
 
 
@@ -62,22 +65,97 @@ def test_layers_hold() -> None:
     assert result.returncode == 0, result.stdout
 
 
-@pytest.mark.parametrize("name", PACKAGES)
-def test_packages_are_typed(name: str) -> None:
+def test_packages_are_typed() -> None:
     """Each package tells type checkers that it has types."""
-    assert Path(str(importlib.import_module(name).__file__)).with_name("py.typed").exists()
+    for name in PACKAGES:
+        assert Path(str(importlib.import_module(name).__file__)).with_name("py.typed").exists(), name
 
 
-@pytest.mark.parametrize("name", [name for name in modules() if not name.endswith("__main__")])
-def test_all_is_what_is_there(name: str) -> None:
-    """`__all__` is sorted without regard to underscore rules, and every name in it exists."""
-    module = importlib.import_module(name)
-    exported = getattr(module, "__all__", None)
-    if exported is None:
-        return
-    assert len(set(exported)) == len(exported)
-    for item in exported:
-        assert hasattr(module, item), f"{name}.__all__ lists {item!r}"
+def test_faces_list_what_they_offer() -> None:
+    """Names in `__all__` exist, once each, sorted: constants, classes, functions."""
+    for face in faces():
+        exported: list[str] = getattr(face, "__all__", [])
+        assert len(set(exported)) == len(exported), face.__name__
+        assert exported == sorted(exported, key=lambda name: (not name.isupper(), not name[0].isupper(), name)), face
+        for item in exported:
+            assert hasattr(face, item), f"{face.__name__}.__all__ lists {item!r}"
+
+
+def test_only_faces_have_all() -> None:
+    """Modules inside a package need no `__all__`: their public names are those without an underscore."""
+    for path in sources():
+        if path.name != "__init__.py":
+            assert "\n__all__" not in path.read_text(encoding="utf-8"), path
+
+
+PRIVATE = re.compile(r"_(?!_)\w*")
+NAMED_TUPLE = frozenset({"_asdict", "_fields", "_make", "_replace"})
+"""Public names of named tuples, which begin with an underscore so that no field hides them."""
+THIRD_PARTY = {
+    "crewai/_human.py": "CrewAI asks a person between two runs of its executor's loop, which has no public name",
+    "crewai/_identity.py": "CrewAI keeps the events that a call is in on a stack without a public name",
+    "crewai/_llm.py": "CrewAI counts tokens and registers kinds of model under private names only",
+    "crewai/_turn.py": "CrewAI's own models emit events and run hooks through these methods, for subclasses to call",
+    "gateway/_worker.py": "os._exit is Python's only way to end a process whose threads hang",
+    "litellm/_observer.py": "litellm's worker flushes at exit through a private method only",
+    "litellm/_provider.py": "litellm's cost accounting reads `_hidden_params` of a response",
+}
+"""Files of the integrations that use private names of other projects, and why; none of these names is the core's."""
+
+
+def defined_in(tree: ast.AST) -> set[str]:
+    """Private names that a module defines: functions, classes, variables, fields, attributes of `self`."""
+    found = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                found.add(name)
+            case ast.Name(id=name, ctx=ast.Store()):
+                found.add(name)
+            case ast.Attribute(value=ast.Name(id="self" | "cls"), attr=name, ctx=ast.Store()):
+                found.add(name)
+    return {name for name in found if PRIVATE.fullmatch(name)}
+
+
+def private_accesses(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Private attributes of anything but the object itself, and private names and modules that are imported."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(value=ast.Name(id="self" | "cls") | ast.Call(func=ast.Name(id="super"))):
+                continue
+            case ast.Attribute(attr=name) if PRIVATE.fullmatch(name):
+                yield node.lineno, name
+            case ast.ImportFrom(module=str(module), names=names):
+                for name in [*module.split("."), *(alias.name for alias in names)]:
+                    if PRIVATE.fullmatch(name):
+                        yield node.lineno, f"{module}.{name}"
+            case ast.Import(names=names):
+                for alias in names:
+                    if any(PRIVATE.fullmatch(name) for name in alias.name.split(".")):
+                        yield node.lineno, alias.name
+
+
+def test_nothing_private_is_used_outside_its_package() -> None:
+    """Evaluators, dashboards and integrations use public names of the core, of each other and of other projects.
+
+    A private attribute of another object is allowed where the module itself defines the name: it belongs to one of its
+    own classes. The core's own private names are never among the exceptions.
+    """
+    core = set().union(*(defined_in(ast.parse(path.read_text(encoding="utf-8"))) for path in sources("router")))
+    used = set()
+    for path in sources("evaluators", "dashboards", "integrations"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        package, file = module_of(path).split(".")[0], path.relative_to(ROOT).as_posix()
+        own = defined_in(tree)
+        exempt = next((name for name in THIRD_PARTY if file == f"integrations/fitrouter_integrations/{name}"), None)
+        for line, name in private_accesses(tree):
+            if name in own | NAMED_TUPLE or name.startswith(f"{package}."):
+                continue
+            assert exempt is not None, f"{file}:{line} uses {name}"
+            assert name not in core, f"{file}:{line} uses {name} of the core"
+            assert not name.startswith(PACKAGES), f"{file}:{line} imports {name}"
+            used.add(exempt)
+    assert used == set(THIRD_PARTY), "an exception that nothing needs any more"
 
 
 def test_no_pickle_no_exec() -> None:
@@ -147,7 +225,7 @@ def test_no_import_cycle() -> None:
 
 def test_folders_are_small() -> None:
     """A folder of the product has at most twenty modules and folders."""
-    for top in ("router", "evaluators", "dashboards", "integrations"):
+    for top in FOLDERS:
         for folder in filter(Path.is_dir, (ROOT / top).rglob("*")):
             inside = [p for p in folder.iterdir() if p.suffix == ".py" or (p.is_dir() and p.name != "__pycache__")]
             assert len(inside) <= 20, folder
