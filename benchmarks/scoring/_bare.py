@@ -89,7 +89,7 @@ def _stand_in() -> None:
     found.Struct, found.MsgspecError, found.DecodeError = Struct, ValueError, ValueError
     found.json = types.SimpleNamespace(decode=_decode, encode=_encode, Decoder=_Decoder, Encoder=_Encoder)
     found.msgpack = types.SimpleNamespace(Encoder=_Encoder, Decoder=_Decoder, encode=_encode, decode=_decode)
-    found.structs = types.SimpleNamespace(replace=_replace)
+    found.structs = types.SimpleNamespace(replace=_replace, force_setattr=setattr)
     sys.modules["msgspec"] = found
 
 

@@ -114,6 +114,7 @@ class Router:
         self.outside = ExternalExecution(
             self.cards, self.aliases, self.timers, self.proposer, journal, self.recorder, learner, self.clock
         )
+        identities.on_orphan = lambda subject: self.recorder.erase(subject, self.clock())
         self.steering = Steering(decider, journal, self.hooks, self.clock, self._folded, self.names)
         self._sweeper: asyncio.Task[None] | None = None
 
@@ -206,8 +207,8 @@ class Router:
                 await provider.aclose()
             except Exception as error:  # noqa: BLE001 - one provider's trouble must not keep the journal open
                 self.hooks.trouble(f"provider {name}", error)
-        await asyncio.to_thread(self.journal.close)
-        await asyncio.to_thread(self.identities.close)
+        for finish in (self.identities.flush, self.journal.close, self.identities.close):
+            await asyncio.to_thread(finish)
 
     async def _folded(self) -> None:
         """Wait until what is durable now is folded."""

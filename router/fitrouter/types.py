@@ -14,6 +14,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from fitrouter.plain import convert_fields, make_plain
+
 AUTO = "fitrouter/auto"
 """The model name that asks for routing."""
 
@@ -26,10 +28,21 @@ class _Value(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A frozen value."""
 
 
+class _Logged(_Value, frozen=True, kw_only=True):
+    """A value that events hold: its numbers and texts are plain Python values, whatever numpy scalars were given.
+
+    Raises:
+        TypeError: a field holds something that is no number, or no text.
+    """
+
+    def __post_init__(self) -> None:
+        make_plain(self)
+
+
 # --- calls ---------------------------------------------------------------------------------------------------------
 
 
-class Identity(_Value, frozen=True, kw_only=True):
+class Identity(_Logged, frozen=True, kw_only=True):
     """Who asks, and for what.
 
     In a `Request` the fields hold what the caller sent. In events `user` is the subject, a random token that
@@ -56,14 +69,14 @@ class Request(_Value, frozen=True, kw_only=True):
     """Seconds for the whole request; the configured deadline where None."""
 
 
-class Prices(_Value, frozen=True, kw_only=True):
+class Prices(_Logged, frozen=True, kw_only=True):
     """USD per million tokens."""
 
     input: float = 0.0
     output: float = 0.0
 
 
-class Variant(_Value, frozen=True, kw_only=True):
+class Variant(_Logged, frozen=True, kw_only=True):
     """A way of asking a model: its arms share how right it is and what it costs, and differ in how it writes."""
 
     name: str
@@ -73,7 +86,7 @@ class Variant(_Value, frozen=True, kw_only=True):
     """Sampling options where the caller gives none."""
 
 
-class ModelCard(_Value, frozen=True, kw_only=True):
+class ModelCard(_Logged, frozen=True, kw_only=True):
     """What is known of a model before it is asked."""
 
     name: str
@@ -158,7 +171,7 @@ class Mode(enum.StrEnum):
     FORCED = "forced"
 
 
-class PolicyVersion(_Value, frozen=True, kw_only=True):
+class PolicyVersion(_Logged, frozen=True, kw_only=True):
     """Algorithm, hash of its settings, and the last sequence number folded into what it read."""
 
     algorithm: str
@@ -166,7 +179,7 @@ class PolicyVersion(_Value, frozen=True, kw_only=True):
     seq: int = 0
 
 
-class _Event(_Value, frozen=True, kw_only=True):
+class _Event(_Logged, frozen=True, kw_only=True):
     id: str
     """UUIDv7 of the event; appending it again is a no-op."""
     ts: float
@@ -239,7 +252,7 @@ class Decision(_Event, frozen=True, kw_only=True, tag="decision"):
     """Installation seed of the draw."""
 
 
-class Attempt(_Value, frozen=True, kw_only=True):
+class Attempt(_Logged, frozen=True, kw_only=True):
     """One call of one model: its probability given that the earlier ones failed, and how it ended."""
 
     model: str
@@ -324,6 +337,9 @@ class Feedback(_Event, frozen=True, kw_only=True, tag="feedback"):
     asked: bool = False
     """The decision had solicited it (asked stream), else volunteered."""
     source: str = "user"
+
+    def __post_init__(self) -> None:
+        convert_fields(self)
 
     @property
     def y(self) -> float:

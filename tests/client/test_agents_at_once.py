@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 
 import pytest
 from tests.kits.crowd import ADAPTERS, NAMES, PERSONA, TURNS, Heard, agent, in_tasks, in_threads, written
-from tests.kits.gateway import cards, make_router, serving, wait_for
+from tests.kits.gateway import PATIENCE_S, cards, make_router, serving, wait_for
 
 from fitrouter.context.features import session_key
 from fitrouter.providers import Simulated
 from fitrouter.router import Router
 from fitrouter.stores.identities import Identities
 from fitrouter.stores.journal import Journal, SqliteJournal
-from fitrouter.types import Decision, Execution, Request
+from fitrouter.types import Decision, Execution, Identity, Request
 from fitrouter_integrations.client import connect
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # the frameworks' own
@@ -119,7 +119,12 @@ def check(place: Place, crowd: str, heard: Sequence[Heard]) -> None:
     ids = {turn.said.decision_id for turn in heard}
     assert len(ids) == len(heard)
     decisions, executions = events_of(place, ids)
-    subjects = {place.identities.subject("default", turn.who.user): turn.who for turn in heard}
+    decided = {decision.id: decision for decision in decisions}
+    subjects: dict[str, Identity] = {}
+    for turn in heard:
+        subject = decided[turn.said.decision_id].identity.user or ""
+        assert wait_for(lambda subject=subject: place.identities.reveal(subject)) == ("default", turn.who.user)
+        assert subjects.setdefault(subject, turn.who) == turn.who
     assert len(subjects) == AGENTS
     mine = [decision for decision in decisions if decision.identity.user in subjects]
     assert Counter(decision.id for decision in mine) == Counter(ids), "lost, or decided twice"
@@ -127,7 +132,6 @@ def check(place: Place, crowd: str, heard: Sequence[Heard]) -> None:
     ends = Counter(execution.decision_id for execution in executions)
     assert {ends[each] for each in ids} == {1}
     served = {execution.decision_id: execution for execution in executions}
-    decided = {decision.id: decision for decision in mine}
     for turn in heard:
         decision, execution = decided[turn.said.decision_id], served[turn.said.decision_id]
         key, _ = session_key(Request(messages=(), identity=turn.who))
@@ -159,7 +163,7 @@ def test_two_hundred_agents_in_spawned_workers(places: Places, adapter: str, whe
     agents = [agent(crowd, i) for i in range(AGENTS)]
     parts = [agents[n::WORKERS] for n in range(WORKERS)]
     several = [places.workers.submit(in_threads, adapter, place.target, part) for part in parts]
-    check(place, crowd, [turn for each in several for turn in each.result(120.0)])
+    check(place, crowd, [turn for each in several for turn in each.result(PATIENCE_S)])
 
 
 @pytest.mark.parametrize("adapter", ADAPTERS)
@@ -196,8 +200,8 @@ def test_every_adapter_says_what_to_do_after_a_fork(tmp_path: Path) -> None:
         out = context.Queue()
         child = context.Process(target=_in_child, args=(asks, out))
         child.start()
-        said = dict(out.get(timeout=60) for _ in asks)
-        child.join(30)
+        said = dict(out.get(timeout=PATIENCE_S) for _ in asks)
+        child.join(PATIENCE_S)
         assert said.keys() == asks.keys()
         for adapter, words_said in said.items():
             assert "after a fork" in words_said, adapter

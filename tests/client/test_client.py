@@ -187,8 +187,8 @@ def test_use_after_a_fork_says_what_to_do(tmp_path: Path) -> None:
         out = context.Queue()
         child = context.Process(target=_in_child, args=(client, out))
         child.start()
-        said = out.get(timeout=30)
-        child.join(30)
+        said = out.get(timeout=300)
+        child.join(300.0)
         assert "spawn" in said
         assert "after a fork" in said
         assert client.complete(ask()).finish_reason == "stop"
@@ -202,7 +202,7 @@ def test_workers_share_a_journal(tmp_path: Path) -> None:
         subprocess.Popen([sys.executable, "-c", WORKER, str(config), f"u{i}"], stdout=subprocess.PIPE, text=True)
         for i in range(2)
     ]
-    said = [worker.communicate(timeout=120)[0].split() for worker in workers]
+    said = [worker.communicate(timeout=300)[0].split() for worker in workers]
     assert [worker.returncode for worker in workers] == [0, 0]
     ids = {decision for made in said for decision in made}
     assert len(ids) == 6
@@ -226,7 +226,7 @@ def test_a_client_that_is_left_open_settles_at_exit(tmp_path: Path) -> None:
     config = tmp_path / "fitrouter.yaml"
     config.write_text(SIMULATED)
     ended = subprocess.run(
-        [sys.executable, "-c", LEFT_OPEN, str(config)], capture_output=True, text=True, timeout=120, check=True
+        [sys.executable, "-c", LEFT_OPEN, str(config)], capture_output=True, text=True, timeout=300, check=True
     )
     assert ended.stderr == ""
     with connect(config) as client:
@@ -249,7 +249,7 @@ def test_closing_settles(tmp_path: Path) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(300.0)
     client.close()
     client.close()
     agent()

@@ -15,7 +15,7 @@ from unittest import mock
 
 import msgspec
 import pytest
-from tests.kits.gateway import cards, make_router, serving, wait_for
+from tests.kits.gateway import PATIENCE_S, cards, make_router, serving, wait_for
 
 from fitrouter.errors import ConfigError, InvalidRequest, NoEligibleModel, UnknownDecision
 from fitrouter.router import Router
@@ -101,7 +101,7 @@ def test_a_plan_is_asked_elsewhere_and_its_end_is_logged(here: Here) -> None:
     assert plan.about.cost_usd is None
     assert 0 < plan.about.propensity <= 1
     assert len({choice.model for choice in plan.order}) == 3
-    assert plan.deadline_s == 10.0
+    assert plan.deadline_s == PATIENCE_S
     cost = here.client.report(plan.about.decision_id, ask(), after(plan, "TimeoutError"))
     assert cost == pytest.approx((7 + 2 * 11) / 1e6)
     (execution,) = here.logged(Execution)

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from fitrouter.drift import Drift, DriftParams
 from typer.testing import CliRunner
 
 from fitrouter.errors import ConfigError
@@ -23,7 +24,7 @@ from fitrouter_integrations.demo._clock import RoundClock
 from fitrouter_integrations.demo._play import People
 from fitrouter_integrations.demo._reading import HIDDEN, notice
 from fitrouter_integrations.demo._report import summary
-from fitrouter_integrations.demo._seeds import Gammas, SeedResult, Strategy, play_seeds, strategies, strategy
+from fitrouter_integrations.demo._seeds import Gammas, SeedResult, Strategy, learned, play_seeds, strategies, strategy
 from fitrouter_integrations.demo._stage import Stage, set_stage
 from fitrouter_integrations.demo._world import DemoWorld, open_world
 
@@ -235,6 +236,22 @@ def test_seeds_in_processes_are_seeds_in_process(world: DemoWorld, stage: Stage)
     assert list(play_seeds(short, stage, gammas, (1, 2), deadline=0.0)) == []
 
 
+def test_a_seed_goes_on_after_a_drift_alarm(world: DemoWorld, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An alarm stores the whole state in the middle of a seed, which is plain whatever votes are made of."""
+    heard: list[str] = []
+
+    class Nervous(Drift):
+        def observe(self, arm: str, z: float) -> bool:
+            if fired := super().observe(arm, z):
+                heard.append(arm)
+            return fired
+
+    monkeypatch.setattr("fitrouter.fit.Drift", lambda: Nervous(DriftParams(threshold=1.0, warmup=0)))
+    probs, _ = learned(People(world, stage, 3), "ours", 320.0, 0.02, ROUNDS)
+    assert len(heard) > 1
+    assert np.isfinite(probs).all()
+
+
 def test_the_summary_counts_what_it_says(world: DemoWorld) -> None:
     """Closing half of the gap in one seed and none in the other is a quarter on average."""
 
@@ -250,6 +267,7 @@ def test_the_summary_counts_what_it_says(world: DemoWorld) -> None:
 
     found = summary([result(1, 0.75), result(2, 0.64)], world)
     assert found["closed_mean"] == pytest.approx((0.5 - 0.6) / 2)
+    assert found["closed_se"] == pytest.approx(0.55)
     assert found["above_best_single"] == 1
     assert found["margin_over_best_single"]["min"] == pytest.approx(-0.01)
     assert found["flatterer_share"]["max"] == pytest.approx(0.01)

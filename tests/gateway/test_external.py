@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import httpx
 import pytest
-from tests.kits.gateway import cards, chat, client, config, make_router, serving
+from tests.kits.gateway import PATIENCE_S, cards, chat, client, config, make_router, serving
 
 from fitrouter.router import Router
 from fitrouter.stores.journal import MemoryJournal
@@ -60,7 +60,7 @@ def test_a_plan_says_whom_to_ask_and_its_end_is_taken(shared: Shared) -> None:
     assert reply.headers["x-fitrouter-decision"] == about["decision_id"]
     assert float(reply.headers["x-fitrouter-propensity"]) == about["propensity"]
     assert (about["model"], about["logged"]) == (plan["order"][0]["model"], True)
-    assert plan["deadline_s"] == 10.0
+    assert plan["deadline_s"] == PATIENCE_S
     first, second, _ = plan["order"]
     assert first == {
         "model": about["model"],

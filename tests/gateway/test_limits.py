@@ -184,7 +184,7 @@ def _until_refused(url: str, head: bytes, piece: bytes) -> bytes:
     """Send pieces without end; returns what the server says before it closes."""
     host, port = url.removeprefix("http://").split(":")
     received = b""
-    with socket.create_connection((host, int(port)), timeout=20.0) as connection:
+    with socket.create_connection((host, int(port)), timeout=300.0) as connection:
         connection.sendall(head)
         for _ in range(1000):
             try:
@@ -260,7 +260,7 @@ def test_a_client_that_does_not_read_is_cut_off(tmp_path: Path, monkeypatch: pyt
     with serving(router) as url:
         host, port = url.removeprefix("http://").split(":")
         body = json.dumps(chat(stream=True)).encode()
-        with socket.create_connection((host, int(port)), timeout=20.0) as connection:
+        with socket.create_connection((host, int(port)), timeout=300.0) as connection:
             connection.sendall(_post(b"content-length: %d" % len(body)) + body)
             wait_for(lambda: any(isinstance(row.event, Execution) for row in router.journal.tail(0)))
     (execution,) = [row.event for row in router.journal.tail(0) if isinstance(row.event, Execution)]

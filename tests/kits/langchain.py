@@ -16,7 +16,7 @@ from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResu
 from langchain_core.tools import tool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import Field
-from tests.kits.gateway import make_router, serving
+from tests.kits.gateway import PATIENCE_S, make_router, serving
 
 from fitrouter.router import Router
 from fitrouter.routing.decider import Rules
@@ -101,7 +101,8 @@ class Refused(Exception):
 def router_over(folder: Path, models: Any, **more: Any) -> Router:
     """A router that keeps everything in memory and has cards of these names."""
     cards = [ModelCard(name=name, provider="agent", prices=Prices(input=1.0, output=2.0)) for name in models]
-    return make_router(folder, models=cards, **{"timers": Timers(deadline_s=30.0), **more})
+    timers = Timers(deadline_s=PATIENCE_S, first_token_s=PATIENCE_S, chunk_gap_s=PATIENCE_S)
+    return make_router(folder, models=cards, **{"timers": timers, **more})
 
 
 def routed(folder: Path, models: dict[str, Chat], **more: Any) -> tuple[FitrouterMiddleware, Router]:

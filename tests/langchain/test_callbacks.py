@@ -457,7 +457,7 @@ def test_a_process_that_ends_loses_no_verdict(tmp_path: Path) -> None:
     """What was said just before the end is sent before the router closes."""
     (tmp_path / "fitrouter.yaml").write_text(SETTINGS, encoding="utf-8")
     ran = subprocess.run(
-        [sys.executable, "-c", ENDS], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", ENDS], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
     )
     assert ran.returncode == 0, ran.stderr
     assert ran.stderr == ""

@@ -104,7 +104,7 @@ def test_a_spawned_worker_asks_with_a_pickle(url: str) -> None:
     payload = pickle.dumps(ChatFitrouter(router=url))
     environment = {name: value for name, value in os.environ.items() if name != "FITROUTER_API_KEY"}
     ran = subprocess.run(
-        [sys.executable, "-c", code], input=payload, capture_output=True, check=False, env=environment, timeout=120
+        [sys.executable, "-c", code], input=payload, capture_output=True, check=False, env=environment, timeout=300
     )
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.strip()

@@ -295,8 +295,8 @@ def test_use_after_a_fork_is_told(tmp_path: Path) -> None:
     out = context.Queue()
     child = context.Process(target=_in_child, args=(middleware, models, out))
     child.start()
-    said = out.get(timeout=30)
-    child.join(30)
+    said = out.get(timeout=300)
+    child.join(300.0)
     assert "ConfigError" in said
     assert "after a fork" in said
 

@@ -119,7 +119,7 @@ def test_parameters_and_schemas_reach_the_model(desk: Desk) -> None:
         response_format=Sum,
         metadata={"role": "clerk"},
         task="sums",
-        timeout=20,
+        timeout=300,
     )
     assert Sum.model_validate_json(answer.choices[0].message.content) == Sum(value=3, note="hello")
     params = desk.agent.calls[-1].params

@@ -304,7 +304,7 @@ def test_a_process_that_ends_writes_down_what_it_asked(tmp_path: Path) -> None:
     )
     router = agent_router(tmp_path)
     with serving(router) as url:
-        subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "FITROUTER": url}, timeout=120)
+        subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "FITROUTER": url}, timeout=300)
         assert [made.chosen for made in events(router, Decision)] == ["beta"] * 3
         wait_for(lambda: len(events(router, Execution)) == 3)
 

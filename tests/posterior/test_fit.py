@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import msgspec
 import numpy as np
 import pytest
 from benchmarks.research.signals import load_signals
@@ -362,7 +363,7 @@ def test_a_sensitive_role_starts_without_the_users_taste() -> None:
     params = FitParams(sensitive_roles=("Judge",))
     fit, rng = Fit(5, D, params), np.random.default_rng(0)
     for _ in range(60):
-        answer = _answer(rng)._replace(x=_x(0, 0, 0, 0))
+        answer = msgspec.structs.replace(_answer(rng), x=_x(0, 0, 0, 0))
         fit.learn(Label(ANN, answer, float(answer.h[1] > 0), FeedbackKind.THUMB))  # type: ignore[index]
     fit.arms.observe_response(fit.arms.row("long"), _x(0, 0, 0, 0), np.array([1.0, 2.0, 0.0, 0.0]))
     seen = {}

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from fitrouter.posterior.arms import Arms
 from fitrouter.posterior.gaussian import GaussianUpdate
@@ -123,7 +124,7 @@ def test_people_of_two_roles_stay_near_the_joint_posterior() -> None:
     for _ in range(5000):
         label = world.label()
         if rng.random() < 0.3:
-            label = label._replace(identity=Identity(user=label.identity.user, role=f"r{rng.integers(ROLES)}"))
+            label = replace(label, identity=Identity(user=label.identity.user, role=f"r{rng.integers(ROLES)}"))
         fit.learn(label)
     away = []
     for arm in ARMS:
@@ -167,10 +168,10 @@ def test_swapping_two_users_swaps_what_is_known_of_them(seed: int) -> None:
     for _ in range(60):
         label = world.label(pooled=bool(world.rng.random() < 0.8))
         if world.rng.random() < 0.3:
-            label = label._replace(kind=FeedbackKind.RATING)
+            label = replace(label, kind=FeedbackKind.RATING)
         one.learn(label)
         user = str(label.identity.user)
-        other.learn(label._replace(identity=Identity(user=swap.get(user, user), role=label.identity.role)))
+        other.learn(replace(label, identity=Identity(user=swap.get(user, user), role=label.identity.role)))
     assert one.tastes.users.keys() == {swap.get(user, user) for user in other.tastes.users}
     for user, person in one.tastes.users.items():
         assert person.dump() == other.tastes.users[swap.get(user, user)].dump()
@@ -278,12 +279,12 @@ def test_nan_never_enters(seed: int, where: str) -> None:
     x, h = label.answer.x.copy(), np.array(label.answer.h)
     before = fit.arms.corrections.tobytes(), fit.tastes.population.state.tobytes(), fit.labels
     if where == "y":
-        label = label._replace(y=math.nan)
+        label = replace(label, y=math.nan)
     elif where == "x":
         x[2] = math.nan
     elif where in {"h", "inf"}:
         h[2] = math.nan if where == "h" else math.inf
-    fit.learn(label._replace(answer=label.answer._replace(x=x, h=h)))
+    fit.learn(replace(label, answer=replace(label.answer, x=x, h=h)))
     if where in {"y", "x"}:
         assert before == (fit.arms.corrections.tobytes(), fit.tastes.population.state.tobytes(), fit.labels)
     k = fit.arms.row(ARMS[0])

@@ -34,7 +34,7 @@ def test_a_senior_tax_analyst_starts_near_the_tax_analyst() -> None:
         kin = RoleSimilarity()
         for role, vector in zip(roles, encoder.encode(roles), strict=True):
             kin.meet(key(role), vector)
-        known = {key("tax analyst"): KnownRoles(taste, 0.9), key("pediatric nurse"): Known(other, 0.9)}
+        known = {key("tax analyst"): KnownRoles(taste, 0.9), key("pediatric nurse"): KnownRoles(other, 0.9)}
         start = kin.prior(key("senior tax analyst"), known, D)
         along = float(start @ taste / (taste @ taste))
         assert 0.4 < along < 1.0

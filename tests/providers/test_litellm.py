@@ -159,7 +159,7 @@ async def test_closing_a_stream_ends_it_upstream(read: int) -> None:
         for _ in range(read):
             await anext(stream)
         await stream.aclose()
-        await asyncio.wait_for(server.left.wait(), 10)
+        await asyncio.wait_for(server.left.wait(), 300)
 
 
 def test_the_key_is_masked() -> None:

@@ -295,7 +295,7 @@ async def test_closing_a_stream_ends_it_upstream(read: int) -> None:
             await anext(stream)
         await stream.aclose()
         await stream.aclose()
-        await asyncio.wait_for(server.left.wait(), 10)
+        await asyncio.wait_for(server.left.wait(), 300)
         await provider.aclose()
 
 
@@ -305,12 +305,12 @@ async def test_cancelling_ends_the_work_upstream(script: Reply) -> None:
     async with FakeOpenAI([script]) as server:
         provider = OpenAICompatible(server.base_url)
         task = asyncio.create_task(chunks(provider, call(stream=True)))
-        await asyncio.wait_for(server.asked.wait(), 10)
+        await asyncio.wait_for(server.asked.wait(), 300)
         await asyncio.sleep(0.05)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await asyncio.wait_for(server.left.wait(), 10)
+        await asyncio.wait_for(server.left.wait(), 300)
         await provider.aclose()
 
 

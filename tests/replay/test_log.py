@@ -343,7 +343,7 @@ def step():
         return 0  # somebody reads the file: the feed tries again
 
 for i in range(0, len(events), 10):
-    journal.append(*map(Entry, events[i : i + 10])).result(20.0)
+    journal.append(*map(Entry, events[i : i + 10])).result(300.0)
     step()
     if i == 50:
         print("begun", flush=True)
@@ -393,4 +393,4 @@ def test_a_file_that_is_kept_open_is_read_from_a_copy(warehouse: Path) -> None:
         with opened(warehouse, patience_s=0.05) as log:
             assert log.connection.execute("SELECT count(*) FROM mine").fetchone() == (0,)
             assert log.connection.execute("SELECT count(*) FROM log_decisions").fetchone() == (before.decisions.n,)
-            assert process.communicate("\n", timeout=30.0)[0] == "1\n"
+            assert process.communicate("\n", timeout=300)[0] == "1\n"

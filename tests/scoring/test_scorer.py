@@ -440,7 +440,7 @@ def test_lag_counts_what_waits(world: World) -> None:
 
 def wait_for(condition: Callable[[], bool]) -> None:
     """Fail if it does not come true in 20 seconds."""
-    deadline = time.monotonic() + 20.0
+    deadline = time.monotonic() + 300.0
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.002)

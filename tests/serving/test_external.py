@@ -16,7 +16,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.kits.gateway import NAMES, Echo, cards, make_router
+from tests.kits.gateway import NAMES, PATIENCE_S, Echo, cards, make_router
 
 from fitrouter.context.features import context_names
 from fitrouter.errors import (
@@ -153,7 +153,7 @@ async def test_a_plan_is_a_logged_decision_and_calls_nobody(tmp_path: Path) -> N
         assert plan.order[0].model == plan.decision.chosen
         assert plan.order[0].probability == 1.0
         assert sorted(choice.model for choice in plan.order) == list(NAMES)
-        assert (plan.deadline_s, plan.order[0].target) == (10.0, plan.decision.chosen)
+        assert (plan.deadline_s, plan.order[0].target) == (PATIENCE_S, plan.decision.chosen)
         assert logged(router, Decision) == [plan.decision]
         assert echo.calls == logged(router, Execution) == []
         assert (await router.decide(msgspec.structs.replace(ask(), deadline_s=3.0))).deadline_s == 3.0
@@ -251,7 +251,7 @@ async def test_a_plan_that_nobody_reports_is_lost(tmp_path: Path) -> None:
     journal._closed = False
     now += 1000.0
     async with make_router(tmp_path, journal=journal, clock=lambda: now) as router:
-        async with asyncio.timeout(30.0):
+        async with asyncio.timeout(PATIENCE_S):
             while plan.decision.id in router.learner.open:  # noqa: ASYNC110 - what is waited for knows no event
                 await asyncio.sleep(0.001)
         assert (await router.report(plan.decision.id, ask(), ended(plan))).status == "lost"
@@ -267,7 +267,7 @@ async def test_a_request_is_not_lost_before_its_own_deadline(tmp_path: Path) -> 
     journal._closed = False
     now += 1000.0
     async with make_router(tmp_path, journal=journal, clock=lambda: now) as router:
-        async with asyncio.timeout(30.0):
+        async with asyncio.timeout(PATIENCE_S):
             while hurried.decision.id in router.learner.open:  # noqa: ASYNC110 - what is waited for knows no event
                 await asyncio.sleep(0.001)
         await router.settled()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from tests.kits import virtual_time
 from tests.kits.gateway import Echo, cards, make_router
 
 from fitrouter.context.features import context_names
@@ -32,6 +34,7 @@ from fitrouter.hooks import Happened, Notice, Trouble, Unlogged
 from fitrouter.providers import Fault, Faulty
 from fitrouter.router import Router
 from fitrouter.routing.decider import Rules
+from fitrouter.serving.attempts import Timers
 from fitrouter.serving.external import AttemptReport, Outcome
 from fitrouter.state.learner import Learner, read_batch
 from fitrouter.stores.identities import Identities
@@ -66,7 +69,7 @@ def events(router: Router, kind: type[Any]) -> list[Any]:
 
 async def until(condition: Callable[[], object]) -> None:
     """Wait for something that comes true on this loop."""
-    async with asyncio.timeout(30.0):
+    async with asyncio.timeout(300.0):
         while not condition():  # noqa: ASYNC110 - what is waited for knows no event
             await asyncio.sleep(0.001)
 
@@ -147,22 +150,78 @@ async def test_what_a_provider_raises_by_mistake_is_its_failure(tmp_path: Path) 
     assert {a.served_by for a in answers} <= {"beta", "gamma"}
 
 
-async def test_a_hanging_model_leaves_time_for_another(tmp_path: Path) -> None:
+def test_a_hanging_model_leaves_time_for_another(tmp_path: Path) -> None:
     """One deadline spans all attempts, and the first may not use it up."""
-    router, _ = one_broken(tmp_path, itertools.repeat(Fault(hang=True)))
-    async with router:
-        answers = [await router.complete(ask(f"q{i}", deadline_s=0.3)) for i in range(8)]
-    assert {a.served_by for a in answers} <= {"beta", "gamma"}
-    assert any(a.decision.chosen == "alpha" for a in answers)
+
+    async def scenario() -> None:
+        router, _ = one_broken(tmp_path, itertools.repeat(Fault(hang=True)))
+        async with router:
+            answers = [await router.complete(ask(f"q{i}", deadline_s=10.0)) for i in range(8)]
+        assert {a.served_by for a in answers} <= {"beta", "gamma"}
+        fell = [e for e in events(router, Execution) if e.chosen == "alpha"]
+        assert fell, "alpha was never chosen"
+        assert all(e.attempts[0].ms == pytest.approx(6_000.0) for e in fell), "60 % of the deadline"
+
+    virtual_time.run(scenario())
 
 
-async def test_all_hanging_ends_at_the_deadline(tmp_path: Path) -> None:
-    """When every model hangs, the error says that time ran out."""
-    provider = Faulty(Echo(), itertools.repeat(Fault(hang=True)))
-    async with make_router(tmp_path, {"echo": provider}) as router:
-        with pytest.raises(AllModelsFailed) as failure:
-            await router.complete(ask(deadline_s=0.2))
-    assert failure.value.timed_out
+def test_all_hanging_ends_at_the_deadline(tmp_path: Path) -> None:
+    """When every model hangs, the error comes at the deadline and says that time ran out."""
+
+    async def scenario() -> None:
+        provider = Faulty(Echo(), itertools.repeat(Fault(hang=True)))
+        async with make_router(tmp_path, {"echo": provider}) as router:
+            began = time.monotonic()
+            with pytest.raises(AllModelsFailed) as failure:
+                await router.complete(ask(deadline_s=120.0))
+            assert time.monotonic() - began == pytest.approx(120.0)
+        assert failure.value.timed_out
+        (execution,) = events(router, Execution)
+        assert [a.ms / 1000.0 for a in execution.attempts] == pytest.approx([72.0, 28.8, 19.2])
+
+    virtual_time.run(scenario())
+
+
+def test_a_stream_that_stands_still_ends_at_its_gap(tmp_path: Path) -> None:
+    """Before the first piece another model is asked when its time is over; after it, the stream breaks off."""
+
+    async def scenario() -> None:
+        timers = Timers(deadline_s=600.0, first_token_s=20.0, chunk_gap_s=30.0)
+        script = [Fault(hang=True), Fault(hang=True, after=2)]
+        provider = Faulty(Echo(), script)
+        async with make_router(tmp_path, {"echo": provider}, timers=timers) as router:
+            began = time.monotonic()
+            stream = await router.stream(ask())
+            assert time.monotonic() - began == pytest.approx(20.0)
+            with pytest.raises(ProviderError, match="stood still for 30"):
+                _ = [chunk async for chunk in stream]
+            assert time.monotonic() - began == pytest.approx(50.0)
+            await router.settled()
+        (execution,) = events(router, Execution)
+        assert execution.status == "partial"
+        assert [a.error for a in execution.attempts] == ["ProviderTimeout", None]
+
+    virtual_time.run(scenario())
+
+
+def test_a_plan_that_nobody_reports_is_lost_half_a_minute_after_its_deadline(tmp_path: Path) -> None:
+    """The running router closes it, and not before."""
+
+    async def scenario() -> None:
+        def clock() -> float:
+            return 1_000_000.0 + time.monotonic()
+
+        async with make_router(tmp_path, timers=Timers(deadline_s=120.0), clock=clock) as router:
+            plan = await router.decide(ask())
+            await asyncio.sleep(149.0)
+            await router.settled()
+            assert plan.decision.id in router.learner.open
+            await asyncio.sleep(62.0)  # it looks every half a minute
+            await router.settled()
+            assert plan.decision.id not in router.learner.open
+        assert [e.status for e in events(router, Execution)] == ["lost"]
+
+    virtual_time.run(scenario())
 
 
 WRITING = ("profile", "profile_cov", "correction", "correction_cov", "spread", "responses")
@@ -485,7 +544,7 @@ class Hangs(MemoryJournal):
 
     def tail(self, after: int, limit: int = 512) -> Any:
         if self.hanging:
-            self.freed.wait(30.0)
+            self.freed.wait(300.0)
         return super().tail(after, limit)
 
 
@@ -507,6 +566,9 @@ async def test_identities_that_fail_make_users_anonymous(tmp_path: Path) -> None
 
     class Broken(Identities):
         def meet(self, tenant: str, user: str | None) -> Future[str]:
+            raise StoreError("no identities today")
+
+        def mint(self, tenant: str, user: str | None) -> str:
             raise StoreError("no identities today")
 
     notes = Notes()

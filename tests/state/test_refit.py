@@ -113,7 +113,7 @@ async def test_the_follower_refits_beside_the_requests(ask: Refit | Erasure) -> 
     mine = named()
     follower = Follower(journal, mine, Hooks())
     await follower.start()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(300.0):
         await follower.caught_up()
     await follower.aclose()
     exact = refit(journal, named(), journal.head())
@@ -121,7 +121,7 @@ async def test_the_follower_refits_beside_the_requests(ask: Refit | Erasure) -> 
     later = named()
     second = Follower(journal, later, Hooks())
     await second.start()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(300.0):
         await second.caught_up()
     await second.aclose()
     assert later.digest() == exact.digest()

@@ -50,7 +50,7 @@ def test_first_sight_in_two_threads(identities: Identities, tmp_path: Path) -> N
     start = threading.Barrier(8)
 
     def look(who: Identities) -> None:
-        start.wait(30)
+        start.wait(300.0)
         found.extend(who.subject("acme", f"user-{n}") for n in range(20))
 
     threads = [threading.Thread(target=look, args=((identities, other)[n % 2],)) for n in range(8)]
@@ -94,7 +94,7 @@ def test_anonymous_texts_lie_under_their_tenant(identities: Identities) -> None:
     blob = identities.encrypt(None, "hello", "acme")
     identities.erase("other", None)
     assert identities.decrypt(blob) == "hello"
-    assert identities.erase("acme", None) is not None
+    assert len(identities.erase("acme", None)) == 1
     with pytest.raises(SubjectErased):
         identities.decrypt(blob)
 
@@ -126,7 +126,7 @@ def test_erase(identities: Identities, tmp_path: Path) -> None:
     other = Identities(tmp_path / "identities.db")
     token, key = people[150], other.key(people[150])
     blob, kept = other.encrypt(token, "secret"), other.encrypt(people[151], "kept")
-    assert identities.erase("acme", "somebody-150@example.org") == token
+    assert identities.erase("acme", "somebody-150@example.org") == (token,)
     files = b"".join(file.read_bytes() for file in tmp_path.iterdir())
     for trace in (b"somebody-150@", token.encode(), key):
         assert trace not in files
@@ -138,7 +138,7 @@ def test_erase(identities: Identities, tmp_path: Path) -> None:
             one.key(token)
         assert one.reveal(token) is None
         assert one.decrypt(kept) == "kept"
-    assert identities.erase("acme", "somebody-150@example.org") is None
+    assert identities.erase("acme", "somebody-150@example.org") == ()
     assert other.subject("acme", "somebody-150@example.org") != token
     other.close()
 
@@ -155,7 +155,7 @@ def test_erase_waits_for_readers(tmp_path: Path) -> None:
     assert identities.reveal(token) is None
     reader.execute("COMMIT")
     reader.close()
-    assert identities.erase("acme", "ann") is None
+    assert identities.erase("acme", "ann") == ()
     assert token.encode() not in b"".join(file.read_bytes() for file in tmp_path.iterdir())
     identities.close()
 
@@ -192,7 +192,7 @@ def test_processes_that_make_the_file_together_wait_for_each_other(tmp_path: Pat
             subprocess.Popen([sys.executable, "-c", code, path], stdout=subprocess.PIPE, text=True, env=environment)
             for _ in range(4)
         ]
-        said = {process.communicate(timeout=60)[0] for process in several}
+        said = {process.communicate(timeout=300)[0] for process in several}
         assert [process.returncode for process in several] == [0] * 4
         assert len(said) == 1
 

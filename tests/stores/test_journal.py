@@ -33,7 +33,7 @@ from fitrouter.types import (
 )
 
 Make = Callable[..., Journal]
-WAIT = 30.0
+WAIT = 300.0
 
 
 def decision(n: int, user: str | None = "ann", ts: float = 1.0) -> Entry:
@@ -518,19 +518,19 @@ def entry(n, size):
                            status="ok"), b"x" * size)
 
 journal = SqliteJournal(sys.argv[1])
-assert journal.append(entry(1, 10)).result(30) == 1
+assert journal.append(entry(1, 10)).result(300.0) == 1
 soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
 resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, hard))
 for n in (2, 3):
     try:
-        journal.append(entry(n, 1_000_000)).result(30)
+        journal.append(entry(n, 1_000_000)).result(300.0)
     except StoreError:
         pass
     else:
         raise SystemExit("the write went through")
 assert [row.event.id for row in journal.tail(0)] == ["1"], journal.tail(0)
 resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-journal.append(entry(2, 1_000_000)).result(30)
+journal.append(entry(2, 1_000_000)).result(300.0)
 assert [row.event.id for row in journal.tail(0)] == ["1", "2"]
 assert len(journal.spooled()) == 2
 journal.close()
@@ -548,7 +548,7 @@ def test_full_disk(tmp_path: Path, python_path: dict[str, str]) -> None:
         capture_output=True,
         text=True,
         env=python_path,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert "recovered" in run.stdout, run.stderr

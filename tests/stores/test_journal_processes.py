@@ -22,7 +22,7 @@ from fitrouter.types import Erasure, Execution, Identity, Score
 
 ROOT = Path(__file__).resolve().parents[2]
 ENV = os.environ | {"PYTHONPATH": str(ROOT / "router")}
-WAIT = 60.0
+WAIT = 300.0
 
 WRITER = """
 import sys
@@ -36,7 +36,7 @@ for n in range(rows):
     waiting.append((n, journal.append(Entry(Erasure(id=f"{name}-{n}", ts=float(n), subject=name)))))
     while len(waiting) > 20 or (waiting and n == rows - 1):
         n_acked, future = waiting.pop(0)
-        future.result(60)
+        future.result(300.0)
         print(n_acked, flush=True)
 journal.close()
 """

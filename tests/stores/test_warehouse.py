@@ -424,14 +424,14 @@ def test_kill_9_of_the_feeder(warehouse: Warehouse, tmp_path: Path) -> None:
     """A feeder that is killed at any moment leaves whole batches; the next one ends with each row once."""
     events = story(60)
     journal = SqliteJournal(tmp_path / "j.db")
-    journal.append(*map(Entry, events)).result(60)
+    journal.append(*map(Entry, events)).result(300.0)
     for steps in (1, 5, 9):
         with started(FEEDER, tmp_path / "j.db", warehouse.path) as feeder:
             assert feeder.stdout is not None
             for _ in range(steps):
                 assert feeder.stdout.readline() == "5\n"
             feeder.send_signal(signal.SIGKILL)
-            feeder.wait(60)
+            feeder.wait(300.0)
         assert warehouse.position() >= 5 * steps
         assert warehouse.position() % 5 == 0
     feed = WarehouseFeed(journal, warehouse)
@@ -459,7 +459,7 @@ def test_others_open_it_between_batches(warehouse: Warehouse) -> None:
         assert (feed.lag, feed.lag_seconds) == (2, 2_000_000_000.0 - 1_700_000_100.125)
         assert warehouse.query("SELECT count(*) FROM outcomes") == [(4,)], "readers do not exclude each other"
         holder.stdin.close()
-        holder.wait(60)
+        holder.wait(300.0)
     assert feed.step() == 2
     assert (feed.lag, feed.lag_seconds) == (0, 0.0)
     assert warehouse.query("SELECT count(*) FROM outcomes") == [(5,)]

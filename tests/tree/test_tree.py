@@ -244,6 +244,6 @@ def code_blocks() -> list[tuple[str, str]]:
 def test_documented_code_runs(where: str, block: str, tmp_path: Path) -> None:
     """Every Python block of README and docs runs as it stands, in an empty folder."""
     result = subprocess.run(
-        [sys.executable, "-c", block], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", block], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
     )
     assert result.returncode == 0, f"{where}\n{result.stderr}"

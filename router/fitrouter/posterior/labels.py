@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from fitrouter.plain import convert_fields
 from fitrouter.posterior.arms import ArmParams
 from fitrouter.posterior.tastes import OVERALL, TasteParams
 from fitrouter.types import FeedbackKind, Floats, Identity
@@ -26,7 +27,7 @@ class FitParams(msgspec.Struct, frozen=True, kw_only=True):
     personal: bool = True
 
 
-class Answered(NamedTuple):
+class Answered(msgspec.Struct, frozen=True):
     """An answer that a person judges."""
 
     arm: str
@@ -34,9 +35,16 @@ class Answered(NamedTuple):
     h: Floats | None
     """Its features; None where it has no score."""
 
+    def __post_init__(self) -> None:
+        convert_fields(self)
 
-class Label(NamedTuple):
-    """A person's verdict, ready to be learnt from."""
+
+class Label(msgspec.Struct, frozen=True):
+    """A person's verdict, ready to be learnt from. Its numbers are plain floats and ints (`fitrouter.plain`).
+
+    Raises:
+        TypeError: a field holds something that is no number, or no text.
+    """
 
     identity: Identity
     answer: Answered
@@ -50,6 +58,9 @@ class Label(NamedTuple):
     tokens: int = 0
     """Length of the answer, which a stay depends on."""
     ts: float = 0.0
+
+    def __post_init__(self) -> None:
+        convert_fields(self)
 
     @property
     def read(self) -> bool:

@@ -264,7 +264,7 @@ class Fit:
 
     @staticmethod
     def _sound(label: Label) -> bool:
-        total = label.y + float(np.add.reduce(label.answer.x))
+        total = label.y + label.ts + float(np.add.reduce(label.answer.x))
         return math.isfinite(total if label.against is None else total + float(np.add.reduce(label.against.x)))
 
     def _heard(self, label: Label) -> Observation:

@@ -40,7 +40,7 @@ from fitrouter.types import (
 )
 
 IDENTITY_WAIT_S = 0.5
-"""How long a request waits to learn its user's subject; it is anonymous then."""
+"""How long a request waits to learn its user's subject; one is minted for it then."""
 
 
 class Proposal(NamedTuple):
@@ -200,7 +200,8 @@ class Pipeline:
         return ahead
 
     async def _subject(self, tenant: str, user: str) -> str | None:
-        """The subject of a user; None where its store fails, or does not tell in time."""
+        """The subject of a user; a new one where its store is slow, and None where the store cannot be written."""
+        error: Exception
         try:
             if (known := self.identities.known(tenant, user)) is not None:
                 return known
@@ -210,9 +211,13 @@ class Pipeline:
                     return await asyncio.shield(asyncio.wrap_future(met))
             if met.done():  # the store was in time, and a busy loop was not
                 return met.result()
-            raise TimeoutError(f"the identities did not tell a subject in {IDENTITY_WAIT_S} s")  # noqa: TRY301
-        except Exception as error:  # noqa: BLE001 - without its store a user is anonymous, not refused
-            self.hooks.trouble("identities", error)
+            error = TimeoutError(f"the identities did not tell a subject in {IDENTITY_WAIT_S} s; one is written behind")
+        except Exception as failure:  # noqa: BLE001 - another process may just keep the file busy
+            error = failure
+        self.hooks.trouble("identities", error)
+        try:
+            return self.identities.mint(tenant, user)
+        except Exception:  # noqa: BLE001 - told above; without its store a user is anonymous, not refused
             return None
 
     async def _features(self, request: Request, history: int) -> Floats:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -71,6 +72,15 @@ def _plain(kind: Any, value: Any, scale: Any) -> tuple[FeedbackKind, float, tupl
     return found, given, (low, high)
 
 
+class _Judged(NamedTuple):
+    """What a verdict is about."""
+
+    decision: Decision
+    identity: Identity
+    """Whom the verdict teaches: the decision's identity, with the user's subject in the place of an alias."""
+    served_by: str | None
+
+
 class FeedbackIntake:
     """Takes what people say and makes it durable; the learner hears of it from the journal."""
 
@@ -106,29 +116,30 @@ class FeedbackIntake:
         if (kind is FeedbackKind.PAIR) is not bool(other):
             raise InvalidRequest(f"feedback: {kind.value!r} with other={other!r}; a pair names one, nothing else does")
         speaker = identity or Identity()
-        decision, served_by = await self._judged(decision_id, speaker)
+        judged = await self._judged(decision_id, speaker)
         if other:
-            against, served = await self._judged(other, speaker)
-            if other == decision_id or against.identity.user != decision.identity.user:
+            against = await self._judged(other, speaker)
+            same = speaker.user is not None or against.identity.user == judged.identity.user
+            if other == decision_id or not same:
                 raise InvalidRequest(f"feedback: {other!r} is no other answer of the same user; a pair compares two")
-            if (against.ts, other) > (decision.ts, decision_id):  # told of the later, whose score comes last
+            if (against.decision.ts, other) > (judged.decision.ts, decision_id):  # of the later, whose score comes last
                 decision_id, other, value = other, decision_id, 1.0 - value
-                decision, served_by = against, served
+                judged = against
         now = self.clock()
         event = Feedback(
             id=uuid7(now),
             ts=now,
             decision_id=decision_id,
-            identity=decision.identity,
+            identity=judged.identity,
             kind=kind,
             value=value,
             scale=scale,
             dimension=dimension,
             other=other or "",
-            asked=decision.asked,
+            asked=judged.decision.asked,
         )
         await self._keep(event)
-        self.hooks.happened(event, served_by)
+        self.hooks.happened(event, judged.served_by)
         self.wake()
         return event.id
 
@@ -167,16 +178,31 @@ class FeedbackIntake:
         self.wake()
         return Declared(understood, tuple(word for word in words if not said.get(word)))
 
-    async def _judged(self, decision_id: str, speaker: Identity) -> tuple[Decision, str | None]:
+    async def _judged(self, decision_id: str, speaker: Identity) -> _Judged:
         """The decision that a verdict is about, and who answered."""
         rows = await self.recorder.events(decision_id, speaker.tenant)
         decision = rows[0]
         assert isinstance(decision, Decision)
-        if speaker.user is not None:
-            subject = await read_in_time(self.identities.subject, speaker.tenant, speaker.user)
-            if subject != decision.identity.user:
-                raise NotAuthorized(f"feedback: decision {decision_id!r} was made for another user")
-        return decision, next((row.served_by for row in rows if isinstance(row, Execution)), None)
+        subject = decision.identity.user
+        if speaker.user is not None and not (
+            subject is not None
+            and await read_in_time(self.identities.stands_for, subject, speaker.tenant, speaker.user)
+        ):
+            raise NotAuthorized(f"feedback: decision {decision_id!r} was made for another user")
+        served_by = next((row.served_by for row in rows if isinstance(row, Execution)), None)
+        # A vote that takes the place of another one teaches the same person.
+        earlier = (row.identity for row in rows if isinstance(row, Feedback) and row.decision_id == decision_id)
+        identity = next(earlier, None) or await self._canonical(decision.identity)
+        return _Judged(decision, identity, served_by)
+
+    async def _canonical(self, identity: Identity) -> Identity:
+        """The identity with the user's subject where the decision was logged under an alias of it."""
+        if identity.user is None:
+            return identity
+        with contextlib.suppress(StoreError):  # a vote counts without it, for the alias
+            subject = await read_in_time(self.identities.canonical, identity.user)
+            return msgspec.structs.replace(identity, user=subject)
+        return identity
 
     async def _keep(self, event: Feedback | ProfileChange) -> None:
         try:

@@ -14,7 +14,7 @@ from fitrouter.hooks import Hooks
 from fitrouter.stores.content import pack_content
 from fitrouter.stores.identities import Identities
 from fitrouter.stores.journal import Entry, Journal
-from fitrouter.types import Attempt, Decision, Event, Execution, Message, Request
+from fitrouter.types import Attempt, Decision, Erasure, Event, Execution, Message, Request
 
 T = TypeVar("T")
 
@@ -35,6 +35,10 @@ class Recorder:
         """Tell the hooks of an event, and queue it."""
         self.hooks.happened(event)
         return self._append(Entry(event))
+
+    def erase(self, subject: str, ts: float) -> None:
+        """Erase what was logged under a subject that was never written: nobody could have it erased later."""
+        self.append_event(Erasure(id=f"erasure:{subject}", ts=ts, subject=subject))
 
     def _append(self, entry: Entry) -> Future[int] | None:
         """Queue an entry; a journal that cannot take it is trouble, not an error."""
@@ -84,8 +88,18 @@ class Recorder:
             await asyncio.wrap_future(stored)
         except Exception:  # noqa: BLE001 - told by _appended
             return
-        content = await asyncio.to_thread(self._content, request, execution, message) if message is not None else None
+        content = None
+        if message is not None:
+            await self._written(execution.identity.user)
+            content = await asyncio.to_thread(self._content, request, execution, message)
         self._append(Entry(execution, content))
+
+    async def _written(self, subject: str | None) -> None:
+        """Wait for a subject that is written behind: the scorer of another process reads its key from the file."""
+        with suppress(Exception):  # this process knows the key
+            if subject is not None and (writing := self.identities.writing(subject)) is not None:
+                async with asyncio.timeout(STORE_WAIT_S):
+                    await asyncio.shield(asyncio.wrap_future(writing))
 
     def _content(self, request: Request, execution: Execution, message: Message) -> bytes | None:
         """What the scorer reads, encrypted. Blocks on the disk."""

@@ -7,6 +7,7 @@ needs of earlier events of the same decision is handed to it (`related`), so tha
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeGuard
 
@@ -282,7 +283,7 @@ class Learner:
         answer = self._answered(vote.decision_id, events)
         against = self._answered(vote.other, events) if vote.other else None
         pair = vote.kind is FeedbackKind.PAIR
-        if answer is None or (pair and against is None) or not np.isfinite(vote.y):
+        if answer is None or (pair and against is None) or not math.isfinite(vote.y + vote.ts):
             return
         if vote.dimension == BASE:
             self.projections.quality_floor.observe(answer.arm, task_of(vote.identity, answer.x), vote.y, vote.ts)
