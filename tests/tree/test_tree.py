@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 from types import ModuleType
@@ -39,6 +40,12 @@ FOLDERS = ("router", "evaluators", "dashboards", "integrations")
 
 def sources(*folders: str) -> list[Path]:
     return sorted(path for folder in folders or FOLDERS for path in (ROOT / folder).rglob("*.py"))
+
+
+@cache
+def parsed(path: Path) -> ast.Module:
+    """The syntax tree of a file, which most of the tests here walk."""
+    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def faces() -> list[ModuleType]:
@@ -141,10 +148,10 @@ def test_nothing_private_is_used_outside_its_package() -> None:
     A private attribute of another object is allowed where the module itself defines the name: it belongs to one of its
     own classes. The core's own private names are never among the exceptions.
     """
-    core = set().union(*(defined_in(ast.parse(path.read_text(encoding="utf-8"))) for path in sources("router")))
+    core = set().union(*(defined_in(parsed(path)) for path in sources("router")))
     used = set()
     for path in sources("evaluators", "dashboards", "integrations"):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        tree = parsed(path)
         package, file = module_of(path).split(".")[0], path.relative_to(ROOT).as_posix()
         own = defined_in(tree)
         exempt = next((name for name in THIRD_PARTY if file == f"integrations/fitrouter_integrations/{name}"), None)
@@ -162,7 +169,7 @@ def test_no_pickle_no_exec() -> None:
     """Model files are data: no pickle, joblib, torch.load, eval or exec anywhere."""
     forbidden = {"pickle", "joblib", "dill", "cloudpickle", "marshal", "shelve"}
     for path in sources():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.Import):
                 assert not forbidden & {alias.name.split(".")[0] for alias in node.names}, path
             elif isinstance(node, ast.ImportFrom):
@@ -176,7 +183,7 @@ def test_no_pickle_no_exec() -> None:
 def test_sql_is_constant() -> None:
     """No statement is built out of values: what reaches `execute` has no f-string with a value in it."""
     for path in sources():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(parsed(path)):
             if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
                 continue
             if node.func.attr in {"execute", "executemany", "sql"} and node.args:
@@ -191,7 +198,7 @@ def test_sql_is_constant() -> None:
 def test_nothing_prints() -> None:
     """Packages speak through logging, hooks and the command line's console."""
     for path in sources():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                 assert node.func.id != "print", f"{path}:{node.lineno}"
 
@@ -199,7 +206,7 @@ def test_nothing_prints() -> None:
 def imports_of(path: Path, known: frozenset[str]) -> set[str]:
     """The product's modules that a file imports anywhere: lazily and for type checkers too."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.ImportFrom) and node.module:
             names = (f"{node.module}.{alias.name}" for alias in node.names)
             found.update(name if name in known else node.module for name in names)

@@ -318,7 +318,7 @@ def _check_places(*files: Path | None) -> None:
 
 def _deliver(report: Report, out: Path | None, page: Path | None, *, text: bool) -> None:
     """Write and print what was asked for; where tables were not, the verdict goes to standard error."""
-    from fitrouter_evaluators.replay.render._words import verdict
+    from fitrouter_evaluators.replay.render import verdict
 
     json = msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n"
     if page is not None:
