@@ -99,7 +99,6 @@ PRIVATE = re.compile(r"_(?!_)\w*")
 NAMED_TUPLE = frozenset({"_asdict", "_fields", "_make", "_replace"})
 """Public names of named tuples, which begin with an underscore so that no field hides them."""
 THIRD_PARTY = {
-    "crewai/_human.py": "CrewAI asks a person between two runs of its executor's loop, which has no public name",
     "crewai/_identity.py": "CrewAI keeps the events that a call is in on a stack without a public name",
     "crewai/_llm.py": "CrewAI counts tokens and registers kinds of model under private names only",
     "crewai/_turn.py": "CrewAI's own models emit events and run hooks through these methods, for subclasses to call",
