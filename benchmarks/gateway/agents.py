@@ -1,6 +1,6 @@
 """What an adapter costs a call, beside the frameworks' own clients: CPU and wall time, and calls a second at once.
 
-    OMP_NUM_THREADS=1 python -m benchmarks.gateway.agents --json docs/results/agents.json --table table.md
+    OMP_NUM_THREADS=1 python -m benchmarks.gateway.agents --json results/agents.json --table table.md
 
 Simulated models that answer at once, so that what is left is overhead. *Near* is a router in this process, *far* a
 gateway of one worker in another, both with the journal on disk and the scorer behind them; *loopback* is a bare server

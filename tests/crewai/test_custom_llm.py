@@ -37,7 +37,7 @@ from crewai.utilities.llm_utils import create_llm
 from pydantic import ValidationError
 from tests.kits import agents as agents_kit
 from tests.kits.agents import agent_router
-from tests.kits.gateway import config, serving
+from tests.kits.gateway import PATIENCE_S, config, serving
 
 from crewai import Agent, Crew, Task
 from fitrouter.errors import AllModelsFailed, FitrouterError, NotAuthorized, ProviderUnavailable
@@ -81,11 +81,17 @@ def models() -> Models:
 
 
 @pytest.fixture
-def make(tmp_path: Path, models: Models, monkeypatch: pytest.MonkeyPatch) -> Iterator[Made]:
+def timers() -> Timers:
+    """Of the router; those whose subject they are have their own."""
+    return Timers(deadline_s=PATIENCE_S, first_token_s=PATIENCE_S, chunk_gap_s=PATIENCE_S)
+
+
+@pytest.fixture
+def make(tmp_path: Path, models: Models, timers: Timers, monkeypatch: pytest.MonkeyPatch) -> Iterator[Made]:
     """Makes models of crews over one router in this process."""
     monkeypatch.setenv("CREWAI_STORAGE_DIR", str(tmp_path / "crew"))
     monkeypatch.chdir(tmp_path)
-    router = agent_router(tmp_path, models, timers=Timers(deadline_s=10.0, first_token_s=0.2, chunk_gap_s=0.2))
+    router = agent_router(tmp_path, models, timers=timers)
     with connect(router):
         yield lambda **more: FitrouterLLM(router=router, **more)
 
@@ -166,8 +172,8 @@ def test_custom_llm_with_a_key(tmp_path: Path, models: Models, monkeypatch: pyte
         wrong = FitrouterLLM(router=url, api_key="wrong")
         with wrong.client, pytest.raises(NotAuthorized):
             wrong.call("Hello")
-    assert isinstance(router.journal, MemoryJournal)
-    decisions = [row.event for row in router.journal.tail(0, 100) if isinstance(row.event, Decision)]
+    assert isinstance(router._journal, MemoryJournal)
+    decisions = [row.event for row in router._journal.tail(0, 100) if isinstance(row.event, Decision)]
     assert [decision.identity.tenant for decision in decisions] == ["a"]
 
 
@@ -182,6 +188,7 @@ def test_custom_llm_validation(make: Made) -> None:
         make(model="nobody").call("Hello")
 
 
+@pytest.mark.parametrize("timers", [Timers(deadline_s=10.0, first_token_s=2.0, chunk_gap_s=2.0)])
 def test_a_model_that_stands_still_is_replaced(make: Made, models: Models) -> None:
     """The retry is the router's: another model answers, and CrewAI sees one call."""
     models.trouble = lambda call: asyncio.sleep(60) if len(models.calls) == 0 else None

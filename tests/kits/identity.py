@@ -97,14 +97,14 @@ class Deployment(NamedTuple):
 
     def identities(self) -> list[Identity]:
         """The identities of the decisions since the last call, in the journal's order."""
-        assert isinstance(self.router.journal, MemoryJournal)
-        rows = self.router.journal.tail(self.position[0], 10_000)
+        assert isinstance(self.router._journal, MemoryJournal)
+        rows = self.router._journal.tail(self.position[0], 10_000)
         self.position[0] = rows[-1].seq if rows else self.position[0]
         return [row.event.identity for row in rows if isinstance(row.event, Decision)]
 
     def logged(self, identity: Identity) -> Identity:
         """An identity as the journal has it: a pseudonym for the user, and the session's hash."""
-        user = None if identity.user is None else self.router.identities.subject(identity.tenant, identity.user)
+        user = None if identity.user is None else self.router._identities.subject(identity.tenant, identity.user)
         key, _ = session_key(Request(messages=(), identity=identity))
         return Identity(tenant=identity.tenant, user=user, role=identity.role, task=identity.task, session=key)
 

@@ -250,7 +250,7 @@ def test_concurrent_callers(desk: Deployment) -> None:
     model.batch(["hi"] * 40, configs)
     asyncio.run(together())
     users = [identity.user for identity in desk.identities()]
-    assert sorted(users) == sorted(2 * [desk.router.identities.subject("default", f"user {i}") for i in range(40)])
+    assert sorted(users) == sorted(2 * [desk.router._identities.subject("default", f"user {i}") for i in range(40)])
 
 
 # --- valid and invalid names -----------------------------------------------------------------------------------------

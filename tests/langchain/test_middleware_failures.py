@@ -238,8 +238,8 @@ def test_what_another_model_may_take_is_asked_of_it(tmp_path: Path, error: Excep
 @pytest.mark.parametrize("how", HOW)
 def test_a_model_that_is_too_slow_is_given_up(tmp_path: Path, how: str) -> None:
     """After its share of the deadline another model is asked, and what the slow one says later is dropped."""
-    models = {"slow": Chat(name_="slow", pause_s=6.0, steps=0), "quick": Chat(name_="quick", steps=0)}
-    middleware, router = routed(tmp_path, models, over={"timers": Timers(deadline_s=4.0), "rules": FAIR})
+    models = {"slow": Chat(name_="slow", pause_s=9.0, steps=0), "quick": Chat(name_="quick", steps=0)}
+    middleware, router = routed(tmp_path, models, over={"timers": Timers(deadline_s=10.0), "rules": FAIR})
     agent = create_agent(models["quick"], middleware=[middleware])
     slow: list[Execution] = []
     for i in range(50):
