@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from fitrouter.drift import Drift, DriftParams
 from typer.testing import CliRunner
 
 from fitrouter.errors import ConfigError
 from fitrouter.hooks import Happened
+from fitrouter.monitors.drift import Drift, DriftParams
 from fitrouter.providers import topic_of
 from fitrouter.stores.warehouse import Warehouse
 from fitrouter.types import Decision, FeedbackKind, Identity, Mode, PolicyVersion

@@ -6,6 +6,7 @@ import ast
 import importlib
 import json
 import pkgutil
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,8 +14,6 @@ from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 from types import ModuleType
-
-import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("fitrouter", "fitrouter_evaluators", "fitrouter_dashboards", "fitrouter_integrations")
