@@ -112,7 +112,7 @@ def test_invalid_values() -> None:
         with pytest.raises(InvalidRequest, match="user: has the control character"):
             name_of(f"ann{chr(code)}", "user")
     assert name_of("x" * LONGEST, "user") == "x" * LONGEST
-    with pytest.raises(InvalidRequest, match=f"has {LONGEST + 1} characters, allowed are {LONGEST}"):
+    with pytest.raises(InvalidRequest, match=f"has {LONGEST + 1} characters.*{LONGEST}"):
         name_of("x" * (LONGEST + 1), "user")
 
 

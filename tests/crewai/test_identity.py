@@ -16,6 +16,7 @@ import pytest
 
 pytest.importorskip("crewai", reason="install the extra `crewai`")
 
+from crewai import Agent, Crew, Process, Task
 from crewai.flow.flow import Flow, start
 from crewai.security import Fingerprint, SecurityConfig
 from crewai.tools import tool
@@ -36,7 +37,6 @@ from tests.kits.identity import (
     mixtures,
 )
 
-from crewai import Agent, Crew, Process, Task
 from fitrouter.errors import InvalidRequest, NotAuthorized
 from fitrouter.types import Identity
 from fitrouter_integrations.crewai import FitrouterLLM

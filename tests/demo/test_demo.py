@@ -246,7 +246,7 @@ def test_a_seed_goes_on_after_a_drift_alarm(world: DemoWorld, stage: Stage, monk
                 heard.append(arm)
             return fired
 
-    monkeypatch.setattr("fitrouter.fit.Drift", lambda: Nervous(DriftParams(threshold=1.0, warmup=0)))
+    monkeypatch.setattr("fitrouter.posterior.fit.Drift", lambda: Nervous(DriftParams(threshold=1.0, warmup=0)))
     probs, _ = learned(People(world, stage, 3), "ours", 320.0, 0.02, ROUNDS)
     assert len(heard) > 1
     assert np.isfinite(probs).all()

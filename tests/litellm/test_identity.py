@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import litellm
 import pytest
 from tests.kits.identity import (
     ANN,
@@ -25,7 +26,6 @@ from tests.kits.identity import (
     mixtures,
 )
 
-import litellm
 from fitrouter.types import Identity
 from fitrouter_integrations.litellm import register
 
