@@ -314,7 +314,7 @@ def test_tenant(desk: Deployment) -> None:
             continue
         asked = asked_by(desk, **{channel: {"tenant": "acme", **fields(ANN)}})
         if desk.far:
-            with pytest.raises(NotAuthorized, match="by the key"):
+            with pytest.raises(NotAuthorized, match="from the key"):
                 call(asked)
             desk.check_none()
         else:

@@ -360,7 +360,7 @@ def test_tenant(desk: Deployment, place: str) -> None:
     for channel in CHANNELS:
         channels = {channel: {**values(channel, ANN), "tenant": "acme"}}
         if desk.far:
-            with pytest.raises(NotAuthorized, match="by the key"):
+            with pytest.raises(NotAuthorized, match="from the key"):
                 run(desk, place, "invoke", **channels)
             desk.check_none()
         else:

@@ -193,7 +193,7 @@ def test_tenant(desk: Deployment) -> None:
     for arguments in ({"metadata": {"tenant": "acme"}}, {"tenant": "acme"}):
         register(desk.target, identity=ANN)
         if desk.far:
-            with pytest.raises(litellm.AuthenticationError, match="by the key"):
+            with pytest.raises(litellm.AuthenticationError, match="from the key"):
                 litellm.completion(AUTO, HELLO, **arguments)
             desk.check_none()
         else:
