@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from fitrouter.drift import Drift, DriftParams
 from typer.testing import CliRunner
 
 from fitrouter.errors import ConfigError
 from fitrouter.hooks import Happened
+from fitrouter.monitors.drift import Drift, DriftParams
 from fitrouter.providers import topic_of
 from fitrouter.stores.warehouse import Warehouse
 from fitrouter.types import Decision, FeedbackKind, Identity, Mode, PolicyVersion
@@ -246,7 +246,7 @@ def test_a_seed_goes_on_after_a_drift_alarm(world: DemoWorld, stage: Stage, monk
                 heard.append(arm)
             return fired
 
-    monkeypatch.setattr("fitrouter.fit.Drift", lambda: Nervous(DriftParams(threshold=1.0, warmup=0)))
+    monkeypatch.setattr("fitrouter.posterior.fit.Drift", lambda: Nervous(DriftParams(threshold=1.0, warmup=0)))
     probs, _ = learned(People(world, stage, 3), "ours", 320.0, 0.02, ROUNDS)
     assert len(heard) > 1
     assert np.isfinite(probs).all()

@@ -316,7 +316,7 @@ def _check_places(*files: Path | None) -> None:
 
 def _deliver(report: Report, out: Path | None, page: Path | None, *, text: bool) -> None:
     """Write and print the report; without tables, print the verdict to standard error."""
-    from fitrouter_evaluators.replay.render._formatting import verdict
+    from fitrouter_evaluators.replay.render import verdict
 
     json = msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n"
     if page is not None:

@@ -37,10 +37,12 @@ def carried(config: RunnableConfig | None, kwargs: dict[str, Any]) -> dict[str, 
             "metadata was given as an argument of the call, where LangChain keeps its own; give it in "
             "config={'metadata': {…}}, or name user=, role=, task= or session="
         )
-    known = ensure_config(config)
+    # `ensure_config` replaces the metadata of the surrounding run by the call's own; here each field is kept.
+    known, around = ensure_config(config), ensure_config()
     metadata, configurable = known.get("metadata") or {}, known.get("configurable") or {}
-    found: dict[str, Any] = dict(first_said(_said(metadata, configurable, kwargs)))
-    if (thread := _thread(configurable, metadata)) is not None:
+    outer = (around.get("metadata") or {}, around.get("configurable") or {})
+    found: dict[str, Any] = dict(first_said([*_said(metadata, configurable, kwargs), *_said(*outer, {})]))
+    if (thread := _thread(configurable, metadata, *reversed(outer))) is not None:
         found[_THREAD] = thread
     return {**kwargs, KEY: found} if found else kwargs
 
