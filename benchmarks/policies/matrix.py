@@ -110,7 +110,7 @@ def earned(matrix: Matrix, orders: Any, chosen: Chosen, shock: Any = None) -> tu
 
 
 def kept(costs: Any, ceiling: float, after: int = 200) -> dict[str, float]:
-    """How every window of 500 kept the ceiling: the most expensive of any seed, of the seeds' mean, and how many were over."""
+    """Most expensive window of 500 requests (of any seed, of the mean over seeds), and the share above the ceiling."""
     found = np.array([windows(row, after) for row in costs]) / ceiling
     return {
         "dearest": float(found.max()),
