@@ -157,7 +157,7 @@ def _parts(cells: Sequence[Cell]) -> str:
     head = [
         "reliance (slopes, role, taste, offset)",
         "P(useless)",
-        "ever \"helps\" (all, a role)",
+        'ever "helps" (all, a role)',
         "ever off, off at the end",
         "final state",
     ]
