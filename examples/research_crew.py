@@ -62,7 +62,7 @@ def run(crew: Crew, llm: FitrouterLLM, readers: Readers, topic: str) -> None:
 
 def votes(router: Router) -> Counter[str]:
     """How many votes of each kind and dimension are in the journal."""
-    rows = (row.event for row in router.journal.tail(0, 1_000_000))
+    rows = (row.event for row in router._journal.tail(0, 1_000_000))
     return Counter(f"{vote.kind.value} ({vote.dimension})" for vote in rows if isinstance(vote, Feedback))
 
 

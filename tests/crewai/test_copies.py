@@ -240,7 +240,7 @@ def test_what_crewai_asks_in_nobodys_name_is_the_agents(here: Place) -> None:
     done = crew([one], [task(one, output_pydantic=Sum)]).kickoff()
     assert done.pydantic == Sum(value=3, note="hello")
     assert done.token_usage.completion_tokens == len(here.models.calls) * SAID == 3 * SAID
-    ann = here.router.identities.subject("default", "ann")
+    ann = here.router._identities.subject("default", "ann")
     assert [(d.identity.user, d.identity.role) for d in here.decisions()] == [(ann, "Researcher")] * 3
 
 

@@ -353,7 +353,7 @@ def test_crews_from_yaml(here: Place, tmp_path: Path) -> None:
     assert "Say hello" in Desk().crew().kickoff().raw
     (made,) = here.decisions()
     assert (made.identity.role, made.identity.task) == ("Writer", "write")
-    assert made.identity.user == here.router.identities.subject("default", "ann")
+    assert made.identity.user == here.router._identities.subject("default", "ann")
 
 
 def test_a_memory_with_an_embedder_of_its_own(here: Place, run: Callable[[Crew], Any]) -> None:

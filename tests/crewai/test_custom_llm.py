@@ -172,8 +172,8 @@ def test_custom_llm_with_a_key(tmp_path: Path, models: Models, monkeypatch: pyte
         wrong = FitrouterLLM(router=url, api_key="wrong")
         with wrong.client, pytest.raises(NotAuthorized):
             wrong.call("Hello")
-    assert isinstance(router.journal, MemoryJournal)
-    decisions = [row.event for row in router.journal.tail(0, 100) if isinstance(row.event, Decision)]
+    assert isinstance(router._journal, MemoryJournal)
+    decisions = [row.event for row in router._journal.tail(0, 100) if isinstance(row.event, Decision)]
     assert [decision.identity.tenant for decision in decisions] == ["a"]
 
 

@@ -51,7 +51,7 @@ def signals() -> Iterator[FitrouterSignals]:
 def events(llm: FitrouterLLM, kind: type) -> list[Any]:
     """Of the journal, once all that CrewAI reported is heard."""
     crewai_event_bus.flush()
-    journal = llm.router.journal
+    journal = llm.router._journal
     assert isinstance(journal, MemoryJournal)
     return [row.event for row in journal.tail(0, 1000) if isinstance(row.event, kind)]
 

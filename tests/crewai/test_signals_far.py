@@ -65,7 +65,7 @@ def votes(here: Place) -> list[Feedback]:
     """Of this test, once all that CrewAI reported is heard."""
     crewai_event_bus.flush()
     mine = {decision.id for decision in here.decisions()}
-    journal = here.router.journal
+    journal = here.router._journal
     found = [row.event for row in journal.tail(0, 100_000) if isinstance(row.event, Feedback)]  # type: ignore[attr-defined]
     return [vote for vote in found if vote.decision_id in mine]
 

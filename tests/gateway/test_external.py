@@ -26,7 +26,7 @@ class Shared(NamedTuple):
     router: Router
 
     def logged(self, kind: type[Any]) -> list[Any]:
-        return [row.event for row in self.router.journal.tail(0, 10_000) if isinstance(row.event, kind)]
+        return [row.event for row in self.router._journal.tail(0, 10_000) if isinstance(row.event, kind)]
 
     def plan(self, **more: Any) -> tuple[dict[str, Any], str]:
         """A plan, and where its end is told."""
@@ -281,5 +281,5 @@ def test_the_documented_requests_work(tmp_path: Path) -> None:
                 names = dict(zip(names, (choice["model"] for choice in plan["order"]), strict=True))
     assert (set(shown), set(shown["about"])) == (set(plan), set(plan["about"]))
     assert [set(choice) for choice in shown["order"]] == [set(choice) for choice in plan["order"]]
-    ends = [row.event for row in router.journal.tail(0) if isinstance(row.event, Execution)]
+    ends = [row.event for row in router._journal.tail(0) if isinstance(row.event, Execution)]
     assert [(end.status, len(end.attempts)) for end in ends] == [("ok", 2), ("ok", 1)]

@@ -69,11 +69,11 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
 
 
 def decisions(router: Router) -> list[Decision]:
-    return [row.event for row in router.journal.tail(0, 100_000) if isinstance(row.event, Decision)]
+    return [row.event for row in router._journal.tail(0, 100_000) if isinstance(row.event, Decision)]
 
 
 def executions(router: Router) -> list[Execution]:
-    return [row.event for row in router.journal.tail(0, 100_000) if isinstance(row.event, Execution)]
+    return [row.event for row in router._journal.tail(0, 100_000) if isinstance(row.event, Execution)]
 
 
 # --- answers ---------------------------------------------------------------------------------------------------------
@@ -198,7 +198,7 @@ def test_a_ten_step_tool_agent_with_a_long_history_stays_on_its_model(http: http
     for i in range(10):
         reply = http.post("/v1/chat/completions", json={"model": "fitrouter/auto", "messages": messages, "user": "ann"})
         assert reply.status_code == 200, reply.text
-        wait_for(lambda i=i: router.learner.seq >= 2 * i + 2)
+        wait_for(lambda i=i: router._learner.seq >= 2 * i + 2)
         call = {**CALL, "id": f"call_{i}"}
         messages += [
             {"role": "assistant", "content": None, "tool_calls": [call]},
@@ -268,7 +268,7 @@ def test_identity_comes_from_headers_then_metadata_then_user(
     for name, value in expected.items():
         if name == "user" and value is not None:
             assert identity.user is not None
-            assert router.identities.reveal(identity.user) == ("default", value)
+            assert router._identities.reveal(identity.user) == ("default", value)
         else:
             assert getattr(identity, name) == value
 
@@ -278,7 +278,7 @@ def test_a_session_is_known_by_its_usual_names(http: httpx.Client, router: Route
     """Whatever the framework calls it, the same id is the same conversation, and the journal keeps a hash of it."""
     for i in range(3):
         http.post("/v1/chat/completions", json=chat(f"turn {i}", metadata={key: "thread-7"}))
-        wait_for(lambda i=i: router.learner.seq >= 2 * i + 2)
+        wait_for(lambda i=i: router._learner.seq >= 2 * i + 2)
     assert [decision.mode.value for decision in decisions(router)] == ["online", "sticky", "sticky"]
     assert decisions(router)[0].identity.session != "thread-7"
 
@@ -690,7 +690,7 @@ def test_a_scorer_that_raises_or_hangs_is_seen_and_not_felt(tmp_path: Path, kind
     freed = threading.Event()
     scorer = _Scorer(_raises if kind == "raises" else lambda: int(freed.wait(300.0)))
     router = make_router(tmp_path, scorer=scorer)
-    router.services.append(Service("scorer", scorer.step, router.hooks))
+    router._services.append(Service("scorer", scorer.step, router.hooks))
     with serving(router) as url, client(url) as http:
         for i in range(20):
             assert http.post("/v1/chat/completions", json=chat(f"q{i}")).headers["x-fitrouter-logged"] == "true"
@@ -705,10 +705,10 @@ def test_health_and_readiness(http: httpx.Client, router: Router) -> None:
     """/readyz names the process, the position and the digest of what it knows, which is the learner's own."""
     assert http.get("/healthz").json() == {"status": "ok"}
     asked(http)
-    wait_for(lambda: router.learner.seq == 3)
+    wait_for(lambda: router._learner.seq == 3)
     report = http.get("/readyz").json()
     assert report["ready"]
-    assert (report["seq"], report["digest"]) == (3, router.learner.digest())
+    assert (report["seq"], report["digest"]) == (3, router._learner.digest())
     assert report["leases"] == []
     assert http.get("/readyz").json()["digest"] == report["digest"]
 

@@ -262,8 +262,8 @@ def test_a_client_that_does_not_read_is_cut_off(tmp_path: Path, monkeypatch: pyt
         body = json.dumps(chat(stream=True)).encode()
         with socket.create_connection((host, int(port)), timeout=300.0) as connection:
             connection.sendall(_post(b"content-length: %d" % len(body)) + body)
-            wait_for(lambda: any(isinstance(row.event, Execution) for row in router.journal.tail(0)))
-    (execution,) = [row.event for row in router.journal.tail(0) if isinstance(row.event, Execution)]
+            wait_for(lambda: any(isinstance(row.event, Execution) for row in router._journal.tail(0)))
+    (execution,) = [row.event for row in router._journal.tail(0) if isinstance(row.event, Execution)]
     assert execution.status == "cancelled"
 
 

@@ -86,7 +86,7 @@ class Place:
         return self._all()[self._seen :]
 
     def _all(self) -> list[Decision]:
-        journal = self.router.journal
+        journal = self.router._journal
         assert isinstance(journal, MemoryJournal)
         return [row.event for row in journal.tail(0, 100_000) if isinstance(row.event, Decision)]
 

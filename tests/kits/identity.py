@@ -64,14 +64,14 @@ class Desk(NamedTuple):
 
     def seen(self) -> list[Identity]:
         """Who asked since the last look, as the journal says; users by the names that they were called."""
-        assert isinstance(self.router.journal, MemoryJournal)
-        rows = self.router.journal.tail(self.looked[0], 10_000)
+        assert isinstance(self.router._journal, MemoryJournal)
+        rows = self.router._journal.tail(self.looked[0], 10_000)
         self.looked[0] = rows[-1].seq if rows else self.looked[0]
         return [row.event.identity for row in rows if isinstance(row.event, Decision)]
 
     def expected(self, who: Identity) -> Identity:
         """What the journal is to say of somebody: a token in the user's stead, and the session's hash."""
-        user = None if who.user is None else self.router.identities.subject(who.tenant, who.user)
+        user = None if who.user is None else self.router._identities.subject(who.tenant, who.user)
         key, _ = session_key(Request(messages=(), identity=who))
         return Identity(tenant=who.tenant, user=user, role=who.role, task=who.task, session=key)
 

@@ -213,7 +213,7 @@ async def test_a_gateway_is_told(tmp_path: Path) -> None:
         )
         assert (failed.status, failed.attempts[0].error) == ("failed", "ProviderUnavailable")
         made = events(router, Decision)[0]
-        assert (made.identity.role, made.identity.user) == ("nurse", router.identities.subject("default", "ann"))
+        assert (made.identity.role, made.identity.user) == ("nurse", router._identities.subject("default", "ann"))
         decision = observer.decision_of(answer.id)
         assert decision == made.id
         assert await client.afeedback(Vote(decision_id=made.id, kind=FeedbackKind.THUMB, value=1.0, user="ann"))

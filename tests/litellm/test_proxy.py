@@ -86,7 +86,7 @@ class Place(NamedTuple):
         return events(self.router, Decision)[-1]
 
     def subject(self, user: str) -> str:
-        found: str = self.router.identities.subject("default", user)
+        found: str = self.router._identities.subject("default", user)
         return found
 
 

@@ -42,7 +42,7 @@ class LocalBackend:
                 max_output_tokens=card.max_output_tokens,
                 target=card.target,
             )
-            for card in self.router.cards.values()
+            for card in self.router.models.values()
         )
 
     async def complete(self, request: Request) -> Reply:
@@ -99,7 +99,7 @@ class LocalBackend:
     def _about(self, decision: Decision, served_by: str, logged: bool, cost_usd: float | None) -> About:
         return About(
             decision_id=decision.id,
-            model=called(self.router.cards[served_by]),
+            model=self.router.name_of(served_by),
             chosen=decision.chosen,
             mode=decision.mode.value,
             propensity=decision.propensity,

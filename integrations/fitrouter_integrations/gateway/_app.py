@@ -19,7 +19,6 @@ from starlette.responses import Response
 from fitrouter.config import Config
 from fitrouter.errors import StoreError
 from fitrouter.router import Router
-from fitrouter.routing.explain import explain as account_for
 from fitrouter.routing.variants import called
 from fitrouter.serving.services import Service
 from fitrouter.types import AUTO
@@ -249,7 +248,7 @@ class Gateway:
         name = call.http.path_params["model"]
         found = self._models().get(name)
         if found is None:
-            raise Problem(404, "model_not_found", f"there is no model {name!r}; GET /v1/models lists them")
+            raise Problem(404, "model_not_found", f"unknown model {name!r}; GET /v1/models lists them")
         return _json(found)
 
     async def feedback(self, call: Call) -> Response:
@@ -280,13 +279,14 @@ class Gateway:
 
     async def decision(self, call: Call) -> Response:
         """Explain a decision: why this model, with what probability, and what came of it."""
-        events = await self.router.explain(call.http.path_params["decision_id"], call.tenant)
-        explanation = msgspec.to_builtins(account_for(events, self.router.learner.fit))
-        return _json({**explain(events), "explanation": explanation})
+        decision_id = call.http.path_params["decision_id"]
+        events = await self.router.events(decision_id, call.tenant)
+        explanation = await self.router.explain(decision_id, call.tenant)
+        return _json({**explain(events), "explanation": msgspec.to_builtins(explanation)})
 
     async def policy(self, call: Call) -> Response:
         """Show the policy in force, versions, candidates, and what is watched: personalisation, flattery, the log."""
-        steering = self.router.steering
+        steering = self.router.policy
         shown = {"object": "fitrouter.policy", **msgspec.to_builtins(steering.standing())}
         return _json({**shown, "outlook": msgspec.to_builtins(steering.outlook(call.tenant))})
 
@@ -295,7 +295,7 @@ class Gateway:
         if not call.admin:
             raise Problem(403, "not_admin", "this key may not change the policy; give the key 'admin: true'")
         action, settings, name = policy_change(await self._body(call))
-        steering = self.router.steering
+        steering = self.router.policy
         if action == "set":
             await steering.set(settings)
         elif action == "promote":
@@ -325,15 +325,15 @@ class Gateway:
     # --- names ---
 
     def _check_model(self, name: str) -> None:
-        if name != AUTO and name not in self.router.names and name not in self.router.aliases:
-            raise Problem(404, "model_not_found", f"there is no model {name!r}; GET /v1/models lists them")
+        if name != AUTO and name not in self.router.models and name not in self.router.aliases:
+            raise Problem(404, "model_not_found", f"unknown model {name!r}; GET /v1/models lists them")
 
     def _name(self, arm: str) -> str:
-        return called(self.router.cards[arm])
+        return self.router.name_of(arm)
 
     def _models(self) -> dict[str, dict[str, Any]]:
         owners = {AUTO: "fitrouter"}
-        owners |= {card.name: card.provider for card in self.router.cards.values()}
+        owners |= {card.name: card.provider for card in self.router.models.values()}
         owners |= dict.fromkeys(self.router.aliases, "fitrouter")
         can = {
             called(card): {
@@ -342,7 +342,7 @@ class Gateway:
                 "max_output_tokens": card.max_output_tokens,
                 "target": card.target or card.name,
             }
-            for card in self.router.cards.values()
+            for card in self.router.models.values()
         }
         return {
             name: {"id": name, "object": "model", "created": self._born, "owned_by": owner}

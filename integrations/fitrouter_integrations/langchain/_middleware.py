@@ -21,7 +21,6 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 from fitrouter.config import Config
 from fitrouter.errors import ConfigError, NoEligibleModel, NotAuthorized, Unreachable
 from fitrouter.router import Router
-from fitrouter.routing.variants import called
 from fitrouter.types import Identity, Request
 from fitrouter_integrations._identity import FIELDS
 from fitrouter_integrations.client import Client, Model, Plan, Target, Vote, connect
@@ -114,7 +113,7 @@ class FitrouterMiddleware(AgentMiddleware[Any, Any, Any]):
         self.client: Client = connect(router, api_key if far else None)
         self._compared = not far
         if not far:
-            compare(self.models, ((called(card), card.target or card.name) for card in self.router.cards.values()))
+            compare(self.models, ((name, card.target or card.name) for name, card in self.router.models.items()))
         self._silent = False
         self._rests_until = 0.0
         self._reporting: set[asyncio.Task[float]] = set()
