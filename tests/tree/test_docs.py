@@ -166,3 +166,11 @@ def test_results_pages_name_their_command() -> None:
         text = page.read_text(encoding="utf-8")
         assert re.search(r"python -[mc] |make \w+|fitrouter \w+", text[:1500]), page
         assert f"({page.name})" in index, page
+
+
+def test_every_setting_is_described() -> None:
+    """No row of the configuration reference lacks its description."""
+    text = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`[^`]+`) \|.*\| *([^|]*?) *\|$", text.replace("\\|", "/"), re.MULTILINE)
+    assert len(rows) > 50
+    assert [name for name, description in rows if not description] == []
