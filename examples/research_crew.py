@@ -19,9 +19,9 @@ from _crews import work
 from _learnt import tell
 from _people import Readers
 from _pools import chosen_pool, routed
+from crewai import Agent, Crew, Task
 from crewai.events import crewai_event_bus
 
-from crewai import Agent, Crew, Task
 from fitrouter import Feedback, Router
 from fitrouter_integrations.crewai import FitrouterLLM, FitrouterSignals
 from fitrouter_integrations.feedback import rate

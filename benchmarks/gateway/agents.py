@@ -115,6 +115,7 @@ def near_rows(router: Router, client: Client) -> Iterator[Row]:
 def adapter_rows(group: str, target: Any, pids: tuple[int, ...]) -> Iterator[Row]:
     """Our adapters over a router or a gateway."""
     import litellm
+
     from fitrouter_integrations.crewai import FitrouterLLM
     from fitrouter_integrations.langchain import ChatFitrouter
     from fitrouter_integrations.litellm import register
@@ -140,10 +141,9 @@ def adapter_rows(group: str, target: Any, pids: tuple[int, ...]) -> Iterator[Row
 
 def far_rows(url: str, pids: tuple[int, ...], session: aiohttp.ClientSession) -> Iterator[Row]:
     """A gateway: the bare request, ours, and the frameworks' own clients."""
-    from langchain_openai import ChatOpenAI
-
     import litellm
     from crewai import LLM
+    from langchain_openai import ChatOpenAI
 
     client = connect(url)
     base: dict[str, Any] = {"base_url": f"{url}/v1", "api_key": "unused"}

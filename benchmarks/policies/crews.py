@@ -32,9 +32,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 
 from _people import Readers
 from _pools import RECORDED, Pool, answers, configured, recorded, truth
-from support_crew import JOBS, TASTES
-
 from crewai import Task
+from support_crew import JOBS, TASTES
 
 SETTINGS: Mapping[str, tuple[dict[str, Any], int, int]] = {
     "the examples'": ({"algorithm": "linear_thompson", "scale": 0.5}, 400, 40),

@@ -12,7 +12,7 @@ from fitrouter.stores.journal import SqliteJournal
 
 @contextmanager
 def journal_at(data: Path) -> Iterator[SqliteJournal]:
-    """The journal of a folder, beside whoever else uses it.
+    """The journal in a folder; other processes may use it at the same time.
 
     Raises:
         ConfigError: there is none.
@@ -27,5 +27,5 @@ def journal_at(data: Path) -> Iterator[SqliteJournal]:
 def _journal(data: Path) -> Path:
     path = data if data.is_file() else data / "journal.db"
     if not path.is_file():
-        raise ConfigError(f"there is no journal {str(path)!r}; a gateway writes one, --config or --data says where")
+        raise ConfigError(f"there is no journal {str(path)!r}; a gateway writes one, and --config or --data locates it")
     return path

@@ -19,7 +19,7 @@ from typer.testing import CliRunner, Result
 from fitrouter.config import load_config
 from fitrouter.errors import ConfigError
 from fitrouter_integrations import cli
-from fitrouter_integrations.commands.edit import set_top_level
+from fitrouter_integrations.commands._files import set_top_level
 from fitrouter_integrations.commands.init import KEYS, found_keys, render
 
 COMMENTED = """\

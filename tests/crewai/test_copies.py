@@ -15,13 +15,13 @@ import pytest
 
 pytest.importorskip("crewai", reason="install the extra `crewai`")
 
+from crewai import Crew
 from crewai.agent.planning_config import PlanningConfig
 from crewai.security import Fingerprint, SecurityConfig
 from crewai.state.runtime import RuntimeState
 from pydantic import ValidationError
 from tests.kits.crewai import Place, Sum, adder, agent, crew, nobody_leaves, place, task
 
-from crewai import Crew
 from fitrouter.types import FeedbackKind
 from fitrouter_integrations.client import Vote
 from fitrouter_integrations.crewai import FitrouterLLM, _llm

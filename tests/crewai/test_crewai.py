@@ -11,6 +11,7 @@ import pytest
 
 pytest.importorskip("crewai", reason="install the extra `crewai`")
 
+from crewai import Agent, Crew, Process, Task
 from crewai.events import LLMCallCompletedEvent, LLMCallFailedEvent, LLMStreamChunkEvent, crewai_event_bus
 from crewai.llm import LLM
 from crewai.security import Fingerprint, SecurityConfig
@@ -19,7 +20,6 @@ from tests.kits.agents import agent_router
 from tests.kits.crewai import Sum, adder, nobody_leaves
 from tests.kits.gateway import serving
 
-from crewai import Agent, Crew, Process, Task
 from fitrouter.errors import FitrouterError, InvalidRequest
 from fitrouter.stores.journal import MemoryJournal
 from fitrouter.types import Decision, FeedbackKind

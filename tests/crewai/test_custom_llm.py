@@ -17,6 +17,7 @@ import pytest
 pytest.importorskip("crewai", reason="install the extra `crewai`")
 
 import crewai.llms.retry
+from crewai import Agent, Crew, Task
 from crewai.events import (
     LLMCallCompletedEvent,
     LLMCallFailedEvent,
@@ -39,7 +40,6 @@ from tests.kits import agents as agents_kit
 from tests.kits.agents import agent_router
 from tests.kits.gateway import PATIENCE_S, config, serving
 
-from crewai import Agent, Crew, Task
 from fitrouter.errors import AllModelsFailed, FitrouterError, NotAuthorized, ProviderUnavailable
 from fitrouter.serving.attempts import Timers
 from fitrouter.stores.journal import MemoryJournal

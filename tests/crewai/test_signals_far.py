@@ -12,12 +12,12 @@ import pytest
 
 pytest.importorskip("crewai", reason="install the extra `crewai`")
 
+from crewai import Crew
 from crewai.core.providers.human_input import reset_provider, set_provider
 from crewai.events import crewai_event_bus
 from crewai.tools import tool
 from tests.kits.crewai import Place, adder, agent, crew, nobody_leaves, place, task
 
-from crewai import Crew
 from fitrouter.errors import ProviderRejected
 from fitrouter.types import Feedback
 from fitrouter_integrations.crewai import FitrouterSignals

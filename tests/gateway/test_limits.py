@@ -16,7 +16,7 @@ from tests.kits.gateway import Echo, chat, client, config, make_router, raw, ser
 from fitrouter.errors import FitrouterError, InvalidRequest
 from fitrouter.types import Chunk, Execution
 from fitrouter_integrations.gateway import _limits, _stream
-from fitrouter_integrations.gateway._ended import observation, outcome
+from fitrouter_integrations.gateway._external import observation, outcome
 from fitrouter_integrations.gateway._json import MAX_DEPTH, MAX_VALUES, read_json
 from fitrouter_integrations.gateway._requests import chat_request, verdict
 

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
+import litellm
 import pytest
 from litellm.litellm_core_utils.logging_worker import GLOBAL_LOGGING_WORKER
 from pydantic import BaseModel
@@ -14,7 +15,6 @@ from tests.kits.agents import Agent
 from tests.kits.gateway import serving, wait_for
 from tests.kits.home import stays_home
 
-import litellm
 from fitrouter.router import Router
 from fitrouter.stores.journal import MemoryJournal
 from fitrouter.types import Decision, Execution

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+import litellm
 import pytest
 from tests.kits.agents import Agent, agent_router
 from tests.kits.gateway import make_router, serving
@@ -28,7 +29,6 @@ from tests.kits.litellm import (
     text,
 )
 
-import litellm
 from fitrouter.errors import ProviderError, ProviderRejected, ProviderTimeout, ProviderUnavailable
 from fitrouter.types import Decision, FeedbackKind, Identity, ModelCard
 from fitrouter_integrations.client import Vote, connect

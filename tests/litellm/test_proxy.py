@@ -225,7 +225,7 @@ def test_what_is_wrong_says_so(place: Place) -> None:
     for given, words in (
         ({"model": "auto", "metadata": {"tenant": "b"}}, "tenant"),
         ({"model": "auto", "metadata": {"role": ["nurse"]}}, "role"),
-        ({"model": "auto", "n": 2}, "n: given 2"),
+        ({"model": "auto", "n": 2}, "n: got 2"),
         ({"model": "missing"}, "nobody"),
         ({"model": "nowhere"}, "nowhere"),
     ):

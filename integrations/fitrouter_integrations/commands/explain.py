@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fitrouter.config import Config, load_config
-from fitrouter.errors import ConfigError, UnknownDecision
+from fitrouter.errors import UnknownDecision
 from fitrouter.router import Router
 from fitrouter.routing.explain import explain
 from fitrouter.routing.explanation import TERMS, Explanation
@@ -20,6 +20,7 @@ from fitrouter.stores.journal import Journal
 from fitrouter.types import Decision, Event
 from fitrouter_integrations._http import call
 from fitrouter_integrations._offline import journal_at
+from fitrouter_integrations.commands._files import as_json, write_json
 
 _FEATURES = 6
 _SMALL = 5e-4
@@ -48,14 +49,10 @@ def command(
     else:
         found = _looked_up(load_config(config), decision_id, then)
     if out == Path("-"):
-        typer.echo(msgspec.json.format(msgspec.json.encode(found), indent=1).decode())
+        typer.echo(as_json(found))
         return
     show(found, Console())
-    if out is not None:
-        try:
-            out.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
-        except OSError as error:
-            raise ConfigError(f"--json: {str(out)!r} cannot be written: {error.strerror}") from None
+    write_json(found, out)
 
 
 def _asked(url: str, decision_id: str) -> Explanation:

@@ -19,6 +19,7 @@ from fitrouter.monitors.propensities import ALPHA
 from fitrouter.router import Router
 from fitrouter.serving.policy_control import Outlook, Standing
 from fitrouter_integrations._http import NoGateway, call, url_of
+from fitrouter_integrations.commands._files import as_json as as_json_text
 
 app = typer.Typer(
     help="Show and change the policy while it runs. A running gateway is told; without one the journal is.",
@@ -150,7 +151,7 @@ async def _write(router: Router, act: Act, *, changes: bool) -> Shown:
 
 def _print(shown: Shown, told: str, as_json: bool) -> None:
     if as_json:
-        typer.echo(msgspec.json.format(msgspec.json.encode(shown), indent=1).decode())
+        typer.echo(as_json_text(shown))
         return
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     table.add_row("in force", f"{shown.live}, by {shown.algorithm}")

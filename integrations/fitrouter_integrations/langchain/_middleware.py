@@ -26,7 +26,7 @@ from fitrouter_integrations._identity import FIELDS
 from fitrouter_integrations.client import Client, Model, Plan, Target, Vote, connect
 from fitrouter_integrations.client._base import is_url
 from fitrouter_integrations.langchain._convert import metadata_of
-from fitrouter_integrations.langchain._errors import told
+from fitrouter_integrations.langchain._errors import translated
 from fitrouter_integrations.langchain._history import messages_of
 from fitrouter_integrations.langchain._identity import identity_of
 from fitrouter_integrations.langchain._own_models import compare, model_of, router_of
@@ -235,7 +235,7 @@ class FitrouterMiddleware(AgentMiddleware[Any, Any, Any]):
             FitrouterError: it is no trouble but a mistake, or no model can take the request.
         """
         if isinstance(error, ConfigError | NoEligibleModel | NotAuthorized) and not isinstance(error, Unreachable):
-            with told():
+            with translated():
                 raise error
         if isinstance(error, Unreachable):
             now = time.monotonic()
@@ -280,7 +280,7 @@ def _reported(step: Step, reporting: Reporting) -> None:
 
 def _answer(step: Step, reporting: Reporting) -> Answer:
     """The answer, which says what was decided. Raises what `Step.result` raises."""
-    with told():
+    with translated():
         answer = step.result()
     said = said_of(answer)
     assert said is not None
