@@ -51,7 +51,7 @@ class FoldLearner:
         out = np.empty((users, *h.shape[:2]))
         for c in np.unique(task):
             rows = task == c
-            w = np.array([self.fit.taste(_who(user, int(c)), self._x) for user in range(users)])
+            w = np.array([self.fit.taste(_who(user, int(c))) for user in range(users)])
             out[:, rows] = np.einsum("nkd,ud->unk", h[rows], w)
         return out
 

@@ -1,1 +1,1 @@
-"""Reports as text and as one HTML page."""
+"""Renders reports as text and as HTML."""
