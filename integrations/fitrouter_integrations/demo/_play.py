@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fitrouter.types import FeedbackKind, Floats
-from fitrouter_evaluators.simulation.simulate import Verdict
+from fitrouter_evaluators.simulation.simulate import Vote
 from fitrouter_evaluators.simulation.worlds import Play
 from fitrouter_integrations.demo._stage import Stage
 from fitrouter_integrations.demo._world import DemoWorld
@@ -59,7 +59,7 @@ class People:
         worth = self.worth[self.stage.pool.models.index(model), prompt]
         return float(1.0 / (1.0 + np.exp(-worth - np.einsum("d,d->", self.play.tastes[user], noticed))))
 
-    def opinion(self, t: int, satisfaction: float, asked: bool) -> Verdict | None:
+    def opinion(self, t: int, satisfaction: float, asked: bool) -> Vote | None:
         """The feedback of the user of round t, None for none.
 
         Unsatisfied users volunteer more often, and users who are asked mostly answer. Stars are drawn so that their
@@ -70,9 +70,9 @@ class People:
         if not self.play.rated[t] < chance:
             return None
         if not self.stars[self.play.user[t]]:
-            return Verdict(FeedbackKind.THUMB, float(satisfied), (0.0, 1.0))
+            return Vote(FeedbackKind.THUMB, float(satisfied), (0.0, 1.0))
         strong = self._star[t] < (satisfaction if satisfied else 1.0 - satisfaction)
-        return Verdict(FeedbackKind.RATING, (4.0 + strong) if satisfied else (2.0 - strong), (1.0, 5.0))
+        return Vote(FeedbackKind.RATING, (4.0 + strong) if satisfied else (2.0 - strong), (1.0, 5.0))
 
     # --- oracles ---
 

@@ -12,7 +12,7 @@ import aiohttp
 
 from fitrouter.errors import FitrouterError
 from fitrouter.types import AUTO, FeedbackKind
-from fitrouter_evaluators.simulation.simulate import Verdict
+from fitrouter_evaluators.simulation.simulate import Vote
 from fitrouter_integrations.demo._play import People
 
 _CONNECTIONS = 16
@@ -29,7 +29,7 @@ class Visit(NamedTuple):
     satisfaction: float
     """P(satisfied) with the text that was received."""
     asked: bool
-    verdict: Verdict | None
+    verdict: Vote | None
 
 
 def visit(

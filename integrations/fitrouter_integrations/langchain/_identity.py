@@ -36,10 +36,12 @@ def carried(config: RunnableConfig | None, kwargs: dict[str, Any]) -> dict[str, 
             "metadata was passed as an argument of the call, which LangChain uses itself; pass it in "
             "config={'metadata': {…}}, or pass user=, role=, task= or session="
         )
-    known = ensure_config(config)
+    # `ensure_config` replaces the metadata of the surrounding run by the call's own; here each field is kept.
+    known, around = ensure_config(config), ensure_config()
     metadata, configurable = known.get("metadata") or {}, known.get("configurable") or {}
-    found: dict[str, Any] = dict(first_said(_said(metadata, configurable, kwargs)))
-    if (thread := _thread(configurable, metadata)) is not None:
+    outer = (around.get("metadata") or {}, around.get("configurable") or {})
+    found: dict[str, Any] = dict(first_said([*_said(metadata, configurable, kwargs), *_said(*outer, {})]))
+    if (thread := _thread(configurable, metadata, *reversed(outer))) is not None:
         found[_THREAD] = thread
     return {**kwargs, KEY: found} if found else kwargs
 
