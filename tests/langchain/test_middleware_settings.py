@@ -1,4 +1,4 @@
-"""FitrouterMiddleware: what it is made with, and what must agree."""
+"""FitrouterMiddleware: its settings, and agreement between the models of agent and router."""
 
 from __future__ import annotations
 
