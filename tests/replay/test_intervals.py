@@ -16,7 +16,7 @@ from fitrouter_evaluators.replay.estimators import DR, ESTIMATORS, IPS, SNIPS, E
 from fitrouter_evaluators.replay.estimators._quantiles import student
 from fitrouter_evaluators.replay.estimators.rounds import Rounds
 from fitrouter_evaluators.replay.inference import intervals
-from fitrouter_evaluators.replay.inference.intervals import Interval, bootstrap, bootstraps, delta, deltas
+from fitrouter_evaluators.replay.inference.intervals import Interval, bootstraps, deltas
 from fitrouter_evaluators.replay.log.log import Ints
 
 
@@ -38,6 +38,16 @@ def same(one: Interval, other: Interval) -> None:
 
 
 # --- the delta method ---
+
+
+def delta(estimator: Estimator, rounds: Rounds, **how: Any) -> Interval:
+    """`deltas` of one estimator."""
+    return deltas((estimator,), rounds, **how)[0]
+
+
+def bootstrap(estimator: Estimator, rounds: Rounds, **how: Any) -> Interval:
+    """`bootstraps` of one estimator."""
+    return bootstraps((estimator,), rounds, **how)[0]
 
 
 @pytest.fixture(scope="module")
