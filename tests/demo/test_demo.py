@@ -51,7 +51,7 @@ def people(world: DemoWorld, stage: Stage) -> People:
 
 def test_the_pinned_world_is_shipped() -> None:
     """`benchmarks/simulation/worlds/demo.yaml` and the package's file are the same bytes."""
-    pinned = Path(__file__).parents[2] / "benchmarks" / "worlds" / "demo.yaml"
+    pinned = Path(__file__).parents[2] / "benchmarks" / "simulation" / "worlds" / "demo.yaml"
     assert pinned.read_bytes() == resources.files("fitrouter_integrations.demo").joinpath("demo.yaml").read_bytes()
 
 
@@ -244,7 +244,7 @@ def test_a_seed_goes_on_after_a_drift_alarm(world: DemoWorld, stage: Stage, monk
                 heard.append(arm)
             return fired
 
-    monkeypatch.setattr("fitrouter.posterior.fit.Drift", lambda: Nervous(DriftParams(threshold=1.0, warmup=0)))
+    monkeypatch.setattr("fitrouter.posterior.model.Drift", lambda: Nervous(DriftParams(threshold=1.0, warmup=0)))
     probs, _ = learned(People(world, stage, 3), "ours", 320.0, 0.02, ROUNDS)
     assert len(heard) > 1
     assert np.isfinite(probs).all()
