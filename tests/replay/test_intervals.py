@@ -328,7 +328,7 @@ def test_what_cannot_be_used_is_refused() -> None:
         bootstrap(DR(), rounds, replicates=1)
     with pytest.raises(ConfigError, match="up to 9 for 3 slices"):
         delta(DR(), rounds, slices=codes, n_slices=3)
-    with pytest.raises(ConfigError, match="no codes of slices for 3"):
+    with pytest.raises(ConfigError, match="no slice codes for 3"):
         delta(DR(), rounds, n_slices=3)
     with pytest.raises(ConfigError, match="slices has shape"):
         delta(DR(), rounds, slices=codes[:5], n_slices=10)
