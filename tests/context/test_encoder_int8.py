@@ -9,9 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fitrouter.context.encoders import Int8Encoder, get_encoder
-from fitrouter.context.encoders._int8 import int8_folder
-from fitrouter.context.encoders._minilm import SentenceTransformerEncoder
+from fitrouter.context.encoders import Int8Encoder, SentenceTransformerEncoder, get_encoder, int8_folder
 from fitrouter.errors import ArtifactError, ConfigError
 from fitrouter.types import Floats
 from fitrouter_evaluators.training import train_int8

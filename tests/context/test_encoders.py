@@ -15,8 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fitrouter.context import encoders
-from fitrouter.context.encoders import ENCODERS, Cached, Encoder, Hashing, Static, get_encoder
-from fitrouter.context.encoders._int8 import int8_folder
+from fitrouter.context.encoders import ENCODERS, Cached, Encoder, Hashing, Static, get_encoder, int8_folder
 from fitrouter.errors import ArtifactError, ConfigError
 
 DATA = Path(encoders.__file__).parent / "data"

@@ -15,8 +15,8 @@ from tests.kits.fake_openai import HANG, FakeOpenAI, Reply, event, reply, sse
 
 from fitrouter.errors import ConfigError, ProviderError, ProviderRejected, ProviderTimeout, ProviderUnavailable
 from fitrouter.providers import OpenAICompatible, Secret
-from fitrouter.providers._failures import from_status, retry_after
 from fitrouter.providers._sse import sse_data
+from fitrouter.providers.failures import from_status, retry_after
 from fitrouter.types import Call, Chunk, Completion, Usage
 
 MESSAGES = ({"role": "user", "content": "hello"},)

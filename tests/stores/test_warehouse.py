@@ -20,9 +20,7 @@ from hypothesis import HealthCheck, given, settings
 
 from fitrouter.errors import StoreError
 from fitrouter.stores.journal import Entry, MemoryJournal, Row, SqliteJournal
-from fitrouter.stores.warehouse import OutOfStep, Warehouse, WarehouseFeed
-from fitrouter.stores.warehouse._migrations import MIGRATIONS
-from fitrouter.stores.warehouse._rows import rows_of
+from fitrouter.stores.warehouse import MIGRATIONS, OutOfStep, Warehouse, WarehouseFeed, rows_of
 from fitrouter.types import (
     ArtifactChange,
     Attempt,
@@ -367,7 +365,7 @@ def test_failed_batch_leaves_nothing(warehouse: Warehouse, monkeypatch: pytest.M
 
 
 def _cells(row: Row) -> Sequence[tuple[Any, ...]]:
-    from fitrouter.stores.warehouse._rows import rows_of
+    from fitrouter.stores.warehouse import rows_of
 
     table, cells = rows_of(row)
     return cells if table == "decisions" else ()

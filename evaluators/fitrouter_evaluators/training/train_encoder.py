@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fitrouter.context.encoders import Encoder
-from fitrouter.context.encoders._minilm import MINILM_SHA256, minilm_path
+from fitrouter.context.encoders import MINILM_SHA256, Encoder, minilm_path
 from fitrouter.errors import ConfigError
 from fitrouter.types import Floats
 

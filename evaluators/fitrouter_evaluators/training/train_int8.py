@@ -13,8 +13,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from fitrouter.context.encoders._int8 import INT8_FILES, int8_folder
-from fitrouter.context.encoders._minilm import minilm_path
+from fitrouter.context.encoders import INT8_FILES, int8_folder, minilm_path
 from fitrouter.errors import ConfigError
 
 _TOKENS = 256

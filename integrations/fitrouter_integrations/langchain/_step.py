@@ -20,7 +20,7 @@ from fitrouter.errors import (
     ProviderTimeout,
     ProviderUnavailable,
 )
-from fitrouter.providers._failures import from_status
+from fitrouter.providers.failures import from_status
 from fitrouter.routing.variants import apply
 from fitrouter.serving.external import AttemptReport, Outcome, PlannedCall
 from fitrouter.types import Completion, Request, Usage

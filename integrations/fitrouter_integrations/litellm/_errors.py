@@ -17,7 +17,7 @@ from fitrouter.errors import (
     StoreError,
     UnknownDecision,
 )
-from fitrouter.providers._failures import from_status
+from fitrouter.providers.failures import from_status
 from litellm import exceptions
 
 _PROVIDER = "fitrouter"

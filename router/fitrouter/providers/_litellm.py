@@ -11,9 +11,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from typing import Any
 
 from fitrouter.errors import ConfigError, ProviderError, ProviderRejected, ProviderTimeout, ProviderUnavailable
-from fitrouter.providers._failures import excerpt, from_status, retry_after
 from fitrouter.providers._secret import Secret
 from fitrouter.providers._streams import OwnedStream
+from fitrouter.providers.failures import excerpt, from_status, retry_after
 from fitrouter.providers.usage import read_usage
 from fitrouter.types import Call, Chunk, Completion, Message, Usage
 

@@ -15,10 +15,10 @@ import aiohttp
 import msgspec
 
 from fitrouter.errors import ConfigError, ProviderRejected, ProviderTimeout, ProviderUnavailable
-from fitrouter.providers._failures import excerpt, from_error_body, from_status, retry_after
 from fitrouter.providers._secret import Secret
 from fitrouter.providers._sse import sse_data
 from fitrouter.providers._streams import OwnedStream
+from fitrouter.providers.failures import excerpt, from_error_body, from_status, retry_after
 from fitrouter.providers.usage import read_usage
 from fitrouter.types import Call, Chunk, Completion, Usage
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from fitrouter.errors import ProviderUnavailable
-from fitrouter.providers._failures import excerpt
+from fitrouter.providers.failures import excerpt
 
 _FIELDS = frozenset({b"data", b"event", b"id", b"retry"})
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fitrouter.stores.warehouse._migrations import migrate
+from fitrouter.stores.warehouse import migrate
 from fitrouter_evaluators.replay.importing._staging import Values
 from fitrouter_evaluators.replay.importing.column_map import ColumnMap
 

@@ -20,8 +20,7 @@ import msgspec
 
 from fitrouter.errors import InvalidLog
 from fitrouter.stores.journal import Row
-from fitrouter.stores.warehouse._migrations import migrate
-from fitrouter.stores.warehouse._rows import TABLES, rows_of
+from fitrouter.stores.warehouse import TABLES, migrate, rows_of
 from fitrouter.types import Decision, Erasure, Event, Execution, Score, decode_event
 from fitrouter_evaluators.replay.log._base import Opened, open_duckdb, scratch, view_tables
 from fitrouter_evaluators.replay.log._schema import NEEDED, current

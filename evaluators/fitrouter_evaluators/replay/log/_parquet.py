@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
-from fitrouter.stores.warehouse._migrations import MIGRATIONS
+from fitrouter.stores.warehouse import MIGRATIONS
 from fitrouter_evaluators.replay.log._base import Opened, open_duckdb, scratch, view_tables
 from fitrouter_evaluators.replay.log._schema import NEEDED, schema_after
 from fitrouter_evaluators.replay.log.refusals import refuse

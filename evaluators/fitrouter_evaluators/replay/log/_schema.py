@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
-from fitrouter.stores.warehouse._migrations import MIGRATIONS
+from fitrouter.stores.warehouse import MIGRATIONS
 from fitrouter_evaluators.replay.log.refusals import refuse
 
 if TYPE_CHECKING:

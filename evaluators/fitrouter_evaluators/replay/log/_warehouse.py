@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fitrouter.errors import StoreError
-from fitrouter.stores.warehouse._migrations import MIGRATIONS
+from fitrouter.stores.warehouse import MIGRATIONS
 from fitrouter_evaluators.replay.log._base import Opened, open_duckdb, scratch, view_tables
 from fitrouter_evaluators.replay.log._schema import NEEDED, schema_after, schema_of
 from fitrouter_evaluators.replay.log.refusals import refuse

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fitrouter.errors import ConfigError
-from fitrouter.stores.warehouse._rows import TABLES
+from fitrouter.stores.warehouse import TABLES
 from fitrouter_evaluators.replay.log import _journal, _parquet, _warehouse
 from fitrouter_evaluators.replay.log._assembling import assemble
 from fitrouter_evaluators.replay.log._base import Opened, literal
