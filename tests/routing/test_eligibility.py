@@ -329,7 +329,9 @@ def test_signed_and_encrypted_blocks_go_back_to_their_maker_alone(
     assert set(asked.bound) == {maker}
     excluded = eligible([MAKERS[other]], asked).excluded
     assert excluded == (
-        () if other == maker else (("m", f"history: needs {maker} for its {asked.bound[maker]}, is {other}"),)
+        ()
+        if other == maker
+        else (("m", f"history: has {asked.bound[maker]} that only {maker} models can read, is {other}"),)
     )
 
 
@@ -355,7 +357,7 @@ def test_two_makers_blocks_can_be_read_by_nobody() -> None:
     asked = ask(SIGNED[0][0], SIGNED[-1][0])
     found = eligible(list(MAKERS.values())[:2], asked)
     assert found.cards == ()
-    assert [reason.count("history: needs") for _, reason in found.excluded] == [1, 1]
+    assert [reason.count("history: has") for _, reason in found.excluded] == [1, 1]
 
 
 # --- what holds always -----------------------------------------------------------------------------------------------

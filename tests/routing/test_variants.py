@@ -57,12 +57,12 @@ def test_the_base_of_every_arm_is_its_plain_model(name: str, revision: str, ways
 @pytest.mark.parametrize(
     ("known", "message"),
     [
-        ({"variants": tuple(Variant(name=f"v{i}") for i in range(5))}, "has 5 variants; allowed are 4"),
-        ({"variants": (Variant(name="two words"),)}, "variant 'two words' of 'm': allowed are up to 40"),
-        ({"variants": (Variant(name=""),)}, "allowed are up to 40"),
+        ({"variants": tuple(Variant(name=f"v{i}") for i in range(5))}, "has 5 variants; at most 4 are allowed"),
+        ({"variants": (Variant(name="two words"),)}, "variant 'two words' of 'm': use up to 40"),
+        ({"variants": (Variant(name=""),)}, "use up to 40"),
         ({"variants": (Variant(name="-x"),)}, "a letter or digit first"),
-        ({"variants": (Variant(name="x\n"),)}, "allowed are up to 40"),
-        ({"variants": (WARM, WARM)}, "arm 'm#warm' is there 2 times"),
+        ({"variants": (Variant(name="x\n"),)}, "use up to 40"),
+        ({"variants": (WARM, WARM)}, "arm 'm#warm' is defined 2 times"),
         ({"name": "m#1", "variants": (WARM,)}, "choose names without it"),
         ({"revision": "#1", "variants": (WARM,)}, "choose names without it"),
         (
@@ -71,7 +71,7 @@ def test_the_base_of_every_arm_is_its_plain_model(name: str, revision: str, ways
         ),
         (
             {"target": "anthropic/claude-x", "variants": (Variant(name="v", params={"seed": 1}),)},
-            "needs seed, which anthropic models do not take. Leave it out",
+            "needs seed, which anthropic models do not take. Remove it",
         ),
     ],
 )

@@ -24,7 +24,7 @@ from tests.kits.gateway import make_router, wait_for
 from fitrouter.errors import StoreError
 from fitrouter.hooks import Notice, Trouble
 from fitrouter.router import Router
-from fitrouter.routing import pipeline as proposals
+from fitrouter.routing import pipeline
 from fitrouter.stores._coalesce import Coalescer
 from fitrouter.stores.identities import Identities
 from fitrouter.stores.journal import MemoryJournal
@@ -79,7 +79,7 @@ async def test_a_burst_of_new_users_is_nobody_less(tmp_path: Path) -> None:
 BURST = """
 import asyncio, json, pathlib, sys
 sys.path.insert(0, sys.argv[2])
-from fitrouter import proposals
+from fitrouter.routing import pipeline
 from fitrouter.types import Identity, Request
 from tests.kits.gateway import make_router
 
@@ -87,7 +87,7 @@ def ask(user):
     return Request(messages=({"role": "user", "content": "hello"},), identity=Identity(user=user, session=user))
 
 async def main():
-    proposals.IDENTITY_WAIT_S = float(sys.argv[3])
+    pipeline.IDENTITY_WAIT_S = float(sys.argv[3])
     async with make_router(pathlib.Path(sys.argv[1])) as router:
         print("ready", flush=True)
         users = json.loads(sys.stdin.readline())
@@ -164,7 +164,7 @@ class Told(Identities):
 
 async def test_a_busy_loop_is_not_the_files_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the file told in time is heard, even where the loop gets to hear it after the time is over."""
-    monkeypatch.setattr(proposals, "IDENTITY_WAIT_S", 0.0)
+    monkeypatch.setattr(pipeline, "IDENTITY_WAIT_S", 0.0)
     async with make_router(tmp_path, identities=Told(tmp_path / "identities.db")) as router:
         assert (await router.complete(ask("ann"))).decision.identity.user == "token of ann"
 

@@ -19,7 +19,7 @@ from tests.kits.gateway import make_router, wait_for
 from fitrouter.errors import NotAuthorized, StoreError
 from fitrouter.hooks import Notice, Trouble
 from fitrouter.router import Router
-from fitrouter.routing import pipeline as proposals
+from fitrouter.routing import pipeline
 from fitrouter.stores import identities as module
 from fitrouter.stores.identities import Identities, SubjectErased
 from fitrouter.stores.journal import Journal, MemoryJournal
@@ -46,7 +46,7 @@ class Slow(Identities):
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A store that has not told at once is slow, and one that failed is tried again at once."""
-    monkeypatch.setattr(proposals, "IDENTITY_WAIT_S", 0.0)
+    monkeypatch.setattr(pipeline, "IDENTITY_WAIT_S", 0.0)
     monkeypatch.setattr(module, "_RETRY_S", 0.01)
 
 

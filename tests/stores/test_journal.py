@@ -467,7 +467,7 @@ def test_damaged_file_in_use_is_left_alone(sqlite: SqliteJournal, tmp_path: Path
     data[:100] = b"x" * 100
     with (tmp_path / "j.db").open("r+b") as file:
         file.write(data)
-    with pytest.raises(StoreError, match="other processes use it"):
+    with pytest.raises(StoreError, match="open in other processes"):
         SqliteJournal(tmp_path / "j.db")
     assert list(tmp_path.glob("*.corrupt*")) == []
 

@@ -338,7 +338,7 @@ def test_repeated_batches(warehouse: Warehouse) -> None:
 def test_gap_is_refused(warehouse: Warehouse) -> None:
     """A batch that follows a row which is not here adds nothing."""
     warehouse.ingest(rows([decision(1)]))
-    with pytest.raises(OutOfStep, match="reaches to 1"):
+    with pytest.raises(OutOfStep, match="ends at row 1"):
         warehouse.ingest(rows([decision(5)], 5), after=4)
     assert warehouse.position() == 1
     assert warehouse.ingest(rows([decision(5)], 5), after=1) == 1
