@@ -176,7 +176,7 @@ def test_a_missing_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_a_folder_that_is_no_encoder_is_refused(manifest: str, tmp_path: Path) -> None:
     """A manifest of any other shape is an ArtifactError, never a KeyError."""
     (tmp_path / "static.json").write_text(manifest)
-    with pytest.raises(ArtifactError, match="no manifest"):
+    with pytest.raises(ArtifactError, match="not a manifest"):
         Static(tmp_path)
 
 
@@ -185,7 +185,7 @@ def test_sizes_must_fit(tmp_path: Path) -> None:
     shutil.copytree(DATA, tmp_path / "data")
     manifest = json.loads((DATA / "static.json").read_text())
     (tmp_path / "data" / "static.json").write_text(json.dumps(manifest | {"tokens": manifest["tokens"] - 1}))
-    with pytest.raises(ArtifactError, match="do not fit"):
+    with pytest.raises(ArtifactError, match="do not match"):
         Static(tmp_path / "data")
 
 

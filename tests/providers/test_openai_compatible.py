@@ -342,7 +342,7 @@ async def test_a_request_that_is_no_json_is_rejected() -> None:
     async with FakeOpenAI() as server:
         provider = OpenAICompatible(server.base_url)
         for bad in (float("nan"), object(), {1, 2}):
-            with pytest.raises(ProviderRejected, match="no valid JSON"):
+            with pytest.raises(ProviderRejected, match="cannot be encoded as JSON"):
                 await provider.complete(call(temperature=bad))
         await provider.aclose()
     assert not server.seen

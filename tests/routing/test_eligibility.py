@@ -441,7 +441,7 @@ def test_any_request_is_sorted_and_every_exclusion_says_what_was_needed_and_what
         )
         for maker in asked.bound:
             assert (maker != lineage(model)) == (
-                f"needs {maker} for its" in reason and f"is {lineage(model)}" in reason
+                f"that only {maker} models" in reason and f"is {lineage(model)}" in reason
             )
         refused = {name for name, value in params.items() if takes(model, name, value)}
         if model.arm in gone:

@@ -342,7 +342,7 @@ def test_a_group_that_fails_is_told_and_the_next_is_answered() -> None:
     first = grouped.ask("a")
     wait_for(lambda: desk.heard)
     waiting = [grouped.ask(key) for key in "bc"]
-    with pytest.raises(StoreError, match="2 wait for desk"):
+    with pytest.raises(StoreError, match="desk: 2 lookups are pending"):
         grouped.ask("d")
     assert grouped.ask("b") is waiting[0]
     desk.error = OSError("no space left")

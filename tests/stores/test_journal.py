@@ -323,7 +323,7 @@ def test_waiting_entries_share_one_commit(tmp_path: Path) -> None:
     first = journal.append(decision(0))
     assert gate.reached.wait(WAIT)
     others = [journal.append(decision(n)) for n in range(1, 5)]
-    with pytest.raises(JournalFull, match="5 entries wait"):
+    with pytest.raises(JournalFull, match="5 entries are queued"):
         journal.append(decision(5))
     assert not first.done()
     assert list(journal.tail(0)) == [], "what is not committed is not seen, and does not block a reader"
