@@ -1,4 +1,4 @@
-"""Laws of the fast forms of MiniLM: what they compute is what float32 computes, nearly, and what is missing is said."""
+"""Int8 and half-precision MiniLM: vectors close to float32, and clear errors for missing files."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_an_int8_row_depends_on_its_own_text(small: tuple[Path, Floats]) -> None
 
 @needs_tools
 def test_int8_is_found_by_name(small: tuple[Path, Floats], monkeypatch: pytest.MonkeyPatch) -> None:
-    """FITROUTER_INT8 says where it lies; the id names the very file."""
+    """FITROUTER_INT8 is the folder; the id changes with the file."""
     monkeypatch.setenv("FITROUTER_INT8", str(small[0]))
     digest = json.loads((small[0] / "int8.json").read_text())["sha256"]["encoder.onnx"]
     assert get_encoder("minilm-int8").id == f"minilm-int8-{digest[:12]}"
@@ -88,7 +88,7 @@ def test_int8_is_found_by_name(small: tuple[Path, Floats], monkeypatch: pytest.M
 
 @needs_tools
 def test_a_changed_file_is_refused(small: tuple[Path, Floats], tmp_path: Path) -> None:
-    """A graph that is not the one that was made, a missing one, and a manifest that is none."""
+    """A changed graph, a missing graph and an invalid manifest are ArtifactErrors."""
     for name in ("int8.json", "encoder.onnx", "tokenizer.json"):
         (tmp_path / name).write_bytes((small[0] / name).read_bytes())
     with (tmp_path / "encoder.onnx").open("ab") as file:
@@ -104,7 +104,7 @@ def test_a_changed_file_is_refused(small: tuple[Path, Floats], tmp_path: Path) -
             Int8Encoder(tmp_path)
 
 
-def test_what_is_missing_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_dependencies_are_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No folder, no onnxruntime, no tools: each message names the remedy."""
     monkeypatch.delenv("FITROUTER_INT8", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

@@ -1,4 +1,4 @@
-"""Conformance: laws that hold for every policy, found by looking for them; and what each one is for."""
+"""Conformance: laws of every policy in the package, and the purpose of each."""
 
 from __future__ import annotations
 
@@ -92,8 +92,8 @@ def test_proposal_is_a_pmf(name: str, state: Beliefs) -> None:
 @pytest.mark.parametrize("name", NAMES)
 @brief
 @given(state=states(st.one_of(finite, broken)))
-def test_what_is_not_finite_never_enters(name: str, state: Beliefs) -> None:
-    """NaN, infinities and numbers that overflow leave a pmf, without so much as a warning."""
+def test_invalid_estimates_give_a_pmf(name: str, state: Beliefs) -> None:
+    """NaN, infinities and numbers that overflow give a pmf, without a warning."""
     pmf = make(name).propose(state)
     assert np.isfinite(pmf).all()
     assert (pmf >= 0).all()
@@ -102,7 +102,7 @@ def test_what_is_not_finite_never_enters(name: str, state: Beliefs) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_a_broken_belief_counts_as_the_worst_sound_one(name: str, bad: float) -> None:
+def test_an_invalid_utility_counts_as_the_lowest_valid_one(name: str, bad: float) -> None:
     """An arm whose utility is not finite neither wins nor changes what the others get of each other."""
     policy = make(name)
     assert policy.propose(beliefs([0.4, bad, 0.9])).tolist() == policy.propose(beliefs([0.4, 0.4, 0.9])).tolist()
@@ -112,7 +112,7 @@ def test_a_broken_belief_counts_as_the_worst_sound_one(name: str, bad: float) ->
 
 @pytest.mark.parametrize("name", NAMES)
 def test_no_arms_are_refused(name: str) -> None:
-    """An empty set is an error that says what to do, not an empty pmf; so are beliefs of unequal lengths."""
+    """No arms, and arrays of unequal lengths, are ValueErrors."""
     with pytest.raises(ValueError, match="at least one eligible arm"):
         make(name).propose(beliefs([]))
     with pytest.raises(ValueError, match="lengths must be equal"):
@@ -123,7 +123,7 @@ def test_no_arms_are_refused(name: str) -> None:
 @brief
 @given(state=states(), other=states())
 def test_proposing_is_pure(name: str, state: Beliefs, other: Beliefs) -> None:
-    """The same beliefs give the same bits whatever was asked before, and are left alone."""
+    """The same estimates give the same bits whatever was proposed before, and are not modified."""
     policy = make(name)
     before = state.utility.tobytes(), state.sd.tobytes()
     first = policy.propose(state)
@@ -214,7 +214,7 @@ def test_arms_come_and_go_at_any_time(name: str) -> None:
 
 
 def _taught(seed: int) -> Fit:
-    """A fit that has seen some labels of six models, of which it has heard of four."""
+    """A fit with some labels of four of six models."""
     rng = np.random.default_rng(seed)
     fit = Fit(3, 1)
     for n in range(20):
@@ -236,7 +236,7 @@ def test_squarecb_sharpens() -> None:
 
 
 def test_thompson_explores_what_is_unknown() -> None:
-    """Of two arms that are equally far behind, the less known one is tried more; squarecb does not care."""
+    """Of two arms that are equally far behind, the more uncertain one is more likely; squarecb ignores uncertainty."""
     state = beliefs([0.9, 0.5, 0.5], [0.1, 0.5, 0.1])
     known = LinearThompson(1.0).propose(state)
     assert known[1] > 10 * known[2]
@@ -249,8 +249,8 @@ def test_fixed_steps_aside_where_its_arm_is_not_eligible() -> None:
     assert Fixed("gone").propose(beliefs([1.0, 0.0])).tolist() == [0.5, 0.5]
 
 
-def test_linucb_may_only_watch() -> None:
-    """A policy without probabilities is refused on traffic and allowed in shadow."""
+def test_linucb_is_shadow_only() -> None:
+    """A deterministic policy is refused on traffic and allowed as a shadow candidate."""
     with pytest.raises(ConfigError, match="shadow candidate only"):
         build_policy("linucb")
     assert build_policy("linucb", shadow=True).name == "linucb"

@@ -128,7 +128,7 @@ async def test_errors_are_translated_and_never_retried(status: int, kind: type[P
     ids=["no choices", "HTML", "no answer", "empty"],
 )
 async def test_broken_whole_answers_are_unavailable(fault: Reply) -> None:
-    """An answer with nothing in it is never passed on as one."""
+    """An empty answer is ProviderUnavailable."""
     async with FakeOpenAI([fault]) as server:
         with pytest.raises(ProviderUnavailable):
             await provider(server).complete(call())

@@ -148,7 +148,7 @@ async def test_statuses_that_are_the_requests_fault(status: int) -> None:
 
 
 def test_an_exhausted_budget_is_not_the_requests_fault() -> None:
-    """Gateways tell an empty budget as a 400: another provider's model may still answer."""
+    """Gateways report an exhausted budget as a 400: another provider's model may still answer."""
     assert isinstance(from_status(400, '{"error": {"type": "budget_exceeded"}}'), ProviderUnavailable)
 
 
@@ -314,7 +314,7 @@ async def test_cancelling_ends_the_work_upstream(script: Reply) -> None:
         await provider.aclose()
 
 
-async def test_nobody_listens() -> None:
+async def test_a_refused_connection_is_unavailable() -> None:
     """A refused connection is ProviderUnavailable."""
     async with FakeOpenAI() as server:
         url = server.base_url

@@ -146,7 +146,7 @@ def test_bad_lines_are_reported_with_number_and_reason(tmp_path: Path) -> None:
         "line 3: not a JSON object",
         "line 4: 'response' is missing",
         "line 5: 'model' is 3",
-        "line 8: no JSON",
+        "line 8: invalid JSON",
     ):
         assert expected in message
 

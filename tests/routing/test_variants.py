@@ -132,7 +132,7 @@ def test_a_prefix_stands_in_front_of_the_callers_system_text(
     assert apply(WARM, messages, {}) == (led, {})
 
 
-def test_the_callers_parameters_win_and_twins_count_as_given() -> None:
+def test_the_callers_parameters_win_under_either_name() -> None:
     """A variant fills in what the caller left open; two names for one thing are never both sent."""
     assert apply(TERSE, (USER,), {})[1] == {"temperature": 0.2, "max_tokens": 200}
     assert apply(TERSE, (USER,), {"temperature": 1.0, "seed": 3})[1] == {

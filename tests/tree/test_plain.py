@@ -177,7 +177,7 @@ def test_events_of_numpy_scalars_are_written_alike(seed: int) -> None:
 
 @given(st.integers(0, 1000))
 @settings(max_examples=10)
-def test_labels_of_numpy_scalars_teach_the_same(seed: int) -> None:
+def test_labels_of_numpy_scalars_have_the_same_effect(seed: int) -> None:
     """Labels that are made by hand, of numpy scalars or of ints and truth values, leave the state of plain floats."""
     rng, (plain, scalars, ints) = np.random.default_rng(seed), (Fit(D_X, D_H) for _ in range(3))
     for i in range(60):
