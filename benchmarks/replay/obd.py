@@ -1,6 +1,6 @@
 """Estimators on Open Bandit Data, beside Open Bandit Pipeline in the same run.
 
-    python -m benchmarks.replay.obd --peer OTHER/bin/python --json docs/results/replay_obd.json
+    python -m benchmarks.replay.obd --peer OTHER/bin/python --json results/replay_obd.json
 
 OTHER is an environment with `pip install --ignore-requires-python --no-deps obp==0.5.7` and `pip install "pandas<3"
 numpy scipy scikit-learn matplotlib seaborn torch tqdm pyyaml` (its loader calls what pandas 3 dropped).
@@ -36,7 +36,7 @@ from fitrouter_evaluators.replay.estimators import ESTIMATORS, estimate
 from fitrouter_evaluators.replay.estimators.rounds import Rounds
 from fitrouter_evaluators.replay.estimators.tuning import tuned
 from fitrouter_evaluators.replay.importing.column_map import load_map
-from fitrouter_evaluators.replay.importing.importing import import_log
+from fitrouter_evaluators.replay.importing.import_log import import_log
 from fitrouter_evaluators.replay.log.sources import read_log
 from fitrouter_evaluators.replay.study.outcome_model import predict
 from fitrouter_evaluators.replay.study.units import Units, closed_units

@@ -1,4 +1,4 @@
-"""Every development target of the reward models, each under its protocol (docs/results/reward.md). Prints JSON.
+"""Development targets of the reward models, each under its protocol (docs/results/reward.md). Prints JSON.
 
 python -m benchmarks.scoring.reward --data ../shared/data --out reward.json --table reward_table.md
 
@@ -18,11 +18,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
-from benchmarks.research import adversaries, behaviour
+from benchmarks.research import _development, adversaries, behaviour
 from benchmarks.research.batched import BatchedTastes
 
 from fitrouter.posterior.gaussian import Gaussian
-from fitrouter_evaluators.bench import choices, pairs, ratings
 from fitrouter_evaluators.training.hierarchy import Observations, Shrinkage, e_step, fit_prior, m_step
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -112,7 +111,7 @@ def main() -> int:
 
 def measure_ratings(data: Path, seeds: int, encoder: str) -> tuple[Any, list[Row]]:
     """D2 PluriHarms, D3 LLM-Rubric, D4 HALIE's dialogues, D7 TTCW."""
-    found = ratings.development(data, seeds, encoder)
+    found = _development.run(data, seeds, encoder)
     rows = [
         Row(t.set, t.what, None if np.isnan(t.floor) else t.floor, t.target, t.ours, t.low, t.high, None, t.met)
         for t in found["targets"]
@@ -124,7 +123,7 @@ def measure_pairs(data: Path, seeds: int, encoder: str) -> tuple[Any, list[Row]]
     """D1 MT-bench."""
     if not (data / "mt_bench_human").is_dir():
         return {}, []
-    found = pairs.development(data, max(seeds, 20), encoder)
+    found = _development.pairs_of_mt_bench(data, max(seeds, 20), encoder)
     named = found["with_identity"]
     floors = {"accuracy": (0.803, 0.805), "NLL": (0.4386, 0.435), "ECE": (None, 0.03)}
     people = named["agreement"]["decided"]
@@ -155,9 +154,9 @@ def measure_behaviour(data: Path, seeds: int, encoder: str) -> tuple[Any, list[R
     return {"outcomes": [outcome._asdict() for outcome in found]}, rows
 
 
-def measure_choices(data: Path, seeds: int, encoder: str) -> tuple[Any, list[Row]]:
+def measure_choices(data: Path, _seeds: int, encoder: str) -> tuple[Any, list[Row]]:
     """Preferences in words."""
-    found = choices.development(data, seeds, encoder)
+    found = _development.stated_choices(data, encoder)
     by_row = {(r.metric, r.row): r for r in found}
     if not by_row:
         return [], []

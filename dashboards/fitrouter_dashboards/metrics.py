@@ -1,11 +1,10 @@
-"""Prometheus metrics of a router: a hook that counts what happens, and gauges of how far behind its parts are.
+"""Prometheus metrics of a router: counters fed by a hook, and gauges of its lags and monitors.
 
-Worker processes add up: with `PROMETHEUS_MULTIPROC_DIR` set before this module is imported, each process writes its
-samples to files in that folder and `render` of any of them gives the sums over all, dead ones too (counters never go
-back). Gauges of lag are the largest of the living processes, leases their sum, so that 1 is right and 0 or 2 is not.
+With `PROMETHEUS_MULTIPROC_DIR` set before this module is imported, each worker process writes its samples to files in
+that folder, and `render` in any of them aggregates all: counters sum over all processes, dead ones included; gauges of
+lag take the maximum of the living ones; leases are summed, so that 1 is right and 0 or 2 is wrong.
 
-No label names a user. `role` is free text of the callers: the first 32 that a process sees keep their name, others are
-"other".
+No label names a user. `role` is free text from callers: a process keeps the first 32 names, others become "other".
 """
 
 from __future__ import annotations
@@ -15,20 +14,20 @@ import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-import msgspec
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, exposition, multiprocess
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from fitrouter.hooks import Happened, Notice, Trouble, Unlogged
-from fitrouter.types import Decision, Execution, Feedback, Mode, Score
+from fitrouter.types import Decision, Execution, Feedback, Score
 
 if TYPE_CHECKING:
     from fitrouter.router import Router
+    from fitrouter.serving.status import RouterStatus
 
 
 ROLES = 32
-"""Roles with a name of their own."""
+"""Maximum number of role names."""
 NO_ROLE = "none"
 
 _Merge: TypeAlias = Literal["livemax", "livesum"]
@@ -38,26 +37,11 @@ _UNIT = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 _INVERSE = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 
 
-class Gauges(msgspec.Struct, frozen=True, kw_only=True):
-    """How far behind a router's parts were at one moment."""
-
-    learner_events: int = 0
-    """Durable events that this process has not folded."""
-    scorer_answers: int = 0
-    """Answers that wait for a score."""
-    scorer_seconds: float = 0.0
-    """Age of the oldest of them."""
-    warehouse_events: int = 0
-    """Durable events that the warehouse lacks; 0 where another process feeds it."""
-    warehouse_seconds: float = 0.0
-    """Age of the oldest of them."""
-
-
 class Metrics:
-    """Counts notices (it is a `fitrouter.hooks.Hook`), reads gauges off the router it is bound to, and renders both.
+    """Counts events as a `fitrouter.hooks.Hook`, reads gauges from its router, and renders both.
 
     Args:
-        registry: where the metrics are registered; one of its own where None.
+        registry: where the metrics are registered; a new one by default.
     """
 
     content_type = exposition.CONTENT_TYPE_LATEST
@@ -67,7 +51,7 @@ class Metrics:
         self._roles: set[str] = set()
         self._mutex = threading.Lock()
         self._router: Router | None = None
-        self.gauges = Gauges()
+        self.status: RouterStatus | None = None
         """As of the last `refresh`."""
         self._make_counters()
         self._make_histograms()
@@ -92,11 +76,11 @@ class Metrics:
                 pass
 
     def refused(self, kind: str) -> None:
-        """Count a request that was answered with an error; `kind` is the error's code."""
+        """Count an error response; `kind` is the error's code."""
         self._errors.labels(kind).inc()
 
     def bind(self, router: Router) -> None:
-        """Count what this router tells, and read gauges off it."""
+        """Count the events of a router, and read gauges from it."""
         self._router = router
         router.hooks.add(self)
 
@@ -105,49 +89,43 @@ class Metrics:
         router = self._router
         if router is None:
             return
-        gauges = _read(router)
-        self.gauges = gauges
-        self._labels.set(router.learner.fit.labels)
-        self._learner_lag.set(gauges.learner_events)
-        self._scorer_lag.set(gauges.scorer_answers)
-        self._scorer_age.set(gauges.scorer_seconds)
-        self._warehouse_lag.set(gauges.warehouse_events)
-        self._warehouse_age.set(gauges.warehouse_seconds)
-        for name, held in leases(router).items():
+        status = router.status()
+        self.status = status
+        self._labels.set(status.labels)
+        self._learner_lag.set(status.lag.learner_events)
+        self._scorer_lag.set(status.lag.scorer_answers)
+        self._scorer_age.set(status.lag.scorer_seconds)
+        self._warehouse_lag.set(status.lag.warehouse_events)
+        self._warehouse_age.set(status.lag.warehouse_seconds)
+        for name, held in status.leases.items():
             self._lease.labels(name).set(held)
-        self._look(router)
-
-    def _look(self, router: Router) -> None:
-        """Read what the watchers say."""
-        watch, flattery = router.learner.projections, router.learner.fit.reward_bias
-        report = watch.personalisation.report()
-        if report is not None and report.n:
-            for bound in ("low", "gain", "high"):
-                self._gain.labels(bound).set(getattr(report, bound))
-        self._off.set(sum(watch.personalisation.off(role) for role in ("", *watch.personalisation.roles())))
-        self._evidence.set(watch.propensities.evidence["all"])
+        if status.gain is not None:
+            for bound, value in (("low", status.gain.low), ("gain", status.gain.mean), ("high", status.gain.high)):
+                self._gain.labels(bound).set(value)
+        self._off.set(status.personalisation_off)
+        self._evidence.set(status.propensity_evidence)
         self._flattered.clear()
-        for arm, found in flattery.flagged().items():
-            self._flattered.labels(arm).set(found.bias)
-        for tenant in watch.budgets.known():
-            self._budget.labels(tenant).set(watch.budgets.weight(tenant, router.clock()))
+        for arm, bias in status.reward_bias.items():
+            self._flattered.labels(arm).set(bias)
+        for tenant, weight in status.budget_weights.items():
+            self._budget.labels(tenant).set(weight)
 
     def render(self) -> bytes:
-        """The metrics in Prometheus's text format: of this process, or of all workers. Blocks on files."""
+        """The metrics in Prometheus's text format, of this process or of all workers. Blocks on files."""
         registry = self.registry
         if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
             registry = CollectorRegistry()
             multiprocess.MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
         shown = CollectorRegistry()
-        shown.register(_WithoutBirthdays(registry))
+        shown.register(_WithoutCreated(registry))
         return exposition.generate_latest(shown)
 
-    # --- what is counted ---
+    # --- counting ---
 
     def _decision(self, event: Decision) -> None:
         model = event.chosen
         self._decisions.labels(model, self._role(event.identity.role), event.mode.value).inc()
-        if event.mode in {Mode.ONLINE, Mode.UNIFORM, Mode.SHADOW}:
+        if event.mode.drawn:
             possible = sum(p > 0 for p in event.probs)
             self._inverse.observe(1.0 / (possible * event.propensity))
 
@@ -190,57 +168,57 @@ class Metrics:
                 return role
         return "other"
 
-    # --- what there is ---
+    # --- definitions ---
 
     def _make_counters(self) -> None:
         counter = self._counter
-        self._requests = counter("requests_total", "Requests by the model that answered.", "model", "role", "status")
-        self._errors = counter("errors_total", "Requests answered with an error, by the error's code.", "kind")
-        self._failures = counter("attempts_failed_total", "Attempts that failed.", "model", "error")
-        self._decisions = counter("decisions_total", "Decisions by the model that was chosen.", "model", "role", "mode")
-        self._tokens = counter("tokens_total", "Tokens as providers count them.", "model", "direction")
-        self._cost = counter("cost_usd_total", "USD spent, by the prices of the configuration.", "model")
-        self._feedback = counter("feedback_total", "Verdicts of people.", "kind", "asked")
-        self._scores = counter("scores_total", "Answers that the scorer took, by how it went.", "status")
-        self._unlogged = counter("unlogged_total", "Answers whose decision did not become durable in time.")
-        self._trouble = counter("trouble_total", "Failures of a part that the request survived.", "part")
+        self._requests = counter("requests_total", "Requests, by the model that answered.", "model", "role", "status")
+        self._errors = counter("errors_total", "Error responses, by code.", "kind")
+        self._failures = counter("attempts_failed_total", "Failed attempts to call a model.", "model", "error")
+        self._decisions = counter("decisions_total", "Decisions, by the chosen model.", "model", "role", "mode")
+        self._tokens = counter("tokens_total", "Tokens, as reported by providers.", "model", "direction")
+        self._cost = counter("cost_usd_total", "Cost in USD, at the configured prices.", "model")
+        self._feedback = counter("feedback_total", "Feedback events.", "kind", "asked")
+        self._scores = counter("scores_total", "Scored answers, by status.", "status")
+        self._unlogged = counter("unlogged_total", "Answers whose decision was not durable in time.")
+        self._trouble = counter("trouble_total", "Failures of a component that did not fail the request.", "part")
 
     def _make_histograms(self) -> None:
         histogram = self._histogram
-        self._overhead = histogram("overhead_seconds", "Time spent in the router itself.", _FAST)
-        self._latency = histogram("latency_seconds", "Time to the whole answer.", _SLOW, "model")
+        self._overhead = histogram("overhead_seconds", "Time spent in the router, without the model call.", _FAST)
+        self._latency = histogram("latency_seconds", "Time to the complete answer.", _SLOW, "model")
         self._ttft = histogram("ttft_seconds", "Time to the first token of a stream.", _SLOW, "model")
-        self._predicted = histogram("score_ratio", "Reward that the user's head predicts.", _UNIT, "model", "role")
-        self._reward = histogram("reward_ratio", "Verdicts of people on [0, 1].", _UNIT, "model", "role")
+        self._predicted = histogram("score_ratio", "Predicted ratings on [0, 1].", _UNIT, "model", "role")
+        self._reward = histogram("reward_ratio", "Feedback, rescaled to [0, 1].", _UNIT, "model", "role")
         self._inverse = histogram(
             "inverse_propensity_ratio",
-            "1 / (K p) of drawn decisions; its mean is 1 where draws follow the log.",
+            "1 / (K p) of drawn decisions; the mean is 1 if the logged probabilities are right.",
             _INVERSE,
         )
 
     def _make_gauges(self) -> None:
         gauge = self._gauge
-        self._learner_lag = gauge("learner_lag_events", "Durable events that a worker has not folded.", "livemax")
+        self._learner_lag = gauge("learner_lag_events", "Durable events that a worker has not folded yet.", "livemax")
         self._labels = gauge("learner_labels", "Labels in the learner's state.", "livemax")
         self._scorer_lag = gauge("scorer_lag_answers", "Answers that wait for a score.", "livemax")
         self._scorer_age = gauge("scorer_lag_seconds", "Age of the oldest answer that waits for a score.", "livemax")
-        self._warehouse_lag = gauge("warehouse_lag_events", "Durable events that the warehouse lacks.", "livemax")
-        self._warehouse_age = gauge("warehouse_lag_seconds", "Age of the oldest event that it lacks.", "livemax")
+        self._warehouse_lag = gauge("warehouse_lag_events", "Durable events missing in the warehouse.", "livemax")
+        self._warehouse_age = gauge("warehouse_lag_seconds", "Age of the oldest event missing in it.", "livemax")
         self._gain = gauge(
             "personalisation_gain_ratio",
-            "What personalisation adds to a label, with an interval that holds at all times.",
+            "Estimated gain of personalisation per label, with an anytime-valid interval.",
             "livemax",
             "bound",
         )
-        self._off = gauge("personalisation_off", "Scopes where the personal term is switched off.", "livemax")
+        self._off = gauge("personalisation_off", "Scopes in which personal terms are switched off.", "livemax")
         self._evidence = gauge(
-            "propensity_evidence_ratio", "e-value against the logged propensities; 1000 is the alarm.", "livemax"
+            "propensity_evidence_ratio", "e-value against the logged propensities; alarm at 1000.", "livemax"
         )
         self._flattered = gauge(
-            "flattery_ratio", "By how much the score flatters a model whose scores do not count.", "livemax", "model"
+            "flattery_ratio", "Bias of the scores of a model whose scores are ignored for it.", "livemax", "model"
         )
-        self._budget = gauge("budget_weight_ratio", "Price of cost in fit, per tenant.", "livemax", "tenant")
-        self._lease = gauge("lease_held", "Workers that hold a lease; 1 is right.", "livesum", "name")
+        self._budget = gauge("budget_weight_ratio", "Cost weight set by the budget, per tenant.", "livemax", "tenant")
+        self._lease = gauge("lease_held", "Workers that hold the lease; 1 is right.", "livesum", "name")
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"fitrouter_{name}", text, labels, registry=self.registry)
@@ -252,8 +230,8 @@ class Metrics:
         return Gauge(f"fitrouter_{name}", text, labels, registry=self.registry, multiprocess_mode=merge)
 
 
-class _WithoutBirthdays(Collector):
-    """Leaves out the `_created` series, which double the number of series and help nobody here."""
+class _WithoutCreated(Collector):
+    """Drops the `_created` series, which double the number of series."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
@@ -265,30 +243,7 @@ class _WithoutBirthdays(Collector):
             yield metric
 
 
-def leases(router: Router) -> dict[str, bool]:
-    """Name → whether this process holds it, as of the last step of the service that needs it."""
-    held = {}
-    if router.scorer is not None:
-        held["scorer"] = router.scorer.leading
-    if router.feed is not None:
-        held["warehouse"] = router.feed.holds
-    return held
-
-
-def _read(router: Router) -> Gauges:
-    seq = router.learner.seq
-    waiting, oldest_s = router.scorer.lag() if router.scorer is not None else (0, 0.0)
-    feed = router.feed
-    return Gauges(
-        learner_events=max(0, router.journal.head() - seq),
-        scorer_answers=waiting,
-        scorer_seconds=oldest_s,
-        warehouse_events=feed.lag if feed is not None else 0,
-        warehouse_seconds=feed.lag_seconds if feed is not None else 0.0,
-    )
-
-
 def worker_ended(pid: int) -> None:
-    """Forget the gauges of a dead worker; what it counted stays."""
+    """Drop the gauges of a dead worker; its counters remain."""
     mark: Any = multiprocess.mark_process_dead
     mark(pid)

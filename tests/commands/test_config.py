@@ -1,4 +1,4 @@
-"""Laws of the configuration: every mistake is named with its place, what was given, what is allowed, and the remedy."""
+"""Configuration errors name the place, the value, what is allowed, and the remedy."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def with_(**changes: Any) -> dict[str, Any]:
 
 MISTAKES: list[tuple[dict[str, Any], list[str]]] = [
     ({}, ["providers", "models", "Field required"]),
-    (with_(polcy={}), ["polcy", "there is no such setting", "did you mean 'policy'?"]),
+    (with_(polcy={}), ["polcy", "unknown setting", "did you mean 'policy'?"]),
     (with_(policy={"gama": 2}), ["policy.gama", "did you mean 'gamma'?"]),
-    (with_(policy={"gamma": -1}), ["policy.gamma", "greater than 0", "given was -1"]),
-    (with_(policy={"floor": 1.5}), ["policy.floor", "less than or equal to 1", "given was 1.5"]),
-    (with_(share=2), ["share", "given was 2"]),
+    (with_(policy={"gamma": -1}), ["policy.gamma", "greater than 0", "got -1"]),
+    (with_(policy={"floor": 1.5}), ["policy.floor", "less than or equal to 1", "got 1.5"]),
+    (with_(share=2), ["share", "got 2"]),
     (with_(share=0.5, default_model=None), ["share: 0.5 needs a 'default_model'", "50%"]),
-    (with_(default_model="huge"), ["default_model: 'huge' is no model", "small", "big"]),
-    (with_(aliases={"gpt-4o": "huge"}), ["aliases: 'gpt-4o' leads to 'huge'", "fitrouter/auto"]),
-    (with_(models=[{"name": "a", "provider": "q"}]), ["'a' names the provider 'q'", "known are ['p']"]),
+    (with_(default_model="huge"), ["default_model: 'huge' is not a configured model", "small", "big"]),
+    (with_(aliases={"gpt-4o": "huge"}), ["aliases: 'gpt-4o' points to 'huge'", "fitrouter/auto"]),
+    (with_(models=[{"name": "a", "provider": "q"}]), ["'a' uses the unknown provider 'q'", "configured are ['p']"]),
     (with_(models=[{"name": "a", "provider": "p"}] * 2), ["'a' is listed 2 times"]),
     (with_(models=[{"name": "fitrouter/x", "provider": "p"}]), ["'fitrouter/x' is reserved"]),
     (with_(models=[]), ["models", "at least 1"]),
@@ -43,18 +43,18 @@ MISTAKES: list[tuple[dict[str, Any], list[str]]] = [
         with_(models=[{"name": "a", "provider": "p", "capabilities": ["telepathy"]}]),
         ["models.0.capabilities.0", "'telepathy'"],
     ),
-    (with_(providers={"p": {"kind": "magic"}}), ["providers.p.kind", "'litellm'", "given was 'magic'"]),
+    (with_(providers={"p": {"kind": "magic"}}), ["providers.p.kind", "'litellm'", "got 'magic'"]),
     (with_(providers={"p": {"kind": "simulated", "api_key": "sk-1"}}), ["providers.p.api_key", "'api_key_env'"]),
-    (with_(server={"port": 99999}), ["server.port", "65535", "given was 99999"]),
+    (with_(server={"port": 99999}), ["server.port", "65535", "got 99999"]),
     (with_(server={"keys": [{"name": "a"}]}), ["server.keys.0.key_env", "Field required"]),
-    (with_(feedback={"ask": 0.5}), ["feedback.ask", "0.05", "given was 0.5"]),
-    (with_(seed=-1), ["seed", "given was -1"]),
+    (with_(feedback={"ask": 0.5}), ["feedback.ask", "0.05", "got 0.5"]),
+    (with_(seed=-1), ["seed", "got -1"]),
 ]
 
 
 @pytest.mark.parametrize(("data", "words"), MISTAKES)
-def test_a_mistake_is_explained(data: dict[str, Any], words: list[str]) -> None:
-    """The message has the place and the remedy, and no line of a stack."""
+def test_an_error_names_its_place_and_remedy(data: dict[str, Any], words: list[str]) -> None:
+    """The message has the place and the remedy, and nothing of the validation library."""
     with pytest.raises(ConfigError) as error:
         parse_config(data, "'fitrouter.yaml'")
     message = str(error.value)
@@ -63,15 +63,15 @@ def test_a_mistake_is_explained(data: dict[str, Any], words: list[str]) -> None:
     assert "pydantic" not in message
 
 
-def test_all_mistakes_are_told_at_once() -> None:
-    """Nobody has to correct a file one error at a time."""
+def test_all_errors_are_reported_at_once() -> None:
+    """A file with several errors is corrected in one step."""
     with pytest.raises(ConfigError) as error:
         parse_config(with_(share=2, seed=-1, policy={"gama": 1}))
     assert all(word in str(error.value) for word in ("share", "seed", "policy.gama"))
 
 
 def test_defaults_are_safe() -> None:
-    """Loopback, no keys, a floor, and feedback solicited for a few."""
+    """Loopback, no keys, a floor, and feedback requested for a few answers."""
     config = parse_config(GOOD)
     assert (config.server.host, config.server.keys) == ("127.0.0.1", ())
     assert 0 < config.policy.floor <= 0.1
@@ -80,7 +80,7 @@ def test_defaults_are_safe() -> None:
 
 
 def test_relative_paths_are_relative_to_the_file(tmp_path: Path) -> None:
-    """A configuration works from wherever it is called."""
+    """A configuration works from any working directory."""
     file = tmp_path / "conf" / "fitrouter.yaml"
     file.parent.mkdir()
     recorded = {"p": {"kind": "recorded", "path": "../data/answers.jsonl"}}
@@ -94,24 +94,24 @@ def test_relative_paths_are_relative_to_the_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "word"),
-    [(b"a: [", "not valid YAML"), (b"\xff\xfe", "not valid YAML"), (b"- 1", "cannot be used"), (b"", "cannot be used")],
+    [(b"a: [", "not valid YAML"), (b"\xff\xfe", "not valid YAML"), (b"- 1", "is invalid"), (b"", "is invalid")],
 )
-def test_a_file_that_is_no_configuration_says_so(tmp_path: Path, content: bytes, word: str) -> None:
-    """Broken YAML, bytes, lists and empty files each have their message."""
+def test_an_unreadable_file_is_an_error(tmp_path: Path, content: bytes, word: str) -> None:
+    """Broken YAML, bytes, lists and empty files each have a message."""
     file = tmp_path / "fitrouter.yaml"
     file.write_bytes(content)
     with pytest.raises(ConfigError, match=word):
         load_config(file)
 
 
-def test_a_missing_file_says_what_writes_one(tmp_path: Path) -> None:
-    """The first thing that goes wrong is answered with the first command."""
+def test_a_missing_file_points_to_init(tmp_path: Path) -> None:
+    """The error names the command that writes a configuration."""
     with pytest.raises(ConfigError, match="fitrouter init"):
         load_config(tmp_path / "fitrouter.yaml")
 
 
-def test_the_hash_changes_with_what_decisions_depend_on_and_nothing_else() -> None:
-    """Two gateways with one policy have one hash, wherever they listen."""
+def test_the_hash_covers_what_decisions_depend_on() -> None:
+    """Gateways with the same policy have the same hash, whatever their address."""
     base = parse_config(GOOD)
     assert parse_config(with_(server={"port": 1})).hash() == base.hash()
     others = [
@@ -126,6 +126,6 @@ def test_the_hash_changes_with_what_decisions_depend_on_and_nothing_else() -> No
 
 
 def test_examples_are_valid() -> None:
-    """What the repository shows, works."""
+    """The configurations in the repository load."""
     for file in (Path(__file__).parents[2] / "examples").glob("*.yaml"):
         assert isinstance(load_config(file), Config)

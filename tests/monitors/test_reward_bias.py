@@ -60,7 +60,7 @@ def test_the_best_model_does_not_make_flatterers_of_the_others() -> None:
         k = 0 if rng.random() < 0.8 else int(rng.integers(1, K))
         flattery.observe(f"m{k}", None, None, float((-0.3 if k == 0 else 0.0) + rng.normal(0.0, 0.25)))
     assert not flattery.flagged()
-    assert "underrates model m0" in flattery.say("m0")
+    assert "underrates model m0" in flattery.describe("m0")
 
 
 def test_it_says_by_how_much() -> None:
@@ -73,7 +73,7 @@ def test_it_says_by_how_much() -> None:
         flattery.observe(f"m{k}", role, "c0", float(0.1 + excess + rng.normal(0.0, 0.2)))
     found = flattery.flagged()["m0"]
     assert abs(found.bias - 0.35) < found.half_width < 0.1
-    assert flattery.say("m0") == f"the score flatters model m0 by {found.bias:.2f} ± {found.half_width:.2f}"
+    assert flattery.describe("m0") == f"the score flatters model m0 by {found.bias:.2f} ± {found.half_width:.2f}"
     assert [cell[:2] for cell in flattery.cells("m0")] == [("role", "lawyer"), ("cluster", "c0"), ("role", "cook")]
     lawyer, cook = flattery.excess("m0", role="lawyer"), flattery.excess("m0", role="cook")
     assert lawyer is not None
@@ -81,8 +81,8 @@ def test_it_says_by_how_much() -> None:
     assert abs(lawyer.bias - 0.45) < lawyer.half_width
     assert abs(cook.bias - 0.15) < cook.half_width
     assert flattery.excess("m0", role="baker") is None
-    assert "like the others" in flattery.say("m3")
-    assert "too few" in flattery.say("nobody")
+    assert "like the others" in flattery.describe("m3")
+    assert "too few" in flattery.describe("nobody")
 
 
 def test_a_flag_stays_until_it_is_cleared() -> None:
@@ -136,31 +136,38 @@ def test_what_is_no_number_teaches_nothing() -> None:
     assert one.dump() == two.dump()
 
 
-@pytest.mark.parametrize("spoil", ["raised", "level", "cells", "wealth", "noise"])
-def test_the_state_round_trips_and_rejects_corruption(spoil: str) -> None:
+def test_the_state_round_trips_and_rejects_corruption(subtests: pytest.Subtests) -> None:
     """Restored state goes on bit for bit; bytes that are not sound leave everything unchanged."""
-    rng = np.random.default_rng(11)
-    one = stream(rng, np.array([0.5, *np.zeros(K - 1)]), 600)
-    payload = one.dump()
-    two = RewardBiasMonitor()
-    assert two.load(payload)
-    assert two.dump() == payload
-    for flattery in (one, two):
-        flattery.observe("m1", "lawyer", "c9", 0.3)
-    assert one.dump() == two.dump()
-    stored = msgspec.msgpack.decode(payload)
-    match spoil:
-        case "raised":
-            stored[5] = ["ghost"]
-        case "level":
-            stored[0][0][1][1] = 3.0
-        case "cells":
-            stored[1][0][3][2] = -1.0
-        case "wealth":
-            stored[0][0][2] = stored[0][0][2][:-1]
-        case _:
-            stored[2][0] = math.nan
-    before = two.dump()
-    for junk in (msgspec.msgpack.encode(stored), payload[: len(payload) // 2], b"", b"junk"):
-        assert not two.load(junk)
-    assert two.dump() == before
+    for spoil in (
+        "raised",
+        "level",
+        "cells",
+        "wealth",
+        "noise",
+    ):
+        with subtests.test(spoil=spoil):
+            rng = np.random.default_rng(11)
+            one = stream(rng, np.array([0.5, *np.zeros(K - 1)]), 600)
+            payload = one.dump()
+            two = RewardBiasMonitor()
+            assert two.load(payload)
+            assert two.dump() == payload
+            for flattery in (one, two):
+                flattery.observe("m1", "lawyer", "c9", 0.3)
+            assert one.dump() == two.dump()
+            stored = msgspec.msgpack.decode(payload)
+            match spoil:
+                case "raised":
+                    stored[5] = ["ghost"]
+                case "level":
+                    stored[0][0][1][1] = 3.0
+                case "cells":
+                    stored[1][0][3][2] = -1.0
+                case "wealth":
+                    stored[0][0][2] = stored[0][0][2][:-1]
+                case _:
+                    stored[2][0] = math.nan
+            before = two.dump()
+            for junk in (msgspec.msgpack.encode(stored), payload[: len(payload) // 2], b"", b"junk"):
+                assert not two.load(junk)
+            assert two.dump() == before

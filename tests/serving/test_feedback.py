@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,7 @@ def asked(http: httpx.Client, model: str = "fitrouter/auto", user: str = "ann") 
 
 def taste(router: Router) -> np.ndarray[Any, Any]:
     """What is believed of the only user's taste."""
-    (user,) = (person for name, person in router.learner.fit.tastes.users.items() if not name.startswith("anonymous"))
+    (user,) = (person for name, person in router._learner.fit.tastes.users.items() if not name.startswith("anonymous"))
     return user.taste.mean
 
 
@@ -69,7 +70,7 @@ def test_every_kind_reaches_the_taste(http: httpx.Client, router: Router, kind: 
     reply = http.post("/v1/feedback", json=body)
     assert reply.status_code == 200, reply.text
     assert http.get(f"/v1/decisions/{second}").json()["feedback"][0]["kind"] == kind
-    wait_for(lambda: router.learner.fit.tastes.users and np.abs(taste(router)).max() > 0)
+    wait_for(lambda: router._learner.fit.tastes.users and np.abs(taste(router)).max() > 0)
 
 
 def test_a_pair_can_be_told_from_either_side(http: httpx.Client, router: Router) -> None:
@@ -78,14 +79,14 @@ def test_a_pair_can_be_told_from_either_side(http: httpx.Client, router: Router)
     for decision, other, value in ((first, second, 1), (second, first, 0)):
         vote = {"decision_id": decision, "other": other, "kind": "pair", "value": value}
         assert http.post("/v1/feedback", json=vote).status_code == 200
-    wait_for(lambda: router.learner.fit.labels == 1 and router.follower.lag == 0)
+    wait_for(lambda: router._learner.fit.labels == 1 and router._follower.lag == 0)
     votes = http.get(f"/v1/decisions/{second}").json()["feedback"]
     assert [(vote["value"], vote["other"]) for vote in votes] == [(0.0, first)] * 2
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
+def test_what_cannot_be_meant_is_refused(http: httpx.Client, subtests: pytest.Subtests) -> None:
+    """400, with what is allowed, and nothing is kept."""
+    for change, words in (
         ({"kind": "pair", "value": 1}, "other"),
         ({"kind": "pair", "value": 0.3, "other": "first"}, "tie"),
         ({"kind": "pair", "value": 1, "other": "second"}, "compares two"),
@@ -96,29 +97,27 @@ def test_a_pair_can_be_told_from_either_side(http: httpx.Client, router: Router)
         ({"kind": "edit", "value": 1.5}, "scale"),
         ({"kind": "copy", "value": 1, "scale": [0, 1]}, "leave it out"),
         ({"kind": "clap", "value": 1}, "allowed are"),
-    ],
-)
-def test_what_cannot_be_meant_is_refused(http: httpx.Client, change: dict[str, Any], words: str) -> None:
-    """400, with what is allowed, and nothing is kept."""
-    ids = {"first": asked(http, "terse"), "second": asked(http, "chatty"), "bob's": asked(http, "terse", "bob")}
-    body = {"decision_id": ids["second"], **change}
-    if "other" in body:
-        body["other"] = ids[body["other"]]
-    reply = http.post("/v1/feedback", json=body)
-    assert reply.status_code == 400, reply.text
-    assert words in reply.json()["error"]["message"]
-    assert http.get(f"/v1/decisions/{ids['second']}").json()["feedback"] == []
+    ):
+        with subtests.test(change=change, words=words):
+            ids = {"first": asked(http, "terse"), "second": asked(http, "chatty"), "bob's": asked(http, "terse", "bob")}
+            body = {"decision_id": ids["second"], **change}
+            if "other" in body:
+                body["other"] = ids[body["other"]]
+            reply = http.post("/v1/feedback", json=body)
+            assert reply.status_code == 400, reply.text
+            assert words in reply.json()["error"]["message"]
+            assert http.get(f"/v1/decisions/{ids['second']}").json()["feedback"] == []
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0, 2.0])
-@pytest.mark.parametrize("kind", list(FeedbackKind))
-def test_no_number_beyond_its_scale_enters(kind: FeedbackKind, value: float) -> None:
+def test_no_number_beyond_its_scale_enters(subtests: pytest.Subtests) -> None:
     """Also in process, where nothing parsed it before; only a stay may be longer than 1."""
-    if kind is FeedbackKind.DWELL and value == 2.0:
-        on_scale(kind, value, (0.0, 1.0))
-        return
-    with pytest.raises(InvalidRequest):
-        on_scale(kind, value, (0.0, 1.0))
+    for kind, value in itertools.product(FeedbackKind, (float("nan"), float("inf"), -1.0, 2.0)):
+        with subtests.test(value=value, kind=kind):
+            if kind is FeedbackKind.DWELL and value == 2.0:
+                on_scale(kind, value, (0.0, 1.0))
+            else:
+                with pytest.raises(InvalidRequest):
+                    on_scale(kind, value, (0.0, 1.0))
 
 
 def test_a_profile_in_numbers_and_words(http: httpx.Client, router: Router) -> None:
@@ -130,27 +129,25 @@ def test_a_profile_in_numbers_and_words(http: httpx.Client, router: Router) -> N
     assert said["declared"]["warmth"] == 0.5
     assert said["declared"]["structure"] < 0
     assert said["not_understood"] == ["My cat is grey."]
-    names = router.learner.names
-    wait_for(lambda: router.learner.fit.tastes.users)
+    names = router._learner.names
+    wait_for(lambda: router._learner.fit.tastes.users)
     assert taste(router)[names.index("warmth")] > 0 > taste(router)[names.index("structure")]
     assert http.put("/v1/profile", json={"user": "ann", "values": {"warmth": -1}}).status_code == 200
     wait_for(lambda: taste(router)[names.index("warmth")] < 0)
     assert taste(router)[names.index("structure")] == pytest.approx(0.0, abs=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("body", "words"),
-    [
+def test_a_profile_that_cannot_be_meant_is_refused(http: httpx.Client, subtests: pytest.Subtests) -> None:
+    """400, with what is allowed."""
+    for body, words in (
         ({"values": {"warmth": 1}}, "user"),
-        ({"user": "ann", "values": {"wrmth": 1}}, "there are"),
+        ({"user": "ann", "values": {"wrmth": 1}}, "allowed are"),
         ({"user": "ann", "values": {"warmth": 2}}, "−1"),
         ({"user": "ann", "statements": [7]}, "string"),
         ({"user": "ann", "statements": ["x"] * 65}, "64"),
         ({"user": "ann", "mood": 1}, "no such field"),
-    ],
-)
-def test_a_profile_that_cannot_be_meant_is_refused(http: httpx.Client, body: dict[str, Any], words: str) -> None:
-    """400, with what is allowed."""
-    reply = http.put("/v1/profile", json=body)
-    assert reply.status_code == 400, reply.text
-    assert words in reply.json()["error"]["message"]
+    ):
+        with subtests.test(body=body, words=words):
+            reply = http.put("/v1/profile", json=body)
+            assert reply.status_code == 400, reply.text
+            assert words in reply.json()["error"]["message"]

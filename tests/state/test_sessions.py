@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 import numpy as np
 import pytest
@@ -186,9 +184,9 @@ def test_state_round_trips_exactly_and_goes_on_as_before(
     assert restored.dump() == sessions.dump()
 
 
-@pytest.mark.parametrize(
-    "payload",
-    [
+def test_state_that_cannot_be_is_refused(subtests: pytest.Subtests) -> None:
+    """Unsound bytes change nothing."""
+    for payload in (
         b"",
         b"\xff",
         msgspec.msgpack.encode({"s": 1}),
@@ -197,14 +195,12 @@ def test_state_round_trips_exactly_and_goes_on_as_before(
         msgspec.msgpack.encode([("s", ("d", "", 1.0))]),
         msgspec.msgpack.encode([("s", STAY), ("s", STAY)]),
         msgspec.msgpack.encode([(str(i), STAY) for i in range(4097)]),
-    ],
-)
-def test_state_that_cannot_be_is_refused(payload: bytes) -> None:
-    """Unsound bytes change nothing."""
-    sessions = fold(decision(1))
-    before = sessions.dump()
-    assert not sessions.load(payload)
-    assert sessions.dump() == before
+    ):
+        with subtests.test(payload=payload):
+            sessions = fold(decision(1))
+            before = sessions.dump()
+            assert not sessions.load(payload)
+            assert sessions.dump() == before
 
 
 @given(cut=st.integers(0, 60), flip=st.integers(0, 255))
@@ -223,9 +219,9 @@ def test_corrupted_state_never_makes_an_unsound_session(cut: int, flip: int) -> 
 # --- when ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("changes", "known_of_the_request", "reason"),
-    [
+def test_a_session_is_drawn_again_by_rules_that_all_candidates_share(subtests: pytest.Subtests) -> None:
+    """Silence, what can take the request, failures, turns: in this order; never inside an agent's run by count."""
+    for changes, known_of_the_request, reason in (
         ({}, {}, ""),
         ({"turns": EVERY - 1}, {}, ""),
         ({"turns": EVERY}, {}, "turns"),
@@ -243,19 +239,15 @@ def test_corrupted_state_never_makes_an_unsound_session(cut: int, flip: int) -> 
         ({"failures": 1, "turns": 9}, {"now": 9e9, "eligible": ()}, "idle"),
         ({"failures": 1, "turns": 9}, {"eligible": ()}, "ineligible"),
         ({}, {"now": 1020.0, "idle_s": 10.0}, "idle"),
-    ],
-)
-def test_a_session_is_drawn_again_by_rules_that_all_candidates_share(
-    changes: dict[str, Any], known_of_the_request: dict[str, Any], reason: str
-) -> None:
-    """Silence, what can take the request, failures, turns: in this order; never inside an agent's run by count."""
-    session = msgspec.structs.replace(STAY, **changes)
-    assert why_redraw(session, **{"eligible": ARMS, "now": 1010.0, **known_of_the_request}) == reason
+    ):
+        with subtests.test(changes=changes, known_of_the_request=known_of_the_request, reason=reason):
+            session = msgspec.structs.replace(STAY, **changes)
+            assert why_redraw(session, **{"eligible": ARMS, "now": 1010.0, **known_of_the_request}) == reason
 
 
-@pytest.mark.parametrize(
-    ("messages", "begins"),
-    [
+def test_an_agents_steps_begin_no_user_turn(subtests: pytest.Subtests) -> None:
+    """Only a person's words do: not tools' output, in either protocol, and no message of the model."""
+    for messages, begins in (
         ([], False),
         ([{"role": "user", "content": "Hi"}], True),
         ([{"role": "user", "content": [{"type": "text", "text": "Hi"}, {"type": "image_url"}]}], True),
@@ -264,11 +256,9 @@ def test_a_session_is_drawn_again_by_rules_that_all_candidates_share(
         ([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hm"}], False),
         ([{"role": "user"}], True),
         ([{}], False),
-    ],
-)
-def test_an_agents_steps_begin_no_user_turn(messages: list[dict[str, Any]], begins: bool) -> None:
-    """Only a person's words do: not tools' output, in either protocol, and no message of the model."""
-    assert begins_turn(messages) is begins
+    ):
+        with subtests.test(messages=messages, begins=begins):
+            assert begins_turn(messages) is begins
 
 
 # --- what it costs ---------------------------------------------------------------------------------------------------
@@ -298,19 +288,17 @@ def test_a_shorter_prompt_has_no_more_cached_than_it_is_long() -> None:
     assert switch_cost(CARDS, CACHED, 2000, 1100.0)[1] == pytest.approx(2.0 * 0.9 * 2000 / 1e6)
 
 
-@pytest.mark.parametrize(
-    ("changes", "prompt", "now"),
-    [
+def test_nothing_is_lost_where_nothing_is_cached(subtests: pytest.Subtests) -> None:
+    """No cache, a holder that cannot take the request, a short prompt, or a silence that emptied the cache."""
+    for changes, prompt, now in (
         ({"cached_tokens": 0}, 60_000, 1100.0),
         ({"cached_arm": ""}, 60_000, 1100.0),
         ({"cached_arm": "gone"}, 60_000, 1100.0),
         ({}, 1000, 1100.0),
         ({}, 60_000, 1301.0),
-    ],
-)
-def test_nothing_is_lost_where_nothing_is_cached(changes: dict[str, Any], prompt: int, now: float) -> None:
-    """No cache, a holder that cannot take the request, a short prompt, or a silence that emptied the cache."""
-    assert not switch_cost(CARDS, msgspec.structs.replace(CACHED, **changes), prompt, now).any()
+    ):
+        with subtests.test(changes=changes, prompt=prompt, now=now):
+            assert not switch_cost(CARDS, msgspec.structs.replace(CACHED, **changes), prompt, now).any()
 
 
 # --- no flip-flop ----------------------------------------------------------------------------------------------------
@@ -359,17 +347,18 @@ def test_an_agents_run_is_drawn_again_no_more_often_than_the_rule_says() -> None
     assert drawn_at(2, fails_at=(12, 13)) == [10, 13, 14, 25]
 
 
-@pytest.mark.parametrize("seed", range(10))
-def test_no_flip_flop_inside_an_agents_run(seed: int) -> None:
+def test_no_flip_flop_inside_an_agents_run(subtests: pytest.Subtests) -> None:
     """With noisy posteriors the rule cuts the expected switches of 30 calls below its draws, and the cost cuts more."""
-    rng = np.random.default_rng(seed)
-    means = 0.6 + 0.04 * rng.normal(size=(30, 3))
-    every_call, by_rule = list(range(1, 30)), drawn_at(2)
-    free = switches(means, by_rule, 0.0)
-    costly = [switches(means, by_rule, cost) for cost in (0.02, 0.1, 1.0)]
-    assert free < len(by_rule) < switches(means, every_call, 0.0)
-    assert free > costly[0] > costly[1] > costly[2]
-    assert costly[2] < len(by_rule) * (0.05 * 2 / 3 + 0.02)
+    for seed in range(10):
+        with subtests.test(seed=seed):
+            rng = np.random.default_rng(seed)
+            means = 0.6 + 0.04 * rng.normal(size=(30, 3))
+            every_call, by_rule = list(range(1, 30)), drawn_at(2)
+            free = switches(means, by_rule, 0.0)
+            costly = [switches(means, by_rule, cost) for cost in (0.02, 0.1, 1.0)]
+            assert free < len(by_rule) < switches(means, every_call, 0.0)
+            assert free > costly[0] > costly[1] > costly[2]
+            assert costly[2] < len(by_rule) * (0.05 * 2 / 3 + 0.02)
 
 
 def test_a_gain_beyond_the_cost_still_moves_a_session() -> None:

@@ -1,0 +1,107 @@
+"""Writing files from the command line, with one message for what goes wrong."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+from fitrouter.config import parse_config
+from fitrouter.errors import ConfigError
+
+
+def write_new(path: Path, text: str, option: str) -> None:
+    """Write a file that must not exist yet.
+
+    Raises:
+        ConfigError: it exists, or cannot be written.
+    """
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise ConfigError(f"{str(path)!r} exists already; remove it, or choose another file with {option}") from None
+    except OSError as error:
+        raise ConfigError(f"{str(path)!r} cannot be written: {error.strerror}") from None
+
+
+def as_json(value: Any) -> str:
+    """A value as indented JSON."""
+    return msgspec.json.format(msgspec.json.encode(value), indent=1).decode()
+
+
+def write_json(value: Any, out: Path | None) -> None:
+    """Write a value to the file of `--json`, if one was given.
+
+    Raises:
+        ConfigError: it cannot be written.
+    """
+    if out is None:
+        return
+    try:
+        out.write_text(as_json(value) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"--json: {str(out)!r} cannot be written: {error.strerror}") from None
+
+
+def set_top_level(path: Path, settings: dict[str, str]) -> None:
+    """Set top-level scalars of a YAML configuration, keeping the rest of the file; new ones are appended.
+
+    The result is validated before it replaces the file atomically.
+
+    Args:
+        path: the file.
+        settings: name → value, written as YAML.
+
+    Raises:
+        ConfigError: the file cannot be read or written, or would not be a valid configuration afterwards.
+    """
+    try:
+        text = path.read_bytes().decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{str(path)!r} cannot be read: {error}; `fitrouter init` writes one") from None
+    for name, value in settings.items():
+        text = _set(text, name, value)
+    try:
+        data = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{str(path)!r} is not valid YAML: {error}") from None
+    parse_config(data, f"{str(path)!r}")
+    if not isinstance(data, dict) or any(data.get(name) != yaml.safe_load(value) for name, value in settings.items()):
+        raise ConfigError(f"{str(path)!r} sets {', '.join(settings)} in a way that cannot be edited; change it by hand")
+    _replace(path, text)
+
+
+def _set(text: str, name: str, value: str) -> str:
+    """The text with one setting changed and its comment kept."""
+    line = re.compile(
+        rf"^({re.escape(name)}[ \t]*:)(?:[ \t]+[^\s#][^#\r\n]*?)?([ \t]+#[^\r\n]*)?[ \t]*(\r?)$", re.MULTILINE
+    )
+    changed, times = line.subn(lambda match: f"{match[1]} {value}{match[2] or ''}{match[3]}", text)
+    if times:
+        return changed
+    return text + ("" if text.endswith("\n") or not text else "\n") + f"{name}: {value}\n"
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a temporary file next to the target and rename it, so that no reader sees half a file."""
+    target = path.resolve()
+    try:
+        handle, beside = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(text.encode("utf-8"))
+                file.flush()
+                os.fsync(file.fileno())
+            Path(beside).chmod(target.stat().st_mode & 0o777)
+            Path(beside).replace(target)
+        except BaseException:
+            Path(beside).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise ConfigError(f"{str(path)!r} cannot be written: {error.strerror}") from None
