@@ -278,7 +278,7 @@ def test_estimate_tokens_counts_text_calls_tools_and_images() -> None:
 
 
 def test_needs(subtests: pytest.Subtests) -> None:
-    """What a request needs of a model is read off its parameters and its whole history."""
+    """Required capabilities come from the parameters and the whole history."""
     for request_, expected in (
         (ask(user("a")), set()),
         (ask(user("a"), stream=True), {"streaming"}),

@@ -333,7 +333,7 @@ def test_signed_and_encrypted_blocks_go_back_to_their_maker_alone(other: str) ->
     for message, maker in SIGNED:
         asked = ask({"role": "user", "content": "Hi"}, message, {"role": "user", "content": "And?"})
         assert set(asked.bound) == {maker}, message
-        reason = f"history: needs {maker} for its {asked.bound[maker]}, is {other}"
+        reason = f"history: has {asked.bound[maker]} that only {maker} models can read, is {other}"
         expected = () if other == maker else (("m", reason),)
         assert eligible([MAKERS[other]], asked).excluded == expected, message
 

@@ -57,9 +57,9 @@ def test_the_base_of_every_arm_is_its_plain_model(name: str, revision: str, ways
 def test_what_cannot_be_a_variant_is_refused_with_the_remedy(subtests: pytest.Subtests) -> None:
     """Too many, bad or double names, the caller's own fields, and parameters that the model does not take."""
     for known, message in (
-        ({"variants": tuple(Variant(name=f"v{i}") for i in range(5))}, "has 5 variants; allowed are 4"),
-        ({"variants": (Variant(name="two words"),)}, "variant 'two words' of 'm': allowed are up to 40"),
-        ({"variants": (Variant(name=""),)}, "allowed are up to 40"),
+        ({"variants": tuple(Variant(name=f"v{i}") for i in range(5))}, "has 5 variants; at most 4 are allowed"),
+        ({"variants": (Variant(name="two words"),)}, "variant 'two words' of 'm': use up to 40"),
+        ({"variants": (Variant(name=""),)}, "use up to 40"),
         ({"variants": (Variant(name="-x"),)}, "a letter or digit first"),
         ({"variants": (Variant(name="x\n"),)}, "use up to 40"),
         ({"variants": (WARM, WARM)}, "arm 'm#warm' is defined 2 times"),
