@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from fitrouter.errors import ConfigError
 from fitrouter.providers._base import Provider
-from fitrouter.providers._failures import from_status
 from fitrouter.providers._faulty import Fault, Faulty
 from fitrouter.providers._litellm import LiteLLM
 from fitrouter.providers._recorded import Recorded
 from fitrouter.providers._secret import Secret
 from fitrouter.providers._simulated import Persona, Simulated, topic_of
+from fitrouter.providers.failures import from_status
 
 if TYPE_CHECKING:
     from fitrouter.config import Config, ProviderConfig
