@@ -42,7 +42,8 @@ def convert_fields(value: Any) -> None:
     Raises:
         TypeError: a field holds a value that cannot be converted to the field's type.
     """
-    for name, hint in _scalar_fields(type(value)):
+    kind: Any = type(value)  # mypy takes a class with a metaclass for unhashable
+    for name, hint in _scalar_fields(kind):
         given = getattr(value, name)
         if type(given) is hint:
             continue
