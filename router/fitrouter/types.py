@@ -7,8 +7,9 @@ Arrays inside events are raw little-endian bytes (`pack`, `unpack`), so that an 
 
 from __future__ import annotations
 
+import abc
 import enum
-from typing import Any, Protocol, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import msgspec
 import numpy as np
@@ -446,13 +447,27 @@ def unpack(payload: bytes) -> Floats:
     return np.frombuffer(payload, dtype="<f4").astype(np.float64)
 
 
-class Projection(Protocol):
-    """A piece of state that is stored under its own name."""
+class Projection(abc.ABC):
+    """State computed from events and stored under its own name, as the msgpack of one value."""
+
+    stored_type: ClassVar[Any]
+    """Type of the value that is stored."""
 
     def dump(self) -> bytes:
-        """The state, exactly."""
-        ...
+        """The state as bytes, without loss."""
+        return msgspec.msgpack.encode(self._store())
 
     def load(self, payload: bytes) -> bool:
-        """Restore the state; False, and unchanged, where the bytes cannot be what `dump` made."""
-        ...
+        """Restore a state that `dump` returned. False, and unchanged, if the bytes are damaged or inconsistent."""
+        try:
+            return self._restore(msgspec.msgpack.decode(payload, type=self.stored_type))
+        except (msgspec.DecodeError, ValueError):
+            return False
+
+    @abc.abstractmethod
+    def _store(self) -> Any:
+        """The state as a value of `stored_type`."""
+
+    @abc.abstractmethod
+    def _restore(self, stored: Any) -> bool:
+        """Check all of a value of `stored_type`, then take it over. False, and unchanged, if it is inconsistent."""

@@ -75,7 +75,7 @@ class _Tape(_Quiet):
             learn_offset(arms, level, innovation, *people, pooled=pooled)  # type: ignore[arg-type]
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("fitrouter.posterior.model.learn_level", spy)
+            patch.setattr("fitrouter.posterior.model.learn_offset", spy)
             return super().learn(label)
 
 

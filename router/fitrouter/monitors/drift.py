@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from fitrouter.types import Projection
+
 
 class DriftParams(msgspec.Struct, frozen=True, kw_only=True):
     """When an arm counts as drifted, in standard deviations of one label.
@@ -46,7 +48,7 @@ class _Stored(msgspec.Struct, array_like=True):
     arms: list[tuple[str, int, float, float]]
 
 
-class Drift:
+class Drift(Projection):
     """The sums of every arm.
 
     >>> drift = Drift(DriftParams(threshold=3.0, warmup=0))
@@ -55,6 +57,8 @@ class Drift:
     >>> drift.statistics("a")
     Sums(labels=0, up=0.0, down=0.0)
     """
+
+    stored_type = _Stored
 
     def __init__(self, params: DriftParams | None = None) -> None:
         self.params = params or DriftParams()
@@ -91,18 +95,10 @@ class Drift:
 
     # --- state ---
 
-    def dump(self) -> bytes:
-        """The state, exactly; the same state has the same bytes, whatever the order that arms came in."""
-        return msgspec.msgpack.encode(
-            _Stored([(arm, sums.labels, sums.up, sums.down) for arm, sums in sorted(self._sums.items())])
-        )
+    def _store(self) -> _Stored:
+        return _Stored([(arm, sums.labels, sums.up, sums.down) for arm, sums in sorted(self._sums.items())])
 
-    def load(self, payload: bytes) -> bool:
-        """Restore the state; False, and unchanged, where the bytes cannot be what `dump` made."""
-        try:
-            stored = msgspec.msgpack.decode(payload, type=_Stored)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            return False
+    def _restore(self, stored: _Stored) -> bool:
         sums = {arm: Sums(labels, up, down) for arm, labels, up, down in stored.arms}
         limit = self.params.threshold
         if len(sums) != len(stored.arms) or not all(

@@ -30,7 +30,7 @@ import numpy as np
 
 from fitrouter.identity import role_key
 from fitrouter.monitors.e_process import Wealth
-from fitrouter.types import Decision, Mode
+from fitrouter.types import Decision, Mode, Projection
 
 Verdict: TypeAlias = Literal["helps", "harms", "not known"]
 
@@ -110,8 +110,10 @@ class _Watched:
         return self.evidence("value_down", "misleads")
 
 
-class PersonalisationMonitor:
+class PersonalisationMonitor(Projection):
     """The fold; see the module. Labels are those on [0, 1] of the dimension `overall`, each once, in sequence order."""
+
+    stored_type = _Stored
 
     def __init__(self, params: PersonalisationParams | None = None) -> None:
         self.params = params or PersonalisationParams()
@@ -234,20 +236,14 @@ class PersonalisationMonitor:
 
     # --- state ---
 
-    def dump(self) -> bytes:
-        """The state, exactly."""
+    def _store(self) -> _Stored:
         scopes = []
         for key, watched in (("", self._all), *self._roles.items()):
             wealth = {name: gambler.dump() for name, gambler in watched.wealth.items()}
             scopes.append((key, msgspec.structs.replace(watched.scope, wealth=wealth)))
-        return msgspec.msgpack.encode(_Stored(scopes, self._squares))
+        return _Stored(scopes, self._squares)
 
-    def load(self, payload: bytes) -> bool:
-        """Restore the state; False, and unchanged, where the bytes cannot be what `dump` made."""
-        try:
-            stored = msgspec.msgpack.decode(payload, type=_Stored)
-        except (msgspec.DecodeError, ValueError):
-            return False
+    def _restore(self, stored: _Stored) -> bool:
         found: dict[str, _Watched] = {}
         for key, scope in stored.scopes:
             watched = _Watched(msgspec.structs.replace(scope, wealth={}))

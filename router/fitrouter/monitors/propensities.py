@@ -24,7 +24,7 @@ import numpy as np
 
 from fitrouter.draw import replay
 from fitrouter.monitors.e_process import Mixture
-from fitrouter.types import Decision, Floats, Mode
+from fitrouter.types import Decision, Floats, Mode, Projection
 
 ALPHA = 1e-3
 """Level of the alarm."""
@@ -46,8 +46,10 @@ class _Stored(msgspec.Struct, array_like=True):
     inverse: float
 
 
-class Propensities:
+class Propensities(Projection):
     """The fold over decisions that were drawn; see the module."""
+
+    stored_type = _Stored
 
     def __init__(self) -> None:
         self._uniform = Mixture(np.full(len(EPSILON), 1.0 / len(EPSILON)))
@@ -108,17 +110,11 @@ class Propensities:
         """Mean of 1/(K·p), 1 in an honest log; NaN before any decision."""
         return self._inverse / self.n if self.n else math.nan
 
-    def dump(self) -> bytes:
-        """The state, exactly."""
-        parts = (self._uniform.dump(), self._sharp.dump(), self._arm.dump())
-        return msgspec.msgpack.encode(_Stored(*parts, list(self._arms), self.n, self._inverse))
+    def _store(self) -> _Stored:
+        wealth = self._uniform.dump(), self._sharp.dump(), self._arm.dump()
+        return _Stored(*wealth, list(self._arms), self.n, self._inverse)
 
-    def load(self, payload: bytes) -> bool:
-        """Restore the state; False, and unchanged, where the bytes cannot be what `dump` made."""
-        try:
-            stored = msgspec.msgpack.decode(payload, type=_Stored)
-        except (msgspec.DecodeError, ValueError):
-            return False
+    def _restore(self, stored: _Stored) -> bool:
         fresh = Propensities()
         sound = fresh._uniform.load(stored.uniform) and fresh._sharp.load(stored.sharp) and fresh._arm.load(stored.arm)
         sound = sound and stored.n >= fresh._uniform.n and math.isfinite(stored.inverse) and stored.inverse >= 0.0

@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 
 from fitrouter.monitors.e_process import Moments, Wealth
-from fitrouter.types import Floats
+from fitrouter.types import Floats, Projection
 
 ARMS, ROLES, CLUSTERS = 512, 32, 64
 """How many are told apart, in order of appearance."""
@@ -92,8 +92,10 @@ class _Stored(msgspec.Struct, array_like=True):
     raised: list[str]
 
 
-class RewardBiasMonitor:
+class RewardBiasMonitor(Projection):
     """The fold; see the module. Rows are labels of the dimension `overall`, in sequence order."""
+
+    stored_type = _Stored
 
     def __init__(self, params: RewardBiasParams | None = None) -> None:
         self.params = params or RewardBiasParams()
@@ -228,26 +230,12 @@ class RewardBiasMonitor:
 
     # --- state ---
 
-    def dump(self) -> bytes:
-        """The state, exactly."""
+    def _store(self) -> _Stored:
         arms = [(arm, level, self._wealth[arm].dump()) for arm, level in self._levels.items()]
-        return msgspec.msgpack.encode(
-            _Stored(
-                arms,
-                list(self._cells.values()),
-                self._noise,
-                list(self._roles),
-                list(self._clusters),
-                list(self._raised),
-            )
-        )
+        cells, names = list(self._cells.values()), (self._roles, self._clusters, self._raised)
+        return _Stored(arms, cells, self._noise, *(list(each) for each in names))
 
-    def load(self, payload: bytes) -> bool:
-        """Restore the state; False, and unchanged, where the bytes cannot be what `dump` made."""
-        try:
-            stored = msgspec.msgpack.decode(payload, type=_Stored)
-        except (msgspec.DecodeError, ValueError):
-            return False
+    def _restore(self, stored: _Stored) -> bool:
         wealth = {arm: Wealth() for arm, _, _ in stored.arms}
         sound = all(wealth[arm].load(state) for arm, _, state in stored.arms) and len(wealth) == len(stored.arms)
         sound = sound and all(level.n >= 1 and abs(level.mean) <= 1.0 for _, level, _ in stored.arms)

@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from fitrouter.posterior.gaussian import gaussian_update
-from fitrouter.types import Floats
+from fitrouter.types import Floats, Projection
 
 TASKS = 64
 """Tasks that have a relevance of their own, in order of appearance."""
@@ -32,8 +32,10 @@ class _Stored(msgspec.Struct, array_like=True):
     f: bytes
 
 
-class Relevance:
+class Relevance(Projection):
     """The relevance a of the module, learnt from everybody's labels."""
+
+    stored_type = _Stored
 
     def __init__(self, D: int) -> None:
         self.D = D
@@ -101,19 +103,13 @@ class Relevance:
         self.tasks[task] = len(self.tasks), level
         return len(self.tasks) - 1
 
-    def dump(self) -> bytes:
-        """The state, exactly."""
+    def _store(self) -> _Stored:
         tasks = [(name, level) for name, (_, level) in self.tasks.items()]
-        return msgspec.msgpack.encode(_Stored(tasks, self.own.tobytes(), self.f.tobytes()))
+        return _Stored(tasks, self.own.tobytes(), self.f.tobytes())
 
-    def load(self, payload: bytes) -> bool:
-        """Restore the state; False, and unchanged, where the bytes cannot be what `dump` made."""
-        try:
-            stored = msgspec.msgpack.decode(payload, type=_Stored)
-            own = np.frombuffer(stored.own).reshape(len(stored.tasks), 2, 1 + self.D).copy()
-            f = np.frombuffer(stored.f).reshape(2, self.D).copy()
-        except (msgspec.DecodeError, ValueError):
-            return False
+    def _restore(self, stored: _Stored) -> bool:
+        own = np.frombuffer(stored.own).reshape(len(stored.tasks), 2, 1 + self.D).copy()
+        f = np.frombuffer(stored.f).reshape(2, self.D).copy()
         sound = bool(np.isfinite(own).all() and np.isfinite(f).all() and (own[:, 1] >= 0).all() and (f[1] >= 0).all())
         tasks = {name: (row, level) for row, (name, level) in enumerate(stored.tasks)}
         if not sound or len(tasks) != len(stored.tasks):

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from fitrouter.types import Floats
+from fitrouter.types import Floats, Projection
 
 ROLES = 256
 """Role texts that are remembered; the first ones stay."""
@@ -42,8 +42,10 @@ class KnownRoles(NamedTuple):
     """Share of the prior variance that the labels removed, in [0, 1]."""
 
 
-class RoleSimilarity:
+class RoleSimilarity(Projection):
     """The fold over the vectors of role texts, and the regression over them. Roles are keys of `posterior.tastes`."""
+
+    stored_type = list[tuple[str, bytes]]
 
     def __init__(self, params: RoleSimilarityParams | None = None) -> None:
         self.params = params or RoleSimilarityParams()
@@ -94,17 +96,11 @@ class RoleSimilarity:
                 weight += near * min(max(known.certainty, 0.0), 1.0)
         return total / weight
 
-    def dump(self) -> bytes:
-        """The state, exactly."""
-        return msgspec.msgpack.encode([(role, vector.tobytes()) for role, vector in self.vectors.items()])
+    def _store(self) -> list[tuple[str, bytes]]:
+        return [(role, vector.tobytes()) for role, vector in self.vectors.items()]
 
-    def load(self, payload: bytes) -> bool:
-        """Restore the state; False, and unchanged, where the bytes cannot be what `dump` made."""
-        try:
-            stored = msgspec.msgpack.decode(payload, type=list[tuple[str, bytes]])
-            vectors = {role: np.frombuffer(vector, dtype=np.float64).copy() for role, vector in stored}
-        except (msgspec.DecodeError, ValueError):
-            return False
+    def _restore(self, stored: list[tuple[str, bytes]]) -> bool:
+        vectors = {role: np.frombuffer(vector, dtype=np.float64).copy() for role, vector in stored}
         unit = all(abs(float((vector * vector).sum()) - 1.0) < 1e-9 for vector in vectors.values())
         if not unit or len(vectors) != len(stored) or len(vectors) > ROLES:
             return False

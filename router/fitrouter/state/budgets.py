@@ -25,7 +25,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import numpy as np
 
-from fitrouter.types import Floats
+from fitrouter.types import Floats, Projection
 
 LOWEST, HIGHEST = 1e-4, 10.0
 """Bounds of λ, in fit per unit: from a tie-break to more than any gain in fit can pay."""
@@ -120,13 +120,15 @@ class _Stored(msgspec.Struct, array_like=True):
     first: float
 
 
-class Budgets:
+class Budgets(Projection):
     """The spending of all tenants.
 
     Args:
         default: of tenants that are not named; None for no budget.
         tenants: tenant → its own.
     """
+
+    stored_type = dict[str, _Stored]
 
     def __init__(self, default: BudgetParams | None = None, tenants: Mapping[str, BudgetParams] | None = None) -> None:
         self.default, self.tenants = default, dict(tenants or {})
@@ -274,28 +276,20 @@ class Budgets:
 
     # --- state ---
 
-    def dump(self) -> bytes:
-        """The state, exactly."""
-        return msgspec.msgpack.encode(
-            {
-                tenant: _Stored(
-                    account.log_weight,
-                    account.level,
-                    list(account.pending.items()),
-                    account.compared,
-                    [(period, usd, n) for period, (usd, n) in sorted(account.periods.items())],
-                    account.first,
-                )
-                for tenant, account in sorted(self._accounts.items())
-            }
-        )
+    def _store(self) -> dict[str, _Stored]:
+        return {
+            tenant: _Stored(
+                account.log_weight,
+                account.level,
+                list(account.pending.items()),
+                account.compared,
+                [(period, usd, n) for period, (usd, n) in sorted(account.periods.items())],
+                account.first,
+            )
+            for tenant, account in sorted(self._accounts.items())
+        }
 
-    def load(self, payload: bytes) -> bool:
-        """Restore the state; False, and unchanged, where the bytes cannot be what `dump` made."""
-        try:
-            stored = msgspec.msgpack.decode(payload, type=dict[str, _Stored])
-        except (msgspec.DecodeError, ValueError):
-            return False
+    def _restore(self, stored: dict[str, _Stored]) -> bool:
         accounts = {}
         for tenant, found in stored.items():
             params = self.params(tenant)

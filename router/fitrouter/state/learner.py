@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeGuard
 
 import msgspec
-import numpy as np
 
 from fitrouter.identity import role_key, task_of
 from fitrouter.posterior.arm_prior import ArmPrior
@@ -409,11 +408,10 @@ class Learner:
         fit = self.fit
         return msgspec.msgpack.encode(
             _Scalars(
-                _bytes(fit.tastes.population),
-                [(name, *_bytes(block)) for name, block in fit.tastes.others.items()],
+                fit.tastes.population.dump(),
+                [(name, *block.dump()) for name, block in fit.tastes.others.items()],
                 fit.relevance.dump(),
-                fit.stack.mean.tobytes(),
-                fit.stack.cov.tobytes(),
+                *fit.stack.dump(),
                 fit.labels,
                 [(kind, squares, n) for kind, (squares, n) in sorted(fit.residuals.items())],
                 self.stale,
@@ -426,12 +424,10 @@ class Learner:
         try:
             stored = msgspec.msgpack.decode(payload, type=_Scalars)
             D = self.fit.D
-            population = _gaussian(*stored.population, D)
-            others = {name: _gaussian(mean, cov, D) for name, mean, cov in stored.others}
-            stack = _gaussian(stored.stack_mean, stored.stack_cov, 4)
+            population = Gaussian.load(*stored.population, D)
+            others = {name: Gaussian.load(mean, cov, D) for name, mean, cov in stored.others}
+            stack = Gaussian.load(stored.stack_mean, stored.stack_cov, 4)
         except (msgspec.DecodeError, ValueError):
-            return False
-        if not all(block.valid() for block in (population, stack, *others.values())):
             return False
         if not self.fit.relevance.load(stored.relevance):
             return False
@@ -460,16 +456,3 @@ def _votes_on(event: Event, decision_id: str) -> TypeGuard[Feedback]:
 def _key(vote: Feedback) -> tuple[str, str, str]:
     """A later vote with the same key supersedes an earlier one on the same answer."""
     return vote.kind.value, vote.dimension, vote.other
-
-
-def _bytes(block: Gaussian) -> tuple[bytes, bytes]:
-    return block.mean.tobytes(), block.cov.tobytes()
-
-
-def _gaussian(mean: bytes, cov: bytes, D: int) -> Gaussian:
-    """The block that `_bytes` took apart.
-
-    Raises:
-        ValueError: it has another dimension.
-    """
-    return Gaussian(np.frombuffer(mean).reshape(D).copy(), np.frombuffer(cov).reshape(D, D).copy())

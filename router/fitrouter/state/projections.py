@@ -24,8 +24,10 @@ class _Newcomers(msgspec.Struct, array_like=True):
     joined: dict[str, int]
 
 
-class ArmCounts:
+class ArmCounts(Projection):
     """How often each arm was asked and judged, and which of them joined late."""
+
+    stored_type = _Newcomers
 
     def __init__(self) -> None:
         self.counts: dict[str, int] = {}
@@ -65,16 +67,10 @@ class ArmCounts:
                 found.append((arm, count >= pulls))
         return tuple(found)
 
-    def dump(self) -> bytes:
-        """The state, exactly."""
-        return msgspec.msgpack.encode(_Newcomers(self.counts, self.labels, self.joined))
+    def _store(self) -> _Newcomers:
+        return _Newcomers(self.counts, self.labels, self.joined)
 
-    def load(self, payload: bytes) -> bool:
-        """Restore the state; False, and unchanged, where the bytes cannot be what `dump` made."""
-        try:
-            stored = msgspec.msgpack.decode(payload, type=_Newcomers)
-        except (msgspec.DecodeError, ValueError):
-            return False
+    def _restore(self, stored: _Newcomers) -> bool:
         if any(n < 0 for part in (stored.counts, stored.labels, stored.joined) for n in part.values()):
             return False
         self.counts, self.labels, self.joined = stored.counts, stored.labels, stored.joined

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from fitrouter.types import Floats
+from fitrouter.types import Floats, Projection
 
 BASE = "base"
 """Dimension of the labels that teach it: y ≥ ½ is ok."""
@@ -48,8 +48,10 @@ class _Stored(msgspec.Struct, array_like=True):
     cells: list[tuple[str, str, _Count]]
 
 
-class QualityFloor:
+class QualityFloor(Projection):
     """The fold over base labels; see the module."""
+
+    stored_type = _Stored
 
     def __init__(self, params: QualityFloorParams | None = None) -> None:
         self.params = params or QualityFloorParams()
@@ -125,17 +127,11 @@ class QualityFloor:
         limit = f"below {1.0 - delta:.3f} in {cluster}"
         return [(arm, f"base layer: P(ok) {chances[arm]:.3f} is {limit}{stays}") for arm in below]
 
-    def dump(self) -> bytes:
-        """The state, exactly."""
+    def _store(self) -> _Stored:
         cells = [(arm, cluster, count) for (arm, cluster), count in self._cells.items()]
-        return msgspec.msgpack.encode(_Stored(self._everybody, list(self._arms.items()), cells))
+        return _Stored(self._everybody, list(self._arms.items()), cells)
 
-    def load(self, payload: bytes) -> bool:
-        """Restore the state; False, and unchanged, where the bytes cannot be what `dump` made."""
-        try:
-            stored = msgspec.msgpack.decode(payload, type=_Stored)
-        except (msgspec.DecodeError, ValueError):
-            return False
+    def _restore(self, stored: _Stored) -> bool:
         arms = dict(stored.arms)
         cells = {(arm, cluster): count for arm, cluster, count in stored.cells}
         counts = [stored.everybody, *arms.values(), *cells.values()]

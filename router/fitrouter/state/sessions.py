@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterator, Sequence
 import msgspec
 import numpy as np
 
-from fitrouter.types import Decision, Execution, Floats, Message, Mode, ModelCard
+from fitrouter.types import Decision, Execution, Floats, Message, Mode, ModelCard, Projection
 
 EVERY = 8
 """User turns after which a session is drawn again."""
@@ -57,8 +57,10 @@ class Session(msgspec.Struct, frozen=True, array_like=True):
         return bool(self.draw_id and self.arm and math.isfinite(self.ts + self.cached_ts) and counts >= 0)
 
 
-class Sessions:
+class Sessions(Projection):
     """The sessions of the last conversations, least recently used first. A fold: no clock, no I/O, nothing random."""
+
+    stored_type = list[tuple[str, Session]]
 
     def __init__(self, limit: int = LIMIT) -> None:
         self.limit = limit
@@ -111,18 +113,12 @@ class Sessions:
             )
         self._known[key] = after
 
-    def dump(self) -> bytes:
-        """The state, exactly."""
-        return msgspec.msgpack.encode(list(self._known.items()))
+    def _store(self) -> list[tuple[str, Session]]:
+        return list(self._known.items())
 
-    def load(self, payload: bytes) -> bool:
-        """Restore the state; False, and unchanged, where the bytes cannot be what `dump` made."""
-        try:
-            items = msgspec.msgpack.decode(payload, type=list[tuple[str, Session]])
-        except (msgspec.DecodeError, ValueError):
-            return False
-        known = OrderedDict(items)
-        if len(known) < len(items) or len(items) > self.limit or not all(s._sound() for s in known.values()):
+    def _restore(self, stored: list[tuple[str, Session]]) -> bool:
+        known = OrderedDict(stored)
+        if len(known) < len(stored) or len(stored) > self.limit or not all(s._sound() for s in known.values()):
             return False
         self._known = known
         return True

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from fitrouter.errors import InvalidRequest
-from fitrouter.types import PolicyChange
+from fitrouter.types import PolicyChange, Projection
 
 _POSITIVE, _FRACTION, _WEIGHT = (1e-9, math.inf), (0.0, 1.0), (0.0, math.inf)
 SETTINGS: dict[str, tuple[float, float] | type] = {
@@ -72,8 +72,10 @@ class _Stored(msgspec.Struct, array_like=True):
     config_hash: str
 
 
-class PolicySettings:
+class PolicySettings(Projection):
     """The versions of the policy so far: each a name and what it lays over the configuration."""
+
+    stored_type = _Stored
 
     def __init__(self) -> None:
         self.history: list[tuple[str, dict[str, Any]]] = []
@@ -106,18 +108,15 @@ class PolicySettings:
                 return
         self.config_hash = change.config_hash or self.config_hash
 
-    def dump(self) -> bytes:
-        """The state, exactly."""
-        return msgspec.msgpack.encode(_Stored(self.history, self.config_hash))
+    def _store(self) -> _Stored:
+        return _Stored(self.history, self.config_hash)
 
-    def load(self, payload: bytes) -> bool:
-        """Restore the state; False, and unchanged, where the bytes cannot be what `dump` made."""
+    def _restore(self, stored: _Stored) -> bool:
         try:
-            stored = msgspec.msgpack.decode(payload, type=_Stored)
             for _, settings in stored.history:
                 if settings:
                     check_settings(settings)
-        except (msgspec.DecodeError, ValueError, InvalidRequest):
+        except InvalidRequest:
             return False
         self.history, self.config_hash = stored.history, stored.config_hash
         return True
