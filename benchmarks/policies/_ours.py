@@ -42,9 +42,7 @@ class Ours:
         self.learner = Learner(len(context_names()), 1, params=fit, expects_scores=False)
         rules = {name: value for name, value in config.model_dump().items() if name in Rules.__struct_fields__}
         settings = config.model_dump(include=set(CandidateConfig.model_fields))
-        self.decider = Decider(
-            build_policy(**settings), self.learner.fit, Rules(**rules, seed=seed), projections=self.learner.projections
-        )
+        self.decider = Decider(build_policy(**settings), self.learner, Rules(**rules, seed=seed))
         self.cards = [ModelCard(name=f"m{k:02d}", provider="p") for k in range(K)]
         self.arms = {card.arm: k for k, card in enumerate(self.cards)}
         self.decision: Any = None

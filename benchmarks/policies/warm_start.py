@@ -63,7 +63,7 @@ def regret(matrix: Matrix, order: Sequence[int], prior: ArmPrior | None, config:
     """float64[T]."""
     learner = Learner(matrix.x.shape[1], 1, arm_prior=prior, votes_per_day=1 << 40)
     rules = Rules(floor=config.policy.floor, seed=seed)
-    decider = Decider(SquareCB(gamma=config.policy.gamma), learner.fit, rules, projections=learner.projections)
+    decider = Decider(SquareCB(gamma=config.policy.gamma), learner, rules)
     cards = [ModelCard(name=name, provider="m") for name in matrix.models]
     learner.apply(Row(1, ModelChange(id="r", ts=0.0, cards=tuple(cards), registry="r")))
     lost, seq = np.empty(len(order)), 1

@@ -223,7 +223,7 @@ class _Play:
         return self.routers[key]
 
     def _decider(self, learner: Learner) -> Decider:
-        return Decider(SquareCB(self.setup.gamma), learner.fit, self.rules, projections=learner.projections)
+        return Decider(SquareCB(self.setup.gamma), learner, self.rules)
 
     def _offer(self, t: int) -> None:
         """Where the models on offer, or their prices, are others than before: a gateway starts again with them."""

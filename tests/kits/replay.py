@@ -178,15 +178,11 @@ class Town:
         self.learner = self.blank()
         self.decider = Decider(
             self.policy,
-            self.learner.fit,
+            self.learner,
             self.rules,
-            projections=self.learner.projections,
             candidates=dict(self.candidates),
         )
-        self._others = {
-            name: Decider(policy, self.learner.fit, rules, projections=self.learner.projections)
-            for name, (policy, rules) in self.others.items()
-        }
+        self._others = {name: Decider(policy, self.learner, rules) for name, (policy, rules) in self.others.items()}
         self.said: dict[str, dict[str, Decision]] = {name: {} for name in self.others}
         self.count = 0
         self.cards: list[ModelCard] = []

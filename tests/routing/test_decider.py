@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from fitrouter.draw import renormalise, replay
 from fitrouter.policies import Beliefs, SquareCB
-from fitrouter.posterior.model import Fit
 from fitrouter.routing.decider import Decider, Rules
 from fitrouter.routing.eligibility import Roster, Wants
+from fitrouter.state.learner import Learner
 from fitrouter.types import Decision, Identity, Mode, ModelCard, Prices, decode_event, encode_event
 
 X = np.array([1.0, 0.3, -0.2])
@@ -23,18 +23,18 @@ def cards(K: int) -> list[ModelCard]:
     return [ModelCard(name=f"m{k:02d}", provider="p", prices=Prices(output=10.0 * k)) for k in range(K)]
 
 
-def fit(seed: int, K: int) -> Fit:
-    """A fit that has beliefs."""
+def learner(seed: int, K: int) -> Learner:
+    """A learner whose arms differ."""
     rng = np.random.default_rng(seed)
-    made = Fit(len(X), 2)
+    made = Learner(len(X), 2)
     for card in cards(K):
-        k = made.arms.row(card.arm)
-        made.arms.correction[k] = rng.normal(size=len(X)) * 0.2
+        k = made.fit.arms.row(card.arm)
+        made.fit.arms.correction[k] = rng.normal(size=len(X)) * 0.2
     return made
 
 
 def decide(rules: Rules, number: int = 1, K: int = 4, seed: int = 0) -> Decision:
-    decider = Decider(SquareCB(20.0), fit(seed, K), rules)
+    decider = Decider(SquareCB(20.0), learner(seed, K), rules)
     return decider.decide(str(uuid.UUID(int=number)), 1.0, Identity(user="u"), X, cards(K))
 
 
@@ -87,7 +87,7 @@ def test_draws_follow_the_logged_pmf() -> None:
     """Over many decisions 1/(K p) averages 1 and arms come as often as their probability says (χ² at 1e-6)."""
     rules = Rules(floor=0.2, uniform_slice=0.05, share=0.7, default_arm="m01", seed=11)
     n, K = 20_000, 4
-    decider = Decider(SquareCB(20.0), fit(0, K), rules)
+    decider = Decider(SquareCB(20.0), learner(0, K), rules)
     rng = np.random.default_rng(5)
     made = [decider.decide(str(uuid.UUID(bytes=rng.bytes(16))), 1.0, Identity(user="u"), X, cards(K)) for _ in range(n)]
     weights = np.array([1 / (K * decision.propensity) for decision in made])

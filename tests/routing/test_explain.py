@@ -172,7 +172,7 @@ def test_the_utilities_are_those_that_the_policy_saw(personal: bool) -> None:
     """Given to the policy again, the explained utilities make the logged pmf: nothing that moved it is left out."""
     learner = learnt()
     rules = Rules(floor=0.0, newcomer_floor=0.0, cost_weight=0.4, latency_weight=0.2, personal=personal)
-    decider = Decider(SquareCB(gamma=30.0), learner.fit, rules)
+    decider = Decider(SquareCB(gamma=30.0), learner, rules)
     cards = [ModelCard(name=name, provider="p", prices=Prices(output=40.0 * (i + 1))) for i, name in enumerate("abc")]
     stay = Stay("b", {"a": 0.001, "c": 0.0})
     for held in (None, stay):

@@ -206,7 +206,7 @@ class _Stream:
         )
         self.rules = rules
         self.policy = build_policy(setting.algorithm, gamma=setting.gamma, default_model=setting.default)
-        self.decider = Decider(self.policy, self.learner.fit, rules, projections=self.learner.projections)
+        self.decider = Decider(self.policy, self.learner, rules)
         self.seq = 0
         self._fold([ModelChange(id="registry", ts=START, cards=matrix.cards, registry="matrix")])
 
@@ -232,7 +232,7 @@ class _Stream:
             for card, f in zip(self.matrix.cards, factors.tolist(), strict=True)
         )
         self._fold([ModelChange(id=f"prices {t}", ts=START + t * SECONDS, cards=self.cards, registry=f"prices {t}")])
-        self.decider = Decider(self.policy, self.learner.fit, self.rules, projections=self.learner.projections)
+        self.decider = Decider(self.policy, self.learner, self.rules)
 
     def _decide(self, t: int, n: int) -> Decision:
         matrix = self.matrix

@@ -148,7 +148,7 @@ class _Runner:
             self.learner = Learner(pool.x.shape[1], 1, schema=pool.schema, params=wide)
         if who.row == "true-tastes":
             _know(self.learner.fit, play)
-        self.decider = Decider(SquareCB(who.gamma), self.learner.fit, rules, projections=self.learner.projections)
+        self.decider = Decider(SquareCB(who.gamma), self.learner, rules)
         self.cards = [ModelCard(name=model, provider="pool") for model in pool.models]
         self.index = {model: k for k, model in enumerate(pool.models)}
         self.seq = 0

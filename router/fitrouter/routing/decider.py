@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
@@ -85,30 +85,41 @@ class _Mix(NamedTuple):
         return probs
 
 
+class LearnedState(Protocol):
+    """The state that a decision reads; `fitrouter.state.learner.Learner` in a router."""
+
+    @property
+    def fit(self) -> Fit:
+        """Posteriors of ratings, cost, latency and availability."""
+        ...
+
+    @property
+    def projections(self) -> Projections:
+        """Runtime settings, budgets, arm counts and monitors."""
+        ...
+
+
 class Decider:
-    """Makes decisions from one policy, the fit model and the projections, without changing any of them.
+    """Makes decisions with one policy from the learned state, which it never changes.
 
     Args:
-        policy: turns beliefs into probabilities.
-        fit: the beliefs.
-        rules: the configuration's.
-        projections: run-time settings, budgets, arm counts and monitors.
-        parameters: the configured policy's, for changes at run time that name only some.
-        candidates: policies in shadow, each decision logs their pmfs.
+        policy: maps predicted utilities to probabilities.
+        learner: the learned state. Its attributes are read anew for each decision, since a refit replaces them.
+        rules: settings of the configuration.
+        parameters: of the configured policy, for runtime changes that name only some of them.
+        candidates: name → settings of shadow policies, whose pmfs are logged with each decision.
     """
 
     def __init__(
         self,
         policy: Policy,
-        fit: Fit,
+        learner: LearnedState,
         rules: Rules,
         *,
-        projections: Projections | None = None,
         parameters: Mapping[str, Any] | None = None,
         candidates: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
-        self.policy, self.fit, self.rules = policy, fit, rules
-        self.projections = projections or Projections()
+        self.policy, self.learner, self.rules = policy, learner, rules
         self.parameters = {"algorithm": policy.name, **(parameters or {})}
         self.candidates = {name: dict(settings) for name, settings in (candidates or {}).items()}
         self._shadows = {name: self.build(settings, shadow=True) for name, settings in self.candidates.items()}
@@ -117,7 +128,7 @@ class Decider:
 
     def live(self) -> tuple[Policy, Rules]:
         """The policy and the rules in force: the configuration with what was said at run time over it."""
-        settings = self.projections.policy_settings.settings
+        settings = self.learner.projections.policy_settings.settings
         if not settings:
             return self.policy, self.rules
         if self._live is None or settings != self._live[0]:
@@ -203,13 +214,13 @@ class Decider:
         """Whether the terms of role and user count: allowed, and not known to harm (`monitors.personalisation`)."""
         if not rules.personal or canonical_role(identity.role) in rules.impersonal_roles:
             return False
-        return not self.projections.personalisation.off(role_key(identity))
+        return not self.learner.projections.personalisation.off(role_key(identity))
 
     def _newcomers(self, rules: Rules, names: tuple[str, ...], beliefs: Estimate, burden: Floats) -> tuple[str, ...]:
         """Who has the raised floor in this request; the same with and without the terms of people."""
         if not rules.newcomer_floor:
             return ()
-        young = self.projections.arm_counts.newcomers(names, rules.newcomer_pulls, rules.newcomer_labels)
+        young = self.learner.projections.arm_counts.newcomers(names, rules.newcomer_pulls, rules.newcomer_labels)
         if not any(tried for _, tried in young):
             return tuple(arm for arm, _ in young)
         utility = beliefs.availability * (beliefs.blind - burden)
@@ -227,17 +238,19 @@ class Decider:
         stay: Stay | None,
     ) -> _Stage:
         """What is believed and what it costs, before any policy looks at it."""
-        tenant, budgets = identity.tenant, self.projections.budgets
+        tenant, budgets = identity.tenant, self.learner.projections.budgets
         excluded: tuple[tuple[str, str], ...] = ()
         while True:
             names = tuple(card.arm for card in cards)
-            beliefs = self.fit.estimate(identity, x, names, ts)
+            beliefs = self.learner.fit.estimate(identity, x, names, ts)
             prices = self._priced(cards)
             cost = prices[0] * (prompt_tokens / 1e6) + prices[1] * (beliefs.tokens / 1e6)
             cap = budgets.cap(tenant, ts)
             barred = [] if cap == math.inf else over_cap(names, cost, cap)
             if rules.base_delta is not None and not barred:
-                barred = self.projections.quality_floor.excluded(names, task_of(identity, x), rules.base_delta, ts)
+                barred = self.learner.projections.quality_floor.excluded(
+                    names, task_of(identity, x), rules.base_delta, ts
+                )
             if not barred:
                 break
             excluded = (*excluded, *barred)
@@ -261,7 +274,7 @@ class Decider:
             switch=None if stay is None else _switch(stay, names, rules.consistency, usd),
             mix=_mix(rules, names, new, budgets.floor(tenant, cost, rules.floor, ts), raised),
             new=new,
-            steps=float(self.fit.labels),
+            steps=float(self.learner.fit.labels),
         )
 
 

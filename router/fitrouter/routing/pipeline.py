@@ -267,8 +267,7 @@ class Pipeline:
     ) -> Decision:
         """A decision of a router that knows nothing: uniform, with exact propensities like any other."""
         rules = msgspec.structs.replace(self.decider.rules, share=1.0, cost_weight=0.0, latency_weight=0.0)
-        blank = Learner(1, 1).fit
-        decision = Decider(Uniform(), blank, rules).decide(
+        decision = Decider(Uniform(), Learner(1, 1), rules).decide(
             decision_id, now, identity, np.ones(1), eligible, excluded=excluded
         )
         version = PolicyVersion(algorithm="uniform", config_hash=rules.config_hash)

@@ -75,7 +75,7 @@ class Steering:
     def standing(self) -> Standing:
         """What is in force now."""
         policy, rules = self.decider.live()
-        control = self.decider.projections.policy_settings
+        control = self.decider.learner.projections.policy_settings
         return Standing(
             live=control.live,
             algorithm=policy.name,
@@ -87,7 +87,7 @@ class Steering:
 
     def outlook(self, tenant: str = "default") -> Outlook:
         """What the watchers say, with the roles of one tenant."""
-        watch, flattery = self.decider.projections, self.decider.fit.reward_bias
+        watch, flattery = self.decider.learner.projections, self.decider.learner.fit.reward_bias
         found = {}
         for key in ("", *watch.personalisation.roles()):
             owner, _, role = key.partition("\x1f")
@@ -122,7 +122,7 @@ class Steering:
             )
         if checked.get("force") and checked["force"] not in self.models:
             raise InvalidRequest(f"force: there is no model {checked['force']!r}; there are {', '.join(self.models)}")
-        self._try(self.decider.projections.policy_settings.settings | checked)
+        self._try(self.decider.learner.projections.policy_settings.settings | checked)
         return await self._say("set", settings=checked)
 
     async def promote(self, name: str) -> Standing:
@@ -146,13 +146,13 @@ class Steering:
             InvalidRequest: the configuration itself is in force.
             StoreError: it cannot be made durable now; try again.
         """
-        if not self.decider.projections.policy_settings.history:
+        if not self.decider.learner.projections.policy_settings.history:
             raise InvalidRequest("there is no version before: the configuration is in force as it is")
         return await self._say("restore")
 
     async def heed_the_file(self) -> None:
         """At a start: where the configuration was changed since settings were laid over it, it goes before."""
-        control = self.decider.projections.policy_settings
+        control = self.decider.learner.projections.policy_settings
         if control.history and control.config_hash != self.decider.rules.config_hash:
             await self._say("config")
 

@@ -148,9 +148,8 @@ class Learner:
         )
 
     def take(self, other: Learner) -> None:
-        """Become what another learner is, in place: deciders hold this fit and these projections."""
-        self.fit.__dict__.update(other.fit.__dict__)
-        self.projections.__dict__.update(other.projections.__dict__)
+        """Replace this learner's state by another's; everything is then part of the next snapshot."""
+        self.fit, self.projections = other.fit, other.projections
         self.open, self.seq, self.stale = other.open, other.seq, other.stale
         self._dirty = {key for key, _ in self.state() if key != "scalars" and not key.startswith("part:")}
 
