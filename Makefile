@@ -1,21 +1,21 @@
-# fitrouter: `make help` lists the verbs. The first verb that needs it sets up .venv.
+# fitrouter: `make help` lists the targets. The first target that needs .venv creates it.
 PYTHON ?= python3
 JOBS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
-SOURCES := router evaluators dashboards integrations tests benchmarks examples
+SOURCES := router evaluators dashboards integrations tests benchmarks examples docs/build.py docs/pictures.py
 export HF_HUB_OFFLINE := 1
 export TRANSFORMERS_OFFLINE := 1
 export LITELLM_LOCAL_MODEL_COST_MAP := True
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check format bench bench-acceptance bench-agents bench-crash bench-labs bench-matrix bench-policies bench-pool bench-reward \
+.PHONY: help install demo test check format docs bench bench-acceptance bench-agents bench-crash bench-labs bench-matrix bench-policies bench-pool bench-reward \
 	bench-replay bench-scorer bench-sweep bench-watch clean
 
-help: ## list the verbs
+help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  \1\t/' | expand -t 20
 
-install: $(VENV)/.installed ## make .venv with everything that the demo, the tests and the checks need
+install: $(VENV)/.installed ## create .venv with what the demo, the tests and the checks need
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -23,67 +23,72 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[gateway,reward,int8,langchain,crewai,replay]" --group dev
 	touch $@
 
-demo: install ## simulated users and models over real HTTP; ARGS="--exit --json demo.json"
+demo: install ## run the simulation over HTTP, then keep serving; ARGS="--exit --json demo.json"
 	$(BIN)/fitrouter demo $(ARGS)
 
-test: install ## run the tests, JOBS=2 at a time; ARGS="tests/posterior/test_gaussian.py -k law"
+test: install ## run the tests in JOBS=2 processes; ARGS="tests/posterior -k law"
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile $(ARGS)
 
-check: install ## lint, types, import layers
+check: install ## lint, format, type and import-layer checks
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/mypy
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
 
-format: install ## rewrite the sources in the house style
+format: install ## apply ruff's fixes and formatting
 	$(BIN)/ruff check --fix $(SOURCES)
 	$(BIN)/ruff format $(SOURCES)
 
-bench: install ## quick benchmarks, JSON on standard output
+docs: install ## regenerate the generated pages and pictures of docs/
+	$(BIN)/python docs/build.py
+
+bench: install ## quick benchmarks of the journal and of a decision; JSON on standard output
 	$(BIN)/python -m benchmarks.stores.journal
 	$(BIN)/python -m benchmarks.policies.decide
 
-bench-acceptance: install ## 2,000 requests of the openai client against the recorded models
+bench-acceptance: install ## 2,000 requests of the OpenAI client to recorded models
 	$(BIN)/python -m benchmarks.gateway.acceptance $(ARGS)
 
-bench-agents: install ## what each adapter costs a call, near and far, beside the frameworks' own clients
+bench-agents: install ## overhead per call of each adapter, in process and over HTTP
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.gateway.agents $(ARGS)
 
-bench-crash: install ## 50 kills of the gateway under load
+bench-crash: install ## kill the gateway 50 times under load; check that nothing is lost
 	$(BIN)/python -m benchmarks.gateway.crash $(ARGS)
 
-bench-reward: install ## every development target of the reward models, in one table
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.scoring.reward --out docs/results/reward.json --table docs/results/reward_table.md $(ARGS)
+bench-reward: install ## all targets of the reward models, in one table
+	mkdir -p results
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.scoring.reward --out results/reward.json --table docs/results/reward_table.md $(ARGS)
 
-bench-replay: install ## what replay says against what is true: intervals, labels, the gate, Open Bandit Data, speed
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.replay.intervals --jobs 2 --json docs/results/replay_intervals.json $(ARGS)
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.replay.coverage --json docs/results/replay_coverage.json
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.replay.gate --jobs 2 > docs/results/replay_gate.json
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.replay.obd --json docs/results/replay_obd.json $(ARGS)
+bench-replay: install ## replay: coverage, interval widths, the gate, Open Bandit Data, speed
+	mkdir -p results
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.replay.intervals --jobs 2 --json results/replay_intervals.json $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.replay.coverage --json results/replay_coverage.json
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.replay.gate --jobs 2 > results/replay_gate.json
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.replay.obd --json results/replay_obd.json $(ARGS)
 	$(BIN)/python -m benchmarks.replay.speed
 
-bench-scorer: install ## what an answer costs to score, beside the device's own limits
+bench-scorer: install ## cost of scoring an answer
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.scoring.scorer $(ARGS)
 
-bench-pool: install ## the personal pool: 20 seeds of every row and world
+bench-pool: install ## the personal pool: recorded responses, simulated tastes, 20 seeds
 	$(BIN)/python -m benchmarks.simulation.personal_pool $(ARGS)
 
-bench-policies: install ## speed and regret beside other bandit libraries, in an environment of the benchmark's own
+bench-policies: install ## speed and regret compared with other bandit libraries (creates its own environment)
 	$(BIN)/python -m benchmarks.policies.libraries $(ARGS)
 
-bench-matrix: install ## budgets beside ParetoBandit on its own matrix
+bench-matrix: install ## budgets compared with ParetoBandit on its own data
 	$(BIN)/python -m benchmarks.policies.matrix $(ARGS)
 
-bench-labs: install ## late labels, newcomers, silent changes, prices, people
+bench-labs: install ## late labels, new models, silent changes, prices, users
 	$(BIN)/python -m benchmarks.simulation.labs $(ARGS)
 
-bench-watch: install ## how often the watchers cry wolf, and the audit of 100,000 decisions
+bench-watch: install ## false-alarm rates of the monitors, and the audit of 100,000 decisions
 	$(BIN)/python -m benchmarks.monitors.watch $(ARGS)
 	$(BIN)/python -m benchmarks.monitors.audit
 
-bench-sweep: install ## the sweep that chose the defaults
+bench-sweep: install ## the sweep that chose the default settings
 	$(BIN)/python -m benchmarks.policies.sweep $(ARGS)
 
-clean: ## remove .venv and caches
+clean: ## remove .venv and the caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

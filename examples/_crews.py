@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from _people import Readers
-
 from crewai import Crew
+
 from fitrouter_integrations.crewai import FitrouterLLM
 from fitrouter_integrations.feedback import rate
 

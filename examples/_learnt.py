@@ -20,7 +20,7 @@ def shares(router: Router, who: Callable[[Decision], str | None], pool: Pool) ->
         pool: says how many decisions of each are early and late.
     """
     made: dict[str, list[Decision]] = {}
-    for row in router.journal.tail(0, 1_000_000):
+    for row in router._journal.tail(0, 1_000_000):
         if isinstance(row.event, Decision) and row.event.probs and (name := who(row.event)) is not None:
             made.setdefault(name, []).append(row.event)
     early = {name: _mean(decisions[: pool.few]) for name, decisions in made.items()}
@@ -52,7 +52,7 @@ def tell(router: Router, who: Callable[[Decision], str | None], pool: Pool, read
     """
     early, late = shares(router, who, pool)
     true = truth(pool, readers.tastes)
-    votes = sum(isinstance(row.event, Feedback) for row in router.journal.tail(0, 1_000_000))
+    votes = sum(isinstance(row.event, Feedback) for row in router._journal.tail(0, 1_000_000))
     print(
         f"What was learnt of {votes} votes: satisfaction with each model in truth, its mean probability early and late"
     )

@@ -56,7 +56,7 @@ def main() -> None:
                 if i in {0, pool.rounds - 1}:
                     print(f"  {user}  {reply.response_metadata['model_name']:28}{reply.text[:60]!r}")
         # The log knows users by tokens that only the router's own register can lead back to them.
-        names = {router.identities.subject("default", user): user for user in TASTES}
+        names = {router._identities.subject("default", user): user for user in TASTES}
 
         def speaker(decision: Decision) -> str | None:
             return names.get(decision.identity.user)

@@ -19,9 +19,9 @@ from _crews import work
 from _learnt import tell
 from _people import Readers
 from _pools import chosen_pool, routed
+from crewai import Agent, Crew, Task
 from crewai.events import crewai_event_bus
 
-from crewai import Agent, Crew, Task
 from fitrouter import Feedback, Router
 from fitrouter_integrations.crewai import FitrouterLLM, FitrouterSignals
 from fitrouter_integrations.feedback import rate
@@ -62,7 +62,7 @@ def run(crew: Crew, llm: FitrouterLLM, readers: Readers, topic: str) -> None:
 
 def votes(router: Router) -> Counter[str]:
     """How many votes of each kind and dimension are in the journal."""
-    rows = (row.event for row in router.journal.tail(0, 1_000_000))
+    rows = (row.event for row in router._journal.tail(0, 1_000_000))
     return Counter(f"{vote.kind.value} ({vote.dimension})" for vote in rows if isinstance(vote, Feedback))
 
 

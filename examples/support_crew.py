@@ -18,8 +18,8 @@ from _crews import work
 from _learnt import tell
 from _people import Readers
 from _pools import chosen_pool, routed
-
 from crewai import Agent, Crew, Task
+
 from fitrouter_integrations.crewai import FitrouterLLM
 from fitrouter_integrations.feedback import rate
 

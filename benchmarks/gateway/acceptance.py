@@ -31,7 +31,7 @@ from fitrouter.config import load_config
 from fitrouter.draw import replay
 from fitrouter.stores.journal import SqliteJournal
 from fitrouter.stores.warehouse import Warehouse
-from fitrouter.types import Decision, Mode
+from fitrouter.types import Decision
 
 ROLES = ("developer", "writer", "analyst", "teacher")
 TAKEOVER_S = 5.0
@@ -158,7 +158,7 @@ def decisions_of(data: Path) -> list[Decision]:
 
 def invariants(decisions: Sequence[Decision]) -> dict[str, Any]:
     """Sums, floors, replayed draws, and the mean of 1 / (K p) with its distance from 1 in standard errors."""
-    drawn = [d for d in decisions if d.mode in {Mode.ONLINE, Mode.UNIFORM, Mode.SHADOW}]
+    drawn = [d for d in decisions if d.mode.drawn]
     inverse = np.array([1.0 / (len(d.probs) * d.propensity) for d in drawn])
     error = float(inverse.std(ddof=1)) / math.sqrt(len(drawn))
     return {

@@ -1,6 +1,6 @@
 """What an adapter costs a call, beside the frameworks' own clients: CPU and wall time, and calls a second at once.
 
-    OMP_NUM_THREADS=1 python -m benchmarks.gateway.agents --json docs/results/agents.json --table table.md
+    OMP_NUM_THREADS=1 python -m benchmarks.gateway.agents --json results/agents.json --table table.md
 
 Simulated models that answer at once, so that what is left is overhead. *Near* is a router in this process, *far* a
 gateway of one worker in another, both with the journal on disk and the scorer behind them; *loopback* is a bare server
@@ -115,6 +115,7 @@ def near_rows(router: Router, client: Client) -> Iterator[Row]:
 def adapter_rows(group: str, target: Any, pids: tuple[int, ...]) -> Iterator[Row]:
     """Our adapters over a router or a gateway."""
     import litellm
+
     from fitrouter_integrations.crewai import FitrouterLLM
     from fitrouter_integrations.langchain import ChatFitrouter
     from fitrouter_integrations.litellm import register
@@ -140,10 +141,9 @@ def adapter_rows(group: str, target: Any, pids: tuple[int, ...]) -> Iterator[Row
 
 def far_rows(url: str, pids: tuple[int, ...], session: aiohttp.ClientSession) -> Iterator[Row]:
     """A gateway: the bare request, ours, and the frameworks' own clients."""
-    from langchain_openai import ChatOpenAI
-
     import litellm
     from crewai import LLM
+    from langchain_openai import ChatOpenAI
 
     client = connect(url)
     base: dict[str, Any] = {"base_url": f"{url}/v1", "api_key": "unused"}

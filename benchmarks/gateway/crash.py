@@ -118,7 +118,7 @@ def run(folder: Path, kills: int, workers: int, prefill: int = 0, seed: int = 0)
 def checked(file: Path, load: Load, reports: dict[int, dict[str, Any]], ready: list[float]) -> dict[str, Any]:
     """What was lost or doubled, and whether the state was the fold of the journal."""
     router = Router.from_config(load_config(file))
-    journal, learner = router.journal, router.learner
+    journal, learner = router._journal, router._learner
     ids = Counter(event.id for event in events(journal))
     outcomes = Counter(event.decision_id for event in events(journal) if isinstance(event, Execution))
     seqs, digests = {report["seq"] for report in reports.values()}, {report["digest"] for report in reports.values()}

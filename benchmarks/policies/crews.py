@@ -32,9 +32,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 
 from _people import Readers
 from _pools import RECORDED, Pool, answers, configured, recorded, truth
-from support_crew import JOBS, TASTES
-
 from crewai import Task
+from support_crew import JOBS, TASTES
 
 SETTINGS: Mapping[str, tuple[dict[str, Any], int, int]] = {
     "the examples'": ({"algorithm": "linear_thompson", "scale": 0.5}, 400, 40),
@@ -132,9 +131,9 @@ class _Crew:
 
     def __init__(self, router: Router, readers: Readers) -> None:
         self.router, self.readers, self.seq = router, readers, 0
-        self.cards = list(router.cards.values())
-        assert router.scorer is not None
-        self.schema = router.scorer.schema
+        self.cards = list(router._cards.values())
+        assert router._scorer is not None
+        self.schema = router._scorer.schema
         self._fold(ModelChange(id="registry", ts=0.0, cards=tuple(self.cards), registry="pool"))
         for role, vector in _read.roles.items():
             key = role_key(Identity(role=role))
@@ -142,13 +141,13 @@ class _Crew:
 
     def _fold(self, event: Event, *earlier: Event) -> None:
         self.seq += 1
-        self.router.learner.apply(Row(self.seq, event), earlier)
+        self.router._learner.apply(Row(self.seq, event), earlier)
 
     def call(self, role: str, case: int, number: int) -> list[float]:
         """One call of one role, and its readers' stars; returns the probabilities, in the order of the pool."""
         ts = 1e9 + 10.0 * number
         who = Identity(role=role, task=role, session=f"{role} {number}")
-        decision = self.router.decider.decide(str(uuid.UUID(int=number)), ts, who, _read.x[role][case], self.cards)
+        decision = self.router._decider.decide(str(uuid.UUID(int=number)), ts, who, _read.x[role][case], self.cards)
         model = decision.chosen
         about: dict[str, Any] = {"ts": ts, "decision_id": decision.id, "identity": who}
         execution = Execution(

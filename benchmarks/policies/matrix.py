@@ -1,7 +1,7 @@
 """Routing under a ceiling: ParetoBandit's validation matrix, beside ParetoBandit's own code.
 
-    python -m benchmarks.policies.matrix --venv /tmp/paretobandit --json docs/results/matrix.json
-    python -m benchmarks.policies.matrix --earlier docs/results/matrix.json  # ours again, beside the peer of that run
+    python -m benchmarks.policies.matrix --venv /tmp/paretobandit --json results/matrix.json
+    python -m benchmarks.policies.matrix --earlier results/matrix.json  # ours again, beside the peer of that run
 
 Every contender streams the 1,766 prompts × 4 models once, cold, in the same twelve shuffled orders, with the same
 context features (the router's static encoder) and the same price list (the authors'), and learns from the judged reward

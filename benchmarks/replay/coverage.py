@@ -1,6 +1,6 @@
 """What replay says, against what is true: the product's own path on logs with everything that makes replay hard.
 
-    python -m benchmarks.replay.coverage --repetitions 1000 --jobs 2 --json docs/results/replay_coverage.json
+    python -m benchmarks.replay.coverage --repetitions 1000 --jobs 2 --json results/replay_coverage.json
 
 Every repetition simulates a log (`_replay_logs`: an adaptive logger on ParetoBandit's matrix) and asks the product for
 the candidate's value: units, outcome model, predictions of labels, pseudo-outcomes, sequences. Reported for each world:

@@ -1,7 +1,7 @@
 """How often the gate is wrong, and how soon it is right (docs/results/replay_gate.md). Prints JSON.
 
 python -m benchmarks.replay.gate --jobs 2
-python -m benchmarks.replay.gate --table docs/results/replay_gate.json
+python -m benchmarks.replay.gate --table results/replay_gate.json
 
 Each world is a log of 20,000 decisions with a candidate of known worth (`_gate_worlds.py`); a tenth of the decisions is
 asked about at random, and everybody answers. The gate is the shortest one (`metric: fit`), asked after every 500

@@ -1,6 +1,6 @@
 """Do intervals of replay hold when they are looked at again and again, and how wide are they? Prints JSON.
 
-    python -m benchmarks.replay.intervals --jobs 2 --peer ENV/bin/python --json docs/results/replay_intervals.json
+    python -m benchmarks.replay.intervals --jobs 2 --peer ENV/bin/python --json results/replay_intervals.json
 
 A policy is evaluated on logs of 5,000 decisions of other policies (`_replay_worlds.py`), from doubly robust outcomes
 with an outcome model that knows earlier decisions only. Everybody is asked at 40 looks, spaced evenly on a logarithmic

@@ -1,6 +1,6 @@
 """Estimators on Open Bandit Data, beside Open Bandit Pipeline in the same run.
 
-    python -m benchmarks.replay.obd --peer OTHER/bin/python --json docs/results/replay_obd.json
+    python -m benchmarks.replay.obd --peer OTHER/bin/python --json results/replay_obd.json
 
 OTHER is an environment with `pip install --ignore-requires-python --no-deps obp==0.5.7` and `pip install "pandas<3"
 numpy scipy scikit-learn matplotlib seaborn torch tqdm pyyaml` (its loader calls what pandas 3 dropped).

@@ -1,6 +1,6 @@
 """How long does offline replay take on a million decisions? Prints JSON.
 
-    python -m benchmarks.replay.speed --json docs/results/replay_speed.json
+    python -m benchmarks.replay.speed --json results/replay_speed.json
     python -m benchmarks.replay.speed --peer PYTHON      # beside Open Bandit Pipeline 0.5.7, in its own environment
 
 One million logged decisions over eight models, one draw a unit, 700,000 sessions (so clusters of several units), twenty

@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
-from benchmarks.research import adversaries, behaviour
+from benchmarks.research import _development, adversaries, behaviour
 from benchmarks.research.batched import BatchedTastes
 
 from fitrouter.posterior.gaussian import Gaussian
-from fitrouter_evaluators.bench import choices, pairs, ratings
+from fitrouter_evaluators.bench import choices, pairs
 from fitrouter_evaluators.training.hierarchy import Observations, Shrinkage, e_step, fit_prior, m_step
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -112,7 +112,7 @@ def main() -> int:
 
 def measure_ratings(data: Path, seeds: int, encoder: str) -> tuple[Any, list[Row]]:
     """D2 PluriHarms, D3 LLM-Rubric, D4 HALIE's dialogues, D7 TTCW."""
-    found = ratings.development(data, seeds, encoder)
+    found = _development.run(data, seeds, encoder)
     rows = [
         Row(t.set, t.what, None if np.isnan(t.floor) else t.floor, t.target, t.ours, t.low, t.high, None, t.met)
         for t in found["targets"]

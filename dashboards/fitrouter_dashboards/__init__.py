@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from fitrouter_dashboards.metrics import Metrics, leases, worker_ended
+from fitrouter_dashboards.metrics import Metrics, worker_ended
 
-__all__ = ["Metrics", "leases", "worker_ended"]
+__all__ = ["Metrics", "worker_ended"]

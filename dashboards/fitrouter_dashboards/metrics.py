@@ -15,16 +15,16 @@ import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-import msgspec
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, exposition, multiprocess
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from fitrouter.hooks import Happened, Notice, Trouble, Unlogged
-from fitrouter.types import Decision, Execution, Feedback, Mode, Score
+from fitrouter.types import Decision, Execution, Feedback, Score
 
 if TYPE_CHECKING:
     from fitrouter.router import Router
+    from fitrouter.serving.status import RouterStatus
 
 
 ROLES = 32
@@ -36,21 +36,6 @@ _FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
 _SLOW = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0)
 _UNIT = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 _INVERSE = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
-
-
-class Gauges(msgspec.Struct, frozen=True, kw_only=True):
-    """How far behind a router's parts were at one moment."""
-
-    learner_events: int = 0
-    """Durable events that this process has not folded."""
-    scorer_answers: int = 0
-    """Answers that wait for a score."""
-    scorer_seconds: float = 0.0
-    """Age of the oldest of them."""
-    warehouse_events: int = 0
-    """Durable events that the warehouse lacks; 0 where another process feeds it."""
-    warehouse_seconds: float = 0.0
-    """Age of the oldest of them."""
 
 
 class Metrics:
@@ -67,7 +52,7 @@ class Metrics:
         self._roles: set[str] = set()
         self._mutex = threading.Lock()
         self._router: Router | None = None
-        self.gauges = Gauges()
+        self.status: RouterStatus | None = None
         """As of the last `refresh`."""
         self._make_counters()
         self._make_histograms()
@@ -105,32 +90,26 @@ class Metrics:
         router = self._router
         if router is None:
             return
-        gauges = _read(router)
-        self.gauges = gauges
-        self._labels.set(router.learner.fit.labels)
-        self._learner_lag.set(gauges.learner_events)
-        self._scorer_lag.set(gauges.scorer_answers)
-        self._scorer_age.set(gauges.scorer_seconds)
-        self._warehouse_lag.set(gauges.warehouse_events)
-        self._warehouse_age.set(gauges.warehouse_seconds)
-        for name, held in leases(router).items():
+        status = router.status()
+        self.status = status
+        self._labels.set(status.labels)
+        self._learner_lag.set(status.lag.learner_events)
+        self._scorer_lag.set(status.lag.scorer_answers)
+        self._scorer_age.set(status.lag.scorer_seconds)
+        self._warehouse_lag.set(status.lag.warehouse_events)
+        self._warehouse_age.set(status.lag.warehouse_seconds)
+        for name, held in status.leases.items():
             self._lease.labels(name).set(held)
-        self._look(router)
-
-    def _look(self, router: Router) -> None:
-        """Read what the watchers say."""
-        watch, flattery = router.learner.projections, router.learner.fit.reward_bias
-        report = watch.personalisation.report()
-        if report is not None and report.n:
-            for bound in ("low", "gain", "high"):
-                self._gain.labels(bound).set(getattr(report, bound))
-        self._off.set(sum(watch.personalisation.off(role) for role in ("", *watch.personalisation.roles())))
-        self._evidence.set(watch.propensities.evidence["all"])
+        if status.gain is not None:
+            for bound, value in (("low", status.gain.low), ("gain", status.gain.mean), ("high", status.gain.high)):
+                self._gain.labels(bound).set(value)
+        self._off.set(status.personalisation_off)
+        self._evidence.set(status.propensity_evidence)
         self._flattered.clear()
-        for arm, found in flattery.flagged().items():
-            self._flattered.labels(arm).set(found.bias)
-        for tenant in watch.budgets.known():
-            self._budget.labels(tenant).set(watch.budgets.weight(tenant, router.clock()))
+        for arm, bias in status.reward_bias.items():
+            self._flattered.labels(arm).set(bias)
+        for tenant, weight in status.budget_weights.items():
+            self._budget.labels(tenant).set(weight)
 
     def render(self) -> bytes:
         """The metrics in Prometheus's text format: of this process, or of all workers. Blocks on files."""
@@ -147,7 +126,7 @@ class Metrics:
     def _decision(self, event: Decision) -> None:
         model = event.chosen
         self._decisions.labels(model, self._role(event.identity.role), event.mode.value).inc()
-        if event.mode in {Mode.ONLINE, Mode.UNIFORM, Mode.SHADOW}:
+        if event.mode.drawn:
             possible = sum(p > 0 for p in event.probs)
             self._inverse.observe(1.0 / (possible * event.propensity))
 
@@ -263,29 +242,6 @@ class _WithoutBirthdays(Collector):
         for metric in self._registry.collect():
             metric.samples = [sample for sample in metric.samples if not sample.name.endswith("_created")]
             yield metric
-
-
-def leases(router: Router) -> dict[str, bool]:
-    """Name → whether this process holds it, as of the last step of the service that needs it."""
-    held = {}
-    if router.scorer is not None:
-        held["scorer"] = router.scorer.leading
-    if router.feed is not None:
-        held["warehouse"] = router.feed.holds
-    return held
-
-
-def _read(router: Router) -> Gauges:
-    seq = router.learner.seq
-    waiting, oldest_s = router.scorer.lag() if router.scorer is not None else (0, 0.0)
-    feed = router.feed
-    return Gauges(
-        learner_events=max(0, router.journal.head() - seq),
-        scorer_answers=waiting,
-        scorer_seconds=oldest_s,
-        warehouse_events=feed.lag if feed is not None else 0,
-        warehouse_seconds=feed.lag_seconds if feed is not None else 0.0,
-    )
 
 
 def worker_ended(pid: int) -> None:

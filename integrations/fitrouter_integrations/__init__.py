@@ -1,1 +1,1 @@
-"""Ways in: the gateway, the command line, and the adapters for agent frameworks. Import what you need of it."""
+"""Entry points to the router: the HTTP gateway, the command line, and adapters for agent frameworks."""

@@ -1,4 +1,4 @@
-"""Speaking to a running gateway from the command line."""
+"""HTTP requests from the command line to a running gateway."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from fitrouter.config import Config
 from fitrouter.errors import ConfigError, FitrouterError, InvalidRequest, NotAuthorized, UnknownDecision
 
 KEY_ENV = "FITROUTER_API_KEY"
-"""Environment variable of the key that the command line sends."""
+"""Environment variable of the API key that clients send."""
 
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
 class NoGateway(FitrouterError):
-    """Nobody answers there."""
+    """No fitrouter gateway answers at an address."""
 
 
 def url_of(config: Config) -> str:
-    """Where the gateway of a configuration listens, seen from this machine.
+    """The local address of a configuration's gateway.
 
     >>> from fitrouter.config import parse_config
     >>> models = {"providers": {"s": {"kind": "simulated"}}, "models": [{"name": "m", "provider": "s"}]}
@@ -32,29 +32,29 @@ def url_of(config: Config) -> str:
     'http://127.0.0.1:8484'
     """
     host = config.server.host
-    if host in {"0.0.0.0", "::"}:  # noqa: S104 - it listens everywhere, so here too
+    if host in {"0.0.0.0", "::"}:  # noqa: S104 - it listens on every interface, this one included
         host = "127.0.0.1" if host == "0.0.0.0" else "::1"  # noqa: S104
     return f"http://[{host}]:{config.server.port}" if ":" in host else f"http://{host}:{config.server.port}"
 
 
 def call(method: str, url: str, path: str, body: Any = None, *, timeout_s: float = 10.0) -> Any:
-    """What a gateway answers, as parsed JSON; the key comes from the environment.
+    """The JSON that a gateway answers; the key comes from the environment.
 
     Args:
-        method: of HTTP.
-        url: of the gateway, such as `http://127.0.0.1:8484`; a trailing `/v1` is taken off.
+        method: HTTP method.
+        url: of the gateway, such as `http://127.0.0.1:8484`, with or without `/v1`.
         path: such as `/v1/policy`.
         body: sent as JSON; None for no body.
-        timeout_s: how long to wait.
+        timeout_s: time limit.
 
     Raises:
-        ConfigError: the URL is none.
-        NoGateway: nobody answers.
-        InvalidRequest, NotAuthorized, UnknownDecision, FitrouterError: what the gateway says.
+        ConfigError: the URL is invalid.
+        NoGateway: nothing answers there.
+        InvalidRequest, NotAuthorized, UnknownDecision, FitrouterError: the gateway refuses the request.
     """
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise ConfigError(f"--url: {url!r} is no address of a gateway; give one like http://127.0.0.1:8484")
+        raise ConfigError(f"--url: {url!r} is not the URL of a gateway; give one like http://127.0.0.1:8484")
     headers = {"accept": "application/json"}
     if body is not None:
         headers["content-type"] = "application/json"
@@ -72,24 +72,24 @@ def call(method: str, url: str, path: str, body: Any = None, *, timeout_s: float
     except (URLError, OSError) as error:
         reason = getattr(error, "reason", error)
         raise NoGateway(
-            f"no gateway answers at {url} ({reason}); start one with `fitrouter serve`, or say --url"
+            f"no gateway answers at {url} ({reason}); start one with `fitrouter serve`, or give --url"
         ) from None
     except msgspec.DecodeError:
-        raise NoGateway(f"what answers at {url} is no fitrouter gateway") from None
+        raise NoGateway(f"the server at {url} is not a fitrouter gateway") from None
 
 
 def _refused(error: HTTPError, url: str) -> FitrouterError:
-    """What a gateway says against a request, as the error that it stands for."""
+    """The error for a gateway's error response."""
     try:
-        told = msgspec.json.decode(error.read())["error"]["message"]
+        message = msgspec.json.decode(error.read())["error"]["message"]
     except (msgspec.DecodeError, KeyError, TypeError, OSError):
-        told = f"the gateway at {url} answers {error.code}"
+        message = f"the gateway at {url} answered {error.code}"
     match error.code:
         case 401 | 403:
-            return NotAuthorized(f"{told}; the command line sends the key in the environment variable {KEY_ENV}")
+            return NotAuthorized(f"{message}; the command line sends the key in the environment variable {KEY_ENV}")
         case 404:
-            return UnknownDecision(told)
+            return UnknownDecision(message)
         case 400 | 405 | 409 | 422:
-            return InvalidRequest(told)
+            return InvalidRequest(message)
         case _:
-            return FitrouterError(told)
+            return FitrouterError(message)

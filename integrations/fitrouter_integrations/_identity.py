@@ -1,4 +1,4 @@
-"""Who asks: the names by which people say it and what counts as a name, the same in every adapter and the gateway."""
+"""Identity fields: their names in requests and what counts as a name, for all adapters and the gateway."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "task": ("task",),
     "session": ("session", "session_id", "thread_id", "conversation_id"),
 }
-"""Field of `Identity` → its names in every channel, the first that is there wins."""
+"""Field of `Identity` → its names in every channel; the first one present is used."""
 NAMES = frozenset(name for names in FIELDS.values() for name in names)
-"""Every name by which a channel says who asks."""
+"""All names of identity fields."""
 LONGEST = 512
-"""Characters of a user, role, task or session."""
+"""Maximum length of a user, role, task or session."""
 SHORT = 120
-"""Characters of a name that nobody gave as one, such as the beginning of a task's description."""
-_UNSAYABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
-"""Control characters, and halves of characters."""
+"""Maximum length of a derived name, such as the beginning of a task's description."""
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+"""Control characters and lone surrogates."""
 
 
 def name_of(value: object, where: str) -> str | None:
-    """A value as a name; None where it says nothing: None and empty text.
+    """A value as a name; None for None and empty text.
 
     Args:
-        value: text, or a whole number.
-        where: it was given, for the error.
+        value: text or an integer.
+        where: its place, for the error.
 
     Raises:
-        InvalidRequest: it is something else, too long, or has control characters.
+        InvalidRequest: it has another type, is too long, or has control characters.
 
     >>> name_of(7, "user"), name_of("", "user")
     ('7', None)
@@ -47,20 +47,20 @@ def name_of(value: object, where: str) -> str | None:
     if not isinstance(value, str):
         raise InvalidRequest(f"{where}: {type(value).__name__} was given; give text or a whole number")
     if len(value) > LONGEST:
-        raise InvalidRequest(f"{where}: has {len(value)} characters, allowed are {LONGEST}")
-    if odd := _UNSAYABLE.search(value):
-        raise InvalidRequest(f"{where}: has the control character {odd[0]!a}; give text that fits on a line")
+        raise InvalidRequest(f"{where}: has {len(value)} characters; at most {LONGEST} are allowed")
+    if odd := _CONTROL.search(value):
+        raise InvalidRequest(f"{where}: has the control character {odd[0]!a}; give one line of text")
     return str.__str__(value)
 
 
 def first_said(channels: Iterable[tuple[str, object]]) -> dict[str, str]:
-    """For each field of an identity the first channel that says it.
+    """The fields of an identity, each from the first channel that has it.
 
     Args:
-        channels: the most explicit first, each with its place for errors, and a mapping or an object with attributes.
+        channels: the most explicit first; each a place for errors, and a mapping or an object with attributes.
 
     Raises:
-        InvalidRequest: what a channel says is no name. What comes after a channel that says a field is not looked at.
+        InvalidRequest: a value is not a valid name; values that are not used are not checked.
 
     >>> first_said([("call.", {"user": "ann"}), ("metadata.", {"user_id": ["bob"], "thread_id": 7})])
     {'user': 'ann', 'session': '7'}
@@ -68,33 +68,33 @@ def first_said(channels: Iterable[tuple[str, object]]) -> dict[str, str]:
     found: dict[str, str] = {}
     for where, channel in channels:
         for field, names in FIELDS.items():
-            if field not in found and (said := _said(channel, names, where)) is not None:
+            if field not in found and (said := _field(channel, names, where)) is not None:
                 found[field] = said
     return found
 
 
-def _said(channel: object, names: tuple[str, ...], where: str) -> str | None:
+def _field(channel: object, names: tuple[str, ...], where: str) -> str | None:
     for name in names:
         value = channel.get(name) if isinstance(channel, Mapping) else getattr(channel, name, None)
-        if (said := name_of(value, where + name)) is not None:
-            return said
+        if (found := name_of(value, where + name)) is not None:
+            return found
     return None
 
 
 def made(own: Identity) -> dict[str, str | None]:
-    """What an adapter was made with, as a channel; the default tenant says nothing."""
+    """The identity that an adapter was constructed with, as a channel, without the default tenant."""
     return {field: value for field in FIELDS if (value := getattr(own, field)) != getattr(Identity(), field)}
 
 
 def settled(data: Mapping[str, Any], further: str) -> dict[str, Any]:
-    """An adapter's settings with who asks under the names of its fields, as text.
+    """An adapter's settings with identity fields under their own names, as text.
 
     Args:
-        data: the settings, where any of the names may say it.
-        further: the setting of further parameters, which may say it too.
+        data: the settings, with identity fields under any of their names.
+        further: the setting of further parameters, which may hold identity fields too.
 
     Raises:
-        ValueError: what is said is no name; pydantic tells of it as of any setting.
+        ValueError: a value is not a valid name; pydantic reports it like any invalid setting.
 
     >>> settled({"user_id": 7, "model_kwargs": {"role": "cook", "seed": 1}}, "model_kwargs")
     {'model_kwargs': {'seed': 1}, 'user': '7', 'role': 'cook'}
@@ -111,9 +111,9 @@ def settled(data: Mapping[str, Any], further: str) -> dict[str, Any]:
 
 
 def short(text: object) -> str:
-    r"""A name out of text that a framework gives by itself, such as an agent's role: one short line.
+    r"""A short name, on one line, from free text of a framework, such as an agent's role.
 
     >>> short("Senior\n  researcher\n")
     'Senior researcher'
     """
-    return " ".join(_UNSAYABLE.sub(" ", str(text)).split())[:SHORT]
+    return " ".join(_CONTROL.sub(" ", str(text)).split())[:SHORT]

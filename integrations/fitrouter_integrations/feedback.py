@@ -1,12 +1,12 @@
-"""What people do with an answer, in one line each, over whatever the answer came from.
+"""Feedback on an answer in one line, whatever client or framework the answer came from.
 
     rate(model, reply, 4)                    thumb("http://127.0.0.1:8484", decision_id, up=False)
     compare(client, better=a, worse=b)       await aedited(model, reply, draft, sent)
 
-Every helper takes first who carries it: a `Client`, a `ChatFitrouter`, a `FitrouterLLM` … (anything with `feedback`),
-or what `connect` takes, such as a gateway's URL. Then comes the answer: its decision id, or what was got of it, see
-`decision_of`. Those with `a` in front are for `await`. A verdict can come days later, and from another process. One
-that overtakes its answer's decision on the way to the journal waits for it a moment.
+The first argument of every helper is the client: a `Client`, a `ChatFitrouter`, a `FitrouterLLM` … (anything with
+`feedback`), or a target of `connect`, such as a gateway's URL. The second is the answer: its decision id, or any object
+that `decision_of` accepts. Helpers prefixed with `a` are for `await`. Feedback may come days later and from another
+process; if it overtakes its decision on the way to the journal, it is retried for a moment.
 """
 
 from __future__ import annotations
@@ -29,88 +29,90 @@ from fitrouter.types import FeedbackKind
 from fitrouter_integrations.client import Target, Vote, connect
 
 TOOLS = "tools"
-"""Dimension of whether an answer's tool calls worked. It has a head of its own: a tool may fail by itself."""
+"""Dimension for whether an answer's tool calls worked; separate, since a tool may fail by itself."""
 PATIENCE_S = 2.0
-"""How long a verdict waits for its decision to become durable."""
+"""How long feedback waits for its decision to become durable."""
 _PAUSES_S = (0.02, 0.05, 0.1, 0.25)
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 
 P = ParamSpec("P")
 
 
-class Speaker(Protocol):
-    """Carries verdicts to a router."""
+class FeedbackClient(Protocol):
+    """A client that sends feedback."""
 
     def feedback(self, vote: Vote) -> str:
-        """Take a verdict; returns its id once it is durable."""
+        """Record feedback; returns its id once durable."""
         ...
 
 
-class AwaitingSpeaker(Protocol):
-    """Carries verdicts to a router without holding up an event loop."""
+class AsyncFeedbackClient(Protocol):
+    """A client that sends feedback without blocking an event loop."""
 
     async def afeedback(self, vote: Vote) -> str:
-        """Take a verdict; returns its id once it is durable."""
+        """Record feedback; returns its id once durable."""
         ...
 
 
-def send(client: Speaker | Target, vote: Vote, patience_s: float = PATIENCE_S) -> str:
-    """Send a verdict; returns its id once it is durable.
+def send(client: FeedbackClient | Target, vote: Vote, patience_s: float = PATIENCE_S) -> str:
+    """Send feedback; returns its id once durable.
 
     Args:
-        client: who carries it, or what `connect` takes.
-        vote: the verdict.
-        patience_s: how long it waits for a decision that is not in the log yet.
+        client: sends it; or a target of `connect`.
+        vote: the feedback.
+        patience_s: how long to wait for a decision that is not in the log yet.
 
     Raises:
-        InvalidRequest: the value is not on its scale, or a pair is none.
-        UnknownDecision: the decision is not in the log, and did not come in time.
-        NotAuthorized: the user is not the one that was served.
+        InvalidRequest: the value is not on its scale, or a pair is invalid.
+        UnknownDecision: the decision is not in the log in time.
+        NotAuthorized: the user is not the one who got the answer.
         StoreError: it cannot be made durable now; try again.
     """
-    speaker: Speaker = carrier(client)
+    sender: FeedbackClient = carrier(client)
     for pause in _pauses(patience_s):
         try:
-            return speaker.feedback(vote)
+            return sender.feedback(vote)
         except UnknownDecision:
             time.sleep(pause)
-    return speaker.feedback(vote)
+    return sender.feedback(vote)
 
 
-async def asend(client: AwaitingSpeaker | Speaker | Target, vote: Vote, patience_s: float = PATIENCE_S) -> str:
-    """Send a verdict. See `send`; who has only `feedback` carries it in a thread."""
+async def asend(
+    client: AsyncFeedbackClient | FeedbackClient | Target, vote: Vote, patience_s: float = PATIENCE_S
+) -> str:
+    """Send feedback, see `send`; a client without `afeedback` sends it from a thread."""
     given: Any = client
     if hasattr(given, "feedback") and not hasattr(given, "afeedback"):
         return await asyncio.to_thread(send, given, vote, patience_s)
-    speaker: AwaitingSpeaker = carrier(given, "afeedback")
+    sender: AsyncFeedbackClient = carrier(given, "afeedback")
     for pause in _pauses(patience_s):
         try:
-            return await speaker.afeedback(vote)
+            return await sender.afeedback(vote)
         except UnknownDecision:
             await asyncio.sleep(pause)
-    return await speaker.afeedback(vote)
+    return await sender.afeedback(vote)
 
 
 def carrier(client: Any, method: str = "feedback") -> Any:
-    """Who carries verdicts: itself, or the client of what `connect` takes.
+    """The client that sends feedback: the object itself, or the client of a target of `connect`.
 
     Raises:
-        InvalidRequest: it carries none.
+        InvalidRequest: it is neither.
     """
     if hasattr(client, method):
         return client
     if isinstance(client, Router | str | os.PathLike):
         return connect(client)
     raise InvalidRequest(
-        f"feedback: {type(client).__name__} carries no verdicts; give first a client, a model of an adapter, or a "
-        "gateway's URL, and then the answer"
+        f"feedback: {type(client).__name__} cannot send feedback; first give a client, a model of an adapter, "
+        "or a gateway's URL, then the answer"
     )
 
 
 # --- answers -------------------------------------------------------------------------------------------------------
 
 _ID = re.compile(r"(?:chatcmpl-)?([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")
-"""A decision's id, as ids of answers hold it."""
+"""A decision id, or an answer's id that contains it."""
 _HEADER = "x-fitrouter-decision"
 _INSIDE = (
     "about",
@@ -123,17 +125,17 @@ _INSIDE = (
     "response",
     "messages",
 )
-"""Where an answer keeps what was decided, and where what people hold keeps the answer."""
+"""Fields that hold the decision of an answer, or the answer itself."""
 _DEPTH = 4
 
 
 def decision_of(answer: Any) -> str:
-    """The decision id of an answer: itself, or where the adapters keep it.
+    """The decision id of an answer.
 
     Args:
-        answer: a decision id, or an answer's id that holds it; a client's `Reply` or `About`; a LangChain message,
-            whole, streamed or the last piece of it; an agent's last state, of which its last answer is meant; a reply
-            of a gateway as OpenAI's, litellm's or pydantic-ai's client give it, as JSON, or with its headers.
+        answer: a decision id, or an answer's id that contains it; a client's `Reply` or `About`; a LangChain message,
+            whole, streamed or its last chunk; an agent's final state; a gateway's response as returned
+            by the clients of OpenAI, litellm or pydantic-ai, as JSON, or with its headers.
 
     Raises:
         InvalidRequest: it has none.
@@ -144,18 +146,18 @@ def decision_of(answer: Any) -> str:
     found = answer.strip().removeprefix("chatcmpl-") if isinstance(answer, str) else _inside(answer, _DEPTH)
     if not found:
         raise InvalidRequest(
-            f"feedback: {type(answer).__name__} {answer if isinstance(answer, str) else ''!r} names no decision; give "
-            "the id in the answer's response_metadata['decision_id'] or 'x-fitrouter-decision' header, or the answer"
+            f"feedback: {type(answer).__name__} {answer if isinstance(answer, str) else ''!r} has no decision id; give "
+            "the one in the answer's response_metadata['decision_id'] or 'x-fitrouter-decision' header, or the answer"
         )
     return found
 
 
 def _inside(answer: Any, depth: int) -> str | None:
-    """The id in an answer, or in what holds it."""
+    """The decision id in an answer, or in an object that contains an answer."""
     if answer is None or isinstance(answer, str | int | float) or not depth:
         return None
     if isinstance(answer, list | tuple):
-        said = (each for each in reversed(answer) if _said_by_model(each))
+        said = (each for each in reversed(answer) if _is_answer(each))
         return _inside(next(said, None), depth - 1)
     for name in ("decision_id", _HEADER):
         if isinstance(found := _get(answer, name), str) and found:
@@ -167,8 +169,8 @@ def _inside(answer: Any, depth: int) -> str | None:
     return next((match[1] for match in ids if match), None)
 
 
-def _said_by_model(message: Any) -> bool:
-    """Whether a message of a history is an answer; of what has no role, each is."""
+def _is_answer(message: Any) -> bool:
+    """Whether a message of a history is an answer; messages without a role are."""
     role = _get(message, "role") or _get(message, "type")
     return role in (None, "assistant", "ai", "AIMessageChunk")
 
@@ -178,9 +180,9 @@ def _get(place: Any, name: str) -> Any:
 
 
 def share_changed(original: str, final: str) -> float:
-    """Share of a text that was changed, 0 to 1: what of both does not stand in the other, in the same order.
+    """Share of a text that was edited, 0 to 1: tokens of either text that do not match the other's in order.
 
-    Words and signs are compared; white space says nothing.
+    Words and punctuation are compared; white space is ignored.
 
     >>> share_changed("Dear Ann, see you on Monday.", "Dear Ann,  see you on Monday.")
     0.0
@@ -189,8 +191,8 @@ def share_changed(original: str, final: str) -> float:
     """
     if not isinstance(original, str) or not isinstance(final, str):
         raise InvalidRequest(
-            f"feedback: an edit from {type(original).__name__} to {type(final).__name__}; give the text as it was "
-            "answered and the text as it was used"
+            f"feedback: got an edit from {type(original).__name__} to {type(final).__name__}; give the answer's text "
+            "before and after the edit"
         )
     before, after = _TOKEN.findall(original), _TOKEN.findall(final)
     length = sum(map(len, before)) + sum(map(len, after))
@@ -199,7 +201,7 @@ def share_changed(original: str, final: str) -> float:
     return 1.0 - 2.0 * same / length if length else 0.0
 
 
-# --- verdicts ------------------------------------------------------------------------------------------------------
+# --- helpers -------------------------------------------------------------------------------------------------------
 
 
 def _rate(
@@ -210,7 +212,7 @@ def _rate(
     dimension: str = OVERALL,
     user: str | None = None,
 ) -> Vote:
-    """Rate an answer on a scale, whose lowest and highest value are given."""
+    """Rate an answer on a scale, given by its lowest and highest value."""
     return Vote(
         decision_id=decision_of(answer),
         kind=FeedbackKind.RATING,
@@ -222,12 +224,12 @@ def _rate(
 
 
 def _thumb(answer: Any, up: bool = True, *, dimension: str = OVERALL, user: str | None = None) -> Vote:
-    """Thumb up, or down."""
+    """Give a thumb up or down."""
     return _did(FeedbackKind.THUMB, answer, _yes(up), dimension, user)
 
 
 def _compare(better: Any, worse: Any, *, tie: bool = False, user: str | None = None) -> Vote:
-    """Say that one answer was better than another one of the same user; or as good, with `tie`."""
+    """Prefer one answer to another of the same user, or declare a tie."""
     return Vote(
         decision_id=decision_of(better),
         kind=FeedbackKind.PAIR,
@@ -238,52 +240,56 @@ def _compare(better: Any, worse: Any, *, tie: bool = False, user: str | None = N
 
 
 def _edited(answer: Any, original: str, final: str, *, user: str | None = None) -> Vote:
-    """Say how a text was answered and how it was used: what counts is the share that was changed."""
+    """Report that an answer was edited before use; the share that was changed is the feedback."""
     return _did(FeedbackKind.EDIT, answer, share_changed(original, final), OVERALL, user)
 
 
 def _accepted(answer: Any, taken: bool = True, *, user: str | None = None) -> Vote:
-    """Say that an answer was taken over as it is, or left."""
+    """Report whether an answer was used as it is."""
     return _did(FeedbackKind.ACCEPT, answer, _yes(taken), OVERALL, user)
 
 
 def _copied(answer: Any, part: bool = True, *, user: str | None = None) -> Vote:
-    """Say that a part of an answer was copied, or nothing."""
+    """Report whether a part of an answer was copied."""
     return _did(FeedbackKind.COPY, answer, _yes(part), OVERALL, user)
 
 
 def _regenerated(answer: Any, again: bool = True, *, user: str | None = None) -> Vote:
-    """Say that another answer was asked for, or not."""
+    """Report whether another answer was requested."""
     return _did(FeedbackKind.REGENERATE, answer, _yes(again), OVERALL, user)
 
 
 def _task(answer: Any, succeeded: bool, *, user: str | None = None) -> Vote:
-    """Say that what the answer was for succeeded, or failed: a label of the dimension `base`, and nobody's taste."""
+    """Report whether the answer's task succeeded: a label of the dimension `base`, not of taste."""
     return _did(FeedbackKind.THUMB, answer, _yes(succeeded), BASE, user)
 
 
 def _yes(value: object) -> float:
     if value in (True, False):  # 1 and 0, and NumPy's
         return float(bool(value))
-    raise InvalidRequest(f"feedback: {value!r} was given; give True or False")
+    raise InvalidRequest(f"feedback: got {value!r}; give True or False")
 
 
 def _did(kind: FeedbackKind, answer: Any, value: float, dimension: str, user: str | None) -> Vote:
     return Vote(decision_id=decision_of(answer), kind=kind, value=value, dimension=dimension, user=user)
 
 
-def _blocking(build: Callable[P, Vote]) -> Callable[Concatenate[Speaker | Target, P], str]:
+def _blocking(build: Callable[P, Vote]) -> Callable[Concatenate[FeedbackClient | Target, P], str]:
     @functools.wraps(build)
-    def said(client: Speaker | Target, /, *arguments: P.args, **named: P.kwargs) -> str:
+    def said(client: FeedbackClient | Target, /, *arguments: P.args, **named: P.kwargs) -> str:
         return send(client, build(*arguments, **named))
 
     _name(said, build, "")
     return said
 
 
-def _awaiting(build: Callable[P, Vote]) -> Callable[Concatenate[AwaitingSpeaker | Speaker | Target, P], Awaitable[str]]:
+def _awaiting(
+    build: Callable[P, Vote],
+) -> Callable[Concatenate[AsyncFeedbackClient | FeedbackClient | Target, P], Awaitable[str]]:
     @functools.wraps(build)
-    async def said(client: AwaitingSpeaker | Speaker | Target, /, *arguments: P.args, **named: P.kwargs) -> str:
+    async def said(
+        client: AsyncFeedbackClient | FeedbackClient | Target, /, *arguments: P.args, **named: P.kwargs
+    ) -> str:
         return await asend(client, build(*arguments, **named))
 
     _name(said, build, "a")
@@ -291,7 +297,7 @@ def _awaiting(build: Callable[P, Vote]) -> Callable[Concatenate[AwaitingSpeaker 
 
 
 def _name(said: Any, build: Callable[..., Vote], prefix: str) -> None:
-    """Give it its public name, and the signature that it has."""
+    """Set the public name and signature of a helper."""
     taken = inspect.signature(build)
     carrier = inspect.Parameter("client", inspect.Parameter.POSITIONAL_ONLY)
     said.__name__ = said.__qualname__ = prefix + build.__name__.lstrip("_")
@@ -299,7 +305,7 @@ def _name(said: Any, build: Callable[..., Vote], prefix: str) -> None:
 
 
 def _pauses(patience_s: float) -> Iterator[float]:
-    """Between attempts, until patience is at its end; the last attempt is the caller's."""
+    """Pauses between attempts until patience runs out; the caller makes the last attempt."""
     deadline = time.monotonic() + patience_s
     for pause in _PAUSES_S:
         if time.monotonic() >= deadline:

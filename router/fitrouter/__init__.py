@@ -1,11 +1,11 @@
-"""Picks the model that fits this user and this task, with exact propensities, and learns from what people say.
+"""A model router that picks a model per user and task, with exact propensities, and learns from feedback.
 
     from fitrouter import Request, Router, load_config
 
     async with Router.from_config(load_config("fitrouter.yaml")) as router:
         answer = await router.complete(Request(messages=({"role": "user", "content": "Hello"},)))
 
-Everything heavy is imported when it is first used.
+Heavy dependencies are imported on first use.
 """
 
 from __future__ import annotations
@@ -30,50 +30,82 @@ from fitrouter.types import (
 
 if TYPE_CHECKING:
     from fitrouter.config import Config, load_config, parse_config
-    from fitrouter.errors import FitrouterError
+    from fitrouter.errors import (
+        AllModelsFailed,
+        ConfigError,
+        FitrouterError,
+        InvalidRequest,
+        NoEligibleModel,
+        NotAuthorized,
+        ProviderError,
+        ProviderRejected,
+        StoreError,
+        UnknownDecision,
+    )
     from fitrouter.router import Router
+    from fitrouter.routing.explanation import Explanation
     from fitrouter.serving.answers import Answer, Stream
     from fitrouter.serving.external import AttemptReport, Outcome, Plan, PlannedCall
     from fitrouter.sync import SyncRouter
 
 __all__ = [
     "AUTO",
+    "AllModelsFailed",
     "Answer",
     "AttemptReport",
     "Chunk",
     "Completion",
     "Config",
+    "ConfigError",
     "Decision",
     "Execution",
+    "Explanation",
     "Feedback",
     "FeedbackKind",
     "FitrouterError",
     "Identity",
+    "InvalidRequest",
     "Mode",
     "ModelCard",
+    "NoEligibleModel",
+    "NotAuthorized",
     "Outcome",
     "Plan",
     "PlannedCall",
+    "ProviderError",
+    "ProviderRejected",
     "Request",
     "Router",
     "Score",
+    "StoreError",
     "Stream",
     "SyncRouter",
+    "UnknownDecision",
     "load_config",
     "parse_config",
 ]
 
 _LAZY = {
+    "AllModelsFailed": "fitrouter.errors",
     "Answer": "fitrouter.serving.answers",
-    "PlannedCall": "fitrouter.serving.external",
+    "AttemptReport": "fitrouter.serving.external",
     "Config": "fitrouter.config",
-    "Outcome": "fitrouter.serving.external",
+    "ConfigError": "fitrouter.errors",
+    "Explanation": "fitrouter.routing.explanation",
     "FitrouterError": "fitrouter.errors",
+    "InvalidRequest": "fitrouter.errors",
+    "NoEligibleModel": "fitrouter.errors",
+    "NotAuthorized": "fitrouter.errors",
+    "Outcome": "fitrouter.serving.external",
     "Plan": "fitrouter.serving.external",
+    "PlannedCall": "fitrouter.serving.external",
+    "ProviderError": "fitrouter.errors",
+    "ProviderRejected": "fitrouter.errors",
     "Router": "fitrouter.router",
+    "StoreError": "fitrouter.errors",
     "Stream": "fitrouter.serving.answers",
     "SyncRouter": "fitrouter.sync",
-    "AttemptReport": "fitrouter.serving.external",
+    "UnknownDecision": "fitrouter.errors",
     "load_config": "fitrouter.config",
     "parse_config": "fitrouter.config",
 }

@@ -1,4 +1,4 @@
-"""fitrouter.yaml: what can be set, and messages that explain mistakes."""
+"""Settings of fitrouter.yaml, validated with messages that name the remedy."""
 
 from __future__ import annotations
 
@@ -32,32 +32,32 @@ class PricesConfig(_Section):
 
 
 class ProviderConfig(_Section):
-    """Who answers. `litellm` reaches any provider; `openai_compatible` speaks HTTP itself and is lighter."""
+    """A provider of models. `litellm` reaches any provider; `openai_compatible` is lighter."""
 
     kind: Literal["litellm", "openai_compatible", "recorded", "simulated"]
     base_url: str | None = None
     """openai_compatible: the URL up to and including /v1."""
     api_key_env: str | None = None
-    """Name of the environment variable that holds the key; keys themselves never stand in the file."""
+    """Name of the environment variable with the API key; keys never appear in the file."""
     path: Path | None = None
     """recorded: a Parquet or JSONL file with the columns prompt, model, response."""
     options: dict[str, Any] = {}
-    """simulated: name → knobs of a `Persona`: length, bullets, warmth, latency_s, failure, skill …; recorded: `match`,
-    `exact` or, where agents wrap prompts into instructions of their own, `inside`."""
+    """simulated: model name → `Persona` options (length, bullets, warmth, latency_s, failure, skill …). recorded:
+    `match`, either `exact`, or `inside` when agents wrap prompts in instructions of their own."""
 
 
 class VariantConfig(_Section):
-    """A further way of asking a model: an arm of its own that shares how right the model is and what it costs."""
+    """A variant of a model: a separate arm that shares the model's correction and cost."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,39}$")
     prefix: str = ""
-    """Goes in front of the caller's system text, which has the last word."""
+    """Prepended to the caller's system prompt, which takes precedence."""
     params: dict[str, Any] = {}
-    """Sampling options where the caller gives none."""
+    """Defaults for sampling options that the caller omits."""
 
 
 class ModelConfig(_Section):
-    """One model that can be chosen."""
+    """A model that can be chosen."""
 
     name: str = Field(min_length=1, max_length=200)
     provider: str
@@ -66,16 +66,16 @@ class ModelConfig(_Section):
     context_window: int = Field(default=128_000, gt=0)
     capabilities: tuple[Capability, ...] = ("streaming", "tools", "json")
     revision: str = ""
-    """A new revision is a new arm: it starts from what was known of the last one, held less firmly."""
+    """A new revision is a new arm that starts from the previous posterior with wider variances."""
     parameters: tuple[str, ...] | None = None
-    """Request parameters that it takes, where that is not what its provider is known to take."""
+    """Supported request parameters, if they differ from those its provider is known to support."""
     max_output_tokens: int | None = Field(default=None, gt=0)
     cache_discount: Fraction = 0.5
-    """Share of the input price that a cached prompt saves."""
+    """Fraction of the input price saved on cached prompt tokens."""
     variants: tuple[VariantConfig, ...] = Field(default=(), max_length=4)
 
     def card(self) -> ModelCard:
-        """The value that the router works with."""
+        """The model card of these settings."""
         return ModelCard(
             name=self.name,
             provider=self.provider,
@@ -92,122 +92,122 @@ class ModelConfig(_Section):
 
 
 class CandidateConfig(_Section):
-    """A policy that decides (`policy`), or one in shadow whose pmf every decision logs beside the live one."""
+    """Algorithm and parameters of a policy: the live one, or a shadow candidate whose pmf every decision logs."""
 
     algorithm: str = "squarecb"
     gamma: float = Field(default=2560.0, gt=0)
-    """squarecb: how fast probability falls with a gap."""
+    """squarecb: exploration parameter; larger values explore less."""
     scale: float = Field(default=0.3, gt=0)
-    """linear_thompson: of every standard deviation."""
+    """linear_thompson: multiplier of the posterior standard deviations."""
     temperature: float = Field(default=0.02, gt=0)
-    """softmax: in fit."""
+    """softmax: temperature, in units of rating on [0, 1]."""
     epsilon: Fraction = 0.05
-    """epsilon_greedy: share of the traffic that is spread evenly."""
+    """epsilon_greedy: share of the traffic spread uniformly."""
     alpha: float = Field(default=1.0, gt=0)
-    """linucb, in shadow only: standard deviations above the mean."""
+    """linucb (shadow only): standard deviations above the mean."""
 
 
 class PolicyConfig(CandidateConfig):
-    """How beliefs become probabilities."""
+    """How predictions become probabilities."""
 
     floor: Fraction = 0.05
-    """Every eligible model keeps floor / K."""
+    """Exploration floor: every eligible model keeps a probability of at least floor / K."""
     uniform_slice: Fraction = 0.0
-    """Share of the traffic that is routed uniformly, for estimators that need it."""
+    """Share of the traffic routed uniformly, for estimators that need it."""
     newcomer_floor: Fraction = 0.25
-    """Share of the traffic of models that join others: for `newcomer_pulls` requests, then until `newcomer_labels`
-    labels wherever they may be the best."""
+    """Exploration share of new models: on every eligible request until `newcomer_pulls` calls, then until
+    `newcomer_labels` labels only where their mean + 1 sd exceeds the best mean."""
     newcomer_pulls: int = Field(default=20, ge=0)
     newcomer_labels: int = Field(default=60, ge=0)
     personal: bool = True
-    """False leaves out the terms of the user and the role."""
+    """False ignores user and role terms."""
     base_delta: float | None = Field(default=None, gt=0, lt=1)
-    """Models whose answers fail labels of the dimension `base` more often are excluded; the safest never is."""
+    """Quality floor: models that fail labels of the dimension `base` more often are excluded; the best one never is."""
     impersonal_roles: tuple[str, ...] = ()
-    """Roles in whose service nobody's taste counts."""
+    """Roles whose requests are never personalised."""
     sensitive_roles: tuple[str, ...] = ()
-    """Roles in whose service a taste counts only as far as labels show that it belongs there."""
+    """Roles whose requests use tastes only as far as labels show their relevance."""
     prior: Path | None = None
-    """A file that `fitrouter train policy` made: what is believed of models before the first label."""
+    """Prior of the models, a file made by `fitrouter train policy`."""
     candidates: dict[str, CandidateConfig] = {}
-    """Policies in shadow, by name; `fitrouter policy promote NAME` makes one live."""
+    """Shadow policies by name; `fitrouter policy promote NAME` makes one live."""
 
 
 class TenantBudgetConfig(_Section):
-    """What a tenant may spend. λ, the price of cost in fit, rises while more is spent and falls while less is."""
+    """Spending limits of a tenant. The dual variable λ, rating per USD, rises while spending is above the limit."""
 
     usd_per_request: float | None = Field(default=None, gt=0)
-    """Ceiling of the mean cost of a request."""
+    """Limit of the mean cost per request."""
     usd_per_period: float | None = Field(default=None, gt=0)
-    """Ceiling of what a period costs."""
+    """Limit of the cost per period."""
     period_s: float = Field(default=86_400.0, gt=0)
     usd_per_request_max: float | None = Field(default=None, gt=0)
-    """Models whose answer is expected to cost more are excluded; the cheapest never is."""
+    """Models with a higher expected cost are excluded; the cheapest never is."""
     hard: bool = True
-    """False: λ alone steers, and nothing is excluded."""
+    """False: only λ steers; no model is excluded by the budget."""
 
 
 class BudgetConfig(TenantBudgetConfig):
-    """The budget of every tenant, and those of some."""
+    """The budget of every tenant, with overrides per tenant."""
 
     tenants: dict[str, TenantBudgetConfig] = {}
 
 
 class SessionConfig(_Section):
-    """How long a conversation stays on its model."""
+    """How long a session stays on its model."""
 
     redraw_every: int = Field(default=8, ge=0)
-    """A session is drawn again after so many user turns; 0: only where its model fails or can no longer take it."""
+    """User turns between redraws; 0 redraws only when the model fails or is no longer eligible."""
     consistency: float = Field(default=0.02, ge=0)
-    """Fit that it costs to hear another model in the middle of a conversation, beside the lost prompt cache."""
+    """Cost of switching models within a session, in rating, besides the lost prompt cache."""
     idle_s: float = Field(default=3600.0, gt=0)
-    """A session that was silent for longer begins anew."""
+    """Seconds of silence after which a session starts anew."""
 
 
 class ObjectiveConfig(_Section):
-    """What a point of fit is worth against money and time."""
+    """Trade-off between predicted rating, cost and latency."""
 
     cost_weight: float = Field(default=0.0, ge=0)
-    """Fit that one `cost_unit_usd` costs."""
+    """Rating per `cost_unit_usd`."""
     cost_unit_usd: float = Field(default=0.01, gt=0)
     latency_weight: float = Field(default=0.0, ge=0)
-    """Fit that one `latency_unit_s` costs."""
+    """Rating per `latency_unit_s`."""
     latency_unit_s: float = Field(default=10.0, gt=0)
 
 
 class FeedbackConfig(_Section):
-    """How people are heard."""
+    """Feedback settings."""
 
     ask: float = Field(default=0.02, ge=0.0, le=0.05)
     """Share of the answers for which feedback is solicited."""
     votes_per_day: int = Field(default=3, ge=1)
-    """Votes of one user on one model and day that count for others; the user's own taste takes all."""
+    """Votes per user, model and day that count towards pooled terms; the user's own terms use all votes."""
 
 
 class ScorerConfig(_Section):
-    """How answers are read. `encoder`: static, hashing, minilm, or any sentence-transformers name."""
+    """Scoring of answers. `encoder`: static, hashing, minilm, none, or any sentence-transformers name."""
 
     encoder: str = "static"
     prior: str = "shipped"
-    """What is believed of tastes before the first label: shipped, none, or a file that `fitrouter train prior` made."""
+    """Prior of the tastes: shipped, none, or a file made by `fitrouter train prior`."""
     batch: int = Field(default=512, ge=1)
-    """Answers that a step takes at most; it takes fewer while it waits for little or runs long."""
+    """Maximum answers per scoring batch; batches are smaller when few answers wait or a step runs long."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
 
 
 class KeyConfig(_Section):
-    """A key that clients send as `Authorization: Bearer …`, and the tenant it stands for."""
+    """An API key (`Authorization: Bearer …`) and its tenant."""
 
     name: str
     tenant: str = "default"
     key_env: str
-    """Name of the environment variable that holds the key."""
+    """Name of the environment variable with the key."""
     admin: bool = False
-    """Whether it may change the policy (`POST /v1/policy`)."""
+    """Whether the key may change the policy (`POST /v1/policy`)."""
 
 
 class ServerConfig(_Section):
-    """Where the gateway listens, and its limits."""
+    """Address, keys and limits of the gateway."""
 
     host: str = "127.0.0.1"
     port: int = Field(default=8484, ge=0, le=65535)
@@ -222,7 +222,7 @@ _DECIDES = ("policy", "objective", "budget", "session", "share", "default_model"
 
 
 class Config(_Section):
-    """All settings; every one but `models` and `providers` has a default."""
+    """All settings; every setting except `models` and `providers` has a default."""
 
     data: Path = Path("fitrouter-data")
     """Folder of the journal, the identities and the warehouse."""
@@ -230,12 +230,12 @@ class Config(_Section):
     models: tuple[ModelConfig, ...] = Field(min_length=1)
     default_model: str | None = None
     share: Fraction = 1.0
-    """Share of the traffic that the policy routes; the rest goes to `default_model`."""
+    """Share of the traffic routed by the policy; the rest goes to `default_model`."""
     aliases: dict[str, str] = {}
     encoder: str = "static"
     """Encoder of prompts."""
     droppable: tuple[str, ...] = ()
-    """Request parameters that are left out for models that do not take them; others exclude the model."""
+    """Request parameters that are dropped where unsupported; other unsupported parameters exclude the model."""
     policy: PolicyConfig = PolicyConfig()
     objective: ObjectiveConfig = ObjectiveConfig()
     budget: BudgetConfig | None = None
@@ -244,60 +244,60 @@ class Config(_Section):
     scorer: ScorerConfig = ScorerConfig()
     server: ServerConfig = ServerConfig()
     seed: int = Field(default=0, ge=0, lt=2**63)
-    """Installation seed of the draws."""
+    """Seed of the draws."""
 
     @pydantic.model_validator(mode="after")
     def _consistent(self) -> Config:
         names = [model.name for model in self.models]
         for name in names:
             if names.count(name) > 1:
-                raise ValueError(f"models: {name!r} is listed {names.count(name)} times; names must differ")
+                raise ValueError(f"models: {name!r} is listed {names.count(name)} times; names must be unique")
             if name.startswith("fitrouter/"):
-                raise ValueError(f"models: the name {name!r} is reserved; names must not begin with 'fitrouter/'")
+                raise ValueError(f"models: the name {name!r} is reserved; names must not start with 'fitrouter/'")
         for model in self.models:
             ways = [variant.name for variant in model.variants]
             if len(set(ways)) < len(ways):
-                raise ValueError(f"models: the variants of {model.name!r} are {ways}; their names must differ")
+                raise ValueError(f"models: the variants of {model.name!r} are {ways}; names must be unique")
             if model.provider not in self.providers:
                 raise ValueError(
-                    f"models: {model.name!r} names the provider {model.provider!r}; "
-                    f"known are {sorted(self.providers)}. Add it under 'providers' or correct the name"
+                    f"models: {model.name!r} uses the unknown provider {model.provider!r}; "
+                    f"configured are {sorted(self.providers)}. Add it under 'providers' or correct the name"
                 )
         if self.default_model is not None and self.default_model not in names:
-            raise ValueError(f"default_model: {self.default_model!r} is no model; models are {names}")
+            raise ValueError(f"default_model: {self.default_model!r} is not a configured model; configured are {names}")
         if self.share < 1.0 and self.default_model is None:
             raise ValueError(
-                f"share: {self.share} needs a 'default_model' that takes the other {1 - self.share:.0%} of the traffic"
+                f"share: {self.share} needs a 'default_model' for the other {1 - self.share:.0%} of the traffic"
             )
         for alias, target in self.aliases.items():
             if target != "fitrouter/auto" and target not in names:
-                raise ValueError(f"aliases: {alias!r} leads to {target!r}; allowed are 'fitrouter/auto' and {names}")
+                raise ValueError(f"aliases: {alias!r} points to {target!r}; allowed are 'fitrouter/auto' and {names}")
         return self
 
     def hash(self) -> str:
-        """Sixteen hex digits that change with any setting that a decision depends on."""
+        """Hash of the settings that decisions depend on, as sixteen hex digits."""
         relevant = self.model_dump(mode="json", include={*_DECIDES})
         return hashlib.sha256(json.dumps(relevant, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _explain(error: pydantic.ValidationError, source: str) -> str:
-    lines = [f"{source} cannot be used:"]
+    lines = [f"{source} is invalid:"]
     for item in error.errors():
         where = ".".join(str(part) for part in item["loc"]) or "the file"
         line = f"  {where}: {item['msg'].removeprefix('Value error, ')}"
         if item["type"] == "extra_forbidden":
             allowed = _fields_at(item["loc"][:-1])
             near = difflib.get_close_matches(str(item["loc"][-1]), allowed, n=1)
-            line = f"  {where}: there is no such setting" + (f"; did you mean {near[0]!r}?" if near else "")
+            line = f"  {where}: unknown setting" + (f"; did you mean {near[0]!r}?" if near else "")
             line += f" Allowed here: {', '.join(sorted(allowed))}."
         elif item["type"] not in {"missing", "value_error"}:
-            line += f"; given was {item['input']!r}"
+            line += f"; got {item['input']!r}"
         lines.append(line)
     return "\n".join(lines)
 
 
 def _fields_at(loc: tuple[int | str, ...]) -> list[str]:
-    """Names of the settings that exist at a place in the file."""
+    """Names of the settings allowed at a place in the file."""
     sections: dict[str, type[_Section]] = {
         "providers": ProviderConfig,
         "models": ModelConfig,
@@ -319,10 +319,10 @@ def _fields_at(loc: tuple[int | str, ...]) -> list[str]:
 
 
 def parse_config(data: object, source: str = "the configuration") -> Config:
-    """Validate settings that were read from anywhere.
+    """Validate settings.
 
     Raises:
-        ConfigError: with every mistake, its place, and what is allowed there.
+        ConfigError: lists every mistake, its place, and what is allowed there.
     """
     try:
         return Config.model_validate(data)
@@ -331,10 +331,10 @@ def parse_config(data: object, source: str = "the configuration") -> Config:
 
 
 def load_config(path: str | os.PathLike[str]) -> Config:
-    """Read fitrouter.yaml. Relative paths inside it are relative to its folder.
+    """Read fitrouter.yaml. Relative paths in it are relative to its folder.
 
     Raises:
-        ConfigError: the file is missing, is no YAML, or holds a setting that cannot be used.
+        ConfigError: the file is missing, is not YAML, or has an invalid setting.
     """
     file = Path(path)
     try:

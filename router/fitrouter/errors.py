@@ -1,23 +1,23 @@
 """The exceptions of fitrouter.
 
 FitrouterError
-├── ConfigError             a setting cannot be used
-│   └── Unreachable         nobody answers at a gateway's address now
-├── InvalidRequest          a request cannot be understood (HTTP 400)
+├── ConfigError             a setting is invalid
+│   └── Unreachable         no gateway answers at the address
+├── InvalidRequest          a request is malformed (HTTP 400)
 │   ├── ForbiddenField      a body tried to set transport: api_base, api_key, headers …
-│   └── TooLarge            a body, header or history is over its limit (413)
-├── NotAuthorized           no key, or a key of another tenant (401, 403)
-├── UnknownDecision         no logged decision has this id for this tenant (404)
-├── NoEligibleModel         every model was excluded; carries the reasons (400)
-├── ProviderError           a provider gave no usable answer
-│   ├── ProviderTimeout     it did not answer in time
-│   ├── ProviderRejected    it refused the request itself (4xx other than 408/429); no other model is tried
-│   │   └── ContextOverflow  the history does not fit into its window; it may into another model's
-│   └── ProviderUnavailable it is down, over quota or rate limited
-├── AllModelsFailed         every attempt failed inside the deadline (502, 504)
-├── StoreError              the journal or the warehouse could not read or write
-│   └── JournalFull         too many events wait to become durable (503)
-├── InvalidLog              a log that would give wrong numbers; what is wrong, and in which row
+│   └── TooLarge            a body, header or history exceeds its limit (413)
+├── NotAuthorized           missing key, or another tenant's or user's data (401, 403)
+├── UnknownDecision         the tenant has no logged decision with this id (404)
+├── NoEligibleModel         every model was excluded; holds the reasons (400)
+├── ProviderError           a provider returned no usable answer
+│   ├── ProviderTimeout     no answer in time
+│   ├── ProviderRejected    the request was refused (4xx except 408 and 429); no other model is tried
+│   │   └── ContextOverflow the history exceeds the model's context window; another model may fit
+│   └── ProviderUnavailable down, over quota or rate limited
+├── AllModelsFailed         every attempt failed before the deadline (502, 504)
+├── StoreError              the journal or another store could not be read or written (503)
+│   └── JournalFull         too many events are waiting to be written (503)
+├── InvalidLog              a log is inconsistent; names the problem and the row
 └── ArtifactError           a shipped or trained file is missing or does not match its sha256
 """
 
@@ -25,37 +25,37 @@ from __future__ import annotations
 
 
 class FitrouterError(Exception):
-    """Anything that fitrouter raises on purpose. `too_long` says that a shorter history would be answered."""
+    """Base class of fitrouter's exceptions. `too_long` is True if a shorter history would be answered."""
 
     too_long = False
 
 
 class ConfigError(FitrouterError):
-    """A setting cannot be used; the message names the value, what is allowed, and the remedy."""
+    """A setting is invalid; the message names the value, what is allowed, and the remedy."""
 
 
 class Unreachable(ConfigError):
-    """Nobody answers at a gateway's address: it is wrong, or the gateway is down now."""
+    """No gateway answers at the address: it is wrong, or the gateway is down."""
 
 
 class InvalidRequest(FitrouterError):
-    """A request cannot be understood."""
+    """A request is malformed."""
 
 
 class ForbiddenField(InvalidRequest):
-    """A request body tried to choose its transport."""
+    """A request body tried to set transport options."""
 
 
 class TooLarge(InvalidRequest):
-    """A request is over one of the limits."""
+    """A request exceeds a limit."""
 
 
 class NotAuthorized(FitrouterError):
-    """The caller has no key, or one of another tenant."""
+    """The caller lacks a valid key, or the data belongs to another tenant or user."""
 
 
 class UnknownDecision(FitrouterError):
-    """No logged decision has this id for this tenant."""
+    """The tenant has no logged decision with this id."""
 
 
 class NoEligibleModel(FitrouterError):
@@ -71,7 +71,7 @@ class NoEligibleModel(FitrouterError):
 
 
 class ProviderError(FitrouterError):
-    """A provider gave no usable answer; `status` is its HTTP status where there was one."""
+    """A provider returned no usable answer; `status` is the HTTP status, if any."""
 
     def __init__(self, message: str, status: int | None = None) -> None:
         super().__init__(message)
@@ -83,17 +83,17 @@ class ProviderTimeout(ProviderError):
 
 
 class ProviderRejected(ProviderError):
-    """A provider refused the request itself, so another model would be asked in vain."""
+    """A provider refused the request itself; other models are not tried."""
 
 
 class ContextOverflow(ProviderRejected):
-    """The history does not fit into a model's window, as its provider says; another model may have a larger one."""
+    """The provider reported that the history exceeds the model's context window; a larger model may fit."""
 
     too_long = True
 
 
 class ProviderUnavailable(ProviderError):
-    """A provider is down, over its quota, or rate limited; `retry_after_s` is how long it asked for, if it did."""
+    """A provider is down, over its quota, or rate limited; `retry_after_s` is its Retry-After, if any."""
 
     def __init__(self, message: str, status: int | None = None, retry_after_s: float | None = None) -> None:
         super().__init__(message, status)
@@ -101,9 +101,9 @@ class ProviderUnavailable(ProviderError):
 
 
 class AllModelsFailed(FitrouterError):
-    """Every attempt failed inside the deadline.
+    """Every attempt failed before the deadline.
 
-    `decision_id` is what the failed request was logged under; `timed_out` says that the deadline ended it.
+    `decision_id` is the logged decision; `timed_out` is True if the deadline ended the last attempt.
     """
 
     def __init__(self, message: str, decision_id: str = "", timed_out: bool = False) -> None:
@@ -113,15 +113,15 @@ class AllModelsFailed(FitrouterError):
 
 
 class StoreError(FitrouterError):
-    """The journal or the warehouse could not read or write."""
+    """The journal or another store could not be read or written."""
 
 
 class JournalFull(StoreError):
-    """Too many events wait to become durable."""
+    """Too many events are waiting to be written."""
 
 
 class InvalidLog(FitrouterError):
-    """A log that would give wrong numbers: what is wrong, in which row, and what to do."""
+    """A log is inconsistent; the message names the problem, the row and the remedy."""
 
 
 class ArtifactError(FitrouterError):

@@ -1,4 +1,4 @@
-"""What the router tells whoever listens: metrics, logs, tests."""
+"""Hooks: notices of events and failures for metrics, logs and tests."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _log = logging.getLogger("fitrouter")
 
 
 class Happened(msgspec.Struct, frozen=True):
-    """An event that this process made; it may not be durable yet.
+    """An event of this process, possibly not durable yet.
 
-    `served_by`: for a Feedback, the arm whose answer it is about, where that is known.
+    `served_by`: for a Feedback, the arm that gave the answer, if known.
     """
 
     event: Event
@@ -23,7 +23,7 @@ class Happened(msgspec.Struct, frozen=True):
 
 
 class Trouble(msgspec.Struct, frozen=True):
-    """A part failed and the request went on without it.
+    """A part failed and the request continued without it.
 
     `part`: journal, learner, scorer, warehouse, encoder, identities, policy.
     """
@@ -33,7 +33,7 @@ class Trouble(msgspec.Struct, frozen=True):
 
 
 class Unlogged(msgspec.Struct, frozen=True):
-    """An answer went out although its decision did not become durable in time."""
+    """An answer was sent although its decision did not become durable in time."""
 
     decision_id: str
 
@@ -42,39 +42,39 @@ Notice: TypeAlias = Happened | Trouble | Unlogged
 
 
 class Hook(Protocol):
-    """Listens. Called on the event loop or on a service's thread: be quick; what it raises is logged and dropped."""
+    """Receives notices, on the event loop or a service's thread: must be fast; exceptions are logged and dropped."""
 
     def __call__(self, notice: Notice) -> None:
-        """Take one notice."""
+        """Handle a notice."""
         ...
 
 
 class Hooks:
-    """A list of hooks that can do no harm."""
+    """Calls every hook; logs and swallows what they raise."""
 
     def __init__(self, *hooks: Hook) -> None:
         self._hooks = list(hooks)
 
     def add(self, hook: Hook) -> None:
-        """Listen from now on."""
+        """Add a hook."""
         self._hooks.append(hook)
 
     def happened(self, event: Event, served_by: str | None = None) -> None:
-        """Tell of an event."""
-        self._tell(Happened(event, served_by))
+        """Notify of an event."""
+        self._notify(Happened(event, served_by))
 
     def unlogged(self, decision_id: str) -> None:
-        """Tell of an answer that is missing in the log."""
-        self._tell(Unlogged(decision_id))
+        """Notify of an unlogged answer."""
+        self._notify(Unlogged(decision_id))
 
     def trouble(self, part: str, error: BaseException) -> None:
-        """Tell of a failure that the request survived."""
+        """Log a failure that the request survived, and notify."""
         _log.warning("%s failed: %s: %s", part, type(error).__name__, error)
-        self._tell(Trouble(part, type(error).__name__))
+        self._notify(Trouble(part, type(error).__name__))
 
-    def _tell(self, notice: Notice) -> None:
+    def _notify(self, notice: Notice) -> None:
         for hook in self._hooks:
             try:
                 hook(notice)
-            except Exception:  # noqa: BLE001 - a listener must not break what it listens to
+            except Exception:  # noqa: BLE001 - a hook must not break the router
                 _log.exception("the hook %r failed", hook)

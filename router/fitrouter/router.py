@@ -1,32 +1,36 @@
-"""The one orchestrator. Read `complete` from top to bottom and you have followed a request."""
+"""The router: decides, calls models, logs and learns. Read `complete` from top to bottom to follow a request."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from fitrouter.context.encoders import Encoder
-from fitrouter.errors import ProviderError, ProviderTimeout, StoreError
+from fitrouter.errors import ConfigError, ProviderError, ProviderTimeout, StoreError
 from fitrouter.hooks import Hooks
 from fitrouter.providers import Provider
 from fitrouter.routing.decider import Decider
+from fitrouter.routing.explain import explain
+from fitrouter.routing.explanation import Explanation
 from fitrouter.routing.pipeline import Pipeline
 from fitrouter.routing.variants import called, expand
 from fitrouter.serving.answers import Answer, Stream
 from fitrouter.serving.attempts import Answering, Assembler, Timers, Unanswered, close, first_answer
 from fitrouter.serving.external import ExternalExecution, Outcome, Plan, spent
 from fitrouter.serving.feedback import Declared, FeedbackIntake
+from fitrouter.serving.policy_control import PolicyControl
 from fitrouter.serving.recorder import Recorder, execution_of
 from fitrouter.serving.services import ScorerPlugin, Service
-from fitrouter.serving.steering import Steering
+from fitrouter.serving.status import RouterStatus, status_of
 from fitrouter.serving.sweeper import close_lost
-from fitrouter.state.follower import Follower
+from fitrouter.state.digest import StateDigest
+from fitrouter.state.follower import Follower, catch_up
 from fitrouter.state.learner import Learner
 from fitrouter.stores.identities import Identities
 from fitrouter.stores.journal import Journal
@@ -49,31 +53,39 @@ from fitrouter.types import (
 
 if TYPE_CHECKING:
     from fitrouter.config import Config
-    from fitrouter.stores.warehouse import WarehouseFeed
+    from fitrouter.stores.warehouse import Warehouse, WarehouseFeed
 
 
 START_WAIT_S = 2.0
-"""How long a start waits for its own first event."""
+"""How long `start` waits for its own first event to be folded."""
 
 
 class _Turn(msgspec.Struct, kw_only=True):
-    """One request under way."""
+    """A request in progress."""
 
     request: Request
     decision: Decision
     fallback: Decision | None
     dropped: Mapping[str, tuple[str, ...]]
+    prompt: str
     durable: Future[int] | None
     started: float
     deadline: float
     cost_usd: float | None = None
-    """Once it has ended."""
+    """Set at the end."""
 
 
 class Router:
-    """Decides, calls, answers and logs. Use it as an async context manager.
+    """Decides, calls models, answers and logs. Use it as an async context manager.
 
-    `Router.from_config` wires one up; the constructor takes the parts.
+    `Router.from_config` builds one from a configuration; the constructor takes the parts.
+
+    Attributes:
+        models: name, as a request pins it → card.
+        aliases: other names → model names.
+        policy: run-time control of the policy.
+        hooks: listeners to events and failures.
+        clock: seconds since the epoch, for every event.
     """
 
     def __init__(
@@ -95,28 +107,70 @@ class Router:
         droppable: Collection[str] = (),
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.cards = {card.arm: card for card in sorted(expand(cards), key=lambda card: card.arm)}
-        self.names = {called(card): card.arm for card in self.cards.values()}
-        self.providers, self.decider, self.learner = providers, decider, learner
-        self.journal, self.identities, self.encoder = journal, identities, encoder
-        self.timers, self.aliases = timers or Timers(), dict(aliases or {})
+        self._cards = {card.arm: card for card in sorted(expand(cards), key=lambda card: card.arm)}
+        self.models: Mapping[str, ModelCard] = {called(card): card for card in self._cards.values()}
+        self._providers, self._decider, self._learner = providers, decider, learner
+        self._journal, self._identities, self._encoder = journal, identities, encoder
+        self._timers, self.aliases = timers or Timers(), dict(aliases or {})
         self.hooks, self.clock = hooks or Hooks(), clock
-        self.services, self.feed, self.scorer = list(services), feed, scorer
-        self.follower = Follower(journal, learner, self.hooks)
-        self.recorder = Recorder(journal, identities, self.hooks, self.follower.wake)
-        self.verdicts = FeedbackIntake(
-            journal, identities, self.recorder, self.hooks, scorer, self.clock, self.follower.wake
+        self._services, self._feed, self._scorer = list(services), feed, scorer
+        self._follower = Follower(journal, learner, self.hooks)
+        self._recorder = Recorder(journal, identities, self.hooks, self._follower.wake)
+        self._intake = FeedbackIntake(identities, self._recorder, scorer, self.clock)
+        self._pipeline = Pipeline(
+            cards=self._cards,
+            aliases=self.aliases,
+            decider=decider,
+            learner=learner,
+            identities=identities,
+            encoder=encoder,
+            hooks=self.hooks,
+            clock=self.clock,
+            droppable=droppable,
+            append=self._recorder.append_event,
         )
-        told = self.recorder.append_event
-        self.proposer = Pipeline(
-            self.cards, self.aliases, decider, learner, identities, encoder, self.hooks, self.clock, droppable, told
+        self._external = ExternalExecution(
+            cards=self._cards,
+            aliases=self.aliases,
+            timers=self._timers,
+            pipeline=self._pipeline,
+            journal=journal,
+            recorder=self._recorder,
+            learner=learner,
+            clock=self.clock,
         )
-        self.outside = ExternalExecution(
-            self.cards, self.aliases, self.timers, self.proposer, journal, self.recorder, learner, self.clock
-        )
-        identities.on_orphan = lambda subject: self.recorder.erase(subject, self.clock())
-        self.steering = Steering(decider, journal, self.hooks, self.clock, self._folded, self.names)
+        identities.on_orphan = lambda subject: self._recorder.erase(subject, self.clock())
+        self.policy = PolicyControl(decider, self._recorder, self.clock, self._folded, self.models)
+        self._digests = StateDigest(learner)
         self._sweeper: asyncio.Task[None] | None = None
+
+    @classmethod
+    @contextlib.contextmanager
+    def offline(cls, config: Config) -> Iterator[Router]:
+        """A router with the state folded from a journal, which calls no model: for `policy` and `explain`.
+
+        No provider key is needed, and a gateway may be running beside it.
+
+        Args:
+            config: all settings.
+
+        Raises:
+            ConfigError: there is no journal yet, or a part cannot be built.
+        """
+        if not (path := config.data / "journal.db").is_file():
+            raise ConfigError(f"there is no journal {str(path)!r}; a gateway writes one")
+        idle = {
+            name: provider.model_copy(update={"kind": "simulated", "options": {}})
+            for name, provider in config.providers.items()
+        }
+        router = cls.from_config(config.model_copy(update={"providers": idle}))
+        try:
+            router._learner.restore(router._journal.snapshot())
+            catch_up(router._learner, router._journal, router._journal.head())
+            yield router
+        finally:
+            router._journal.close()
+            router._identities.close()
 
     @classmethod
     def from_config(
@@ -127,16 +181,16 @@ class Router:
         clock: Callable[[], float] = time.time,
         providers: Mapping[str, Provider] | None = None,
     ) -> Router:
-        """A router with the parts that the configuration names.
+        """Build a router from a configuration.
 
         Args:
             config: all settings.
-            hooks: who listens.
-            clock: seconds since the epoch, for every event; simulations have their own.
-            providers: by their names in the configuration; each takes the place of what is described there.
+            hooks: listeners to events and failures.
+            clock: seconds since the epoch, for every event.
+            providers: replacements for configured providers, by name.
 
         Raises:
-            ConfigError: a part cannot be made.
+            ConfigError: a part cannot be built.
         """
         from fitrouter.assemble import assemble
 
@@ -146,7 +200,7 @@ class Router:
 
     @property
     def started(self) -> bool:
-        """Whether it lives on an event loop already."""
+        """Whether `start` has run."""
         return self._sweeper is not None
 
     async def __aenter__(self) -> Router:
@@ -157,79 +211,86 @@ class Router:
         await self.aclose()
 
     async def start(self) -> None:
-        """Restore what is known, catch up with the journal, and close what a crash left open."""
+        """Restore the state, catch up with the journal, and close decisions that a crash left open."""
         await self._warm()
-        await self.follower.start()
-        with contextlib.suppress(StoreError):  # told to the hooks; what was in force stays
-            await self.steering.heed_the_file()
-        registry = self.decider.rules.registry
-        changed = self.recorder.append_event(
-            ModelChange(id=f"registry:{registry}", ts=self.clock(), cards=tuple(self.cards.values()), registry=registry)
+        await self._follower.start()
+        with contextlib.suppress(StoreError):  # reported to the hooks; the current settings stay
+            await self.policy.apply_configuration()
+        registry = self._decider.rules.registry
+        changed = self._recorder.append_event(
+            ModelChange(
+                id=f"registry:{registry}", ts=self.clock(), cards=tuple(self._cards.values()), registry=registry
+            )
         )
-        for name, prior in (("prior", self.learner.prior), ("arm-prior", self.learner.arm_prior)):
+        for name, prior in (("prior", self._learner.prior), ("arm-prior", self._learner.arm_prior)):
             if prior is not None:
-                self.recorder.append_event(
+                self._recorder.append_event(
                     ArtifactChange(id=f"{name}:{prior.id}", ts=self.clock(), name=name, sha256=prior.id)
                 )
         await self._begin_with(changed)
-        sweeping = close_lost(self.journal, self.recorder, self.learner, self.hooks, self.timers.deadline_s, self.clock)
+        sweeping = close_lost(
+            self._journal, self._recorder, self._learner, self.hooks, self._timers.deadline_s, self.clock
+        )
         self._sweeper = asyncio.create_task(sweeping, name="fitrouter-sweep")
-        for service in self.services:
+        for service in self._services:
             service.start()
 
     async def _begin_with(self, change: Future[int] | None) -> None:
-        """Wait a moment until models are known to the fold: what a warm start knows of them counts from the start."""
+        """Wait briefly until the fold knows the models, so that arm priors count from the first request."""
         try:
             async with asyncio.timeout(START_WAIT_S):
                 if change is not None:
                     await asyncio.wrap_future(change)
                     await self._folded()
-        except Exception:  # noqa: BLE001, S110 - told by the recorder; routing begins without
+        except Exception:  # noqa: BLE001, S110 - reported by the recorder; routing starts without
             pass
 
     async def _warm(self) -> None:
-        """Load the encoder's files now, so that the first request does not wait for them."""
+        """Load the encoder's files before the first request."""
         try:
-            await asyncio.to_thread(self.encoder.encode, ["Hello"])
+            await asyncio.to_thread(self._encoder.encode, ["Hello"])
         except Exception as error:  # noqa: BLE001 - requests are routed without it
             self.hooks.trouble("encoder", error)
 
     async def aclose(self) -> None:
-        """Stop services and learning, close providers and the journal."""
+        """Stop services and learning; close providers and stores."""
         if self._sweeper is not None:
             self._sweeper.cancel()
-        for service in self.services:
+        for service in self._services:
             await asyncio.to_thread(service.stop)
-        await self.recorder.settle()
-        await self.follower.aclose()
-        for name, provider in self.providers.items():
+        await self._recorder.settle()
+        await self._follower.aclose()
+        for name, provider in self._providers.items():
             try:
                 await provider.aclose()
             except Exception as error:  # noqa: BLE001 - one provider's trouble must not keep the journal open
                 self.hooks.trouble(f"provider {name}", error)
-        for finish in (self.identities.flush, self.journal.close, self.identities.close):
+        for finish in (self._identities.flush, self._journal.close, self._identities.close):
             await asyncio.to_thread(finish)
 
     async def _folded(self) -> None:
-        """Wait until what is durable now is folded."""
-        self.follower.wake()
-        await self.follower.caught_up()
+        """Wait until all durable events are folded; offline, fold them now."""
+        if not self.started:
+            await asyncio.to_thread(catch_up, self._learner, self._journal, self._journal.head())
+            return
+        self._follower.wake()
+        await self._follower.caught_up()
 
     async def settled(self) -> None:
-        """Wait until all that happened so far is durable and folded."""
-        await self.recorder.settle()
-        await self.follower.caught_up()
+        """Wait until all events so far are durable and folded."""
+        await self._recorder.settle()
+        await self._follower.caught_up()
 
     # --- requests ---
 
     async def complete(self, request: Request) -> Answer:
-        """Answer a request whole.
+        """Answer a request.
 
         Raises:
-            InvalidRequest: the model's name is unknown.
-            NoEligibleModel: no model can take it.
-            ProviderRejected: a model refused the request itself.
-            AllModelsFailed: nobody answered before the deadline.
+            InvalidRequest: the model name is unknown.
+            NoEligibleModel: no model is eligible.
+            ProviderRejected: a provider refused the request itself.
+            AllModelsFailed: no model answered before the deadline.
         """
         turn = await self._begin(msgspec.structs.replace(request, stream=False))
         answering = await self._first_answer(turn)
@@ -252,7 +313,7 @@ class Router:
         )
 
     async def stream(self, request: Request) -> Stream:
-        """Answer a request piece by piece; returns once the first piece is there. Raises as `complete` does."""
+        """Answer a request as a stream; returns once the first chunk is there. Raises the same errors as `complete`."""
         turn = await self._begin(msgspec.structs.replace(request, stream=True))
         answering = await self._first_answer(turn)
         ttft_ms = (time.monotonic() - turn.started) * 1000.0
@@ -265,31 +326,31 @@ class Router:
             raise
         return stream
 
-    # --- answered elsewhere ---
+    # --- external execution ---
 
     async def decide(self, request: Request) -> Plan:
-        """Decide and call nobody: the caller asks the models in the plan's order, and tells `report` how it ended.
+        """Decide only: the caller calls the models in the plan's order and passes the outcome to `report`.
 
         Raises:
-            InvalidRequest: the model's name is unknown.
-            NoEligibleModel: no model can take it.
+            InvalidRequest: the model name is unknown.
+            NoEligibleModel: no model is eligible.
         """
-        return await self.outside.decide(request)
+        return await self._external.decide(request)
 
-    async def report(self, decision_id: str, request: Request, ended: Outcome) -> Execution:
-        """Write down how a plan ended; returns once it is durable. Of several reports the first counts.
+    async def report(self, decision_id: str, request: Request, outcome: Outcome) -> Execution:
+        """Log the outcome of a plan; returns once it is durable. Only the first report counts.
 
         Args:
-            decision_id: of the plan; its decision may have been made by any router over this journal.
-            request: as it was decided for; its messages and tools are what the answer is scored by.
-            ended: who was asked, and what came of it.
+            decision_id: of the plan; any router over the same journal may have made it.
+            request: the request of the plan; the scorer reads its messages and tools.
+            outcome: the calls made and their result.
 
         Raises:
-            InvalidRequest: it cannot have ended like this.
-            UnknownDecision: there is no such logged decision for the request's tenant.
+            InvalidRequest: the outcome is inconsistent with the plan.
+            UnknownDecision: the request's tenant has no such logged decision.
             StoreError: it cannot be made durable now; report it again.
         """
-        return await self.outside.report(decision_id, request, ended)
+        return await self._external.report(decision_id, request, outcome)
 
     async def observe(
         self,
@@ -301,58 +362,59 @@ class Router:
         latency_ms: float,
         error: str | None = None,
     ) -> Plan:
-        """Write down a call that was decided elsewhere, as one of a pinned model; its answer is scored and judged.
+        """Log a call that was decided elsewhere as a pinned request; its answer is scored and can receive feedback.
 
         Args:
-            request: what was asked, by whom.
-            completion: what was answered; None where the call failed.
-            model: the name of who was asked.
-            cost_usd: what it cost; by the card's prices where None.
-            latency_ms: from the question to the end.
-            error: where it failed, the name of the exception; see `AttemptReport`.
+            request: the request and its identity.
+            completion: the answer; None if the call failed.
+            model: name of the called model.
+            cost_usd: cost of the call; None for tokens × the card's prices.
+            latency_ms: time from request to end of the answer.
+            error: name of the exception of a failed call; see `AttemptReport`.
 
         Raises:
-            InvalidRequest: the model's name is unknown or asks for routing, or it cannot have ended like this.
-            NoEligibleModel: by its card, the model could not have taken the request.
+            InvalidRequest: the model name is unknown or requests routing, or the outcome is inconsistent.
+            NoEligibleModel: the model's card excludes the request.
         """
-        return await self.outside.observe(
+        return await self._external.observe(
             request, completion, model, cost_usd=cost_usd, latency_ms=latency_ms, error=error
         )
 
-    # --- within ---
+    # --- steps of a request ---
 
     async def _begin(self, request: Request) -> _Turn:
-        """Features, proposal, draw; the decision is on its way to the journal when this returns."""
+        """Decide, and queue the decision for the journal."""
         started = time.monotonic()
-        deadline = started + (request.deadline_s or self.timers.deadline_s)
-        proposal = await self.proposer.decide(request)
-        durable = self.recorder.append_event(proposal.decision)
+        deadline = started + (request.deadline_s or self._timers.deadline_s)
+        proposal = await self._pipeline.decide(request)
+        durable = self._recorder.append_event(proposal.decision)
         return _Turn(
             request=request,
             decision=proposal.decision,
             fallback=proposal.fallback,
             dropped=proposal.dropped,
+            prompt=proposal.prompt,
             durable=durable,
             started=started,
             deadline=deadline,
         )
 
     async def _logged(self, turn: _Turn) -> bool:
-        """Whether the decision is durable; the next turn of its session goes on from it then."""
-        if logged := await self.recorder.durable(turn.decision, turn.durable):
-            self.proposer.goes_on(turn.decision)
+        """Whether the decision is durable; if so, the next turn of its session continues from it."""
+        if logged := await self._recorder.durable(turn.decision, turn.durable):
+            self._pipeline.continue_session(turn.decision)
         return logged
 
     async def _first_answer(self, turn: _Turn) -> Answering:
-        """Call models until one begins to answer; a request that nobody answers is logged as such."""
+        """Call models until one starts to answer; a request without an answer is logged as failed."""
         try:
             return await first_answer(
                 turn.request,
                 turn.decision,
                 turn.fallback,
-                self.cards,
-                self.providers,
-                self.timers,
+                self._cards,
+                self._providers,
+                self._timers,
                 turn.deadline,
                 dropped=turn.dropped,
             )
@@ -364,7 +426,7 @@ class Router:
             raise
 
     async def _relay(self, turn: _Turn, answering: Answering, ttft_ms: float) -> AsyncIterator[Chunk]:
-        """The chunks as they come, and the execution at their end however it comes."""
+        """Relay the chunks; log the execution at the end, whatever ends the stream."""
         assembler = Assembler()
         status = "cancelled"
         rest = answering.rest
@@ -387,18 +449,18 @@ class Router:
             await close(rest)
 
     async def _next(self, rest: AsyncIterator[Chunk], deadline: float) -> Chunk | None:
-        """The next chunk before the gap timer and the deadline, None at the end."""
-        patience = min(self.timers.chunk_gap_s, deadline - time.monotonic())
+        """The next chunk within the gap timer and the deadline; None at the end."""
+        patience = min(self._timers.chunk_gap_s, deadline - time.monotonic())
         try:
             async with asyncio.timeout(max(patience, 0.0)):
                 return await anext(rest)
         except StopAsyncIteration:
             return None
         except TimeoutError:
-            raise ProviderTimeout(f"the stream stood still for {patience:.1f} s") from None
+            raise ProviderTimeout(f"the stream sent nothing for {patience:.1f} s") from None
         except ProviderError:
             raise
-        except Exception as error:  # whatever a provider raises is its failure
+        except Exception as error:  # any exception of a provider counts as its failure
             raise ProviderError(f"{type(error).__name__}: {error}") from error
 
     # --- logging ---
@@ -414,15 +476,15 @@ class Router:
         status: str = "ok",
         ttft_ms: float | None = None,
     ) -> Execution:
-        """Log how the answer ended; a whole one is kept for the scorer."""
-        turn.cost_usd = spent(self.cards[answering.arm].prices, usage)
+        """Log the execution; a complete answer is queued for the scorer."""
+        turn.cost_usd = spent(self._cards[answering.arm].prices, usage)
         total = time.monotonic() - turn.started
         return self._log_end(
             turn,
             answering.attempts,
             status=status,
             served_by=answering.arm,
-            message=message if status == "ok" and self.learner.expects_scores else None,
+            message=message if status == "ok" and self._learner.expects_scores else None,
             prompt_tokens=usage.prompt_tokens,
             completion_tokens=usage.completion_tokens,
             cost_usd=turn.cost_usd,
@@ -445,10 +507,10 @@ class Router:
         execution = execution_of(
             turn.decision, self.clock(), status=status, served_by=served_by, attempts=attempts, **measured
         )
-        self.recorder.append_outcome(turn.request, turn.durable, execution, message)
+        self._recorder.append_outcome(turn.prompt, turn.request, turn.durable, execution, message)
         return execution
 
-    # --- what people say, and why ---
+    # --- feedback and explanations ---
 
     async def feedback(
         self,
@@ -461,47 +523,99 @@ class Router:
         other: str | None = None,
         identity: Identity | None = None,
     ) -> str:
-        """Take a verdict on an answer; returns the feedback's id once it is durable.
+        """Log feedback on an answer; returns its id once it is durable.
 
         Args:
-            decision_id: of the answer.
-            kind: what sort of verdict; see `FeedbackKind` for the values of each.
-            value: of the verdict.
+            decision_id: decision that the answer belongs to.
+            kind: kind of feedback; see `FeedbackKind` for its values.
+            value: the rating, thumb, or other value.
             scale: lowest and highest value of a rating.
-            dimension: what is judged.
-            other: a pair's other answer, by its decision id; both must be the same user's.
-            identity: who speaks; the tenant must be the one that was served, the user too where given.
+            dimension: rated dimension.
+            other: decision id of a pair's other answer, of the same user.
+            identity: the sender; its tenant, and its user if given, must be those of the decision.
 
         Raises:
-            InvalidRequest: the value is not on its scale, or a pair is none.
-            UnknownDecision: there is no such logged decision for the tenant.
-            NotAuthorized: the user is not the one that was served.
-            StoreError: it cannot be made durable now; try again (it may have become so all the same).
+            InvalidRequest: the value is off its scale, or `other` does not fit the kind.
+            UnknownDecision: the tenant has no such logged decision.
+            NotAuthorized: the decision belongs to another user.
+            StoreError: it cannot be made durable now; try again (it may have been stored nevertheless).
         """
-        return await self.verdicts.feedback(
+        return await self._intake.feedback(
             decision_id, kind, value, scale=scale, dimension=dimension, other=other, identity=identity
         )
 
     async def declare(
         self, identity: Identity, values: Mapping[str, float] | None = None, words: Sequence[str] = ()
     ) -> Declared:
-        """Take what a user says of themselves; it replaces what they said before, and their votes can overrule it.
+        """Declare a user's preferences; they replace earlier ones, and feedback can override them.
 
         Args:
-            identity: the tenant and the user.
-            values: dimension → −1 (wants less of it) … 1 (wants more).
-            words: statements such as "I dislike bullet points"; a value given for the same dimension goes before.
+            identity: tenant and user.
+            values: dimension → −1 (wants less) … 1 (wants more).
+            words: statements such as "I dislike bullet points"; `values` take precedence.
 
         Raises:
-            InvalidRequest: no user, no such dimension, or a value out of range.
+            InvalidRequest: no user, an unknown dimension, or a value out of range.
             StoreError: it cannot be made durable now; try again.
         """
-        return await self.verdicts.declare(identity, values, words)
+        return await self._intake.declare(identity, values, words)
 
-    async def explain(self, decision_id: str, tenant: str = "default") -> list[Event]:
+    async def events(self, decision_id: str, tenant: str | None = "default") -> list[Event]:
         """All events of a decision, the decision first.
 
+        Args:
+            decision_id: of the decision.
+            tenant: owner of the decision; None for any.
+
         Raises:
-            UnknownDecision: there is no such logged decision for the tenant.
+            UnknownDecision: the tenant has no such logged decision.
+            StoreError: the journal cannot be read now.
         """
-        return await self.recorder.events(decision_id, tenant)
+        return await self._recorder.events(decision_id, tenant)
+
+    async def explain(
+        self, decision_id: str, tenant: str | None = "default", *, as_decided: bool = False
+    ) -> Explanation:
+        """Explain why a decision chose its model.
+
+        Args:
+            decision_id: of the decision.
+            tenant: owner of the decision; None for any.
+            as_decided: split the prediction with the model as it stood at the decision, which folds the journal again,
+                instead of the current one.
+
+        Raises:
+            UnknownDecision: the tenant has no such logged decision.
+            StoreError: the journal cannot be read now.
+        """
+        events = await self.events(decision_id, tenant)
+        decision = events[0]
+        assert isinstance(decision, Decision)
+        if decision.draw_id != decision.id:
+            events += [e for e in await self.events(decision.draw_id, tenant) if isinstance(e, Decision)]
+        learner = self._learner
+        if as_decided:
+            learner = learner.blank()
+            await asyncio.to_thread(catch_up, learner, self._journal, decision.policy.seq)
+        rules = self._decider.rules
+        units = {"cost_unit_usd": rules.cost_unit_usd, "latency_unit_s": rules.latency_unit_s}
+        return explain(events, learner.fit, **units)
+
+    # --- status ---
+
+    @property
+    def warehouse(self) -> Warehouse | None:
+        """The DuckDB tables of the journal, if they are kept."""
+        return None if self._feed is None else self._feed.warehouse
+
+    def name_of(self, arm: str) -> str:
+        """The name that a request pins an arm by: without its revision."""
+        return called(self._cards[arm])
+
+    def status(self) -> RouterStatus:
+        """Position, lag, leases and monitors. Reads the journal: call it off the event loop."""
+        return status_of(self._learner, self._journal, self._scorer, self._feed, self.clock())
+
+    async def state_digest(self) -> tuple[int, str | None]:
+        """Sequence number and sha256 of the folded state; the digest is None while events keep coming in."""
+        return await self._digests.digest()

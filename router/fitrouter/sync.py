@@ -1,4 +1,4 @@
-"""The router for code without an event loop."""
+"""Synchronous facade of the router."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from fitrouter.router import Router
+from fitrouter.routing.explanation import Explanation
 from fitrouter.serving.answers import Answer
 from fitrouter.serving.external import Outcome, Plan
 from fitrouter.serving.feedback import Declared
@@ -17,9 +18,9 @@ T = TypeVar("T")
 
 
 class SyncRouter:
-    """A façade over a `Router` on an event loop of its own thread. Every method works as the router's of the same name.
+    """Runs a `Router` on an event loop in its own thread. Methods match the router's methods of the same name.
 
-    Use it as a context manager, from any thread that is not inside an event loop's callback.
+    Use it as a context manager, from any thread except inside a callback of an event loop.
     """
 
     def __init__(self, router: Router) -> None:
@@ -39,11 +40,11 @@ class SyncRouter:
         self._loop.close()
 
     def complete(self, request: Request) -> Answer:
-        """Answer a request whole."""
+        """Answer a request."""
         return self._run(self.router.complete(request))
 
     def stream(self, request: Request) -> Iterator[Chunk]:
-        """The chunks of an answer; leaving the loop early cancels the model's work."""
+        """The chunks of an answer; leaving the loop early cancels the call."""
         stream = self._run(self.router.stream(request))
         try:
             chunks = aiter(stream)
@@ -53,12 +54,12 @@ class SyncRouter:
             self._run(stream.aclose())
 
     def decide(self, request: Request) -> Plan:
-        """Decide for a request that the caller asks models about."""
+        """Decide only; the caller calls the models."""
         return self._run(self.router.decide(request))
 
-    def report(self, decision_id: str, request: Request, ended: Outcome) -> Execution:
-        """Tell how a request ended for which `decide` decided."""
-        return self._run(self.router.report(decision_id, request, ended))
+    def report(self, decision_id: str, request: Request, outcome: Outcome) -> Execution:
+        """Log the outcome of a plan."""
+        return self._run(self.router.report(decision_id, request, outcome))
 
     def observe(
         self,
@@ -70,7 +71,7 @@ class SyncRouter:
         latency_ms: float = 0.0,
         error: str | None = None,
     ) -> Plan:
-        """Write down an answer, or a failure, that was decided elsewhere."""
+        """Log a call that was decided elsewhere."""
         return self._run(
             self.router.observe(request, completion, model, cost_usd=cost_usd, latency_ms=latency_ms, error=error)
         )
@@ -86,7 +87,7 @@ class SyncRouter:
         other: str | None = None,
         identity: Identity | None = None,
     ) -> str:
-        """Take a verdict on an answer."""
+        """Log feedback on an answer."""
         return self._run(
             self.router.feedback(
                 decision_id, kind, value, scale=scale, dimension=dimension, other=other, identity=identity
@@ -96,12 +97,16 @@ class SyncRouter:
     def declare(
         self, identity: Identity, values: Mapping[str, float] | None = None, words: Sequence[str] = ()
     ) -> Declared:
-        """Take what a user says of themselves."""
+        """Declare a user's preferences."""
         return self._run(self.router.declare(identity, values, words))
 
-    def explain(self, decision_id: str, tenant: str = "default") -> list[Event]:
-        """All events of a decision."""
-        return self._run(self.router.explain(decision_id, tenant))
+    def events(self, decision_id: str, tenant: str | None = "default") -> list[Event]:
+        """All events of a decision, the decision first."""
+        return self._run(self.router.events(decision_id, tenant))
+
+    def explain(self, decision_id: str, tenant: str | None = "default", *, as_decided: bool = False) -> Explanation:
+        """Explain why a decision chose its model."""
+        return self._run(self.router.explain(decision_id, tenant, as_decided=as_decided))
 
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()

@@ -1,8 +1,8 @@
-"""Values that cross boundaries: frozen, slotted, and encoded by msgspec as they are.
+"""Frozen value types: calls to models, and the events of the journal.
 
-Two families. *Calls* travel between the caller, the router and a provider (`Request`, `Call`, `Completion`, `Chunk`).
-*Events* are what happened: each is one row of the journal, and everything the router knows is a fold over them.
-Arrays inside events are raw little-endian bytes (`pack`, `unpack`), so that an event reads back bit for bit.
+*Calls* travel between the caller, the router and a provider (`Request`, `Call`, `Completion`, `Chunk`). Each *event* is
+one row of the journal, and all learned state is a fold over the events. Arrays in events are raw little-endian bytes
+(`pack`, `unpack`), so that an event reads back bit for bit. Values are encoded with msgspec.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from fitrouter.plain import convert_fields, make_plain
 
 AUTO = "fitrouter/auto"
-"""The model name that asks for routing."""
+"""The model name that requests routing."""
 
 Floats: TypeAlias = NDArray[np.float64]
 Message: TypeAlias = dict[str, Any]
@@ -44,10 +44,10 @@ class _Logged(_Value, frozen=True, kw_only=True):
 
 
 class Identity(_Logged, frozen=True, kw_only=True):
-    """Who asks, and for what.
+    """The caller of a request: tenant, user, role, task and session.
 
-    In a `Request` the fields hold what the caller sent. In events `user` is the subject, a random token that
-    only `identities.db` can lead back to a person, and `session` is a hash.
+    In a `Request` the fields hold the caller's values. In events `user` is a subject, a random token that only
+    `identities.db` maps to a person, and `session` is a hash.
     """
 
     tenant: str = "default"
@@ -58,16 +58,16 @@ class Identity(_Logged, frozen=True, kw_only=True):
 
 
 class Request(_Value, frozen=True, kw_only=True):
-    """One chat completion as the caller asked for it."""
+    """One chat completion request."""
 
     messages: tuple[Message, ...]
     model: str = AUTO
     params: dict[str, Any] = {}
-    """Sampling options, tools, response_format …: passed through, never transport."""
+    """Sampling options, tools, response_format …; passed through, never transport settings."""
     identity: Identity = Identity()
     stream: bool = False
     deadline_s: float | None = None
-    """Seconds for the whole request; the configured deadline where None."""
+    """Seconds for the whole request; None for the configured deadline."""
 
 
 class Prices(_Logged, frozen=True, kw_only=True):
@@ -78,71 +78,71 @@ class Prices(_Logged, frozen=True, kw_only=True):
 
 
 class Variant(_Logged, frozen=True, kw_only=True):
-    """A way of asking a model: its arms share how right it is and what it costs, and differ in how it writes."""
+    """A system prefix and parameters for a model. Its arms share correction and cost, but not the response profile."""
 
     name: str
     prefix: str = ""
-    """Goes in front of the caller's system text, which therefore has the last word."""
+    """Prepended to the caller's system prompt, which takes precedence."""
     params: dict[str, Any] = {}
-    """Sampling options where the caller gives none."""
+    """Defaults for sampling options that the caller omits."""
 
 
 class ModelCard(_Logged, frozen=True, kw_only=True):
-    """What is known of a model before it is asked."""
+    """Static description of a model: provider, prices, limits and capabilities."""
 
     name: str
     provider: str
     """Key of the provider in the configuration."""
     target: str = ""
-    """What the provider calls it; the name where empty."""
+    """The provider's name for it; empty for `name`."""
     prices: Prices = Prices()
     context_window: int = 128_000
-    """Tokens of prompt and answer together."""
+    """Tokens of prompt and answer."""
     capabilities: tuple[str, ...] = ("streaming", "tools", "json")
     """Any of: streaming, tools, json, images, audio, files, video."""
     revision: str = ""
     parameters: tuple[str, ...] | None = None
-    """Request parameters that it takes; None: what its provider is known to take."""
+    """Supported request parameters; None for those its provider is known to support."""
     max_output_tokens: int | None = None
     cache_discount: float = 0.5
-    """Share of the input price that a cached prompt saves."""
+    """Fraction of the input price saved on cached prompt tokens."""
     variants: tuple[Variant, ...] = ()
-    """Further ways of asking it; each becomes an arm of its own (`fitrouter.routing.variants`)."""
+    """Each variant becomes an arm of its own (`fitrouter.routing.variants`)."""
     variant: Variant | None = None
-    """The way of asking that this card stands for."""
+    """The variant that this card describes."""
 
     @property
     def arm(self) -> str:
-        """The identity that posteriors are kept for, `name#variant@revision`: a new revision is a new arm."""
+        """Key of the arm, `name#variant@revision`: a new revision is a new arm."""
         variant = f"#{self.variant.name}" if self.variant else ""
         revision = f"@{self.revision}" if self.revision else ""
         return f"{self.name}{variant}{revision}"
 
 
 class Call(_Value, frozen=True, kw_only=True):
-    """One attempt at one model, as a provider sees it."""
+    """One call of one model, as passed to a provider."""
 
     target: str
     messages: tuple[Message, ...]
     params: dict[str, Any] = {}
     stream: bool = False
     timeout_s: float = 60.0
-    """Seconds that are left for this attempt; the router cancels it then."""
+    """Seconds left for this attempt; the router cancels it afterwards."""
 
 
 class Usage(_Value, frozen=True, kw_only=True):
-    """Tokens as the provider counted them."""
+    """Token counts reported by the provider."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
-    """Of the prompt's, those that the provider had in its cache."""
+    """Prompt tokens read from the provider's cache."""
     reasoning_tokens: int = 0
-    """Of the completion's, those that the model thought and nobody reads."""
+    """Completion tokens spent on hidden reasoning."""
 
 
 class Completion(_Value, frozen=True, kw_only=True):
-    """A whole answer. `message` is the assistant message in the OpenAI format, relayed unmodified."""
+    """A complete answer. `message` is the assistant message in the OpenAI format, unmodified."""
 
     message: Message
     finish_reason: str = "stop"
@@ -150,7 +150,7 @@ class Completion(_Value, frozen=True, kw_only=True):
 
 
 class Chunk(_Value, frozen=True, kw_only=True):
-    """A piece of a streamed answer: the `delta` of the OpenAI format, relayed unmodified."""
+    """A chunk of a streamed answer: the `delta` of the OpenAI format, unmodified."""
 
     delta: Message = {}
     finish_reason: str | None = None
@@ -161,19 +161,27 @@ class Chunk(_Value, frozen=True, kw_only=True):
 
 
 class Mode(enum.StrEnum):
-    """How a decision came about. Σp = 1 and the floor hold for online, uniform and shadow."""
+    """How a decision chose its model."""
 
     ONLINE = "online"
     UNIFORM = "uniform"
     SHADOW = "shadow"
-    """The default model's share of the traffic: the policy proposed and was not asked."""
+    """The default model's share of the traffic; the policy's pmf is logged."""
     STICKY = "sticky"
     PINNED = "pinned"
     FORCED = "forced"
 
+    @property
+    def drawn(self) -> bool:
+        """Whether the model was drawn from the logged pmf, which then sums to 1 and holds the floor."""
+        return self in _DRAWN
+
+
+_DRAWN = frozenset({Mode.ONLINE, Mode.UNIFORM, Mode.SHADOW})
+
 
 class PolicyVersion(_Logged, frozen=True, kw_only=True):
-    """Algorithm, hash of its settings, and the last sequence number folded into what it read."""
+    """Algorithm, hash of its settings, and last sequence number folded into its state."""
 
     algorithm: str
     config_hash: str = ""
@@ -188,10 +196,10 @@ class _Event(_Logged, frozen=True, kw_only=True):
 
 
 class Decision(_Event, frozen=True, kw_only=True, tag="decision"):
-    """Which model was asked, and with what probability. `id` is the decision id.
+    """The model chosen for a request, and the probability of every eligible model. `id` is the decision id.
 
-    Arrays follow `eligible`, the arms in canonical (sorted) order. `draw_id` is the decision whose draw this one lives
-    on: its own, or for a sticky turn the session's last draw.
+    Arrays follow `eligible`, the arms in canonical (sorted) order. `draw_id` is the decision that drew the model: this
+    one, or for a sticky turn the session's last draw.
     """
 
     draw_id: str
@@ -203,49 +211,49 @@ class Decision(_Event, frozen=True, kw_only=True, tag="decision"):
     chosen: str
     propensity: float
     features: bytes = b""
-    """x, float32[d]: exactly what the policy read."""
+    """Context x, float32[d], exactly as the policy read it."""
     mean: tuple[float, ...] = ()
-    """Predicted fit."""
+    """Predicted rating."""
     sd: tuple[float, ...] = ()
     cost: tuple[float, ...] = ()
     """Expected USD."""
     latency: tuple[float, ...] = ()
     """Expected seconds."""
     availability: tuple[float, ...] = ()
-    """P(answers)."""
+    """Probability of an answer."""
     cost_weight: float = 0.0
     cost_unit_usd: float = 0.0
     latency_weight: float = 0.0
     latency_unit_s: float = 0.0
-    """Fit that a whole unit of cost, of latency takes away, and the units."""
+    """Weights in rating per unit of cost and latency, and the units."""
     budget_weight: float = 0.0
-    """λ: fit that a whole `budget_unit_usd` costs, on top of `cost_weight`; the tenant's dual variable."""
+    """λ, the tenant's dual variable: rating per `budget_unit_usd`, on top of `cost_weight`."""
     budget_unit_usd: float = 0.0
     switch: tuple[float, ...] = ()
-    """Fit that leaving the session's model costs, where a session is drawn again."""
+    """Redraws: cost of switching away from the session's model, in rating."""
     floor: float = 0.0
-    """Every eligible model has at least floor / K in `probs`."""
+    """Every eligible model has a probability of at least floor / K."""
     share: float = 1.0
     twin: tuple[float, ...] = ()
-    """pmf of the user-blind twin: the same policy without the user's and the role's terms."""
+    """pmf of the user-blind policy: the same policy without user and role terms."""
     personal: tuple[float, ...] = ()
-    """pmf with those terms, where they are switched off and `probs` is the twin's."""
+    """Personalised pmf, when personalisation is off and `probs` is user-blind."""
     candidates: dict[str, tuple[float, ...]] = {}
-    """Shadow candidate → its pmf: what it would have done."""
+    """Shadow candidate → its pmf."""
     new: tuple[str, ...] = ()
-    """Arms under the raised floor of newcomers."""
+    """Arms with the raised exploration share of new models."""
     rest: tuple[float, ...] = ()
-    """What no policy has a say in (floor, slice, newcomers, default): probs = (1 − Σ rest) · policy + rest."""
+    """Probability mass set by exploration rules, not by the policy: probs = (1 − Σ rest) · policy + rest."""
     steps: float = 0.0
-    """Labels that the beliefs rest on; exploration shrinks with them."""
+    """Number of labels folded; exploration shrinks with it."""
     user_turn: bool = True
-    """A person's words began it; False for an agent's steps within a turn."""
+    """True if a user message began the turn; False for further steps of an agent."""
     redraw: str = ""
-    """Why a session was drawn again; empty for a session's first draw and its sticky turns."""
+    """Why the session was redrawn; empty for first draws and sticky turns."""
     asked: bool = False
     asked_probability: float = 0.0
     deadline_s: float = 0.0
-    """Of the request, where it had one of its own."""
+    """Deadline of the request; 0 if it had none of its own."""
     policy: PolicyVersion
     registry: str = ""
     encoder: str = ""
@@ -254,7 +262,7 @@ class Decision(_Event, frozen=True, kw_only=True, tag="decision"):
 
 
 class Attempt(_Logged, frozen=True, kw_only=True):
-    """One call of one model: its probability given that the earlier ones failed, and how it ended."""
+    """One call of one model: its probability given the earlier failures, and its result."""
 
     model: str
     probability: float
@@ -272,7 +280,7 @@ class Execution(_Event, frozen=True, kw_only=True, tag="execution"):
     status: str
     attempts: tuple[Attempt, ...] = ()
     features: bytes = b""
-    """The decision's x again, so that a fold needs no look-up."""
+    """Copy of the decision's x, so that a fold needs no lookup."""
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cost_usd: float = 0.0
@@ -280,52 +288,52 @@ class Execution(_Event, frozen=True, kw_only=True, tag="execution"):
     latency_ms: float = 0.0
     finish_reason: str | None = None
     overhead_ms: float = 0.0
-    """Time spent in the router itself."""
+    """Time spent in the router."""
 
 
 class Score(_Event, frozen=True, kw_only=True, tag="score"):
-    """What the user's reward model says of an answer: a feature, never a reward. `status`: ok, expired, failed."""
+    """Reward-model score of an answer: a feature, never a reward. `status`: ok, expired, failed."""
 
     decision_id: str
     identity: Identity
     served_by: str
     features: bytes = b""
-    """The decision's x again."""
+    """Copy of the decision's x."""
     h: bytes = b""
     """Response features, float32[D]; empty unless status is ok."""
     schema: str = ""
-    """Names and version of the features in h."""
+    """Name and version of the features in h."""
     encoder: str = ""
     mean: float = 0.0
     sd: float = 0.0
     dimensions: dict[str, tuple[float, float]] = {}
-    """Mean and sd of the user's other reward heads, where there are any."""
+    """Mean and sd of the user's other reward heads."""
     status: str = "ok"
 
 
 class FeedbackKind(enum.StrEnum):
-    """Signals from people."""
+    """Kinds of feedback."""
 
     THUMB = "thumb"
     """value 0 (down) or 1 (up)"""
     RATING = "rating"
     """value on scale"""
     PAIR = "pair"
-    """value 1: better than the answer of `other`; 0: worse; ½: as good"""
+    """value 1: better than the answer of `other`; 0: worse; 0.5: tie"""
     ACCEPT = "accept"
-    """value 1: taken over as it is; 0: left"""
+    """value 1: accepted unchanged; 0: rejected"""
     COPY = "copy"
-    """value 1: a part was copied; 0: nothing"""
+    """value 1: copied in part; 0: not copied"""
     EDIT = "edit"
-    """value: share of the text that was changed before use, 0…1"""
+    """value: fraction of the text changed before use, 0…1"""
     DWELL = "dwell"
-    """value: seconds spent on it"""
+    """value: seconds spent reading"""
     REGENERATE = "regenerate"
-    """value 1: another answer was asked for; 0: not"""
+    """value 1: another answer was requested; 0: not"""
 
 
 class Feedback(_Event, frozen=True, kw_only=True, tag="feedback"):
-    """A person's verdict. One vote per (decision, kind, dimension): a later one supersedes."""
+    """Feedback on an answer. One vote per (decision, kind, dimension): a later one supersedes."""
 
     decision_id: str
     identity: Identity
@@ -336,7 +344,7 @@ class Feedback(_Event, frozen=True, kw_only=True, tag="feedback"):
     other: str = ""
     """A pair's other answer, by its decision id."""
     asked: bool = False
-    """The decision had solicited it (asked stream), else volunteered."""
+    """True if the decision solicited it, False if volunteered."""
     source: str = "user"
 
     def __post_init__(self) -> None:
@@ -344,7 +352,7 @@ class Feedback(_Event, frozen=True, kw_only=True, tag="feedback"):
 
     @property
     def y(self) -> float:
-        """The value on [0, 1]; for a stay its seconds."""
+        """The value on [0, 1]; for dwell the seconds."""
         if self.kind is FeedbackKind.DWELL:
             return self.value
         low, high = self.scale
@@ -352,44 +360,44 @@ class Feedback(_Event, frozen=True, kw_only=True, tag="feedback"):
 
 
 class ProfileChange(_Event, frozen=True, kw_only=True, tag="profile"):
-    """A user's declared profile changed."""
+    """A user's declared profile changed; replaces the previous one."""
 
     identity: Identity
     declared: dict[str, float] = {}
-    """Dimension → −1 (wants less of it) … 1 (wants more). It replaces what was declared before."""
+    """Dimension → −1 (wants less) … 1 (wants more)."""
 
 
 class RoleText(_Event, frozen=True, kw_only=True, tag="role"):
-    """A role was heard of for the first time: what its text is like."""
+    """First occurrence of a role, with the embedding of its text."""
 
     tenant: str
     role: str
     """Its key, see `fitrouter.posterior.tastes.role_key`."""
     vector: bytes = b""
-    """float32[m] of the prompt encoder."""
+    """float32[m] from the prompt encoder."""
 
 
 class ModelChange(_Event, frozen=True, kw_only=True, tag="model"):
-    """The registry changed: the cards now in force."""
+    """The model registry changed; holds all current cards."""
 
     cards: tuple[ModelCard, ...]
     registry: str
 
 
 class PolicyChange(_Event, frozen=True, kw_only=True, tag="policy"):
-    """What the policy is to do from now on. `action`: set, promote, restore (the version before), config (the file)."""
+    """A run-time change of the policy. `action`: set, promote, restore (previous version), config (the file)."""
 
     action: str
     settings: dict[str, Any] = {}
-    """set, promote: what differs from the configuration, see `fitrouter.state.settings.SETTINGS`."""
+    """set, promote: overrides of the configuration; see `fitrouter.state.settings.SETTINGS`."""
     name: str = ""
     """promote: the candidate."""
     config_hash: str = ""
-    """The configuration that this was said under."""
+    """Hash of the configuration that the change overrides."""
 
 
 class ArtifactChange(_Event, frozen=True, kw_only=True, tag="artifact"):
-    """A trained file came into force; it is named by its sha256, its result is read and not recomputed."""
+    """A trained file, identified by its sha256, came into use."""
 
     name: str
     sha256: str
@@ -402,7 +410,7 @@ class Erasure(_Event, frozen=True, kw_only=True, tag="erasure"):
 
 
 class Refit(_Event, frozen=True, kw_only=True, tag="refit"):
-    """Everything that the journal holds now is to be folded again, each vote as it stands."""
+    """Rebuild all learned state from the journal, using the latest version of each vote."""
 
 
 Event: TypeAlias = (
@@ -424,26 +432,26 @@ _decoder: msgspec.msgpack.Decoder[Event] = msgspec.msgpack.Decoder(Event)
 
 
 def encode_event(event: Event) -> bytes:
-    """The event as msgpack bytes."""
+    """Encode an event as msgpack."""
     return _encoder.encode(event)
 
 
 def decode_event(payload: bytes) -> Event:
-    """The event that `encode_event` made.
+    """Decode an event from msgpack.
 
     Raises:
-        msgspec.DecodeError: the bytes are no event.
+        msgspec.DecodeError: the bytes are not an event.
     """
     return _decoder.decode(payload)
 
 
 def pack(values: NDArray[Any]) -> bytes:
-    """float32[d] as little-endian bytes."""
+    """Encode an array as little-endian float32 bytes."""
     return np.ascontiguousarray(values, dtype="<f4").tobytes()
 
 
 def unpack(payload: bytes) -> Floats:
-    """float64[d] of the float32 bytes that `pack` made."""
+    """Decode `pack`'s float32 bytes as float64[d]."""
     return np.frombuffer(payload, dtype="<f4").astype(np.float64)
 
 

@@ -50,8 +50,8 @@ class Places:
         self.folder, self._life = folder, life
         near, far = self._router("near"), self._router("far")
         life.enter_context(connect(near))
-        self.near = Place(near, near.journal, near.identities)
-        self.far = Place(life.enter_context(serving(far)), far.journal, far.identities)
+        self.near = Place(near, near._journal, near._identities)
+        self.far = Place(life.enter_context(serving(far)), far._journal, far._identities)
         life.callback(lambda: connect(self.far.target).close())
         self._shared: Place | None = None
         self._workers: ProcessPoolExecutor | None = None

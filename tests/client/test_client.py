@@ -98,7 +98,7 @@ def _thumb(reply: Reply) -> dict[str, Any]:
 
 def test_errors_are_the_same_near_and_far(client: Client) -> None:
     """Callers see the router's own exceptions wherever it is."""
-    with pytest.raises(InvalidRequest, match="no model 'nobody'"):
+    with pytest.raises(InvalidRequest, match="unknown model 'nobody'"):
         client.complete(ask(model="nobody"))
     with pytest.raises(UnknownDecision):
         client.feedback(Vote(decision_id="0", kind=FeedbackKind.THUMB, value=1.0))

@@ -46,11 +46,11 @@ class Here(NamedTuple):
     router: Router
 
     def logged(self, kind: type[Any]) -> list[Any]:
-        return [row.event for row in self.router.journal.tail(0, 1000) if isinstance(row.event, kind)]
+        return [row.event for row in self.router._journal.tail(0, 1000) if isinstance(row.event, kind)]
 
     def settle(self) -> None:
         """Wait until all that is written down is learnt."""
-        wait_for(lambda: self.router.learner.seq == self.router.journal.head())
+        wait_for(lambda: self.router._learner.seq == self.router._journal.head())
 
 
 def made(folder: Path, **more: Any) -> Router:
@@ -225,7 +225,7 @@ def test_only_a_named_model_can_be_observed(here: Here, name: str, error: type[E
 
 def test_errors_are_the_same_near_and_far(here: Here) -> None:
     """An unknown model, one that cannot take the request, an unknown decision, and an end that cannot be."""
-    with pytest.raises(InvalidRequest, match="no model 'nobody'"):
+    with pytest.raises(InvalidRequest, match="unknown model 'nobody'"):
         here.client.decide(ask("nobody"))
     with pytest.raises(NoEligibleModel, match="streaming"):
         here.client.decide(msgspec.structs.replace(ask("gamma"), stream=True))

@@ -41,8 +41,8 @@ def ask(client: Client, user: str = "ann") -> Reply:
 
 
 def heard(router: Router) -> list[Feedback]:
-    assert isinstance(router.journal, MemoryJournal)
-    return [row.event for row in router.journal.tail(0, 10_000) if isinstance(row.event, Feedback)]
+    assert isinstance(router._journal, MemoryJournal)
+    return [row.event for row in router._journal.tail(0, 10_000) if isinstance(row.event, Feedback)]
 
 
 # --- helper → (how it is called on an answer, what is in the log) ---
@@ -280,7 +280,7 @@ def test_a_verdict_comes_days_later(tmp_path: Path) -> None:
         say.rate(later, first, 2)
         backend = later.backend
         assert isinstance(backend, LocalBackend)
-        rows = backend.router.journal.tail(0, 1000)
+        rows = backend.router._journal.tail(0, 1000)
     events = [row.event for row in rows if isinstance(row.event, Feedback)]
     assert [(event.kind, event.decision_id) for event in events] == [
         (FeedbackKind.PAIR, second),

@@ -19,7 +19,7 @@ from typer.testing import CliRunner, Result
 from fitrouter.config import load_config
 from fitrouter.errors import ConfigError
 from fitrouter_integrations import cli
-from fitrouter_integrations.commands.edit import set_top_level
+from fitrouter_integrations.commands._files import set_top_level
 from fitrouter_integrations.commands.init import KEYS, found_keys, render
 
 COMMENTED = """\
@@ -250,7 +250,7 @@ async def test_a_refit_is_asked_for_beside_a_running_router(tmp_path: Path) -> N
     async with Router.from_config(load_config(file)) as router:
         done = await asyncio.to_thread(CliRunner().invoke, cli.app, ["train", "refit", "--config", str(file)])
         assert done.exit_code == 0, done.output
-        assert any(isinstance(row.event, Refit) for row in router.journal.tail(0))
+        assert any(isinstance(row.event, Refit) for row in router._journal.tail(0))
         async with asyncio.timeout(300.0):
-            await router.follower.caught_up()
-        assert router.learner.stale == 0
+            await router._follower.caught_up()
+        assert router._learner.stale == 0

@@ -27,15 +27,15 @@ def with_(**changes: Any) -> dict[str, Any]:
 
 MISTAKES: list[tuple[dict[str, Any], list[str]]] = [
     ({}, ["providers", "models", "Field required"]),
-    (with_(polcy={}), ["polcy", "there is no such setting", "did you mean 'policy'?"]),
+    (with_(polcy={}), ["polcy", "unknown setting", "did you mean 'policy'?"]),
     (with_(policy={"gama": 2}), ["policy.gama", "did you mean 'gamma'?"]),
-    (with_(policy={"gamma": -1}), ["policy.gamma", "greater than 0", "given was -1"]),
-    (with_(policy={"floor": 1.5}), ["policy.floor", "less than or equal to 1", "given was 1.5"]),
-    (with_(share=2), ["share", "given was 2"]),
+    (with_(policy={"gamma": -1}), ["policy.gamma", "greater than 0", "got -1"]),
+    (with_(policy={"floor": 1.5}), ["policy.floor", "less than or equal to 1", "got 1.5"]),
+    (with_(share=2), ["share", "got 2"]),
     (with_(share=0.5, default_model=None), ["share: 0.5 needs a 'default_model'", "50%"]),
-    (with_(default_model="huge"), ["default_model: 'huge' is no model", "small", "big"]),
-    (with_(aliases={"gpt-4o": "huge"}), ["aliases: 'gpt-4o' leads to 'huge'", "fitrouter/auto"]),
-    (with_(models=[{"name": "a", "provider": "q"}]), ["'a' names the provider 'q'", "known are ['p']"]),
+    (with_(default_model="huge"), ["default_model: 'huge' is not a configured model", "small", "big"]),
+    (with_(aliases={"gpt-4o": "huge"}), ["aliases: 'gpt-4o' points to 'huge'", "fitrouter/auto"]),
+    (with_(models=[{"name": "a", "provider": "q"}]), ["'a' uses the unknown provider 'q'", "configured are ['p']"]),
     (with_(models=[{"name": "a", "provider": "p"}] * 2), ["'a' is listed 2 times"]),
     (with_(models=[{"name": "fitrouter/x", "provider": "p"}]), ["'fitrouter/x' is reserved"]),
     (with_(models=[]), ["models", "at least 1"]),
@@ -43,12 +43,12 @@ MISTAKES: list[tuple[dict[str, Any], list[str]]] = [
         with_(models=[{"name": "a", "provider": "p", "capabilities": ["telepathy"]}]),
         ["models.0.capabilities.0", "'telepathy'"],
     ),
-    (with_(providers={"p": {"kind": "magic"}}), ["providers.p.kind", "'litellm'", "given was 'magic'"]),
+    (with_(providers={"p": {"kind": "magic"}}), ["providers.p.kind", "'litellm'", "got 'magic'"]),
     (with_(providers={"p": {"kind": "simulated", "api_key": "sk-1"}}), ["providers.p.api_key", "'api_key_env'"]),
-    (with_(server={"port": 99999}), ["server.port", "65535", "given was 99999"]),
+    (with_(server={"port": 99999}), ["server.port", "65535", "got 99999"]),
     (with_(server={"keys": [{"name": "a"}]}), ["server.keys.0.key_env", "Field required"]),
-    (with_(feedback={"ask": 0.5}), ["feedback.ask", "0.05", "given was 0.5"]),
-    (with_(seed=-1), ["seed", "given was -1"]),
+    (with_(feedback={"ask": 0.5}), ["feedback.ask", "0.05", "got 0.5"]),
+    (with_(seed=-1), ["seed", "got -1"]),
 ]
 
 
@@ -94,7 +94,7 @@ def test_relative_paths_are_relative_to_the_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "word"),
-    [(b"a: [", "not valid YAML"), (b"\xff\xfe", "not valid YAML"), (b"- 1", "cannot be used"), (b"", "cannot be used")],
+    [(b"a: [", "not valid YAML"), (b"\xff\xfe", "not valid YAML"), (b"- 1", "is invalid"), (b"", "is invalid")],
 )
 def test_a_file_that_is_no_configuration_says_so(tmp_path: Path, content: bytes, word: str) -> None:
     """Broken YAML, bytes, lists and empty files each have their message."""

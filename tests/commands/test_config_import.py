@@ -144,7 +144,7 @@ def test_no_file_is_overwritten(made: tuple[Config, str]) -> None:
     """A second import needs another name, and leaves the first as it was."""
     again = run("litellm.yaml")
     assert again.exit_code != 0
-    assert "is there already" in str(again.exception)
+    assert "exists already" in str(again.exception)
     assert Path("fitrouter.yaml").read_text() == made[1]
     assert run("litellm.yaml", "--out", "other.yaml").exit_code == 0
     assert Path("other.yaml").read_text() == made[1]

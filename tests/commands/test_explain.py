@@ -47,7 +47,7 @@ async def lived(file: Path, turns: int = 6) -> list[str]:
             ids.append(answer.decision.id)
             await router.feedback(ids[-1], FeedbackKind.THUMB, float(answer.served_by == "terse"))
             if i == turns - 2:
-                await asyncio.to_thread(wait_for, lambda: router.learner.fit.labels >= turns - 1)
+                await asyncio.to_thread(wait_for, lambda: router._learner.fit.labels >= turns - 1)
         beside = await asyncio.to_thread(run, ids[-1], "--config", file)
         assert beside.exit_code == 0, beside.output
         assert "was drawn with probability" in beside.output
@@ -92,7 +92,7 @@ def test_then_reproduces_what_decided(log: tuple[Path, list[str]], tmp_path: Pat
 
     assert since(then) == pytest.approx([0.0, 0.0], abs=1e-12)
     assert max(abs(value) for value in since(now)) > 1e-6
-    assert "exactly those that decided" in read(then).sentences[-1]
+    assert "exactly as at the time of the decision" in read(then).sentences[-1]
 
 
 def test_a_folder_is_enough(log: tuple[Path, list[str]]) -> None:
@@ -159,5 +159,5 @@ def test_a_gateway_that_explains_in_numbers_is_shown_in_full(
     monkeypatch.setattr(_explain, "call", lambda method, url, path: reply)
     result = run(ids[-1], "--url", "http://127.0.0.1:8484", "--json", again)
     assert result.exit_code == 0, result.output
-    assert "everybody's taste in its text" in result.output
+    assert "population taste for its text" in result.output
     assert read(again) == read(out)

@@ -17,7 +17,7 @@ from fitrouter.config import load_config
 from fitrouter.errors import ConfigError, FitrouterError, InvalidRequest, NotAuthorized
 from fitrouter.router import Router
 from fitrouter.routing.decider import Rules
-from fitrouter.serving.steering import Personalisation
+from fitrouter.serving.policy_control import Personalisation
 from fitrouter.state.settings import SETTINGS
 from fitrouter.stores.journal import SqliteJournal
 from fitrouter.types import PolicyChange
@@ -95,7 +95,7 @@ def test_the_next_start_heeds_it(file: Path) -> None:
 
     async def cost_weight() -> float:
         async with Router.from_config(load_config(file)) as router:
-            return router.decider.live()[1].cost_weight
+            return router._decider.live()[1].cost_weight
 
     standing("set", "--cost-weight", "0.3", "--config", file)
     assert asyncio.run(cost_weight()) == 0.3
@@ -109,13 +109,13 @@ def test_the_next_start_heeds_it(file: Path) -> None:
 def test_a_running_gateway_is_told(tmp_path: Path) -> None:
     """Over HTTP the change is in force when the command returns, and what the command shows is what decides."""
     router = make_router(tmp_path, rules=Rules(registry="r1", default_arm="alpha", config_hash="h"))
-    router.decider.candidates["bold"] = {"gamma": 9.0}
+    router._decider.candidates["bold"] = {"gamma": 9.0}
     with serving(router) as url:
         assert standing("set", "--share", "0.25", "--no-personal", "--url", url)["settings"] == {
             "share": 0.25,
             "personal": False,
         }
-        assert router.decider.live()[1].share == 0.25
+        assert router._decider.live()[1].share == 0.25
         assert standing("promote", "bold", "--url", url)["versions"][-1] == "bold"
         assert standing("restore", "--url", f"{url}/v1")["settings"]["share"] == 0.25
         assert url in run("show", "--url", url).output
@@ -165,8 +165,8 @@ def test_mistakes_are_named(file: Path, tmp_path: Path) -> None:
         (("set", "--share", "1.5", *c), InvalidRequest, "at most 1"),
         (("set", "--cost-weight=-1", *c), InvalidRequest, "at least 0"),
         (("set", "--algorithm", "linuxcb", *c), InvalidRequest, "linuxcb"),
-        (("set", "--force", "c", *c), InvalidRequest, "there are a, b"),
-        (("restore", *c), InvalidRequest, "no version before"),
+        (("set", "--force", "c", *c), InvalidRequest, "models are a, b"),
+        (("restore", *c), InvalidRequest, "no previous version"),
         (("show", "--url", "http://127.0.0.1:9"), NoGateway, "fitrouter serve"),
         (("show", "--config", tmp_path / "x.yaml"), ConfigError, "x.yaml"),
     )

@@ -15,13 +15,13 @@ import pytest
 
 pytest.importorskip("crewai", reason="install the extra `crewai`")
 
+from crewai import Crew
 from crewai.agent.planning_config import PlanningConfig
 from crewai.security import Fingerprint, SecurityConfig
 from crewai.state.runtime import RuntimeState
 from pydantic import ValidationError
 from tests.kits.crewai import Place, Sum, adder, agent, crew, nobody_leaves, place, task
 
-from crewai import Crew
 from fitrouter.types import FeedbackKind
 from fitrouter_integrations.client import Vote
 from fitrouter_integrations.crewai import FitrouterLLM, _llm
@@ -240,7 +240,7 @@ def test_what_crewai_asks_in_nobodys_name_is_the_agents(here: Place) -> None:
     done = crew([one], [task(one, output_pydantic=Sum)]).kickoff()
     assert done.pydantic == Sum(value=3, note="hello")
     assert done.token_usage.completion_tokens == len(here.models.calls) * SAID == 3 * SAID
-    ann = here.router.identities.subject("default", "ann")
+    ann = here.router._identities.subject("default", "ann")
     assert [(d.identity.user, d.identity.role) for d in here.decisions()] == [(ann, "Researcher")] * 3
 
 

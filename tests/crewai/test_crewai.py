@@ -11,6 +11,7 @@ import pytest
 
 pytest.importorskip("crewai", reason="install the extra `crewai`")
 
+from crewai import Agent, Crew, Process, Task
 from crewai.events import LLMCallCompletedEvent, LLMCallFailedEvent, LLMStreamChunkEvent, crewai_event_bus
 from crewai.llm import LLM
 from crewai.security import Fingerprint, SecurityConfig
@@ -19,7 +20,6 @@ from tests.kits.agents import agent_router
 from tests.kits.crewai import Sum, adder, nobody_leaves
 from tests.kits.gateway import serving
 
-from crewai import Agent, Crew, Process, Task
 from fitrouter.errors import FitrouterError, InvalidRequest
 from fitrouter.stores.journal import MemoryJournal
 from fitrouter.types import Decision, FeedbackKind
@@ -54,9 +54,9 @@ def llm(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[FitrouterLLM
 
 def decisions(llm: FitrouterLLM) -> list[Decision]:
     router = llm._router
-    assert isinstance(router.journal, MemoryJournal)
-    router.recorder  # noqa: B018
-    return [row.event for row in router.journal.tail(0, 1000) if isinstance(row.event, Decision)]
+    assert isinstance(router._journal, MemoryJournal)
+    router._recorder  # noqa: B018
+    return [row.event for row in router._journal.tail(0, 1000) if isinstance(row.event, Decision)]
 
 
 def agent(llm: Any, role: str = "Researcher", **more: Any) -> Agent:
@@ -111,7 +111,7 @@ def test_a_hierarchical_crew(llm: FitrouterLLM) -> None:
 
 def test_fingerprints_and_inputs_say_who_asks(llm: FitrouterLLM) -> None:
     """A fingerprint's metadata goes before inputs, and these before what the model was made with."""
-    identities = llm._router.identities
+    identities = llm._router._identities
     given = SecurityConfig(fingerprint=Fingerprint(metadata={"user_id": "ann", "role": "analyst"}))
     named = agent(llm, security_config=given)
     crew([named], [Task(description="Say hello", expected_output="text", agent=named)]).kickoff({"user_id": "bob"})

@@ -12,6 +12,7 @@ import pytest
 
 pytest.importorskip("crewai", reason="install the extra `crewai`")
 
+from crewai import Agent, Crew, Process, Task
 from crewai.agent.planning_config import PlanningConfig
 from crewai.events import LLMCallFailedEvent, crewai_event_bus
 from crewai.flow.flow import Flow, listen, start
@@ -27,7 +28,6 @@ from crewai.tools import BaseTool
 from pydantic import BaseModel, ValidationError
 from tests.kits.crewai import Place, Sum, adder, agent, crew, nobody_leaves, place, task
 
-from crewai import Agent, Crew, Process, Task
 from fitrouter.types import Call
 
 # CrewAI warns of fields of its own that it still sets on every agent, and of callbacks that no checkpoint can hold.
@@ -353,7 +353,7 @@ def test_crews_from_yaml(here: Place, tmp_path: Path) -> None:
     assert "Say hello" in Desk().crew().kickoff().raw
     (made,) = here.decisions()
     assert (made.identity.role, made.identity.task) == ("Writer", "write")
-    assert made.identity.user == here.router.identities.subject("default", "ann")
+    assert made.identity.user == here.router._identities.subject("default", "ann")
 
 
 def test_a_memory_with_an_embedder_of_its_own(here: Place, run: Callable[[Crew], Any]) -> None:

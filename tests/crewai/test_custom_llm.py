@@ -17,6 +17,7 @@ import pytest
 pytest.importorskip("crewai", reason="install the extra `crewai`")
 
 import crewai.llms.retry
+from crewai import Agent, Crew, Task
 from crewai.events import (
     LLMCallCompletedEvent,
     LLMCallFailedEvent,
@@ -39,7 +40,6 @@ from tests.kits import agents as agents_kit
 from tests.kits.agents import agent_router
 from tests.kits.gateway import PATIENCE_S, config, serving
 
-from crewai import Agent, Crew, Task
 from fitrouter.errors import AllModelsFailed, FitrouterError, NotAuthorized, ProviderUnavailable
 from fitrouter.serving.attempts import Timers
 from fitrouter.stores.journal import MemoryJournal
@@ -172,8 +172,8 @@ def test_custom_llm_with_a_key(tmp_path: Path, models: Models, monkeypatch: pyte
         wrong = FitrouterLLM(router=url, api_key="wrong")
         with wrong.client, pytest.raises(NotAuthorized):
             wrong.call("Hello")
-    assert isinstance(router.journal, MemoryJournal)
-    decisions = [row.event for row in router.journal.tail(0, 100) if isinstance(row.event, Decision)]
+    assert isinstance(router._journal, MemoryJournal)
+    decisions = [row.event for row in router._journal.tail(0, 100) if isinstance(row.event, Decision)]
     assert [decision.identity.tenant for decision in decisions] == ["a"]
 
 

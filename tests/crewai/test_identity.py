@@ -13,6 +13,7 @@ import pytest
 
 pytest.importorskip("crewai", reason="install the extra `crewai`")
 
+from crewai import Agent, Crew, Process, Task
 from crewai.flow.flow import Flow, start
 from crewai.security import Fingerprint, SecurityConfig
 from crewai.tools import tool
@@ -20,7 +21,6 @@ from pydantic import BaseModel, ValidationError
 from tests.kits import agents as agents_kit
 from tests.kits.identity import ANN, BOB, NOTHING, REFUSED, TAKEN, Desk, fields, ids, standing, told
 
-from crewai import Agent, Crew, Process, Task
 from fitrouter.errors import InvalidRequest, NotAuthorized
 from fitrouter.types import Identity
 from fitrouter_integrations.crewai import FitrouterLLM

@@ -11,6 +11,7 @@ import pytest
 
 pytest.importorskip("crewai", reason="install the extra `crewai`")
 
+from crewai import Agent, Crew, Task
 from crewai.core.providers.human_input import get_provider, reset_provider, set_provider
 from crewai.events import crewai_event_bus
 from crewai.flow.flow import Flow, start
@@ -18,7 +19,6 @@ from crewai.flow.human_feedback import human_feedback
 from crewai.tools import tool
 from tests.kits.agents import agent_router
 
-from crewai import Agent, Crew, Task
 from fitrouter.errors import ConfigError
 from fitrouter.stores.journal import MemoryJournal
 from fitrouter.types import Decision, Feedback, FeedbackKind
@@ -51,7 +51,7 @@ def signals() -> Iterator[FitrouterSignals]:
 def events(llm: FitrouterLLM, kind: type) -> list[Any]:
     """Of the journal, once all that CrewAI reported is heard."""
     crewai_event_bus.flush()
-    journal = llm.router.journal
+    journal = llm.router._journal
     assert isinstance(journal, MemoryJournal)
     return [row.event for row in journal.tail(0, 1000) if isinstance(row.event, kind)]
 

@@ -12,12 +12,12 @@ import pytest
 
 pytest.importorskip("crewai", reason="install the extra `crewai`")
 
+from crewai import Crew
 from crewai.core.providers.human_input import reset_provider, set_provider
 from crewai.events import crewai_event_bus
 from crewai.tools import tool
 from tests.kits.crewai import Place, adder, agent, crew, nobody_leaves, place, task
 
-from crewai import Crew
 from fitrouter.errors import ProviderRejected
 from fitrouter.types import Feedback
 from fitrouter_integrations.crewai import FitrouterSignals
@@ -65,7 +65,7 @@ def votes(here: Place) -> list[Feedback]:
     """Of this test, once all that CrewAI reported is heard."""
     crewai_event_bus.flush()
     mine = {decision.id for decision in here.decisions()}
-    journal = here.router.journal
+    journal = here.router._journal
     found = [row.event for row in journal.tail(0, 100_000) if isinstance(row.event, Feedback)]  # type: ignore[attr-defined]
     return [vote for vote in found if vote.decision_id in mine]
 

@@ -163,7 +163,7 @@ def fails(llm: FitrouterLLM, error: type[Exception], match: str) -> Exception:
 
 def test_an_unknown_model_is_told_to_who_kicked_off(here: Place) -> None:
     """The error of the router, with what is allowed or where it is said; and nobody is asked."""
-    fails(here.llm(model="nobody"), InvalidRequest, "no model 'nobody'")
+    fails(here.llm(model="nobody"), InvalidRequest, "unknown model 'nobody'")
     assert here.models.calls == []
 
 

@@ -159,7 +159,7 @@ import sys
 from pathlib import Path
 from fitrouter_dashboards import Metrics
 sys.path.insert(0, sys.argv[1])
-from tests.test_metrics import everything
+from tests.dashboards.test_metrics import everything
 metrics = Metrics()
 for _ in range(int(sys.argv[2])):
     everything(metrics)

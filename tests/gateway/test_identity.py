@@ -160,7 +160,7 @@ def test_the_tenant_is_the_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             with client(url, headers={"authorization": f"Bearer {key}", "x-fitrouter-tenant": "b"}) as http:
                 assert http.post("/v1/chat/completions", json=chat(metadata={"tenant": "b", **ids(ANN)})).is_success
             desk.check(Identity(tenant=tenant, **fields(ANN)))
-        assert router.identities.subject("a", "ann") != router.identities.subject("b", "ann")
+        assert router._identities.subject("a", "ann") != router._identities.subject("b", "ann")
 
 
 def test_the_documentation_says_the_same() -> None:

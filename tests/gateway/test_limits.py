@@ -16,7 +16,7 @@ from tests.kits.gateway import Echo, chat, client, config, make_router, raw, ser
 from fitrouter.errors import FitrouterError, InvalidRequest
 from fitrouter.types import Chunk, Execution
 from fitrouter_integrations.gateway import _limits, _stream
-from fitrouter_integrations.gateway._ended import observation, outcome
+from fitrouter_integrations.gateway._external import observation, outcome
 from fitrouter_integrations.gateway._json import MAX_DEPTH, MAX_VALUES, read_json
 from fitrouter_integrations.gateway._requests import chat_request, verdict
 
@@ -262,8 +262,8 @@ def test_a_client_that_does_not_read_is_cut_off(tmp_path: Path, monkeypatch: pyt
         body = json.dumps(chat(stream=True)).encode()
         with socket.create_connection((host, int(port)), timeout=300.0) as connection:
             connection.sendall(_post(b"content-length: %d" % len(body)) + body)
-            wait_for(lambda: any(isinstance(row.event, Execution) for row in router.journal.tail(0)))
-    (execution,) = [row.event for row in router.journal.tail(0) if isinstance(row.event, Execution)]
+            wait_for(lambda: any(isinstance(row.event, Execution) for row in router._journal.tail(0)))
+    (execution,) = [row.event for row in router._journal.tail(0) if isinstance(row.event, Execution)]
     assert execution.status == "cancelled"
 
 

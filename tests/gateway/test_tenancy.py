@@ -94,7 +94,7 @@ def test_a_key_is_its_tenant_whatever_the_body_says(url: str, router: Router) ->
         with speaking(url, key) as http:
             body = chat(user="ann", metadata={"tenant": "b", "role": "admin"})
             assert http.post("/v1/chat/completions", json=body, headers={"x-fitrouter-tenant": "b"}).status_code == 200
-    made = [row.event.identity for row in router.journal.tail(0) if isinstance(row.event, Decision)]
+    made = [row.event.identity for row in router._journal.tail(0) if isinstance(row.event, Decision)]
     subjects = [(identity.tenant, identity.user) for identity in made]
     assert [tenant for tenant, _ in subjects] == ["a", "b", "a"]
     assert subjects[0] == subjects[2]
@@ -128,11 +128,11 @@ def test_a_plan_is_reported_by_the_tenant_that_has_it(url: str, router: Router) 
         }
         refused = b.post(path, json=told)
         assert (refused.status_code, refused.json()["error"]["code"]) == (404, "unknown_decision")
-        assert not any(isinstance(row.event, Execution) for row in router.journal.tail(0))
+        assert not any(isinstance(row.event, Execution) for row in router._journal.tail(0))
         assert again.post(path, json=told).json()["status"] == "ok"
         observed = b.post("/v1/observations", json={**chat(model="beta"), "message": told["message"], "latency_ms": 5})
         assert observed.status_code == 200
-    made = [row.event.identity.tenant for row in router.journal.tail(0) if isinstance(row.event, Decision)]
+    made = [row.event.identity.tenant for row in router._journal.tail(0) if isinstance(row.event, Decision)]
     assert made == ["a", "b"]
 
 
@@ -156,7 +156,7 @@ def test_keys_and_user_ids_appear_nowhere(tmp_path: Path, caplog: pytest.LogCapt
             said.append(http.get("/v1/models", headers={"authorization": bad}).text)
         said.append(http.post("/v1/feedback", json={"decision_id": "x", "kind": "thumb", "value": 1}).text)
     said += [str(record.__dict__) for record in caplog.records if record.name.startswith(("fitrouter", "uvicorn"))]
-    said += [repr(row) for row in router.journal.tail(0, 10_000)]
+    said += [repr(row) for row in router._journal.tail(0, 10_000)]
     everything = "\n".join(said)
     for canary in (*KEYS.values(), "user-canary-7"):
         assert canary not in everything

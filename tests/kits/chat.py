@@ -104,8 +104,8 @@ def chat(folder: Path, where: str, provider: Any, **more: Any) -> Iterator[tuple
 
 def events(router: Router, kind: type[Any]) -> list[Any]:
     """Of the journal."""
-    assert isinstance(router.journal, MemoryJournal)
-    return [row.event for row in router.journal.tail(0, 100_000) if isinstance(row.event, kind)]
+    assert isinstance(router._journal, MemoryJournal)
+    return [row.event for row in router._journal.tail(0, 100_000) if isinstance(row.event, kind)]
 
 
 def asked(model: Any, how: str, *arguments: Any, **named: Any) -> Any:

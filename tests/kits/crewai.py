@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from crewai import Agent, Crew, Task
 from crewai.tools import tool
 from pydantic import BaseModel
 from tests.kits import agents as agents_kit
@@ -16,7 +17,6 @@ from tests.kits.agents import agent_router
 from tests.kits.gateway import serving
 from tests.kits.home import stays_home
 
-from crewai import Agent, Crew, Task
 from fitrouter.router import Router
 from fitrouter.stores.journal import MemoryJournal
 from fitrouter.types import Call, Chunk, Completion, Decision, Usage
@@ -86,7 +86,7 @@ class Place:
         return self._all()[self._seen :]
 
     def _all(self) -> list[Decision]:
-        journal = self.router.journal
+        journal = self.router._journal
         assert isinstance(journal, MemoryJournal)
         return [row.event for row in journal.tail(0, 100_000) if isinstance(row.event, Decision)]
 

@@ -120,6 +120,7 @@ def crewai(target: Any) -> tuple[Ask, AwaitedAsk]:
 def litellm(target: Any) -> tuple[Ask, AwaitedAsk]:
     """`fitrouter/auto` of one registered provider; metadata says who asks."""
     import litellm as library
+
     from fitrouter_integrations.litellm import register
 
     library.suppress_debug_info = True

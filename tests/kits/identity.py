@@ -64,14 +64,14 @@ class Desk(NamedTuple):
 
     def seen(self) -> list[Identity]:
         """Who asked since the last look, as the journal says; users by the names that they were called."""
-        assert isinstance(self.router.journal, MemoryJournal)
-        rows = self.router.journal.tail(self.looked[0], 10_000)
+        assert isinstance(self.router._journal, MemoryJournal)
+        rows = self.router._journal.tail(self.looked[0], 10_000)
         self.looked[0] = rows[-1].seq if rows else self.looked[0]
         return [row.event.identity for row in rows if isinstance(row.event, Decision)]
 
     def expected(self, who: Identity) -> Identity:
         """What the journal is to say of somebody: a token in the user's stead, and the session's hash."""
-        user = None if who.user is None else self.router.identities.subject(who.tenant, who.user)
+        user = None if who.user is None else self.router._identities.subject(who.tenant, who.user)
         key, _ = session_key(Request(messages=(), identity=who))
         return Identity(tenant=who.tenant, user=user, role=who.role, task=who.task, session=key)
 
@@ -101,8 +101,8 @@ def standing(folder: Path, where: str, agent: Any = None) -> Iterator[Desk]:
 
 
 def told(page: str) -> dict[str, list[str]]:
-    """The table "Who asks" of a page of the documentation: channel → the other cells."""
+    """The table under "Identity" on a page of the documentation: channel → the other cells."""
     text = (Path(__file__).resolve().parents[2] / "docs" / page).read_text(encoding="utf-8")
-    section = text.split("\n## Who asks\n", 1)[1].split("\n## ", 1)[0]
+    section = text.split("\n## Identity\n", 1)[1].split("\n## ", 1)[0]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if line[:1] == "|"]
     return {row[0]: row[1:] for row in rows[2:]}

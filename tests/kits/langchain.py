@@ -132,8 +132,8 @@ def logged(router: Router, kind: type[Any]) -> list[Any]:
 
 def written(router: Router, kind: type[Any]) -> list[Any]:
     """Events that a router, wherever it runs, has written down."""
-    assert isinstance(router.journal, MemoryJournal)
-    return [row.event for row in router.journal.tail(0, 100_000) if isinstance(row.event, kind)]
+    assert isinstance(router._journal, MemoryJournal)
+    return [row.event for row in router._journal.tail(0, 100_000) if isinstance(row.event, kind)]
 
 
 def team(**more: Any) -> dict[str, Chat]:

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
+import litellm
 import pytest
 from litellm.litellm_core_utils.logging_worker import GLOBAL_LOGGING_WORKER
 from pydantic import BaseModel
@@ -14,7 +15,6 @@ from tests.kits.agents import Agent
 from tests.kits.gateway import serving, wait_for
 from tests.kits.home import stays_home
 
-import litellm
 from fitrouter.router import Router
 from fitrouter.stores.journal import MemoryJournal
 from fitrouter.types import Decision, Execution
@@ -80,8 +80,8 @@ class Fails(Agent):
 
 def events(router: Router, kind: type = object) -> list[Any]:
     """What stands in a router's journal."""
-    assert isinstance(router.journal, MemoryJournal)
-    return [row.event for row in router.journal.tail(0, 10_000) if isinstance(row.event, kind)]
+    assert isinstance(router._journal, MemoryJournal)
+    return [row.event for row in router._journal.tail(0, 10_000) if isinstance(row.event, kind)]
 
 
 def seen_by(observer: FitrouterObserver, number: int, kind: type = Execution) -> list[Any]:
@@ -89,7 +89,7 @@ def seen_by(observer: FitrouterObserver, number: int, kind: type = Execution) ->
 
     def there() -> list[Any]:
         router = observer.client.backend.router  # type: ignore[attr-defined]
-        found = [row.event for row in router.journal.tail(0, 1000) if isinstance(row.event, kind)]
+        found = [row.event for row in router._journal.tail(0, 1000) if isinstance(row.event, kind)]
         return found if len(found) >= number else []
 
     return wait_for(there)

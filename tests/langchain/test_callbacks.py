@@ -6,7 +6,6 @@ import asyncio
 import logging
 import subprocess
 import sys
-import threading
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -31,7 +30,7 @@ from fitrouter.router import Router
 from fitrouter.stores.journal import SqliteJournal
 from fitrouter.types import Decision, Feedback, FeedbackKind
 from fitrouter_integrations.client import Vote, connect
-from fitrouter_integrations.langchain import ChatFitrouter, FitrouterCallbackHandler, _callbacks, _outbox
+from fitrouter_integrations.langchain import ChatFitrouter, FitrouterCallbackHandler, _callbacks
 
 
 @tool
@@ -199,7 +198,7 @@ def test_what_cannot_be_taken_is_logged_and_raises_nothing(
 
 def test_who_carries_nothing_is_refused() -> None:
     """The mistake is told where the handler is made, and not by silence afterwards."""
-    with pytest.raises(InvalidRequest, match="carries no verdicts"):
+    with pytest.raises(InvalidRequest, match="cannot send feedback"):
         FitrouterCallbackHandler(None)  # type: ignore[arg-type]
 
 
@@ -405,33 +404,6 @@ def test_many_runs_at_once_cross_nothing(asked: Any) -> None:
     said = [each for each in heard(router, handler) if each[3] == "overall"]
     assert len(set(last)) == 200
     assert sorted(decision for decision, *_ in said) == sorted(last)
-
-
-def test_an_outbox_that_is_full_drops_and_says_so(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Where a router takes nothing, verdicts do not pile up for ever; those that wait go out in their order."""
-    monkeypatch.setattr(_outbox, "LIMIT", 3)
-    open_again = threading.Event()
-
-    class Stuck:
-        def __init__(self) -> None:
-            self.votes: list[str] = []
-
-        def feedback(self, vote: Vote) -> str:
-            open_again.wait()
-            self.votes.append(vote.decision_id)
-            return "f"
-
-    stuck = Stuck()
-    outbox = _outbox.Outbox(stuck, 0.0)
-    for i in range(10):
-        outbox.send(Vote(decision_id=f"d{i}", kind=FeedbackKind.THUMB, value=1.0))
-    assert not outbox.flush(0.0)
-    open_again.set()
-    assert outbox.flush(None)
-    assert stuck.votes == ["d0", "d1", "d2"]
-    assert caplog.text.count("was dropped") == 7
 
 
 SETTINGS = """

@@ -181,7 +181,7 @@ def test_time_travel_asks_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", ["invoke", "ainvoke"])
 @pytest.mark.parametrize("where", WHERE)
-def test_an_interrupt_stops_and_goes_on(tmp_path: Path, where: str, how: str) -> None:
+def test_an_interrupt_stops_and_continue_session(tmp_path: Path, where: str, how: str) -> None:
     """A tool that asks a person stops the agent; the answer resumes it, and no model is asked twice for a step."""
 
     @tool
@@ -235,7 +235,7 @@ def test_a_fan_out_crosses_nothing(tmp_path: Path, where: str, how: str) -> None
         decisions = {each.id: each for each in events(router, Decision)}
         for who, text, decision in heard:
             assert text.endswith(f"heard I am {who}")
-            assert decisions[decision].identity.user == router.identities.subject("default", who)
+            assert decisions[decision].identity.user == router._identities.subject("default", who)
 
 
 # --- streams ---

@@ -197,4 +197,4 @@ def test_batches_cross_nothing(tmp_path: Path, where: str) -> None:
         for i, answer in enumerate(answers):
             assert answer.text.endswith(f"heard question {i}")
             user = decisions[answer.response_metadata["decision_id"]].identity.user
-            assert user == router.identities.subject("default", f"user{i}")
+            assert user == router._identities.subject("default", f"user{i}")

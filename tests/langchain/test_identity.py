@@ -207,7 +207,7 @@ def test_callers_at_once_stay_apart(desk: Desk) -> None:
     model.batch(["hi"] * 40, configs)
     asyncio.run(together())
     users = [identity.user for identity in desk.seen()]
-    assert sorted(users) == sorted(2 * [desk.router.identities.subject("default", f"user {i}") for i in range(40)])
+    assert sorted(users) == sorted(2 * [desk.router._identities.subject("default", f"user {i}") for i in range(40)])
 
 
 # --- what is a name --------------------------------------------------------------------------------------------------

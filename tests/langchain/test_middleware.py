@@ -193,7 +193,7 @@ def test_every_channel_reaches_the_log(tmp_path: Path, channel: str, how: str) -
         assert len(decisions) == 2
         for decision in decisions:
             identity = decision.identity
-            assert identity.user == router.identities.subject("default", "ann")
+            assert identity.user == router._identities.subject("default", "ann")
             assert (identity.role, identity.task) == ("nurse", "triage")
             assert identity.session is not None
         for model in models.values():
@@ -272,7 +272,7 @@ def test_structured_answers_come_through(tmp_path: Path, how: str) -> None:
     assert answers(found["messages"])[-1].response_metadata["decision_id"]
 
 
-def test_an_agent_that_is_interrupted_stops_and_goes_on(tmp_path: Path) -> None:
+def test_an_agent_that_is_interrupted_stops_and_continue_session(tmp_path: Path) -> None:
     """An interrupt inside the model's call is the agent's affair: no other model is asked, and it resumes."""
 
     @wrap_model_call

@@ -45,7 +45,7 @@ def _check_crowd(router: Router, runs: list[list[Any]]) -> None:
     executions = {execution.decision_id: execution for execution in written(router, Execution)}
     assert set(ids) == set(decisions) == set(executions)
     for i, messages in enumerate(runs):
-        subject = router.identities.subject("default", f"u{i % 20}")
+        subject = router._identities.subject("default", f"u{i % 20}")
         for said in answers(messages):
             decision = decisions[said.response_metadata["decision_id"]]
             assert decision.identity.user == subject

@@ -45,7 +45,7 @@ def test_models_and_prices_are_all_it_needs(tmp_path: Path) -> None:
     middleware = FitrouterMiddleware(
         models, data=tmp_path / "learnt", prices={"fast": (1.0, 2.0)}, policy={"floor": 1.0}, **QUICK
     )
-    cards = middleware.router.cards
+    cards = middleware.router._cards
     assert cards["deep"].context_window == 1000
     assert set(cards["deep"].capabilities) == {"images", "json", "streaming"}
     assert "audio" in cards["fast"].capabilities

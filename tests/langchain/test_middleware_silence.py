@@ -219,7 +219,7 @@ def test_a_router_that_breaks_breaks_no_agent(
         raise ZeroDivisionError("by a bug")
 
     with monkeypatch.context() as patched:
-        patched.setattr(router.outside, "decide", boom)
+        patched.setattr(router._external, "decide", boom)
         assert run(agent, how=how)[-1].text.startswith("wide heard")
     assert "decision_id" in run(agent, how=how)[-1].response_metadata
     (told,) = warnings(caplog)

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+import litellm
 import pytest
 from tests.kits.agents import Agent, agent_router
 from tests.kits.gateway import make_router, serving
@@ -28,7 +29,6 @@ from tests.kits.litellm import (
     text,
 )
 
-import litellm
 from fitrouter.errors import ProviderError, ProviderRejected, ProviderTimeout, ProviderUnavailable
 from fitrouter.types import Decision, FeedbackKind, Identity, ModelCard
 from fitrouter_integrations.client import Vote, connect
@@ -174,7 +174,7 @@ def test_the_master_key_of_a_proxy_is_nobody(tmp_path: Path) -> None:
         litellm.completion(model=AUTO, messages=HELLO, metadata={**proxied, "user_api_key_end_user_id": "ann"})
         nobody, ann = [made.identity.user for made in events(router, Decision)]
         assert nobody is None
-        assert ann == router.identities.subject("default", "ann")
+        assert ann == router._identities.subject("default", "ann")
 
 
 # --- errors ---
@@ -230,7 +230,7 @@ def test_what_is_too_long_is_litellms_context_error(tmp_path: Path, far: bool) -
 
 def test_fallbacks_and_retries_of_litellm_work(desk: Desk) -> None:
     """A model that is not there is an error that litellm falls back from; a router that is not there likewise."""
-    with pytest.raises(litellm.BadRequestError, match="no model 'nobody'"):
+    with pytest.raises(litellm.BadRequestError, match="unknown model 'nobody'"):
         litellm.completion(model="fitrouter/nobody", messages=HELLO)
     answer = litellm.completion(model="fitrouter/nobody", messages=HELLO, fallbacks=["fitrouter/beta"])
     assert answer.model == "beta"

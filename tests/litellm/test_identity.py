@@ -7,10 +7,10 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import litellm
 import pytest
 from tests.kits.identity import ANN, BOB, NOTHING, REFUSED, TAKEN, Desk, fields, ids, standing, told
 
-import litellm
 from fitrouter.types import Identity
 from fitrouter_integrations.litellm import register
 

@@ -6,11 +6,11 @@ import asyncio
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+import litellm
 import pytest
 from litellm.litellm_core_utils.logging_worker import GLOBAL_LOGGING_WORKER
 from tests.kits.agents import Agent, agent_router
@@ -18,12 +18,10 @@ from tests.kits.fake_openai import FakeOpenAI, Reply, event, reply, sse
 from tests.kits.gateway import serving, wait_for
 from tests.kits.litellm import AUTO, HELLO, TOOLS, at_home, called_back, events, observing, seen_by, text
 
-import litellm
 from fitrouter.errors import InvalidRequest
 from fitrouter.types import Completion, Decision, Execution, FeedbackKind, Request, Score
 from fitrouter_integrations.client import Seen, Vote, connect
 from fitrouter_integrations.litellm import FitrouterObserver, register
-from fitrouter_integrations.litellm._outbox import Outbox
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # litellm's own
 
@@ -213,7 +211,7 @@ async def test_a_gateway_is_told(tmp_path: Path) -> None:
         )
         assert (failed.status, failed.attempts[0].error) == ("failed", "ProviderUnavailable")
         made = events(router, Decision)[0]
-        assert (made.identity.role, made.identity.user) == ("nurse", router.identities.subject("default", "ann"))
+        assert (made.identity.role, made.identity.user) == ("nurse", router._identities.subject("default", "ann"))
         decision = observer.decision_of(answer.id)
         assert decision == made.id
         assert await client.afeedback(Vote(decision_id=made.id, kind=FeedbackKind.THUMB, value=1.0, user="ann"))
@@ -264,33 +262,6 @@ async def test_an_observer_that_fails_harms_nobody(target: str, words: str, capl
         assert answer.choices[0].message.content == again.choices[0].message.content == "fine"
         await asyncio.to_thread(wait_for, lambda: observer.lost == 2)
     assert caplog.text.count(words) == 1
-
-
-def test_what_does_not_fit_is_dropped_and_nobody_waits(caplog: pytest.LogCaptureFixture) -> None:
-    """A router that takes nothing holds up nobody: so many wait, the rest is counted and warned of once."""
-    gate, sent = threading.Event(), []
-
-    async def send(item: int) -> None:
-        await asyncio.to_thread(gate.wait)
-        sent.append(item)
-        if item == 0:
-            raise ValueError("no")
-
-    outbox = Outbox(send, size=10, at_once=2)
-    with caplog.at_level("WARNING", "fitrouter"):
-        for item in range(100):
-            outbox.put(item)
-        assert not outbox.flush(0.0)
-        assert 88 <= outbox.lost <= 90  # ten wait, and up to two are under way
-        gate.set()
-        assert outbox.flush(30.0)
-        lost = outbox.lost
-        outbox.put(1000)
-        assert outbox.flush(30.0)
-    assert len(sent) == 100 - lost + 2  # with the one that failed, and the one that came afterwards
-    assert max(sent) == 1000
-    assert outbox.lost == lost
-    assert [caplog.text.count(words) for words in ("10 calls wait", "ValueError: no")] == [1, 1]
 
 
 def test_a_process_that_ends_writes_down_what_it_asked(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ class Place(NamedTuple):
         return events(self.router, Decision)[-1]
 
     def subject(self, user: str) -> str:
-        found: str = self.router.identities.subject("default", user)
+        found: str = self.router._identities.subject("default", user)
         return found
 
 
@@ -225,7 +225,7 @@ def test_what_is_wrong_says_so(place: Place) -> None:
     for given, words in (
         ({"model": "auto", "metadata": {"tenant": "b"}}, "tenant"),
         ({"model": "auto", "metadata": {"role": ["nurse"]}}, "role"),
-        ({"model": "auto", "n": 2}, "n: given 2"),
+        ({"model": "auto", "n": 2}, "n: got 2"),
         ({"model": "missing"}, "nobody"),
         ({"model": "nowhere"}, "nowhere"),
     ):

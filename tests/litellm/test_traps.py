@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+import litellm
 import pytest
 from litellm.integrations.custom_logger import CustomLogger
 from tests.kits.agents import Agent, agent_router
 from tests.kits.gateway import make_router, wait_for
 from tests.kits.litellm import AUTO, HELLO, TOOLS, Fails, at_home, called_back, events, standing, text
 
-import litellm
 from fitrouter.errors import ProviderError, ProviderRejected, ProviderUnavailable
 from fitrouter.types import Decision, ModelCard
 from fitrouter_integrations.client import connect
@@ -126,7 +126,7 @@ def test_what_nobody_can_answer_is_a_bad_request(tmp_path: Path, far: bool) -> N
     with standing(router := agent_router(tmp_path), far) as target:
         register(target)
         for more in ({"n": 2}, {"n": 2, "drop_params": True}):
-            with pytest.raises(litellm.BadRequestError, match="n: given 2, allowed is 1"):
+            with pytest.raises(litellm.BadRequestError, match="n: got 2; allowed is 1"):
                 litellm.completion(model=AUTO, messages=HELLO, **more)
         with pytest.raises(litellm.BadRequestError, match="fitrouter routes chats"):
             litellm.embedding(model=AUTO, input=["x"])

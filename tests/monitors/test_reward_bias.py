@@ -60,7 +60,7 @@ def test_the_best_model_does_not_make_flatterers_of_the_others() -> None:
         k = 0 if rng.random() < 0.8 else int(rng.integers(1, K))
         flattery.observe(f"m{k}", None, None, float((-0.3 if k == 0 else 0.0) + rng.normal(0.0, 0.25)))
     assert not flattery.flagged()
-    assert "underrates model m0" in flattery.say("m0")
+    assert "underrates model m0" in flattery.describe("m0")
 
 
 def test_it_says_by_how_much() -> None:
@@ -73,7 +73,7 @@ def test_it_says_by_how_much() -> None:
         flattery.observe(f"m{k}", role, "c0", float(0.1 + excess + rng.normal(0.0, 0.2)))
     found = flattery.flagged()["m0"]
     assert abs(found.bias - 0.35) < found.half_width < 0.1
-    assert flattery.say("m0") == f"the score flatters model m0 by {found.bias:.2f} ± {found.half_width:.2f}"
+    assert flattery.describe("m0") == f"the score flatters model m0 by {found.bias:.2f} ± {found.half_width:.2f}"
     assert [cell[:2] for cell in flattery.cells("m0")] == [("role", "lawyer"), ("cluster", "c0"), ("role", "cook")]
     lawyer, cook = flattery.excess("m0", role="lawyer"), flattery.excess("m0", role="cook")
     assert lawyer is not None
@@ -81,8 +81,8 @@ def test_it_says_by_how_much() -> None:
     assert abs(lawyer.bias - 0.45) < lawyer.half_width
     assert abs(cook.bias - 0.15) < cook.half_width
     assert flattery.excess("m0", role="baker") is None
-    assert "like the others" in flattery.say("m3")
-    assert "too few" in flattery.say("nobody")
+    assert "like the others" in flattery.describe("m3")
+    assert "too few" in flattery.describe("nobody")
 
 
 def test_a_flag_stays_until_it_is_cleared() -> None:

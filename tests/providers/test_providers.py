@@ -383,7 +383,7 @@ async def test_closing_a_stream_reaches_the_wrapped_provider() -> None:
         assert inner.cancelled == read
 
 
-async def test_a_delay_is_slept_then_the_call_goes_on() -> None:
+async def test_a_delay_is_slept_then_the_call_continue_session() -> None:
     """A fault of delay alone only slows."""
     slept: list[float] = []
 

@@ -178,8 +178,8 @@ async def test_a_routers_own_journal_is_reproduced(tmp_path: Path) -> None:
             await router.feedback(answer.decision.id, FeedbackKind.THUMB, float(i % 3 > 0))
             await router.settled()
             if i == 40:
-                router.decider.learner.fit.estimate = None  # type: ignore[assignment]
-        log = log_of(row.event for row in router.journal.tail(0, 100_000))
+                router._decider.learner.fit.estimate = None  # type: ignore[assignment]
+        log = log_of(row.event for row in router._journal.tail(0, 100_000))
     rows = draws_of(log)
     assert (column(log, "algorithm")[rows] == "uniform").any()
     assert (column(log, "steps")[rows] > 5).any()

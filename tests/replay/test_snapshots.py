@@ -101,7 +101,7 @@ async def _gateway(tmp_path: Path) -> tuple[Config, str]:
             answer = await router.complete(Request(messages=({"role": "user", "content": f"hi {i}"},), identity=who))
             await router.feedback(answer.decision.id, FeedbackKind.THUMB, float(i % 3 > 0))
         await router.settled()
-        return config, router.learner.digest()
+        return config, router._learner.digest()
 
 
 async def test_a_gateways_journal_gives_the_gateways_learner(tmp_path: Path) -> None:

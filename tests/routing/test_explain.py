@@ -74,7 +74,7 @@ def learnt(seed: int = 0, n: int = 60) -> Learner:
     return fold(story(seed, n), Learner(D_X, D_H, schema="test-1", names=NAMES))
 
 
-def told(found: Explanation) -> str:
+def text_of(found: Explanation) -> str:
     return " ".join(found.sentences)
 
 
@@ -222,12 +222,12 @@ def test_the_features_that_moved_the_personal_term_are_named() -> None:
     length = found.contrast.features[0]
     assert (length.name, length.difference) == ("length", 2.0)
     assert (length.population, length.user) == (pytest.approx(0.04), pytest.approx(-0.2))
-    assert "b is 0.16 behind because it writes longer than this user likes (−0.16)" in told(found)
+    assert "b is 0.16 behind because it writes longer than this user likes (−0.16)" in text_of(found)
     everybody = logged(talkative(), np.ones(1), identity=Identity(user="bob"), availability=(1.0, 1.0))
     seen = talkative().estimate(everybody.identity, np.ones(1), ("a", "b"), 5000.0)
     found = explain([msgspec.structs.replace(everybody, mean=tuple(seen.mean.tolist()))], talkative())
     sums(found)
-    assert "b is 0.04 ahead because it writes longer, which people like (+0.04)" in told(found)
+    assert "b is 0.04 ahead because it writes longer, which people like (+0.04)" in text_of(found)
 
 
 def test_price_wait_and_reliability_have_their_words() -> None:
@@ -245,15 +245,15 @@ def test_price_wait_and_reliability_have_their_words() -> None:
     )
     found = explain([decision], cost_unit_usd=0.01, latency_unit_s=10.0)
     sums(found)
-    assert "b is 0.028 ahead because it answers more reliably (+0.07), although it costs more (−0.03)" in told(found)
-    assert "the best is b" in told(found)
+    assert "b is 0.028 ahead because it fails less often (+0.07), although it costs more (−0.03)" in text_of(found)
+    assert "The highest is that of b" in text_of(found)
     assert found.explores
     assert found.leader == "b"
     unknown = explain([decision])
-    assert unknown.missing == "what the price counted for is not in the log"
+    assert unknown.missing == "the unit of the cost weight is not in the log"
     assert unknown.leader is None
     assert unknown.contrast is None
-    assert unknown.missing in told(unknown)
+    assert unknown.missing in text_of(unknown)
 
 
 def test_exploration_is_said() -> None:
@@ -273,34 +273,34 @@ def test_exploration_is_said() -> None:
     found = explain([decision])
     assert found.explored == pytest.approx(0.15)
     assert found.floor_each == pytest.approx(0.02)
-    text = told(found)
-    assert "a was drawn with probability 0.10, at an expected utility of" in text
-    assert "the best is b, which had probability 0.85: this draw explores" in text
-    assert "0.02 of the traffic goes to every model for exploration" in text
-    assert "n is new and asked more often at first" in text
-    assert "Routing has 0.50 of the traffic" in text
-    assert "Without what is known of the user and the role the probability would have been 0.40." in text
+    text = text_of(found)
+    assert "a was drawn with probability 0.10; its expected utility is" in text
+    assert "The highest is that of b with probability 0.85. This draw explores" in text
+    assert "Every model keeps a probability of at least 0.02 for exploration" in text
+    assert "n is new and tried more often at first" in text
+    assert "The policy routes a share of 0.50 of the traffic" in text
+    assert "Without personalisation the probability would have been 0.40." in text
     assert by_arm(found)["n"].new
     greedy = explain([msgspec.structs.replace(decision, chosen="b", propensity=0.85)])
     assert not greedy.explores
-    assert "b was drawn with probability 0.85: best expected utility" in told(greedy)
+    assert "b was drawn with probability 0.85. It has the highest expected utility" in text_of(greedy)
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"mode": Mode.PINNED, "probs": (), "twin": (), "propensity": 1.0}, "named by the request; nothing was drawn"),
-        ({"mode": Mode.FORCED, "probs": (), "twin": (), "propensity": 1.0}, "forced; nothing was drawn"),
-        ({"mode": Mode.UNIFORM}, "from the slice that is spread evenly with probability 0.50"),
-        ({"mode": Mode.SHADOW, "share": 0.2}, "is the default model, which takes 0.80 of the traffic"),
-        ({"redraw": "failure", "switch": (0.0, 0.03)}, "The session was drawn again (failure)"),
-        ({"switch": (0.0, 0.3), "redraw": "turns"}, "make the session change its model (−0.30)"),
-        ({"budget_weight": 0.5, "budget_unit_usd": 0.1}, "a cent costs 0.05 of fit on top"),
-        ({"excluded": (("c", "context: needs more"),)}, "c could not be asked: context: needs more."),
-        ({"candidates": {"bold": (0.25, 0.75)}}, "'bold' would have asked a with probability 0.25"),
+        ({"mode": Mode.PINNED, "probs": (), "twin": (), "propensity": 1.0}, "The request named a; nothing was drawn"),
+        ({"mode": Mode.FORCED, "probs": (), "twin": (), "propensity": 1.0}, "An operator forced a; nothing was drawn"),
+        ({"mode": Mode.UNIFORM}, "from the uniform slice with probability 0.50"),
+        ({"mode": Mode.SHADOW, "share": 0.2}, "is the default model, which receives a share of 0.80 of the traffic"),
+        ({"redraw": "failure", "switch": (0.0, 0.03)}, "The session's model was redrawn (failure)"),
+        ({"switch": (0.0, 0.3), "redraw": "turns"}, "make the session switch models (−0.30)"),
+        ({"budget_weight": 0.5, "budget_unit_usd": 0.1}, "each cent costs 0.05 of predicted rating on top"),
+        ({"excluded": (("c", "context: needs more"),)}, "c was excluded: context: needs more."),
+        ({"candidates": {"bold": (0.25, 0.75)}}, "'bold' would have chosen a with probability 0.25"),
         (
             {"personal": (0.9, 0.1)},
-            "does not count here, by the settings or since it did not help; with it the probability would have been",
+            "Personalisation is off here, by a setting or because it did not help; with it the probability would have",
         ),
     ],
 )
@@ -310,7 +310,7 @@ def test_every_way_of_deciding_has_its_sentence(changes: dict[str, Any], words: 
     decision = logged(fit, np.ones(1), **changes)
     for known in (None, fit):
         found = explain([decode_event(encode_event(decision))], known)
-        assert words in told(found)
+        assert words in text_of(found)
         sums(found)
 
 
@@ -318,9 +318,9 @@ def test_a_turn_that_stayed_is_led_back_to_its_draw() -> None:
     """A sticky turn was not drawn: it says so, and what the draw's probability was where that is known."""
     draw = logged(talkative(), np.ones(1), propensity=0.3)
     turn = msgspec.structs.replace(draw, id="t", mode=Mode.STICKY, probs=(), twin=(), propensity=1.0)
-    assert "It lives on the draw d." in told(explain([turn]))
+    assert "The model comes from draw d." in text_of(explain([turn]))
     found = explain([turn, draw])
-    assert "which fell on it with probability 0.30" in told(found)
+    assert "which chose it with probability 0.30" in text_of(found)
     assert (found.drew, found.explores, found.explored) == (0.3, False, None)
 
 
@@ -338,7 +338,7 @@ def test_where_terms_are_switched_off_they_take_no_part() -> None:
     assert found.leader == "b"
     alone = explain([decision])
     assert alone.leader is None
-    assert "the fit without the terms of people, which decided, is not in the log" in told(alone)
+    assert "the user-blind prediction that decided is not in the log" in text_of(alone)
 
 
 def test_older_and_foreign_decisions_are_explained_as_far_as_they_go() -> None:
@@ -355,7 +355,7 @@ def test_older_and_foreign_decisions_are_explained_as_far_as_they_go() -> None:
         policy=PolicyVersion(algorithm="old"),
     )
     found = explain([bare], talkative())
-    assert told(found) == "a was drawn with probability 0.50."
+    assert text_of(found) == "a was drawn with probability 0.50."
     assert (found.leader, found.contrast, found.explored) == (None, None, None)
     foreign = logged(talkative(), np.ones(1), features=pack(np.ones(9)))
     found = explain([foreign], talkative())
@@ -380,7 +380,7 @@ def test_who_answered_instead_is_said() -> None:
         status="ok",
         attempts=(Attempt(model="a", probability=1.0, error="ProviderTimeout"), Attempt(model="b", probability=1.0)),
     )
-    assert "a gave no answer; b took its place." in told(explain([decision, execution]))
+    assert "a did not answer; b answered instead." in text_of(explain([decision, execution]))
 
 
 def test_the_first_event_is_the_decision() -> None:

@@ -32,7 +32,7 @@ def ask(*messages: Message, session: str | None = None, **more: Any) -> Request:
 
 
 def logged(router: Router) -> list[Decision]:
-    return [row.event for row in router.journal.tail(0, 100_000) if isinstance(row.event, Decision)]
+    return [row.event for row in router._journal.tail(0, 100_000) if isinstance(row.event, Decision)]
 
 
 async def test_what_a_model_does_not_take_is_left_out_of_its_calls_alone(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ async def test_a_variant_is_an_arm_whose_prefix_comes_first(tmp_path: Path) -> N
     terse = Variant(name="terse", prefix="Be brief.", params={"temperature": 0.1, "top_p": 0.5})
     card = ModelCard(name="alpha", provider="echo", target="alpha", variants=(terse,))
     async with make_router(tmp_path, {"echo": echo}, models=[card]) as router:
-        assert list(router.cards) == ["alpha", "alpha#terse"]
+        assert list(router._cards) == ["alpha", "alpha#terse"]
         request = Request(
             model="alpha#terse",
             messages=({"role": "system", "content": "Speak French."}, {"role": "user", "content": "hi"}),
@@ -214,7 +214,7 @@ async def test_a_role_is_told_once_and_starts_near_its_kin(tmp_path: Path) -> No
             if role == "tax analyst" and known is not None:
                 known.taste.mean = known.taste.mean + np.array([0.0, 0.4, 0.0])
                 known.taste.cov = known.taste.cov * 0.01
-        texts = [row.event for row in router.journal.tail(0) if isinstance(row.event, RoleText)]
+        texts = [row.event for row in router._journal.tail(0) if isinstance(row.event, RoleText)]
         fresh = learner.blank()
         assert fresh.restore(learner.snapshot())
         assert fresh.digest() == learner.digest()

@@ -40,7 +40,7 @@ def ask(i: int, model: str = AUTO) -> Request:
 
 
 def ends(router: Router) -> list[Execution]:
-    return [row.event for row in router.journal.tail(0, 1000) if isinstance(row.event, Execution)]
+    return [row.event for row in router._journal.tail(0, 1000) if isinstance(row.event, Execution)]
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_providers_say_it_in_their_own_words(said: str) -> None:
 async def test_another_model_is_asked(tmp_path: Path, streamed: bool) -> None:
     """Its conditional probability is logged, no model's availability suffers, and the session is drawn again."""
     async with make_router(tmp_path, {"echo": Narrow("alpha", "beta")}) as router:
-        arms = router.learner.fit.arms
+        arms = router._learner.fit.arms
         for i in range(20):
             if streamed:
                 stream = await router.stream(ask(i))
@@ -117,7 +117,7 @@ async def test_elsewhere_it_is_held_against_nobody_either(tmp_path: Path) -> Non
         tried = tuple(
             AttemptReport(model=choice.model, ms=1.0, error=e) for choice, e in zip(plan.order, errors, strict=True)
         )
-        before = router.learner.fit.arms.availability(np.arange(3), router.clock())
+        before = router._learner.fit.arms.availability(np.arange(3), router.clock())
         await router.report(plan.decision.id, ask(0), Outcome(tried=tried, status="failed"))
         await router.settled()
-        assert np.array_equal(before, router.learner.fit.arms.availability(np.arange(3), router.clock()))
+        assert np.array_equal(before, router._learner.fit.arms.availability(np.arange(3), router.clock()))

@@ -52,7 +52,7 @@ def asked(http: httpx.Client, model: str = "fitrouter/auto", user: str = "ann") 
 
 def taste(router: Router) -> np.ndarray[Any, Any]:
     """What is believed of the only user's taste."""
-    (user,) = (person for name, person in router.learner.fit.tastes.users.items() if not name.startswith("anonymous"))
+    (user,) = (person for name, person in router._learner.fit.tastes.users.items() if not name.startswith("anonymous"))
     return user.taste.mean
 
 
@@ -69,7 +69,7 @@ def test_every_kind_reaches_the_taste(http: httpx.Client, router: Router, kind: 
     reply = http.post("/v1/feedback", json=body)
     assert reply.status_code == 200, reply.text
     assert http.get(f"/v1/decisions/{second}").json()["feedback"][0]["kind"] == kind
-    wait_for(lambda: router.learner.fit.tastes.users and np.abs(taste(router)).max() > 0)
+    wait_for(lambda: router._learner.fit.tastes.users and np.abs(taste(router)).max() > 0)
 
 
 def test_a_pair_can_be_told_from_either_side(http: httpx.Client, router: Router) -> None:
@@ -78,7 +78,7 @@ def test_a_pair_can_be_told_from_either_side(http: httpx.Client, router: Router)
     for decision, other, value in ((first, second, 1), (second, first, 0)):
         vote = {"decision_id": decision, "other": other, "kind": "pair", "value": value}
         assert http.post("/v1/feedback", json=vote).status_code == 200
-    wait_for(lambda: router.learner.fit.labels == 1 and router.follower.lag == 0)
+    wait_for(lambda: router._learner.fit.labels == 1 and router._follower.lag == 0)
     votes = http.get(f"/v1/decisions/{second}").json()["feedback"]
     assert [(vote["value"], vote["other"]) for vote in votes] == [(0.0, first)] * 2
 
@@ -130,8 +130,8 @@ def test_a_profile_in_numbers_and_words(http: httpx.Client, router: Router) -> N
     assert said["declared"]["warmth"] == 0.5
     assert said["declared"]["structure"] < 0
     assert said["not_understood"] == ["My cat is grey."]
-    names = router.learner.names
-    wait_for(lambda: router.learner.fit.tastes.users)
+    names = router._learner.names
+    wait_for(lambda: router._learner.fit.tastes.users)
     assert taste(router)[names.index("warmth")] > 0 > taste(router)[names.index("structure")]
     assert http.put("/v1/profile", json={"user": "ann", "values": {"warmth": -1}}).status_code == 200
     wait_for(lambda: taste(router)[names.index("warmth")] < 0)
@@ -142,7 +142,7 @@ def test_a_profile_in_numbers_and_words(http: httpx.Client, router: Router) -> N
     ("body", "words"),
     [
         ({"values": {"warmth": 1}}, "user"),
-        ({"user": "ann", "values": {"wrmth": 1}}, "there are"),
+        ({"user": "ann", "values": {"wrmth": 1}}, "allowed are"),
         ({"user": "ann", "values": {"warmth": 2}}, "−1"),
         ({"user": "ann", "statements": [7]}, "string"),
         ({"user": "ann", "statements": ["x"] * 65}, "64"),

@@ -64,7 +64,7 @@ def ask(text: str = "Hello", user: str | None = None, **more: Any) -> Request:
 
 
 def events(router: Router, kind: type[Any]) -> list[Any]:
-    return [row.event for row in router.journal.tail(0, 100_000) if isinstance(row.event, kind)]
+    return [row.event for row in router._journal.tail(0, 100_000) if isinstance(row.event, kind)]
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -193,7 +193,7 @@ def test_a_stream_that_stands_still_ends_at_its_gap(tmp_path: Path) -> None:
             began = time.monotonic()
             stream = await router.stream(ask())
             assert time.monotonic() - began == pytest.approx(20.0)
-            with pytest.raises(ProviderError, match="stood still for 30"):
+            with pytest.raises(ProviderError, match="sent nothing for 30"):
                 _ = [chunk async for chunk in stream]
             assert time.monotonic() - began == pytest.approx(50.0)
             await router.settled()
@@ -215,10 +215,10 @@ def test_a_plan_that_nobody_reports_is_lost_half_a_minute_after_its_deadline(tmp
             plan = await router.decide(ask())
             await asyncio.sleep(149.0)
             await router.settled()
-            assert plan.decision.id in router.learner.open
+            assert plan.decision.id in router._learner.open
             await asyncio.sleep(62.0)  # it looks every half a minute
             await router.settled()
-            assert plan.decision.id not in router.learner.open
+            assert plan.decision.id not in router._learner.open
         assert [e.status for e in events(router, Execution)] == ["lost"]
 
     virtual_time.run(scenario())
@@ -229,7 +229,7 @@ WRITING = ("profile", "profile_cov", "correction", "correction_cov", "spread", "
 
 def writing(router: Router, arm: str) -> dict[str, Any]:
     """What is believed of an arm's writing: its profile ĥ and its correction c."""
-    arms = router.learner.fit.arms
+    arms = router._learner.fit.arms
     return {name: getattr(arms, name)[arms.names[arm]].copy() for name in WRITING}
 
 
@@ -249,7 +249,7 @@ async def rated(router: Router, text: str, thumb: float) -> str:
         h=pack(h),
         schema="hand",
     )
-    router.journal.append(Entry(score)).result()
+    router._journal.append(Entry(score)).result()
     await router.feedback(answer.decision.id, FeedbackKind.THUMB, thumb)
     return answer.served_by
 
@@ -557,7 +557,7 @@ async def test_a_store_that_hangs_delays_an_answer_by_its_grace_only(tmp_path: P
         assert not any(a.logged for a in answers)
         journal.hanging = False
         journal.freed.set()
-        for task in router.recorder._storing.values():
+        for task in router._recorder._storing.values():
             task.cancel()
 
 
@@ -591,8 +591,8 @@ async def test_a_policy_or_an_encoder_that_fails_leaves_uniform_routing(tmp_path
 
     notes = Notes()
     async with make_router(tmp_path, hook=notes) as router:
-        router.decider.policy = Broken()  # type: ignore[assignment]
-        router.proposer.encoder = Broken()  # type: ignore[assignment]
+        router._decider.policy = Broken()  # type: ignore[assignment]
+        router._pipeline.encoder = Broken()  # type: ignore[assignment]
         answers = [await router.complete(ask(f"q{i}")) for i in range(5)]
     for answer in answers:
         assert answer.decision.probs == pytest.approx((1 / 3,) * 3)
@@ -612,16 +612,16 @@ async def test_feedback_is_of_the_tenant_and_the_user_that_were_served(tmp_path:
         with pytest.raises(UnknownDecision):
             await router.feedback(id_, FeedbackKind.THUMB, 1.0, identity=Identity(tenant="b", user="ann"))
         with pytest.raises(UnknownDecision):
-            await router.explain(id_, tenant="b")
+            await router.events(id_, tenant="b")
         with pytest.raises(UnknownDecision):
-            await router.explain(answer.decision.identity.user or "", tenant="a")
+            await router.events(answer.decision.identity.user or "", tenant="a")
         with pytest.raises(NotAuthorized):
             await router.feedback(id_, FeedbackKind.THUMB, 1.0, identity=Identity(tenant="a", user="bob"))
         for value in (2.0, -1.0, float("nan"), float("inf")):
             with pytest.raises(InvalidRequest, match="not on the scale"):
                 await router.feedback(id_, FeedbackKind.THUMB, value, identity=identity)
         await router.feedback(id_, FeedbackKind.RATING, 4.0, scale=(1.0, 5.0), identity=identity)
-        kinds = [type(event).__name__ for event in await router.explain(id_, tenant="a")]
+        kinds = [type(event).__name__ for event in await router.events(id_, tenant="a")]
     assert kinds == ["Decision", "Execution", "Feedback"]
 
 
@@ -646,7 +646,7 @@ async def test_a_second_router_on_the_journal_knows_the_same(tmp_path: Path) -> 
         fresh = Learner(len(context_names()), 1, expects_scores=False)
         while fresh.apply_batch(read_batch(journal, fresh.seq)):
             pass
-        assert (fresh.seq, fresh.digest()) == (router.learner.seq, router.learner.digest())
+        assert (fresh.seq, fresh.digest()) == (router._learner.seq, router._learner.digest())
 
 
 async def test_what_a_crash_left_open_becomes_lost(tmp_path: Path) -> None:
@@ -661,11 +661,11 @@ async def test_what_a_crash_left_open_becomes_lost(tmp_path: Path) -> None:
     now += 10.0
     async with make_router(tmp_path, journal=journal, clock=lambda: now) as router:
         await asyncio.sleep(0.05)
-        assert decision.id in router.learner.open
+        assert decision.id in router._learner.open
     journal._closed = False
     now += 1000.0
     async with make_router(tmp_path, journal=journal, clock=lambda: now) as router:
-        await until(lambda: decision.id not in router.learner.open)
+        await until(lambda: decision.id not in router._learner.open)
     lost = [e for e in events(router, Execution) if e.status == "lost"]
     assert [e.decision_id for e in lost] == [decision.id]
 
@@ -685,4 +685,4 @@ def test_the_sync_facade_works_as_the_router(tmp_path: Path) -> None:
         text = "".join(chunk.delta.get("content", "") for chunk in router.stream(ask()))
         assert text.endswith("heard Hello")
         router.feedback(answer.decision.id, FeedbackKind.THUMB, 1.0)
-        assert len(router.explain(answer.decision.id)) == 3
+        assert len(router.events(answer.decision.id)) == 3

@@ -37,11 +37,11 @@ async def test_a_quick_agent_stays_on_its_model(tmp_path: Path) -> None:
         await router.settled()
         for i in range(200):
             key, _ = session_key(Request(messages=(), identity=Identity(user=f"u{i}", session=f"s{i}")))
-            folded = router.learner.projections.sessions.get(key)
+            folded = router._learner.projections.sessions.get(key)
             assert folded is not None
             assert folded.turns == 3
-            assert router.proposer._session(key) is folded
-        assert not router.proposer._ahead, "nothing is kept that the fold knows"
+            assert router._pipeline._session(key) is folded
+        assert not router._pipeline._ahead, "nothing is kept that the fold knows"
 
 
 async def test_a_turn_that_was_not_logged_leaves_no_session(tmp_path: Path) -> None:

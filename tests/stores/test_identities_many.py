@@ -48,8 +48,8 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def logged(router: Router, kind: type[Any]) -> list[Any]:
-    assert isinstance(router.journal, MemoryJournal)
-    return [row.event for row in router.journal.tail(0, 100_000) if isinstance(row.event, kind)]
+    assert isinstance(router._journal, MemoryJournal)
+    return [row.event for row in router._journal.tail(0, 100_000) if isinstance(row.event, kind)]
 
 
 # --- through the router ---
@@ -61,13 +61,13 @@ async def test_a_burst_of_new_users_is_nobody_less(tmp_path: Path) -> None:
     async with make_router(tmp_path) as router:
         answers = await asyncio.gather(*(router.complete(ask(user)) for user in users))
         await router.settled()
-        await asyncio.to_thread(router.identities.flush)
+        await asyncio.to_thread(router._identities.flush)
         subjects = {answer.decision.id: answer.decision.identity.user for answer in answers}
         of = {
-            user: router.identities.canonical(answer.decision.identity.user)
+            user: router._identities.canonical(answer.decision.identity.user)
             for user, answer in zip(users, answers, strict=True)
         }
-        assert of == {user: router.identities.subject("default", user) for user in users}
+        assert of == {user: router._identities.subject("default", user) for user in users}
         for kind in (Decision, Execution):
             found = {getattr(event, "decision_id", event.id): event.identity.user for event in logged(router, kind)}
             assert found == subjects
@@ -141,13 +141,13 @@ async def test_a_file_that_hangs_keeps_no_answer_back(tmp_path: Path) -> None:
             new = await asyncio.gather(*(router.complete(ask(f"u{i}")) for i in range(50)))
             subjects = [answer.decision.identity.user or "" for answer in new]
             assert len({*subjects} - {""}) == 50
-            assert [router.identities.reveal(subject) for subject in subjects] == [None] * 50
+            assert [router._identities.reveal(subject) for subject in subjects] == [None] * 50
             assert (await router.complete(ask("ann"))).decision.identity.user == ann is not None
         assert {notice.part for notice in notes if isinstance(notice, Trouble)} == {"identities"}
-        await asyncio.to_thread(router.identities.flush)
-        assert [router.identities.reveal(each) for each in subjects] == [("default", f"u{i}") for i in range(50)]
+        await asyncio.to_thread(router._identities.flush)
+        assert [router._identities.reveal(each) for each in subjects] == [("default", f"u{i}") for i in range(50)]
         again = await asyncio.gather(*(router.complete(ask(f"u{i}")) for i in range(50)))
-        assert [answer.decision.identity.user for answer in again] == [*map(router.identities.canonical, subjects)]
+        assert [answer.decision.identity.user for answer in again] == [*map(router._identities.canonical, subjects)]
 
 
 class Told(Identities):

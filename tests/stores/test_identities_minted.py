@@ -80,7 +80,7 @@ async def vote(router: Router, decision: Decision, who: Identity = ANN, **more: 
     """A vote as it was logged."""
     kind = FeedbackKind.PAIR if more else FeedbackKind.THUMB
     told = await router.feedback(decision.id, kind, 1.0, identity=who, **more)
-    (found,) = [event for event in logged(router.journal, Feedback) if event.id == told]
+    (found,) = [event for event in logged(router._journal, Feedback) if event.id == told]
     assert isinstance(found, Feedback)
     return found
 
@@ -109,7 +109,7 @@ async def test_a_known_user_keeps_the_name_while_the_file_is_slow(here: Slow, th
     async with make_router(tmp_path, identities=here) as router:
         for _ in range(2):
             assert (await decide(router)).identity.user == known
-        assert {event.identity.user for event in logged(router.journal, Execution)} == {known}
+        assert {event.identity.user for event in logged(router._journal, Execution)} == {known}
         here.go.set()
 
 
@@ -121,7 +121,7 @@ async def test_a_new_user_is_logged_as_theirs_and_votes_before_the_write_ended(h
         token = first.identity.user
         assert token is not None
         assert second.identity.user == token
-        assert {event.identity.user for event in logged(router.journal, Execution)} == {token}
+        assert {event.identity.user for event in logged(router._journal, Execution)} == {token}
         assert {notice.part for notice in notes if isinstance(notice, Trouble)} == {"identities"}
         assert (await decide(router, BOB)).identity.user not in {None, token}
         assert (await vote(router, first)).identity.user == token
@@ -165,7 +165,7 @@ async def test_two_processes_mint_for_one_user_at_once(here: Slow, there: Slow, 
         there.go.set()
         await asyncio.to_thread(wait_for, lambda: len(rows(here.path)) == 2)
         for router in routers:
-            identities = router.identities
+            identities = router._identities
             assert identities.subject("default", "ann") == winner
             assert [identities.reveal(token) for token in (winner, loser)] == [("default", "ann")] * 2
             assert [identities.canonical(token) for token in (winner, loser)] == [winner] * 2
@@ -214,7 +214,7 @@ async def test_erasing_what_is_not_written_yet(here: Slow, tmp_path: Path) -> No
         with pytest.raises(NotAuthorized):
             await vote(router, decision)
         assert (await vote(router, other, BOB)).identity.user == other.identity.user, "others are not erased"
-        assert logged(router.journal, Erasure) == []
+        assert logged(router._journal, Erasure) == []
 
 
 async def test_erasing_in_another_process_what_is_not_written_yet(here: Slow, there: Slow, tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ async def test_erasing_in_another_process_what_is_not_written_yet(here: Slow, th
         assert there.erase("default", "ann") == ()
         assert here.known("default", "ann") is None
         here.go.set()
-        (erasure,) = await asyncio.to_thread(wait_for, lambda: logged(router.journal, Erasure))
+        (erasure,) = await asyncio.to_thread(wait_for, lambda: logged(router._journal, Erasure))
         assert erasure.subject == token
         with pytest.raises(NotAuthorized):
             await vote(router, decision)

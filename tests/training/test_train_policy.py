@@ -260,10 +260,10 @@ async def test_an_installation_teaches_another(tmp_path: Path) -> None:
             answer = await router.complete(Request(messages=(message,), identity=Identity(user=f"u{i % 3}")))
             await router.feedback(answer.decision.id, FeedbackKind.THUMB, float(answer.served_by == "ant"))
         await router.settled()
-        await asyncio.to_thread(wait_for, lambda: router.learner.fit.labels == 8)
+        await asyncio.to_thread(wait_for, lambda: router._learner.fit.labels == 8)
         await router.settled()
-        assert router.feed is not None
-        await asyncio.to_thread(wait_for, lambda: router.feed.warehouse.position() == router.journal.head())
+        assert router._feed is not None
+        await asyncio.to_thread(wait_for, lambda: router._feed.warehouse.position() == router._journal.head())
     from_journal = train_policy(tmp_path / "d", tmp_path / "a.arms", settings_)
     tables = tmp_path / "tables"
     tables.mkdir()
@@ -395,12 +395,12 @@ async def test_a_router_starts_with_the_file_and_without_a_damaged_one(tmp_path:
     notices: list[Notice] = []
     settings_ = config(data=str(tmp_path / "d"), providers={"s": personas}, policy={"prior": str(path)})
     async with Router.from_config(settings_, hooks=Hooks(notices.append)) as router:
-        await asyncio.to_thread(wait_for, lambda: router.learner.fit.arms.names)  # the registry is an event too
+        await asyncio.to_thread(wait_for, lambda: router._learner.fit.arms.names)  # the registry is an event too
         answer = await router.complete(Request(messages=({"role": "user", "content": TOPICS[0]},)))
         await router.settled()
         means = dict(zip(answer.decision.eligible, answer.decision.mean, strict=True))
-        blank = router.learner.blank()
-        assert blank.version == router.learner.version
+        blank = router._learner.blank()
+        assert blank.version == router._learner.version
     told = [notice.part for notice in notices if isinstance(notice, Trouble)]
     assert told == (["policy"] if damage else [])
     assert (len(set(means.values())) == 1) is damage

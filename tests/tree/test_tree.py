@@ -6,7 +6,6 @@ import ast
 import importlib
 import json
 import pkgutil
-import re
 import subprocess
 import sys
 from graphlib import TopologicalSorter
@@ -151,21 +150,3 @@ def test_folders_are_small() -> None:
         for folder in filter(Path.is_dir, (ROOT / top).rglob("*")):
             inside = [p for p in folder.iterdir() if p.suffix == ".py" or (p.is_dir() and p.name != "__pycache__")]
             assert len(inside) <= 20, folder
-
-
-def code_blocks() -> list[tuple[str, str]]:
-    """Python blocks of README and docs."""
-    found = []
-    for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
-        for i, block in enumerate(re.findall(r"```python\n(.*?)```", path.read_text(encoding="utf-8"), re.DOTALL)):
-            found.append((f"{path.relative_to(ROOT)}:{i}", block))
-    return found
-
-
-@pytest.mark.parametrize(("where", "block"), code_blocks(), ids=[where for where, _ in code_blocks()])
-def test_documented_code_runs(where: str, block: str, tmp_path: Path) -> None:
-    """Every Python block of README and docs runs as it stands, in an empty folder."""
-    result = subprocess.run(
-        [sys.executable, "-c", block], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
-    )
-    assert result.returncode == 0, f"{where}\n{result.stderr}"

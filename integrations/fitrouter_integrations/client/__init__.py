@@ -1,6 +1,6 @@
-"""One way to a router for every adapter: in process from a `Router` or a configuration, or a gateway by its URL.
+"""Clients of a router: in process, from a `Router` or a configuration, or over HTTP by a gateway's URL.
 
-`connect` gives a `Client` with blocking and awaiting methods; both work from any thread and inside an event loop.
+`connect` returns a `Client` with blocking and async methods; both work from any thread and inside an event loop.
 """
 
 from __future__ import annotations

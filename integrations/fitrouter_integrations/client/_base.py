@@ -1,4 +1,4 @@
-"""What adapters see of a router: whole and streamed answers with what was decided, and verdicts."""
+"""What adapters exchange with a router: replies, plans, observations and votes."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ Target: TypeAlias = Router | str | os.PathLike[str]
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True):
-    """What was decided for a request."""
+    """The decision behind an answer."""
 
     decision_id: str
     model: str
-    """Who answered."""
+    """The model that answered."""
     chosen: str
     mode: str
     propensity: float
     logged: bool = True
     asked: bool = False
-    """People are to be asked what they think of this answer: only such verdicts are a fair sample."""
+    """Whether to ask the user for feedback: only solicited votes are an unbiased sample."""
     cost_usd: float | None = None
     """None before the end of a stream."""
 
@@ -37,28 +37,28 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     """A whole answer."""
 
     message: Message
-    """The assistant message in the OpenAI format."""
+    """The assistant message in OpenAI's format."""
     finish_reason: str
     usage: Usage
     about: About
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True):
-    """A model that may answer, and what it can do; see `fitrouter.ModelCard`."""
+    """A model that may answer, and its capabilities; see `fitrouter.ModelCard`."""
 
     name: str
     context_window: int
     capabilities: tuple[str, ...]
     max_output_tokens: int | None = None
     target: str = ""
-    """What its provider calls it; empty where a gateway does not say."""
+    """Its name at the provider; empty if an old gateway does not report it."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """Whom to ask, in this order, each where the ones before failed; see `fitrouter.serving.external`."""
+    """The models to call, in this order, each after the previous ones failed; see `fitrouter.serving.external`."""
 
     about: About
-    """What was decided; its model is the first."""
+    """The decision; its model is the first one."""
     order: tuple[PlannedCall, ...]
     deadline_s: float
     """Seconds for the whole request."""
@@ -69,17 +69,17 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 
     request: Request
     completion: Completion | None
-    """None where it failed."""
+    """None if it failed."""
     model: str
-    """The name of who was asked."""
+    """Name of the called model."""
     cost_usd: float | None = None
     latency_ms: float = 0.0
     error: str | None = None
-    """Where it failed, the name of the exception."""
+    """Name of the exception, if it failed."""
 
 
 class Vote(msgspec.Struct, frozen=True, kw_only=True):
-    """A verdict on an answer; see `Router.feedback`."""
+    """Feedback on an answer; see `Router.feedback`."""
 
     decision_id: str
     kind: FeedbackKind
@@ -88,21 +88,21 @@ class Vote(msgspec.Struct, frozen=True, kw_only=True):
     dimension: str = "overall"
     other: str | None = None
     user: str | None = None
-    """Who speaks; must be the one that was served, where given."""
+    """Author; must be the user who got the answer, if given."""
     tenant: str = Identity().tenant
-    """Of the decision; a gateway knows it by the key."""
+    """Of the decision; a gateway takes it from the key."""
 
     def of(self, tenant: str) -> Vote:
-        """The vote as one of an adapter's tenant, where it names none itself."""
+        """The vote with an adapter's tenant, unless it has its own."""
         return self if self.tenant != Identity().tenant else msgspec.structs.replace(self, tenant=tenant)
 
 
 class Streaming(Protocol):
-    """A streamed answer whose first piece is there. Iterate it once, or close it; both end the model's work."""
+    """A streamed answer whose first chunk has arrived. Iterate it once, or close it; both end the model call."""
 
     @property
     def about(self) -> About:
-        """What was decided; with its cost once the stream has ended."""
+        """The decision; with its cost once the stream has ended."""
         ...
 
     def __aiter__(self) -> AsyncIterator[Chunk]: ...
@@ -113,18 +113,17 @@ class Streaming(Protocol):
 
 
 class Backend(Protocol):
-    """A router, near or far. All methods run on the event loop that `start` ran on."""
+    """A router, in process or behind a gateway. All methods run on the event loop of `start`.
+
+    `decide`, `report` and `observe` raise ConfigError if the gateway is too old for them.
+    """
 
     async def start(self) -> None:
-        """Make it ready.
-
-        Raises:
-            ConfigError: it cannot be.
-        """
+        """Prepare for requests; raises ConfigError if that fails."""
         ...
 
     async def aclose(self) -> None:
-        """Let go of everything."""
+        """Release all resources."""
         ...
 
     async def models(self) -> tuple[Model, ...]:
@@ -132,43 +131,32 @@ class Backend(Protocol):
         ...
 
     async def complete(self, request: Request) -> Reply:
-        """Answer a request whole. Raises what `Router.complete` raises."""
+        """Answer a request whole; raises as `Router.complete`."""
         ...
 
     async def stream(self, request: Request) -> Streaming:
-        """Answer a request piece by piece; returns with the first piece."""
+        """Answer a request as a stream; returns with the first chunk."""
         ...
 
     async def decide(self, request: Request) -> Plan:
-        """Decide and call nobody. Raises what `Router.decide` raises.
-
-        Raises:
-            ConfigError: the gateway is too old for it.
-        """
+        """Plan a request without calling a model; raises as `Router.decide`."""
         ...
 
     async def report(self, decision_id: str, request: Request, ended: Outcome) -> float:
-        """Write down how a plan ended; returns what it cost in USD once that is durable.
-
-        Raises what `Router.report` raises, and ConfigError where the gateway is too old for it.
-        """
+        """Record the outcome of a plan; returns its cost in USD once durable. Raises as `Router.report`."""
         ...
 
     async def observe(self, seen: Seen) -> About:
-        """Write down a call that was decided elsewhere. Raises what `Router.observe` raises.
-
-        Raises:
-            ConfigError: the gateway is too old for it.
-        """
+        """Record a call that was decided elsewhere; raises as `Router.observe`."""
         ...
 
     async def feedback(self, vote: Vote) -> str:
-        """Take a verdict; returns its id once it is durable. Raises what `Router.feedback` raises."""
+        """Record feedback; returns its id once durable. Raises as `Router.feedback`."""
         ...
 
 
 def key_of(target: Target) -> str | int:
-    """What a target is remembered by."""
+    """The key under which the client of a target is shared."""
     if isinstance(target, Router):
         return id(target)
     text = os.fspath(target)
@@ -176,5 +164,5 @@ def key_of(target: Target) -> str | int:
 
 
 def is_url(text: str) -> bool:
-    """Whether a target is a gateway's address and no file."""
+    """Whether a target is a gateway's URL rather than a file."""
     return text.startswith(("http://", "https://"))

@@ -1,7 +1,7 @@
-"""The client: one event loop of its own in a thread, so that every kind of caller can use one router.
+"""A client for every kind of caller: one event loop in a thread of its own.
 
-Agents call from plain functions, from threads, and from event loops that come and go; a router lives on one loop. Every
-call therefore crosses over to the client's own: blocking methods wait for it, awaiting ones do not hold their loop up.
+Agents call from plain functions, threads, and short-lived event loops, while a router lives on one loop. So every call
+crosses over to the client's loop: blocking methods wait for it, async ones do not block their own loop.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ T = TypeVar("T")
 
 
 class Client:
-    """A router for any caller: blocking methods, and the same with `a` in front for `await`.
+    """A router for any caller: blocking methods, and the same prefixed with `a` for `await`.
 
-    Threads and event loops may share one. It lives in one process: a fork has no threads, so that use after it raises.
+    Threads and event loops may share a client. It belongs to one process: after a fork its use raises ConfigError.
 
     Args:
-        backend: the router; it is started at the first use, and closed by `close`.
+        backend: the router; started at the first use, and closed by `close`.
     """
 
     def __init__(self, backend: Backend) -> None:
@@ -59,7 +59,7 @@ class Client:
         return self._wait(self.backend.models)
 
     def complete(self, request: Request) -> Reply:
-        """Answer a request whole. Raises what `Router.complete` raises."""
+        """Answer a request whole; raises as `Router.complete`."""
         return self._wait(partial(self.backend.complete, request))
 
     async def acomplete(self, request: Request) -> Reply:
@@ -67,65 +67,65 @@ class Client:
         return await self._await(partial(self.backend.complete, request))
 
     def stream(self, request: Request) -> BlockingStream:
-        """Answer a request piece by piece; returns with the first piece."""
+        """Answer a request as a stream; returns with the first chunk."""
         return BlockingStream(self, self._wait(partial(self.backend.stream, request)))
 
     async def astream(self, request: Request) -> AwaitingStream:
-        """Answer a request piece by piece; returns with the first piece."""
+        """Answer a request as a stream; returns with the first chunk."""
         return AwaitingStream(self, await self._await(partial(self.backend.stream, request)))
 
     # --- answered elsewhere ---
 
     def decide(self, request: Request) -> Plan:
-        """Decide and call nobody; `report` takes how it ended. Raises what `Router.decide` raises."""
+        """Plan a request without calling a model, for `report`; raises as `Router.decide`."""
         return self._wait(partial(self.backend.decide, request))
 
     async def adecide(self, request: Request) -> Plan:
-        """Decide and call nobody."""
+        """Plan a request without calling a model."""
         return await self._await(partial(self.backend.decide, request))
 
     def report(self, decision_id: str, request: Request, ended: Outcome) -> float:
-        """Write down how a plan ended; returns what it cost in USD. Raises what `Router.report` raises."""
+        """Record the outcome of a plan; returns its cost in USD. Raises as `Router.report`."""
         return self._wait(partial(self.backend.report, decision_id, request, ended))
 
     async def areport(self, decision_id: str, request: Request, ended: Outcome) -> float:
-        """Write down how a plan ended; returns what it cost in USD."""
+        """Record the outcome of a plan; returns its cost in USD."""
         return await self._await(partial(self.backend.report, decision_id, request, ended))
 
     def observe(self, seen: Seen) -> About:
-        """Write down a call that was decided elsewhere. Raises what `Router.observe` raises."""
+        """Record a call that was decided elsewhere; raises as `Router.observe`."""
         return self._wait(partial(self.backend.observe, seen))
 
     async def aobserve(self, seen: Seen) -> About:
-        """Write down a call that was decided elsewhere."""
+        """Record a call that was decided elsewhere."""
         return await self._await(partial(self.backend.observe, seen))
 
-    # --- what people say ---
+    # --- feedback ---
 
     def feedback(self, vote: Vote) -> str:
-        """Take a verdict on an answer; returns its id once it is durable. Raises what `Router.feedback` raises."""
+        """Record feedback; returns its id once durable. Raises as `Router.feedback`."""
         return self._wait(partial(self.backend.feedback, vote))
 
     async def afeedback(self, vote: Vote) -> str:
-        """Take a verdict on an answer."""
+        """Record feedback; returns its id once durable."""
         return await self._await(partial(self.backend.feedback, vote))
 
-    # --- life ---
+    # --- lifecycle ---
 
     @property
     def closed(self) -> bool:
-        """Whether it can be used no more."""
+        """Whether it was closed."""
         return self._closed
 
     def close(self) -> None:
-        """Settle and close the router. What was asked before ends first; later calls raise."""
+        """Close the router after the calls in progress; later calls raise."""
         with self._mutex:
             if self._closed or self._pid != os.getpid():
                 return
             self._closed = True
             loop, thread = self._loop, self._thread
         if loop is None or thread is None:
-            return  # it was never used
+            return  # never used
         asyncio.run_coroutine_threadsafe(self.backend.aclose(), loop).result()
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
@@ -137,7 +137,7 @@ class Client:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    # --- crossing over ---
+    # --- crossing to the client's loop ---
 
     def _wait(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         loop = self._running()
@@ -145,11 +145,11 @@ class Client:
         try:
             return future.result()
         except BaseException:
-            future.cancel()  # the caller was interrupted: nobody waits for this answer
+            future.cancel()  # the caller was interrupted
             raise
 
     async def _await(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        # The first use starts the router, which takes a moment; the caller's loop goes on meanwhile.
+        # The first use starts the router, which takes a moment; do not block the caller's loop.
         loop = self._running() if self._loop is not None else await asyncio.to_thread(self._running)
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work(), loop))
 
@@ -161,12 +161,12 @@ class Client:
         """
         if self._pid != os.getpid():
             raise ConfigError(
-                f"this router was made in process {self._pid} and is used in {os.getpid()}, after a fork, which leaves "
-                "its threads behind; make it in each worker, or start workers with 'spawn'"
+                f"this client was created in process {self._pid} but is used in {os.getpid()} after a fork, which does "
+                "not copy its threads; create it in each worker, or start workers with 'spawn'"
             )
         with self._mutex:
             if self._closed:
-                raise ConfigError("this router is closed; connect again")
+                raise ConfigError("this client is closed; connect again")
             if self._loop is None:
                 self._loop = self._begin()
             return self._loop
@@ -187,14 +187,14 @@ class Client:
 
 
 class BlockingStream:
-    """A streamed answer for plain code; leaving the loop early ends the model's work."""
+    """A streamed answer for plain code; leaving the loop early ends the model call."""
 
     def __init__(self, client: Client, stream: Streaming) -> None:
         self._client, self._stream = client, stream
 
     @property
     def about(self) -> About:
-        """What was decided; with its cost once the stream has ended."""
+        """The decision; with its cost once the stream has ended."""
         return self._stream.about
 
     def __iter__(self) -> Iterator[Chunk]:
@@ -211,14 +211,14 @@ class BlockingStream:
 
 
 class AwaitingStream:
-    """A streamed answer for any event loop; leaving the loop early ends the model's work."""
+    """A streamed answer for any event loop; leaving the loop early ends the model call."""
 
     def __init__(self, client: Client, stream: Streaming) -> None:
         self._client, self._stream = client, stream
 
     @property
     def about(self) -> About:
-        """What was decided; with its cost once the stream has ended."""
+        """The decision; with its cost once the stream has ended."""
         return self._stream.about
 
     async def __aiter__(self) -> AsyncIterator[Chunk]:
@@ -245,17 +245,17 @@ _mutex = threading.Lock()
 
 
 def connect(target: Target, key: str | None = None) -> Client:
-    """The client of a router. The same target gives the same client, so that agents share one router and its journal.
+    """The client of a router. The same target gives the same client, so that agents share one router and journal.
 
     Args:
-        target: a `Router` that was not started, the path of a configuration, or the URL of a gateway.
-        key: of the gateway; the environment variable FITROUTER_API_KEY where None.
+        target: a `Router` that is not started, the path of a configuration, or the URL of a gateway.
+        key: of the gateway; by default from the environment variable FITROUTER_API_KEY.
 
     Raises:
-        ConfigError: the configuration cannot be used, or the router was started elsewhere.
+        ConfigError: the configuration is invalid, or the router was already started.
     """
-    far = not isinstance(target, Router) and is_url(os.fspath(target))
-    name = key_of(target), key if far else None  # a router of this process has no key
+    remote = not isinstance(target, Router) and is_url(os.fspath(target))
+    name = key_of(target), key if remote else None  # a router in this process has no key
     with _mutex:
         known = _clients.get(name)
         if known is None or known.closed:
@@ -268,7 +268,7 @@ def _backend(target: Target, key: str | None) -> Backend:
         from fitrouter_integrations.client._local import LocalBackend
 
         if target.started:
-            raise ConfigError("this Router was started on an event loop of its own; give one that was not started yet")
+            raise ConfigError("this Router was already started on another event loop; give one that is not started")
         return LocalBackend(target)
     if is_url(text := os.fspath(target)):
         from fitrouter_integrations.client._remote import RemoteBackend
@@ -286,13 +286,13 @@ def _close_all() -> None:
 
 
 def _after_fork() -> None:
-    """A child begins without clients; those that it inherited raise, as does whoever asks for one of their routers."""
+    """Forget inherited clients: they raise, as does `connect` with one of their routers."""
     global _mutex
     _mutex = threading.Lock()
     for name in [name for name in _clients if not isinstance(name[0], int)]:
         del _clients[name]
 
 
-# Before thread pools shut down, which a router that is closing still needs; `atexit` alone comes after them.
+# Runs before thread pools shut down, which closing a router still needs; plain `atexit` callbacks run after them.
 getattr(threading, "_register_atexit", atexit.register)(_close_all)
 os.register_at_fork(after_in_child=_after_fork)

@@ -1,4 +1,4 @@
-"""A router in this process."""
+"""Backend that calls a router in this process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fitrouter_integrations.client._base import About, Model, Plan, Reply, Seen,
 
 
 class LocalBackend:
-    """Answers by a `Router` that it starts and closes.
+    """Calls a `Router` that it starts and closes.
 
     Args:
         router: not started yet.
@@ -25,15 +25,12 @@ class LocalBackend:
         self.router = router
 
     async def start(self) -> None:
-        """See `Backend`."""
         await self.router.start()
 
     async def aclose(self) -> None:
-        """See `Backend`."""
         await self.router.aclose()
 
     async def models(self) -> tuple[Model, ...]:
-        """See `Backend`."""
         return tuple(
             Model(
                 name=called(card),
@@ -42,11 +39,10 @@ class LocalBackend:
                 max_output_tokens=card.max_output_tokens,
                 target=card.target,
             )
-            for card in self.router.cards.values()
+            for card in self.router.models.values()
         )
 
     async def complete(self, request: Request) -> Reply:
-        """See `Backend`."""
         answer = await self.router.complete(request)
         completion = answer.completion
         return Reply(
@@ -57,12 +53,10 @@ class LocalBackend:
         )
 
     async def stream(self, request: Request) -> _LocalStream:
-        """See `Backend`."""
         stream = await self.router.stream(request)
         return _LocalStream(stream, self._about(stream.decision, stream.served_by, stream.logged, None))
 
     async def observe(self, seen: Seen) -> About:
-        """See `Backend`."""
         plan = await self.router.observe(
             seen.request,
             seen.completion,
@@ -74,18 +68,15 @@ class LocalBackend:
         return self._about(plan.decision, plan.decision.chosen, plan.logged, seen.cost_usd)
 
     async def decide(self, request: Request) -> Plan:
-        """See `Backend`."""
         plan = await self.router.decide(request)
         decision = plan.decision
         about = self._about(decision, decision.chosen, plan.logged, None)
         return Plan(about=about, order=plan.order, deadline_s=plan.deadline_s)
 
     async def report(self, decision_id: str, request: Request, ended: Outcome) -> float:
-        """See `Backend`."""
         return (await self.router.report(decision_id, request, ended)).cost_usd
 
     async def feedback(self, vote: Vote) -> str:
-        """See `Backend`."""
         return await self.router.feedback(
             vote.decision_id,
             vote.kind,
@@ -99,7 +90,7 @@ class LocalBackend:
     def _about(self, decision: Decision, served_by: str, logged: bool, cost_usd: float | None) -> About:
         return About(
             decision_id=decision.id,
-            model=called(self.router.cards[served_by]),
+            model=self.router.name_of(served_by),
             chosen=decision.chosen,
             mode=decision.mode.value,
             propensity=decision.propensity,

@@ -1,4 +1,4 @@
-"""A router behind a gateway's URL."""
+"""Backend that calls a gateway over HTTP."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ if TYPE_CHECKING:
 
 CONNECT_S = 5.0
 QUICK_S = 10.0
-"""How long a gateway may take for what asks no model."""
+"""Time limit of requests that call no model."""
 LIMIT = 256
 """Connections to one gateway."""
 LINE_BYTES = 8 << 20
-"""The longest event of a stream."""
+"""Maximum size of a stream event."""
 
 _ERRORS: dict[str, type[FitrouterError]] = {
     "forbidden_field": ForbiddenField,
@@ -64,15 +64,15 @@ _ERRORS: dict[str, type[FitrouterError]] = {
     "all_models_failed": AllModelsFailed,
     "store_unavailable": StoreError,
 }
-"""The gateway's code → the error that it stands for in process."""
+"""The gateway's error code → the exception that `Router` raises in process."""
 
 
 class RemoteBackend:
-    """Answers by a gateway.
+    """Calls a gateway.
 
     Args:
         url: such as `http://127.0.0.1:8484`, with or without `/v1`.
-        key: sent as a bearer token; the environment variable FITROUTER_API_KEY where None.
+        key: sent as a bearer token; by default from the environment variable FITROUTER_API_KEY.
     """
 
     def __init__(self, url: str, key: str | None = None) -> None:
@@ -84,7 +84,6 @@ class RemoteBackend:
         return f"RemoteBackend({self.url!r})"
 
     async def start(self) -> None:
-        """See `Backend`."""
         import aiohttp
 
         headers = {"authorization": f"Bearer {self._key}"} if self._key else {}
@@ -96,18 +95,15 @@ class RemoteBackend:
         )
 
     async def aclose(self) -> None:
-        """See `Backend`."""
         if self._session is not None:
             await self._session.close()
 
     async def models(self) -> tuple[Model, ...]:
-        """See `Backend`."""
         listed = await self._quickly("GET", "/v1/models")
         found = (entry["fitrouter"] | {"name": entry["id"]} for entry in listed["data"] if "fitrouter" in entry)
         return tuple(msgspec.convert(about, Model) for about in found)
 
     async def complete(self, request: Request) -> Reply:
-        """See `Backend`."""
         async with _in_time(request.deadline_s):
             body = await self._read(await self._open("POST", "/v1/chat/completions", _body(request, stream=False)))
         choice = body["choices"][0]
@@ -119,7 +115,6 @@ class RemoteBackend:
         )
 
     async def stream(self, request: Request) -> _RemoteStream:
-        """See `Backend`."""
         async with _in_time(request.deadline_s):
             response = await self._open("POST", "/v1/chat/completions", _body(request, stream=True))
             stream = _RemoteStream(response)
@@ -131,31 +126,27 @@ class RemoteBackend:
         return stream
 
     async def decide(self, request: Request) -> Plan:
-        """See `Backend`."""
-        told = await self._quickly("POST", "/v1/decisions", _body(request, stream=request.stream))
-        plan = msgspec.convert(told, Plan)
+        found = await self._quickly("POST", "/v1/decisions", _body(request, stream=request.stream))
+        plan = msgspec.convert(found, Plan)
         return msgspec.structs.replace(plan, deadline_s=request.deadline_s or plan.deadline_s)
 
     async def report(self, decision_id: str, request: Request, ended: Outcome) -> float:
-        """See `Backend`."""
-        # Of a long history only what the scorer reads travels again.
+        # Of a long history, send only what the scorer reads.
         messages = (last_user_message(request.messages) or request.messages[-1],)
         asked = {"messages": messages, "tools": request.params.get("tools")}
         how = {"tried": msgspec.to_builtins(ended.tried), "status": ended.status, "ttft_ms": ended.ttft_ms}
         body = {**asked, **how, **_answer(ended.completion, ended.cost_usd)}
-        told = await self._quickly("POST", f"/v1/decisions/{quote(decision_id, safe='')}/outcome", _given(body))
-        cost_usd: float = told["cost_usd"]
+        found = await self._quickly("POST", f"/v1/decisions/{quote(decision_id, safe='')}/outcome", _given(body))
+        cost_usd: float = found["cost_usd"]
         return cost_usd
 
     async def observe(self, seen: Seen) -> About:
-        """See `Backend`."""
         asked = _body(msgspec.structs.replace(seen.request, model=seen.model), stream=False)
         how = {"latency_ms": seen.latency_ms, "error": seen.error}
         body = {**asked, **_given({**how, **_answer(seen.completion, seen.cost_usd)})}
         return msgspec.convert((await self._quickly("POST", "/v1/observations", body))["about"], About)
 
     async def feedback(self, vote: Vote) -> str:
-        """See `Backend`."""
         body = {name: value for name, value in msgspec.to_builtins(vote).items() if value is not None}
         del body["tenant"]
         if vote.kind is not FeedbackKind.RATING:
@@ -164,30 +155,28 @@ class RemoteBackend:
         return found
 
     async def _quickly(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """What the gateway says where it asks no model.
+        """The JSON answer to a request that calls no model.
 
         Raises:
-            Unreachable: nobody answers there, or not in time.
-            FitrouterError: what the gateway says.
+            Unreachable: no answer, or not in time.
+            FitrouterError: the gateway refuses the request.
         """
         try:
             async with asyncio.timeout(QUICK_S):
                 return await self._read(await self._open(method, path, body))
         except TimeoutError:
-            raise Unreachable(
-                f"the gateway at {self.url} says nothing for {QUICK_S:g} s; see what holds it up"
-            ) from None
+            raise Unreachable(f"the gateway at {self.url} did not answer within {QUICK_S:g} s") from None
 
     async def _read(self, response: aiohttp.ClientResponse) -> Any:
         async with response:
             return msgspec.json.decode(await response.read())
 
     async def _open(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> aiohttp.ClientResponse:
-        """A response of status 200.
+        """A response with status 200.
 
         Raises:
-            Unreachable: nobody answers there.
-            FitrouterError: what the gateway says.
+            Unreachable: no answer.
+            FitrouterError: the gateway refuses the request.
         """
         import aiohttp
 
@@ -202,7 +191,7 @@ class RemoteBackend:
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise Unreachable(
                 f"no gateway answers at {self.url} ({type(error).__name__}: {error}); start one with "
-                "`fitrouter serve`, or give another address"
+                "`fitrouter serve`, or give another URL"
             ) from None
         if response.status == 200:
             return response
@@ -211,7 +200,7 @@ class RemoteBackend:
 
 
 class _RemoteStream:
-    """Server-sent events as chunks; the first one is read by `begin`."""
+    """Server-sent events as chunks; `begin` reads the first one."""
 
     def __init__(self, response: aiohttp.ClientResponse) -> None:
         self._response = response
@@ -245,7 +234,7 @@ class _RemoteStream:
         """The next chunk, None at `[DONE]`.
 
         Raises:
-            ProviderError: the stream broke off, or the gateway says so.
+            ProviderError: the stream broke off, or carries an error event.
         """
         import aiohttp
 
@@ -263,7 +252,7 @@ class _RemoteStream:
                 return self._chunk(found)
         except (aiohttp.ClientError, OSError) as error:
             raise ProviderError(f"the stream from the gateway broke off ({type(error).__name__}: {error})") from error
-        raise ProviderError("the stream from the gateway ended without [DONE]: the answer is not whole")
+        raise ProviderError("the stream from the gateway ended without [DONE]: the answer is incomplete")
 
     def _chunk(self, found: dict[str, Any]) -> Chunk:
         if "fitrouter" in found:
@@ -278,7 +267,7 @@ class _RemoteStream:
 
 @asynccontextmanager
 async def _in_time(deadline_s: float | None) -> AsyncIterator[None]:
-    """A gateway keeps its own deadline; a caller's is kept here, and ends the work there too.
+    """Enforce a caller's own deadline, which cancels the work in the gateway too.
 
     Raises:
         AllModelsFailed: no answer began in time.
@@ -291,7 +280,7 @@ async def _in_time(deadline_s: float | None) -> AsyncIterator[None]:
 
 
 def _json(body: Mapping[str, Any]) -> bytes:
-    """JSON in UTF-8, in which half a character (a lone surrogate) has no place."""
+    """JSON in UTF-8; lone surrogates, which UTF-8 cannot encode, are replaced."""
     try:
         return msgspec.json.encode(body)
     except UnicodeEncodeError:
@@ -299,7 +288,7 @@ def _json(body: Mapping[str, Any]) -> bytes:
 
 
 def _body(request: Request, *, stream: bool) -> dict[str, Any]:
-    """The body that asks for what a `Request` asks for.
+    """The chat completions body of a `Request`.
 
     Raises:
         NotAuthorized: it names a tenant.
@@ -307,7 +296,7 @@ def _body(request: Request, *, stream: bool) -> dict[str, Any]:
     who = request.identity
     if who.tenant != Identity().tenant:
         raise NotAuthorized(
-            f"tenant: {who.tenant!r} was given; a gateway knows it by the key: leave it out, and use the tenant's key"
+            f"tenant: got {who.tenant!r}; a gateway takes it from the key: leave it out, and use the tenant's key"
         )
     named = {"user": who.user, "role": who.role, "task": who.task, "session": who.session}
     body: dict[str, Any] = {**request.params, "model": request.model, "messages": request.messages}
@@ -317,7 +306,7 @@ def _body(request: Request, *, stream: bool) -> dict[str, Any]:
 
 
 def _answer(completion: Completion | None, cost_usd: float | None) -> dict[str, Any]:
-    """The fields of a body that say what was answered, and what that cost."""
+    """The body fields of a completion and its cost."""
     answer = {} if completion is None else msgspec.to_builtins(completion)
     return {**answer, "cost_usd": cost_usd}
 
@@ -328,25 +317,25 @@ def _given(body: Mapping[str, Any]) -> dict[str, Any]:
 
 def _refused(payload: bytes, status: int, url: str) -> FitrouterError:
     try:
-        told = msgspec.json.decode(payload)["error"]
-        if told["code"] == "not_found":
+        problem = msgspec.json.decode(payload)["error"]
+        if problem["code"] == "not_found":
             return ConfigError(
-                f"the gateway at {url} has no such route: it is too old for this, or the address is wrong; update "
-                "fitrouter there, or give another address"
+                f"the gateway at {url} has no such route: it is too old for this, or the URL is wrong; update "
+                "fitrouter there, or give another URL"
             )
-        error = _error(told)
+        error = _error(problem)
     except (msgspec.DecodeError, KeyError, TypeError):
-        # A proxy in front of a gateway that is down answers in its own words.
+        # A proxy in front of a gateway that is down answers in its own format.
         kind = Unreachable if status >= HTTPStatus.INTERNAL_SERVER_ERROR else ConfigError
-        return kind(f"what answers at {url} with status {status} is no fitrouter gateway")
+        return kind(f"the server at {url} (status {status}) is not a fitrouter gateway")
     if isinstance(error, AllModelsFailed):
         error.timed_out = status == HTTPStatus.GATEWAY_TIMEOUT
     return error
 
 
-def _error(told: Mapping[str, Any]) -> FitrouterError:
-    code, message = told["code"], told["message"]
-    if code == "context_length_exceeded":  # a provider's word, or the router's
-        by_provider = told.get("param") is not None
+def _error(problem: Mapping[str, Any]) -> FitrouterError:
+    code, message = problem["code"], problem["message"]
+    if code == "context_length_exceeded":  # raised by a provider, or by the router
+        by_provider = problem.get("param") is not None
         return ContextOverflow(message, 400) if by_provider else NoEligibleModel(message, too_long=True)
     return _ERRORS.get(code, ProviderError if code in {"cancelled", "internal_error"} else FitrouterError)(message)

@@ -1,4 +1,4 @@
-"""A streamed answer put together again, for callers that need it whole in the end."""
+"""Assembly of streamed chunks into a whole answer."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ class Whole:
     """Collects the chunks of a stream.
 
     Args:
-        stream: whose `about` says what was decided.
+        stream: its `about` describes the decision.
     """
 
     def __init__(self, stream: Any) -> None:
         self._stream, self._parts = stream, Assembler()
 
     def add(self, chunk: Chunk) -> str:
-        """Take a chunk; returns its text."""
+        """Add a chunk; returns its text."""
         self._parts.add(chunk)
         text: str = chunk.delta.get("content") or ""
         return text

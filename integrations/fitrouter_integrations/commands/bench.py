@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fitrouter.errors import ConfigError
+from fitrouter_integrations.commands._files import write_json
 
 app = typer.Typer(help="Benchmarks on your own data, in the open formats.", no_args_is_help=True)
 
@@ -32,7 +33,7 @@ def pairs(data: Data, out: Out = None, encoder: EncoderName = "static", seeds: S
     found = _run(lambda: run_pairs(data, encoder, name=data.stem, seeds=range(seeds), ks=_ks(k)), data)
     _show(data.stem, found["results"])
     _warn(found["problems"])
-    _write(found, out)
+    write_json(found, out)
 
 
 @app.command()
@@ -53,7 +54,7 @@ def ratings(
     for name, reason in found["skipped"].items():
         typer.echo(f"{name} was left out: {reason}", err=True)
     _warn(len(found["problems"]))
-    _write(found, out)
+    write_json(found, out)
 
 
 @app.command()
@@ -73,7 +74,7 @@ def choices(data: Data, out: Out = None, encoder: EncoderName = "static") -> Non
         table.add_row("negated twins turn", f"{twins['mean']:.3f}", f"{twins['low']:.3f} … {twins['high']:.3f}")
     Console().print(table, markup=False)
     _warn(len(found["problems"]))
-    _write(found, out)
+    write_json(found, out)
 
 
 @app.command()
@@ -99,7 +100,7 @@ def matrix(
         console.print(_curve(found), markup=False)
         console.print(_measures(found["measures"]), markup=False)
     _warn(len(found["problems"]))
-    _write(found, out)
+    write_json(found, out)
 
 
 def _policies(found: Mapping[str, Any]) -> Table:
@@ -223,12 +224,3 @@ def _show(title: str, results: Sequence[Mapping[str, Any]]) -> None:
 def _warn(problems: int) -> None:
     if problems:
         typer.echo(f"{problems} lines could not be read and took no part; --json names them", err=True)
-
-
-def _write(found: Mapping[str, Any], out: Path | None) -> None:
-    if out is None:
-        return
-    try:
-        out.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
-    except OSError as error:
-        raise ConfigError(f"--json: {str(out)!r} cannot be written: {error.strerror}") from None

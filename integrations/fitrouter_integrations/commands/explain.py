@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,13 +12,15 @@ from rich.console import Console
 from rich.table import Table
 
 from fitrouter.config import Config, load_config
-from fitrouter.errors import ConfigError, UnknownDecision
+from fitrouter.errors import UnknownDecision
+from fitrouter.router import Router
 from fitrouter.routing.explain import explain
 from fitrouter.routing.explanation import TERMS, Explanation
 from fitrouter.stores.journal import Journal
 from fitrouter.types import Decision, Event
 from fitrouter_integrations._http import call
-from fitrouter_integrations._offline import catch_up, journal_at, resting
+from fitrouter_integrations._offline import journal_at
+from fitrouter_integrations.commands._files import as_json, write_json
 
 _FEATURES = 6
 _SMALL = 5e-4
@@ -46,14 +49,10 @@ def command(
     else:
         found = _looked_up(load_config(config), decision_id, then)
     if out == Path("-"):
-        typer.echo(msgspec.json.format(msgspec.json.encode(found), indent=1).decode())
+        typer.echo(as_json(found))
         return
     show(found, Console())
-    if out is not None:
-        try:
-            out.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
-        except OSError as error:
-            raise ConfigError(f"--json: {str(out)!r} cannot be written: {error.strerror}") from None
+    write_json(found, out)
 
 
 def _asked(url: str, decision_id: str) -> Explanation:
@@ -72,18 +71,9 @@ def _asked(url: str, decision_id: str) -> Explanation:
 
 
 def _looked_up(config: Config, decision_id: str, then: bool) -> Explanation:
-    """What the journal of a configuration says, split by what was learnt from it."""
-    with resting(config) as router:
-        events = story(router.journal, decision_id)
-        decision = events[0]
-        assert isinstance(decision, Decision)
-        learner, objective = router.learner, config.objective
-        if then:
-            learner = learner.blank()
-            catch_up(learner, router.journal, decision.policy.seq)
-        return explain(
-            events, learner.fit, cost_unit_usd=objective.cost_unit_usd, latency_unit_s=objective.latency_unit_s
-        )
+    """Explain a decision from the journal of a configuration."""
+    with Router.offline(config) as router:
+        return asyncio.run(router.explain(decision_id, tenant=None, as_decided=then))
 
 
 def story(journal: Journal, decision_id: str) -> list[Event]:

@@ -13,6 +13,7 @@ import yaml
 
 from fitrouter.config import parse_config
 from fitrouter.errors import ConfigError
+from fitrouter_integrations.commands._files import write_new
 
 _FROM_ENV = "os.environ/"
 _COMPATIBLE = frozenset({"openai", "hosted_vllm", "openai_like", "custom_openai", "lm_studio", "llamafile"})
@@ -80,13 +81,7 @@ def import_litellm(source: Path, out: Path) -> Imported:
         ConfigError: the source cannot be read or used, or the target is there already.
     """
     made = convert(_whole(source), str(source))
-    try:
-        with out.open("x", encoding="utf-8") as file:
-            file.write(made.text)
-    except FileExistsError:
-        raise ConfigError(f"{str(out)!r} is there already; remove it, or choose another with --out") from None
-    except OSError as error:
-        raise ConfigError(f"{str(out)!r} cannot be written: {error.strerror}") from None
+    write_new(out, made.text, "--out")
     return made
 
 
@@ -325,7 +320,7 @@ def _render(made: _Import, aliases: Mapping[str, str], source: str) -> str:
             yield "# Not taken over, or to be looked at:"
             yield from (f"#   - {note}" for note in made.notes)
         yield "\ndata: fitrouter-data"
-        yield "\n# Keys stay in the environment; here stand the names of their variables.\nproviders:"
+        yield "\n# Keys stay in the environment; these are the names of their variables.\nproviders:"
         yield from (f"  {_flow(key)}: {_flow(provider.entry())}" for provider, key in made.providers.items())
         yield "\n# Prices are USD per million tokens.\nmodels:"
         yield from (f"  - {_flow(model)}" for model in made.models)

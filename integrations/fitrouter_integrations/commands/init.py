@@ -1,17 +1,19 @@
-"""`fitrouter init`: a configuration out of the provider keys that are in the environment."""
+"""`fitrouter init`: write a configuration for the provider keys in the environment."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
-from fitrouter.errors import ConfigError
+import typer
+
+from fitrouter_integrations.commands._files import write_new
 
 
 class _Model(NamedTuple):
-    """Name, and what its provider calls it; USD per million tokens; context window; whether it sees images."""
+    """A model: name, provider's name (`target`), USD per million tokens, context window, image input."""
 
     name: str
     target: str
@@ -22,14 +24,14 @@ class _Model(NamedTuple):
 
 
 class _Vendor(NamedTuple):
-    """How a vendor is reached: by its OpenAI-compatible address, or through litellm where there is none."""
+    """A vendor, reached at its OpenAI-compatible URL, or through litellm where `base_url` is None."""
 
     name: str
     base_url: str | None
     models: tuple[_Model, ...]
 
 
-# Prices and windows are those of litellm's table in November 2026.
+# Prices and context windows are from litellm's table of November 2026.
 KEYS: dict[str, _Vendor] = {
     "OPENAI_API_KEY": _Vendor(
         "openai",
@@ -73,37 +75,37 @@ KEYS: dict[str, _Vendor] = {
         ),
     ),
 }
-"""Environment variable → the vendor it opens."""
+"""Environment variable of a key → its vendor."""
 
 _HEAD = """\
 # fitrouter.yaml, written by `fitrouter init`.
 #
-#   fitrouter config check {name}    explains mistakes
+#   fitrouter config check {name}    reports mistakes
 #   fitrouter serve --config {name}  an OpenAI-compatible gateway on http://127.0.0.1:8484/v1
 #
-# Clients send model "fitrouter/auto" to be routed, or a model's name to have that one.
+# Clients request the model "fitrouter/auto" for routing, or one model by its name.
 
 # Folder of the journal, the identities and the warehouse.
 data: fitrouter-data
 """
 
 _TAIL = """
-# Share of the traffic that is routed; the default model takes the rest. Begin with 0 (it is only watched), then
+# Share of the traffic that is routed; the default model takes the rest. Start with 0 (shadow mode), then
 # `fitrouter config share 0.05`, then 1.
 default_model: {default}
 share: 1.0
 
-# What agents have hard-coded can be routed too.
+# Model names that agents have hard-coded can be routed too.
 # aliases: {{gpt-4o: fitrouter/auto}}
 
-# What a point of fit (from 0 to 1) is worth against money and time; 0 leaves them out.
+# Trade-off between the predicted rating (0 to 1), cost and latency; a weight of 0 ignores that term.
 objective:
-  cost_weight: 0.05      # fit that `cost_unit_usd` may cost
+  cost_weight: 0.05      # rating given up to save `cost_unit_usd`
   cost_unit_usd: 0.01
-  latency_weight: 0.0    # fit that `latency_unit_s` may cost
+  latency_weight: 0.0    # rating given up to save `latency_unit_s`
   latency_unit_s: 10
 
-# How people are heard: share of the answers for which the client is told to ask.
+# Share of the answers for which clients should ask for feedback.
 feedback:
   ask: 0.02
 
@@ -116,7 +118,7 @@ server:
 
 _SIMULATED = """
 # No provider key was found in the environment (looked for {looked}),
-# so these models are simulated: they write, cost and wait differently, and nothing leaves this machine.
+# so these models are simulated: they differ in style, price and latency, and nothing leaves this machine.
 providers:
   simulated:
     kind: simulated
@@ -133,18 +135,18 @@ models:
 
 
 def found_keys(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
-    """The provider keys that are set, by the names of their variables."""
+    """Names of the environment variables that hold provider keys."""
     environ = os.environ if environ is None else environ
     return tuple(name for name in KEYS if environ.get(name, "").strip())
 
 
 def render(keys: tuple[str, ...], name: str = "fitrouter.yaml") -> str:
-    """The text of a configuration for these keys; simulated models where there are none."""
+    """The configuration for these keys as text; with simulated models if there are none."""
     head = _HEAD.format(name=name)
     if not keys:
         looked = ", ".join(KEYS)
         return head + _SIMULATED.replace("{looked}", looked) + _TAIL.format(default="thorough")
-    lines = ["", "# Keys stay in the environment; here stand the names of their variables.", "providers:"]
+    lines = ["", "# Keys stay in the environment; these are the names of their variables.", "providers:"]
     for key in keys:
         vendor = KEYS[key]
         lines.append(f"  {vendor.name}:")
@@ -166,16 +168,12 @@ def _line(provider: str, model: _Model) -> str:
     )
 
 
-def write_config(path: Path, keys: tuple[str, ...]) -> None:
-    """Write a new configuration.
-
-    Raises:
-        ConfigError: there is a file already, or it cannot be written.
-    """
-    try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(render(keys, path.name))
-    except FileExistsError:
-        raise ConfigError(f"{str(path)!r} is there already; remove it, or choose another with --path") from None
-    except OSError as error:
-        raise ConfigError(f"{str(path)!r} cannot be written: {error.strerror}") from None
+def command(
+    path: Annotated[Path, typer.Option(help="File to write; it must not exist.")] = Path("fitrouter.yaml"),
+) -> None:
+    """Write a configuration for the provider keys in the environment, or with simulated models if there are none."""
+    keys = found_keys()
+    write_new(path, render(keys, path.name), "--path")
+    using = f"the keys {', '.join(keys)}" if keys else "simulated models, since no provider key is set"
+    typer.echo(f"wrote {path} with {using}")
+    typer.echo(f"next: fitrouter serve --config {path}")

@@ -17,9 +17,9 @@ from fitrouter.config import load_config
 from fitrouter.errors import InvalidRequest
 from fitrouter.monitors.propensities import ALPHA
 from fitrouter.router import Router
-from fitrouter.serving.steering import Outlook, Standing
+from fitrouter.serving.policy_control import Outlook, Standing
 from fitrouter_integrations._http import NoGateway, call, url_of
-from fitrouter_integrations._offline import catch_up, resting
+from fitrouter_integrations.commands._files import as_json as as_json_text
 
 app = typer.Typer(
     help="Show and change the policy while it runs. A running gateway is told; without one the journal is.",
@@ -85,7 +85,7 @@ def set_(
         options = ", ".join(f"--{name.replace('_', '-')}" for name in given)
         raise InvalidRequest(f"no setting was given; allowed are {options}")
     body = {"action": "set", "settings": settings}
-    _print(*_tell(config, url, body, lambda router: router.steering.set(settings)), as_json)
+    _print(*_tell(config, url, body, lambda router: router.policy.set(settings)), as_json)
 
 
 @app.command()
@@ -97,13 +97,13 @@ def promote(
 ) -> None:
     """Let a candidate decide from now on."""
     body = {"action": "promote", "name": name}
-    _print(*_tell(config, url, body, lambda router: router.steering.promote(name)), as_json)
+    _print(*_tell(config, url, body, lambda router: router.policy.promote(name)), as_json)
 
 
 @app.command()
 def restore(config: ConfigPath = _DEFAULT, url: Url = None, as_json: AsJson = False) -> None:
     """Go back to the version before the one in force."""
-    _print(*_tell(config, url, {"action": "restore"}, lambda router: router.steering.restore()), as_json)
+    _print(*_tell(config, url, {"action": "restore"}, lambda router: router.policy.restore()), as_json)
 
 
 class Shown(Standing, frozen=True, kw_only=True):
@@ -124,7 +124,7 @@ def _tell(config: Path, url: str | None, body: dict[str, Any] | None, otherwise:
     try:
         return _ask(address, body), address
     except NoGateway:
-        with resting(settings) as router:
+        with Router.offline(settings) as router:
             return asyncio.run(_write(router, otherwise, changes=body is not None)), str(settings.data / "journal.db")
 
 
@@ -143,21 +143,15 @@ def _ask(url: str, body: dict[str, Any] | None) -> Shown:
 
 async def _write(router: Router, act: Act, *, changes: bool) -> Shown:
     """Act on a router that rests: its journal takes the events, and its fold reads them."""
-
-    async def folded() -> None:
-        catch_up(router.learner, router.journal, router.journal.head())
-
-    steering = router.steering
-    steering.folded = folded
     if changes:
-        await steering.heed_the_file()
+        await router.policy.apply_configuration()
     await act(router)
-    return Shown(**msgspec.structs.asdict(steering.standing()), outlook=steering.outlook())
+    return Shown(**msgspec.structs.asdict(router.policy.standing()), outlook=router.policy.outlook())
 
 
 def _print(shown: Shown, told: str, as_json: bool) -> None:
     if as_json:
-        typer.echo(msgspec.json.format(msgspec.json.encode(shown), indent=1).decode())
+        typer.echo(as_json_text(shown))
         return
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     table.add_row("in force", f"{shown.live}, by {shown.algorithm}")

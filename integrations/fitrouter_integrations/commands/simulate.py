@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from fitrouter.errors import ConfigError
+from fitrouter_integrations.commands._files import write_json
 
 
 class Reward(enum.StrEnum):
@@ -54,11 +53,7 @@ def command(
         floor=floor,
     )
     Console().print(_table(found), markup=False)
-    if out is not None:
-        try:
-            out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-        except OSError as error:
-            raise ConfigError(f"--json: {str(out)!r} cannot be written: {error.strerror}") from None
+    write_json(found, out)
 
 
 def _table(found: dict[str, Any]) -> Table:

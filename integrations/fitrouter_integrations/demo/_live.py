@@ -89,7 +89,7 @@ def come(
         rows=rows,
         traffic=_traffic(people, visits),
         warehouse=_counts(warehouse),
-        reliance=tuple(gateway.router.learner.fit.reliance().tolist()),
+        reliance=gateway.router.status().stacking_weights,
     )
 
 
@@ -119,18 +119,18 @@ def _settled(gateway: Gateway, visits: Sequence[Visit]) -> Warehouse:
     Raises:
         FitrouterError: that takes too long.
     """
-    feed = gateway.router.feed
-    assert feed is not None
+    warehouse = gateway.router.warehouse
+    assert warehouse is not None
     votes = sum(seen.verdict is not None for seen in visits)
     wanted = dict.fromkeys(TABLES, len(visits)) | {"feedback": votes}
     until = time.monotonic() + _SETTLE_S
     while True:
         try:
-            counts = _counts(feed.warehouse)
+            counts = _counts(warehouse)
         except StoreError:  # not made yet
             counts = {}
         if counts == wanted:
-            return feed.warehouse
+            return warehouse
         if time.monotonic() > until:
             raise FitrouterError(f"the warehouse holds {counts} after {_SETTLE_S:g} s; expected are {wanted}")
         time.sleep(0.1)

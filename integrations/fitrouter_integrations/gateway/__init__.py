@@ -1,4 +1,4 @@
-"""An OpenAI-compatible gateway over a router."""
+"""OpenAI-compatible HTTP gateway over a router."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["bind", "create_app", "serve"]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "create_app":  # brings the ASGI framework, which the parent of workers does not need
+    if name == "create_app":  # imports the ASGI framework, which the parent process of workers does not need
         from fitrouter_integrations.gateway._app import create_app
 
         return create_app

@@ -1,4 +1,4 @@
-"""The gateway: routes, and what stands before each of them."""
+"""The gateway application: routes, authentication and handlers."""
 
 from __future__ import annotations
 
@@ -19,16 +19,15 @@ from starlette.responses import Response
 from fitrouter.config import Config
 from fitrouter.errors import StoreError
 from fitrouter.router import Router
-from fitrouter.routing.explain import explain as account_for
 from fitrouter.routing.variants import called
 from fitrouter.serving.services import Service
 from fitrouter.types import AUTO
 from fitrouter_dashboards.metrics import Metrics
 from fitrouter_integrations.gateway import _schema
-from fitrouter_integrations.gateway._ended import observation, outcome
-from fitrouter_integrations.gateway._explain import explain
+from fitrouter_integrations.gateway._explain import decision_json
+from fitrouter_integrations.gateway._external import observation, outcome
 from fitrouter_integrations.gateway._json import read_json
-from fitrouter_integrations.gateway._keys import Keys, Speaker
+from fitrouter_integrations.gateway._keys import Caller, Keys
 from fitrouter_integrations.gateway._limits import headers_of, read_body
 from fitrouter_integrations.gateway._ready import Readiness
 from fitrouter_integrations.gateway._requests import chat_request, policy_change, profile, verdict, wants_usage
@@ -37,30 +36,30 @@ from fitrouter_integrations.gateway._wire import Problem, Reply, as_problem, dum
 
 _log = logging.getLogger("fitrouter.gateway")
 _PORT = re.compile(rb":\d*$")
-_CHAT = "models are asked at /v1/chat/completions: "
+_CHAT = "chat completions are at /v1/chat/completions: "
 _INSTEAD = {
     "/responses": _CHAT + "set your client to chat completions, for example use_responses_api=False",
     "/completions": _CHAT + "use your client's chat interface",
     "/chat/completions": _CHAT + "let the base URL end with /v1, and POST",
-    "/embeddings": "no embeddings are made here; ask their provider itself",
+    "/embeddings": "this gateway serves no embeddings; call their provider directly",
     "/messages": _CHAT + "use a client for OpenAI's API",
 }
-"""What people look for at other addresses, and where it is."""
+"""Path of another API → what to use instead."""
 _LOOPBACK_NAMES = frozenset({b"127.0.0.1", b"localhost", b"[::1]"})
 
 
 def create_app(router: Router, config: Config, metrics: Metrics | None = None) -> FastAPI:
-    """The ASGI application over a router, which it starts and closes with its own life.
+    """The ASGI application over a router, which it starts and closes with its own lifespan.
 
     Raises:
-        ConfigError: `config.server` names an address or keys that cannot be used.
+        ConfigError: `config.server` has an address or keys that cannot be used.
     """
     gateway = Gateway(router, config, metrics or Metrics())
     app = FastAPI(
         title="fitrouter",
-        summary="An OpenAI-compatible gateway that picks the model that fits this user and this task.",
+        summary="An OpenAI-compatible gateway that routes each request to the model that suits its user and task.",
         version=_schema.version(),
-        docs_url=None,  # the pages load scripts from other hosts
+        docs_url=None,  # its pages load scripts from other hosts
         redoc_url=None,
         lifespan=gateway.lifespan,
         exception_handlers={HTTPException: gateway.no_route},
@@ -96,18 +95,18 @@ def create_app(router: Router, config: Config, metrics: Metrics | None = None) -
 
 
 class Call:
-    """One HTTP request that was let in."""
+    """An authenticated HTTP request."""
 
-    def __init__(self, http: HttpRequest, headers: Mapping[str, bytes], speaker: Speaker) -> None:
+    def __init__(self, http: HttpRequest, headers: Mapping[str, bytes], caller: Caller) -> None:
         self.http, self.headers = http, headers
-        self.tenant, self.admin = speaker
+        self.tenant, self.admin = caller
 
 
 Handler = Callable[[Call], Awaitable[Response]]
 
 
 class Gateway:
-    """The handlers, and what they share."""
+    """The request handlers and their shared state."""
 
     def __init__(self, router: Router, config: Config, metrics: Metrics) -> None:
         self.router, self.metrics = router, metrics
@@ -119,57 +118,55 @@ class Gateway:
 
     @asynccontextmanager
     async def lifespan(self, _app: FastAPI) -> AsyncIterator[None]:
-        """Run the router, and a thread that reads its gauges."""
+        """Run the router, and a thread that refreshes its metrics."""
         async with self.router:
-            watch = Service("metrics", self._watch, self.router.hooks, idle_s=0.5)
+            watch = Service("metrics", self._refresh, self.router.hooks, idle_s=0.5)
             watch.start()
             self._ready.started = True
             yield
             self._ready.started = False
             watch.stop(timeout_s=1.0)
 
-    def _watch(self) -> int:
+    def _refresh(self) -> int:
         self.metrics.refresh()
         return 0
 
-    # --- what stands before a handler ---
+    # --- authentication and errors ---
 
     def guarded(self, handler: Handler, *, public: bool) -> Callable[[HttpRequest], Awaitable[Response]]:
-        """An endpoint that lets in who may speak, and answers every exception in OpenAI's format."""
+        """An endpoint that authenticates the caller and answers every exception in OpenAI's error format."""
 
         async def endpoint(request: HttpRequest) -> Response:
             try:
                 headers = headers_of(request.scope)
                 return await handler(Call(request, headers, self._admit(headers, public)))
-            except asyncio.CancelledError:  # only the server cancels, at the end of its grace
+            except asyncio.CancelledError:  # only the server cancels, at the end of its grace period
                 return self._refuse(
-                    Problem(503, "shutting_down", "the gateway shuts down", headers={"retry-after": "1"})
+                    Problem(503, "shutting_down", "the gateway is shutting down", headers={"retry-after": "1"})
                 )
-            except Exception as error:  # noqa: BLE001 - whatever it is, a client gets an answer
+            except Exception as error:  # noqa: BLE001 - the client must get an answer
                 return self._refuse(error)
 
         return endpoint
 
-    def _admit(self, headers: Mapping[str, bytes], public: bool) -> Speaker:
-        """Who speaks."""
+    def _admit(self, headers: Mapping[str, bytes], public: bool) -> Caller:
+        """The caller of a request."""
         if not self._keys:
-            # A page in a browser can send requests here under a name of its own that leads to this machine.
+            # DNS rebinding: a page in a browser can point a host name of its own at this machine.
             if _PORT.sub(b"", headers.get("host", b"")).lower() not in _LOOPBACK_NAMES:
-                raise Problem(
-                    403, "wrong_host", "the host header must name this machine: 127.0.0.1, localhost or [::1]"
-                )
-            return Speaker("default", True)
-        speaker = self._keys.speaker(headers.get("authorization"))
-        if speaker is None:
+                raise Problem(403, "wrong_host", "without keys, the host header must be 127.0.0.1, localhost or [::1]")
+            return Caller("default", True)
+        caller = self._keys.caller(headers.get("authorization"))
+        if caller is None:
             if public:
-                return Speaker("", False)
+                return Caller("", False)
             raise Problem(
                 401,
                 "invalid_api_key",
-                "the key is missing or unknown; send 'Authorization: Bearer KEY' with a key of this gateway",
+                "the API key is missing or unknown; send 'Authorization: Bearer KEY' with a key of this gateway",
                 headers={"www-authenticate": "Bearer"},
             )
-        return speaker
+        return caller
 
     def _refuse(self, error: Exception) -> Response:
         if isinstance(error, ClientGone):
@@ -179,16 +176,16 @@ class Gateway:
         if problem.status == 500:
             _log.error("a request failed", exc_info=error)
         self.metrics.refused(problem.code)
-        # What is left of a body that was refused is not read.
+        # The rest of a refused body is not read, so the connection cannot be reused.
         closing = {"connection": "close"} if problem.status in {408, 413, 415} else {}
         return _json(problem.body(), problem.status, {**problem.headers, **closing})
 
     async def no_route(self, request: HttpRequest, error: Exception) -> Response:
-        """Answer what no route takes."""
+        """Answer a request to an unknown path or with a wrong method."""
         status = error.status_code if isinstance(error, HTTPException) else 404
-        code, text = ("method_not_allowed", "the method") if status == 405 else ("not_found", "the address")
+        code, text = ("method_not_allowed", "method") if status == 405 else ("not_found", "path")
         hint = _INSTEAD.get(request.url.path.rstrip("/").removeprefix("/v1"), "see /openapi.json")
-        return self._refuse(Problem(status, code, f"there is no such route: {text} is wrong; {hint}"))
+        return self._refuse(Problem(status, code, f"there is no such route (wrong {text}); {hint}"))
 
     async def _body(self, call: Call) -> dict[str, Any]:
         return read_json(await read_body(call.http.receive, call.headers, self._limit))
@@ -196,7 +193,7 @@ class Gateway:
     # --- handlers ---
 
     async def chat(self, call: Call) -> Response:
-        """Answer a chat, whole or streamed, by the model that fits."""
+        """Answer a chat completion, whole or streamed, by a routed or pinned model."""
         body = await self._body(call)
         request = chat_request(body, call.headers, call.tenant)
         self._check_model(request.model)
@@ -209,52 +206,52 @@ class Gateway:
         return _json(reply.whole(answer.completion, answer.cost_usd), headers=reply.headers())
 
     async def decide(self, call: Call) -> Response:
-        """Decide which models to ask, and call none: the client asks them, and tells how it ended."""
+        """Plan which models to call, without calling any; the client calls them and reports the outcome."""
         request = chat_request(await self._body(call), call.headers, call.tenant)
         self._check_model(request.model)
         plan = await self.router.decide(request)
         reply = Reply(plan.decision, plan.order[0].model, plan.logged)
         order = msgspec.to_builtins(plan.order)
-        told = {"object": "fitrouter.plan", "about": reply.about(), "order": order, "deadline_s": plan.deadline_s}
-        return _json(told, headers=reply.headers())
+        body = {"object": "fitrouter.plan", "about": reply.about(), "order": order, "deadline_s": plan.deadline_s}
+        return _json(body, headers=reply.headers())
 
     async def outcome(self, call: Call) -> Response:
-        """Take how a plan ended; it is durable when this answers 200, and the first of several counts."""
+        """Record the outcome of a plan. It is durable when this answers 200; later reports change nothing."""
         request, ended = outcome(await self._body(call), call.tenant)
         execution = await self.router.report(call.http.path_params["decision_id"], request, ended)
         fields = ("decision_id", "status", "served_by", "cost_usd")
         return _json({"object": "fitrouter.outcome", **{name: getattr(execution, name) for name in fields}})
 
     async def observe(self, call: Call) -> Response:
-        """Take what a model answered that the client chose itself, or that it failed."""
-        seen = observation(await self._body(call), call.headers, call.tenant)
-        self._check_model(seen.request.model)
+        """Record a completion or failure of a model that the client called by its own choice."""
+        observed = observation(await self._body(call), call.headers, call.tenant)
+        self._check_model(observed.request.model)
         plan = await self.router.observe(
-            seen.request,
-            seen.completion,
-            seen.request.model,
-            cost_usd=seen.cost_usd,
-            latency_ms=seen.latency_ms,
-            error=seen.error,
+            observed.request,
+            observed.completion,
+            observed.request.model,
+            cost_usd=observed.cost_usd,
+            latency_ms=observed.latency_ms,
+            error=observed.error,
         )
         reply = Reply(plan.decision, plan.order[0].model, plan.logged)
         return _json({"object": "fitrouter.observation", "about": reply.about()}, headers=reply.headers())
 
     async def models(self, _call: Call) -> Response:
-        """List what a request may name: routing, models, and aliases."""
+        """List the names that a request may give as its model: `fitrouter/auto`, models and aliases."""
         return _json({"object": "list", "data": list(self._models().values())})
 
     async def model(self, call: Call) -> Response:
-        """Show one entry of the list."""
+        """Show one model of the list."""
         name = call.http.path_params["model"]
         found = self._models().get(name)
         if found is None:
-            raise Problem(404, "model_not_found", f"there is no model {name!r}; GET /v1/models lists them")
+            raise Problem(404, "model_not_found", f"unknown model {name!r}; GET /v1/models lists them")
         return _json(found)
 
     async def feedback(self, call: Call) -> Response:
-        """Take a person's verdict on an answer; it is durable when this answers 200."""
-        given, speaker = verdict(await self._body(call), call.headers, call.tenant)
+        """Record feedback on an answer. It is durable when this answers 200."""
+        given, identity = verdict(await self._body(call), call.headers, call.tenant)
         feedback_id = await self.router.feedback(
             given.decision_id,
             given.kind,
@@ -262,12 +259,12 @@ class Gateway:
             scale=given.scale,
             dimension=given.dimension,
             other=given.other,
-            identity=speaker,
+            identity=identity,
         )
         return _json({"id": feedback_id, "object": "fitrouter.feedback", "decision_id": given.decision_id})
 
     async def profile(self, call: Call) -> Response:
-        """Take what a user says of themselves, in numbers or in words; it replaces what they said before."""
+        """Set the preferences that a user states, as numbers or in words; replaces earlier ones."""
         given, whose = profile(await self._body(call), call.headers, call.tenant)
         declared = await self.router.declare(whose, given.values, given.statements)
         return _json(
@@ -279,23 +276,23 @@ class Gateway:
         )
 
     async def decision(self, call: Call) -> Response:
-        """Explain a decision: why this model, with what probability, and what came of it."""
-        events = await self.router.explain(call.http.path_params["decision_id"], call.tenant)
-        explanation = msgspec.to_builtins(account_for(events, self.router.learner.fit))
-        return _json({**explain(events), "explanation": explanation})
+        """Explain a decision: why this model, its probability, the outcome, score and feedback."""
+        decision_id = call.http.path_params["decision_id"]
+        events = await self.router.events(decision_id, call.tenant)
+        return _json(decision_json(events, await self.router.explain(decision_id, call.tenant)))
 
     async def policy(self, call: Call) -> Response:
-        """Show the policy in force, versions, candidates, and what is watched: personalisation, flattery, the log."""
-        steering = self.router.steering
+        """Show the active policy, its versions and candidates, and the monitors' reports."""
+        steering = self.router.policy
         shown = {"object": "fitrouter.policy", **msgspec.to_builtins(steering.standing())}
         return _json({**shown, "outlook": msgspec.to_builtins(steering.outlook(call.tenant))})
 
     async def steer(self, call: Call) -> Response:
-        """Change the policy: set weights, promote a candidate, or restore the version before."""
+        """Change the policy: set settings, promote a candidate, or restore the previous version."""
         if not call.admin:
-            raise Problem(403, "not_admin", "this key may not change the policy; give the key 'admin: true'")
+            raise Problem(403, "not_admin", "this key may not change the policy; set 'admin: true' for it")
         action, settings, name = policy_change(await self._body(call))
-        steering = self.router.steering
+        steering = self.router.policy
         if action == "set":
             await steering.set(settings)
         elif action == "promote":
@@ -305,35 +302,35 @@ class Gateway:
         return await self.policy(call)
 
     async def metrics_page(self, _call: Call) -> Response:
-        """Prometheus metrics, of all workers together."""
+        """Prometheus metrics, summed over all workers."""
         try:
             async with asyncio.timeout(5.0):
                 text = await asyncio.to_thread(self.metrics.render)
         except (OSError, TimeoutError) as error:
-            raise StoreError(f"the metrics cannot be read now ({type(error).__name__})") from error
+            raise StoreError(f"the metrics cannot be read at the moment ({type(error).__name__})") from error
         return Response(text, headers={"content-type": self.metrics.content_type})
 
     async def healthz(self, _call: Call) -> Response:
-        """Say that the process lives."""
+        """Liveness: the process answers."""
         return _json({"status": "ok"})
 
     async def readyz(self, _call: Call) -> Response:
-        """Say whether this worker takes requests, and where its learner stands."""
+        """Readiness: whether this worker takes requests, and how far its learner is."""
         report = await self._ready.report()
         return _json(report, 200 if report["ready"] else 503)
 
     # --- names ---
 
     def _check_model(self, name: str) -> None:
-        if name != AUTO and name not in self.router.names and name not in self.router.aliases:
-            raise Problem(404, "model_not_found", f"there is no model {name!r}; GET /v1/models lists them")
+        if name != AUTO and name not in self.router.models and name not in self.router.aliases:
+            raise Problem(404, "model_not_found", f"unknown model {name!r}; GET /v1/models lists them")
 
     def _name(self, arm: str) -> str:
-        return called(self.router.cards[arm])
+        return self.router.name_of(arm)
 
     def _models(self) -> dict[str, dict[str, Any]]:
         owners = {AUTO: "fitrouter"}
-        owners |= {card.name: card.provider for card in self.router.cards.values()}
+        owners |= {card.name: card.provider for card in self.router.models.values()}
         owners |= dict.fromkeys(self.router.aliases, "fitrouter")
         can = {
             called(card): {
@@ -342,7 +339,7 @@ class Gateway:
                 "max_output_tokens": card.max_output_tokens,
                 "target": card.target or card.name,
             }
-            for card in self.router.cards.values()
+            for card in self.router.models.values()
         }
         return {
             name: {"id": name, "object": "model", "created": self._born, "owned_by": owner}

@@ -1,75 +1,72 @@
-"""Why this model: a decision in plain JSON, and in a sentence."""
+"""The JSON of a decision for `GET /v1/decisions/{decision_id}`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from fitrouter.types import Decision, Event, Execution, Feedback, Mode, Score
+import msgspec
 
-_MODES = {
-    Mode.ONLINE: "was drawn by the policy",
-    Mode.UNIFORM: "was drawn from the uniform slice",
-    Mode.SHADOW: "is the default model, which took this request",
-    Mode.STICKY: "stayed from earlier in the session",
-    Mode.PINNED: "was named by the request",
-    Mode.FORCED: "was forced",
+from fitrouter.routing.explanation import Explanation
+from fitrouter.types import Decision, Event, Execution, Feedback, Score
+
+_DECISION = ("draw_id", "ts", "mode", "chosen", "propensity", "floor", "share", "asked", "asked_probability")
+_COLUMNS = {
+    "probability": "probs",
+    "twin_probability": "twin",
+    "fit_mean": "mean",
+    "fit_sd": "sd",
+    "cost_usd": "cost",
+    "latency_s": "latency",
+    "availability": "availability",
 }
+"""Field of a model's row → field of the decision."""
+_EXECUTION = (
+    *("status", "served_by", "attempts", "prompt_tokens", "completion_tokens", "cost_usd"),
+    *("ttft_ms", "latency_ms", "overhead_ms", "finish_reason"),
+)
+_ATTEMPT = ("model", "probability", "error", "ms")
+_SCORE = ("status", "mean", "sd", "schema", "encoder")
+_VOTE = ("id", "ts", "kind", "value", "scale", "dimension", "other", "asked")
 
 
-def explain(events: Sequence[Event]) -> dict[str, Any]:
-    """The story of one decision.
+def decision_json(events: Sequence[Event], explanation: Explanation) -> dict[str, Any]:
+    """A decision with its outcome, score and votes.
 
     Args:
         events: all events of the decision, the decision first.
+        explanation: why this model.
     """
     decision = events[0]
-    if not isinstance(decision, Decision):
-        raise TypeError(f"the first event is a {type(decision).__name__}; give the decision first")
+    assert isinstance(decision, Decision)
     execution = next((event for event in events if isinstance(event, Execution)), None)
     score = next((event for event in events if isinstance(event, Score)), None)
-    votes = [event for event in events if isinstance(event, Feedback)]
     return {
         "decision_id": decision.id,
-        "draw_id": decision.draw_id,
-        "why": _sentence(decision, execution, score, votes),
-        "ts": decision.ts,
-        "mode": decision.mode.value,
-        "chosen": decision.chosen,
-        "propensity": decision.propensity,
+        **_fields(decision, _DECISION),
+        "why": " ".join(explanation.sentences),
         "role": decision.identity.role,
         "task": decision.identity.task,
         "eligible": _eligible(decision),
         "excluded": [{"model": model, "reason": reason} for model, reason in decision.excluded],
-        "floor": decision.floor,
-        "share": decision.share,
         "weights": {"cost": decision.cost_weight, "latency": decision.latency_weight},
-        "asked": decision.asked,
-        "asked_probability": decision.asked_probability,
-        "policy": {
-            "algorithm": decision.policy.algorithm,
-            "config_hash": decision.policy.config_hash,
-            "seq": decision.policy.seq,
-        },
+        "policy": _fields(decision.policy, ("algorithm", "config_hash", "seq")),
         "registry": decision.registry,
         "encoder": decision.encoder,
-        "execution": _execution(execution) if execution else None,
-        "score": _score(score) if score else None,
-        "feedback": [_vote(vote) for vote in votes],
+        "execution": execution and _execution(execution),
+        "score": score and _fields(score, _SCORE),
+        "feedback": [_vote(event) for event in events if isinstance(event, Feedback)],
+        "explanation": msgspec.to_builtins(explanation),
     }
+
+
+def _fields(value: Any, names: Sequence[str]) -> dict[str, Any]:
+    return {name: msgspec.to_builtins(getattr(value, name)) for name in names}
 
 
 def _eligible(decision: Decision) -> list[dict[str, Any]]:
-    """One row a model; a number that was not computed (a pinned model has no pmf) is null."""
-    columns = {
-        "probability": decision.probs,
-        "twin_probability": decision.twin,
-        "fit_mean": decision.mean,
-        "fit_sd": decision.sd,
-        "cost_usd": decision.cost,
-        "latency_s": decision.latency,
-        "availability": decision.availability,
-    }
+    """One row per model; numbers that were not computed are null (a pinned model has no probabilities)."""
+    columns = {name: getattr(decision, field) for name, field in _COLUMNS.items()}
     return [
         {"model": model, **{name: values[i] if values else None for name, values in columns.items()}}
         for i, model in enumerate(decision.eligible)
@@ -77,73 +74,9 @@ def _eligible(decision: Decision) -> list[dict[str, Any]]:
 
 
 def _execution(event: Execution) -> dict[str, Any]:
-    return {
-        "status": event.status,
-        "served_by": event.served_by,
-        "attempts": [
-            {"model": attempt.model, "probability": attempt.probability, "error": attempt.error, "ms": attempt.ms}
-            for attempt in event.attempts
-        ],
-        "prompt_tokens": event.prompt_tokens,
-        "completion_tokens": event.completion_tokens,
-        "cost_usd": event.cost_usd,
-        "ttft_ms": event.ttft_ms,
-        "latency_ms": event.latency_ms,
-        "overhead_ms": event.overhead_ms,
-        "finish_reason": event.finish_reason,
-    }
-
-
-def _score(event: Score) -> dict[str, Any]:
-    return {
-        "status": event.status,
-        "mean": event.mean,
-        "sd": event.sd,
-        "schema": event.schema,
-        "encoder": event.encoder,
-    }
+    return _fields(event, _EXECUTION) | {"attempts": [_fields(attempt, _ATTEMPT) for attempt in event.attempts]}
 
 
 def _vote(event: Feedback) -> dict[str, Any]:
-    return {
-        "id": event.id,
-        "ts": event.ts,
-        "kind": event.kind.value,
-        "value": event.value,
-        "scale": list(event.scale),
-        "dimension": event.dimension,
-        **({"other": event.other} if event.other else {}),
-        "asked": event.asked,
-    }
-
-
-def _sentence(decision: Decision, execution: Execution | None, score: Score | None, votes: Sequence[Feedback]) -> str:
-    parts = [f"{decision.chosen!r} {_MODES[decision.mode]}"]
-    if decision.probs:
-        parts[0] += f", with probability {decision.propensity:.3g} among {len(decision.eligible)} models"
-        leader = max(range(len(decision.eligible)), key=decision.probs.__getitem__)
-        if decision.eligible[leader] != decision.chosen:
-            parts[0] += f" ({decision.eligible[leader]!r} was likelier, {decision.probs[leader]:.3g})"
-    if decision.mean and decision.chosen in decision.eligible:
-        i = decision.eligible.index(decision.chosen)
-        parts.append(f"its expected fit was {decision.mean[i]:.2f} ± {decision.sd[i]:.2f}")
-    parts.append(_ending(execution))
-    if score is not None and score.status == "ok":
-        parts.append(f"this user's reward model gives the answer {score.mean:.2f} ± {score.sd:.2f}")
-    if votes:
-        last = votes[-1]
-        parts.append(
-            f"the last verdict is a {last.kind.value} of {last.value:g} on {last.scale[0]:g} to {last.scale[1]:g}"
-        )
-    return "; ".join(parts) + "."
-
-
-def _ending(execution: Execution | None) -> str:
-    if execution is None:
-        return "it has not ended yet"
-    if execution.served_by is None:
-        return f"nobody answered ({execution.status})"
-    took = f"in {execution.latency_ms / 1000:.2g} s for ${execution.cost_usd:.2g}"
-    if execution.served_by != execution.chosen:
-        return f"it failed, and {execution.served_by!r} answered {took}"
-    return f"it answered {took}" if execution.status == "ok" else f"its answer ended early ({execution.status}) {took}"
+    found = _fields(event, _VOTE)
+    return found if event.other else {name: value for name, value in found.items() if name != "other"}

@@ -1,4 +1,4 @@
-"""Reading JSON from strangers: what is odd is an error with a reason, and costs little before it is found."""
+"""Strict JSON parsing of untrusted bodies, with limits that are checked before anything is built."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any, NoReturn
 from fitrouter.errors import InvalidRequest
 
 MAX_DEPTH = 64
-"""How deep arrays and objects may be nested."""
+"""Maximum nesting of arrays and objects."""
 MAX_VALUES = 250_000
-"""How many brackets, commas and colons a document may have."""
+"""Maximum number of brackets, commas and colons in a document."""
 _DIGITS = 20
-"""Digits of an integer: 64 bits."""
+"""Maximum digits of an integer: 64 bits."""
 
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _NOT_STRUCTURE = bytes(set(range(256)) - set(b"[]{},:"))
@@ -25,14 +25,14 @@ def read_json(body: bytes) -> dict[str, Any]:
     """The JSON object in a body.
 
     Refused are: bytes that are not UTF-8, a byte order mark, NaN and infinities (also numbers too large for a double),
-    integers of more than 20 digits, a name given twice in one object, lone surrogates, more than 64 levels of nesting,
-    more than 250,000 values, and anything but an object.
+    integers of more than 20 digits, duplicate names in an object, lone surrogates, more than 64 levels of nesting, more
+    than 250,000 values, and anything but an object.
 
     >>> read_json(b'{"a": [1, 2.5, null]}')
     {'a': [1, 2.5, None]}
 
     Raises:
-        InvalidRequest: with the reason.
+        InvalidRequest: gives the reason.
     """
     _check_structure(body)
     try:
@@ -57,7 +57,7 @@ def read_json(body: bytes) -> dict[str, Any]:
 
 
 def _check_structure(body: bytes) -> None:
-    """Bound nesting and number of values before anything is built from them."""
+    """Bound nesting and number of values before parsing."""
     if len(body) <= MAX_VALUES and body.count(b"[") + body.count(b"{") <= MAX_DEPTH:
         return
     structure = _STRING.sub(b"", body).translate(None, _NOT_STRUCTURE)
@@ -82,24 +82,24 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(result) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise InvalidRequest(f"the body gives {_shown(twice)} twice in one object")
+        raise InvalidRequest(f"the body has the name {_shown(twice)} twice in one object")
     return result
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise InvalidRequest(f"the body holds {name}, which is not JSON")
+    raise InvalidRequest(f"the body contains {name}, which is not JSON")
 
 
 def _float(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
-        raise InvalidRequest(f"the body holds the number {_shown(text)}, which is too large")
+        raise InvalidRequest(f"the body contains the number {_shown(text)}, which is too large")
     return value
 
 
 def _int(text: str) -> int:
     if len(text.lstrip("-")) > _DIGITS:
-        raise InvalidRequest(f"the body holds an integer of {len(text)} digits; allowed are {_DIGITS}")
+        raise InvalidRequest(f"the body contains an integer of {len(text)} digits; at most {_DIGITS} are allowed")
     return int(text)
 
 
@@ -111,7 +111,7 @@ def _check_surrogates(value: object) -> None:
             try:
                 item.encode("utf-8")
             except UnicodeEncodeError:
-                raise InvalidRequest(f"the body holds half a surrogate pair in {_shown(item)}") from None
+                raise InvalidRequest(f"the body contains a lone surrogate in {_shown(item)}") from None
         elif isinstance(item, dict):
             stack.extend(item)
             stack.extend(item.values())

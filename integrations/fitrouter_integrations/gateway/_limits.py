@@ -1,4 +1,4 @@
-"""Limits that servers do not give: on headers, bodies, and the patience with slow ones."""
+"""Limits that uvicorn and starlette lack: on headers, body size, and the time that a client takes to send them."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from fitrouter_integrations.gateway._wire import Problem
 HEADER_BYTES = 16_384
 HEADER_COUNT = 100
 HEADER_S = 10.0
-"""Seconds until a request's headers are complete."""
+"""Time for the headers of a request to arrive."""
 BODY_S = 30.0
-"""Seconds until its body is."""
+"""Time for its body."""
 
 _REFUSAL = "HTTP/1.1 {}\r\ncontent-type: text/plain\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
 
 class LimitedProtocol(HttpToolsProtocol):
-    """uvicorn's protocol, that closes connections which send too many headers or take too long over them.
+    """uvicorn's HTTP protocol, closing connections that send too many headers or send them too slowly.
 
     Applications find `abort`, which cuts the connection, under `scope["extensions"]["fitrouter"]`.
     """
@@ -33,17 +33,17 @@ class LimitedProtocol(HttpToolsProtocol):
     _received = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin to wait for headers."""
+        """Start the header timer."""
         super().connection_made(transport)
-        self._watch()
+        self._start_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop waiting."""
-        self._unwatch()
+        """Stop the header timer."""
+        self._stop_timer()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Count what belongs to headers."""
+        """Count the bytes of headers."""
         counted = self._within_headers
         super().data_received(data)
         if self._within_headers:
@@ -51,18 +51,18 @@ class LimitedProtocol(HttpToolsProtocol):
             if self._received > HEADER_BYTES:
                 self._refuse("431 Request Header Fields Too Large")
         if self._within_headers or self.cycle is None or self.cycle.response_complete:
-            self._watch()
+            self._start_timer()
 
     def on_message_begin(self) -> None:
-        """A request begins."""
+        """Start counting headers of a request."""
         super().on_message_begin()
         self._within_headers = True
         self.scope["extensions"] = {"fitrouter": {"abort": self.transport.abort}}
 
     def on_headers_complete(self) -> None:
-        """Let the application run, or refuse in its place."""
+        """Run the application, or refuse the request in its place."""
         self._within_headers = False
-        self._unwatch()
+        self._stop_timer()
         size = sum(len(name) + len(value) + 4 for name, value in self.headers) + len(self.url)
         if size <= HEADER_BYTES and len(self.headers) <= HEADER_COUNT:
             super().on_headers_complete()
@@ -73,17 +73,17 @@ class LimitedProtocol(HttpToolsProtocol):
         finally:
             self.app = app
 
-    def _watch(self) -> None:
+    def _start_timer(self) -> None:
         if self._timer is None and not self.transport.is_closing():
             self._timer = self.loop.call_later(HEADER_S, self._refuse, "408 Request Timeout")
 
-    def _unwatch(self) -> None:
+    def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def _refuse(self, status: str) -> None:
-        self._unwatch()
+        self._stop_timer()
         busy = self.cycle is not None and not self.cycle.response_complete
         if not self.transport.is_closing() and not busy:
             self.transport.write(_REFUSAL.format(status).encode())
@@ -100,28 +100,28 @@ def headers_of(scope: Scope) -> dict[str, bytes]:
     """Lower-case name → value.
 
     Raises:
-        InvalidRequest: a header that says who speaks is given twice.
+        InvalidRequest: a header that identifies the caller appears twice.
     """
     headers: dict[str, bytes] = {}
     for raw, value in scope["headers"]:
         name = raw.decode("latin-1")
         if name in headers and (name == "authorization" or name.startswith("x-fitrouter-")):
-            raise InvalidRequest(f"header {name}: is given twice")
+            raise InvalidRequest(f"header {name}: appears twice")
         headers.setdefault(name, value)
     return headers
 
 
 async def read_body(receive: Receive, headers: Mapping[str, bytes], limit: int) -> bytes:
-    """The body of a request, which must be JSON by its content type.
+    """The body of a request whose content type must be JSON.
 
     Raises:
         TooLarge: it is longer than `limit` bytes.
-        Problem: its type is another, or it does not come in time.
+        Problem: its content type is another, or it does not arrive in time.
     """
     content_type = headers.get("content-type", b"").split(b";")[0].strip().lower()
     if content_type != b"application/json":
         given = ascii(content_type.decode("latin-1"))
-        raise Problem(415, "unsupported_media_type", f"content-type: given is {given}, allowed is 'application/json'")
+        raise Problem(415, "unsupported_media_type", f"content-type: got {given}, allowed is 'application/json'")
     announced = headers.get("content-length", b"0")
     if announced.isdigit() and int(announced[:20]) > limit:
         raise TooLarge(_too_large(limit))
@@ -132,7 +132,7 @@ async def read_body(receive: Receive, headers: Mapping[str, bytes], limit: int) 
             while True:
                 message = await receive()
                 if message["type"] == "http.disconnect":
-                    raise Problem(400, "client_gone", "the client left before its request was complete")
+                    raise Problem(400, "client_gone", "the client disconnected before its request was complete")
                 part = message.get("body", b"")
                 size += len(part)
                 if size > limit:
@@ -145,4 +145,4 @@ async def read_body(receive: Receive, headers: Mapping[str, bytes], limit: int) 
 
 
 def _too_large(limit: int) -> str:
-    return f"the body is longer than {limit} bytes, which 'server.max_body_bytes' allows"
+    return f"the body is longer than {limit} bytes ('server.max_body_bytes')"

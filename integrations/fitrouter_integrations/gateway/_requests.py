@@ -1,4 +1,4 @@
-"""From a body and headers to a `Request`: who asks, what is asked, and nothing about transport."""
+"""Parsing of request bodies and headers into requests, feedback, profiles and policy changes."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from fitrouter_integrations.gateway._values import check_fields, number, optiona
 
 MAX_STATEMENT = 1000
 _HEADER = "x-fitrouter-"
-"""What headers that say who asks begin with."""
+"""Prefix of identity headers."""
 _OURS = frozenset({"model", "messages", "stream", "stream_options", "user", "metadata", "n"})
-"""Fields that go no further: providers get no identities."""
+"""Fields that are not sent to providers, which get no identities."""
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """A body of POST /v1/feedback."""
+    """Body of POST /v1/feedback."""
 
     decision_id: str
     kind: FeedbackKind
@@ -33,7 +33,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
-    """A body of PUT /v1/profile: what a user says of themselves."""
+    """Body of PUT /v1/profile: preferences that a user states."""
 
     values: dict[str, float] = {}
     statements: tuple[str, ...] = ()
@@ -44,12 +44,12 @@ def chat_request(body: dict[str, Any], headers: Mapping[str, bytes], tenant: str
 
     Args:
         body: parsed JSON.
-        headers: lower-case names.
-        tenant: whom the key stands for.
+        headers: lower-case name → value.
+        tenant: of the caller's key.
 
     Raises:
-        ForbiddenField: the body names transport.
-        InvalidRequest: with the place and the reason.
+        ForbiddenField: the body sets transport.
+        InvalidRequest: names the field and the reason.
     """
     forbid_transport(body)
     model = string(body.get("model", AUTO), "model")
@@ -58,7 +58,7 @@ def chat_request(body: dict[str, Any], headers: Mapping[str, bytes], tenant: str
     if options and not stream:
         raise InvalidRequest("stream_options: only allowed with 'stream': true")
     if body.get("n") not in (None, 1):
-        raise InvalidRequest(f"n: given {body['n']!r}, allowed is 1: one decision gives one answer")
+        raise InvalidRequest(f"n: got {body['n']!r}; allowed is 1, since one decision gives one answer")
     _check_params(body)
     return Request(
         messages=messages_of(body.get("messages")),
@@ -70,23 +70,23 @@ def chat_request(body: dict[str, Any], headers: Mapping[str, bytes], tenant: str
 
 
 def wants_usage(body: dict[str, Any]) -> bool:
-    """Whether a stream is to end with a chunk of usage."""
+    """Whether a stream should end with a usage chunk."""
     return bool((body.get("stream_options") or {}).get("include_usage"))
 
 
 def verdict(body: dict[str, Any], headers: Mapping[str, bytes], tenant: str) -> tuple[Verdict, Identity]:
-    """The verdict in a body of POST /v1/feedback, and who speaks.
+    """The vote in a body of POST /v1/feedback, and the identity of its author.
 
     Raises:
-        InvalidRequest: with the place and the reason.
+        InvalidRequest: names the field and the reason.
     """
     check_fields(body, (*Verdict.__struct_fields__, "user"))
     decision_id = string(body.get("decision_id"), "decision_id")
     kind = body.get("kind")
     if not isinstance(kind, str) or kind not in list(FeedbackKind):
-        raise InvalidRequest(f"kind: given {shown(kind)}, allowed are {', '.join(FeedbackKind)}")
+        raise InvalidRequest(f"kind: got {shown(kind)}; allowed are {', '.join(FeedbackKind)}")
     if kind != "rating" and "scale" in body:
-        raise InvalidRequest(f"scale: a {kind} has none; leave it out")
+        raise InvalidRequest(f"scale: only a rating has a scale, not a {kind}; leave it out")
     scale = _scale(body.get("scale", (0, 1)))
     value = _thumb(body.get("value")) if kind == "thumb" else number(body.get("value"), "value")
     found = Verdict(
@@ -101,10 +101,10 @@ def verdict(body: dict[str, Any], headers: Mapping[str, bytes], tenant: str) -> 
 
 
 def profile(body: dict[str, Any], headers: Mapping[str, bytes], tenant: str) -> tuple[Profile, Identity]:
-    """What is declared in a body of PUT /v1/profile, and whose profile it is.
+    """The preferences in a body of PUT /v1/profile, and the identity that they belong to.
 
     Raises:
-        InvalidRequest: with the place and the reason.
+        InvalidRequest: names the field and the reason.
     """
     check_fields(body, (*Profile.__struct_fields__, "user", "role"))
     values = optional(body, "values", dict, "an object of dimension → −1 … 1") or {}
@@ -121,15 +121,15 @@ def policy_change(body: dict[str, Any]) -> tuple[str, dict[str, Any], str]:
     """(action, settings, candidate) of a body of POST /v1/policy.
 
     Raises:
-        InvalidRequest: with the place and the reason.
+        InvalidRequest: names the field and the reason.
     """
     takes = {"set": "settings", "promote": "name", "restore": None}
     action = body.get("action")
     if not isinstance(action, str) or action not in takes:
-        raise InvalidRequest(f"action: given is {shown(action)}; allowed are {', '.join(takes)}")
+        raise InvalidRequest(f"action: got {shown(action)}; allowed are {', '.join(takes)}")
     unknown = sorted(set(body) - {"action", takes[action]})
     if unknown:
-        raise InvalidRequest(f"{unknown[0]}: there is no such field with the action {action!r}")
+        raise InvalidRequest(f"{unknown[0]}: unknown field for the action {action!r}")
     settings = optional(body, "settings", dict, "an object of setting → value") or {}
     name = optional(body, "name", str, "the name of a candidate") or ""
     return action, settings, name
@@ -139,11 +139,11 @@ def policy_change(body: dict[str, Any]) -> tuple[str, dict[str, Any], str]:
 
 
 def _check_params(body: dict[str, Any]) -> None:
-    """The parameters that the router itself reads, and the types of the common ones."""
+    """Check the parameters that the router reads, and the types of common ones."""
     for name in ("max_tokens", "max_completion_tokens"):
         limit = optional(body, name, int, "a whole number")
         if limit is not None and not 1 <= limit <= 2**31:
-            raise InvalidRequest(f"{name}: given is {limit}, allowed are 1 to {2**31}")
+            raise InvalidRequest(f"{name}: got {limit}; allowed are 1 to {2**31}")
     for name in ("temperature", "top_p", "frequency_penalty", "presence_penalty"):
         if body.get(name) is not None:
             number(body[name], name)
@@ -158,9 +158,9 @@ def _check_params(body: dict[str, Any]) -> None:
 
 
 def _identity(body: dict[str, Any], headers: Mapping[str, bytes], tenant: str) -> Identity:
-    """Each field on its own: from the header, else from `metadata`, else (the user) from `user`.
+    """The identity: each field from its header, else from `metadata`, else (the user) from `user`.
 
-    The tenant is the key's, whatever is said.
+    The tenant is always that of the key.
     """
     channels: list[tuple[str, object]] = [
         ("", {"tenant": tenant}),
@@ -186,7 +186,7 @@ def _header(headers: Mapping[str, bytes], name: str) -> str | None:
 
 def _statement(value: object, where: str) -> str:
     if not isinstance(value, str) or not value.strip() or len(value) > MAX_STATEMENT:
-        raise InvalidRequest(f"{where}: given is {shown(value)}; give a string of 1 to {MAX_STATEMENT} characters")
+        raise InvalidRequest(f"{where}: got {shown(value)}; give a string of 1 to {MAX_STATEMENT} characters")
     return value
 
 
@@ -195,10 +195,10 @@ def _thumb(value: object) -> float:
         return 1.0
     if value in ("down", 0):
         return 0.0
-    raise InvalidRequest(f"value: given is {shown(value)}; a thumb is 'up' or 'down'")
+    raise InvalidRequest(f"value: got {shown(value)}; a thumb is 'up' or 'down'")
 
 
 def _scale(value: object) -> tuple[float, float]:
     if not isinstance(value, (list, tuple)) or len(value) != 2:
-        raise InvalidRequest(f"scale: given is {shown(value)}; give [lowest, highest]")
+        raise InvalidRequest(f"scale: got {shown(value)}; give [lowest, highest]")
     return number(value[0], "scale[0]"), number(value[1], "scale[1]")

@@ -1,4 +1,4 @@
-"""The OpenAPI descriptions of the routes."""
+"""OpenAPI descriptions of the routes."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ _CHAT = {
     "model": {
         **_STRING,
         "default": "fitrouter/auto",
-        "description": "fitrouter/auto, a model (pins it) or an alias",
+        "description": "fitrouter/auto (routed), a model (pinned) or an alias",
     },
     "messages": _MESSAGES,
     "stream": {**_BOOLEAN, "default": False},
     "stream_options": _object({"include_usage": _BOOLEAN}, more=True),
     "user": _STRING,
-    "metadata": {**_METADATA, "description": "who asks, where headers do not say"},
+    "metadata": {**_METADATA, "description": "identity, unless the x-fitrouter-* headers give it"},
     "tools": _TOOLS,
     "response_format": _ANY,
     "temperature": _NUMBER,
@@ -57,17 +57,17 @@ _CHAT = {
 _CHAT_BODY = _object(_CHAT, "messages", more=True)
 _ERROR_NAME = {
     **_STRING,
-    "description": "name of the exception; ProviderRejected: the request was at fault; ContextOverflow: too long",
+    "description": "exception class; ProviderRejected: the request is invalid; ContextOverflow: it is too long",
 }
 _ANSWER = {
-    "message": {**_MESSAGE, "description": "the assistant's, whole; left out where nobody answered"},
+    "message": {**_MESSAGE, "description": "the complete assistant message; left out if no model answered"},
     "finish_reason": {**_STRING, "default": "stop"},
     "usage": _object({"prompt_tokens": _COUNT, "completion_tokens": _COUNT}, more=True),
-    "cost_usd": {**_AMOUNT, "description": "by the model's prices where it is left out"},
+    "cost_usd": {**_AMOUNT, "description": "computed from the model's prices if left out"},
 }
 _OUTCOME_BODY = _object(
     {
-        "messages": {**_MESSAGES, "description": "as they were decided for"},
+        "messages": {**_MESSAGES, "description": "the messages of the plan's request"},
         "tools": _TOOLS,
         "tried": {
             "type": "array",
@@ -75,18 +75,23 @@ _OUTCOME_BODY = _object(
             "items": _object(
                 {"model": _STRING, "ms": _AMOUNT, "error": _ERROR_NAME, "probability": _NUMBER}, "model", "ms"
             ),
-            "description": "whom the plan named, in its order, until one answered; all before that one have an error",
+            "description": "attempted models in the order of the plan; all but an answering last one have an error",
         },
         "status": {"enum": list(STATUSES)},
         **_ANSWER,
-        "ttft_ms": {**_AMOUNT, "description": "until the first piece of a stream"},
+        "ttft_ms": {**_AMOUNT, "description": "time to the first chunk of a stream"},
     },
     "messages",
     "tried",
     "status",
 )
 _OBSERVATION_BODY = _object(
-    {**_CHAT, "model": {**_STRING, "description": "who was asked"}, **_ANSWER, "latency_ms": _AMOUNT}
+    {
+        **_CHAT,
+        "model": {**_STRING, "description": "name of the called model"},
+        **_ANSWER,
+        "latency_ms": _AMOUNT,
+    }
     | {"error": _ERROR_NAME},
     "model",
     "messages",
@@ -99,13 +104,13 @@ _FEEDBACK_BODY = _object(
         "kind": {"enum": [kind.value for kind in FeedbackKind]},
         "value": {
             "description": "thumb: up, down, true, false, 1, 0; rating: a number on the scale; pair: 1 better than "
-            "`other`, 0.5 as good, 0 worse; accept, copy, regenerate: 1 or 0; edit: share of the text that was "
+            "`other`, 0.5 tie, 0 worse; accept, copy, regenerate: 1 or 0; edit: share of the text that was "
             "changed; dwell: seconds"
         },
         "scale": {"type": "array", "items": _NUMBER, "minItems": 2, "maxItems": 2, "default": [0, 1]},
         "dimension": {**_STRING, "default": "overall"},
-        "other": {**_STRING, "description": "a pair's other answer, by its decision id"},
-        "user": {**_STRING, "description": "must be the user that was served"},
+        "other": {**_STRING, "description": "decision id of the other answer of a pair"},
+        "user": {**_STRING, "description": "must be the user who got the answer"},
     },
     "decision_id",
     "kind",
@@ -118,7 +123,7 @@ _PROFILE_BODY = _object(
         "values": {
             "type": "object",
             "additionalProperties": {"type": "number", "minimum": -1, "maximum": 1},
-            "description": "dimension → −1 (less of it) … 1 (more of it)",
+            "description": "dimension → −1 (less) … 1 (more)",
         },
         "statements": {
             "type": "array",
@@ -132,27 +137,34 @@ _POLICY_BODY = _object(
     {
         "action": {"enum": ["set", "promote", "restore"]},
         "settings": {"type": "object", "description": f"set: any of {', '.join(SETTINGS)}"},
-        "name": {**_STRING, "description": "promote: a candidate in shadow"},
+        "name": {**_STRING, "description": "promote: name of a shadow candidate"},
     },
     "action",
 )
 _PLAN = _object(
     {
         "object": {"const": "fitrouter.plan"},
-        "about": {**_ANY, "description": "what was decided, with its decision_id"},
+        "about": {**_ANY, "description": "the decision, with its decision_id"},
         "order": {
             "type": "array",
             "minItems": 1,
             "items": _object(
                 {
                     "model": _STRING,
-                    "target": {**_STRING, "description": "what its provider calls it"},
-                    "probability": {**_NUMBER, "description": "that it is next, those before it having failed"},
+                    "target": {**_STRING, "description": "the provider's name of the model"},
+                    "probability": {
+                        **_NUMBER,
+                        "description": "of being next, given earlier failures",
+                    },
                     "variant": {
                         "type": ["object", "null"],
-                        "description": "prefix: goes in front of the system text; params: where the caller has none",
+                        "description": "prefix: prepended to the system text; params: default parameters",
                     },
-                    "dropped": {"type": "array", "items": _STRING, "description": "parameters to leave out"},
+                    "dropped": {
+                        "type": "array",
+                        "items": _STRING,
+                        "description": "parameters to leave out",
+                    },
                 },
                 "model",
                 "target",
@@ -177,7 +189,7 @@ _IDENTITY = [
 def _shape(answer: Any, *errors: int, body: Any = None, media: str = "application/json", **more: Any) -> dict[str, Any]:
     responses: dict[str, Any] = {"200": {"description": "OK", "content": {media: {"schema": answer}}}}
     for status in errors:
-        responses[str(status)] = {"description": "an error", "content": {"application/json": {"schema": _ERROR}}}
+        responses[str(status)] = {"description": "error", "content": {"application/json": {"schema": _ERROR}}}
     shape: dict[str, Any] = {"responses": responses, **more}
     if body is not None:
         shape["requestBody"] = {"required": True, "content": {"application/json": {"schema": body}}}
@@ -205,5 +217,5 @@ READYZ = _shape(_ANY, 403, 503)
 
 
 def version() -> str:
-    """Of the installed package."""
+    """Version of the installed package."""
     return metadata.version("fitrouter")

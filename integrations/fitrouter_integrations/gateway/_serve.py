@@ -1,4 +1,4 @@
-"""Processes and sockets: one listening socket, any number of workers, and a parent that keeps them alive."""
+"""The listening socket, worker processes, and the parent process that restarts them."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ _BACKOFF_S = (0.1, 5.0)
 _SETTLED_S = 30.0
 """A worker that lived this long did not fail at its start."""
 _GIVE_UP = 5
-"""Starts in a row that may fail."""
+"""Consecutive failed starts after which the gateway gives up."""
 _END_S = 50.0
-"""How long workers may take to end: they give answers 30 seconds, and stores 20."""
+"""Time that workers have to end: 30 s for requests and 20 s for stores."""
 _FAILED = 3
 _log = logging.getLogger("fitrouter.gateway")
 
 
 def bind(config: Config) -> socket.socket:
-    """The listening socket. Port 0 takes a free one: `socket.getsockname()[1]`.
+    """The listening socket; port 0 picks a free one, see `socket.getsockname()[1]`.
 
     Raises:
-        ConfigError: the address is taken, is none of this machine, or is open to others without keys.
+        ConfigError: the address is taken or not local, or is not loopback while there are no keys.
     """
     host, port = config.server.host, config.server.port
     Keys(config.server)
@@ -45,7 +45,7 @@ def bind(config: Config) -> socket.socket:
         family = socket.AF_INET6 if ipaddress.ip_address(host).version == 6 else socket.AF_INET
     except ValueError:
         family = socket.AF_INET
-    # With the protocol named, asyncio sets TCP_NODELAY on what it accepts; without, answers wait 40 ms for an ack.
+    # asyncio sets TCP_NODELAY on accepted connections only if the protocol is given; without it answers wait 40 ms.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -59,22 +59,22 @@ def bind(config: Config) -> socket.socket:
 
 
 def serve(config: Config, workers: int = 1, listener: socket.socket | None = None) -> None:
-    """Serve until SIGTERM or SIGINT; then running answers may end, for at most 30 seconds.
+    """Serve until SIGTERM or SIGINT; requests in flight then have 30 seconds to finish.
 
-    With more than one worker each is a process with a router of its own over the same journal. The parent starts a
-    worker that ended again, and workers end when their parent does.
+    With several workers, each is a process with its own router over the same journal. The parent restarts workers that
+    end; workers end when the parent does.
 
     Args:
         config: settings.
-        workers: processes.
-        listener: a socket that `bind` gave, if it is needed before this starts.
+        workers: number of processes.
+        listener: a socket from `bind`, if the caller needs the port in advance.
 
     Raises:
         ConfigError: the configuration cannot be served.
-        FitrouterError: the workers cannot start; the log says why.
+        FitrouterError: the workers cannot start; see the log.
     """
     if workers < 1:
-        raise ConfigError(f"workers: given is {workers}, allowed is 1 or more")
+        raise ConfigError(f"workers: got {workers}; give 1 or more")
     with listener or bind(config) as bound:
         if workers == 1:
             from fitrouter_integrations.gateway._worker import work
@@ -85,7 +85,7 @@ def serve(config: Config, workers: int = 1, listener: socket.socket | None = Non
 
 
 def _metrics_folder(data: Path) -> Path:
-    """An empty folder where workers add their metrics up; those of parents that were killed are removed."""
+    """An empty folder for the workers' metrics; folders of dead parents are removed."""
     folders = data / "metrics"
     folders.mkdir(parents=True, exist_ok=True)
     for folder in folders.iterdir():
@@ -108,18 +108,18 @@ def _alive(pid: int) -> bool:
 
 
 def _work(config: Config, listener: socket.socket) -> None:
-    """The life of a worker process. What it needs is imported there: the parent stays small and quick to start."""
+    """Entry point of a worker; imports the application only there, so that the parent stays small."""
     from fitrouter_integrations.gateway._worker import work_as_process
 
     work_as_process(config, listener)
 
 
 class _Crew:
-    """Keeps a number of workers alive until told to stop."""
+    """Keeps a number of worker processes alive."""
 
     def __init__(self, config: Config, workers: int, listener: socket.socket) -> None:
         self._config, self._workers, self._listener = config, workers, listener
-        # Each worker imports anew: a fork would copy locks, threads and open databases.
+        # Spawn, because a fork would copy locks, threads and open databases.
         self._context = multiprocessing.get_context("spawn")
         self._crew: dict[BaseProcess, float] = {}
         self._stopping = threading.Event()
@@ -149,24 +149,24 @@ class _Crew:
         self._crew[process] = time.monotonic()
 
     def _supervise(self) -> None:
-        """Start again what ends, more and more slowly while it fails at its start."""
+        """Restart workers that end, with exponential backoff while they fail at their start."""
         failures = 0
         while not self._stopping.is_set():
             ready: list[Any] = wait([self._wakeup[0], *(process.sentinel for process in self._crew)])
             for process in [process for process in self._crew if process.sentinel in ready]:
-                lived = time.monotonic() - self._bury(process)
+                lived = time.monotonic() - self._remove(process)
                 if self._stopping.is_set():
                     return
                 failures = 0 if lived > _SETTLED_S else failures + 1
                 if process.exitcode == _FAILED and failures >= _GIVE_UP:
-                    raise FitrouterError(f"the workers failed {failures} times in a row to start; the log says why")
+                    raise FitrouterError(f"the workers failed to start {failures} times in a row; see the log")
                 _log.warning("worker %s ended with %s; starting another", process.pid, process.exitcode)
                 first, longest = _BACKOFF_S
                 self._stopping.wait(min(longest, first * 2.0 ** max(0, failures - self._workers)))
                 self._start()
 
-    def _bury(self, process: BaseProcess) -> float:
-        """Forget a dead worker; returns when it was born."""
+    def _remove(self, process: BaseProcess) -> float:
+        """Remove a dead worker; returns its start time."""
         from fitrouter_dashboards.metrics import worker_ended
 
         process.join()
@@ -179,7 +179,7 @@ class _Crew:
         self._wakeup[1].send(b"x")
 
     def _end(self) -> None:
-        """Ask all to end, and make those that do not."""
+        """Terminate all workers, and kill those that do not end in time."""
         for process in self._crew:
             process.terminate()
         deadline = time.monotonic() + _END_S

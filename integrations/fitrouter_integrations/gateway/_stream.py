@@ -1,4 +1,4 @@
-"""Streams on the wire: server-sent events, an error event where a model fails, and an end when the client leaves."""
+"""Server-sent event streams, with an error event when a model fails and cancellation when the client leaves."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from fitrouter.types import Usage
 from fitrouter_integrations.gateway._wire import DONE, Reply, as_problem, event, relayed
 
 WRITE_S = 20.0
-"""How long one write waits for a client that does not read."""
+"""Time limit of one write to a client that does not read."""
 
 T = TypeVar("T")
 _log = logging.getLogger("fitrouter.gateway")
 
 
 class ClientGone(Exception):
-    """The client closed its connection before the answer."""
+    """The client closed its connection before the answer was complete."""
 
 
 async def while_client_waits(work: Coroutine[Any, Any, T], receive: Receive) -> T:
-    """The result of `work`, which is cancelled when the client leaves.
+    """The result of `work`, which is cancelled when the client disconnects.
 
     Raises:
-        ClientGone: it left.
+        ClientGone: it disconnected.
     """
     task = asyncio.create_task(work)
-    gone = asyncio.create_task(_left(receive))
+    gone = asyncio.create_task(_disconnected(receive))
     try:
         await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
         if task.done():
@@ -46,7 +46,7 @@ async def while_client_waits(work: Coroutine[Any, Any, T], receive: Receive) -> 
             await asyncio.gather(task, return_exceptions=True)
 
 
-async def _left(receive: Receive) -> None:
+async def _disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 
@@ -54,14 +54,14 @@ async def _left(receive: Receive) -> None:
 class EventStream(Response):
     """A streamed answer.
 
-    A model that fails after the first piece ends the stream with an `error` event and no `[DONE]`, as does a gateway
-    that shuts down. A client that leaves, or does not read for 20 seconds, cancels the model's work.
+    If a model fails after the first chunk, or the gateway shuts down, the stream ends with an `error` event and no
+    `[DONE]`. A client that disconnects, or does not read for 20 seconds, cancels the model call.
 
     Args:
         stream: the answer.
-        reply: how it is written.
-        usage: end with a chunk of usage.
-        failed: told the code of the error that ended the stream.
+        reply: renders chunks.
+        usage: end with a usage chunk.
+        failed: called with the code of the error that ended the stream.
     """
 
     media_type = "text/event-stream"
@@ -72,13 +72,13 @@ class EventStream(Response):
         self._stream, self._reply, self._usage, self._failed = stream, reply, usage, failed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it."""
+        """Send the stream."""
         try:
             await while_client_waits(self._pump(_Writer(scope, send)), receive)
         except ClientGone:
             self._failed("client_gone")
         except asyncio.CancelledError:
-            # Only the server cancels, at the end of its grace; the client was told, and nothing is left to do.
+            # Only the server cancels, at the end of its grace period; `_pump` has sent the error event.
             self._failed("cancelled")
 
     async def _pump(self, writer: _Writer) -> None:
@@ -89,16 +89,16 @@ class EventStream(Response):
             except ClientGone:
                 raise
             except asyncio.CancelledError:
-                await _say(writer, "cancelled", "the gateway ended this stream")
+                await _send_error(writer, "cancelled", "the gateway ended this stream")
                 with suppress(Exception):
                     await writer.end()
                 raise
-            except Exception as error:  # noqa: BLE001 - whatever it is, the client is told that the answer is not whole
+            except Exception as error:  # noqa: BLE001 - the client must learn that the answer is incomplete
                 problem = as_problem(error)
                 if problem.status == 500:
                     _log.error("a stream failed", exc_info=error)
                 self._failed(problem.code)
-                await _say(writer, problem.code, problem.message)
+                await _send_error(writer, problem.code, problem.message)
             await writer.end()
         finally:
             await self._stream.aclose()
@@ -124,14 +124,14 @@ class EventStream(Response):
         await writer.write(DONE)
 
 
-async def _say(writer: _Writer, code: str, message: str) -> None:
-    """Send an error event. Nothing more can be done for a client that does not take it."""
+async def _send_error(writer: _Writer, code: str, message: str) -> None:
+    """Send an error event, ignoring a client that does not take it."""
     with suppress(Exception):
         await writer.write(event({"error": {"message": message, "type": "api_error", "code": code, "param": None}}))
 
 
 class _Writer:
-    """Writes to a client, and cuts the connection of one that does not read."""
+    """Writes to a client, and cuts the connection if it does not read."""
 
     def __init__(self, scope: Scope, send: Send) -> None:
         self._send = send

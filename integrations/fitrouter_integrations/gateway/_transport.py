@@ -1,6 +1,6 @@
-"""Names that would choose whom we call, how, and with which key: no request may set them.
+"""Fields that would set the transport of provider calls, which no request may contain.
 
-A gateway that let a client set `api_base` once sent its provider keys to whoever asked (CVE-2024-6587).
+A gateway that let clients set `api_base` sent its provider keys to attackers (CVE-2024-6587).
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ _AT_THE_TOP = """
 """
 _NAMES = frozenset(_ANYWHERE.split())
 _TOP_NAMES = _NAMES | frozenset(_AT_THE_TOP.split())
-"""The second half are words that are innocent inside of `metadata`."""
+"""`_AT_THE_TOP` lists names that are harmless inside `metadata`."""
 _PREFIXES = ("aws_", "azure_", "bedrock_", "gcp_", "litellm_", "s3_", "sagemaker_", "vertex_", "watsonx_")
 _FREE = frozenset({"messages", "tools", "functions", "tool_choice", "function_call", "response_format", "logit_bias"})
-"""Parts of a body whose inner names belong to the caller: schemas may well have a field `headers`."""
+"""Fields whose inner names belong to the caller: a schema may well have a property `headers`."""
 
 
 def forbid_transport(body: dict[str, Any]) -> None:
-    """Refuse what would set transport, at the top of a body and inside of everything but messages and schemas.
+    """Refuse fields that would set transport, at the top of a body and nested outside messages and schemas.
 
-    Case, blanks, dots and dashes make no difference.
+    Case, blanks, dots and dashes are ignored.
 
     Raises:
-        ForbiddenField: naming the field.
+        ForbiddenField: names the field.
     """
     stack: list[tuple[str, object]] = []
     for name, value in body.items():
@@ -63,6 +63,6 @@ def _sets_transport(name: str, names: frozenset[str]) -> bool:
 
 def _forbidden(where: str) -> ForbiddenField:
     return ForbiddenField(
-        f"{where[:200]}: a request cannot set this; it names a model and sampling options, and the configuration of "
-        "the gateway says how models are reached"
+        f"{where[:200]}: requests cannot set this; they name a model and sampling options, while the gateway's "
+        "configuration says how models are reached"
     )

@@ -1,4 +1,4 @@
-"""Values in the bodies of strangers: taken as what they should be, or refused with the place and what is allowed."""
+"""Validation of values in request bodies."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ from fitrouter_integrations._identity import LONGEST, name_of
 
 
 def check_fields(body: dict[str, Any], allowed: Collection[str]) -> None:
-    """Raise InvalidRequest where a body has a field that it cannot have."""
+    """Raise InvalidRequest if a body has a field that is not allowed."""
     unknown = sorted(set(body) - set(allowed))
     if unknown:
-        raise InvalidRequest(f"{shown(unknown[0])}: there is no such field; allowed are {', '.join(allowed)}")
+        raise InvalidRequest(f"{shown(unknown[0])}: unknown field; allowed are {', '.join(allowed)}")
 
 
 def optional(body: dict[str, Any], name: str, kind: type, allowed: str) -> Any:
-    """A field of a body, None where it is missing or null; any other kind is an error that says what is allowed."""
+    """A field of a body, None if it is missing or null; raises InvalidRequest if it has another type."""
     value = body.get(name)
     if value is None or (isinstance(value, kind) and (kind is bool or not isinstance(value, bool))):
         return value
-    raise InvalidRequest(f"{name}: given is {shown(value)}; allowed is {allowed}")
+    raise InvalidRequest(f"{name}: got {shown(value)}; give {allowed}")
 
 
 def string(value: object, where: str) -> str:
-    """A value as a name."""
+    """A value that must be a non-empty string."""
     name = name_of(value, where) if isinstance(value, str) else None
     if name is None:
-        raise InvalidRequest(f"{where}: given is {shown(value)}; give a string of 1 to {LONGEST} characters")
+        raise InvalidRequest(f"{where}: got {shown(value)}; give a string of 1 to {LONGEST} characters")
     return name
 
 
 def number(value: object, where: str) -> float:
-    """A value as a number."""
+    """A value that must be a number."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise InvalidRequest(f"{where}: given is {shown(value)}; give a number")
+        raise InvalidRequest(f"{where}: got {shown(value)}; give a number")
     return float(value)
 
 
 def shown(value: object) -> str:
-    """A value in an error, short and in ASCII."""
+    """A value for an error message: short and in ASCII."""
     text = ascii(value)
     return text if len(text) <= 60 else text[:60] + "…"

@@ -1,4 +1,4 @@
-"""What goes out: the OpenAI format for answers, streams and errors, and the headers of a decision."""
+"""The OpenAI format of answers, streams and errors, and the headers of a decision."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def event(value: object) -> bytes:
 
 
 class Reply:
-    """How one decision's answer is written.
+    """Renders the answer of a decision.
 
     Args:
-        decision: what was decided.
+        decision: the decision.
         model: name of the model that answered.
-        logged: the decision is durable.
+        logged: whether the decision is durable.
     """
 
     def __init__(self, decision: Decision, model: str, logged: bool) -> None:
@@ -79,17 +79,17 @@ class Reply:
         }
 
     def first(self, delta: Message, finish_reason: str | None, usage: bool) -> dict[str, Any]:
-        """The first `chat.completion.chunk`, which says what was decided."""
+        """The first `chat.completion.chunk`, with the decision in `fitrouter`."""
         return {**self.chunk(delta, finish_reason, usage), "fitrouter": self.about()}
 
     def chunk(self, delta: Message, finish_reason: str | None, usage: bool) -> dict[str, Any]:
-        """A `chat.completion.chunk`. With `usage` the stream ends with one of usage, and the others carry null."""
+        """A `chat.completion.chunk`. If the stream ends with a usage chunk, the others carry `usage: null`."""
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
         head = self._head("chat.completion.chunk")
         return {**head, "choices": [choice], "usage": None} if usage else {**head, "choices": [choice]}
 
     def usage(self, usage: Usage, cost_usd: float | None) -> dict[str, Any]:
-        """The chunk that `stream_options.include_usage` asks for."""
+        """The final chunk for `stream_options.include_usage`."""
         about = {**self.about(), "cost_usd": cost_usd}
         return {**self._head("chat.completion.chunk"), "choices": [], "usage": usage_body(usage), "fitrouter": about}
 
@@ -98,7 +98,7 @@ class Reply:
         return {"id": f"chatcmpl-{self.decision.id}", "object": kind, "created": created, "model": self.model}
 
     def about(self) -> dict[str, Any]:
-        """What was decided."""
+        """The decision, as in the field `fitrouter`."""
         decision = self.decision
         return {
             "decision_id": decision.id,
@@ -112,7 +112,7 @@ class Reply:
 
 
 def relayed(chunk: Chunk) -> bool:
-    """Whether a chunk says something; one that only counts tokens does not."""
+    """Whether a chunk has content; one that only counts tokens has none."""
     return bool(chunk.delta) or chunk.finish_reason is not None
 
 
@@ -124,7 +124,7 @@ def _bool(value: bool) -> str:
 
 
 class Problem(Exception):
-    """An error as a client sees it: HTTP status, OpenAI's type and code, and headers."""
+    """An error response: HTTP status, OpenAI's type and code, and headers."""
 
     def __init__(
         self,
@@ -147,7 +147,7 @@ class Problem(Exception):
 
 
 _STATUS: tuple[tuple[type[FitrouterError], int, str], ...] = (
-    # The first that fits counts: subclasses stand before their parents.
+    # The first match decides, so subclasses come before their bases.
     (ForbiddenField, 400, "forbidden_field"),
     (TooLarge, 413, "too_large"),
     (InvalidRequest, 400, "invalid_request"),
@@ -160,20 +160,20 @@ _STATUS: tuple[tuple[type[FitrouterError], int, str], ...] = (
 
 
 def as_problem(error: Exception) -> Problem:
-    """How a client is told of an exception. What is not one of ours says nothing of its inside."""
+    """The error response for an exception; unexpected exceptions reveal no details."""
     match error:
         case Problem():
             return error
-        # Agents shorten their history on this code of OpenAI's.
+        # Agents shorten their history on this OpenAI code.
         case NoEligibleModel(too_long=too_long):
             return Problem(400, "context_length_exceeded" if too_long else "no_eligible_model", str(error))
         case ContextOverflow():
             return Problem(400, "context_length_exceeded", str(error), param="messages")
         case ProviderRejected(status=status):
-            # The provider's word on the request; its quarrels about our key are not the client's.
+            # Pass on what the provider says of the request, but not errors of our own key.
             return Problem(status if status in {400, 404, 413, 415, 422} else 502, "provider_rejected", str(error))
         case AllModelsFailed(decision_id=decision_id, timed_out=timed_out):
-            # Several models were asked already: the client should not multiply that.
+            # Several models were tried already; a client that retries would multiply that.
             headers = {"x-should-retry": "false", "x-fitrouter-decision": decision_id}
             return Problem(504 if timed_out else 502, "all_models_failed", str(error), headers=headers)
         case FitrouterError():
@@ -182,4 +182,4 @@ def as_problem(error: Exception) -> Problem:
                     return Problem(status, code, str(error), headers={"retry-after": "1"} if status == 503 else None)
         case _:
             pass
-    return Problem(500, "internal_error", "the gateway failed; its log says why")
+    return Problem(500, "internal_error", "internal error; see the gateway's log")

@@ -1,4 +1,4 @@
-"""One worker: a server for the application, with our limits, that ends with its parent."""
+"""A worker: a server for the application with size and time limits, which ends with its parent process."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ from fitrouter_integrations.gateway._app import create_app
 from fitrouter_integrations.gateway._limits import LimitedProtocol
 
 GRACE_S = 30.0
-"""How long running answers may take to end after SIGTERM."""
+"""Time that running requests have after SIGTERM."""
 CLOSING_S = 20.0
-"""How long stores may take to close after that."""
+"""Time that stores have to close after that."""
 FAILED = 3
 """Exit code of a worker that could not start."""
 IDLE_S = 60
-"""How long a connection may be kept between requests."""
+"""Keep-alive timeout of a connection."""
 _log = logging.getLogger("fitrouter.gateway")
 
 
 def work(config: Config, listener: socket.socket) -> None:
     """Serve in this process, from its main thread."""
     server = server_of(create_app(Router.from_config(config), config))
-    # A store that hangs must not hold the process for ever.
+    # A store that hangs must not keep the process alive.
     server.last_resort = threading.Timer(GRACE_S + CLOSING_S, os._exit, [1])
     server.last_resort.daemon = True
 
     def stop(_number: int, _frame: FrameType | None) -> None:
         server.should_exit = True
 
-    # uvicorn takes signals while it runs, and repeats them at its end, when they have been obeyed.
+    # uvicorn handles signals while it runs, and raises them again at its end, when they have been handled.
     before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         server.run(sockets=[listener])
@@ -50,11 +50,11 @@ def work(config: Config, listener: socket.socket) -> None:
         for number, handler in before.items():
             signal.signal(number, handler)
     if not server.started:
-        raise FitrouterError("the gateway could not start; the log says why")
+        raise FitrouterError("the gateway could not start; see the log")
 
 
 def server_of(app: FastAPI, grace_s: float = GRACE_S) -> Server:
-    """A server for the application, with our limits; `run(sockets=[...])` it."""
+    """A server for the application; start it with `run(sockets=[...])`."""
     settings = uvicorn.Config(
         app,
         http=LimitedProtocol,
@@ -73,20 +73,20 @@ def server_of(app: FastAPI, grace_s: float = GRACE_S) -> Server:
 
 
 class Server(uvicorn.Server):
-    """Ends with its parent process, where it has one."""
+    """A uvicorn server that ends with its parent process, if it has one."""
 
     last_resort: threading.Timer | None = None
-    """Started when the server begins to end."""
+    """Kills the process if closing hangs; started at shutdown."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to listen, and to watch the parent."""
+        """Start listening, and watch the parent process."""
         parent = multiprocessing.parent_process()
         if parent is not None:
             asyncio.get_running_loop().add_reader(parent.sentinel, self._orphaned, parent.sentinel)
         await super().startup(sockets)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """End."""
+        """Shut down, bounded by `last_resort`."""
         if self.last_resort is not None:
             self.last_resort.start()
         await super().shutdown(sockets)
@@ -97,7 +97,7 @@ class Server(uvicorn.Server):
 
 
 def work_as_process(config: Config, listener: socket.socket) -> None:
-    """The life of a worker process."""
+    """Entry point of a worker process."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s")
     try:
         work(config, listener)

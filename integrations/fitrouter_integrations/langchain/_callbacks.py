@@ -22,9 +22,9 @@ from fitrouter.posterior.tastes import OVERALL
 from fitrouter.serving.feedback import on_scale
 from fitrouter.state.quality_floor import BASE
 from fitrouter.types import FeedbackKind
+from fitrouter_integrations._outbox import Outbox
 from fitrouter_integrations.client import Target, Vote
-from fitrouter_integrations.feedback import PATIENCE_S, TOOLS, Speaker, carrier
-from fitrouter_integrations.langchain._outbox import Outbox
+from fitrouter_integrations.feedback import PATIENCE_S, TOOLS, FeedbackClient, asend, carrier
 
 LIMIT = 4096
 """Runs, decisions and tool calls that are remembered, and verdicts that wait; the oldest are forgotten."""
@@ -95,12 +95,13 @@ class FitrouterCallbackHandler(BaseCallbackHandler):
 
     def __init__(
         self,
-        router: Speaker | Target,
+        router: FeedbackClient | Target,
         *,
         keys: Mapping[str, tuple[FeedbackKind | None, str]] | None = None,
         patience_s: float = PATIENCE_S,
     ) -> None:
-        self._outbox = Outbox(carrier(router), patience_s)
+        client = carrier(router)
+        self._outbox: Outbox[Vote] = Outbox("feedback", lambda vote: asend(client, vote, patience_s), size=LIMIT)
         self._keys = {**KEYS, **(keys or {})}
         self._mutex = threading.RLock()
         self._parents: OrderedDict[str, str | None] = OrderedDict()
@@ -296,7 +297,7 @@ class FitrouterCallbackHandler(BaseCallbackHandler):
             at = self._parents.get(at)
 
     def _send(self, decision: str, said: _Said) -> None:
-        self._outbox.send(
+        self._outbox.put(
             Vote(
                 decision_id=decision,
                 kind=said.kind,

@@ -30,7 +30,7 @@ from fitrouter_integrations._identity import NAMES, settled
 from fitrouter_integrations.client import Client, Vote, connect
 from fitrouter_integrations.langchain._bound import Bound
 from fitrouter_integrations.langchain._convert import Extras, chunk_of, end_of, result_of, tool_choice_of
-from fitrouter_integrations.langchain._errors import told
+from fitrouter_integrations.langchain._errors import translated
 from fitrouter_integrations.langchain._history import messages_of
 from fitrouter_integrations.langchain._identity import KEY, carried, identity_of
 from fitrouter_integrations.langchain._structured import structured
@@ -281,7 +281,7 @@ class ChatFitrouter(BaseChatModel):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        with told():
+        with translated():
             return result_of(self.client.complete(self._request(messages, stop, run_manager, kwargs)))
 
     async def _agenerate(
@@ -291,7 +291,7 @@ class ChatFitrouter(BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        with told():
+        with translated():
             return result_of(await self.client.acomplete(self._request(messages, stop, run_manager, kwargs)))
 
     def _stream(
@@ -302,7 +302,7 @@ class ChatFitrouter(BaseChatModel):
         **kwargs: Any,
     ) -> Iterator[ChatGenerationChunk]:
         extras = Extras()
-        with told():
+        with translated():
             stream = self.client.stream(self._request(messages, stop, run_manager, kwargs))
             for i, chunk in enumerate(stream):
                 extras.add(chunk.delta)
@@ -323,7 +323,7 @@ class ChatFitrouter(BaseChatModel):
         **kwargs: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:
         extras, first = Extras(), True
-        with told():
+        with translated():
             stream = await self.client.astream(self._request(messages, stop, run_manager, kwargs))
             async for chunk in stream:
                 extras.add(chunk.delta)
@@ -347,7 +347,9 @@ class ChatFitrouter(BaseChatModel):
         if stop:
             params["stop"] = stop
         if params.get("n") not in (None, 1):
-            raise InvalidRequest(f"n: given {params['n']!r}, allowed is 1: one decision gives one answer; use batch")
+            raise InvalidRequest(
+                f"n: got {params['n']!r}; allowed is 1, since one decision gives one answer (use batch)"
+            )
         if "tool_choice" in params:
             params["tool_choice"] = tool_choice_of(params["tool_choice"])
         return Request(

@@ -1,7 +1,7 @@
-"""Errors of the router that are LangChain's too: its retries, fallbacks and summaries do what their users set them to.
+"""Router errors that are also LangChain's `ModelError`, which its retries and fallbacks understand.
 
-Each stays what it is (`except fitrouter.errors.AllModelsFailed` still works) and becomes a `ModelError` besides, which
-says whether the same request may succeed when it is tried again.
+An error keeps its own class, so `except fitrouter.errors.AllModelsFailed` still works, and gains one of LangChain's,
+which says whether a retry of the same request may succeed.
 """
 
 from __future__ import annotations
@@ -23,66 +23,42 @@ from langchain_core.exceptions import (
     ModelTimeoutError,
 )
 
-from fitrouter.errors import (
-    AllModelsFailed,
-    FitrouterError,
-    InvalidRequest,
-    NoEligibleModel,
-    NotAuthorized,
-    ProviderError,
-    ProviderRejected,
-    ProviderTimeout,
-    StoreError,
-    Unreachable,
-)
+from fitrouter.errors import FitrouterError, InvalidRequest
+from fitrouter_integrations._errors import Kind, kind_of
 
 _NO_MODEL = re.compile(r"\bno model '|\bmodel: '")
+_CLASSES: dict[Kind, type[ModelError]] = {
+    Kind.TOO_LONG: ContextOverflowError,
+    Kind.INVALID: ModelInvalidRequestError,
+    Kind.NOT_AUTHORIZED: ModelAuthenticationError,
+    Kind.TIMEOUT: ModelTimeoutError,
+    Kind.RATE_LIMITED: ModelRateLimitError,
+    Kind.UNAVAILABLE: ModelAPIError,
+    Kind.UNREACHABLE: ModelConnectionError,
+}
 
 
 @contextmanager
-def told() -> Iterator[None]:
-    """What the router raises inside is raised as LangChain's, too."""
+def translated() -> Iterator[None]:
+    """Raise the router errors of a block as LangChain's too."""
     try:
         yield
     except ModelError:
         raise
     except FitrouterError as error:
-        raise _as_both(error).with_traceback(error.__traceback__) from error.__cause__
+        made = _made(type(error), _class_of(error), error.args, error.__dict__)
+        raise made.with_traceback(error.__traceback__) from error.__cause__
 
 
-def _as_both(error: FitrouterError) -> FitrouterError:
-    return _made(type(error), _kind(error), error.args, error.__dict__)
-
-
-def _kind(error: FitrouterError) -> type[ModelError]:
-    """What LangChain calls it."""
-    found: type[ModelError] = ModelError
-    match error:
-        case FitrouterError(too_long=True):
-            found = ContextOverflowError
-        case InvalidRequest() if _NO_MODEL.search(str(error)):
-            found = ModelNotFoundError
-        case NoEligibleModel() | ProviderRejected() | InvalidRequest():
-            found = ModelInvalidRequestError
-        case NotAuthorized():
-            found = ModelAuthenticationError
-        case ProviderTimeout() | AllModelsFailed(timed_out=True):
-            found = ModelTimeoutError
-        case ProviderError(status=429):
-            found = ModelRateLimitError
-        case ProviderError() | AllModelsFailed() | StoreError():
-            found = ModelAPIError
-        case Unreachable():
-            found = ModelConnectionError
-        case _ if type(error) is FitrouterError:
-            found = ModelAPIError  # a gateway that shuts down, and what else it may say one day
-        case _:
-            pass
-    return found
+def _class_of(error: FitrouterError) -> type[ModelError]:
+    if isinstance(error, InvalidRequest) and _NO_MODEL.search(str(error)):
+        return ModelNotFoundError
+    # A plain FitrouterError comes from a gateway, for example while it shuts down.
+    return _CLASSES.get(kind_of(error), ModelAPIError if type(error) is FitrouterError else ModelError)
 
 
 def _made(ours: type[FitrouterError], theirs: type[ModelError], args: tuple[Any, ...], state: Any) -> FitrouterError:
-    kind = _kinds.setdefault((ours, theirs), _both(ours, theirs))
+    kind = _classes.setdefault((ours, theirs), _both(ours, theirs))
     made: FitrouterError = kind.__new__(kind, *args)
     made.args = args
     made.__dict__.update(state)
@@ -91,10 +67,10 @@ def _made(ours: type[FitrouterError], theirs: type[ModelError], args: tuple[Any,
 
 def _both(ours: type[FitrouterError], theirs: type[ModelError]) -> Any:
     def reduced(self: FitrouterError) -> Any:
-        """Pickled by its parts: workers hand exceptions to other processes."""
+        """Pickle by the two classes: this one is made at run time, and workers send exceptions to other processes."""
         return _made, (ours, theirs, self.args, self.__dict__)
 
     return type(ours.__name__, (ours, theirs), {"__doc__": ours.__doc__, "__reduce__": reduced})
 
 
-_kinds: dict[tuple[type[FitrouterError], type[ModelError]], Any] = {}
+_classes: dict[tuple[type[FitrouterError], type[ModelError]], Any] = {}

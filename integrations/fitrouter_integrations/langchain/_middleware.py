@@ -21,13 +21,12 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 from fitrouter.config import Config
 from fitrouter.errors import ConfigError, NoEligibleModel, NotAuthorized, Unreachable
 from fitrouter.router import Router
-from fitrouter.routing.variants import called
 from fitrouter.types import Identity, Request
 from fitrouter_integrations._identity import FIELDS
 from fitrouter_integrations.client import Client, Model, Plan, Target, Vote, connect
 from fitrouter_integrations.client._base import is_url
 from fitrouter_integrations.langchain._convert import metadata_of
-from fitrouter_integrations.langchain._errors import told
+from fitrouter_integrations.langchain._errors import translated
 from fitrouter_integrations.langchain._history import messages_of
 from fitrouter_integrations.langchain._identity import identity_of
 from fitrouter_integrations.langchain._own_models import compare, model_of, router_of
@@ -114,7 +113,7 @@ class FitrouterMiddleware(AgentMiddleware[Any, Any, Any]):
         self.client: Client = connect(router, api_key if far else None)
         self._compared = not far
         if not far:
-            compare(self.models, ((called(card), card.target or card.name) for card in self.router.cards.values()))
+            compare(self.models, ((name, card.target or card.name) for name, card in self.router.models.items()))
         self._silent = False
         self._rests_until = 0.0
         self._reporting: set[asyncio.Task[float]] = set()
@@ -236,7 +235,7 @@ class FitrouterMiddleware(AgentMiddleware[Any, Any, Any]):
             FitrouterError: it is no trouble but a mistake, or no model can take the request.
         """
         if isinstance(error, ConfigError | NoEligibleModel | NotAuthorized) and not isinstance(error, Unreachable):
-            with told():
+            with translated():
                 raise error
         if isinstance(error, Unreachable):
             now = time.monotonic()
@@ -281,7 +280,7 @@ def _reported(step: Step, reporting: Reporting) -> None:
 
 def _answer(step: Step, reporting: Reporting) -> Answer:
     """The answer, which says what was decided. Raises what `Step.result` raises."""
-    with told():
+    with translated():
         answer = step.result()
     said = said_of(answer)
     assert said is not None

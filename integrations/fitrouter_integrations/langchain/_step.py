@@ -20,10 +20,10 @@ from fitrouter.errors import (
     ProviderTimeout,
     ProviderUnavailable,
 )
-from fitrouter.providers._failures import from_status
 from fitrouter.routing.variants import apply
 from fitrouter.serving.external import AttemptReport, Outcome, PlannedCall
 from fitrouter.types import Completion, Request, Usage
+from fitrouter_integrations._errors import failure_name
 from fitrouter_integrations.client import Plan
 from fitrouter_integrations.langchain._history import messages_of
 from fitrouter_integrations.langchain._own_models import named
@@ -180,10 +180,7 @@ def _name_of(error: Exception) -> str:
         return ContextOverflow.__name__  # another model's window may be larger
     if isinstance(error, _REJECTED):
         return ProviderRejected.__name__
-    status = getattr(error, "status_code", None)
-    if not isinstance(status, int):
-        return ProviderUnavailable.__name__
-    return type(from_status(status, f"{type(error).__name__}: {error}")).__name__
+    return failure_name(error)
 
 
 def _finish_reason(said: AIMessage) -> str:

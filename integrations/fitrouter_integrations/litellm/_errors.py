@@ -1,73 +1,46 @@
-"""Errors of the router as litellm's own, so that its retries and fallbacks do what their users set them to."""
+"""Router errors as litellm's exceptions, which its retries and fallbacks understand."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from fitrouter.errors import (
-    AllModelsFailed,
-    ConfigError,
-    FitrouterError,
-    InvalidRequest,
-    NoEligibleModel,
-    NotAuthorized,
-    ProviderError,
-    ProviderRejected,
-    ProviderTimeout,
-    StoreError,
-    UnknownDecision,
-)
-from fitrouter.providers._failures import from_status
 from litellm import exceptions
 
-_PROVIDER = "fitrouter"
+from fitrouter.errors import FitrouterError, ProviderTimeout
+from fitrouter_integrations._errors import Kind, failure_name, kind_of
+
+_CLASSES: dict[Kind, Any] = {
+    Kind.TOO_LONG: exceptions.ContextWindowExceededError,
+    Kind.INVALID: exceptions.BadRequestError,
+    Kind.NOT_AUTHORIZED: exceptions.AuthenticationError,
+    Kind.NOT_FOUND: exceptions.NotFoundError,
+    Kind.TIMEOUT: exceptions.Timeout,
+    Kind.RATE_LIMITED: exceptions.RateLimitError,
+    Kind.UNAVAILABLE: exceptions.ServiceUnavailableError,
+    Kind.UNREACHABLE: exceptions.APIConnectionError,
+    Kind.MISCONFIGURED: exceptions.APIConnectionError,
+}
+"""litellm retries timeouts, rate limits and 503, and no other 4xx."""
 
 
 def translated(error: FitrouterError, model: str) -> Exception:
-    """The error of litellm that stands for an error of the router; it says the same.
+    """The litellm exception for a router error, with the same message.
 
     Args:
-        error: of the router.
-        model: as litellm's caller named it.
+        error: the router's.
+        model: the model name that litellm's caller gave.
     """
-    kind = _kind(error)
-    more: dict[str, Any] = {"status_code": 500} if kind is exceptions.APIError else {}
-    made: Exception = kind(message=str(error), model=model, llm_provider=_PROVIDER, **more)
+    found = _CLASSES.get(kind_of(error), exceptions.APIError)
+    more: dict[str, Any] = {"status_code": 500} if found is exceptions.APIError else {}
+    made: Exception = found(message=str(error), model=model, llm_provider="fitrouter", **more)
     return made
 
 
 def named(error: object) -> str:
-    """The router's name for an error of litellm, as attempts are logged with: rejected, timed out or unavailable.
+    """The router's name for a litellm exception, as attempts log it.
 
     >>> named(exceptions.RateLimitError("slow down", "openai", "gpt-4o"))
     'ProviderUnavailable'
     """
-    status = getattr(error, "status_code", None)
-    if isinstance(error, exceptions.Timeout | TimeoutError):
-        return ProviderTimeout.__name__
-    return type(from_status(status if isinstance(status, int) else 503, f"{type(error).__name__}: {error}")).__name__
-
-
-def _kind(error: FitrouterError) -> Any:
-    """Its class: 4xx is not tried again, a timeout, 429 and 503 are."""
-    found = exceptions.APIError
-    match error:
-        case FitrouterError(too_long=True):
-            found = exceptions.ContextWindowExceededError
-        case NoEligibleModel() | InvalidRequest() | ProviderRejected():
-            found = exceptions.BadRequestError
-        case NotAuthorized():
-            found = exceptions.AuthenticationError
-        case UnknownDecision():
-            found = exceptions.NotFoundError
-        case ProviderTimeout() | AllModelsFailed(timed_out=True):
-            found = exceptions.Timeout
-        case ProviderError(status=429):
-            found = exceptions.RateLimitError
-        case ProviderError() | AllModelsFailed() | StoreError():
-            found = exceptions.ServiceUnavailableError
-        case ConfigError():
-            found = exceptions.APIConnectionError
-        case _:
-            pass
-    return found
+    timed_out = isinstance(error, exceptions.Timeout | TimeoutError)
+    return ProviderTimeout.__name__ if timed_out else failure_name(error)

@@ -11,18 +11,18 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import litellm
 from litellm.integrations.custom_logger import CustomLogger
 from litellm.litellm_core_utils.logging_worker import GLOBAL_LOGGING_WORKER
 from litellm.litellm_core_utils.thread_pool_executor import executor
 
-import litellm
 from fitrouter.providers.usage import read_usage
 from fitrouter.router import Router
 from fitrouter.types import Completion, Identity, Request, Usage
+from fitrouter_integrations._outbox import Outbox
 from fitrouter_integrations.client import Client, Seen, Target, connect
 from fitrouter_integrations.litellm._errors import named
 from fitrouter_integrations.litellm._identity import identity_of
-from fitrouter_integrations.litellm._outbox import Outbox
 from fitrouter_integrations.litellm._provider import PROVIDER, plain
 
 _log = logging.getLogger("fitrouter")
@@ -35,8 +35,8 @@ REMEMBERED = 10_000
 """Answers whose decision ids are kept."""
 _TOLD = 100
 """Unknown models that are warned of; behind a proxy's wildcard, clients may think of any number."""
-_EXIT_S = 5.0
-"""How long a process that ends waits for what is to be written down."""
+_THREADS = 8
+"""Calls that are written at a time."""
 
 
 class _Noted(NamedTuple):
@@ -88,7 +88,7 @@ class FitrouterObserver(CustomLogger):  # type: ignore[misc]
         self._known: dict[str, str] = {}
         self._unknown: set[str] = set()
         self._decisions: OrderedDict[str, str] = OrderedDict()
-        self._outbox = Outbox(self._write, waiting)
+        self._outbox = Outbox("an observed call", self._write, size=waiting, threads=_THREADS)
 
     @property
     def client(self) -> Client:
@@ -230,16 +230,13 @@ observer = FitrouterObserver()
 """For the configuration of litellm's proxy; the environment variable FITROUTER says which router it tells."""
 
 
-def _settle() -> None:
-    """What litellm has still to tell is told, and what was told is written down."""
-    observers = [each for each in litellm.callbacks if isinstance(each, FitrouterObserver)]
-    if observers:
-        with contextlib.suppress(Exception):  # they are litellm's own, and it ends them a moment later in any case
+def _drain_litellm() -> None:
+    """Let litellm finish its logging at exit, so that its last calls reach the outbox before that is flushed."""
+    if any(isinstance(each, FitrouterObserver) for each in litellm.callbacks):
+        with contextlib.suppress(Exception):  # litellm ends these itself a moment later in any case
             GLOBAL_LOGGING_WORKER._flush_on_exit()
             executor.shutdown()
-    for each in observers:
-        each.flush(_EXIT_S)
 
 
-# Before clients close, which the observer still needs; `atexit` alone comes after them.
-getattr(threading, "_register_atexit", atexit.register)(_settle)
+# Registered after the outbox's own callback, so that it runs before it.
+getattr(threading, "_register_atexit", atexit.register)(_drain_litellm)

@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import litellm
 import msgspec
 from litellm.llms.custom_llm import CustomLLM
 from litellm.types.utils import Delta, ModelResponse, ModelResponseStream, StreamingChoices
 
-import litellm
 from fitrouter.errors import FitrouterError, InvalidRequest
 from fitrouter.providers.usage import usage_body
 from fitrouter.types import AUTO, Chunk, Identity, Request, Usage
@@ -107,7 +107,7 @@ class FitrouterProvider(CustomLLM):  # type: ignore[misc]
     def _request(self, call: Mapping[str, Any]) -> Request:
         given = {**call["optional_params"], **(call["optional_params"].get("extra_body") or {})}
         if given.get("n") not in {None, 1}:
-            raise InvalidRequest(f"n: given {given['n']!r}, allowed is 1: one decision gives one answer")
+            raise InvalidRequest(f"n: got {given['n']!r}; allowed is 1, since one decision gives one answer")
         # litellm drops `user=` on its way to custom providers; its own record of the call still has it.
         user = call["logging_obj"].model_call_details.get("user")
         timeout = call["litellm_params"].get("timeout")

@@ -30,12 +30,11 @@ import numpy as np
 
 from fitrouter.identity import role_key
 from fitrouter.monitors.e_process import Wealth
-from fitrouter.types import Decision, Mode, Projection
+from fitrouter.types import Decision, Projection
 
 Verdict: TypeAlias = Literal["helps", "harms", "not known"]
 
 ROLES = 32
-DRAWN = frozenset({Mode.ONLINE, Mode.UNIFORM, Mode.SHADOW})
 """Modes whose model was drawn from `probs`; which of them it was hangs on the draw, so all count or none."""
 HELPS, HARMS = 0.25, 2.0 / 3.0
 """Strengths r at which the term's foresight is tested."""
@@ -133,7 +132,7 @@ class PersonalisationMonitor(Projection):
         """
         personal, blind = decision.personal or decision.probs, decision.twin or decision.probs
         K = len(decision.eligible)
-        if decision.mode not in DRAWN or not (0.0 <= y <= 1.0) or not len(personal) == len(blind) == K:
+        if not decision.mode.drawn or not (0.0 <= y <= 1.0) or not len(personal) == len(blind) == K:
             return
         p, delta = np.array(decision.probs), np.array(personal) - np.array(blind)
         if len(p) != K or not p.min() > 0.0 or decision.chosen not in decision.eligible:

@@ -24,11 +24,10 @@ import numpy as np
 
 from fitrouter.draw import replay
 from fitrouter.monitors.e_process import Mixture
-from fitrouter.types import Decision, Floats, Mode, Projection
+from fitrouter.types import Decision, Floats, Projection
 
 ALPHA = 1e-3
 """Level of the alarm."""
-DRAWN = frozenset({Mode.ONLINE, Mode.UNIFORM, Mode.SHADOW})
 FIRST, ARMS = 8, 40
 """Half of the `arm` wealth is for the first arms that appear, half for the next; later ones are not bet upon."""
 EPSILON = np.array([-0.9, -0.5, 0.005, 0.03, 0.2])
@@ -64,7 +63,7 @@ class Propensities(Projection):
     def observe(self, decision: Decision) -> None:
         """Fold one decision; one that was not drawn, or whose pmf is none, is skipped (`audit` tells of the latter)."""
         q = np.array(decision.probs)
-        if decision.mode not in DRAWN or len(q) != len(decision.eligible) or decision.chosen not in decision.eligible:
+        if not decision.mode.drawn or len(q) != len(decision.eligible) or decision.chosen not in decision.eligible:
             return
         chosen = decision.eligible.index(decision.chosen)
         if not (np.isfinite(q).all() and q.min() >= 0.0 and q[chosen] > 0.0 and abs(float(q.sum()) - 1.0) < 1e-6):
@@ -167,7 +166,7 @@ def audit(decisions: Iterable[Decision], *, replays: bool = True) -> Audit:
     fired: int | None = None
     for decision in decisions:
         seen += 1
-        if decision.mode not in DRAWN:
+        if not decision.mode.drawn:
             continue
         drawn += 1
         broken = _broken(decision, replays)

@@ -214,7 +214,7 @@ class RewardBiasMonitor(Projection):
         found = {arm: self.excess(arm) for arm in self._raised}
         return {arm: excess or BiasFinding(math.nan, math.inf, 0) for arm, excess in found.items()}
 
-    def say(self, arm: str) -> str:
+    def describe(self, arm: str) -> str:
         """One sentence on an arm."""
         found = self.excess(arm)
         if found is None or not math.isfinite(found.half_width):

@@ -1,8 +1,8 @@
-"""Why this model: what moved a decision, in numbers that add up and in sentences.
+"""Explanation of a decision: the terms of each model's utility, which sum to what was logged.
 
-A model's expected utility is a sum of terms; what a log cannot say apart (how much of the fit is everybody's taste, the
-role's, the user's, what labels say beyond the text) is split by a fit, which is the one of *now*. What has been learnt
-between the decision and now is a term of its own, `since`, so that the terms always sum to what was logged.
+Some terms are not in the log (how much of the predicted rating comes from the population, the role, the user, or the
+correction). A fit model splits them, with the estimates of now; the change since the decision is a term of its own,
+`since`, so that the terms always sum to the logged utility.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import msgspec
 import numpy as np
 
 from fitrouter.posterior.model import Fit
-from fitrouter.routing.explanation import TERMS, Account, Contrast, Explanation, Feature, Term
-from fitrouter.routing.explanation_text import tell
-from fitrouter.types import Decision, Event, Execution, Floats, Mode, unpack
+from fitrouter.routing.explanation import Account, Contrast, Explanation, Feature, Term
+from fitrouter.routing.explanation_text import sentences_of
+from fitrouter.types import Decision, Event, Execution, Floats, unpack
 
 _SPLIT = ("population", "role_taste", "user_taste", "correction", "role_offset", "user_offset", "since")
 
@@ -28,24 +28,22 @@ def explain(
     cost_unit_usd: float | None = None,
     latency_unit_s: float | None = None,
 ) -> Explanation:
-    """What moved a decision.
+    """Explain a decision.
 
     Args:
-        events: of the decision, the decision first; for a turn that stayed on its session's model the draw it lives on
-            may be among them.
-        fit: splits the predicted fit further.
-        cost_unit_usd: what the cost weight refers to, where the decision does not say it.
-        latency_unit_s: what the latency weight refers to, where the decision does not say it.
+        events: of the decision, the decision first; for a sticky turn the session's draw may be among them.
+        fit: model that splits the predicted rating into terms.
+        cost_unit_usd: unit of the cost weight, for decisions that did not log it.
+        latency_unit_s: unit of the latency weight, for decisions that did not log it.
 
     Raises:
         TypeError: the first event is no decision.
     """
     decision = events[0] if events else None
     if not isinstance(decision, Decision):
-        raise TypeError(f"the first event is a {type(decision).__name__}; give the decision first")
+        raise TypeError(f"the first event is a {type(decision).__name__}; pass the decision first")
     table = _Table(decision, fit, cost_unit_usd, latency_unit_s)
     leader = None if table.utility is None else decision.eligible[int(table.utility.argmax())]
-    drawn = decision.mode in {Mode.ONLINE, Mode.UNIFORM, Mode.SHADOW}
     first = next((e for e in events[1:] if isinstance(e, Decision) and e.id == decision.draw_id), None)
     found = Explanation(
         decision_id=decision.id,
@@ -54,7 +52,7 @@ def explain(
         chosen=decision.chosen,
         propensity=decision.propensity,
         leader=leader,
-        explores=drawn and leader not in {None, decision.chosen},
+        explores=decision.mode.drawn and leader not in {None, decision.chosen},
         explored=1.0 - decision.probs[decision.eligible.index(leader)] if leader and decision.probs else None,
         floor_each=decision.floor / len(decision.eligible) if decision.probs else 0.0,
         share=decision.share,
@@ -71,11 +69,11 @@ def explain(
         drew=first.propensity if first is not None else None,
         served_by=next((e.served_by for e in events if isinstance(e, Execution)), None),
     )
-    return msgspec.structs.replace(found, sentences=tell(found))
+    return msgspec.structs.replace(found, sentences=sentences_of(found))
 
 
 class _Split:
-    """The fit of now, taken apart for a decision; arrays are float64[K] unless said otherwise."""
+    """Terms of the predicted rating under the model of now; arrays are float64[K] unless stated otherwise."""
 
     def __init__(self, decision: Decision, fit: Fit, mean: Floats) -> None:
         identity, names, x = decision.identity, decision.eligible, unpack(decision.features)
@@ -83,12 +81,12 @@ class _Split:
         everybody = fit.tastes.population.mean
         self.profile = fit.profile(x, names)
         now = fit.estimate(identity, x, names, decision.ts)
-        # Where the terms of people are switched off, they stand in the logged fit and did not decide.
+        # With personalisation off, the logged mean holds the personal terms although they did not decide.
         off = bool(decision.personal)
         role = everybody if off else fit.taste(role_only, x)
         both = everybody if off else fit.taste(identity, x)
         self.weights = np.stack([everybody, role - everybody, both - role])
-        """float64[3, D]: everybody's taste, what the role adds, and what the user adds."""
+        """float64[3, D]: population taste, and the deviations of role and user."""
         with_role = now.blind if off else fit.estimate(role_only, x, names, decision.ts).mean
         with_user = now.blind if off else now.mean
         text = np.einsum("kh,bh->bk", self.profile, self.weights)
@@ -98,7 +96,7 @@ class _Split:
         self.names = tuple(sorted(fit.tastes.names, key=fit.tastes.names.__getitem__))
 
     def features(self, a: int, b: int) -> tuple[Feature, ...]:
-        """What makes the difference in text between the models a and b, b's share being positive."""
+        """Contributions of the features to b's lead over a."""
         gap = self.profile[b] - self.profile[a]
         values = self.weights * gap
         names = self.names if len(self.names) == len(gap) else [f"feature_{j}" for j in range(len(gap))]
@@ -130,7 +128,7 @@ class _Table:
         else:
             self.terms["fit"] = mean
             if decision.personal:
-                self.missing = "the fit without the terms of people, which decided, is not in the log"
+                self.missing = "the user-blind prediction that decided is not in the log"
         self._price("cost", decision.cost_weight, decision.cost, _unit(decision, "cost_unit_usd", cost_unit_usd))
         self._price("budget", decision.budget_weight, decision.cost, decision.budget_unit_usd)
         unit_s = _unit(decision, "latency_unit_s", latency_unit_s)
@@ -149,7 +147,7 @@ class _Table:
         if unit:
             self.terms[name] = -weight * np.array(amounts) / unit
         else:
-            self.missing = self.missing or f"what the {TERMS[name]} counted for is not in the log"
+            self.missing = self.missing or f"the unit of the {name} weight is not in the log"
 
     def _row(self, k: int) -> tuple[Term, ...]:
         return tuple(Term(name=name, value=float(values[k])) for name, values in self.terms.items())
@@ -175,7 +173,7 @@ class _Table:
         )
 
     def contrast(self) -> Contrast | None:
-        """The chosen model beside the leader, the leader beside its runner-up; None where there is nothing to say."""
+        """The contrast of the chosen model with its closest rival; None without utilities or without a rival."""
         eligible, utility = self.decision.eligible, self.utility
         if utility is None or len(eligible) < 2 or self.decision.chosen not in eligible:
             return None
@@ -195,12 +193,12 @@ T = TypeVar("T")
 
 
 def _at(values: tuple[T, ...], k: int) -> T | None:
-    """The k-th of what may not have been logged."""
+    """The k-th value; None where nothing was logged."""
     return values[k] if values else None
 
 
 def _unit(decision: Decision, name: str, given: float | None) -> float | None:
-    """What a weight refers to, from the decision where it says so."""
+    """The unit of a weight, from the decision if it logged one."""
     return getattr(decision, name, None) or given
 
 

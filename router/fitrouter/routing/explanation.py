@@ -5,21 +5,21 @@ from __future__ import annotations
 import msgspec
 
 TERMS = {
-    "fit": "predicted fit",
-    "population": "everybody's taste in its text",
-    "role_taste": "the role's taste in its text",
-    "user_taste": "the user's taste in its text",
-    "correction": "what labels say of it beyond its text",
-    "role_offset": "the role's offset for it",
-    "user_offset": "the user's offset for it",
-    "since": "what was believed then and is no longer",
+    "fit": "predicted rating",
+    "population": "population taste for its text",
+    "role_taste": "role taste for its text",
+    "user_taste": "user taste for its text",
+    "correction": "correction from labels, beyond its text",
+    "role_offset": "role × model offset",
+    "user_offset": "user × model offset",
+    "since": "change of the estimates since the decision",
     "cost": "price",
-    "budget": "price on top while the budget is short",
-    "latency": "wait",
-    "availability": "chance that it does not answer",
-    "switch": "leaving the session's model",
+    "budget": "extra price while the budget is tight",
+    "latency": "latency",
+    "availability": "risk of no answer",
+    "switch": "cost of switching the session's model",
 }
-"""Terms of a utility in their order. Where a fit is given, the seven from `population` to `since` stand for `fit`."""
+"""Terms of a utility, in order. With a fit model the seven from `population` to `since` replace `fit`."""
 
 
 class _Value(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -35,62 +35,62 @@ class Term(_Value, frozen=True, kw_only=True):
 
 
 class Account(_Value, frozen=True, kw_only=True):
-    """One eligible model. What was not logged is None, and the utility without it too."""
+    """One eligible model. Values that were not logged are None, and so is a utility that needs them."""
 
     arm: str
     probability: float | None = None
     blind_probability: float | None = None
-    """Without what is known of the user and the role."""
+    """Probability under the user-blind policy."""
     personal_probability: float | None = None
-    """With it, where it is switched off."""
+    """Probability with personalisation, where that is switched off."""
     fit: float | None = None
     sd: float | None = None
     blind_fit: float | None = None
-    """The fit without the terms of role and user; known with a fit only."""
+    """Predicted rating without role and user terms; needs a fit model."""
     utility: float | None = None
     terms: tuple[Term, ...] = ()
-    """They sum to `utility`."""
+    """Sum to `utility`."""
     cost_usd: float | None = None
     latency_s: float | None = None
     availability: float | None = None
     candidates: dict[str, float] = {}
-    """Shadow candidate → the probability that it would have given this model."""
+    """Candidate policy → its probability for this model."""
     new: bool = False
-    """Under the raised floor of newcomers."""
+    """Has the raised exploration share of new models."""
 
 
 class Feature(_Value, frozen=True, kw_only=True):
-    """What one response feature adds to the gap between two models: a weight times a difference in writing."""
+    """Contribution of one response feature to the gap between two models: weight × feature difference."""
 
     name: str
     difference: float
-    """Of the rival's answers from the model's, in standard deviations."""
+    """Rival minus model, in standard deviations."""
     population: float
     role: float
     user: float
-    """The difference times everybody's, the role's and the user's weight for the feature."""
+    """The difference times the population, role and user weight."""
 
     @property
     def value(self) -> float:
-        """All three."""
+        """The sum of the three."""
         return self.population + self.role + self.user
 
 
 class Contrast(_Value, frozen=True, kw_only=True):
-    """A model beside the one that it is best compared with: the runner-up of a leader, the leader for all others."""
+    """A model beside its closest rival: the runner-up if it leads, else the leader."""
 
     arm: str
     rival: str
     gap: float
-    """Utility of the rival minus that of the model."""
+    """Utility of the rival minus utility of the model."""
     terms: tuple[Term, ...]
-    """They sum to `gap`."""
+    """Sum to `gap`."""
     features: tuple[Feature, ...] = ()
-    """Largest first; they sum to the three tastes of `terms`."""
+    """Largest first; sum to the three taste terms."""
 
 
 class Explanation(_Value, frozen=True, kw_only=True):
-    """What moved one decision."""
+    """Why one decision chose its model."""
 
     decision_id: str
     draw_id: str
@@ -100,11 +100,11 @@ class Explanation(_Value, frozen=True, kw_only=True):
     leader: str | None = None
     """The model with the highest utility."""
     explores: bool = False
-    """A draw whose model is not the leader."""
+    """The draw chose another model than the leader."""
     explored: float | None = None
-    """Probability that the draw falls on another than the leader."""
+    """Probability that the draw chooses another model than the leader."""
     floor_each: float = 0.0
-    """Probability that every eligible model has for the sake of exploration."""
+    """Exploration probability of every eligible model."""
     share: float = 1.0
     redraw: str = ""
     models: tuple[Account, ...] = ()
@@ -115,13 +115,13 @@ class Explanation(_Value, frozen=True, kw_only=True):
     budget_weight: float = 0.0
     budget_unit_usd: float = 0.0
     split: bool = False
-    """The fit is split into its parts by what is known now."""
+    """The predicted rating is split into terms by a fit model."""
     missing: str = ""
     """Why there are no utilities."""
     drew: float | None = None
-    """For a turn that stayed on its session's model: with what probability the draw that it lives on fell there."""
+    """Sticky turns: probability of the session's draw."""
     served_by: str | None = None
-    """Who answered in the end."""
+    """The model that answered."""
     sentences: tuple[str, ...] = ()
 
     def __str__(self) -> str:

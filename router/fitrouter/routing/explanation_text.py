@@ -1,69 +1,75 @@
-"""What moved a decision, in sentences."""
+"""Sentences for an explained decision."""
 
 from __future__ import annotations
 
 from fitrouter.routing.explanation import Account, Contrast, Explanation, Feature
 
 FEATURES: dict[str, tuple[str, str]] = {
-    "g": ("is better by the general measure of quality", "is worse by the general measure of quality"),
+    "g": ("has higher general quality", "has lower general quality"),
     "length": ("writes longer", "writes shorter"),
     "structure": ("uses more lists", "uses fewer lists"),
-    "emphasis": ("sets more headings and bold type", "sets fewer headings and less bold type"),
+    "emphasis": ("uses more headings and bold type", "uses fewer headings and less bold type"),
     "hedging": ("hedges more", "hedges less"),
-    "warmth": ("is warmer", "is cooler"),
+    "warmth": ("is warmer in tone", "is cooler in tone"),
     "formality": ("is more formal", "is more casual"),
     "word_length": ("uses longer words", "uses shorter words"),
-    "code": ("shows more code", "shows less code"),
-    "digits": ("gives more figures", "gives fewer figures"),
+    "code": ("includes more code", "includes less code"),
+    "digits": ("includes more numbers", "includes fewer numbers"),
     "examples": ("gives more examples", "gives fewer examples"),
     "sentence_length": ("writes longer sentences", "writes shorter sentences"),
     "vocabulary": ("has a richer vocabulary", "has a plainer vocabulary"),
-    "questions": ("asks more back", "asks less back"),
+    "questions": ("asks more questions", "asks fewer questions"),
     "refusal": ("refuses more", "refuses less"),
     "assertiveness": ("sounds more certain", "sounds less certain"),
     "flattery": ("flatters more", "flatters less"),
     "evidence": ("cites more evidence", "cites less evidence"),
     "concreteness": ("is more concrete", "is less concrete"),
-    "personal": ("speaks more of itself", "speaks less of itself"),
-    "autonomy_protection": ("lets people decide more", "protects people more"),
+    "personal": ("refers to itself more", "refers to itself less"),
+    "autonomy_protection": ("leaves more decisions to the user", "protects the user more"),
     "caution": ("is more cautious", "is bolder"),
-    "refusal_directness": ("says no more plainly", "says no more gently"),
-    "individual_collective": ("stands more for one's own aims", "stands more for what is shared"),
-    "tradition_change": ("leans more to what has proved itself", "leans more to what is new"),
-    "evidence_experience": ("trusts studies more", "trusts experience more"),
+    "refusal_directness": ("refuses more directly", "refuses more gently"),
+    "individual_collective": ("favours individual goals more", "favours shared goals more"),
+    "tradition_change": ("favours the established more", "favours the new more"),
+    "evidence_experience": ("relies more on studies", "relies more on experience"),
     "tool_calls": ("calls more tools", "calls fewer tools"),
-    "tool_arguments_fit": ("fits its tool arguments better", "fits its tool arguments worse"),
+    "tool_arguments_fit": ("writes more valid tool arguments", "writes fewer valid tool arguments"),
     "tool_repeats": ("repeats more tool calls", "repeats fewer tool calls"),
 }
-"""Response feature → what a model does that has more of it, and one that has less."""
+"""Response feature → phrases for a model with more of it and for one with less."""
 
 _TERMS = {
-    "fit": ("is expected to fit worse", "is expected to fit better"),
+    "fit": ("has a lower predicted rating", "has a higher predicted rating"),
     "correction": (
-        "gains less on such prompts from what labels say beyond the text",
-        "gains more on such prompts from what labels say beyond the text",
+        "is rated lower on similar prompts than its text suggests",
+        "is rated higher on similar prompts than its text suggests",
     ),
-    "role_offset": ("is liked less in this role whatever it writes", "is liked more in this role whatever it writes"),
-    "user_offset": ("is liked less by this user whatever it writes", "is liked more by this user whatever it writes"),
-    "since": ("was thought less of then than now", "was thought more of then than now"),
+    "role_offset": (
+        "is rated lower in this role, whatever it writes",
+        "is rated higher in this role, whatever it writes",
+    ),
+    "user_offset": (
+        "is rated lower by this user, whatever it writes",
+        "is rated higher by this user, whatever it writes",
+    ),
+    "since": ("had a lower estimate at the time than it has now", "had a higher estimate at the time than it has now"),
     "cost": ("costs more", "costs less"),
-    "budget": ("takes more of a short budget", "takes less of a short budget"),
+    "budget": ("uses more of a tight budget", "uses less of a tight budget"),
     "latency": ("is slower", "is faster"),
-    "availability": ("answers less reliably", "answers more reliably"),
-    "switch": ("would make the session change its model", "would leave the session where it is"),
+    "availability": ("fails more often", "fails less often"),
+    "switch": ("would make the session switch models", "would keep the session on its model"),
 }
-"""Term of a utility → what is said of a rival that has less of it, and of one that has more."""
+"""Term of a utility → phrases for a rival whose term is smaller and for one whose term is larger."""
 
-_OTHER = "writes differently in ways without a name"
+_OTHER = "differs in text features that have no name"
 _WHO = ("people like", "people in this role like", "this user likes")
 _EXACT = 1e-9
 _REASONS = 3
 _SLIGHT = 0.15
-"""A reason is named from this share of the largest one on."""
+"""Reasons smaller than this share of the largest are left out."""
 
 
 def number(value: float) -> str:
-    """Two digits that mean something.
+    """A number with two significant digits.
 
     >>> number(-0.0512), number(0.8249), number(0.0125), number(0.0)
     ('−0.05', '0.82', '0.013', '0')
@@ -74,7 +80,7 @@ def number(value: float) -> str:
     return text.replace("-", "−")
 
 
-def tell(found: Explanation) -> tuple[str, ...]:
+def sentences_of(found: Explanation) -> tuple[str, ...]:
     """The sentences of an explanation, the most important first."""
     accounts = {account.arm: account for account in found.models}
     said = [_how(found, accounts.get(found.chosen))]
@@ -83,15 +89,16 @@ def tell(found: Explanation) -> tuple[str, ...]:
     said += _people(accounts.get(found.chosen))
     said += _exploration(found)
     said += _objective(found)
-    said += [f"{arm} could not be asked: {reason}." for arm, reason in found.excluded]
+    said += [f"{arm} was excluded: {reason}." for arm, reason in found.excluded]
     said += _candidates(found, accounts.get(found.chosen))
     if found.served_by not in {None, found.chosen}:
-        said.append(f"{found.chosen} gave no answer; {found.served_by} took its place.")
+        said.append(f"{found.chosen} did not answer; {found.served_by} answered instead.")
     if found.split:
         since = [abs(term.value) for account in found.models for term in account.terms if term.name == "since"]
         exact = max(since, default=1.0) < _EXACT
         said.append(
-            f"The parts of the fit are {'exactly those that decided' if exact else 'those of what is known now'}."
+            "The predicted rating is split into terms "
+            f"{'exactly as at the time of the decision' if exact else 'with the estimates of now'}."
         )
     return tuple(said)
 
@@ -99,32 +106,31 @@ def tell(found: Explanation) -> tuple[str, ...]:
 def _how(found: Explanation, chosen: Account | None) -> str:
     arm = found.chosen
     if found.mode == "pinned":
-        return f"{arm} was named by the request; nothing was drawn."
+        return f"The request named {arm}; nothing was drawn."
     if found.mode == "forced":
-        return f"{arm} was forced; nothing was drawn."
+        return f"An operator forced {arm}; nothing was drawn."
     if found.mode == "sticky":
-        drew = "" if found.drew is None else f", which fell on it with probability {number(found.drew)}"
-        return (
-            f"{arm} stayed from earlier in the session; nothing was drawn. It lives on the draw {found.draw_id}{drew}."
-        )
+        drew = "" if found.drew is None else f", which chose it with probability {number(found.drew)}"
+        return f"The session stays on {arm}; nothing was drawn. The model comes from draw {found.draw_id}{drew}."
     if found.mode == "shadow":
-        how = f"{arm} is the default model, which takes {number(1.0 - found.share)} of the traffic"
+        how = f"{arm} is the default model, which receives a share of {number(1.0 - found.share)} of the traffic"
     elif found.mode == "uniform":
-        how = f"{arm} was drawn from the slice that is spread evenly"
+        how = f"{arm} was drawn from the uniform slice"
     else:
         how = f"{arm} was drawn"
-    how = f"The session was drawn again ({found.redraw}): {how}" if found.redraw else how
+    how = f"The session's model was redrawn ({found.redraw}): {how}" if found.redraw else how
     how += f" with probability {number(found.propensity)}"
     if chosen is None or chosen.utility is None:
-        fits = "" if chosen is None or chosen.fit is None else f": its expected fit is {_pm(chosen.fit, chosen.sd)}"
+        fits = "" if chosen is None or chosen.fit is None else f"; its predicted rating is {_pm(chosen.fit, chosen.sd)}"
         missing = f"; {found.missing}" if found.missing else ""
         return f"{how}{fits}{missing}."
     if not found.explores:
-        return f"{how}: best expected utility, {_pm(chosen.utility, chosen.sd)}."
+        return f"{how}. It has the highest expected utility, {_pm(chosen.utility, chosen.sd)}."
     likelier = next(account for account in found.models if account.arm == found.leader)
-    odds = "" if likelier.probability is None else f", which had probability {number(likelier.probability)}"
-    why = "" if found.mode == "shadow" else ": this draw explores"
-    return f"{how}, at an expected utility of {_pm(chosen.utility, chosen.sd)}; the best is {found.leader}{odds}{why}."
+    odds = "" if likelier.probability is None else f" with probability {number(likelier.probability)}"
+    why = "" if found.mode == "shadow" else ". This draw explores"
+    utility = _pm(chosen.utility, chosen.sd)
+    return f"{how}; its expected utility is {utility}. The highest is that of {found.leader}{odds}{why}."
 
 
 def _pm(value: float, sd: float | None) -> str:
@@ -133,22 +139,22 @@ def _pm(value: float, sd: float | None) -> str:
 
 def _contrast(contrast: Contrast) -> str:
     where = "behind" if contrast.gap < 0 else "ahead"
-    told = f"{contrast.rival} is {number(abs(contrast.gap))} {where}"
+    text = f"{contrast.rival} is {number(abs(contrast.gap))} {where}"
     reasons = sorted(_reasons(contrast), key=lambda reason: -abs(reason[0]))
     least = _SLIGHT * abs(reasons[0][0]) if reasons else 0.0
     reasons = [reason for reason in reasons if abs(reason[0]) > max(least, 5e-4)]
     sign = -1.0 if contrast.gap < 0 else 1.0
-    because = [text for value, text in reasons if value * sign > 0][:_REASONS]
-    although = [text for value, text in reasons if value * sign < 0][:_REASONS]
+    because = [phrase for value, phrase in reasons if value * sign > 0][:_REASONS]
+    although = [phrase for value, phrase in reasons if value * sign < 0][:_REASONS]
     if because:
-        told += f" because it {_listed(because)}"
+        text += f" because it {_listed(because)}"
     if although:
-        told += f", although it {_listed(although)}"
-    return f"{told}."
+        text += f", although it {_listed(although)}"
+    return f"{text}."
 
 
 def _reasons(contrast: Contrast) -> list[tuple[float, str]]:
-    """(what it adds to the gap, what is said of the rival), in no order."""
+    """(contribution to the gap, phrase about the rival), unordered."""
     found = []
     values = {term.name: term.value for term in contrast.terms}
     tastes = sum(values.pop(name, 0.0) for name in ("population", "role_taste", "user_taste"))
@@ -163,7 +169,7 @@ def _reasons(contrast: Contrast) -> list[tuple[float, str]]:
 
 
 def _feature(feature: Feature) -> str:
-    """What the rival does, and who likes that."""
+    """The phrase of a feature: what the rival does, and who likes it."""
     parts = (feature.population, feature.role, feature.user)
     who = _WHO[max(range(3), key=lambda i: abs(parts[i]))]
     does = FEATURES[feature.name][feature.difference < 0]
@@ -180,28 +186,30 @@ def _listed(texts: list[str]) -> str:
 
 
 def _people(chosen: Account | None) -> list[str]:
-    """What is known of the user and the role changed."""
+    """The effect of personalisation on the chosen model."""
     if chosen is None or chosen.probability is None:
         return []
     if chosen.personal_probability is not None:
-        off = "What is known of the user and the role does not count here, by the settings or since it did not help"
+        off = "Personalisation is off here, by a setting or because it did not help"
         return [f"{off}; with it the probability would have been {number(chosen.personal_probability)}."]
     if chosen.blind_probability is None:
         return []
     if abs(chosen.probability - chosen.blind_probability) < 0.005:
-        return ["What is known of the user and the role changed nothing to speak of."]
+        return ["Personalisation did not change this choice."]
     blind = number(chosen.blind_probability)
-    return [f"Without what is known of the user and the role the probability would have been {blind}."]
+    return [f"Without personalisation the probability would have been {blind}."]
 
 
 def _exploration(found: Explanation) -> list[str]:
     said = []
     if found.floor_each > 0.0:
-        said.append(f"{number(found.floor_each)} of the traffic goes to every model for exploration.")
+        said.append(f"Every model keeps a probability of at least {number(found.floor_each)} for exploration.")
     if new := [account.arm for account in found.models if account.new]:
-        said.append(f"{_listed(new)} {'is' if len(new) == 1 else 'are'} new and asked more often at first.")
+        said.append(f"{_listed(new)} {'is' if len(new) == 1 else 'are'} new and tried more often at first.")
     if found.share < 1.0 and found.mode != "shadow":
-        said.append(f"Routing has {number(found.share)} of the traffic; the default model takes the rest.")
+        said.append(
+            f"The policy routes a share of {number(found.share)} of the traffic; the default model receives the rest."
+        )
     return said
 
 
@@ -209,13 +217,13 @@ def _objective(found: Explanation) -> list[str]:
     if not found.budget_weight:
         return []
     cent = 0.01 * found.budget_weight / found.budget_unit_usd if found.budget_unit_usd else 0.0
-    return [f"The budget is short: a cent costs {number(cent)} of fit on top of its usual price."]
+    return [f"The budget is tight: each cent costs {number(cent)} of predicted rating on top of the usual cost weight."]
 
 
 def _candidates(found: Explanation, chosen: Account | None) -> list[str]:
     if chosen is None:
         return []
     return [
-        f"The candidate {name!r} would have asked {found.chosen} with probability {number(p)}."
+        f"The candidate policy {name!r} would have chosen {found.chosen} with probability {number(p)}."
         for name, p in chosen.candidates.items()
     ]

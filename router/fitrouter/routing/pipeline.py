@@ -1,4 +1,4 @@
-"""From a request to a decision: who asks, what is read, which models can take it, and one draw."""
+"""The pipeline from a request to a decision: eligibility, identity, features, and one draw."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from fitrouter.context.encoders import Encoder
-from fitrouter.context.features import context_features, is_followup, read_prompt, session_key
+from fitrouter.context.features import Reading, context_features, is_followup, read_prompt, session_key
 from fitrouter.draw import uuid7
 from fitrouter.errors import InvalidRequest, NoEligibleModel
 from fitrouter.hooks import Hooks
@@ -40,24 +40,42 @@ from fitrouter.types import (
 )
 
 IDENTITY_WAIT_S = 0.5
-"""How long a request waits to learn its user's subject; one is minted for it then."""
+"""How long a request waits for its user's subject before one is minted."""
 
 
 class Proposal(NamedTuple):
-    """What was decided for a request."""
+    """The decision for a request."""
 
     decision: Decision
     fallback: Decision | None
-    """The decision whose pmf fallbacks are drawn from; None for a pinned model, which has none."""
+    """The decision whose pmf fallbacks are drawn from; None for pinned requests."""
     dropped: Mapping[str, tuple[str, ...]]
-    """Arm → parameters that its call leaves out."""
+    """Arm → parameters omitted from its call."""
+    prompt: str
+    """Text of the last user turn, as the features read it."""
 
 
 class Pipeline:
-    """Decides. Whatever fails in here costs the decision some knowledge, and never the request its answer."""
+    """Turns a request into a decision.
+
+    Failures degrade the decision (fewer features, anonymous user, uniform policy); they never fail the request.
+
+    Args:
+        cards: arm → card.
+        aliases: other names → model names.
+        decider: draws the model.
+        learner: the folded state.
+        identities: users → subjects.
+        encoder: of prompts.
+        hooks: listeners to failures.
+        clock: seconds since the epoch.
+        droppable: request parameters that may be omitted.
+        append: appends an event; without it the texts of roles are not logged.
+    """
 
     def __init__(
         self,
+        *,
         cards: Mapping[str, ModelCard],
         aliases: Mapping[str, str],
         decider: Decider,
@@ -67,7 +85,7 @@ class Pipeline:
         hooks: Hooks,
         clock: Callable[[], float],
         droppable: Collection[str] = (),
-        told: Callable[[Event], object] | None = None,
+        append: Callable[[Event], object] | None = None,
     ) -> None:
         self.cards, self.aliases = cards, aliases
         self.roster = Roster(cards.values())
@@ -75,20 +93,18 @@ class Pipeline:
         self.decider, self.learner = decider, learner
         self.identities, self.encoder = identities, encoder
         self.hooks, self.clock = hooks, clock
-        self.told = told
-        """Writes an event down; without it, roles start unknown."""
-        self._met: set[str] = set()
-        """Roles whose text was told."""
+        self._append = append
+        self._logged_roles: set[str] = set()
         self._ahead: OrderedDict[str, Session] = OrderedDict()
-        """Sessions of which the fold has not heard the last decision."""
+        """Sessions whose last decision is not folded yet."""
         self.droppable = frozenset({*DROPPABLE, *droppable})
 
     async def decide(self, request: Request) -> Proposal:
         """Decide for a request.
 
         Raises:
-            InvalidRequest: the model's name is unknown.
-            NoEligibleModel: no model can take it.
+            InvalidRequest: the model name is unknown.
+            NoEligibleModel: no model is eligible.
         """
         pinned = self._pinned(request.model)
         asked = wants(request)
@@ -96,10 +112,11 @@ class Pipeline:
         can = roster.eligible(asked, droppable=self.droppable)
         if not can.cards:
             reasons = "; ".join(f"{arm}: {reason}" for arm, reason in can.excluded)
-            raise NoEligibleModel(f"no model can take this request: {reasons}", can.excluded)
+            raise NoEligibleModel(f"no model is eligible for this request: {reasons}", can.excluded)
         identity, session = await self._identity(request)
-        await self._meet_role(identity)
-        x = await self._features(request, asked.history_tokens)
+        await self._log_role(identity)
+        reading = read_prompt(request, asked.history_tokens)
+        x = await self._features(reading)
         now = self.clock()
         user_turn = begins_turn(request.messages)
         redraw, stay = "", None
@@ -122,7 +139,7 @@ class Pipeline:
             self.hooks.trouble("policy", error)
             drawn = self._uniform(decision_id, now, identity, can.cards, can.excluded)
         if session is not None and not redraw and session.arm not in drawn.eligible:
-            redraw = "ineligible"  # the decider bars what a budget cannot pay and what is not safe
+            redraw = "ineligible"  # the decider excluded it: budget or quality floor
         drawn = msgspec.structs.replace(
             drawn,
             user_turn=user_turn,
@@ -130,18 +147,20 @@ class Pipeline:
             deadline_s=request.deadline_s or 0.0,
         )
         if pinned:
-            return Proposal(_steered(drawn, Mode.PINNED, pinned, decision_id), None, can.dropped)
+            return Proposal(_steered(drawn, Mode.PINNED, pinned, decision_id), None, can.dropped, reading.text)
         forced = self.names.get(self.decider.live()[1].force)
         if forced is not None and forced in drawn.eligible:
-            return Proposal(_steered(drawn, Mode.FORCED, forced, decision_id), drawn, can.dropped)
+            return Proposal(_steered(drawn, Mode.FORCED, forced, decision_id), drawn, can.dropped, reading.text)
         if session is not None and not redraw:
-            return Proposal(_steered(drawn, Mode.STICKY, session.arm, session.draw_id), drawn, can.dropped)
-        return Proposal(drawn, drawn, can.dropped)
+            return Proposal(
+                _steered(drawn, Mode.STICKY, session.arm, session.draw_id), drawn, can.dropped, reading.text
+            )
+        return Proposal(drawn, drawn, can.dropped, reading.text)
 
     def _redraw(
         self, session: Session, can: Eligible, prompt_tokens: int, now: float, user_turn: bool
     ) -> tuple[str, Stay | None]:
-        """Why the session is drawn again, empty where it is not; and what it lives on, where that can go on."""
+        """The reason of a redraw, empty for none; and the option to stay, if the session's model is still eligible."""
         rules = self.decider.rules
         arms = [card.arm for card in can.cards]
         reason = why_redraw(
@@ -159,29 +178,29 @@ class Pipeline:
         return reason, Stay(session.arm, dict(zip(arms, usd.tolist(), strict=True)))
 
     def _pinned(self, model: str) -> str | None:
-        """The arm that a request names, None for routing."""
+        """The arm that a request pins, None for routing."""
         model = self.aliases.get(model, model)
         if model == AUTO:
             return None
         if model not in self.names:
             known = ", ".join(repr(name) for name in [AUTO, *self.names, *self.aliases])
-            raise InvalidRequest(f"there is no model {model!r}; allowed are {known}")
+            raise InvalidRequest(f"unknown model {model!r}; allowed are {known}")
         return self.names[model]
 
     async def _identity(self, request: Request) -> tuple[Identity, Session | None]:
-        """The identity with its subject instead of the user, and the session that it goes on with."""
+        """The identity with the user's subject, and the session that the request continues."""
         given = request.identity
         subject = None if given.user is None else await self._subject(given.tenant, given.user)
         key, implicit = session_key(request)
         identity = msgspec.structs.replace(given, user=subject, session=key)
         session = self._session(key)
-        # A conversation that begins again with the same words is another one.
+        # A conversation that starts again with the same words is a new session.
         if session is None or (implicit and not is_followup(request)):
             return identity, None
         return identity, session
 
-    def goes_on(self, decision: Decision) -> None:
-        """Let a session go on from a decision that is durable, and perhaps not folded yet: agents are quick."""
+    def continue_session(self, decision: Decision) -> None:
+        """Continue a session from a durable decision before it is folded: agents send the next step at once."""
         key = decision.identity.session
         if key is None or decision.mode in {Mode.PINNED, Mode.FORCED}:
             return
@@ -192,7 +211,7 @@ class Pipeline:
                 self._ahead.popitem(last=False)
 
     def _session(self, key: str) -> Session | None:
-        """A session as it is folded, or as it will be."""
+        """A session, including a decision that is not folded yet."""
         folded, ahead = self.learner.projections.sessions.get(key), self._ahead.get(key)
         if ahead is None or (folded is not None and folded.ts >= ahead.ts):
             self._ahead.pop(key, None)
@@ -200,7 +219,7 @@ class Pipeline:
         return ahead
 
     async def _subject(self, tenant: str, user: str) -> str | None:
-        """The subject of a user; a new one where its store is slow, and None where the store cannot be written."""
+        """The subject of a user: minted if the store is slow, None if it cannot be written."""
         error: Exception
         try:
             if (known := self.identities.known(tenant, user)) is not None:
@@ -209,22 +228,21 @@ class Pipeline:
             with suppress(TimeoutError):
                 async with asyncio.timeout(IDENTITY_WAIT_S):
                     return await asyncio.shield(asyncio.wrap_future(met))
-            if met.done():  # the store was in time, and a busy loop was not
+            if met.done():  # the store was in time, the busy loop was not
                 return met.result()
-            error = TimeoutError(f"the identities did not tell a subject in {IDENTITY_WAIT_S} s; one is written behind")
-        except Exception as failure:  # noqa: BLE001 - another process may just keep the file busy
+            error = TimeoutError(f"identity store timed out after {IDENTITY_WAIT_S} s; the subject is written behind")
+        except Exception as failure:  # noqa: BLE001 - another process may keep the file busy
             error = failure
         self.hooks.trouble("identities", error)
         try:
             return self.identities.mint(tenant, user)
-        except Exception:  # noqa: BLE001 - told above; without its store a user is anonymous, not refused
+        except Exception:  # noqa: BLE001 - reported above; the user is anonymous, the request is answered
             return None
 
-    async def _features(self, request: Request, history: int) -> Floats:
-        """X of the request; an encoder that fails leaves the intercept alone."""
+    async def _features(self, reading: Reading) -> Floats:
+        """The context x; if the encoder fails, only the intercept."""
         d = self.learner.fit.d
         try:
-            reading = read_prompt(request, history)
             if getattr(self.encoder, "slow", False):
                 return await asyncio.to_thread(context_features, reading, self.encoder)
             return context_features(reading, self.encoder)
@@ -234,20 +252,20 @@ class Pipeline:
             x[0] = 1.0
             return x
 
-    async def _meet_role(self, identity: Identity) -> None:
-        """Tell the fold of a role's text when it is first heard, so that the role starts near its kin."""
+    async def _log_role(self, identity: Identity) -> None:
+        """Log the embedding of a new role's text, so that its prior comes from similar roles."""
         key = role_key(identity)
-        if self.told is None or not key or key in self._met or len(self._met) >= ROLES:
+        if self._append is None or not key or key in self._logged_roles or len(self._logged_roles) >= ROLES:
             return
         if key in self.learner.fit.tastes.role_similarity.vectors:
             return
-        self._met.add(key)
+        self._logged_roles.add(key)
         try:
             vectors = await asyncio.to_thread(self.encoder.encode, [canonical_role(identity.role) or ""])
-        except Exception as error:  # noqa: BLE001 - a role without a text starts like any other
+        except Exception as error:  # noqa: BLE001 - a role without an embedding has the common prior
             self.hooks.trouble("encoder", error)
             return
-        self.told(
+        self._append(
             RoleText(
                 id=f"role:{key}:{self.encoder.id}",
                 ts=self.clock(),
@@ -265,18 +283,18 @@ class Pipeline:
         eligible: Sequence[ModelCard],
         excluded: tuple[tuple[str, str], ...],
     ) -> Decision:
-        """A decision of a router that knows nothing: uniform, with exact propensities like any other."""
+        """A uniform decision without any learned state, with exact propensities."""
         rules = msgspec.structs.replace(self.decider.rules, share=1.0, cost_weight=0.0, latency_weight=0.0)
         decision = Decider(Uniform(), Learner(1, 1), rules).decide(
             decision_id, now, identity, np.ones(1), eligible, excluded=excluded
         )
         version = PolicyVersion(algorithm="uniform", config_hash=rules.config_hash)
-        # Where every policy would have failed, none has a say.
+        # No part of the pmf depends on a policy.
         return msgspec.structs.replace(decision, features=b"", rest=decision.probs, policy=version)
 
 
 def _steered(drawn: Decision, mode: Mode, arm: str, draw_id: str) -> Decision:
-    """A decision that was not drawn: it has no pmf of its own."""
+    """A decision that was not drawn, so without a pmf."""
     pmfs: dict[str, Any] = {"probs": (), "twin": (), "personal": (), "candidates": {}, "rest": ()}
     bare = msgspec.structs.replace(drawn, **pmfs, new=(), switch=(), redraw="")
     return msgspec.structs.replace(bare, mode=mode, chosen=arm, draw_id=draw_id, propensity=1.0)

@@ -1,4 +1,4 @@
-"""What a request gets: a whole answer, or a stream of its pieces."""
+"""Answers of the router: complete, or streamed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fitrouter.types import Chunk, Completion, Decision
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole answer. `logged` is False where its decision did not become durable in time."""
+    """A complete answer. `logged` is False if its decision did not become durable in time."""
 
     decision: Decision
     served_by: str
@@ -21,9 +21,9 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Stream:
-    """A streamed answer whose first chunk is there. Iterate it once, or close it; to close it early cancels the work.
+    """A streamed answer whose first chunk has arrived. Iterate it once, or close it; closing early cancels the call.
 
-    A model that fails after its first chunk raises `ProviderError` from the iteration: there is no silent switch.
+    A failure after the first chunk raises `ProviderError` from the iteration; no other model continues the answer.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Stream:
 
     @property
     def cost_usd(self) -> float | None:
-        """What the answer cost, once it has ended."""
+        """Cost of the answer, available once it has ended."""
         return self._spent()
 
     def __aiter__(self) -> AsyncIterator[Chunk]:
@@ -48,9 +48,9 @@ class Stream:
         return self._chunks
 
     async def aclose(self) -> None:
-        """End it early."""
+        """Close the stream early."""
         if not self._begun:
-            # A generator that never ran has no end either: the execution would be missing.
+            # A generator that never started runs no `finally`: the execution would not be logged.
             self._begun = True
             await anext(self._chunks, None)
         await close(self._chunks)

@@ -1,4 +1,4 @@
-"""Calling models: one deadline for all attempts, fallback before the first byte, and nothing after it."""
+"""Calls to models: one deadline for all attempts, and fallback before the first byte only."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Answer: TypeAlias = Completion | AsyncIterator[Chunk]
 
 
 class Timers(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits in seconds, and how many models one request may try."""
+    """Timeouts in seconds, and the number of models a request may try."""
 
     deadline_s: float = 120.0
     first_token_s: float = 30.0
@@ -36,19 +36,19 @@ class Timers(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answering(msgspec.Struct, kw_only=True):
-    """An answer that has begun: whole, or the chunks so far and the rest."""
+    """An answer that has started: complete, or the first chunks and the rest of the stream."""
 
     arm: str
     attempts: tuple[Attempt, ...]
     provider_s: float
-    """Seconds spent waiting for providers so far."""
+    """Seconds spent waiting for providers."""
     completion: Completion | None = None
     head: tuple[Chunk, ...] = ()
     rest: AsyncIterator[Chunk] | None = None
 
 
 class Unanswered(Exception):
-    """Nobody answered: what to tell the caller, and what was tried."""
+    """No model answered; holds the error to raise and the attempts."""
 
     def __init__(self, error: FitrouterError, attempts: tuple[Attempt, ...]) -> None:
         super().__init__(str(error))
@@ -67,20 +67,20 @@ async def first_answer(
     *,
     dropped: Mapping[str, tuple[str, ...]] | None = None,
 ) -> Answering:
-    """Ask the chosen model, then others drawn from the fallback's pmf, until one begins to answer.
+    """Call the chosen model, then fallbacks drawn from the pmf, until one starts to answer.
 
     Args:
-        request: what was asked.
+        request: the request.
         decision: names the first model.
-        fallback: its pmf, without the models that failed, gives the next ones; None for no fallback (a pinned model).
+        fallback: decision whose pmf, renormalised without failed models, gives the next ones; None for no fallback.
         cards: arm → card.
         providers: provider name → provider.
-        timers: limits.
+        timers: timeouts.
         deadline: absolute, on the monotonic clock.
-        dropped: arm → parameters of the request that its call leaves out.
+        dropped: arm → parameters omitted from its call.
 
     Raises:
-        Unanswered: with ProviderRejected where the request itself is at fault, else with AllModelsFailed.
+        Unanswered: with ProviderRejected if a provider refused the request itself, else with AllModelsFailed.
     """
     attempts: list[Attempt] = []
     arm, probability = decision.chosen, 1.0
@@ -92,11 +92,11 @@ async def first_answer(
         patience = left if last else 0.6 * left
         try:
             card = cards[arm]
-            asked = _asked(request, card, (dropped or {}).get(arm, ()))
-            answering = await _ask(asked, card, providers[card.provider], timers, patience)
+            prepared = _prepare(request, card, (dropped or {}).get(arm, ()))
+            answering = await _call(prepared, card, providers[card.provider], timers, patience)
         except (ProviderError, TimeoutError, OSError) as error:
             failure = error if isinstance(error, ProviderError) else ProviderTimeout(f"no answer in {patience:.1f} s")
-        except Exception as error:  # noqa: BLE001 - a provider may raise anything; that must not end the request
+        except Exception as error:  # noqa: BLE001 - any exception of a provider counts as its failure
             failure = ProviderUnavailable(f"{type(error).__name__}: {error}")
         else:
             attempts.append(_attempt(arm, probability, None, begun))
@@ -123,12 +123,12 @@ def _failed(failure: ProviderError, decision: Decision, attempts: tuple[Attempt,
         return Unanswered(failure, attempts)
     tried = ", ".join(f"{attempt.model} ({attempt.error})" for attempt in attempts)
     timed_out = time.monotonic() >= deadline - 0.01 or isinstance(failure, ProviderTimeout)
-    message = f"no model answered; tried {tried}; the last said: {failure}"
+    message = f"no model answered; tried {tried}; last error: {failure}"
     return Unanswered(AllModelsFailed(message, decision.id, timed_out), attempts)
 
 
-def _asked(request: Request, card: ModelCard, dropped: tuple[str, ...]) -> Request:
-    """The request in the way of a card's variant, without the parameters that it does not take."""
+def _prepare(request: Request, card: ModelCard, dropped: tuple[str, ...]) -> Request:
+    """Apply a card's variant to the request and omit dropped parameters."""
     if card.variant is None and not dropped:
         return request
     params = {name: value for name, value in request.params.items() if name not in dropped}
@@ -136,8 +136,8 @@ def _asked(request: Request, card: ModelCard, dropped: tuple[str, ...]) -> Reque
     return msgspec.structs.replace(request, messages=messages, params=params)
 
 
-async def _ask(request: Request, card: ModelCard, provider: Provider, timers: Timers, patience: float) -> Answering:
-    """One attempt, until the whole answer or the first chunk that says something is there."""
+async def _call(request: Request, card: ModelCard, provider: Provider, timers: Timers, patience: float) -> Answering:
+    """One attempt, until the complete answer or the first chunk with content."""
     if patience <= 0:
         raise ProviderTimeout("the request's deadline has passed")
     call = Call(
@@ -152,18 +152,18 @@ async def _ask(request: Request, card: ModelCard, provider: Provider, timers: Ti
             answer = await provider.complete(call)
         if not isinstance(answer, Completion):
             await close(answer)
-            raise ProviderUnavailable(f"{card.name!r} streamed although a whole answer was asked for")
+            raise ProviderUnavailable(f"{card.name!r} streamed although a complete answer was requested")
         return Answering(arm="", attempts=(), provider_s=0.0, completion=answer)
     async with asyncio.timeout(min(patience, timers.first_token_s)):
         answer = await provider.complete(call)
         if isinstance(answer, Completion):
-            raise ProviderUnavailable(f"{card.name!r} answered whole although a stream was asked for")
+            raise ProviderUnavailable(f"{card.name!r} sent a complete answer although a stream was requested")
         rest = aiter(answer)
         head: list[Chunk] = []
         try:
             async for chunk in rest:
                 head.append(chunk)
-                # Nothing but a role, or an end, is no answer yet: until one begins, another model can give it.
+                # A chunk with only a role or an end is not an answer yet: another model can still give it.
                 if any(value for key, value in chunk.delta.items() if key != "role"):
                     return Answering(arm="", attempts=(), provider_s=0.0, head=tuple(head), rest=rest)
         except BaseException:
@@ -173,17 +173,17 @@ async def _ask(request: Request, card: ModelCard, provider: Provider, timers: Ti
 
 
 async def close(chunks: AsyncIterator[Chunk]) -> None:
-    """End a provider's stream; what that raises is of no interest any more."""
+    """Close a provider's stream, ignoring errors."""
     aclose: Callable[[], Any] | None = getattr(chunks, "aclose", None)
     if aclose is not None:
         try:
             await aclose()
-        except Exception:  # noqa: BLE001 - the stream is given up
+        except Exception:  # noqa: BLE001 - the stream is abandoned
             return
 
 
 class Assembler:
-    """Puts streamed deltas together into the message that a whole answer would have been."""
+    """Assembles streamed deltas into a complete message."""
 
     def __init__(self) -> None:
         self._text: list[str] = []
@@ -192,7 +192,7 @@ class Assembler:
         self.usage = Usage()
 
     def add(self, chunk: Chunk) -> None:
-        """Take one chunk."""
+        """Add a chunk."""
         content = chunk.delta.get("content")
         if isinstance(content, str):
             self._text.append(content)
@@ -210,10 +210,10 @@ class Assembler:
             self.usage = chunk.usage
 
     def require_end(self, arm: str) -> None:
-        """Raise where the stream broke off.
+        """Raise if the stream broke off.
 
         Raises:
-            ProviderError: no finish reason has come.
+            ProviderError: there was no finish reason.
         """
         if self.finish_reason is None:
             raise ProviderError(f"{arm!r} ended its stream without a finish reason")

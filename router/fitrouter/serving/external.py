@@ -1,7 +1,7 @@
-"""Decide here, answer elsewhere: the router chooses, its caller asks the models and tells how it ended.
+"""External execution: the router decides, the caller calls the models and reports the outcome.
 
-What the caller asks, in which order, and with what probability is what `attempts.first_answer` would have done; what is
-written down is the same, too. Nothing is kept between a plan and its report: any router over the journal takes it.
+A plan orders the models, with the probabilities, as `attempts.first_answer` would have called them, and the report is
+logged in the same form. `decide` and `report` are stateless: any process on the same journal accepts the report.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from concurrent.futures import Future
 
 import msgspec
 
+from fitrouter.context.features import read_prompt
 from fitrouter.draw import renormalise
 from fitrouter.errors import InvalidRequest, StoreError
 from fitrouter.routing.pipeline import Pipeline
@@ -43,91 +44,93 @@ _MOST_USD = 1e6
 
 
 class PlannedCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A model to ask, and how."""
+    """A model to call, and how."""
 
     model: str
     """Its name, as a request pins it."""
     target: str
-    """What its provider calls it."""
+    """The provider's name for it."""
     probability: float
-    """That it is the next, given that those before it failed; 1 for the first."""
+    """Probability of being next, given that the earlier ones failed; 1 for the first."""
     variant: Variant | None = None
-    """The way of asking it; `fitrouter.routing.variants.apply` puts it into messages and parameters."""
+    """Its variant; `fitrouter.routing.variants.apply` applies it to messages and parameters."""
     dropped: tuple[str, ...] = ()
-    """Parameters of the request that it does not take: leave them out."""
+    """Unsupported parameters of the request: omit them."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """Whom to ask. `logged` is False where the decision did not become durable in time."""
+    """The models to call. `logged` is False if the decision did not become durable in time."""
 
     decision: Decision
     order: tuple[PlannedCall, ...]
-    """The chosen model, then those to ask where the ones before failed."""
+    """The chosen model, then the fallbacks in order."""
     deadline_s: float
-    """Seconds for the whole request. A plan counts as lost half a minute after the router's own deadline."""
+    """Seconds for the whole request. A plan is marked lost half a minute after the router's own deadline."""
     logged: bool
 
 
 class AttemptReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One call of one model, as its caller saw it."""
+    """One call of one model, as its caller observed it."""
 
     model: str
-    """The choice's."""
+    """`PlannedCall.model`."""
     ms: float
-    """From the question until the answer had ended, or the call failed."""
+    """Time from the call to the end of the answer or the failure."""
     error: str | None = None
-    """Name of the exception. ProviderRejected (the request itself was at fault) and ContextOverflow (too long for this
-    model) are not held against it."""
+    """Name of the exception. ProviderRejected (invalid request) and ContextOverflow (too long for this model) do not
+    lower the model's availability."""
     probability: float = 0.0
-    """The choice's; read only for fallbacks of a sticky or forced turn, whose pmf is not logged."""
+    """`PlannedCall.probability`; read only for fallbacks of sticky and forced turns, whose pmf is not logged."""
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """How a request ended. Whoever answered is the last that was tried, without an error."""
+    """The outcome of a request. The last call tried is the one that answered, if it has no error."""
 
     tried: tuple[AttemptReport, ...]
     status: str = "ok"
-    """ok; partial (it broke off); cancelled (nobody waited any more); failed (nobody answered)."""
+    """ok; partial (the answer broke off); cancelled (the caller left); failed (no model answered)."""
     completion: Completion | None = None
-    """The answer; there is one where the status is ok, none where nobody answered."""
+    """The answer; required for ok, absent if no model answered."""
     cost_usd: float | None = None
-    """By the card's prices where None."""
+    """None for tokens × the card's prices."""
     ttft_ms: float | None = None
-    """Until the first piece of a stream."""
+    """Time to the first chunk of a stream."""
 
 
 class ExternalExecution:
-    """Makes plans, and writes down how they ended."""
+    """Makes plans and logs their outcomes."""
 
     def __init__(
         self,
+        *,
         cards: Mapping[str, ModelCard],
         aliases: Mapping[str, str],
         timers: Timers,
-        proposer: Pipeline,
+        pipeline: Pipeline,
         journal: Journal,
         recorder: Recorder,
         learner: Learner,
         clock: Callable[[], float],
     ) -> None:
-        self.cards, self.aliases, self.timers, self.proposer = cards, aliases, timers, proposer
+        self.cards, self.aliases, self.timers, self.pipeline = cards, aliases, timers, pipeline
         self.journal, self.recorder, self.learner, self.clock = journal, recorder, learner, clock
 
     async def decide(self, request: Request) -> Plan:
         """See `Router.decide`."""
-        plan, _ = await self._decide(request)
+        plan, _, _ = await self._decide(request)
         return plan
 
-    async def report(self, decision_id: str, request: Request, ended: Outcome) -> Execution:
+    async def report(self, decision_id: str, request: Request, outcome: Outcome) -> Execution:
         """See `Router.report`."""
-        _check(ended)
+        _check(outcome)
         tenant = request.identity.tenant
         decision, standing = await self._known(decision_id, tenant)
         if standing is None:
-            self._append(request, decision, _DURABLE, self._attempts(decision, ended.tried), ended)
+            prompt = read_prompt(request).text
+            self._append(prompt, request, decision, _DURABLE, self._attempts(decision, outcome.tried), outcome)
             _, standing = await self._known(decision_id, tenant)
         if standing is None:
-            raise StoreError(f"the end of {decision_id!r} could not be made durable; report it again")
+            raise StoreError(f"the outcome of {decision_id!r} could not be made durable; report it again")
         return standing
 
     async def observe(
@@ -142,28 +145,26 @@ class ExternalExecution:
     ) -> Plan:
         """See `Router.observe`."""
         if self.aliases.get(model, model) == AUTO:
-            raise InvalidRequest(f"model: {model!r} was given; name the model that answered")
+            raise InvalidRequest(f"model: got {model!r}; name the model that answered")
         if (completion is None) is (error is None):
-            raise InvalidRequest(f"error: {error!r} was given; name one where there is no answer, and only there")
+            raise InvalidRequest(f"error: got {error!r}; give an error if and only if there is no completion")
         tried = (AttemptReport(model=model, ms=latency_ms, error=error),)
         status = "failed" if completion is None else "ok"
-        ended = Outcome(tried=tried, status=status, completion=completion, cost_usd=cost_usd)
-        _check(ended)
-        plan, stored = await self._decide(msgspec.structs.replace(request, model=model, stream=False))
+        outcome = Outcome(tried=tried, status=status, completion=completion, cost_usd=cost_usd)
+        _check(outcome)
+        plan, prompt, stored = await self._decide(msgspec.structs.replace(request, model=model, stream=False))
         attempt = Attempt(model=plan.decision.chosen, probability=1.0, error=error, ms=latency_ms)
-        self._append(request, plan.decision, stored, (attempt,), ended)
+        self._append(prompt, request, plan.decision, stored, (attempt,), outcome)
         return plan
 
-    # --- within ---
-
-    async def _decide(self, request: Request) -> tuple[Plan, Future[int] | None]:
-        """The plan, and when its decision becomes durable."""
-        proposal = await self.proposer.decide(request)
+    async def _decide(self, request: Request) -> tuple[Plan, str, Future[int] | None]:
+        """The plan, its prompt, and the append of its decision."""
+        proposal = await self.pipeline.decide(request)
         decision = proposal.decision
         stored = self.recorder.append_event(decision)
         logged = await self.recorder.durable(decision, stored)
         if logged:
-            self.proposer.goes_on(decision)
+            self.pipeline.continue_session(decision)
         plan = Plan(
             decision=decision,
             order=tuple(
@@ -173,7 +174,7 @@ class ExternalExecution:
             deadline_s=request.deadline_s or self.timers.deadline_s,
             logged=logged,
         )
-        return plan, stored
+        return plan, proposal.prompt, stored
 
     def _choice(self, arm: str, probability: float, dropped: tuple[str, ...]) -> PlannedCall:
         card = self.cards[arm]
@@ -186,36 +187,36 @@ class ExternalExecution:
         )
 
     async def _known(self, decision_id: str, tenant: str) -> tuple[Decision, Execution | None]:
-        """A decision and how it ended, also where that is just on its way to the journal.
+        """A decision and its execution, pending appends included.
 
         Raises:
-            UnknownDecision: there is no such logged decision for the tenant.
+            UnknownDecision: the tenant has no such logged decision.
             StoreError: the journal cannot be read now.
         """
         await self.recorder.settle()
-        with contextlib.suppress(Exception):  # a journal that takes nothing may be read all the same
+        with contextlib.suppress(Exception):  # a journal that cannot be written may still be read
             async with asyncio.timeout(STORE_WAIT_S):
-                await asyncio.wrap_future(self.journal.append())  # a barrier
+                await asyncio.wrap_future(self.journal.append())  # barrier: earlier appends are durable
         decision, *others = await self.recorder.events(decision_id, tenant)
         assert isinstance(decision, Decision)
         return decision, next((event for event in others if isinstance(event, Execution)), None)
 
     def _attempts(self, decision: Decision, tried: Sequence[AttemptReport]) -> tuple[Attempt, ...]:
-        """What was tried, with the probabilities that it had.
+        """The attempts of a report, with their probabilities.
 
         Raises:
-            InvalidRequest: it is not what the decision leads to.
+            InvalidRequest: the calls differ from the decision's order.
         """
         arms = {called(self.cards[arm]): arm for arm in decision.eligible if arm in self.cards}
         given = [(arms.get(one.model), one.probability) for one in tried]
         if decision.probs or decision.mode is Mode.PINNED:
             order = _drawn(decision, decision if decision.probs else None, len(tried))[: len(tried)]
         else:  # a sticky or forced turn falls back by a pmf that is not logged
-            order = _told(decision, given)
+            order = _reported(decision, given)
         if [arm for arm, _ in given] != [arm for arm, _ in order]:
             raise InvalidRequest(
-                f"tried: given are {[one.model for one in tried]}; decision {decision.id!r} leads to "
-                f"{', '.join(repr(arm) for arm, _ in order)}: tell of all that were asked, in that order, once each"
+                f"tried: got {[one.model for one in tried]}; decision {decision.id!r} plans "
+                f"{', '.join(repr(arm) for arm, _ in order)}: report every call, in that order, once each"
             )
         return tuple(
             Attempt(model=arm, probability=probability, error=one.error, ms=one.ms)
@@ -224,40 +225,41 @@ class ExternalExecution:
 
     def _append(
         self,
+        prompt: str,
         request: Request,
         decision: Decision,
         stored: Future[int] | None,
         attempts: tuple[Attempt, ...],
-        ended: Outcome,
+        outcome: Outcome,
     ) -> None:
-        """Queue how it ended behind its decision; a whole answer is kept for the scorer."""
-        completion, last = ended.completion, attempts[-1] if attempts else None
+        """Queue the execution behind its decision; a complete answer is queued for the scorer."""
+        completion, last = outcome.completion, attempts[-1] if attempts else None
         usage = Usage() if completion is None else completion.usage
         served_by, latency_ms, cost_usd = None, 0.0, 0.0
         if last is not None and last.error is None:
             served_by = last.model
-            latency_ms = last.ms if ended.ttft_ms is None else sum(attempt.ms for attempt in attempts)
+            latency_ms = last.ms if outcome.ttft_ms is None else sum(attempt.ms for attempt in attempts)
             cost_usd = spent(self.cards[served_by].prices, usage)
         execution = execution_of(
             decision,
             self.clock(),
-            status=ended.status,
+            status=outcome.status,
             served_by=served_by,
             attempts=attempts,
             prompt_tokens=usage.prompt_tokens,
             completion_tokens=usage.completion_tokens,
-            cost_usd=cost_usd if ended.cost_usd is None else ended.cost_usd,
-            ttft_ms=ended.ttft_ms,
+            cost_usd=cost_usd if outcome.cost_usd is None else outcome.cost_usd,
+            ttft_ms=outcome.ttft_ms,
             latency_ms=latency_ms,
             finish_reason=None if completion is None else completion.finish_reason,
         )
-        scored = ended.status == "ok" and self.learner.expects_scores
+        scored = outcome.status == "ok" and self.learner.expects_scores
         message = completion.message if completion is not None and scored else None
-        self.recorder.append_outcome(request, stored, execution, message)
+        self.recorder.append_outcome(prompt, request, stored, execution, message)
 
 
 def spent(prices: Prices, usage: Usage) -> float:
-    """What tokens cost in USD."""
+    """Cost of the tokens in USD."""
     return (prices.input * usage.prompt_tokens + prices.output * usage.completion_tokens) / 1e6
 
 
@@ -266,7 +268,7 @@ _DURABLE.set_result(0)
 
 
 def _drawn(decision: Decision, fallback: Decision | None, attempts: int) -> tuple[tuple[str, float], ...]:
-    """(arm, probability given that those before it failed): the chosen one and its fallbacks, at most `attempts`."""
+    """(arm, probability given the earlier failures): the chosen model and its fallbacks, at most `attempts`."""
     order = [(decision.chosen, 1.0)]
     while fallback is not None and len(order) < attempts:
         following = renormalise(fallback, [arm for arm, _ in order], len(order))
@@ -276,55 +278,53 @@ def _drawn(decision: Decision, fallback: Decision | None, attempts: int) -> tupl
     return tuple(order)
 
 
-def _told(decision: Decision, given: Sequence[tuple[str | None, float]]) -> tuple[tuple[str, float], ...]:
-    """(arm, probability) where only the caller knows: the chosen one, then eligible others, each once.
+def _reported(decision: Decision, given: Sequence[tuple[str | None, float]]) -> tuple[tuple[str, float], ...]:
+    """(arm, probability) as reported: the chosen model, then other eligible ones, each once.
 
     Raises:
-        InvalidRequest: a probability cannot be one.
+        InvalidRequest: a probability is out of range.
     """
     order = {decision.chosen: 1.0}
     for arm, probability in given[1:]:
         if arm is not None and arm not in order:
             if not 0.0 < probability <= 1.0:
-                raise InvalidRequest(
-                    f"tried: fallback {arm!r} has the probability {probability!r}; give the one that the plan names"
-                )
+                raise InvalidRequest(f"tried: fallback {arm!r} has the probability {probability!r}; give the plan's")
             order[arm] = probability
     return tuple(order.items())[: len(given)]
 
 
-def _check(ended: Outcome) -> None:
-    """Raise InvalidRequest where a request cannot have ended like this."""
-    tried, status = ended.tried, ended.status
+def _check(outcome: Outcome) -> None:
+    """Raise InvalidRequest if an outcome is inconsistent."""
+    tried, status = outcome.tried, outcome.status
     if status not in STATUSES:
-        raise InvalidRequest(f"status: {status!r} was given; allowed are {', '.join(STATUSES)}")
+        raise InvalidRequest(f"status: {status!r} is invalid; allowed are {', '.join(STATUSES)}")
     for one in tried:
         if one.error is not None and not _names(one.error):
-            raise InvalidRequest(f"error: {one.error[:40]!r} was given; give the name of an exception, and no more")
+            raise InvalidRequest(f"error: got {one.error[:40]!r}; give only the name of an exception")
         _amount("ms", one.ms, _LONGEST_MS)
     answered = bool(tried) and tried[-1].error is None
     if any(one.error is None for one in tried[:-1]):
         raise InvalidRequest("tried: only the last model can have answered; the others need an 'error'")
     if answered is not (status in {"ok", "partial"}) and status != "cancelled":
         raise InvalidRequest(
-            f"status: {status!r} was given and the last model tried {'answered' if answered else 'did not answer'}"
+            f"status: {status!r} contradicts the last call, which {'answered' if answered else 'did not answer'}"
         )
     if status == "failed" and not tried:
-        raise InvalidRequest("tried: nobody was asked; give 'cancelled' as status")
-    if (ended.completion is None and status == "ok") or (ended.completion is not None and not answered):
-        raise InvalidRequest(f"message: {'is missing' if answered else 'was given'} with the status {status!r}")
-    usage = Usage() if ended.completion is None else ended.completion.usage
+        raise InvalidRequest("tried: no model was called; use the status 'cancelled'")
+    if (outcome.completion is None and status == "ok") or (outcome.completion is not None and not answered):
+        raise InvalidRequest(f"message: {'required' if answered else 'not allowed'} with the status {status!r}")
+    usage = Usage() if outcome.completion is None else outcome.completion.usage
     for name in ("prompt_tokens", "completion_tokens"):
         _amount(f"usage.{name}", getattr(usage, name), _MOST_TOKENS)
-    _amount("cost_usd", ended.cost_usd or 0.0, _MOST_USD)
-    _amount("ttft_ms", ended.ttft_ms or 0.0, _LONGEST_MS)
+    _amount("cost_usd", outcome.cost_usd or 0.0, _MOST_USD)
+    _amount("ttft_ms", outcome.ttft_ms or 0.0, _LONGEST_MS)
 
 
 def _names(error: str) -> bool:
-    """Whether it is an exception's name: what it says may be anybody's words, which the log does not hold."""
+    """Whether it is the name of an exception; messages may hold private text and are not logged."""
     return len(error) <= _LONGEST_NAME and all(part.isidentifier() for part in error.split("."))
 
 
 def _amount(name: str, value: float, most: float) -> None:
     if not 0.0 <= value <= most:
-        raise InvalidRequest(f"{name}: {value!r} was given; allowed are 0 to {most:g}")
+        raise InvalidRequest(f"{name}: {value!r} is invalid; allowed are 0 to {most:g}")

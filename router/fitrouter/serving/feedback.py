@@ -1,4 +1,4 @@
-"""What people say: verdicts on answers, and what they declare of themselves. Acknowledged when durable."""
+"""Feedback on answers and declared preferences; acknowledged when durable."""
 
 from __future__ import annotations
 
@@ -13,89 +13,79 @@ import msgspec
 
 from fitrouter.draw import uuid7
 from fitrouter.errors import InvalidRequest, NotAuthorized, StoreError
-from fitrouter.hooks import Hooks
-from fitrouter.serving.recorder import STORE_WAIT_S, Recorder, read_in_time
+from fitrouter.serving.recorder import Recorder, read_in_time
 from fitrouter.serving.services import ScorerPlugin
 from fitrouter.stores.identities import Identities
-from fitrouter.stores.journal import Entry, Journal
 from fitrouter.types import Decision, Execution, Feedback, FeedbackKind, Identity, ProfileChange
 
-_LONGEST_STAY_S = 86_400.0
+_LONGEST_DWELL_S = 86_400.0
 _STATEMENTS = 64
 
 
 class Declared(msgspec.Struct, frozen=True):
-    """What a person declared, as it was understood."""
+    """Declared preferences as they were understood."""
 
     values: dict[str, float]
-    """Dimension → −1 (wants less of it) … 1 (wants more)."""
+    """Dimension → −1 (wants less) … 1 (wants more)."""
     not_understood: tuple[str, ...] = ()
-    """Statements that say nothing of any dimension."""
+    """Statements without a known dimension."""
 
 
 def on_scale(kind: FeedbackKind, value: float, scale: tuple[float, float]) -> None:
-    """Check the value of a verdict.
+    """Check the value of feedback.
 
     Raises:
-        InvalidRequest: with what is allowed for the kind.
+        InvalidRequest: the value is not allowed for the kind.
     """
     low, high = scale
     if kind is FeedbackKind.RATING:
         if not (all(map(math.isfinite, (low, high, value))) and low < high and low <= value <= high):
             raise InvalidRequest(f"feedback: {value!r} is not on the scale {scale!r}; give low <= value <= high")
     elif scale != (0.0, 1.0):
-        raise InvalidRequest(f"feedback: {scale!r} was given as scale; only a rating has one, leave it out")
+        raise InvalidRequest(f"feedback: got scale {scale!r}; only ratings have a scale, omit it")
     elif kind is FeedbackKind.DWELL:
-        if not 0.0 <= value <= _LONGEST_STAY_S:
-            raise InvalidRequest(f"feedback: a stay of {value!r} seconds; give 0 to {_LONGEST_STAY_S:.0f}")
+        if not 0.0 <= value <= _LONGEST_DWELL_S:
+            raise InvalidRequest(f"feedback: got {value!r} seconds; allowed are 0 to {_LONGEST_DWELL_S:.0f}")
     elif kind is FeedbackKind.PAIR:
         if value not in (0.0, 0.5, 1.0):
-            raise InvalidRequest(f"feedback: a pair with {value!r}; give 1 (better), 0.5 (a tie) or 0 (worse)")
+            raise InvalidRequest(f"feedback: got {value!r} for a pair; give 1 (better), 0.5 (tie) or 0 (worse)")
     elif not 0.0 <= value <= 1.0:
         raise InvalidRequest(f"feedback: {value!r} for {kind.value!r} is not on the scale (0.0, 1.0)")
 
 
 def _plain(kind: Any, value: Any, scale: Any) -> tuple[FeedbackKind, float, tuple[float, float]]:
-    """As the log keeps it: an event that holds a truth value for a number, or a word, could not be read again.
+    """Convert kind, value and scale to the types of the event.
 
     Raises:
-        InvalidRequest: it is something else.
+        InvalidRequest: they have other types.
     """
     try:
         numbers = [float(number) for number in (value, *scale) if isinstance(number, Real)]
         (given, low, high), found = numbers, FeedbackKind(kind)
     except (OverflowError, TypeError, ValueError):
         raise InvalidRequest(
-            f"feedback: kind {kind!r} with value {value!r} on scale {scale!r}; give a kind, a number, and the lowest "
-            f"and highest value of the scale; kinds are {', '.join(FeedbackKind)}"
+            f"feedback: got kind {kind!r}, value {value!r} and scale {scale!r}; give a kind, a number, and the "
+            f"lowest and highest value of the scale; kinds are {', '.join(FeedbackKind)}"
         ) from None
     return found, given, (low, high)
 
 
 class _Judged(NamedTuple):
-    """What a verdict is about."""
+    """The decision that feedback refers to."""
 
     decision: Decision
     identity: Identity
-    """Whom the verdict teaches: the decision's identity, with the user's subject in the place of an alias."""
+    """Identity that learns from it: the decision's, with an alias resolved to the user's subject."""
     served_by: str | None
 
 
 class FeedbackIntake:
-    """Takes what people say and makes it durable; the learner hears of it from the journal."""
+    """Checks feedback and declared preferences, and appends them to the journal."""
 
     def __init__(
-        self,
-        journal: Journal,
-        identities: Identities,
-        recorder: Recorder,
-        hooks: Hooks,
-        scorer: ScorerPlugin | None,
-        clock: Callable[[], float],
-        wake: Callable[[], None],
+        self, identities: Identities, recorder: Recorder, scorer: ScorerPlugin | None, clock: Callable[[], float]
     ) -> None:
-        self.journal, self.identities, self.recorder, self.hooks = journal, identities, recorder, hooks
-        self.scorer, self.clock, self.wake = scorer, clock, wake
+        self.identities, self.recorder, self.scorer, self.clock = identities, recorder, scorer, clock
 
     async def feedback(
         self,
@@ -111,18 +101,25 @@ class FeedbackIntake:
         """See `Router.feedback`."""
         kind, value, scale = _plain(kind, value, scale)
         if not isinstance(dimension, str) or not dimension.strip():
-            raise InvalidRequest(f"feedback: {dimension!r} was given as dimension; give its name, such as 'overall'")
+            raise InvalidRequest(f"feedback: got dimension {dimension!r}; give its name, such as 'overall'")
         on_scale(kind, value, scale)
         if (kind is FeedbackKind.PAIR) is not bool(other):
-            raise InvalidRequest(f"feedback: {kind.value!r} with other={other!r}; a pair names one, nothing else does")
+            raise InvalidRequest(
+                f"feedback: got {kind.value!r} with other={other!r}; a pair needs 'other', nothing else has it"
+            )
         speaker = identity or Identity()
         judged = await self._judged(decision_id, speaker)
         if other:
             against = await self._judged(other, speaker)
             same = speaker.user is not None or against.identity.user == judged.identity.user
             if other == decision_id or not same:
-                raise InvalidRequest(f"feedback: {other!r} is no other answer of the same user; a pair compares two")
-            if (against.decision.ts, other) > (judged.decision.ts, decision_id):  # of the later, whose score comes last
+                raise InvalidRequest(
+                    f"feedback: {other!r} is not another answer of the same user; a pair compares two of them"
+                )
+            if (against.decision.ts, other) > (
+                judged.decision.ts,
+                decision_id,
+            ):  # logged with the later decision, which is scored last
                 decision_id, other, value = other, decision_id, 1.0 - value
                 judged = against
         now = self.clock()
@@ -138,9 +135,7 @@ class FeedbackIntake:
             other=other or "",
             asked=judged.decision.asked,
         )
-        await self._keep(event)
-        self.hooks.happened(event, judged.served_by)
-        self.wake()
+        await self.recorder.keep(event, judged.served_by)
         return event.id
 
     async def declare(
@@ -148,26 +143,26 @@ class FeedbackIntake:
     ) -> Declared:
         """See `Router.declare`."""
         if not identity.user:
-            raise InvalidRequest("profile: nobody is named; give the user whose profile it is")
+            raise InvalidRequest("profile: no user; give the user whose profile it is")
         if len(words) > _STATEMENTS:
-            raise InvalidRequest(f"profile: {len(words)} statements were given; allowed are {_STATEMENTS}")
+            raise InvalidRequest(f"profile: got {len(words)} statements; allowed are {_STATEMENTS}")
         if self.scorer is None:
-            raise InvalidRequest("profile: there is no scorer, so there are no dimensions; set 'scorer.encoder'")
+            raise InvalidRequest("profile: no dimensions without a scorer; set 'scorer.encoder'")
         known = [name for name in self.scorer.names if name != "one"]
         for name, value in (values or {}).items():
             if name not in known:
-                raise InvalidRequest(f"profile: there is no dimension {name!r}; there are {', '.join(known)}")
+                raise InvalidRequest(f"profile: unknown dimension {name!r}; allowed are {', '.join(known)}")
             if not -1.0 <= value <= 1.0:
-                raise InvalidRequest(f"profile: {name} is {value!r}; give −1 (less of it) to 1 (more of it)")
-        said = await asyncio.to_thread(self.scorer.understand, list(words)) if words else {}
+                raise InvalidRequest(f"profile: {name} is {value!r}; allowed are −1 (less) to 1 (more)")
+        parsed = await asyncio.to_thread(self.scorer.understand, list(words)) if words else {}
         found: dict[str, list[float]] = {}
-        for meant in said.values():
+        for meant in parsed.values():
             for name, value in meant.items():
                 found.setdefault(name, []).append(value)
-        understood = {name: sum(heard) / len(heard) for name, heard in found.items()} | dict(values or {})
+        understood = {name: sum(each) / len(each) for name, each in found.items()} | dict(values or {})
         subject = await read_in_time(self.identities.subject, identity.tenant, identity.user)
         now = self.clock()
-        await self._keep(
+        await self.recorder.keep(
             ProfileChange(
                 id=uuid7(now),
                 ts=now,
@@ -175,11 +170,10 @@ class FeedbackIntake:
                 declared=understood,
             )
         )
-        self.wake()
-        return Declared(understood, tuple(word for word in words if not said.get(word)))
+        return Declared(understood, tuple(word for word in words if not parsed.get(word)))
 
     async def _judged(self, decision_id: str, speaker: Identity) -> _Judged:
-        """The decision that a verdict is about, and who answered."""
+        """The decision that feedback refers to."""
         rows = await self.recorder.events(decision_id, speaker.tenant)
         decision = rows[0]
         assert isinstance(decision, Decision)
@@ -190,26 +184,16 @@ class FeedbackIntake:
         ):
             raise NotAuthorized(f"feedback: decision {decision_id!r} was made for another user")
         served_by = next((row.served_by for row in rows if isinstance(row, Execution)), None)
-        # A vote that takes the place of another one teaches the same person.
+        # A vote that supersedes another one must update the same person.
         earlier = (row.identity for row in rows if isinstance(row, Feedback) and row.decision_id == decision_id)
         identity = next(earlier, None) or await self._canonical(decision.identity)
         return _Judged(decision, identity, served_by)
 
     async def _canonical(self, identity: Identity) -> Identity:
-        """The identity with the user's subject where the decision was logged under an alias of it."""
+        """The identity with an alias resolved to the user's subject."""
         if identity.user is None:
             return identity
-        with contextlib.suppress(StoreError):  # a vote counts without it, for the alias
+        with contextlib.suppress(StoreError):  # the vote then counts for the alias
             subject = await read_in_time(self.identities.canonical, identity.user)
             return msgspec.structs.replace(identity, user=subject)
         return identity
-
-    async def _keep(self, event: Feedback | ProfileChange) -> None:
-        try:
-            async with asyncio.timeout(STORE_WAIT_S):
-                await asyncio.wrap_future(self.journal.append(Entry(event)))
-        except Exception as error:
-            self.hooks.trouble("journal", error)
-            if isinstance(error, StoreError):
-                raise
-            raise StoreError(f"the journal failed ({type(error).__name__}); try again") from error

@@ -1,4 +1,4 @@
-"""What is written down: events in their order, and an answer's text on its way to the scorer."""
+"""Appends events in order and queues answer texts for the scorer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from fitrouter.context.features import read_prompt
 from fitrouter.errors import StoreError, UnknownDecision
 from fitrouter.hooks import Hooks
 from fitrouter.stores.content import pack_content
@@ -19,29 +18,29 @@ from fitrouter.types import Attempt, Decision, Erasure, Event, Execution, Messag
 T = TypeVar("T")
 
 DURABLE_WAIT_S = 0.05
-"""How long an answer waits for its decision to become durable."""
+"""How long an answer waits until its decision is durable."""
 STORE_WAIT_S = 5.0
-"""How long a person's verdict, or a question about a decision, waits for the store."""
+"""How long feedback, or the lookup of a decision, waits for the store."""
 
 
 class Recorder:
-    """Appends to the journal without ever holding up an answer. `wake` is called whenever something became durable."""
+    """Appends to the journal without delaying answers. `wake` is called whenever an event became durable."""
 
     def __init__(self, journal: Journal, identities: Identities, hooks: Hooks, wake: Callable[[], None]) -> None:
         self.journal, self.identities, self.hooks, self.wake = journal, identities, hooks, wake
         self._storing: dict[str, asyncio.Task[None]] = {}
 
     def append_event(self, event: Event) -> Future[int] | None:
-        """Tell the hooks of an event, and queue it."""
+        """Notify the hooks of an event, and queue it."""
         self.hooks.happened(event)
         return self._append(Entry(event))
 
     def erase(self, subject: str, ts: float) -> None:
-        """Erase what was logged under a subject that was never written: nobody could have it erased later."""
+        """Erase the events of a subject that was never written: nobody could request their erasure later."""
         self.append_event(Erasure(id=f"erasure:{subject}", ts=ts, subject=subject))
 
     def _append(self, entry: Entry) -> Future[int] | None:
-        """Queue an entry; a journal that cannot take it is trouble, not an error."""
+        """Queue an entry; a failing journal is reported to the hooks, not raised."""
         try:
             future = self.journal.append(entry)
         except Exception as error:  # noqa: BLE001 - a broken store costs learning, never an answer
@@ -57,70 +56,100 @@ class Recorder:
         else:
             self.wake()
 
+    async def keep(self, event: Event, served_by: str | None = None) -> None:
+        """Append an event, wait until it is durable, and notify the hooks.
+
+        Raises:
+            StoreError: the journal failed, or took longer than `STORE_WAIT_S`; the event may be stored nevertheless.
+        """
+        try:
+            async with asyncio.timeout(STORE_WAIT_S):
+                await asyncio.wrap_future(self.journal.append(Entry(event)))
+        except Exception as error:
+            self.hooks.trouble("journal", error)
+            if isinstance(error, StoreError):
+                raise
+            raise StoreError(f"the journal failed ({type(error).__name__}); try again") from error
+        self.hooks.happened(event, served_by)
+        self.wake()
+
     async def durable(self, decision: Decision, stored: Future[int] | None) -> bool:
-        """Whether a decision became durable within the time that an answer waits for it."""
+        """Whether a decision became durable within `DURABLE_WAIT_S`."""
         if stored is not None:
             if not stored.done():
-                with suppress(Exception):  # told by _appended; a slow store costs the entry, not the answer
+                with suppress(Exception):  # reported by _appended; a slow store must not delay the answer
                     async with asyncio.timeout(DURABLE_WAIT_S):
                         await asyncio.shield(asyncio.wrap_future(stored))
-            # A busy loop may hear of it late: what counts is what the store says.
+            # On a busy loop the wait can time out although the store was in time.
             if stored.done() and not stored.cancelled() and stored.exception() is None:
                 return True
         self.hooks.unlogged(decision.id)
         return False
 
     def append_outcome(
-        self, request: Request, stored: Future[int] | None, execution: Execution, message: Message | None
+        self,
+        prompt: str,
+        request: Request,
+        stored: Future[int] | None,
+        execution: Execution,
+        message: Message | None,
     ) -> None:
-        """Queue an execution behind its decision; `message` is the answer's text where it shall be scored."""
+        """Queue an execution behind its decision.
+
+        Args:
+            prompt: text of the last user turn, for the scorer.
+            request: whose tools the scorer reads.
+            stored: the append of the decision.
+            execution: how the request ended.
+            message: the answer, if it is to be scored.
+        """
         self.hooks.happened(execution)
         if stored is not None:
-            task = asyncio.create_task(self._store(request, stored, execution, message))
+            task = asyncio.create_task(self._store(prompt, request, stored, execution, message))
             self._storing[execution.decision_id] = task
             task.add_done_callback(lambda _: self._storing.pop(execution.decision_id, None))
 
     async def _store(
-        self, request: Request, stored: Future[int], execution: Execution, message: Message | None
+        self, prompt: str, request: Request, stored: Future[int], execution: Execution, message: Message | None
     ) -> None:
-        """Append an outcome after its decision, and not at all where that did not become durable."""
+        """Append an outcome after its decision, unless the decision did not become durable."""
         try:
             await asyncio.wrap_future(stored)
-        except Exception:  # noqa: BLE001 - told by _appended
+        except Exception:  # noqa: BLE001 - reported by _appended
             return
         content = None
         if message is not None:
             await self._written(execution.identity.user)
-            content = await asyncio.to_thread(self._content, request, execution, message)
+            content = await asyncio.to_thread(self._content, prompt, request, execution, message)
         self._append(Entry(execution, content))
 
     async def _written(self, subject: str | None) -> None:
-        """Wait for a subject that is written behind: the scorer of another process reads its key from the file."""
+        """Wait until a minted subject is written: the scorer of another process reads its key from the file."""
         with suppress(Exception):  # this process knows the key
             if subject is not None and (writing := self.identities.writing(subject)) is not None:
                 async with asyncio.timeout(STORE_WAIT_S):
                     await asyncio.shield(asyncio.wrap_future(writing))
 
-    def _content(self, request: Request, execution: Execution, message: Message) -> bytes | None:
-        """What the scorer reads, encrypted. Blocks on the disk."""
+    def _content(self, prompt: str, request: Request, execution: Execution, message: Message) -> bytes | None:
+        """Encrypt what the scorer reads. Blocks on the disk."""
         identity = execution.identity
         try:
-            text = pack_content(read_prompt(request).text, message, request.params.get("tools"))
+            text = pack_content(prompt, message, request.params.get("tools"))
             return self.identities.encrypt(identity.user, text, tenant=identity.tenant)
-        except Exception as error:  # noqa: BLE001 - an answer that cannot be kept is not scored, but given
+        except Exception as error:  # noqa: BLE001 - an answer that cannot be stored is not scored, but delivered
             self.hooks.trouble("identities", error)
             return None
 
     async def settle(self) -> None:
-        """Wait for outcomes that are on their way."""
+        """Wait for queued outcomes."""
         if self._storing:
             await asyncio.wait(self._storing.values(), timeout=STORE_WAIT_S)
 
-    async def events(self, decision_id: str, tenant: str) -> list[Event]:
-        """All events of a logged decision of the tenant, the decision first.
+    async def events(self, decision_id: str, tenant: str | None) -> list[Event]:
+        """All events of a logged decision, the decision first; `tenant` None allows any tenant.
 
         Raises:
-            UnknownDecision: there is no such logged decision for the tenant.
+            UnknownDecision: the tenant has no such logged decision.
             StoreError: the journal cannot be read now.
         """
         storing = self._storing.get(decision_id)
@@ -128,18 +157,18 @@ class Recorder:
             await asyncio.wait([storing], timeout=STORE_WAIT_S)
         events = [row.event for row in await read_in_time(self.journal.of, decision_id)]
         for event in events:
-            if isinstance(event, Decision) and event.id == decision_id and event.identity.tenant == tenant:
+            if isinstance(event, Decision) and event.id == decision_id and tenant in {None, event.identity.tenant}:
                 return [event, *(other for other in events if other is not event)]
         raise UnknownDecision(
-            f"there is no logged decision {decision_id!r}; the id stands in the answer's 'x-fitrouter-decision' header"
+            f"there is no logged decision {decision_id!r}; the answer's 'x-fitrouter-decision' header holds its id"
         )
 
 
 async def read_in_time(function: Callable[..., T], *arguments: Any) -> T:
-    """What a blocking read of a store gives, off the loop and in time.
+    """Run a blocking read of a store off the event loop, with a timeout.
 
     Raises:
-        StoreError: it fails or hangs.
+        StoreError: it fails or times out.
     """
     try:
         async with asyncio.timeout(STORE_WAIT_S):
@@ -159,7 +188,7 @@ def execution_of(
     attempts: tuple[Attempt, ...],
     **measured: Any,
 ) -> Execution:
-    """A decision has one execution: its id follows from the decision's, so a second one is a no-op."""
+    """The execution of a decision. Its id derives from the decision's, so that a second one is a no-op."""
     return Execution(
         id=f"{decision.id}:execution",
         ts=ts,

@@ -1,4 +1,4 @@
-"""Work beside the requests: each service is a thread that steps until it is stopped; its failures harm nobody."""
+"""Background services: threads that step until stopped, whose failures are reported and retried."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 class Service:
-    """Calls `step` again and again on a thread of its own: at once while it returns work done, else after `idle_s`.
+    """Calls `step` repeatedly on its own thread: immediately while it returns work done, else after `idle_s`.
 
-    What a step raises goes to the hooks as trouble of `part`; the service goes on after `retry_s`.
+    An exception is reported to the hooks as trouble of `part`; the service continues after `retry_s`.
     """
 
     def __init__(
@@ -33,11 +33,11 @@ class Service:
         self._thread = threading.Thread(target=self._run, name=f"fitrouter-{part}", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self, timeout_s: float = 5.0) -> None:
-        """End after the step under way; one that hangs is left behind (the thread is a daemon)."""
+        """Stop after the current step; a step that hangs is left behind (the thread is a daemon)."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(timeout_s)
@@ -54,7 +54,7 @@ class Service:
 
 
 class ScorerPlugin(Protocol):
-    """What scores answers. The core knows none: evaluators register theirs as entry point `fitrouter.scorer`."""
+    """Protocol of the scorer, registered as entry point `fitrouter.scorer`."""
 
     dim: int
     """Length of the response features h."""
@@ -63,24 +63,24 @@ class ScorerPlugin(Protocol):
     names: tuple[str, ...]
     """Name of each response feature."""
     prior: TastePrior | None
-    """What tastes over these features are like elsewhere."""
+    """Prior of tastes over these features."""
 
     def attach(
         self, journal: Journal, identities: Identities, learner: Learner, hooks: Hooks, clock: Callable[[], float]
     ) -> None:
-        """Say what to read, whose heads to score with, whom to tell, and what time it is."""
+        """Connect the scorer to the stores, the learned heads, the hooks and the clock."""
         ...
 
     def understand(self, statements: Sequence[str]) -> dict[str, dict[str, float]]:
-        """What statements of a preference say: statement → dimension → −1 … 1; nothing for one not understood."""
+        """Parse statements of preference: statement → dimension → −1 … 1; empty if not understood."""
         ...
 
     def step(self) -> int:
-        """Score what waits, if this process holds the scorer lease; returns how many answers."""
+        """Score waiting answers if this process holds the scorer lease; returns their number."""
         ...
 
     def lag(self) -> tuple[int, float]:
-        """Answers that wait, and the age of the oldest in seconds."""
+        """Number of waiting answers, and the age of the oldest in seconds."""
         ...
 
     @property
@@ -90,7 +90,7 @@ class ScorerPlugin(Protocol):
 
 
 def load_scorer(config: Config) -> ScorerPlugin | None:
-    """The scorer that is installed; None where the configuration says `encoder: none`.
+    """Load the installed scorer; None for `encoder: none`.
 
     Raises:
         ConfigError: none is installed.
@@ -100,4 +100,6 @@ def load_scorer(config: Config) -> ScorerPlugin | None:
     for entry_point in metadata.entry_points(group="fitrouter.scorer"):
         plugin: ScorerPlugin = entry_point.load()(config.scorer)
         return plugin
-    raise ConfigError("scorer: no scorer is installed; install fitrouter as a whole, or set 'scorer: {encoder: none}'")
+    raise ConfigError(
+        "scorer: no scorer is installed; install the whole fitrouter package, or set 'scorer: {encoder: none}'"
+    )

@@ -1,4 +1,4 @@
-"""Requests whose end nobody wrote down: a worker crashed, or whoever had the plan never reported."""
+"""Marks decisions without an execution as lost after a timeout: a worker crashed, or a plan was never reported."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from fitrouter.stores.journal import Journal
 from fitrouter.types import Decision, Execution
 
 LOST_AFTER_S = 30.0
-"""A decision without an execution is lost this long after its deadline."""
+"""A decision without an execution is marked lost this long after its deadline."""
 
 
 async def close_lost(
     journal: Journal, recorder: Recorder, learner: Learner, hooks: Hooks, deadline_s: float, clock: Callable[[], float]
 ) -> None:
-    """Close what was left open: at the start, and again as its time comes. Runs until it is cancelled."""
+    """Mark overdue decisions as lost, now and periodically. Runs until cancelled."""
     while True:
         now = clock() - LOST_AFTER_S
         for decision_id, ts in list(learner.open.items()):
             if ts + deadline_s < now:
                 try:
                     rows = await asyncio.to_thread(journal.of, decision_id)
-                except Exception as error:  # noqa: BLE001 - a failing journal delays this and nothing else
+                except Exception as error:  # noqa: BLE001 - a failing journal only delays this
                     hooks.trouble("journal", error)
                     break
                 events = [row.event for row in rows]

@@ -20,6 +20,16 @@ YIELD_S = 0.01
 """How long a re-fit rests between batches: requests come first."""
 
 
+def catch_up(learner: Learner, journal: Journal, until: int) -> None:
+    """Fold a journal up to a position, a requested re-fit included. Blocks on the disk."""
+    while learner.seq < until and (rows := read_batch(journal, learner.seq).rows):
+        learner.apply_batch(Batch([(row, related) for row, related in rows if row.seq <= until]))
+        if rows[-1][0].seq > until:
+            break
+    if learner.stale:
+        learner.take(refit(journal, learner, learner.seq))
+
+
 class Follower:
     """Keeps a learner at the head of the journal. A journal that fails delays learning and nothing else."""
 

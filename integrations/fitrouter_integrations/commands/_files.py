@@ -1,4 +1,4 @@
-"""Changing one setting of a configuration file without touching the rest of it, comments included."""
+"""Writing files from the command line, with one message for what goes wrong."""
 
 from __future__ import annotations
 
@@ -6,17 +6,53 @@ import os
 import re
 import tempfile
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import yaml
 
 from fitrouter.config import parse_config
 from fitrouter.errors import ConfigError
 
 
-def set_top_level(path: Path, settings: dict[str, str]) -> None:
-    """Set scalars at the top level of a YAML file; one that is not there yet is added at the end.
+def write_new(path: Path, text: str, option: str) -> None:
+    """Write a file that must not exist yet.
 
-    The result is validated before it replaces the file, which happens in one step.
+    Raises:
+        ConfigError: it exists, or cannot be written.
+    """
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise ConfigError(f"{str(path)!r} exists already; remove it, or choose another file with {option}") from None
+    except OSError as error:
+        raise ConfigError(f"{str(path)!r} cannot be written: {error.strerror}") from None
+
+
+def as_json(value: Any) -> str:
+    """A value as indented JSON."""
+    return msgspec.json.format(msgspec.json.encode(value), indent=1).decode()
+
+
+def write_json(value: Any, out: Path | None) -> None:
+    """Write a value to the file of `--json`, if one was given.
+
+    Raises:
+        ConfigError: it cannot be written.
+    """
+    if out is None:
+        return
+    try:
+        out.write_text(as_json(value) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"--json: {str(out)!r} cannot be written: {error.strerror}") from None
+
+
+def set_top_level(path: Path, settings: dict[str, str]) -> None:
+    """Set top-level scalars of a YAML configuration, keeping the rest of the file; new ones are appended.
+
+    The result is validated before it replaces the file atomically.
 
     Args:
         path: the file.
@@ -42,7 +78,7 @@ def set_top_level(path: Path, settings: dict[str, str]) -> None:
 
 
 def _set(text: str, name: str, value: str) -> str:
-    """The text with the line of a setting changed, its comment kept."""
+    """The text with one setting changed and its comment kept."""
     line = re.compile(
         rf"^({re.escape(name)}[ \t]*:)(?:[ \t]+[^\s#][^#\r\n]*?)?([ \t]+#[^\r\n]*)?[ \t]*(\r?)$", re.MULTILINE
     )
@@ -53,7 +89,7 @@ def _set(text: str, name: str, value: str) -> str:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Write beside it, then rename, so that nobody ever reads half a file."""
+    """Write a temporary file next to the target and rename it, so that no reader sees half a file."""
     target = path.resolve()
     try:
         handle, beside = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")

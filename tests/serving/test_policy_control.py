@@ -22,9 +22,9 @@ async def test_settings_come_into_force_and_are_taken_back(tmp_path: Path) -> No
     """A changed share holds from the next decision on, is logged with it, and one call restores the version before."""
     async with make_router(tmp_path, rules=Rules(default_arm="beta", registry="r")) as router:
         before = (await router.complete(ASK)).decision
-        standing = await router.steering.set({"share": 0.0})
+        standing = await router.policy.set({"share": 0.0})
         shadowed = (await router.complete(ASK)).decision
-        restored = await router.steering.restore()
+        restored = await router.policy.restore()
         after = (await router.complete(ASK)).decision
     assert (before.share, shadowed.share, after.share) == (1.0, 0.0, 1.0)
     assert (shadowed.chosen, shadowed.mode) == ("beta", Mode.SHADOW)
@@ -36,15 +36,15 @@ async def test_settings_come_into_force_and_are_taken_back(tmp_path: Path) -> No
 async def test_a_candidate_is_logged_then_promoted_then_taken_back(tmp_path: Path) -> None:
     """Candidates in shadow log what they would have done; a promoted one decides; the version before comes back."""
     async with make_router(tmp_path, candidates=CANDIDATES) as router:
-        arms = router.learner.fit.arms
+        arms = router._learner.fit.arms
         beta = arms.row("beta")
         arms.correction[beta, 0] = 0.2
         first = (await router.complete(ASK)).decision
-        await router.steering.promote("bold")
+        await router.policy.promote("bold")
         promoted = (await router.complete(ASK)).decision
-        await router.steering.restore()
+        await router.policy.restore()
         last = (await router.complete(ASK)).decision
-        events = [row.event for row in router.journal.tail(0)]
+        events = [row.event for row in router._journal.tail(0)]
     assert set(first.candidates) == {"bold", "peer"}
     assert first.candidates["bold"] != first.probs
     assert all(abs(sum(pmf) - 1.0) < 1e-12 for pmf in first.candidates.values())
@@ -57,11 +57,11 @@ async def test_in_an_emergency_a_model_is_forced(tmp_path: Path) -> None:
     """A forced model takes all it can, outside of every estimate; a pinned request still goes where it names."""
     async with make_router(tmp_path) as router:
         with pytest.raises(InvalidRequest, match="alpha, beta, gamma"):
-            await router.steering.set({"force": "delta"})
-        await router.steering.set({"force": "beta"})
+            await router.policy.set({"force": "delta"})
+        await router.policy.set({"force": "beta"})
         made = [(await router.complete(ASK)).decision for _ in range(5)]
         pinned = (await router.complete(Request(messages=ASK.messages, model="gamma"))).decision
-        await router.steering.set({"force": ""})
+        await router.policy.set({"force": ""})
         free = (await router.complete(ASK)).decision
     assert {(decision.chosen, decision.mode, decision.probs) for decision in made} == {("beta", Mode.FORCED, ())}
     assert (pinned.chosen, pinned.mode) == ("gamma", Mode.PINNED)
@@ -73,11 +73,11 @@ async def test_what_was_said_outlives_a_restart_and_yields_to_a_new_file(tmp_pat
     journal = MemoryJournal()
     journal.close = lambda: None  # type: ignore[method-assign]
     async with make_router(tmp_path, journal=journal, rules=Rules(config_hash="one")) as router:
-        await router.steering.set({"cost_weight": 0.5})
+        await router.policy.set({"cost_weight": 0.5})
     async with make_router(tmp_path, journal=journal, rules=Rules(config_hash="one")) as router:
-        assert router.decider.live()[1].cost_weight == 0.5
+        assert router._decider.live()[1].cost_weight == 0.5
     async with make_router(tmp_path, journal=journal, rules=Rules(config_hash="two")) as router:
-        assert router.decider.live()[1].cost_weight == 0.0
+        assert router._decider.live()[1].cost_weight == 0.0
         changes = [row.event for row in journal.tail(0) if isinstance(row.event, PolicyChange)]
     assert [change.action for change in changes] == ["set", "config"]
 
@@ -86,16 +86,16 @@ async def test_what_cannot_be_is_refused_and_changes_nothing(tmp_path: Path) -> 
     """Unknown candidates, a shadow-only algorithm, a share without a default: each is named, and nothing is logged."""
     async with make_router(tmp_path, candidates=CANDIDATES) as router:
         with pytest.raises(InvalidRequest, match="'bold', 'peer'"):
-            await router.steering.promote("cold")
+            await router.policy.promote("cold")
         with pytest.raises(InvalidRequest, match="shadow"):
-            await router.steering.promote("peer")
+            await router.policy.promote("peer")
         with pytest.raises(InvalidRequest, match="default_model"):
-            await router.steering.set({"share": 0.5})
+            await router.policy.set({"share": 0.5})
         with pytest.raises(InvalidRequest, match="no algorithm"):
-            await router.steering.set({"algorithm": "oracle"})
-        with pytest.raises(InvalidRequest, match="no version before"):
-            await router.steering.restore()
-        assert not [row for row in router.journal.tail(0) if isinstance(row.event, PolicyChange)]
+            await router.policy.set({"algorithm": "oracle"})
+        with pytest.raises(InvalidRequest, match="no previous version"):
+            await router.policy.restore()
+        assert not [row for row in router._journal.tail(0) if isinstance(row.event, PolicyChange)]
 
 
 def test_over_http_only_an_admin_steers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,10 +122,10 @@ def test_over_http_only_an_admin_steers(tmp_path: Path, monkeypatch: pytest.Monk
 async def test_the_outlook_is_json_and_names_no_other_tenants_roles(tmp_path: Path) -> None:
     """What the watchers say has finite numbers before any label, and a tenant sees its own roles only."""
     async with make_router(tmp_path) as router:
-        twin = router.learner.projections.personalisation
+        twin = router._learner.projections.personalisation
         for key in ("default\x1fanalyst", "other\x1fspy"):
             twin.foresee(key, 1.0, 0.5, 0.1)
-        outlook = router.steering.outlook()
+        outlook = router.policy.outlook()
     assert set(outlook.personalisation) == {"", "analyst"}
     assert outlook.flattered == {}
     assert outlook.evidence_against_propensities == 1.0

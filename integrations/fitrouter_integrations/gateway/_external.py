@@ -1,4 +1,4 @@
-"""What others answered: the bodies that tell how a plan ended, and what was asked without one."""
+"""Bodies of calls that were executed elsewhere: outcomes of plans, and observations."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TRIED = ("model", "ms", "error", "probability")
 
 
 class Observation(msgspec.Struct, frozen=True, kw_only=True):
-    """A body of POST /v1/observations."""
+    """Body of POST /v1/observations."""
 
     request: Request
     completion: Completion | None
@@ -31,10 +31,10 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def outcome(body: dict[str, Any], tenant: str) -> tuple[Request, Outcome]:
-    """What was asked, and how it ended, in a body of POST /v1/decisions/{decision_id}/outcome.
+    """The request and outcome in a body of POST /v1/decisions/{decision_id}/outcome.
 
     Raises:
-        InvalidRequest: with the place and the reason.
+        InvalidRequest: names the field and the reason.
     """
     check_fields(body, _OUTCOME)
     tools = optional(body, "tools", list, "an array of objects")
@@ -42,7 +42,7 @@ def outcome(body: dict[str, Any], tenant: str) -> tuple[Request, Outcome]:
         raise InvalidRequest("tools: give an array of objects")
     tried = optional(body, "tried", list, "an array of objects") or []
     if len(tried) > MAX_TRIED:
-        raise InvalidRequest(f"tried: given are {len(tried)}, allowed are {MAX_TRIED}")
+        raise InvalidRequest(f"tried: {len(tried)} were given, at most {MAX_TRIED} are allowed")
     request = Request(
         messages=messages_of(body.get("messages")),
         params={} if tools is None else {"tools": tools},
@@ -59,11 +59,11 @@ def outcome(body: dict[str, Any], tenant: str) -> tuple[Request, Outcome]:
 
 
 def observation(body: dict[str, Any], headers: Mapping[str, bytes], tenant: str) -> Observation:
-    """What was asked and answered in a body of POST /v1/observations.
+    """The request and completion in a body of POST /v1/observations.
 
     Raises:
-        ForbiddenField: the body names transport.
-        InvalidRequest: with the place and the reason.
+        ForbiddenField: the body sets transport.
+        InvalidRequest: names the field and the reason.
     """
     own = {*_ANSWER, "latency_ms", "error"}
     string(body.get("model"), "model")
@@ -78,7 +78,7 @@ def observation(body: dict[str, Any], headers: Mapping[str, bytes], tenant: str)
 
 def _tried(given: object, where: str) -> AttemptReport:
     if not isinstance(given, dict):
-        raise InvalidRequest(f"{where}: given is {shown(given)}; give an object with {', '.join(_TRIED)}")
+        raise InvalidRequest(f"{where}: got {shown(given)}; give an object with {', '.join(_TRIED)}")
     check_fields(given, _TRIED)
     return AttemptReport(
         model=string(given.get("model"), f"{where}.model"),
@@ -89,14 +89,14 @@ def _tried(given: object, where: str) -> AttemptReport:
 
 
 def _completion(body: dict[str, Any]) -> Completion | None:
-    """The answer in a body, None where there is none."""
+    """The completion in a body, None if there is none."""
     message = optional(body, "message", dict, "the assistant's message")
     if message is None:
         if given := [name for name in ("finish_reason", "usage") if body.get(name) is not None]:
-            raise InvalidRequest(f"{given[0]}: is of no use without 'message', the answer")
+            raise InvalidRequest(f"{given[0]}: needs 'message', the answer")
         return None
     if message.get("role") != "assistant":
-        raise InvalidRequest(f"message.role: given is {shown(message.get('role'))}; allowed is 'assistant'")
+        raise InvalidRequest(f"message.role: got {shown(message.get('role'))}; allowed is 'assistant'")
     usage = optional(body, "usage", dict, "an object with prompt_tokens and completion_tokens") or {}
     return Completion(
         message=message_of(message, "message"),

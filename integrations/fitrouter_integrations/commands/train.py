@@ -1,0 +1,104 @@
+"""`fitrouter train`: train encoders and priors, or rebuild the learned state."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fitrouter.config import load_config, parse_config
+from fitrouter.errors import ConfigError
+
+app = typer.Typer(
+    help="Train encoders and priors, or rebuild the learned state.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.command()
+def encoder(
+    out: Annotated[Path, typer.Option(help="Output folder.")],
+    dim: Annotated[int, typer.Option(min=8, max=256, help="Dimensions of a token vector.")] = 128,
+) -> None:
+    """Distil the sentence encoder into a table of token vectors; prints its metadata as JSON."""
+    from fitrouter_evaluators.training.train_encoder import train_static
+
+    typer.echo(json.dumps(train_static(out, dim)))
+
+
+@app.command()
+def int8(
+    out: Annotated[Path | None, typer.Option(help="Output folder; by default where `minilm-int8` looks.")] = None,
+) -> None:
+    """Export the sentence encoder with int8 weights for CPUs, as used by `encoder: minilm-int8`."""
+    from fitrouter_evaluators.training.train_int8 import train_int8
+
+    typer.echo(json.dumps(train_int8(out)))
+
+
+@app.command()
+def refit(
+    config: Annotated[Path, typer.Option("--config", "-c", help="Configuration file.")] = Path("fitrouter.yaml"),
+) -> None:
+    """Rebuild all learned state from the journal, with the latest version of each vote and without erased users.
+
+    Running gateways rebuild in the background, others when they start.
+    """
+    from fitrouter.draw import uuid7
+    from fitrouter.stores.journal import Entry, SqliteJournal
+    from fitrouter.types import Refit
+
+    path = load_config(config).data / "journal.db"
+    if not path.is_file():
+        raise ConfigError(f"there is no journal {str(path)!r}, so nothing has been learned yet")
+    journal = SqliteJournal(path)
+    try:
+        now = time.time()
+        journal.append(Entry(Refit(id=uuid7(now), ts=now))).result(30.0)
+    finally:
+        journal.close()
+    typer.echo(f"requested a rebuild in {path}")
+
+
+@app.command()
+def prior(
+    data: Annotated[Path, typer.Option(help="Folder of public datasets, or of pairs and ratings in the open formats.")],
+    out: Annotated[Path, typer.Option(help="Output file.")] = Path("prior.safetensors"),
+    encoder: Annotated[str, typer.Option(help="Encoder of the response features.")] = "static",
+) -> None:
+    """Estimate a prior of user tastes from public preference data; prints its data sheet as JSON."""
+    from fitrouter.context.encoders import get_encoder
+    from fitrouter_evaluators.training.train_prior import train_prior
+
+    typer.echo(json.dumps(train_prior(data, out, get_encoder(encoder)), indent=1, ensure_ascii=False))
+
+
+@app.command("policy")
+def warm_start(
+    data: Annotated[
+        Path, typer.Option(help="A matrix, ratings with model names, a folder of exported tables, or a journal folder.")
+    ],
+    out: Annotated[Path, typer.Option(help="Output file; in a folder, the file is named by its sha256.")] = Path(
+        "models.arms"
+    ),
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", help="Configuration with encoders and prices; else the defaults.")
+    ] = None,
+    trust: Annotated[float, typer.Option(help="Number of labels that the prior of a model counts for.")] = 5.0,
+    scale: Annotated[tuple[float, float], typer.Option(help="Lowest and highest reward of a matrix.")] = (0.0, 1.0),
+    responses: Annotated[bool, typer.Option(help="Use the texts of the answers, if the data has them.")] = True,
+) -> None:
+    """Estimate each model's quality from logged data, for a warm start; prints a summary as JSON.
+
+    Set `policy: {prior: FILE}` to start a new installation from it.
+    """
+    from fitrouter_evaluators.training.train_policy import train_policy
+
+    plain = {"providers": {"file": {"kind": "simulated"}}, "models": [{"name": "any", "provider": "file"}]}
+    settings = load_config(config) if config is not None else parse_config(plain)
+    typer.echo(json.dumps(train_policy(data, out, settings, trust=trust, scale=scale, responses=responses), indent=1))

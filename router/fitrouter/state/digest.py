@@ -1,0 +1,49 @@
+"""Digest of the folded state, computed in slices beside the requests."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+
+from fitrouter.state.learner import Learner
+
+_SLICE_S = 0.002
+"""Seconds of hashing before the event loop runs other tasks."""
+_WAIT_S = 1.0
+"""Seconds until a digest is given up because events keep coming in."""
+
+
+class StateDigest:
+    """The digest of a learner's state, cached by its position in the journal."""
+
+    def __init__(self, learner: Learner) -> None:
+        self._learner = learner
+        self._digest: tuple[int, str] | None = None
+        self._mutex = asyncio.Lock()
+
+    async def digest(self) -> tuple[int, str | None]:
+        """Sequence number and sha256 of the state there; the digest is None while events keep coming in."""
+        async with self._mutex:
+            deadline = time.monotonic() + _WAIT_S
+            while time.monotonic() < deadline:
+                if self._digest is not None and self._digest[0] == self._learner.seq:
+                    return self._digest
+                await self._compute()
+        return self._learner.seq, None
+
+    async def _compute(self) -> None:
+        """`Learner.digest` with pauses; abandoned if the learner moves on during one."""
+        learner = self._learner
+        seq = learner.seq
+        digest = hashlib.sha256(learner.version.encode())
+        due = time.monotonic() + _SLICE_S
+        for key, payload in learner.state():
+            digest.update(key.encode())
+            digest.update(payload)
+            if time.monotonic() > due:
+                await asyncio.sleep(0)
+                if learner.seq != seq:
+                    return
+                due = time.monotonic() + _SLICE_S
+        self._digest = (seq, digest.hexdigest())

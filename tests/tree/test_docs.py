@@ -1,0 +1,168 @@
+"""The documentation: its code runs, its links and commands exist, its generated parts are current."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+from tests.kits.agents import agent_router
+from tests.kits.gateway import serving
+from typer.main import get_command
+
+from fitrouter_integrations.cli import app
+from fitrouter_integrations.commands import bench, policy
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def blocks(page: Path, *languages: str) -> list[str]:
+    """Fenced blocks of a page in these languages."""
+    return [text for language, text in BLOCK.findall(page.read_text(encoding="utf-8")) if language in languages]
+
+
+def outside_of_code(page: Path) -> str:
+    """A page without its fenced blocks and its code spans."""
+    return re.sub(r"`[^`\n]+`", "", BLOCK.sub("", page.read_text(encoding="utf-8")))
+
+
+def python_blocks() -> list[tuple[str, str]]:
+    return [(f"{name_of(page)}:{i}", text) for page in PAGES for i, text in enumerate(blocks(page, "python"))]
+
+
+@pytest.mark.parametrize(("where", "block"), python_blocks(), ids=[where for where, _ in python_blocks()])
+def test_documented_code_runs(where: str, block: str, tmp_path: Path) -> None:
+    """Every Python block of README and docs runs unchanged in an empty folder."""
+    result = subprocess.run(
+        [sys.executable, "-c", block], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert result.returncode == 0, f"{where}\n{result.stderr}"
+
+
+def test_the_readme_client_runs(tmp_path: Path) -> None:
+    """The README's client code runs against a gateway; only its address is replaced."""
+    pytest.importorskip("openai")
+    (block,) = blocks(ROOT / "README.md", "py")
+    with serving(agent_router(tmp_path)) as url:
+        code = block.replace("http://127.0.0.1:8484", url)
+        assert code.count(url) == 2
+        result = subprocess.run(
+            [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+        )
+    assert result.returncode == 0, result.stderr
+    assert "How are dividends taxed?" in result.stdout
+
+
+def test_documented_commands_exist() -> None:
+    """Every `fitrouter …`, `make …` and `python -m …` in code names a command, target or module that exists."""
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    roots = [ROOT, *(ROOT / folder for folder in ("router", "evaluators", "integrations", "dashboards"))]
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        spans = re.findall(r"`([^`\n]+)`", BLOCK.sub("", text))
+        indented = re.findall(r"^    (\S.*)$", text, re.MULTILINE)
+        code = "\n".join([*(body for _, body in BLOCK.findall(text)), *spans, *indented])
+        for target in re.findall(r"(?:^|[;&|(] *)make ([a-z-]+)", code, re.MULTILINE):
+            assert target in targets, f"{name_of(page)}: make {target}"
+        for words in re.findall(r"(?:^|[;&|(`] *)fitrouter ((?:[a-z0-9|-]+ ?)*)", code, re.MULTILINE):
+            check_verb(words.split(), name_of(page))
+        for module in re.findall(
+            r"python -m (benchmarks[\w.]+|fitrouter[\w.]+)", code.replace("benchmarks.ROOM.NAME", "")
+        ):
+            path = f"{module.replace('.', '/')}.py"
+            assert any((root / path).is_file() for root in roots), f"{name_of(page)}: python -m {module}"
+
+
+def check_verb(words: list[str], where: str) -> None:
+    """A verb, and its subcommand where it has some; `a|b` stands for each of them."""
+    groups = {"policy": policy.app, "bench": bench.app}  # their subcommands are known to modules of their own
+    command: object = get_command(app)
+    for i, word in enumerate(words):
+        known = getattr(command, "commands", None)
+        if known is None or word.startswith("-"):
+            return
+        for each in word.split("|"):
+            assert each in known, f"{where}: `fitrouter {' '.join(words)}`: {each!r} is none of {sorted(known)}"
+        command = get_command(groups[word]) if i == 0 and word in groups else known[word.split("|")[0]]
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors that GitHub gives the headings of a page."""
+    headings = re.findall(r"^#+ +(.*)$", BLOCK.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
+    plain = [re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).lower() for heading in headings]
+    return {re.sub(r"[^\w\- ]", "", heading).strip().replace(" ", "-") for heading in plain}
+
+
+def test_internal_links_resolve() -> None:
+    """Every relative link leads to a file of the repository, and its fragment to a heading there."""
+    for page in PAGES:
+        for link in re.findall(r"\]\(([^)\s]+)\)", outside_of_code(page)):
+            if link.startswith(("http://", "https://")):
+                continue
+            path, _, fragment = unquote(link).partition("#")
+            target = (page.parent / path).resolve() if path else page
+            assert target.is_relative_to(ROOT), f"{name_of(page)}: {link}"
+            assert target.exists(), f"{name_of(page)}: {link}"
+            assert not fragment or fragment in anchors(target), f"{name_of(page)}: {link}"
+
+
+def test_documented_paths_exist() -> None:
+    """Every path of the repository that a page names in code exists."""
+    tops = "router|evaluators|integrations|dashboards|tests|benchmarks|examples"
+    for page in PAGES:
+        if page.name == "CHANGELOG.md":
+            continue
+        for path in re.findall(rf"`((?:{tops})/[\w./-]+)`", page.read_text(encoding="utf-8")):
+            if "ROOM" in path:
+                continue
+            assert (ROOT / path).exists(), f"{name_of(page)}: {path}"
+
+
+def test_generated_parts_are_current() -> None:
+    """Pictures and generated pages are those that `make docs` makes."""
+    result = subprocess.run(
+        [sys.executable, str(ROOT / "docs" / "build.py"), "--check"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_numbers_of_the_readme_are_those_of_their_pages() -> None:
+    """Every number in the README's table of measurements stands on the page that its row names."""
+    rows = re.findall(r"^\| [^|]+ \| ([^|]+) \| \[[^]]+\]\((docs/results/\w+\.md)\) \|$", README, re.MULTILINE)
+    assert len(rows) >= 5
+    for measured, page in rows:
+        text = (ROOT / page).read_text(encoding="utf-8")
+        numbers = re.findall(r"-?\d*\.?\d+", measured)
+        assert numbers, measured
+        for number in numbers:
+            assert re.search(rf"(?<![\d.]){re.escape(number)}(?!\d)", text), f"{number} is not in {page}"
+
+
+def test_results_pages_name_their_command() -> None:
+    """A page of results begins with the command that repeats it, and is listed in the index."""
+    index = (ROOT / "docs" / "results" / "README.md").read_text(encoding="utf-8")
+    for page in sorted((ROOT / "docs" / "results").glob("*.md")):
+        if page.name in {"README.md", "reward_table.md"}:  # the table is a part of reward.md, written by its command
+            continue
+        text = page.read_text(encoding="utf-8")
+        assert re.search(r"python -[mc] |make \w+|fitrouter \w+", text[:1500]), page
+        assert f"({page.name})" in index, page
