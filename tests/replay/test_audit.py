@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from tests.kits.replay import log_of
 from tests.kits.replay_logs import ONLINE, STICKY, make_log
 from tests.kits.replay_story import story
-from tests.monitors.test_propensities import HONEST, arm_times, chosen_times, relabel
+from tests.monitors.test_propensities import CORRECT, arm_times, chosen_times, relabel
 
 from fitrouter.draw import draws, landing, replay
 from fitrouter.errors import InvalidLog
-from fitrouter.monitors.e_process import Mixture
+from fitrouter.monitors.e_process import MixtureEProcess
 from fitrouter.monitors.propensities import ALPHA
 from fitrouter.monitors.propensities import audit as audit_of_events
 from fitrouter.types import Decision, Mode
@@ -70,9 +70,9 @@ def test_the_path_of_wealth_is_that_of_the_fold(seed: int, n: int) -> None:
     """Observation by observation what `fitrouter.monitors.e_process.Mixture` has, also where it nearly runs dry."""
     rng = np.random.default_rng(seed)
     factors, weights = np.exp(rng.normal(-0.1, 1.0, (3, n))), np.array([0.2, 0.3, 0.4])
-    fold, one_by_one = Mixture(weights), []
+    fold, one_by_one = MixtureEProcess(weights), []
     for column in factors.T:
-        fold.grow(column)
+        fold.multiply(column)
         one_by_one.append(fold.value)
     np.testing.assert_allclose(wealth_path(np.log(factors), weights, n), one_by_one, rtol=1e-9)
 
@@ -80,7 +80,7 @@ def test_the_path_of_wealth_is_that_of_the_fold(seed: int, n: int) -> None:
 @pytest.mark.parametrize("alter", [None, chosen_times(1.05), arm_times(0.8)])
 def test_the_bets_are_those_of_the_running_audit(alter: Callable[[Decision], Decision] | None) -> None:
     """The wealth that the gateway's watch reaches, and its χ², on honest and on altered logs."""
-    events = [d if alter is None else alter(d) for d in HONEST[:3000]]
+    events = [d if alter is None else alter(d) for d in CORRECT[:3000]]
     watched = audit_of_events(events, replays=False)
     log = log_of(events)
     checks = found(log._replace(decisions=log.decisions._replace(seed=None)))
@@ -246,13 +246,13 @@ def test_a_switch_logged_as_a_new_draw_is_caught() -> None:
 )
 def test_altered_probabilities_ring_without_seeds(alter: Callable[[Decision], Decision]) -> None:
     """Draws from another pmf than the logged one ring at a bet or a count."""
-    log = log_of([alter(d) for d in HONEST])
+    log = log_of([alter(d) for d in CORRECT])
     assert failed(log._replace(decisions=log.decisions._replace(seed=None)))
 
 
 def test_one_wrong_draw_among_thousands_is_named() -> None:
     """Somebody took another arm once, and logged that arm's own probability."""
-    log = log_of(HONEST)
+    log = log_of(CORRECT)
     log = log._replace(decisions=log.decisions._replace(draw=np.arange(log.decisions.n)))
     chosen = log.decisions.chosen.copy()
     first, last = log.decisions.start[4321], log.decisions.start[4322]
@@ -262,8 +262,8 @@ def test_one_wrong_draw_among_thousands_is_named() -> None:
     validate(wrong)
     with pytest.raises(InvalidLog, match=r"row 4322 \(decision") as refused:
         audit(wrong)
-    assert HONEST[4321].id in str(refused.value)
-    assert repr(replay(HONEST[4321])) in str(refused.value)
+    assert CORRECT[4321].id in str(refused.value)
+    assert repr(replay(CORRECT[4321])) in str(refused.value)
 
 
 def test_who_is_asked_is_drawn_too() -> None:

@@ -435,14 +435,6 @@ class Fit:
         for person in (*self.tastes.roles.values(), *self.tastes.users.values()):
             person.forget(model, 0.0)
 
-    def trust(self, arm: str) -> None:
-        """Read an arm's own text again, from what was learnt of it meanwhile: somebody has looked into it."""
-        model = base_arm(arm)
-        self.arms.trust(model)
-        self.reward_bias.clear(model)
-        for person in (*self.tastes.roles.values(), *self.tastes.users.values()):
-            person.forget(model, 0.0)
-
 
 def _in_thumbs(seen: Observation) -> Observation:
     """The observation as c and d learn from it: at least as noisy as a thumb.

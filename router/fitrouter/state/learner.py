@@ -317,7 +317,8 @@ class Learner:
         if predicted is None:
             return
         monitor = self.projections.personalisation
-        monitor.foresee(role_key(label.identity), *predicted)
+        y, blind, term = predicted
+        monitor.observe_prediction(role_key(label.identity), y=y, blind=blind, term=term)
         decision = next((event for event in events if isinstance(event, Decision)), None)
         if decision is not None and 0.0 <= label.y <= 1.0:
             monitor.observe(decision, label.y)

@@ -1,4 +1,4 @@
-"""Wealth of gamblers over a whole log at once: the path of `e_process.Mixture`, observation by observation."""
+"""Path of `e_process.MixtureEProcess` over a whole log, computed at once."""
 
 from __future__ import annotations
 
