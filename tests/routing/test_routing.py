@@ -162,7 +162,7 @@ def test_who_is_new() -> None:
     restored = ArmCounts()
     assert restored.load(pulls.dump())
     for _ in range(60):
-        pulls.hear("late")
+        pulls.observe_label("late")
     assert pulls.newcomers(arms, 20, 60) == ()
     restored.observe([Attempt(model="late", probability=1.0)] * 180)
     assert restored.newcomers(arms, 20, 60) == ()
@@ -236,4 +236,4 @@ async def test_the_base_layer_goes_before_taste(tmp_path: Path) -> None:
         await router.settled()
         decision = (await router.complete(ask())).decision
     assert decision.eligible == ("beta",)
-    assert dict(decision.excluded)["alpha"].startswith("base layer")
+    assert dict(decision.excluded)["alpha"].startswith("quality floor")

@@ -23,7 +23,7 @@ from fitrouter.routing.decider import Decider, Stay
 from fitrouter.routing.eligibility import DROPPABLE, Eligible, Roster, wants
 from fitrouter.routing.variants import called
 from fitrouter.state.learner import Learner
-from fitrouter.state.sessions import LIMIT, Session, begins_turn, moved, switch_cost, why_redraw
+from fitrouter.state.sessions import LIMIT, Session, advance, begins_turn, redraw_reason, switch_cost
 from fitrouter.stores.identities import Identities
 from fitrouter.types import (
     AUTO,
@@ -163,7 +163,7 @@ class Pipeline:
         """The reason of a redraw, empty for none; and the option to stay, if the session's model is still eligible."""
         rules = self.decider.rules
         arms = [card.arm for card in can.cards]
-        reason = why_redraw(
+        reason = redraw_reason(
             session,
             eligible=arms,
             excluded=can.excluded,
@@ -206,7 +206,7 @@ class Pipeline:
             return
         before = self._session(key)
         if before is None or before.ts < decision.ts:
-            self._ahead[key] = moved(before, decision, decision.user_turn)
+            self._ahead[key] = advance(before, decision, decision.user_turn)
             if len(self._ahead) > LIMIT:
                 self._ahead.popitem(last=False)
 

@@ -11,7 +11,7 @@ from fitrouter.state.learner import Learner
 _SLICE_S = 0.002
 """Seconds of hashing before the event loop runs other tasks."""
 _WAIT_S = 1.0
-"""Seconds until a digest is given up because events keep coming in."""
+"""Seconds after which a digest is abandoned because events keep coming in."""
 
 
 class StateDigest:
