@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.kits.learner import Log, fold, learner, story
 
 from fitrouter.hooks import Hooks
+from fitrouter.state.digest import StateDigest
 from fitrouter.state.follower import Follower
 from fitrouter.state.learner import Learner
 from fitrouter.state.refit import refit
@@ -103,6 +104,18 @@ def test_a_refit_stops_at_the_position() -> None:
     """Later events are not folded."""
     journal = story(3)
     assert refit(journal, learner(), 20).digest() == fold(journal, until=20).digest()
+
+
+async def test_a_refit_invalidates_the_cached_digest() -> None:
+    """After a refit to the same position, the digest is that of the refitted state."""
+    journal = busy(3)
+    live = named()
+    fold(journal, live)
+    digests = StateDigest(live)
+    before = await digests.digest()
+    live.take(refit(journal, live, live.seq))
+    assert before[0] == live.seq
+    assert await digests.digest() == (live.seq, live.digest()) != before
 
 
 @pytest.mark.parametrize("ask", [Refit(id="refit", ts=1.0), Erasure(id="again", ts=1.0, subject="ann")])
