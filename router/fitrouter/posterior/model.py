@@ -118,8 +118,8 @@ class Fit:
         """Where tastes belong."""
         return self.texts.relevance
 
-    def parts(self) -> dict[str, Projection]:
-        """Small pieces of state by name, to be stored beside arms, people and the learner's scalars."""
+    def named(self) -> dict[str, Projection]:
+        """Name → projection other than arms and people; the names are keys of snapshots."""
         return {
             "drift": self.drift,
             "flattery": self.reward_bias,

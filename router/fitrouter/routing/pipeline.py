@@ -19,7 +19,7 @@ from fitrouter.hooks import Hooks
 from fitrouter.identity import canonical_role, role_key
 from fitrouter.policies import Uniform
 from fitrouter.posterior.role_similarity import ROLES
-from fitrouter.routing.decider import Decider, Stay
+from fitrouter.routing.decider import CurrentModel, Decider
 from fitrouter.routing.eligibility import DROPPABLE, Eligible, Roster, wants
 from fitrouter.routing.variants import called
 from fitrouter.state.learner import Learner
@@ -119,9 +119,9 @@ class Pipeline:
         x = await self._features(reading)
         now = self.clock()
         user_turn = begins_turn(request.messages)
-        redraw, stay = "", None
+        redraw, current = "", None
         if session is not None:
-            redraw, stay = self._redraw(session, can, asked.prompt_tokens, now, user_turn)
+            redraw, current = self._redraw(session, can, asked.prompt_tokens, now, user_turn)
         decision_id = uuid7(now)
         try:
             drawn = self.decider.decide(
@@ -133,7 +133,7 @@ class Pipeline:
                 excluded=can.excluded,
                 prompt_tokens=asked.prompt_tokens,
                 seq=self.learner.seq,
-                stay=stay,
+                current=current,
             )
         except Exception as error:  # noqa: BLE001 - routing never fails because learning did
             self.hooks.trouble("policy", error)
@@ -159,8 +159,8 @@ class Pipeline:
 
     def _redraw(
         self, session: Session, can: Eligible, prompt_tokens: int, now: float, user_turn: bool
-    ) -> tuple[str, Stay | None]:
-        """The reason of a redraw, empty for none; and the option to stay, if the session's model is still eligible."""
+    ) -> tuple[str, CurrentModel | None]:
+        """The reason of a redraw, empty for none; and the session's present model, if it is still eligible."""
         rules = self.decider.rules
         arms = [card.arm for card in can.cards]
         reason = redraw_reason(
@@ -175,7 +175,7 @@ class Pipeline:
         if not reason or reason == "idle" or session.arm not in arms:
             return reason, None
         usd = switch_cost(can.cards, session, prompt_tokens, now)
-        return reason, Stay(session.arm, dict(zip(arms, usd.tolist(), strict=True)))
+        return reason, CurrentModel(session.arm, dict(zip(arms, usd.tolist(), strict=True)))
 
     def _pinned(self, model: str) -> str | None:
         """The arm that a request pins, None for routing."""

@@ -347,7 +347,7 @@ class Learner:
         yield "scalars", self._scalars()
 
     def _projections(self) -> dict[str, Projection]:
-        return {**self.fit.parts(), **self.projections.named()}
+        return {**self.fit.named(), **self.projections.named()}
 
     def digest(self) -> str:
         """sha256 of the whole state."""

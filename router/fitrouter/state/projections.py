@@ -49,7 +49,7 @@ class ArmCounts(Projection):
         """Count a label of an arm's answer."""
         self.labels[arm] = self.labels.get(arm, 0) + 1
 
-    def newcomers(self, arms: Sequence[str], pulls: int, labels: int) -> tuple[tuple[str, bool], ...]:
+    def new_arms(self, arms: Sequence[str], pulls: int, labels: int) -> tuple[tuple[str, bool], ...]:
         """New arms, each with whether it has had `pulls` calls.
 
         An arm is new if the busiest arm had at least five times `pulls` calls when it joined, so that no arm is new at
