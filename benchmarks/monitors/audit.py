@@ -1,7 +1,7 @@
-"""Does the audit believe an honest log, and nobody else's? (docs/results/watch.md). Prints JSON.
+"""False alarms and power of the propensity audit (docs/results/watch.md). Prints JSON.
 
-100,000 decisions a seed by the router's own Decider over eight models, from a fit that learns a little on the way; then
-the same logs with propensities that are wrong by 5 %, in several ways.
+Per seed, 100,000 decisions by `Decider` over eight models with a fit that learns a little on the way; then the same
+logs with propensities that are wrong by 5 %, in several ways.
 
 python -m benchmarks.monitors.audit --seeds 10 --decisions 100000
 """
@@ -27,7 +27,7 @@ from fitrouter.types import Decision, FeedbackKind, Floats, Identity, ModelCard
 
 K, D_X, D_H = 8, 6, 4
 LABELS = 1500
-"""Enough to prefer some models for some prompts."""
+"""Labels from which the fit prefers some models for some prompts."""
 
 
 def log(seed: int, decisions: int, gamma: float) -> list[Decision]:
@@ -90,19 +90,19 @@ def flatter(decision: Decision, _seed: int) -> Decision:
 
 
 def one_arm(decision: Decision, _seed: int) -> Decision:
-    """One model's probability 5 % too low, the rest as they were: a sum that is not 1."""
+    """One model's probability 5 % too low, the rest unchanged, so that the sum is not 1."""
     return msgspec.structs.replace(decision, probs=(0.95 * decision.probs[0], *decision.probs[1:]))
 
 
 def one_arm_renormalised(decision: Decision, _seed: int) -> Decision:
-    """One model's probability 5 % too low in every decision, the others' a little too high: the least visible."""
+    """One model's probability 5 % too low in every decision, the others' slightly too high; hardest to detect."""
     q = np.array(decision.probs)
     q[0] *= 0.95
     return relabel(decision, q)
 
 
 def propensity_only(decision: Decision, _seed: int) -> Decision:
-    """The propensity 5 % too high, the pmf as it was."""
+    """The propensity 5 % too high, the pmf unchanged."""
     return msgspec.structs.replace(decision, propensity=min(1.05 * decision.propensity, 1.0))
 
 
@@ -117,7 +117,7 @@ ALTERED: tuple[Callable[[Decision, int], Decision], ...] = (
 
 
 def best_nats(honest: list[Decision], altered: list[Decision]) -> float:
-    """What the best possible gambler, who knows the alteration, expects to win: 6.9 nats are the alarm."""
+    """Expected log growth of the optimal bet, which knows the alteration; the alarm is at 6.9 nats."""
     p, q = (np.array([decision.probs for decision in log]) for log in (honest, altered))
     return float((p * np.log(p / (q / q.sum(axis=1, keepdims=True)))).sum())
 

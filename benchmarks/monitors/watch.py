@@ -1,8 +1,8 @@
-"""How often the watchers are wrong, and how soon they are right (docs/results/watch.md). Prints JSON.
+"""False alarms and detection delay of the monitors (docs/results/watch.md). Prints JSON.
 
 python -m benchmarks.monitors.watch --streams 200
 
-Streams are synthetic; the twin on simulated people is in docs/results/personal_pool.md.
+Streams are synthetic; docs/results/personal_pool.md has the personalisation monitor on simulated users.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ K, LABELS = 8, 2000
 def flattery_stream(seed: int, sd: float, flatterer: float, noise: float) -> tuple[int, int, float]:
     """(label of the flagged arm at which its alarm rang or −1, that arm, its true excess over the others' mean).
 
-    Eight arms whose c_k has the given sd, most of the traffic on few of them, and a level that everybody's text is
-    misjudged by at the beginning. A flatterer is arm 0.
+    Eight arms whose c_k has the given sd, most of the traffic on few of them, and an initial error of the common level.
+    The arm with reward-model bias is arm 0.
     """
     rng = np.random.default_rng([1, seed])
     excess = rng.normal(0.0, sd, K)
@@ -75,7 +75,7 @@ def flattery(streams: int) -> dict[str, object]:
 
 
 def foresight(seed: int, labels: int, real: Callable[[int], float]) -> tuple[bool, int]:
-    """("helps" was ever said, label at which the term went off or −1), looked at after every label."""
+    """(whether "helps" was ever reported, label of the switch-off or −1), read after every label."""
     rng, twin = np.random.default_rng([2, seed]), PersonalisationMonitor()
     blind = np.clip(rng.normal(0.6, 0.15, labels), 0.05, 0.95)
     terms, luck = rng.normal(0.0, 0.13, labels), rng.random(labels)

@@ -1,4 +1,4 @@
-"""ParetoBandit's own code on a stream that `matrix.py` hands over; it runs in the environment that has the package.
+"""ParetoBandit's own code on a stream from `matrix.py`; runs in the environment that has the package.
 
 `python _paretobandit.py IN.npz OUT.npz`. IN holds x float64[N, d] without a constant (the package appends its own),
 reward and cost float64[N, K], orders int64[S, T], prices float64[K, 2] (USD per million tokens), ceilings (NaN: none),
@@ -19,7 +19,7 @@ import numpy as np
 
 
 def stream(data: Any, order: Any, ceiling: float, alpha: float, forgetting: float, seed: int, shock: Any) -> Any:
-    """The arms that it chooses, cold, with its pacer in adaptive mode; costs are reported as they were."""
+    """Arms chosen from a cold start, with the pacer in adaptive mode and true costs."""
     from pareto_bandit import BanditRouter
     from pareto_bandit.budget_pacer import BudgetPacer, PacingMode
     from pareto_bandit.feature_service import FeatureService

@@ -1,4 +1,4 @@
-"""Other people's contextual bandits behind one face, and the synthetic routing world that all of them play.
+"""Contextual bandits of other libraries with one interface, and a synthetic routing world for all of them.
 
 Each has `decide(x) -> arm` and `update(x, arm, reward)`, with x a raw context, float64[d] that ends in a constant.
 Libraries are imported where they are used: the environment that has them is made by `policies.py`.
@@ -16,7 +16,7 @@ Floats = np.ndarray
 
 
 class World(NamedTuple):
-    """A stream of prompts and what every model would have earned on them."""
+    """A stream of prompts with the rewards of all models."""
 
     x: Floats
     """float64[T, d]: an embedding of length 1, and the constant ½."""
@@ -136,7 +136,7 @@ class River:
 
 
 class ParetoBandit:
-    """Its router without budget and without priors learnt elsewhere; it adds a constant of its own."""
+    """Its router without budget and pretrained priors; it adds its own constant."""
 
     def __init__(self, d: int, K: int, seed: int, alpha: float) -> None:
         from pareto_bandit import BanditRouter
@@ -174,4 +174,4 @@ PEERS: dict[str, Callable[[int, int, int], Peer]] = {
     "MABWiser LinUCB, alpha 1": lambda d, K, s: MabWiser(d, K, s, 1.0),
     "ParetoBandit, alpha 0.05": lambda d, K, s: ParetoBandit(d, K, s, 0.05),
 }
-"""As their documentation sets them, and the settings with which `notes/bandits_and_replay.md` §2 saw each do best."""
+"""Documented settings of the libraries, and the best ones of earlier experiments."""

@@ -1,4 +1,4 @@
-"""What a decision costs, part by part, and what the libraries take for theirs: medians in microseconds.
+"""Median microseconds of a decision and its parts, beside those of other libraries.
 
 Imported inside the environment that `policies.py` makes.
 """
@@ -72,7 +72,7 @@ TARGETS = {
 
 
 def _peer_us(peer: Any, stream: Any, limit_s: float = 20.0) -> dict[str, Any]:
-    """Medians of a library on a stream, after a warm-up, for as long as it may take."""
+    """Medians of a library on a stream, after a warm-up, within a time limit."""
     decide, update, started = [], [], time.perf_counter()
     for t in range(len(stream.x)):
         a = time.perf_counter()
@@ -147,7 +147,7 @@ def _taught(cards: Any, D: int) -> tuple[Any, Any]:
 
 
 def _whole_us(decider: Any, cards: Any) -> dict[str, Any]:
-    """From a request to its decision, with the encoder that ships and its cache cold: what a request waits for."""
+    """From a request to its decision, with the shipped encoder and a cold cache."""
     learner = decider.learner
     words = WORDS
 
@@ -159,14 +159,14 @@ def _whole_us(decider: Any, cards: Any) -> dict[str, Any]:
         return Request(messages=(*turns, {"role": "user", "content": f"{n} {text}"}), identity=identity)
 
     async def medians(proposer: Pipeline, requests: list[Request]) -> tuple[float, float]:
-        """On the wall, and on the processor: on a busy machine the hand-over to a thread waits for others."""
+        """Wall and CPU time, as thread hand-overs wait on a busy machine."""
         walls, processors = [], []
         for one in requests:
             wall, processor = time.perf_counter(), time.process_time()
             await proposer.decide(one)
             walls.append(time.perf_counter() - wall)
             processors.append(time.process_time() - processor)
-        # By then everybody has been met, which is written to a file once.
+        # By then all users are known; meeting one writes a file.
         wall, processor = (round(1e6 * statistics.median(times[100:]), 1) for times in (walls, processors))
         return wall, processor
 

@@ -1,9 +1,8 @@
-"""How soon the example crews' roles find their models (docs/results/crews.md): seeds × settings. Writes JSON.
+"""Rounds until the example crews' roles find their models (docs/results/crews.md). Writes JSON.
 
 python -m benchmarks.policies.crews --out FILE     # a quarter of an hour on two idle cores
 
-The examples' pool, tastes, moods and task prompts; decisions and learning are the product's own code (`Decider`,
-`Learner.apply`). Only the crew's machinery, the disk and the waiting are left out, so that many days can be worked.
+The examples' pool, tastes and task prompts on the in-process runner, over seeds and settings.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import argparse
 import json
 import sys
 import tempfile
-import uuid
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -24,9 +22,10 @@ from fitrouter import Identity, Request, Router
 from fitrouter.context.encoders import get_encoder
 from fitrouter.context.features import context_features, read_prompt
 from fitrouter.identity import role_key
-from fitrouter.stores.journal import Row
-from fitrouter.types import Event, Execution, Feedback, FeedbackKind, Floats, ModelChange, RoleText, Score, pack
+from fitrouter.types import FeedbackKind, Floats, RoleText, pack
 from fitrouter_evaluators.scoring import Answer, ResponseFeatures, global_scalar
+from fitrouter_evaluators.simulation.pool import CHARACTERS
+from fitrouter_evaluators.simulation.runner import InProcess
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 
@@ -90,11 +89,6 @@ def read(pool: Pool) -> Text:
     )
 
 
-def _features(features: ResponseFeatures, cases: Sequence[str], said: Sequence[str]) -> Floats:
-    pairs = zip(cases, said, strict=True)
-    return np.asarray(features.encode([Answer(prompt=case, text=text) for case, text in pairs]))
-
-
 def _prompt(role: str, job: str, case: str) -> str:
     task = Task(name=role, description=job, expected_output="text")
     task.interpolate_inputs_and_add_conversation_history({"case": case})
@@ -127,47 +121,24 @@ def play(task: Play) -> tuple[Floats, Floats]:
 
 
 class _Crew:
-    """The events of a day, in the order of the journal."""
+    """A router in process, and the readers of its answers."""
 
     def __init__(self, router: Router, readers: Readers) -> None:
-        self.router, self.readers, self.seq = router, readers, 0
-        self.cards = list(router._cards.values())
-        assert router._scorer is not None
-        self.schema = router._scorer.schema
-        self._fold(ModelChange(id="registry", ts=0.0, cards=tuple(self.cards), registry="pool"))
+        self.readers = readers
+        self.router = InProcess(
+            router._learner, router._decider.policy, router._decider.rules, list(router._cards.values())
+        )
         for role, vector in _read.roles.items():
             key = role_key(Identity(role=role))
-            self._fold(RoleText(id=role, ts=0.0, tenant="default", role=key, vector=vector))
-
-    def _fold(self, event: Event, *earlier: Event) -> None:
-        self.seq += 1
-        self.router._learner.apply(Row(self.seq, event), earlier)
+            self.router.fold(RoleText(id=role, ts=0.0, tenant="default", role=key, vector=vector))
 
     def call(self, role: str, case: int, number: int) -> list[float]:
         """One call of one role, and its readers' stars; returns the probabilities, in the order of the pool."""
-        ts = 1e9 + 10.0 * number
         who = Identity(role=role, task=role, session=f"{role} {number}")
-        decision = self.router._decider.decide(str(uuid.UUID(int=number)), ts, who, _read.x[role][case], self.cards)
-        model = decision.chosen
-        about: dict[str, Any] = {"ts": ts, "decision_id": decision.id, "identity": who}
-        execution = Execution(
-            id=f"{number} execution",
-            chosen=model,
-            served_by=model,
-            status="ok",
-            features=decision.features,
-            completion_tokens=len(_read.texts[model][case]) // 4,
-            **about,
-        )
-        h = pack(_read.h[model][case])
-        score = Score(
-            id=f"{number} score", served_by=model, features=decision.features, h=h, schema=self.schema, **about
-        )
-        stars = self.readers.stars(role, _read.texts[model][case])
-        vote = Feedback(id=f"{number} vote", kind=FeedbackKind.RATING, value=stars, scale=(1.0, 5.0), **about)
-        events: list[Event] = [decision, execution, score, vote]
-        for place, event in enumerate(events):
-            self._fold(event, *events[:place])
+        decision = self.router.decide(number, 1e9 + 10.0 * number, who, _read.x[role][case])
+        text = _read.texts[decision.chosen][case]
+        turn = self.router.answer(decision, h=_read.h[decision.chosen][case], completion_tokens=len(text) // CHARACTERS)
+        self.router.vote(turn, FeedbackKind.RATING, self.readers.stars(role, text), scale=(1.0, 5.0))
         found = dict(zip(decision.eligible, decision.probs, strict=True))
         return [found[name] for name in _pool.models]
 

@@ -1,4 +1,4 @@
-"""What a decision and a label cost on one core, in microseconds of processor time, by number of models. Prints JSON.
+"""CPU microseconds of a decision and a label on one core, by number of models. Prints JSON.
 
 Processor time, the best of some rounds, so that what else the machine does counts little; labels go round all models,
 as in life, and `same_label_us` is one label again and again. The whole of `decide` is what is logged: fit, cost,

@@ -1,4 +1,4 @@
-"""Side by side with other bandit libraries, in one process on one core: what a decision costs, and what it regrets.
+"""Regret and decision time beside other bandit libraries, in one process on one core.
 
     python -m benchmarks.policies.libraries  # both parts; minutes for speed, most of an hour for regret
     python -m benchmarks.policies.libraries --part speed

@@ -1,9 +1,9 @@
-"""Routing under a ceiling: ParetoBandit's validation matrix, beside ParetoBandit's own code.
+"""Routing under a cost ceiling on ParetoBandit's validation matrix, beside ParetoBandit's own code.
 
     python -m benchmarks.policies.matrix --venv /tmp/paretobandit --json results/matrix.json
     python -m benchmarks.policies.matrix --earlier results/matrix.json  # ours again, beside the peer of that run
 
-Every contender streams the 1,766 prompts × 4 models once, cold, in the same twelve shuffled orders, with the same
+Every method streams the 1,766 prompts × 4 models once, cold, in the same twelve shuffled orders, with the same
 context features (the router's static encoder) and the same price list (the authors'), and learns from the judged reward
 and the real cost of what it chose alone. Ours is `simulation.matrix_stream`: the router's own decider and
 learner as they ship. ParetoBandit 0.1.1 runs in an environment of its own (`--venv DIR`, else a temporary one) with its
@@ -51,7 +51,7 @@ Chosen = np.ndarray
 """int[S, T]: the model of each request in each seed."""
 
 
-# --- contenders ---
+# --- methods ---
 
 
 def ours(matrix: Matrix, orders: Any, ceiling: float | None, shock: Any = None, *, announced: bool = True) -> Chosen:
@@ -110,7 +110,7 @@ def earned(matrix: Matrix, orders: Any, chosen: Chosen, shock: Any = None) -> tu
 
 
 def kept(costs: Any, ceiling: float, after: int = 200) -> dict[str, float]:
-    """How every window of 500 kept the ceiling: the dearest of any seed, of the seeds' mean, and how many were over."""
+    """Most expensive window of 500 requests (of any seed, of the mean over seeds), and the share above the ceiling."""
     found = np.array([windows(row, after) for row in costs]) / ceiling
     return {
         "dearest": float(found.max()),
@@ -127,7 +127,7 @@ def spread(values: Any) -> dict[str, float]:
 
 
 def curve(matrix: Matrix, orders: Any, chosen: Any) -> dict[str, Any]:
-    """A contender at every ceiling; `area` per seed stays for paired differences."""
+    """A method at every ceiling; `area` per seed stays for paired differences."""
     rows, rewards = [], []
     for ceiling, picks in zip(CEILINGS.tolist(), chosen, strict=True):
         reward, cost = earned(matrix, orders, picks)
@@ -269,11 +269,11 @@ def _verdicts(found: dict[str, Any]) -> None:
     free_ = found["free"]["ours"]
     verdicts = {
         "area above the best mixture": [mine["area"]["mean"] - hull["area"], mine["area"]["mean"] > hull["area"]],
-        "dearest window of the seeds' mean <= 1.02": [
+        "most expensive window of the seeds' mean <= 1.02": [
             max(row["dearest_mean"] for row in mine["rows"]),
             all(row["dearest_mean"] <= TOLERANCE for row in mine["rows"]),
         ],
-        "dearest window of any seed <= 1.02": [
+        "most expensive window of any seed <= 1.02": [
             max(row["dearest"] for row in mine["rows"]),
             all(row["dearest"] <= TOLERANCE for row in mine["rows"]),
         ],
@@ -300,7 +300,7 @@ def tables(found: dict[str, Any]) -> str:
     """The run in Markdown."""
     peer_, hull = found.get("paretobandit"), found["best_mixture"]
     lines = [
-        "| ceiling, USD | best mixture | ours | cost | dearest window | ParetoBandit | its cost |",
+        "| ceiling, USD | best mixture | ours | cost | most expensive window | ParetoBandit | its cost |",
         "|---|---|---|---|---|---|---|",
     ]
     for i, row in enumerate(found["ours"]["rows"]):
@@ -324,7 +324,7 @@ def tables(found: dict[str, Any]) -> str:
         lines.append(f"| {name} | {reward} | {row['below_best_single']:.4f} | {row['cost_of_best_single']:.2f} |")
     lines += [
         "",
-        "| ten times the costs, ceiling | contender | by hundreds of requests | dearest window after 200 |",
+        "| ten times the costs, ceiling | method | by hundreds of requests | most expensive window after 200 |",
         "|---|---|---|---|",
     ]
     for name, rows in found["shock"].items():

@@ -1,4 +1,4 @@
-"""Settings of budgets, policy and priors on matrices that `matrix.py` does not use.
+"""Sweep of budget, policy and prior settings on matrices that `matrix.py` does not use.
 
     python -m benchmarks.policies.matrix_sweep \
         --vary budget.modest=1,2,3 router.gamma=640,2560 arms.correction_slope=0.1,0.01

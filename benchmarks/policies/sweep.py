@@ -1,4 +1,4 @@
-"""The sweep that chose the shipped defaults (docs/results/sweep.md): one setting at a time, on seeds no table uses.
+"""Sweep that chose the shipped defaults (docs/results/sweep.md): one setting at a time, on seeds that no table uses.
 
 Every setup runs the product's own code in three kinds of worlds: the personal pool (real answers, simulated people),
 the stationary lab, and synthetic bandits. What is printed is the regret against what ships, paired by seed, as JSON.

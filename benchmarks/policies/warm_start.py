@@ -1,4 +1,4 @@
-"""What a warm start is worth: train on half of a matrix, stream the other half. Prints JSON.
+"""Regret with and without a warm start: train on half of a matrix, stream the other half. Prints JSON.
 
 python -m benchmarks.policies.warm_start --data ../shared/data/paretobandit --seeds 12
 
@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
-import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -23,12 +22,12 @@ from fitrouter.context.encoders import get_encoder
 from fitrouter.context.features import context_names
 from fitrouter.policies import SquareCB
 from fitrouter.posterior.arm_prior import ArmPrior, load
-from fitrouter.routing.decider import Decider, Rules
+from fitrouter.routing.decider import Rules
 from fitrouter.state.learner import Learner
-from fitrouter.stores.journal import Row
-from fitrouter.types import Event, Feedback, FeedbackKind, Identity, ModelCard, ModelChange, Score
+from fitrouter.types import FeedbackKind, Identity, ModelCard
 from fitrouter_evaluators.datasets import MatrixRow, paretobandit, write_jsonl
 from fitrouter_evaluators.simulation.matrix_stream import Matrix, matrix_of
+from fitrouter_evaluators.simulation.runner import InProcess
 from fitrouter_evaluators.training.train_policy import TRUST, train_policy
 
 STREAM = 600
@@ -60,23 +59,22 @@ def turned(rows: Sequence[MatrixRow], models: Sequence[str]) -> list[MatrixRow]:
 
 
 def regret(matrix: Matrix, order: Sequence[int], prior: ArmPrior | None, config: Config, seed: int) -> np.ndarray:
-    """float64[T]."""
-    learner = Learner(matrix.x.shape[1], 1, arm_prior=prior, votes_per_day=1 << 40)
-    rules = Rules(floor=config.policy.floor, seed=seed)
-    decider = Decider(SquareCB(gamma=config.policy.gamma), learner, rules)
-    cards = [ModelCard(name=name, provider="m") for name in matrix.models]
-    learner.apply(Row(1, ModelChange(id="r", ts=0.0, cards=tuple(cards), registry="r")))
-    lost, seq = np.empty(len(order)), 1
+    """float64[T], regret of a stream of prompts that starts from a prior."""
+    learner = Learner(matrix.x.shape[1], 1, arm_prior=prior, votes_per_day=1 << 40, expects_scores=False)
+    policy, rules = SquareCB(gamma=config.policy.gamma), Rules(floor=config.policy.floor, seed=seed)
+    router = InProcess(learner, policy, rules, [ModelCard(name=name, provider="m") for name in matrix.models])
+    lost = np.empty(len(order))
     for t, n in enumerate(order):
-        decision = decider.decide(str(uuid.UUID(int=t)), 60.0 * t, Identity(), matrix.x[n], cards)
+        decision = router.decide(t, 60.0 * t, Identity(), matrix.x[n], prompt_tokens=int(matrix.tokens[n]))
         k = matrix.models.index(decision.chosen)
         lost[t] = matrix.reward[n].max() - matrix.reward[n, k]
-        own = {"ts": decision.ts, "decision_id": decision.id, "identity": decision.identity}
-        score = Score(id=f"s{t}", served_by=decision.chosen, features=decision.features, status="failed", **own)
-        vote = Feedback(id=f"f{t}", kind=FeedbackKind.RATING, value=float(matrix.reward[n, k]), **own)
-        for event, related in ((score, list[Event]()), (vote, [score])):
-            seq += 1
-            learner.apply(Row(seq, event), related)
+        turn = router.answer(
+            decision,
+            prompt_tokens=int(matrix.tokens[n]),
+            seconds=float(matrix.seconds[n, k]),
+            cost_usd=float(matrix.cost[n, k]),
+        )
+        router.vote(turn, FeedbackKind.RATING, float(matrix.reward[n, k]))
     return lost
 
 

@@ -30,10 +30,10 @@ from fitrouter.context.encoders import get_encoder
 from fitrouter.types import Floats
 from fitrouter_evaluators.datasets import paretobandit
 from fitrouter_evaluators.replay.estimators import DR
-from fitrouter_evaluators.replay.inference.intervals import delta
+from fitrouter_evaluators.replay.inference.intervals import deltas
 from fitrouter_evaluators.replay.inference.sequences import asymptotic, exact, spaced
 from fitrouter_evaluators.replay.log.audit import audit
-from fitrouter_evaluators.replay.study.sensitivity import widen
+from fitrouter_evaluators.replay.study.sensitivity import silence_margins
 from fitrouter_evaluators.replay.study.study import Pmfs, Study
 from fitrouter_evaluators.replay.study.units import closed_units
 from fitrouter_evaluators.simulation.matrix_stream import matrix_of
@@ -69,7 +69,7 @@ def one(prompts: Prompts, world: World, n: int, seed: int) -> dict[str, Any]:
     t = looks.astype(np.float64)
     mean = np.cumsum(robust)[looks - 1] / t
     se = np.sqrt(np.maximum(np.cumsum(robust**2)[looks - 1] / t - mean**2, 0.0) / (t - 1.0))
-    last = delta(DR(), study.powered[0], cluster=study.units.cluster)
+    last = deltas((DR(),), study.powered[0], cluster=study.units.cluster)[0]
     return {
         "exact": bool(((sure.low <= truth) & (truth <= sure.high)).all()),
         "asymptotic": bool(((shown.low <= truth) & (truth <= shown.high)).all()),
@@ -92,12 +92,12 @@ def labels(prompts: Prompts, world: World, n: int, seed: int) -> dict[str, Any]:
     rows |= {name: (both[0], keep) for name, (both, keep) in (("asked", study.asked), ("naive", study.naive))}
     found: dict[str, Any] = {}
     for name, (rounds, keep) in rows.items():
-        at = delta(DR(), rounds, cluster=cluster[keep])
+        at = deltas((DR(),), rounds, cluster=cluster[keep])[0]
         found[name] = bool(at.low[0] <= truth <= at.high[0])
         found[f"{name} error"] = float(at.value[0] - truth)
         found[f"{name} width"] = float(at.high[0] - at.low[0])
         if name == "powered":
-            less, more = widen(study.units, study.observed, study.widening("candidate"), gamma=2.0)
+            less, more = silence_margins(study.units, study.observed, study.widening("candidate"), gamma=2.0)
             found["bounds"] = bool(at.low[0] - less[0] <= truth <= at.high[0] + more[0])
             found["bounds width"] = found["powered width"] + float(less[0] + more[0])
     return found

@@ -28,17 +28,17 @@ import msgspec
 import numpy as np
 from benchmarks.replay._gate_worlds import IDLE_S, World, make
 
-from fitrouter_evaluators.replay.gate import Evidence, decide, levels
+from fitrouter_evaluators.replay.evaluation import ReplaySettings, evaluate
+from fitrouter_evaluators.replay.gate import GateEvidence, decide, sequence_levels
 from fitrouter_evaluators.replay.gate_file import Gate
 from fitrouter_evaluators.replay.inference._bands import exact_band
 from fitrouter_evaluators.replay.inference.sequences import exact_lower
 from fitrouter_evaluators.replay.log.log import Log
-from fitrouter_evaluators.replay.replay import ReplaySettings, replay
-from fitrouter_evaluators.replay.results import Band
+from fitrouter_evaluators.replay.report import Band
 from fitrouter_evaluators.replay.study.diagnostics import diagnose
-from fitrouter_evaluators.replay.study.labels import powered
-from fitrouter_evaluators.replay.study.pseudo import Pseudo, pseudo
-from fitrouter_evaluators.replay.study.sensitivity import widen
+from fitrouter_evaluators.replay.study.prediction_powered import tune_predictions
+from fitrouter_evaluators.replay.study.pseudo_outcomes import PseudoOutcomes, pseudo_outcomes
+from fitrouter_evaluators.replay.study.sensitivity import silence_margins
 from fitrouter_evaluators.replay.study.study import Pmfs, Study
 from fitrouter_evaluators.replay.study.units import Units, closed_units
 
@@ -80,7 +80,7 @@ def looked_at(world: World, rule: str = "") -> dict[str, Any]:
     policies = Pmfs(world.candidate, log.options.prob)
     study = Study(units, policies, gate.metric)
     known = diagnose("candidate", study.units, study.pmfs.candidate, study.powered[0], 0.0, 1.0)
-    (level,) = levels(gate)
+    (level,) = sequence_levels(gate)
     decisions, counts = _looks(study.units)
     stream = bounded(study, RULES[rule](world.kind.ask)) if rule else study.stream("difference")
     band = exact_band(*stream, alpha=(level.low, level.high), looks=counts)
@@ -88,7 +88,7 @@ def looked_at(world: World, rule: str = "") -> dict[str, Any]:
     verdict, at, paths = "not enough evidence", DECISIONS, (band.means, band.lows, band.highs)
     for look, n, mean, low, high in zip(decisions, counts, *paths, strict=True):
         now = _at(band, int(n), mean, low, high)
-        verdict = decide(gate, [Evidence(gate.metric, now, silence)], [known]).verdict
+        verdict = decide(gate, [GateEvidence(gate.metric, now, silence)], [known]).verdict
         if verdict != "not enough evidence":
             at = int(look)
             break
@@ -109,7 +109,7 @@ def _looks(units: Units) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _silence(study: Study, gate: Gate) -> tuple[float, float]:
-    less, more = widen(study.units, study.observed, study.widening("difference"), gamma=gate.sensitivity)
+    less, more = silence_margins(study.units, study.observed, study.widening("difference"), gamma=gate.sensitivity)
     return float(less[0]), float(more[0])
 
 
@@ -146,11 +146,11 @@ def again(job: Job) -> list[dict[str, Any]]:
     policies = _Given("a candidate", world.candidate), _Given("current", world.log.options.prob)
     units = closed_units(world.log, idle_s=IDLE_S)
     study = Study(units, Pmfs(world.candidate, world.log.options.prob), gate.metric)
-    (level,), (decisions, counts) = levels(gate), _looks(study.units)
+    (level,), (decisions, counts) = sequence_levels(gate), _looks(study.units)
     path = exact_band(*study.stream("difference"), alpha=(level.low, level.high), looks=counts)
     found = []
     for j in range(9, len(decisions), 10):
-        then = replay(_cut(world.log, int(decisions[j])), *policies, ReplaySettings(idle_s=IDLE_S), gate)
+        then = evaluate(_cut(world.log, int(decisions[j])), *policies, ReplaySettings(idle_s=IDLE_S), gate)
         (exact,) = (band for band in then.bands if (band.policy, band.kind, band.slice) == ("difference", "exact", ""))
         assert then.gate is not None
         found.append(
@@ -197,11 +197,11 @@ SETTINGS = ((0.02, 0.05), (0.1, 0.03), (0.3, 0.02), (1.0, 0.01))
 """Probabilities of being asked, and true differences that are about as hard to show."""
 
 
-def bounded(study: Study, bounds: tuple[float, ...]) -> Pseudo:
+def bounded(study: Study, bounds: tuple[float, ...]) -> PseudoOutcomes:
     """Pseudo-outcomes of the difference with other bounds."""
-    units, observed, learnt = study.units, study.observed, study.in_time
-    f = powered(units, observed, learnt.f, learnt.chance, weight=study.widening("difference"), adaptive=True)
-    return pseudo(units, *study.pmfs, learnt.q, observed, f, learnt.chance, bounds=bounds)
+    units, observed, learnt = study.units, study.observed, study.progressive
+    f = tune_predictions(units, observed, learnt.f, learnt.chance, weight=study.widening("difference"), adaptive=True)
+    return pseudo_outcomes(units, *study.pmfs, learnt.q, observed, f, learnt.chance, bounds=bounds)
 
 
 def tried(job: tuple[float, float, int]) -> dict[str, tuple[float, bool]]:
@@ -242,7 +242,7 @@ def silenced(index: int) -> list[float]:
     log = world.log._replace(outcomes=world.log.outcomes._replace(asked_label=answered))
     study = Study(closed_units(log, idle_s=IDLE_S), Pmfs(world.candidate, log.options.prob), "fit")
     u = study.widening("difference")
-    return [float(widen(study.units, study.observed, u, gamma=gamma)[0][0]) for gamma in GAMMAS]
+    return [float(silence_margins(study.units, study.observed, u, gamma=gamma)[0][0]) for gamma in GAMMAS]
 
 
 def silence(worlds: int, pool: Any) -> list[dict[str, Any]]:

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from benchmarks.replay._baseline_sequences import by_slice, empirical_bernstein_lower, gamma_exponential_lower
 from benchmarks.replay._interval_worlds import (
     WORLDS,
     K,
@@ -42,17 +43,14 @@ from benchmarks.replay._interval_worlds import (
 
 from fitrouter_evaluators.replay.estimators import ESTIMATORS
 from fitrouter_evaluators.replay.estimators.rounds import Rounds
-from fitrouter_evaluators.replay.inference.intervals import delta
+from fitrouter_evaluators.replay.inference.intervals import deltas
 from fitrouter_evaluators.replay.inference.sequences import (
     BOUNDS,
     PAIRED_BOUNDS,
     Sequence,
     asymptotic,
-    by_slice,
-    empirical_bernstein_lower,
     exact,
     exact_lower,
-    gamma_exponential_lower,
     spaced,
 )
 
@@ -85,7 +83,7 @@ def one_look(rounds: Rounds, name: str) -> Pair:
     """The delta method's interval at each look, as if it were the only one."""
     limits = []
     for t in LOOKS:
-        found = delta(ESTIMATORS[name], Rounds(*(c[:t] for c in rounds if c is not None)), alpha=ALPHA)
+        found = deltas((ESTIMATORS[name],), Rounds(*(c[:t] for c in rounds if c is not None)), alpha=ALPHA)[0]
         limits.append((found.low[0], found.high[0]))
     low, high = np.array(limits).T
     return low, high

@@ -36,7 +36,7 @@ from fitrouter_evaluators.replay.estimators import ESTIMATORS, estimate
 from fitrouter_evaluators.replay.estimators.rounds import Rounds
 from fitrouter_evaluators.replay.estimators.tuning import tuned
 from fitrouter_evaluators.replay.importing.column_map import load_map
-from fitrouter_evaluators.replay.importing.importing import import_log
+from fitrouter_evaluators.replay.importing.import_log import import_log
 from fitrouter_evaluators.replay.log.sources import read_log
 from fitrouter_evaluators.replay.study.outcome_model import predict
 from fitrouter_evaluators.replay.study.units import Units, closed_units

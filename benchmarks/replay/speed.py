@@ -12,7 +12,7 @@ slices of uneven size. Everything starts from a log in memory:
 * estimates: values and cluster-robust standard errors of all twelve estimators, in twenty slices and for everybody.
   Target: rounds + estimates ≤ 0.5 s.
 * bootstrap: the same with 2,000 resamplings of sessions a slice. Target: rounds + bootstrap ≤ 3 s.
-* outcomes: doubly robust outcomes with bounds known beforehand, two a side, `pseudo` (not in any target).
+* outcomes: doubly robust outcomes with bounds known beforehand, two a side, `pseudo_outcomes` (not in any target).
 * sequences: exact sequences of them in twenty slices at forty looks each, 95 % for all slices together. Target: ≤ 1 s.
 
 Seconds are medians over the repetitions, the least, and the processor's (less than the clock's where other work waits
@@ -35,17 +35,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from benchmarks.replay._baseline_sequences import Path as Running
+from benchmarks.replay._baseline_sequences import by_slice
 
 from fitrouter.types import Floats, Mode
 from fitrouter_evaluators.replay.estimators import ESTIMATORS
 from fitrouter_evaluators.replay.estimators.rounds import Rounds
 from fitrouter_evaluators.replay.inference.intervals import Interval, bootstraps, deltas
-from fitrouter_evaluators.replay.inference.sequences import Path as Running
-from fitrouter_evaluators.replay.inference.sequences import by_slice, exact
+from fitrouter_evaluators.replay.inference.sequences import exact
 from fitrouter_evaluators.replay.log.log import MODES, Decisions, Ints, Log, Names, Options, Outcomes
-from fitrouter_evaluators.replay.study.labels import chances
-from fitrouter_evaluators.replay.study.outcomes import observe
-from fitrouter_evaluators.replay.study.pseudo import Pseudo, pseudo, rounds_of
+from fitrouter_evaluators.replay.study.outcomes import observe_metric
+from fitrouter_evaluators.replay.study.prediction_powered import label_probabilities
+from fitrouter_evaluators.replay.study.pseudo_outcomes import PseudoOutcomes, pseudo_outcomes, rounds_of
 from fitrouter_evaluators.replay.study.units import Units, closed_units
 
 K, SLICES, SESSIONS = 8, 20, 0.7
@@ -123,13 +124,15 @@ def _pmf(values: Floats, floor: float) -> Floats:
 # --- the parts ---
 
 
-def outcomes(units: Units, made: Data) -> Pseudo:
+def outcomes(units: Units, made: Data) -> PseudoOutcomes:
     """Of the candidate's value: everybody was asked, and answered."""
-    observed = observe(made.log)
-    return pseudo(units, made.pmf, None, made.q, observed, np.full(units.n, 0.5), chances(units, observed))
+    observed = observe_metric(made.log)
+    return pseudo_outcomes(
+        units, made.pmf, None, made.q, observed, np.full(units.n, 0.5), label_probabilities(units, observed)
+    )
 
 
-def sequences(found: Pseudo, made: Data) -> list[Running]:
+def sequences(found: PseudoOutcomes, made: Data) -> list[Running]:
     """One exact sequence a slice, which hold together."""
     low, high, below, above = found
 

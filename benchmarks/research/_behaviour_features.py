@@ -1,4 +1,4 @@
-"""What is known of an answer before its reader does anything with it, as events in time order.
+"""Features of an answer that are known before its reader acts, as events in time order.
 
 Nothing here looks ahead: an event's features come from the answer, the request and what the same person did before it.
 """
@@ -34,13 +34,13 @@ class Events(NamedTuple):
     kind: str
     user: NDArray[np.int64]
     y: Floats
-    """float64[n] in [0, 1]: what people did."""
+    """float64[n] in [0, 1]: the observed behaviour."""
     X: Floats
-    """float64[n, D]: everything known before; the shared model learns from it."""
+    """float64[n, D]: features of the shared model."""
     vectors: tuple[Floats, ...]
     """Encoder vectors float64[n, dim], of the request and the answer where there are any."""
     own: Floats
-    """float64[n, d]: the few features on which people may differ; the last ones tell what they did just before."""
+    """float64[n, d]: features of users' heads; the last ones are their preceding behaviour."""
     texts: tuple[str, ...]
     models: Floats
     style: Floats

@@ -1,20 +1,28 @@
-"""The development targets on public sets: PluriHarms, LLM-Rubric, HALIE's dialogues and TTCW.
+"""Development targets on public sets: MT-bench (D1), PluriHarms, LLM-Rubric, HALIE's dialogues, TTCW, stated choices.
 
-The protocols are those of notes/reward_models.md §5 and §7; row `floor` repeats the notes' own model on the same splits
-where it is cheap. k = −1 stands for test-then-learn: every label is predicted from all labels before it.
+Row `floor` is the first model that was tried, on the same splits, where it is cheap. k = −1 stands for prequential
+prediction: every label is predicted from all labels before it.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 from benchmarks.research import _dialogues, _harms, _stories
 
 from fitrouter.context.encoders import Encoder, get_encoder
-from fitrouter_evaluators.bench._protocol import Result
+from fitrouter_evaluators.bench._metrics import ACCURACY, ECE, NLL
+from fitrouter_evaluators.bench._pair_model import NAMES, RIDGE, fit_shared, observe
+from fitrouter_evaluators.bench._protocol import Ledger, Result, folds
+from fitrouter_evaluators.bench.choices import run_choices
+from fitrouter_evaluators.bench.pairs import run_pairs
+from fitrouter_evaluators.datasets import Pair, mt_bench
+from fitrouter_evaluators.training.hierarchy import sigmoid
 
 _SAFETY = "prompts that all others rate ≥ 80, lowered (there is none)"
 
@@ -103,3 +111,68 @@ def _lower(name: str, what: str, floor: float, target: float, r: Result) -> Targ
 
 def _higher(name: str, what: str, floor: float, target: float, r: Result) -> Target:
     return Target(name, what, floor, target, r.mean, r.low, r.high, r.mean >= target)
+
+
+def pairs_of_mt_bench(data: Path, seeds: int, encoder: str) -> dict[str, Any]:
+    """D1: MT-bench's human votes, a third of the judges and 35 % of the questions unseen.
+
+    `floors` are heads without users on the same splits: models' names alone, style alone, text alone.
+    """
+    rows = mt_bench.convert(data / "mt_bench_human")
+    found = run_pairs(
+        rows,
+        encoder,
+        name="D1 MT-bench",
+        seeds=range(seeds),
+        shipped=False,
+        item=lambda pair: pair.extra["question_id"],
+    )
+    text = run_pairs(
+        rows,
+        encoder,
+        name="D1 MT-bench, text only",
+        seeds=range(seeds),
+        identity=False,
+        shipped=False,
+        item=lambda pair: pair.extra["question_id"],
+    )
+    return {"with_identity": found, "text_only": text, "floors": _floors(rows, range(seeds), encoder)}
+
+
+def _floors(rows: Sequence[Pair], seeds: Sequence[int], encoder: str) -> list[dict[str, Any]]:
+    """Heads without users on the same splits: models' names, style, length, and text with each block taken away."""
+    pairs = observe(rows, [row.extra["question_id"] for row in rows], get_encoder(encoder), shipped=False)
+    text = {name: value for name, value in RIDGE.items() if name not in NAMES}
+    kinds = {
+        "model names": {"model": RIDGE["model"]},
+        "style": {"style": 100.0},
+        "text": text,
+        "text without vectors": {name: value for name, value in text.items() if name not in ("vector", "relevance")},
+    }
+    ledger = Ledger("D1 MT-bench")
+    for fold in folds(pairs.user, pairs.item, seeds, users=1 / 3, items=0.35):
+        for kind, ridge in kinds.items():
+            score = fit_shared(pairs, fold.train, ridge, ties=0.0)
+            for person in fold.people:
+                unseen = person.held_out[pairs.y[person.held_out] != 0.5]
+                if len(unseen):
+                    p = sigmoid(score[unseen])
+                    ledger.add(kind, 0, fold.seed, person.user, pairs.y[unseen], p)
+    return [msgspec.to_builtins(result) for result in ledger.results((ACCURACY, NLL, ECE))]
+
+
+def stated_choices(data: Path, encoder: str) -> list[Result]:
+    """Accuracy of the declared prior on the choices below `data`; empty if the set is missing."""
+    path = data / "choices" / "declared.jsonl"
+    if not path.is_file():
+        return []
+    found = run_choices(path, get_encoder(encoder))
+    sizes = {"k": 0, "n_users": found["users"], "n_items": found["n"], "seeds": 1}
+    rows = [
+        Result(set="choices", metric="accuracy", row=name, **sizes, **interval)
+        for name, interval in found["accuracy"].items()
+    ]
+    if found["twins"]["n"] == 0:
+        return rows
+    twins = {name: found["twins"][name] for name in ("mean", "low", "high")}
+    return [*rows, Result(set="choices", metric="negated twins reverse", row="declared", **sizes, **twins)]

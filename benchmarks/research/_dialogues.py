@@ -1,4 +1,4 @@
-"""Dialogues under the personal protocol: LLM-Rubric's judges and the turns of HALIE.
+"""k-shot and prequential evaluation on dialogues: LLM-Rubric's judges and the turns of HALIE.
 
 **Judges** (D3). Train on synthetic dialogues, test on real ones by the same judges. Offline: hierarchical Bayes over
 the answers that an LLM expects to nine questions; the scale of taste is the one that predicts a left-out system's
@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from fitrouter.context.encoders import Encoder
 from fitrouter.types import Floats
+from fitrouter_evaluators.bench import _scales
 from fitrouter_evaluators.bench._metrics import AUC, KENDALL, PEARSON, RMSE, SPEARMAN, Metric, squared
 from fitrouter_evaluators.bench._protocol import Ledger, NoHarm, Result
 from fitrouter_evaluators.bench._scales import Scales
@@ -319,5 +320,22 @@ def _follow(data: _Turns, P: Floats, rows: Ints, parts: _Parts, *, shown: int) -
         seen = min(i, shown) * width
         if seen:
             here = slice(i * width, (i + 1) * width)
-            out[i] += root @ parts.scales.next(K[:seen, :seen], r[:seen], K[here, :seen])
+            out[i] += root @ _ahead(parts.scales, K[:seen, :seen], r[:seen], K[here, :seen])
+    return out
+
+
+def _ahead(scales: Scales, K: Floats, y: Floats, ahead: Floats, noise: float = 1.0) -> Floats:
+    """float64[m]: means of further signals, given labels y float64[n].
+
+    Args:
+        scales: of the users.
+        K: covariance of the signals behind y, float64[n, n].
+        y: labels.
+        ahead: covariance of the further signals with those behind y, float64[m, n].
+        noise: variance of the labels' noise.
+    """
+    values, z, vectors = _scales._basis(K, y)
+    share = _scales._normal(_scales._evidence(values, z, noise) + np.log(scales.weight))
+    shrink = share @ (_scales._S[:, None] / (_scales._S[:, None] * values + _scales._R[:, None] * noise))
+    out: Floats = (ahead @ vectors) @ (shrink * z)
     return out

@@ -1,4 +1,4 @@
-"""What the public sets show of each kind of feedback, as tracks of labels in time order.
+"""Public data of each kind of feedback, as tracks of labels in time order.
 
 Features here are few and plain (the model, the length and five other style dimensions, the place in the session): the
 signals' numbers are about the kinds, and must not move whenever a feature is added.
@@ -48,7 +48,7 @@ class Evidence(NamedTuple):
 
 
 def read_evidence(data: Path) -> list[Evidence]:
-    """Everything that the folder of public sets has to say.
+    """Read all sets of the folder.
 
     Raises:
         ConfigError: a file of a set is missing.

@@ -1,4 +1,4 @@
-"""PluriHarms under the personal protocol: prompts that nobody saw, prompts that others rated, and safety."""
+"""k-shot evaluation on PluriHarms: unseen prompts, prompts that others rated, and safety."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Side(NamedTuple):
 
 
 class Harms(NamedTuple):
-    """Both protocols, and how often safety is broken."""
+    """Both protocols, and the number of safety violations."""
 
     unseen: Side
     known: Side
@@ -73,14 +73,14 @@ def measure(folder: Path, seeds: Sequence[int], encoder: Encoder) -> Harms:
 
 
 class Orders(NamedTuple):
-    """Numbers of raters and prompts in the order of the files, which the notes' splits count by."""
+    """Numbers of raters and prompts in the order of the files, by which the first splits count."""
 
     users: Ints
     items: Ints
 
 
 def _splits(labels: Labels, order: Orders, seeds: Sequence[int], *, known: bool) -> Iterator[Fold]:
-    """The splits of notes/reward_models.md §5, seed by seed, so that its floors are floors of the same problem."""
+    """The splits of the first experiments, by seed, so that their floors are comparable."""
     row_of = {(int(u), int(i)): n for n, (u, i) in enumerate(zip(labels.user, labels.item, strict=True))}
     for seed in seeds:
         rng = np.random.default_rng(seed)
@@ -141,7 +141,7 @@ def _safety(data: RatingSet, splits: list[Fold]) -> dict[str, Any]:
 
 
 def _floor(ledger: Ledger, labels: Labels, fold: Fold, table: Floats, *, known: bool) -> None:
-    """The notes' models: over 20 directions of the authors' annotations, or over what seen raters said of prompts."""
+    """Models of the first experiments: over 20 directions of the authors' annotations, or over seen raters' ratings."""
     people = [fold.train[labels.user[fold.train] == user] for user in np.unique(labels.user[fold.train])]
     X = _others(labels, people) if known else _annotations(table)
     users = [Observations(X[labels.item[rows]], labels.y[rows]) for rows in people]

@@ -1,4 +1,4 @@
-"""Crossed random effects as one Gaussian process: who judged, what, by which test, and what is known of it.
+"""Crossed random effects (judges, items, tests, features) as one Gaussian process.
 
     y = constant + Σ_j f_j + ε,   f_j ~ N(0, v_j K_j)
 

@@ -1,4 +1,4 @@
-"""Learners that the context benchmark compares: the product's fold, and tastes whose relevance is given.
+"""Learners of the context benchmark: the router's fit model, and tastes with given relevance.
 
     score = hᵀw_0 + hᵀ(a_c ⊙ δ_u)
 
@@ -24,7 +24,7 @@ _NOISE = SIGNALS[FeedbackKind.THUMB].noise
 
 
 class Learner(Protocol):
-    """The seam of the context benchmark: anything that learns from labels and scores answers."""
+    """Protocol of the context benchmark: learns from labels and scores answers."""
 
     def learn(self, user: int, h: Floats, task: int, y: float) -> None:
         """One label y in [0, 1] of a user on an answer, float64[D], to a prompt of a task."""
@@ -36,7 +36,7 @@ class Learner(Protocol):
 
 
 class FoldLearner:
-    """What the router itself learns of tastes, from thumbs on the answers of one model."""
+    """The router's fit model, from thumbs on the answers of one model."""
 
     def __init__(self, D: int) -> None:
         self.fit = Fit(2, D)
@@ -51,7 +51,7 @@ class FoldLearner:
         out = np.empty((users, *h.shape[:2]))
         for c in np.unique(task):
             rows = task == c
-            w = np.array([self.fit.taste(_who(user, int(c)), self._x) for user in range(users)])
+            w = np.array([self.fit.taste(_who(user, int(c))) for user in range(users)])
             out[:, rows] = np.einsum("nkd,ud->unk", h[rows], w)
         return out
 
@@ -61,7 +61,7 @@ def _who(user: int, task: int) -> Identity:
 
 
 class TasteLearner:
-    """Population and users, each with a Gaussian taste; users' count as far as a given relevance says.
+    """Gaussian tastes of population and users, the latter scaled by a given relevance.
 
     Args:
         users: how many.

@@ -1,4 +1,4 @@
-"""Fits how each kind of feedback observes utility; see `signals` for what the numbers mean."""
+"""Fit of the likelihood of each kind of feedback; see `signals` for the parameters."""
 
 from __future__ import annotations
 

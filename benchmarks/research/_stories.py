@@ -1,4 +1,4 @@
-"""TTCW: experts' verdicts on stories by fourteen tests, one expert held out at a time.
+"""Prequential evaluation on TTCW: experts' verdicts on stories by fourteen tests, one expert held out at a time.
 
 A Gaussian process with effects of tests, writers, stories, experts and their pairs (`_mixed`). Of the expert held out
 nothing is known at first; all verdicts of the others are, also on the same stories. Variances are fitted on the other

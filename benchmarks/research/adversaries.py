@@ -1,13 +1,13 @@
-"""Whether reward heads can be fooled: constant replies and answers dressed up, against honest answers.
+"""Attacks on reward heads: constant replies and manipulated answers against honest answers.
 
 An attack on a head is lost when
 - of a constant reply, the median score over prompts is below the honest answers' median;
-- of weak answers (honest ones below the median, and stubs such as "I don't know.") that were dressed up, the median
+- of weak answers (honest ones below the median, and stubs such as "I don't know.") after manipulation, the median
   stays below the honest median, at most 5 % rise above it, and the mean change of an honest answer's score is not
   positive.
 
-Attacks are the held-out part of `reward.attacks`: neither their texts nor their prompts were seen in training. Most of
-the weak honest answers are just below the median, so that the share that rises is a strict test.
+Attacks use held-out templates (`_held_out_attacks`): neither their texts nor their prompts were seen in training. Most
+of the weak honest answers are just below the median, so that the share that rises is a strict test.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from benchmarks.research._held_out_attacks import HELD_OUT
 
 from fitrouter.context.encoders import Encoder, get_encoder
 from fitrouter.types import Floats
 from fitrouter_evaluators.datasets import alpaca, mt_bench
 from fitrouter_evaluators.scoring import Answer, ResponseFeatures, global_scalar
-from fitrouter_evaluators.training.attacks import STUBS, Part, attacks, constants, guards
+from fitrouter_evaluators.training._attack_texts import Templates
+from fitrouter_evaluators.training.attacks import attacks, constants, guards
 from fitrouter_evaluators.training.hierarchy import Observations, Prior, Shrinkage, fit_prior
 
 Score = Callable[[Sequence[Answer]], Floats]
@@ -31,7 +33,7 @@ _LIFTED = 0.05
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """How one kind of attack went against one head. Scores are in standard deviations of honest answers."""
+    """Result of a kind of attack against a head. Scores are in standard deviations of honest answers."""
 
     head: str
     kind: str
@@ -58,7 +60,7 @@ def battle(
     heads: Mapping[str, Callable[[Floats], Floats]],
     encode: Score,
     *,
-    part: Part = "held_out",
+    templates: Templates = HELD_OUT,
     replies: Mapping[str, str] | None = None,
     sample: int = 60,
     seed: int = 0,
@@ -69,7 +71,7 @@ def battle(
         honest: the honest answers to each prompt.
         heads: name → scores float64[n] of features float64[n, D].
         encode: answers → features.
-        part: whose templates.
+        templates: of the attacks.
         replies: more constant replies by name.
         sample: honest answers that are attacked, and prompts that stubs and constant replies answer.
         seed: which of them.
@@ -79,8 +81,8 @@ def battle(
     H = encode(flat)
     picked = np.sort(rng.permutation(len(flat))[:sample])
     prompts = [honest[i][0].prompt for i in np.sort(rng.permutation(len(honest))[:sample])]
-    everywhere = {str(i): text for i, text in enumerate(constants(part))} | dict(replies or {})
-    ways, stubs = attacks(part), STUBS[part]
+    everywhere = {str(i): text for i, text in enumerate(constants(templates))} | dict(replies or {})
+    ways, stubs = attacks(templates), templates.stubs
     fixed = {name: encode([Answer(prompt=p, text=text) for p in prompts]) for name, text in everywhere.items()}
     bare = [Answer(prompt=p, text=stubs[i % len(stubs)]) for i, p in enumerate(prompts)]
     dressed = {way.name: encode([_dress(way.of, answer) for answer in bare]) for way in ways}

@@ -1,4 +1,4 @@
-"""Behaviour in order: how well what a person does with the next answer is foreseen, before it is learnt from.
+"""Prequential prediction of users' behaviour (copies, acceptances, edits) on public sets.
 
 People whom training never saw are followed event by event; each is predicted, then learnt from. The shared model is a
 ridge logistic regression of everything that is known before (`_behaviour_features`); a person's head stands on its log
@@ -26,7 +26,7 @@ from fitrouter.posterior.gaussian import Gaussian, gaussian_update
 from fitrouter.types import Floats
 from fitrouter_evaluators.bench._metrics import AUC, ECE, NLL, Metric, log_loss
 from fitrouter_evaluators.bench._protocol import Ledger, NoHarm, Paired, Result
-from fitrouter_evaluators.training.hierarchy import Observations, Shrinkage, choose_prior
+from fitrouter_evaluators.training.hierarchy import Link, Observations, Prior, Shrinkage, evidence, fit_prior, sigmoid
 
 KS = (0, 5, 10)
 _PARTS = 3
@@ -45,6 +45,35 @@ class Outcome(NamedTuple):
     results: list[Result]
     paired: list[Paired]
     no_harm: list[NoHarm]
+
+
+def choose_prior(
+    users: Sequence[Observations],
+    candidates: Sequence[Shrinkage],
+    *,
+    link: Link = "gaussian",
+    declared: Floats | None = None,
+    folds: int = 4,
+    iterations: int = 12,
+) -> Prior:
+    """The prior of all users under the shrinkage that predicts left-out users best (evidence, folds over users)."""
+
+    def worth(shrinkage: Shrinkage) -> float:
+        total = 0.0
+        for fold in range(folds):
+            kept = [i for i in range(len(users)) if i % folds != fold]
+            left = [i for i in range(len(users)) if i % folds == fold]
+            known = None if declared is None else declared[kept]
+            prior = fit_prior(
+                [users[i] for i in kept], link=link, shrinkage=shrinkage, declared=known, iterations=iterations
+            )
+            total += evidence(prior, [users[i] for i in left], None if declared is None else declared[left])
+        return total
+
+    if not candidates:
+        raise ValueError("candidates is empty; give at least one Shrinkage")
+    best = candidates[0] if len(candidates) == 1 else max(candidates, key=worth)
+    return fit_prior(users, link=link, shrinkage=best, declared=declared, iterations=iterations + 8)
 
 
 def development(data: Path, seeds: int, encoder: str) -> list[Result]:
@@ -84,7 +113,7 @@ def measure_events(events: Events, seeds: int) -> Outcome:
 
 
 def _predictions(events: Events, seed: int) -> dict[str, Floats]:
-    """Row → float64[n], what was foreseen of each event."""
+    """Row → float64[n], prediction of each event."""
     people = int(events.user.max()) + 1
     rng = np.random.default_rng([2026, seed])
     third, inner = rng.permutation(people) % _PARTS, rng.permutation(people) % _INNER
@@ -100,10 +129,10 @@ def _part(events: Events, seen: Mask, inner: NDArray[np.int64]) -> dict[str, Flo
     """Row → float64[n], right where `seen` is False: models of the people who were seen."""
     X = np.hstack([events.X, *(_directions(vectors, seen) for vectors in events.vectors)])
     g = _log_odds(X, events.y, seen, inner)
-    rows = {"global": _sigmoid(g)}
+    rows = {"global": sigmoid(g)}
     if events.texts and len(events.vectors) == 2:
         words = np.hstack([events.models, events.style, _word_directions(events.texts, seen)])
-        rows["floor features"] = _sigmoid(_log_odds(words, events.y, seen, inner))
+        rows["floor features"] = sigmoid(_log_odds(words, events.y, seen, inner))
     one = np.ones((len(g), 1))
     signal = load_signals()[events.kind]
     rho = signal.weight if signal.predicts == events.kind else 1.0  # ρ is about what it says of another kind
@@ -135,7 +164,7 @@ def _followed(start: Gaussian, H: Floats, events: Events, left: Mask, rho: float
 
 
 def follow(start: Gaussian, H: Floats, y: Floats, rho: float) -> Floats:
-    """float64[n]: what is foreseen of each event of one person in turn; an event is learnt from after it."""
+    """float64[n]: prequential predictions of one person's events."""
     taste, out = Gaussian(start.mean, start.cov), np.zeros(len(y))
     for i, h in enumerate(H):
         gain = taste.gain(h)
@@ -143,7 +172,7 @@ def follow(start: Gaussian, H: Floats, y: Floats, rho: float) -> Floats:
         out[i] = predicted / np.sqrt(1.0 + np.pi * variance / 8.0)
         if rho > 0.0:
             taste.learn(gain, gaussian_update(predicted, variance, float(y[i]), weight=rho))
-    return _sigmoid(out)
+    return sigmoid(out)
 
 
 # --- the shared model ---
@@ -161,7 +190,7 @@ def _log_odds(X: Floats, y: Floats, seen: Mask, inner: NDArray[np.int64]) -> Flo
         for part in range(_INNER):
             of_part, others = seen & (inner == part), seen & (inner != part)
             out[of_part] = _logistic(X[others], y[others], C)(X[of_part])
-        loss = float(log_loss(y[seen], _sigmoid(out[seen])).mean())
+        loss = float(log_loss(y[seen], sigmoid(out[seen])).mean())
         if loss < least:
             out[~seen] = _logistic(X[seen], y[seen], C)(X[~seen])
             best, least = out, loss
@@ -206,8 +235,3 @@ def _people(user: NDArray[np.int64], mask: Mask) -> Iterator[NDArray[np.int64]]:
     """Row numbers of each person among the masked rows."""
     for name in np.unique(user[mask]):
         yield np.flatnonzero(user == name)
-
-
-def _sigmoid(a: Floats) -> Floats:
-    out: Floats = 0.5 * (1.0 + np.tanh(0.5 * a))
-    return out

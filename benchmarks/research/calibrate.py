@@ -1,4 +1,4 @@
-"""Computes the constants of the response features from a folder of answers, and writes them as a Python module.
+"""Compute the constants of the response features from a folder of answers, and write them as a Python module.
 
     python -m benchmarks.research.calibrate FOLDER OUT
 
@@ -28,7 +28,7 @@ from fitrouter_evaluators.scoring.values import encode_statements, fit
 _FLOOR = 0.05
 _FLOORS = {"structure": 0.5, "emphasis": 0.5, "warmth": 0.35}
 _LATENT = 16
-_HEADER = '''"""Centre and scale of the response features: written by `reward.calibrate`, not by hand.
+_HEADER = '''"""Centre and scale of the response features: written by `benchmarks.research.calibrate`, not by hand.
 
 From the 960 answers of MT-bench (see the data sheet in `style`).
 """

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from fitrouter.types import Floats
 from fitrouter_evaluators.simulation.pool import ATTRIBUTES, Pool
 from fitrouter_evaluators.simulation.worlds import World
+from fitrouter_evaluators.training.hierarchy import sigmoid
 
 CHECKPOINTS = (5, 20, 50)
 """Labels a user at which rows are measured."""
@@ -34,16 +35,16 @@ _RESAMPLES = 1000
 
 
 class Setting(msgspec.Struct, frozen=True):
-    """Who likes what, and where."""
+    """Users' tastes and the tasks in which they apply."""
 
     h: Floats
     """float64[N, K, D]: what a head sees of the answers; nothing is missing (0 instead)."""
     task: NDArray[np.int64]
     """int64[N]."""
     shared: Floats
-    """float64[N, K]: what an answer is worth to everybody, in logits."""
+    """float64[N, K]: common utility of an answer, in logits."""
     personal: Floats
-    """float64[U, N, K]: what it is worth to a user beyond that, where their taste applies."""
+    """float64[U, N, K]: a user's deviation from it, where their taste applies."""
     relevance: Floats
     """float64[C, D] in [0, 1]: the share of attributes that apply in a task, for every feature."""
     known: NDArray[np.bool_]
@@ -118,7 +119,7 @@ ROWS: Mapping[str, Row] = {
     "relevance learnt": _learnt,
     "relevance given": _taste(lambda setting: setting.relevance),
 }
-"""The first is the one that the others are compared with; the last is told what nobody knows."""
+"""The first is the baseline; the last knows the true relevance."""
 
 
 class _Picks(msgspec.Struct, frozen=True):
@@ -138,7 +139,7 @@ def measure_setting(
     """(row, labels a user) → what its picks are worth. The first row is the global one."""
     rng = np.random.default_rng([2026, seed, 1])
     U, _, K = setting.personal.shape
-    p, base = _sigmoid(setting.shared + setting.personal), _sigmoid(setting.shared)
+    p, base = sigmoid(setting.shared + setting.personal), sigmoid(setting.shared)
     learners = {name: make(setting) for name, make in rows.items()}
     prompts = np.flatnonzero(setting.known)
     new = ~setting.known
@@ -221,9 +222,4 @@ def _worth(p: Floats, scores: Floats) -> Floats:
     """float64[U, n]: P(satisfied), float64[U, n, K], of the highest score; scores that tie share it."""
     best = scores == scores.max(axis=2, keepdims=True)
     out: Floats = (p * best).sum(axis=2) / best.sum(axis=2)
-    return out
-
-
-def _sigmoid(a: Floats) -> Floats:
-    out: Floats = 0.5 * (1.0 + np.tanh(0.5 * a))
     return out

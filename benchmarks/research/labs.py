@@ -1,7 +1,7 @@
-"""Labs: small worlds where one thing happens, and what the router does about it.
+"""Labs: small simulated worlds with one event each, and the router's response to it.
 
-Labels come late; a better model arrives; the best one gets worse in silence; a price rises; people differ. A lab is a
-pure function of its seed and of the router's setup; `benchmarks/simulation/labs.py` prints them over seeds.
+Labels are delayed; a better model arrives; the best model degrades unannounced; a price rises; users differ. A lab is
+a pure function of its seed and of the router's setup; `benchmarks/simulation/labs.py` prints them over seeds.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from benchmarks.research.scene import K, Outcome, People, Setup, draw, logit, play, sigmoid
+from benchmarks.research.scene import K, Outcome, People, Setup, draw, logit, play
 
 from fitrouter.types import Floats
+from fitrouter_evaluators.training.hierarchy import sigmoid
 
 WINDOW = 50
 """Decisions over which a probability is averaged to say that a model is adopted, or abandoned."""
@@ -26,7 +27,7 @@ class Result(msgspec.Struct, frozen=True):
     regret: dict[str, float]
     """Phase → cumulative regret."""
     measures: dict[str, float | None]
-    """What else the lab asks; None for what never happened."""
+    """Further measures; None for what never happened."""
 
 
 def phases(outcome: Outcome, cuts: Sequence[int]) -> dict[str, float]:
@@ -78,7 +79,7 @@ def share_held(chosen: Any, model: int, since: int) -> float | None:
 
 
 def stationary(seed: int, setup: Setup, rounds: int = 4000) -> Result:
-    """Nothing happens. With a `delay`, labels come late; alarms are false."""
+    """Stationary world. With a `delay`, labels are late; all alarms are false."""
     outcome = play(draw(seed, rounds), setup)
     return Result(phases(outcome, (0, rounds // 4, rounds)), {"false alarms": float(len(outcome.alarms))})
 
@@ -120,7 +121,7 @@ def newcomer(seed: int, setup: Setup, margin: float = 0.8, rounds: int = 4000) -
 
 
 def worse(seed: int, setup: Setup, loss: float = 2.0, rounds: int = 4000) -> Result:
-    """Half-way the model that is best on average loses logits, and nobody says so.
+    """Half-way the model that is best on average loses logits, unannounced.
 
     It is abandoned with the first 50 decisions where it was best and is no longer at a mean probability below ¼.
     """
@@ -139,7 +140,7 @@ def worse(seed: int, setup: Setup, loss: float = 2.0, rounds: int = 4000) -> Res
 
 
 def _lost(outcome: Outcome, model: int, before: Any, since: int, name: str) -> dict[str, float | None]:
-    """How soon a model is left, and what it still gets, in decisions where it was best and is no longer."""
+    """Delay until a model is left, and its remaining share, in decisions where it is no longer best."""
     lost = np.flatnonzero((before == model) & (outcome.best != model) & (np.arange(len(before)) >= since))
     window = crossed(outcome.probs[lost, model], lost, 0.25, since, above=False) or (None, None)
     return {name: window[0], "wasted": float(outcome.probs[lost, model].sum())}
@@ -162,7 +163,7 @@ def dearer(seed: int, setup: Setup, factor: float = 10.0, rounds: int = 4000) ->
 
 
 POOLS = ("blind", "role", "user", "separate")
-"""Whom a label teaches about: everybody alike, also the role, also the user (as shipped), the user only."""
+"""Pooling of labels: over all users, also by role, also by user (as shipped), by user only."""
 
 
 def pooling(seed: int, setup: Setup, pool: str, sd: float = 0.6, rounds: int = 8000) -> Result:

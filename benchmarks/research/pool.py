@@ -1,4 +1,4 @@
-"""What a reward head is worth on a recorded pool, beyond the pairs that it gets right.
+"""Quality of reward heads on a recorded pool: pairs, best of N, policy optimum and routing.
 
 A pool is every model's answer to every prompt, with a reference utility of each answer for each user, in logits: a user
 prefers a to b with probability σ(u_a − u_b) (Bradley and Terry 1952). Any head, a function from users to scores, is
@@ -27,7 +27,7 @@ from fitrouter.types import Floats
 
 _RESAMPLES = 1000
 _TARGETS = ("best_of_4", "best_of_all", "at_1_nat", "at_2_nats", "kept_at_2_nats", "routing_gain")
-"""What accuracy should predict; more is better in each."""
+"""Outcomes that accuracy should predict; more is better in each."""
 
 
 class Head(Protocol):
@@ -39,7 +39,7 @@ class Head(Protocol):
 
 
 class Reference(msgspec.Struct, frozen=True):
-    """Who likes what, and what a head may have seen."""
+    """Utilities of users, and the prompts that heads may have seen."""
 
     models: tuple[str, ...]
     utility: Floats

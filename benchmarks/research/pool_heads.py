@@ -1,6 +1,6 @@
-"""A family of heads on a pool with simulated users: from knowing nothing to knowing all, and some that are biased.
+"""Reward heads on a pool with simulated users: uninformed, learned, true with noise, and biased.
 
-Tastes are learnt as the product learns them: by the population prior of `reward.hierarchy` from users that are not
+Tastes are learnt as the product learns them: by the population prior of `training.hierarchy` from users that are not
 measured, and a measured user's posterior from their first k votes, all on known prompts.
 """
 

@@ -1,8 +1,8 @@
-"""A pool whose reference is people's votes: utilities of all answers from pairwise votes, and heads to measure on it.
+"""Pool with human votes as reference: utilities of all answers from pairwise votes, and heads to measure.
 
 Votes on a prompt say how its answers compare: a Bradley and Terry model a prompt, u ~ N(μ, Σ) over the models with μ
-and Σ learnt from all prompts by EM (`reward.hierarchy`), so that few votes move an answer little from what its model is
-worth elsewhere. The utilities are estimates: the oracle of such a pool knows the estimate, not the truth.
+and Σ learnt from all prompts by EM (`training.hierarchy`), so that few votes move an answer little from what its model
+is worth elsewhere. The utilities are estimates: the oracle of such a pool knows the estimate, not the truth.
 """
 
 from __future__ import annotations

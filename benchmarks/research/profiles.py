@@ -1,4 +1,4 @@
-"""What a user's earlier posts add to a head: accuracy with the profile, without it, and with somebody else's.
+"""Accuracy of a reward head with a user's earlier posts, without them, and with another user's.
 
 In Personalized RewardBench (arXiv:2604.07343) one answer is written to a user's rubric and one against it. A head that
 never sees the profile and still tells them apart has learnt how the texts were generated; so has one for which any

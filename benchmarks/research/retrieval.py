@@ -1,4 +1,4 @@
-"""Which of a user's earlier posts matter for a question, and how well a retriever finds them.
+"""Retrieval of a user's earlier posts for a question, and its recall, MRR and NDCG.
 
 Names: `bm25` (Robertson and Zaragoza 2009, Lucene's variant, by the library bm25s), `facebook/contriever-msmarco`
 (Izacard et al. 2022; what Personalized RewardBench uses), or any encoder of `fitrouter.context.encoders` by cosine.
@@ -22,7 +22,7 @@ CONTRIEVER = "facebook/contriever-msmarco"
 
 
 class Retriever(Protocol):
-    """Scores posts by what they have to do with a question."""
+    """Protocol of a retriever: scores posts by relevance to a question."""
 
     name: str
 
@@ -40,7 +40,7 @@ def top(retriever: Retriever, question: str, posts: Sequence[str], k: int = 10) 
 
 
 class BM25:
-    """Words in common, rare ones counting more. Every profile is a corpus of its own.
+    """BM25 with every profile as its own corpus.
 
     Raises:
         ConfigError: the library bm25s is missing.

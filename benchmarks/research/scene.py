@@ -1,12 +1,11 @@
-"""A world without texts, and the router in it: what the labs (`benchmarks.research.labs`) change and play.
+"""Simulated world without texts for the labs (`benchmarks.research.labs`), on the in-process runner.
 
-Contexts are numbers and labels are thumbs; but decisions are made by `Decider`, and every event goes
-through `fitrouter.state.learner.Learner.apply`, as in the gateway. Equal seeds and setups give equal outcomes.
+Contexts are numbers and labels are thumbs. Equal seeds and setups give equal outcomes.
 
     logit P(thumb up of model k on x) = θ_kᵀu + b_k + luck_{k, cluster(x)} [+ role_{r,k} + user_{u,k}]
 
-with u on the unit sphere in 24 dimensions, around one of 24 clusters; the luck of a cluster is what no linear model
-sees. x is [1, √¾ u], as `fitrouter.context.features` scales a prompt.
+with u on the unit sphere in 24 dimensions, around one of 24 clusters; the luck of a cluster is invisible to
+linear models. x is [1, √¾ u], as `fitrouter.context.features` scales a prompt.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from __future__ import annotations
 import math
 import uuid
 from collections import deque
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -24,24 +22,11 @@ from fitrouter.monitors.drift import Drift, DriftParams
 from fitrouter.policies import SquareCB
 from fitrouter.posterior.labels import FitParams
 from fitrouter.posterior.people import DAY_S
-from fitrouter.routing.decider import Decider, Rules
+from fitrouter.routing.decider import Rules
 from fitrouter.state.learner import Learner
-from fitrouter.stores.journal import Row
-from fitrouter.types import (
-    Attempt,
-    Decision,
-    Event,
-    Execution,
-    Feedback,
-    FeedbackKind,
-    Floats,
-    Identity,
-    ModelCard,
-    ModelChange,
-    Prices,
-    Score,
-    pack,
-)
+from fitrouter.types import FeedbackKind, Floats, Identity, ModelCard, Prices
+from fitrouter_evaluators.simulation.runner import InProcess, Turn
+from fitrouter_evaluators.training.hierarchy import sigmoid
 
 K = 8
 """Models of a lab."""
@@ -49,7 +34,7 @@ _TEXT, _CLUSTERS = 24, 24
 _TOKENS = 500
 """Of every answer, in the lab of prices."""
 _SCHEMA = "lab"
-_ONE = pack(np.ones(1))
+_ONE = np.ones(1)
 
 
 def logit(p: Floats) -> Floats:
@@ -58,14 +43,8 @@ def logit(p: Floats) -> Floats:
     return result
 
 
-def sigmoid(logits: Floats) -> Floats:
-    """P of a logit."""
-    result: Floats = 1.0 / (1.0 + np.exp(-logits))
-    return result
-
-
 class People(msgspec.Struct, frozen=True, kw_only=True):
-    """Who comes: Zipf users in roles, whose models differ by normal offsets in logits."""
+    """Users: Zipf-distributed, in roles, with normal offsets of models in logits."""
 
     users: int = 200
     roles: int = 5
@@ -75,7 +54,7 @@ class People(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Scene(msgspec.Struct, frozen=True):
-    """One seed of a lab's world: what is common to every setup that is compared on it."""
+    """One seed of a lab's world, common to all compared setups."""
 
     seed: int
     x: Floats
@@ -85,7 +64,7 @@ class Scene(msgspec.Struct, frozen=True):
     luck: Floats
     """float64[T, K] uniforms: label = 1 where below p."""
     rated: Floats
-    """float64[T] uniforms: there is a label where below the feedback rate."""
+    """float64[T] uniforms: labelled where below the feedback rate."""
     here: Any
     """bool[T, K]: which models are on offer."""
     price: Floats
@@ -97,7 +76,7 @@ class Scene(msgspec.Struct, frozen=True):
 
 
 def draw(seed: int, rounds: int, people: People | None = None, *, lab: int = 0) -> Scene:
-    """A world where nothing happens yet; labs change p, here and price."""
+    """Draw a stationary world; labs change p, here and price."""
     rng = np.random.default_rng([2026, lab, seed])
     centres = rng.normal(size=(_CLUSTERS, _TEXT)) / math.sqrt(_TEXT)
     cluster = rng.integers(_CLUSTERS, size=rounds)
@@ -126,13 +105,13 @@ def draw(seed: int, rounds: int, people: People | None = None, *, lab: int = 0) 
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True):
-    """How the router is set up; what is left out is as shipped."""
+    """Settings of the router; the defaults are those that ship."""
 
     gamma: float = 2560.0
     params: FitParams = FitParams()
     rules: Rules = Rules()
     delay: int = 0
-    """Rounds until a label is there."""
+    """Rounds until a label arrives."""
     feedback: float = 1.0
     """Share of the answers that get a label."""
     drift: DriftParams = DriftParams()
@@ -144,7 +123,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What happened, round by round; float64[T] unless said otherwise."""
+    """Outcome by round; float64[T] unless stated otherwise."""
 
     regret: Floats
     """Expected utility of the best model on offer minus that of the chosen one."""
@@ -158,13 +137,12 @@ class Outcome(msgspec.Struct, frozen=True):
     """(round, model) of every alarm of drift."""
 
 
-class _Answer(NamedTuple):
-    """An answer whose label is on its way."""
+class _Due(NamedTuple):
+    """An answer whose label has not arrived yet."""
 
-    due: int
+    at: int
     model: int
-    decision: Decision
-    events: tuple[Event, ...]
+    turn: Turn
     y: float
 
 
@@ -174,10 +152,9 @@ class _Play:
     def __init__(self, scene: Scene, setup: Setup) -> None:
         self.scene, self.setup = scene, setup
         self.rules = msgspec.structs.replace(setup.rules, seed=scene.seed, encoder=_SCHEMA)
-        self.routers: dict[int, tuple[Learner, Decider]] = {}
-        self.seq = 0
+        self.routers: dict[int, InProcess] = {}
         self.cards: tuple[ModelCard, ...] = ()
-        self.waiting: deque[_Answer] = deque()
+        self.waiting: deque[_Due] = deque()
         self.alarms: list[tuple[int, int]] = []
 
     def run(self) -> Outcome:
@@ -185,29 +162,30 @@ class _Play:
         regret, probs, (best, chosen) = np.empty(T), np.zeros((T, K)), np.empty((2, T), dtype=np.intp)
         for t in range(T):
             self._offer(t)
-            here = np.flatnonzero(scene.here[t])
-            decision = self._router(t)[1].decide(
-                str(uuid.UUID(int=t)), self._time(t), self._who(t), scene.x[t], self.cards
-            )
+            here, router = np.flatnonzero(scene.here[t]), self._router(t)
+            decision = router.decide(t, self._time(t), self._identity(t), scene.x[t])
             probs[t, here] = decision.probs
-            worth = scene.p[t] - cost_in_fit(self.rules, scene.price[t])
-            chosen[t] = here[decision.eligible.index(decision.chosen)]
-            best[t] = here[worth[here].argmax()]
-            regret[t] = worth[best[t]] - worth[chosen[t]]
-            self._answer(t, decision, int(chosen[t]))
-            while self.waiting and self.waiting[0].due <= t:
-                self._hear(t, self.waiting.popleft())
+            utility = scene.p[t] - cost_in_fit(self.rules, scene.price[t])
+            k = chosen[t] = here[decision.eligible.index(decision.chosen)]
+            best[t] = here[utility[here].argmax()]
+            regret[t] = utility[best[t]] - utility[k]
+            turn = router.answer(decision, h=_ONE, completion_tokens=_TOKENS)
+            if scene.rated[t] < self.setup.feedback:
+                y = float(scene.luck[t, k] < scene.p[t, k])
+                self.waiting.append(_Due(t + self.setup.delay, int(k), turn, y))
+            while self.waiting and self.waiting[0].at <= t:
+                self._vote(t, self.waiting.popleft())
         return Outcome(regret, probs, chosen, best, tuple(self.alarms))
 
     def _time(self, t: int) -> float:
         return 1e9 + t * DAY_S / self.setup.rounds_per_day
 
-    def _who(self, t: int) -> Identity:
+    def _identity(self, t: int) -> Identity:
         user, role = int(self.scene.user[t]), int(self.scene.role[t])
         return Identity(user=f"u{user}" if user >= 0 else None, role=f"r{role}" if role >= 0 else None)
 
-    def _router(self, t: int) -> tuple[Learner, Decider]:
-        """Who decides round t and learns from it."""
+    def _router(self, t: int) -> InProcess:
+        """The router of round t: the common one, or the user's own."""
         key = int(self.scene.user[t]) if self.setup.separate else -1
         if key not in self.routers:
             learner = Learner(
@@ -218,15 +196,11 @@ class _Play:
                 votes_per_day=self.setup.votes_per_day,
             )
             learner.fit.drift = Drift(self.setup.drift)
-            self.routers[key] = learner, self._decider(learner)
-            self._fold(learner, self._registry(t))
+            self.routers[key] = InProcess(learner, SquareCB(self.setup.gamma), self.rules, self.cards, self._time(t))
         return self.routers[key]
 
-    def _decider(self, learner: Learner) -> Decider:
-        return Decider(SquareCB(self.setup.gamma), learner, self.rules)
-
     def _offer(self, t: int) -> None:
-        """Where the models on offer, or their prices, are others than before: a gateway starts again with them."""
+        """Announce the models on offer and their prices where they differ from the round before."""
         scene = self.scene
         if t and (scene.here[t] == scene.here[t - 1]).all() and (scene.price[t] == scene.price[t - 1]).all():
             return
@@ -234,68 +208,21 @@ class _Play:
             ModelCard(name=f"m{k}", provider="lab", prices=Prices(output=float(scene.price[t, k])))
             for k in np.flatnonzero(scene.here[t])
         )
-        for key, (learner, _) in self.routers.items():
-            self._fold(learner, self._registry(t))
-            self.routers[key] = learner, self._decider(learner)
+        for router in self.routers.values():
+            router.offer(self.cards, self._time(t))
 
-    def _registry(self, t: int) -> list[Event]:
-        return [ModelChange(id=f"registry {t}", ts=self._time(t), cards=self.cards, registry=f"lab {t}")]
-
-    def _fold(self, learner: Learner, events: Sequence[Event], related: Sequence[Event] = ()) -> None:
-        for place, event in enumerate(events):
-            self.seq += 1
-            learner.apply(Row(self.seq, event), [*related, *events[:place]])
-
-    def _answer(self, t: int, decision: Decision, chosen: int) -> None:
-        """The answer is there at once, and what a scorer would say of it: that it is an answer."""
-        execution = Execution(
-            id=f"{decision.id}:execution",
-            ts=decision.ts,
-            decision_id=decision.id,
-            identity=decision.identity,
-            chosen=decision.chosen,
-            served_by=decision.chosen,
-            status="ok",
-            attempts=(Attempt(model=decision.chosen, probability=1.0),),
-            features=decision.features,
-            completion_tokens=_TOKENS,
-        )
-        score = Score(
-            id=f"{decision.id}:score",
-            ts=decision.ts,
-            decision_id=decision.id,
-            identity=decision.identity,
-            served_by=decision.chosen,
-            features=decision.features,
-            h=_ONE,
-            schema=_SCHEMA,
-        )
-        self._fold(self._router(t)[0], [decision, execution, score])
-        if self.scene.rated[t] < self.setup.feedback:
-            y = float(self.scene.luck[t, chosen] < self.scene.p[t, chosen])
-            self.waiting.append(_Answer(t + self.setup.delay, chosen, decision, (execution, score), y))
-
-    def _hear(self, t: int, answer: _Answer) -> None:
-        """A label arrives."""
-        decision = answer.decision
-        learner = self._router(uuid.UUID(decision.id).int)[0]
-        vote = Feedback(
-            id=f"{decision.id}:vote",
-            ts=self._time(t),
-            decision_id=decision.id,
-            identity=decision.identity,
-            kind=FeedbackKind.THUMB,
-            value=answer.y,
-        )
-        drift, arm = learner.fit.drift, decision.chosen
+    def _vote(self, t: int, due: _Due) -> None:
+        """Fold a label that arrives in round t, and note the alarm that it raises."""
+        router, arm = self._router(uuid.UUID(due.turn.decision.id).int), due.turn.decision.chosen
+        drift = router.learner.fit.drift
         before = drift.statistics(arm).labels
-        self._fold(learner, [vote], answer.events)
+        router.vote(due.turn, FeedbackKind.THUMB, due.y, ts=self._time(t))
         if drift.statistics(arm).labels < before:
-            self.alarms.append((t, answer.model))
+            self.alarms.append((t, due.model))
 
 
 def cost_in_fit(rules: Rules, price: Floats) -> Floats:
-    """What an answer at these prices (USD of a million output tokens) costs, in fit."""
+    """Cost in fit of an answer at these prices (USD of a million output tokens)."""
     result: Floats = rules.cost_weight * price * (_TOKENS / 1e6 / rules.cost_unit_usd)
     return result
 

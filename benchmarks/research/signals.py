@@ -1,4 +1,4 @@
-"""Kinds of feedback as observations of one utility: how each is read, and how far an event of it counts.
+"""Likelihoods of the kinds of feedback as observations of one utility.
 
 A taste predicts u = hᵀw in units of a label on [0, 1]. An event of kind κ observes it,
 
@@ -53,7 +53,7 @@ def _rounded(value: object) -> object:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Fits the table on the sets under DATA and writes it to OUT."""
+    """Fit the table on the sets under DATA and write it to OUT."""
     arguments = sys.argv[1:] if argv is None else argv
     if len(arguments) != 2:
         sys.stderr.write("usage: python -m benchmarks.research.signals DATA OUT\n")

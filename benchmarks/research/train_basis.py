@@ -1,4 +1,4 @@
-"""Finds the directions in which prompts differ, so that a policy can read the first few of MiniLM's 384 dimensions.
+"""Compute the principal components of MiniLM's prompt vectors, of which policies read the first.
 
     python -m benchmarks.research.train_basis FOLDER OUT
 

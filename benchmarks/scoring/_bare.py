@@ -1,8 +1,7 @@
-"""A stand-in for msgspec on a machine that has torch and little else: enough to make values and read shipped tables.
+"""Minimal substitute for msgspec on machines that have torch and little else.
 
-Only `scorer.py` uses it, and says so in what it prints. Events can be written (as JSON, which is slower) but
-not read back, so that rows that go through the journal are null with it. Importing this puts it in msgspec's place
-where there is none.
+Only `scorer.py` uses it, and prints that it does. Events can be written (as JSON, which is slower) but not read, so
+that rows through the journal are null. Importing this module installs it if msgspec is missing.
 """
 
 from __future__ import annotations

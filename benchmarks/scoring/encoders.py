@@ -1,4 +1,4 @@
-"""What an encoder of answers is worth: head quality by set and encoder, beside what it costs. Prints JSON.
+"""Reward-head quality and encoding cost by encoder of answers. Prints JSON.
 
 python -m benchmarks.scoring.encoders --data ../shared/data --encoders static minilm-int8 minilm
 

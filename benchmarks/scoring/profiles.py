@@ -1,4 +1,4 @@
-"""Personalized RewardBench with the profile, without it, and with somebody else's (docs/results/reward_pool.md).
+"""Accuracy on Personalized RewardBench with, without and with another user's profile (docs/results/reward_pool.md).
 
 python -m benchmarks.scoring.profiles FOLDER --retriever bm25 minilm facebook/contriever-msmarco
 

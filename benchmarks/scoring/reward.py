@@ -1,4 +1,4 @@
-"""Every development target of the reward models, each under its protocol (docs/results/reward.md). Prints JSON.
+"""Development targets of the reward models, each under its protocol (docs/results/reward.md). Prints JSON.
 
 python -m benchmarks.scoring.reward --data ../shared/data --out reward.json --table reward_table.md
 
@@ -22,7 +22,6 @@ from benchmarks.research import _development, adversaries, behaviour
 from benchmarks.research.batched import BatchedTastes
 
 from fitrouter.posterior.gaussian import Gaussian
-from fitrouter_evaluators.bench import choices, pairs
 from fitrouter_evaluators.training.hierarchy import Observations, Shrinkage, e_step, fit_prior, m_step
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -124,7 +123,7 @@ def measure_pairs(data: Path, seeds: int, encoder: str) -> tuple[Any, list[Row]]
     """D1 MT-bench."""
     if not (data / "mt_bench_human").is_dir():
         return {}, []
-    found = pairs.development(data, max(seeds, 20), encoder)
+    found = _development.pairs_of_mt_bench(data, max(seeds, 20), encoder)
     named = found["with_identity"]
     floors = {"accuracy": (0.803, 0.805), "NLL": (0.4386, 0.435), "ECE": (None, 0.03)}
     people = named["agreement"]["decided"]
@@ -155,9 +154,9 @@ def measure_behaviour(data: Path, seeds: int, encoder: str) -> tuple[Any, list[R
     return {"outcomes": [outcome._asdict() for outcome in found]}, rows
 
 
-def measure_choices(data: Path, seeds: int, encoder: str) -> tuple[Any, list[Row]]:
+def measure_choices(data: Path, _seeds: int, encoder: str) -> tuple[Any, list[Row]]:
     """Preferences in words."""
-    found = choices.development(data, seeds, encoder)
+    found = _development.stated_choices(data, encoder)
     by_row = {(r.metric, r.row): r for r in found}
     if not by_row:
         return [], []

@@ -1,4 +1,4 @@
-"""What reward heads are worth on the recorded pool, and where tastes belong (docs/results/reward_pool.md). Prints JSON.
+"""Routing and best-of-N quality of reward heads on the recorded pool (docs/results/reward_pool.md). Prints JSON.
 
 python -m benchmarks.scoring.reward_pool --pool ../shared/data/alpaca_eval/responses.parquet --out FILE
 

@@ -1,4 +1,4 @@
-"""What scoring costs: encoders, heads, updates and whole answers, each beside the device's own limit. Prints JSON.
+"""Throughput and latency of encoders, heads, updates and whole answers, beside the device's limit. Prints JSON.
 
 Needs torch, numpy and sentence-transformers, so that it runs on a bare GPU machine:
 
@@ -6,8 +6,7 @@ Needs torch, numpy and sentence-transformers, so that it runs on a bare GPU mach
 
 Rows of MiniLM are null where its weights or the int8 file are missing; without cryptography the spool is not encrypted;
 without msgspec a stand-in makes the values (`_bare`), and rows that go through the journal are null.
-Machines are shared: what is compared is measured in turns, and beside wall time stands CPU time, which neighbours
-disturb less.
+Machines are shared: compared things are measured in turns, in wall and CPU time, of which the latter is less noisy.
 """
 
 from __future__ import annotations
@@ -79,12 +78,12 @@ def answers(n: int, seed: int = 0) -> list[str]:
 
 
 def prompt(i: int) -> str:
-    """A prompt of about 40 WordPieces, like no other."""
+    """A unique prompt of about 40 WordPieces."""
     return f"Question {i}: {SENTENCES[i % 8]} {SENTENCES[(i // 8) % 8]} How is this done where I live?"
 
 
 def response_features(encoder: Encoder) -> ResponseFeatures:
-    """As the gateway has them, with nothing remembered and everything loaded."""
+    """The gateway's features, with empty caches and everything loaded."""
     features = ResponseFeatures(encoder, scalar=global_scalar(encoder), cache=16)
     features.encode([Answer(text="The first answer loads what is loaded late.")])
     return features
@@ -94,7 +93,7 @@ def response_features(encoder: Encoder) -> ResponseFeatures:
 
 
 class Clock:
-    """Seconds of one device, after all that was asked of it is done: of CPU time, or of the GPU's."""
+    """Seconds of CPU or GPU time, after synchronisation."""
 
     def __init__(self, device: str) -> None:
         self.device = device
@@ -219,7 +218,7 @@ def encoder_rate(encoder: Encoder, texts: list[str]) -> dict[str, Any]:
 
 
 def cosines(a: Encoder, b: Encoder, texts: list[str]) -> dict[str, float]:
-    """How near one encoder's vectors are to another's."""
+    """Similarity of two encoders' vectors."""
     found = np.einsum("ij,ij->i", a.encode(texts), b.encode(texts))
     return {"texts": len(texts), "mean": round(float(found.mean()), 4), "min": round(float(found.min()), 4)}
 
@@ -264,7 +263,7 @@ class Population:
         return [self.population, self.roles[k % 8], self.users[k % len(self.users)]]
 
     def score(self, identity: Identity, h: Floats) -> tuple[float, float]:
-        """As the fold does it."""
+        """As in the learner."""
         h = np.where(np.isnan(h), 0.0, h)
         mean = variance = 0.0
         for block in self.tastes(identity):
@@ -273,7 +272,7 @@ class Population:
         return mean, float(np.sqrt(max(variance, 0.0)))
 
     def heads(self, device: str) -> Heads:
-        """What the gateway scores with: the fold itself on a CPU."""
+        """The gateway's heads: the learner itself on a CPU."""
         d = len(self.population.mean)
         return self if device == "cpu" else DeviceHeads(self.tastes, d, device)
 

@@ -1,4 +1,4 @@
-"""The tables of docs/results/personal_pool.md, from what `personal_pool.py` wrote."""
+"""Tables of docs/results/personal_pool.md, from the output of `personal_pool.py`."""
 
 from __future__ import annotations
 
@@ -156,10 +156,10 @@ def _parts(cells: Sequence[Cell]) -> str:
 
     head = [
         "reliance (slopes, role, taste, offset)",
-        "P(worth nothing)",
-        "ever says helps (all, a role)",
+        "P(useless)",
+        'ever "helps" (all, a role)',
         "ever off, off at the end",
-        "last word",
+        "final state",
     ]
     return _each(cells, head, line)
 
@@ -203,12 +203,12 @@ def _targets(cells: Sequence[Cell]) -> str:
     for world, feedback in (("lab-s0", 0.3), ("lab-s0", 1.0), ("hidden-features", 0.3)):
         judge(f"{world}, {feedback:.0%}: ours against scores", (world, feedback), change("ours", "scores"), 0.02)
     for feedback in (0.3, 1.0):
-        name = f"S = 0, {feedback:.0%}: seeds in which the twin ever says that it helps"
+        name = f"S = 0, {feedback:.0%}: seeds in which the monitor ever reports a benefit"
         judge(name, ("lab-s0", feedback), lambda cell: float(cell["rows"]["ours"]["twin"]["ever_helps"]), 0.05)
-        name = f"S = 0, {feedback:.0%}: minus the least P(worth nothing) of people's three parts"
+        name = f"S = 0, {feedback:.0%}: negated smallest P(useless) of the three personal terms"
         judge(name, ("lab-s0", feedback), lambda cell: -min(cell["rows"]["ours"]["zero"][1:], default=0.0), -0.9)
     judge(
-        "harm: minus the seeds in which the term goes off",
+        "harm: negated share of seeds in which the term is switched off",
         ("harm", 0.3),
         lambda cell: -float(cell["rows"]["ours"]["twin"]["ever_off"]),
         -0.8,

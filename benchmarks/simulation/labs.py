@@ -1,4 +1,4 @@
-"""The labs (docs/results/labs.md) over seeds: late labels, newcomers, silent changes, prices, people. Prints JSON.
+"""Labs (docs/results/labs.md) over seeds: late labels, new models, silent changes, prices, users. Prints JSON.
 
 python -m benchmarks.simulation.labs --out labs.json  # the reported seeds, shipped settings, about ten minutes
 python -m benchmarks.simulation.labs --tuning --gamma 160 --labs delay    # another γ, on seeds that are never reported

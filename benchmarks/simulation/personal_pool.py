@@ -1,4 +1,4 @@
-"""The personal pool (docs/results/personal_pool.md): rows × worlds × feedback over seeds. Writes JSON cell by cell.
+"""Regret on the personal pool (docs/results/personal_pool.md): rows × worlds × feedback over seeds. Writes JSON.
 
 python -m benchmarks.simulation.personal_pool --out FILE  # resumes cells of the same sources and settings
 python -m benchmarks.simulation.personal_pool --table FILE  # Markdown; --doc docs/results/personal_pool.md
@@ -13,22 +13,27 @@ import hashlib
 import json
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.simulation._personal_pool_tables import fill, tables
 
-from fitrouter_evaluators.simulation.personal_pool import GAMMAS, TUNING_SEEDS, compare, open_pool, tune
+from fitrouter_evaluators.simulation.personal_pool import Task, compare, open_pool, run_tasks
 from fitrouter_evaluators.simulation.pool import Pool
-from fitrouter_evaluators.simulation.worlds import load_world
+from fitrouter_evaluators.simulation.worlds import World, load_world
 
 ROOT = Path(__file__).resolve().parents[2]
+GAMMAS = (160.0, 640.0, 2560.0, 10240.0, 40960.0)
+"""Candidates for each row's γ."""
+TUNING_SEEDS = tuple(range(1000, 1004))
+"""Seeds for choosing γ; never reported."""
 ROWS = ("label-only", "scores", "role", "ours", "true-tastes")
 LIKE = {"unweighted": "ours", "true-tastes": "ours", "reward-score": "label-only"}
-"""Rows that borrow another row's γ: they differ from it in what is known or learnt, not in exploration."""
+"""Rows that use another row's γ: they do not differ from it in exploration."""
 TUNED_IN = ("lab-s1", 0.3)
 KNOWN = ("lab-s1", "model-offset", "env", "impostor")
-"""Worlds in which a row knows the true tastes: where a target asks for it. Where tastes turn there is none."""
+"""Worlds with the row of true tastes: those with a target for it."""
 WORLDS = ("lab-s05", "lab-s15", "role-only", "user-only", "hidden-features", "model-offset", "harm")
 CELLS = [("lab-s1", 0.1), ("lab-s1", 0.3), ("lab-s1", 1.0), ("lab-s0", 0.3), ("lab-s0", 1.0)]
 CELLS += [(world, 0.3) for world in WORLDS]
@@ -102,6 +107,20 @@ def _gammas(pool: Pool, options: argparse.Namespace) -> dict[str, float]:
     world = load_world(ROOT / "benchmarks/simulation/worlds" / f"{TUNED_IN[0]}.yaml")
     tuned = tune(pool, world, sources, TUNED_IN[1], floor=options.floor, processes=options.processes)
     return {row: tuned[LIKE.get(row, row)] for row in options.rows}
+
+
+def tune(
+    pool: Pool, world: World, rows: Sequence[str], feedback: float, *, processes: int | None = None, floor: float = 0.05
+) -> dict[str, float]:
+    """Choose each row's γ of `GAMMAS` by total regret over the tuning seeds."""
+    grid = [(row, gamma, seed) for row in rows for gamma in GAMMAS for seed in TUNING_SEEDS]
+    tasks = [
+        Task(world=world, row=row, gamma=gamma, feedback=feedback, seed=seed, floor=floor) for row, gamma, seed in grid
+    ]
+    total: dict[tuple[str, float], float] = {}
+    for (row, gamma, _), result in zip(grid, run_tasks(pool, tasks, processes), strict=True):
+        total[row, gamma] = total.get((row, gamma), 0.0) + sum(result.regret)
+    return {row: min(GAMMAS, key=lambda gamma: total[row, gamma]) for row in rows}
 
 
 def _sources() -> str:

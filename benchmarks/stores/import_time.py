@@ -1,4 +1,4 @@
-"""How long `import fitrouter` takes against the standard modules it stands on: medians of whole processes, in turn."""
+"""Import time of fitrouter beside that of its standard-library imports: medians of processes, in turn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the journal can take: rows a second when entries come in a flood, and how long an acknowledgement takes.
+"""Journal throughput in rows a second, and acknowledgement latency.
 
     python -m benchmarks.stores.journal [--rows 40000] [--folder DIR]
 

@@ -1,4 +1,4 @@
-"""What operators look at: Prometheus metrics of a router."""
+"""Prometheus metrics of a router."""
 
 from __future__ import annotations
 

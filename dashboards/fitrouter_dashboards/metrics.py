@@ -1,11 +1,10 @@
-"""Prometheus metrics of a router: a hook that counts what happens, and gauges of how far behind its parts are.
+"""Prometheus metrics of a router: counters fed by a hook, and gauges of its lags and monitors.
 
-Worker processes add up: with `PROMETHEUS_MULTIPROC_DIR` set before this module is imported, each process writes its
-samples to files in that folder and `render` of any of them gives the sums over all, dead ones too (counters never go
-back). Gauges of lag are the largest of the living processes, leases their sum, so that 1 is right and 0 or 2 is not.
+With `PROMETHEUS_MULTIPROC_DIR` set before this module is imported, each worker process writes its samples to files in
+that folder, and `render` in any of them aggregates all: counters sum over all processes, dead ones included; gauges of
+lag take the maximum of the living ones; leases are summed, so that 1 is right and 0 or 2 is wrong.
 
-No label names a user. `role` is free text of the callers: the first 32 that a process sees keep their name, others are
-"other".
+No label names a user. `role` is free text from callers: a process keeps the first 32 names, others become "other".
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
 
 ROLES = 32
-"""Roles with a name of their own."""
+"""Maximum number of role names."""
 NO_ROLE = "none"
 
 _Merge: TypeAlias = Literal["livemax", "livesum"]
@@ -39,10 +38,10 @@ _INVERSE = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 
 
 class Metrics:
-    """Counts notices (it is a `fitrouter.hooks.Hook`), reads gauges off the router it is bound to, and renders both.
+    """Counts events as a `fitrouter.hooks.Hook`, reads gauges from its router, and renders both.
 
     Args:
-        registry: where the metrics are registered; one of its own where None.
+        registry: where the metrics are registered; a new one by default.
     """
 
     content_type = exposition.CONTENT_TYPE_LATEST
@@ -77,11 +76,11 @@ class Metrics:
                 pass
 
     def refused(self, kind: str) -> None:
-        """Count a request that was answered with an error; `kind` is the error's code."""
+        """Count an error response; `kind` is the error's code."""
         self._errors.labels(kind).inc()
 
     def bind(self, router: Router) -> None:
-        """Count what this router tells, and read gauges off it."""
+        """Count the events of a router, and read gauges from it."""
         self._router = router
         router.hooks.add(self)
 
@@ -112,16 +111,16 @@ class Metrics:
             self._budget.labels(tenant).set(weight)
 
     def render(self) -> bytes:
-        """The metrics in Prometheus's text format: of this process, or of all workers. Blocks on files."""
+        """The metrics in Prometheus's text format, of this process or of all workers. Blocks on files."""
         registry = self.registry
         if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
             registry = CollectorRegistry()
             multiprocess.MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
         shown = CollectorRegistry()
-        shown.register(_WithoutBirthdays(registry))
+        shown.register(_WithoutCreated(registry))
         return exposition.generate_latest(shown)
 
-    # --- what is counted ---
+    # --- counting ---
 
     def _decision(self, event: Decision) -> None:
         model = event.chosen
@@ -169,57 +168,57 @@ class Metrics:
                 return role
         return "other"
 
-    # --- what there is ---
+    # --- definitions ---
 
     def _make_counters(self) -> None:
         counter = self._counter
-        self._requests = counter("requests_total", "Requests by the model that answered.", "model", "role", "status")
-        self._errors = counter("errors_total", "Requests answered with an error, by the error's code.", "kind")
-        self._failures = counter("attempts_failed_total", "Attempts that failed.", "model", "error")
-        self._decisions = counter("decisions_total", "Decisions by the model that was chosen.", "model", "role", "mode")
-        self._tokens = counter("tokens_total", "Tokens as providers count them.", "model", "direction")
-        self._cost = counter("cost_usd_total", "USD spent, by the prices of the configuration.", "model")
-        self._feedback = counter("feedback_total", "Verdicts of people.", "kind", "asked")
-        self._scores = counter("scores_total", "Answers that the scorer took, by how it went.", "status")
-        self._unlogged = counter("unlogged_total", "Answers whose decision did not become durable in time.")
-        self._trouble = counter("trouble_total", "Failures of a part that the request survived.", "part")
+        self._requests = counter("requests_total", "Requests, by the model that answered.", "model", "role", "status")
+        self._errors = counter("errors_total", "Error responses, by code.", "kind")
+        self._failures = counter("attempts_failed_total", "Failed attempts to call a model.", "model", "error")
+        self._decisions = counter("decisions_total", "Decisions, by the chosen model.", "model", "role", "mode")
+        self._tokens = counter("tokens_total", "Tokens, as reported by providers.", "model", "direction")
+        self._cost = counter("cost_usd_total", "Cost in USD, at the configured prices.", "model")
+        self._feedback = counter("feedback_total", "Feedback events.", "kind", "asked")
+        self._scores = counter("scores_total", "Scored answers, by status.", "status")
+        self._unlogged = counter("unlogged_total", "Answers whose decision was not durable in time.")
+        self._trouble = counter("trouble_total", "Failures of a component that did not fail the request.", "part")
 
     def _make_histograms(self) -> None:
         histogram = self._histogram
-        self._overhead = histogram("overhead_seconds", "Time spent in the router itself.", _FAST)
-        self._latency = histogram("latency_seconds", "Time to the whole answer.", _SLOW, "model")
+        self._overhead = histogram("overhead_seconds", "Time spent in the router, without the model call.", _FAST)
+        self._latency = histogram("latency_seconds", "Time to the complete answer.", _SLOW, "model")
         self._ttft = histogram("ttft_seconds", "Time to the first token of a stream.", _SLOW, "model")
-        self._predicted = histogram("score_ratio", "Reward that the user's head predicts.", _UNIT, "model", "role")
-        self._reward = histogram("reward_ratio", "Verdicts of people on [0, 1].", _UNIT, "model", "role")
+        self._predicted = histogram("score_ratio", "Predicted ratings on [0, 1].", _UNIT, "model", "role")
+        self._reward = histogram("reward_ratio", "Feedback, rescaled to [0, 1].", _UNIT, "model", "role")
         self._inverse = histogram(
             "inverse_propensity_ratio",
-            "1 / (K p) of drawn decisions; its mean is 1 where draws follow the log.",
+            "1 / (K p) of drawn decisions; the mean is 1 if the logged probabilities are right.",
             _INVERSE,
         )
 
     def _make_gauges(self) -> None:
         gauge = self._gauge
-        self._learner_lag = gauge("learner_lag_events", "Durable events that a worker has not folded.", "livemax")
+        self._learner_lag = gauge("learner_lag_events", "Durable events that a worker has not folded yet.", "livemax")
         self._labels = gauge("learner_labels", "Labels in the learner's state.", "livemax")
         self._scorer_lag = gauge("scorer_lag_answers", "Answers that wait for a score.", "livemax")
         self._scorer_age = gauge("scorer_lag_seconds", "Age of the oldest answer that waits for a score.", "livemax")
-        self._warehouse_lag = gauge("warehouse_lag_events", "Durable events that the warehouse lacks.", "livemax")
-        self._warehouse_age = gauge("warehouse_lag_seconds", "Age of the oldest event that it lacks.", "livemax")
+        self._warehouse_lag = gauge("warehouse_lag_events", "Durable events missing in the warehouse.", "livemax")
+        self._warehouse_age = gauge("warehouse_lag_seconds", "Age of the oldest event missing in it.", "livemax")
         self._gain = gauge(
             "personalisation_gain_ratio",
-            "What personalisation adds to a label, with an interval that holds at all times.",
+            "Estimated gain of personalisation per label, with an anytime-valid interval.",
             "livemax",
             "bound",
         )
-        self._off = gauge("personalisation_off", "Scopes where the personal term is switched off.", "livemax")
+        self._off = gauge("personalisation_off", "Scopes in which personal terms are switched off.", "livemax")
         self._evidence = gauge(
-            "propensity_evidence_ratio", "e-value against the logged propensities; 1000 is the alarm.", "livemax"
+            "propensity_evidence_ratio", "e-value against the logged propensities; alarm at 1000.", "livemax"
         )
         self._flattered = gauge(
-            "flattery_ratio", "By how much the score flatters a model whose scores do not count.", "livemax", "model"
+            "flattery_ratio", "Bias of the scores of a model whose scores are ignored for it.", "livemax", "model"
         )
-        self._budget = gauge("budget_weight_ratio", "Price of cost in fit, per tenant.", "livemax", "tenant")
-        self._lease = gauge("lease_held", "Workers that hold a lease; 1 is right.", "livesum", "name")
+        self._budget = gauge("budget_weight_ratio", "Cost weight set by the budget, per tenant.", "livemax", "tenant")
+        self._lease = gauge("lease_held", "Workers that hold the lease; 1 is right.", "livesum", "name")
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"fitrouter_{name}", text, labels, registry=self.registry)
@@ -231,8 +230,8 @@ class Metrics:
         return Gauge(f"fitrouter_{name}", text, labels, registry=self.registry, multiprocess_mode=merge)
 
 
-class _WithoutBirthdays(Collector):
-    """Leaves out the `_created` series, which double the number of series and help nobody here."""
+class _WithoutCreated(Collector):
+    """Drops the `_created` series, which double the number of series."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
@@ -245,6 +244,6 @@ class _WithoutBirthdays(Collector):
 
 
 def worker_ended(pid: int) -> None:
-    """Forget the gauges of a dead worker; what it counted stays."""
+    """Drop the gauges of a dead worker; its counters remain."""
     mark: Any = multiprocess.mark_process_dead
     mark(pid)

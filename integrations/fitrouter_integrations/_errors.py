@@ -19,7 +19,7 @@ from fitrouter.errors import (
     UnknownDecision,
     Unreachable,
 )
-from fitrouter.providers._failures import from_status
+from fitrouter.providers import from_status
 
 
 class Kind(enum.Enum):

@@ -28,13 +28,16 @@ class PricesConfig(_Section):
     """USD per million tokens."""
 
     input: float = Field(default=0.0, ge=0)
+    """USD per million prompt tokens."""
     output: float = Field(default=0.0, ge=0)
+    """USD per million completion tokens."""
 
 
 class ProviderConfig(_Section):
     """A provider of models. `litellm` reaches any provider; `openai_compatible` is lighter."""
 
     kind: Literal["litellm", "openai_compatible", "recorded", "simulated"]
+    """How the models are called: through litellm, over HTTP, from a file of recorded responses, or simulated."""
     base_url: str | None = None
     """openai_compatible: the URL up to and including /v1."""
     api_key_env: str | None = None
@@ -50,6 +53,7 @@ class VariantConfig(_Section):
     """A variant of a model: a separate arm that shares the model's correction and cost."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,39}$")
+    """Suffix of the arm's name: `MODEL#NAME`."""
     prefix: str = ""
     """Prepended to the caller's system prompt, which takes precedence."""
     params: dict[str, Any] = {}
@@ -60,16 +64,22 @@ class ModelConfig(_Section):
     """A model that can be chosen."""
 
     name: str = Field(min_length=1, max_length=200)
+    """Name in requests, logs and reports."""
     provider: str
+    """Key of the provider under `providers`."""
     target: str = ""
+    """The provider's name for the model; `name` if empty."""
     prices: PricesConfig = PricesConfig()
     context_window: int = Field(default=128_000, gt=0)
+    """Tokens of prompt and answer together."""
     capabilities: tuple[Capability, ...] = ("streaming", "tools", "json")
+    """Features the model supports; requests that need others exclude it."""
     revision: str = ""
     """A new revision is a new arm that starts from the previous posterior with wider variances."""
     parameters: tuple[str, ...] | None = None
     """Supported request parameters, if they differ from those its provider is known to support."""
     max_output_tokens: int | None = Field(default=None, gt=0)
+    """Limit of an answer, if the model has one."""
     cache_discount: Fraction = 0.5
     """Fraction of the input price saved on cached prompt tokens."""
     variants: tuple[VariantConfig, ...] = Field(default=(), max_length=4)
@@ -95,6 +105,7 @@ class CandidateConfig(_Section):
     """Algorithm and parameters of a policy: the live one, or a shadow candidate whose pmf every decision logs."""
 
     algorithm: str = "squarecb"
+    """squarecb, linear_thompson, softmax, epsilon_greedy, uniform or fixed; linucb in shadow only."""
     gamma: float = Field(default=2560.0, gt=0)
     """squarecb: exploration parameter; larger values explore less."""
     scale: float = Field(default=0.3, gt=0)
@@ -118,7 +129,9 @@ class PolicyConfig(CandidateConfig):
     """Exploration share of new models: on every eligible request until `newcomer_pulls` calls, then until
     `newcomer_labels` labels only where their mean + 1 sd exceeds the best mean."""
     newcomer_pulls: int = Field(default=20, ge=0)
+    """Calls for which a new model has the raised floor on every eligible request."""
     newcomer_labels: int = Field(default=60, ge=0)
+    """Labels until which it keeps the raised floor on requests where it may be the best."""
     personal: bool = True
     """False ignores user and role terms."""
     base_delta: float | None = Field(default=None, gt=0, lt=1)
@@ -141,6 +154,7 @@ class TenantBudgetConfig(_Section):
     usd_per_period: float | None = Field(default=None, gt=0)
     """Limit of the cost per period."""
     period_s: float = Field(default=86_400.0, gt=0)
+    """Length of a period in seconds."""
     usd_per_request_max: float | None = Field(default=None, gt=0)
     """Models with a higher expected cost are excluded; the cheapest never is."""
     hard: bool = True
@@ -170,9 +184,11 @@ class ObjectiveConfig(_Section):
     cost_weight: float = Field(default=0.0, ge=0)
     """Rating per `cost_unit_usd`."""
     cost_unit_usd: float = Field(default=0.01, gt=0)
+    """USD that cost `cost_weight` of fit."""
     latency_weight: float = Field(default=0.0, ge=0)
     """Rating per `latency_unit_s`."""
     latency_unit_s: float = Field(default=10.0, gt=0)
+    """Seconds that cost `latency_weight` of fit."""
 
 
 class FeedbackConfig(_Section):
@@ -188,18 +204,22 @@ class ScorerConfig(_Section):
     """Scoring of answers. `encoder`: static, hashing, minilm, none, or any sentence-transformers name."""
 
     encoder: str = "static"
+    """Encoder of answers: static, hashing, minilm, minilm-int8, or a sentence-transformers name."""
     prior: str = "shipped"
     """Prior of the tastes: shipped, none, or a file made by `fitrouter train prior`."""
     batch: int = Field(default=512, ge=1)
     """Maximum answers per scoring batch; batches are smaller when few answers wait or a step runs long."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Device of the encoder."""
 
 
 class KeyConfig(_Section):
     """An API key (`Authorization: Bearer …`) and its tenant."""
 
     name: str
+    """Name of the key in messages."""
     tenant: str = "default"
+    """Tenant of requests with this key."""
     key_env: str
     """Name of the environment variable with the key."""
     admin: bool = False
@@ -210,12 +230,19 @@ class ServerConfig(_Section):
     """Address, keys and limits of the gateway."""
 
     host: str = "127.0.0.1"
+    """Address to listen on; other addresses than loopback need `keys`."""
     port: int = Field(default=8484, ge=0, le=65535)
+    """Port; 0 takes a free one."""
     keys: tuple[KeyConfig, ...] = ()
+    """API keys of the clients."""
     deadline_s: float = Field(default=120.0, gt=0)
+    """Seconds for a whole request, all attempts together."""
     first_token_s: float = Field(default=30.0, gt=0)
+    """Seconds that a model has until its first token."""
     chunk_gap_s: float = Field(default=30.0, gt=0)
+    """Seconds between two chunks of a stream."""
     max_body_bytes: int = Field(default=10_000_000, gt=0)
+    """Largest request body."""
 
 
 _DECIDES = ("policy", "objective", "budget", "session", "share", "default_model", "encoder", "droppable")
@@ -229,9 +256,11 @@ class Config(_Section):
     providers: dict[str, ProviderConfig]
     models: tuple[ModelConfig, ...] = Field(min_length=1)
     default_model: str | None = None
+    """Model that receives the traffic outside of `share`; required if `share` is below 1."""
     share: Fraction = 1.0
     """Share of the traffic routed by the policy; the rest goes to `default_model`."""
     aliases: dict[str, str] = {}
+    """Further names that a request may use, for a model or for `fitrouter/auto`."""
     encoder: str = "static"
     """Encoder of prompts."""
     droppable: tuple[str, ...] = ()

@@ -127,7 +127,6 @@ class Router:
             hooks=self.hooks,
             clock=self.clock,
             droppable=droppable,
-            append=self._recorder.append_event,
         )
         self._external = ExternalExecution(
             cards=self._cards,

@@ -12,7 +12,7 @@ import pytest
 from fitrouter.context.encoders import Hashing, Static
 from fitrouter.errors import ConfigError
 from fitrouter_evaluators.bench import choices as module
-from fitrouter_evaluators.bench.choices import development, run_choices
+from fitrouter_evaluators.bench.choices import run_choices
 from fitrouter_evaluators.scoring.statements.declared import DeclaredTaste, preferences
 
 FILE = Path(__file__).parents[3] / "shared/data/choices/declared.jsonl"
@@ -146,24 +146,3 @@ def test_the_nll_is_the_integral() -> None:
     assert module._nll(row, 2.0, 1.5) == pytest.approx(-np.log((p * density).sum() / density.sum()), abs=1e-5)
     logits = 2.0 * row[0]
     assert module._nll(row, 2.0, 0.0) == pytest.approx(-logits[0] + np.log(np.exp(logits).sum()))
-
-
-def test_development_without_the_set_is_empty(tmp_path: Path) -> None:
-    """A folder without the set gives no rows."""
-    assert development(tmp_path, 5, "hashing") == []
-
-
-def test_development_rows(tmp_path: Path) -> None:
-    """A row for each way to choose, with an interval around its mean, and one for the twins."""
-    (tmp_path / "choices").mkdir()
-    written(tmp_path / "choices" / "declared.jsonl")
-    rows = development(tmp_path, 5, "hashing")
-    assert {row.row for row in rows if row.metric == "accuracy"} == {
-        "declared",
-        "longest",
-        "shortest",
-        "first",
-        "random",
-    }
-    assert {row.metric for row in rows} == {"accuracy", "negated twins reverse"}
-    assert all(row.low <= row.mean <= row.high for row in rows)

@@ -94,16 +94,6 @@ def test_without_identity_no_model_is_known() -> None:
     assert "routing" not in blind
 
 
-def test_profiles_are_handed_on() -> None:
-    """Pairs that carry posts go to the hook, others do not."""
-    rows = made(12, 1.0)
-    rows[0] = Pair(
-        user="u0", prompt=rows[0].prompt, a=rows[0].a, b=rows[0].b, label=1.0, extra={"profile": [{"text": "hi"}]}
-    )
-    found = run_pairs(rows, Static(), ks=(0,), seeds=(0,), profiles=lambda some: {"pairs": len(some)})
-    assert found["profile"] == {"pairs": 1}
-
-
 def test_agreement_counts_pairs_of_judges() -> None:
     """Two of three judges say the same of one pair, whichever side it was shown on; a tie is a verdict of its own."""
     a, b = Text("One text about rivers."), Text("Another text about rivers.")

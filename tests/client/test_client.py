@@ -1,4 +1,4 @@
-"""The client: one router for plain code, threads and event loops, near or far; the same answers and the same errors."""
+"""The client for plain code, threads and event loops, in process and over HTTP, with the same answers and errors."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def client(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Client]:
             yield made
 
 
-def test_whole_and_streamed_answers_say_what_was_decided(client: Client) -> None:
-    """Both carry the answer, usage, model, propensity and cost; a stream's cost is there at its end."""
+def test_whole_and_streamed_answers_carry_the_decision(client: Client) -> None:
+    """Both have the answer, usage, model, propensity and cost; a stream has its cost at the end."""
     reply = client.complete(ask())
     assert reply.message["content"] == f"{reply.about.model} heard hello"
     assert reply.finish_reason == "stop"
@@ -72,8 +72,8 @@ def test_whole_and_streamed_answers_say_what_was_decided(client: Client) -> None
     assert [chunk.usage.completion_tokens for chunk in chunks if chunk.usage] == [11]
 
 
-async def test_awaiting_and_blocking_inside_a_running_loop(client: Client) -> None:
-    """Inside a running loop both kinds of call work, and the awaiting kind from several loops at once."""
+async def test_async_and_blocking_calls_inside_a_running_loop(client: Client) -> None:
+    """Both work inside a running loop, and async calls from several loops at once."""
     assert (await client.acomplete(ask())).finish_reason == "stop"
     assert client.complete(ask()).finish_reason == "stop"
     pieces = [chunk async for chunk in await client.astream(ask())]
@@ -83,8 +83,8 @@ async def test_awaiting_and_blocking_inside_a_running_loop(client: Client) -> No
         assert len({loop.result().about.decision_id for loop in loops}) == 8
 
 
-def test_each_user_judges_their_own_answer_and_no_others(client: Client) -> None:
-    """A vote that says who speaks is taken from whom was served."""
+def test_users_rate_their_own_answers_only(client: Client) -> None:
+    """A vote with a user must come from the user who got the answer."""
     replies = {user: client.complete(ask(user)) for user in ("ann", "bob")}
     for user, reply in replies.items():
         client.feedback(Vote(**_thumb(reply), user=user))
@@ -96,8 +96,8 @@ def _thumb(reply: Reply) -> dict[str, Any]:
     return {"decision_id": reply.about.decision_id, "kind": FeedbackKind.THUMB, "value": 1.0}
 
 
-def test_errors_are_the_same_near_and_far(client: Client) -> None:
-    """Callers see the router's own exceptions wherever it is."""
+def test_errors_are_the_same_in_process_and_over_http(client: Client) -> None:
+    """Callers get the router's exceptions from either backend."""
     with pytest.raises(InvalidRequest, match="unknown model 'nobody'"):
         client.complete(ask(model="nobody"))
     with pytest.raises(UnknownDecision):
@@ -108,8 +108,8 @@ def test_errors_are_the_same_near_and_far(client: Client) -> None:
     assert client.feedback(Vote(decision_id=reply.about.decision_id, kind=FeedbackKind.RATING, value=4, scale=(1, 5)))
 
 
-def test_a_stream_that_is_left_early_is_over(client: Client) -> None:
-    """Leaving the loop ends the model's work, and the client goes on."""
+def test_leaving_a_stream_early_ends_the_model_call(client: Client) -> None:
+    """The model call ends, and the client stays usable."""
     for _chunk in client.stream(ask()):
         break
     client.stream(ask()).close()
@@ -135,7 +135,7 @@ class Down(Echo):
 @pytest.mark.parametrize(("provider", "error"), [(Breaks(), ProviderError), (Down(), AllModelsFailed)])
 @pytest.mark.parametrize("far", [False, True])
 def test_broken_answers_raise(tmp_path: Path, provider: Provider, error: type[Exception], far: bool) -> None:
-    """A stream that breaks off raises instead of looking whole, and so does a request that nobody answers."""
+    """A stream that breaks off raises instead of looking complete, and so does a request without an answer."""
     router = make_router(tmp_path, {"echo": provider})
     if not far:
         with Client(LocalBackend(router)) as client, pytest.raises(error):
@@ -146,7 +146,7 @@ def test_broken_answers_raise(tmp_path: Path, provider: Provider, error: type[Ex
 
 
 def test_targets(tmp_path: Path) -> None:
-    """The same configuration or address is the same client; what cannot be used says why."""
+    """The same configuration or URL gives the same client; an invalid target is an error."""
     config = tmp_path / "fitrouter.yaml"
     config.write_text(SIMULATED)
     with connect(config) as client:
@@ -161,8 +161,8 @@ def test_targets(tmp_path: Path) -> None:
         connect("http://127.0.0.1:9").complete(ask())
 
 
-async def test_a_router_that_lives_elsewhere_is_refused(tmp_path: Path) -> None:
-    """A router belongs to the loop that it was started on."""
+async def test_a_started_router_is_refused(tmp_path: Path) -> None:
+    """A router belongs to the event loop that it was started on."""
     async with make_router(tmp_path) as router:
         with pytest.raises(ConfigError, match="not started"):
             connect(router)
@@ -179,8 +179,8 @@ def _in_child(client: Client, out: Any) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_use_after_a_fork_says_what_to_do(tmp_path: Path) -> None:
-    """A child that inherited a client hears at once that its threads stayed behind."""
+def test_use_after_a_fork_is_an_error(tmp_path: Path) -> None:
+    """A child process that inherited a client gets an error with the remedy."""
     with Client(LocalBackend(make_router(tmp_path))) as client:
         client.complete(ask())
         context = multiprocessing.get_context("fork")
@@ -195,7 +195,7 @@ def test_use_after_a_fork_says_what_to_do(tmp_path: Path) -> None:
 
 
 def test_workers_share_a_journal(tmp_path: Path) -> None:
-    """Processes that make their own client of the same configuration lose and cross nothing."""
+    """Processes with their own clients of one configuration lose no events and mix none up."""
     config = tmp_path / "fitrouter.yaml"
     config.write_text(SIMULATED)
     workers = [
@@ -222,7 +222,7 @@ print(connect(sys.argv[1]).complete(request).about.decision_id)
 
 
 def test_a_client_that_is_left_open_settles_at_exit(tmp_path: Path) -> None:
-    """A program need not close: what was decided is in the journal, and its end is quiet."""
+    """Decisions are in the journal after an exit without `close`, which prints nothing."""
     config = tmp_path / "fitrouter.yaml"
     config.write_text(SIMULATED)
     ended = subprocess.run(
@@ -234,7 +234,7 @@ def test_a_client_that_is_left_open_settles_at_exit(tmp_path: Path) -> None:
 
 
 def test_closing_settles(tmp_path: Path) -> None:
-    """Threads that ask while it closes get an answer or hear that it is closed; nothing hangs."""
+    """Threads that call while it closes get an answer or an error; nothing hangs."""
     client = Client(LocalBackend(make_router(tmp_path)))
     client.complete(ask())
     outcomes: list[str] = []

@@ -1,4 +1,4 @@
-"""Deciding here and answering elsewhere works the same in process and through a gateway."""
+"""Plans that are executed by the caller work the same in process and through a gateway."""
 
 from __future__ import annotations
 
@@ -93,8 +93,8 @@ def after(plan: Plan, *errors: str) -> Outcome:
     return Outcome(tried=tried, completion=SAID, ttft_ms=2.0)
 
 
-def test_a_plan_is_asked_elsewhere_and_its_end_is_logged(here: Here) -> None:
-    """The order, the attempts with their probabilities, the cost and the times; and people can judge the answer."""
+def test_a_plan_executed_elsewhere_is_logged(here: Here) -> None:
+    """The log has the order, attempts with probabilities, cost and times; the answer can be rated."""
     plan = here.client.decide(ask(user="ann"))
     assert plan.about.model == plan.order[0].model
     assert plan.about.logged
@@ -134,23 +134,23 @@ def log_of(router: Router, how: str) -> list[Any]:
         return here.logged(Decision | Execution)  # type: ignore[arg-type]
 
 
-def test_near_and_far_write_the_same_log(tmp_path: Path) -> None:
-    """The same decisions, and of each the same end, whatever that was."""
+def test_both_backends_write_the_same_log(tmp_path: Path) -> None:
+    """The same decisions with the same outcomes, whatever those are."""
     near, far = (log_of(made(tmp_path, clock=lambda: 1000.0), how) for how in ("near", "far"))
     assert len(near) == 16
     assert far == near
 
 
-async def test_awaiting_it_is_the_same(here: Here) -> None:
-    """Both kinds of call decide and report, inside a running loop."""
+async def test_async_and_blocking_calls_do_the_same(here: Here) -> None:
+    """Both decide and report, inside a running loop."""
     plan = await here.client.adecide(ask())
     await here.client.areport(plan.about.decision_id, ask(), after(plan))
     assert [made.id for made in here.logged(Decision)] == [plan.about.decision_id]
     assert len(here.logged(Execution)) == 1
 
 
-async def test_many_agents_cross_nothing(here: Here) -> None:
-    """Each of a hundred agents at once has its own plan, and its own end is what is logged of it."""
+async def test_concurrent_agents_do_not_mix(here: Here) -> None:
+    """Each of a hundred concurrent agents has its own plan, and its own outcome is logged."""
 
     async def agent(i: int) -> tuple[str, int]:
         plan = await here.client.adecide(ask(user=f"u{i % 10}", role=f"r{i}"))
@@ -164,8 +164,8 @@ async def test_many_agents_cross_nothing(here: Here) -> None:
     assert {end.decision_id: end.prompt_tokens for end in here.logged(Execution)} == plans
 
 
-def test_half_a_character_costs_no_report(here: Here) -> None:
-    """Text that is no UTF-8, in a question or an answer, is decided for and told of all the same."""
+def test_lone_surrogates_do_not_fail_a_report(here: Here) -> None:
+    """Text that is not valid UTF-8, in a request or an answer, is decided on and reported."""
     request = msgspec.structs.replace(ask(), messages=({"role": "user", "content": "half \ud83d"},))
     said = msgspec.structs.replace(SAID, message={"role": "assistant", "content": "\ude00 half"})
     plan = here.client.decide(request)
@@ -176,13 +176,13 @@ def test_half_a_character_costs_no_report(here: Here) -> None:
 
 
 def test_a_request_may_have_a_deadline_of_its_own(here: Here) -> None:
-    """The plan says it back, else the router's."""
+    """The plan has the request's deadline, else the router's."""
     deadlines = [here.client.decide(msgspec.structs.replace(ask(), deadline_s=given)).deadline_s for given in (3, None)]
     assert deadlines == [3, PATIENCE_S]
 
 
-def test_a_choice_says_how_to_ask_it(here: Here) -> None:
-    """Its target, its variant whole, and the parameters that it does not take."""
+def test_a_planned_call_is_complete(here: Here) -> None:
+    """It has its target, its variant, and the parameters to leave out."""
     request = msgspec.structs.replace(ask("alpha#terse"), params={"top_k": 3, "temperature": 1.0})
     (choice,) = here.client.decide(request).order
     assert (choice.model, choice.target, choice.probability) == ("alpha#terse", "alpha", 1.0)
@@ -190,7 +190,7 @@ def test_a_choice_says_how_to_ask_it(here: Here) -> None:
 
 
 def test_a_sticky_turn_keeps_the_probabilities_of_its_plan(here: Here) -> None:
-    """Its fallback's pmf is in no log: what the plan named comes back with the report, near and far."""
+    """Its fallback's probabilities are in no log: the report returns those of the plan."""
     first = here.client.decide(ask(session="s"))
     here.client.report(first.about.decision_id, ask(), after(first))
     here.settle()
@@ -200,8 +200,8 @@ def test_a_sticky_turn_keeps_the_probabilities_of_its_plan(here: Here) -> None:
     assert [a.probability for a in here.logged(Execution)[-1].attempts] == [1.0, plan.order[1].probability]
 
 
-def test_what_somebody_else_answered_or_failed_is_observed(here: Here) -> None:
-    """Answers and failures of calls that nobody decided are those of a pinned model."""
+def test_observations_are_logged_as_pinned_calls(here: Here) -> None:
+    """Answers and failures of calls without a decision are those of a pinned model."""
     request = ask(user="ann", role="nurse")
     about = here.client.observe(Seen(request=request, completion=SAID, model="beta", cost_usd=0.5, latency_ms=7.0))
     assert (about.model, about.mode, about.logged) == ("beta", Mode.PINNED, True)
@@ -217,14 +217,14 @@ def test_what_somebody_else_answered_or_failed_is_observed(here: Here) -> None:
 
 @pytest.mark.parametrize(("name", "error"), [("nobody", InvalidRequest), (AUTO, InvalidRequest)])
 def test_only_a_named_model_can_be_observed(here: Here, name: str, error: type[Exception]) -> None:
-    """Neither routing nor a name that nobody has answered anything."""
+    """Neither `fitrouter/auto` nor an unknown name can be observed."""
     with pytest.raises(error):
         here.client.observe(Seen(request=ask(), completion=SAID, model=name))
     assert here.logged(Decision) == []
 
 
-def test_errors_are_the_same_near_and_far(here: Here) -> None:
-    """An unknown model, one that cannot take the request, an unknown decision, and an end that cannot be."""
+def test_errors_are_the_same_in_process_and_over_http(here: Here) -> None:
+    """An unknown model, an ineligible one, an unknown decision, and an invalid outcome."""
     with pytest.raises(InvalidRequest, match="unknown model 'nobody'"):
         here.client.decide(ask("nobody"))
     with pytest.raises(NoEligibleModel, match="streaming"):
@@ -267,8 +267,8 @@ def old() -> Iterator[Client]:
         thread.join()
 
 
-def test_a_gateway_that_is_too_old_says_so(old: Client) -> None:
-    """Not something about models or decisions that are not found."""
+def test_a_gateway_that_is_too_old_is_reported(old: Client) -> None:
+    """The error is not about unknown models or decisions."""
     with pytest.raises(ConfigError, match="too old"):
         old.decide(ask())
     with pytest.raises(ConfigError, match="too old"):

@@ -1,4 +1,4 @@
-"""What people do with an answer, in one line each: near and far, blocking and awaiting, late and too early."""
+"""The feedback helpers, in process and over HTTP, blocking and async, late and early."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ HELPERS: dict[str, tuple[Said, tuple[FeedbackKind, float, str]]] = {
 
 @pytest.mark.parametrize("prefix", ["", "a"])
 @pytest.mark.parametrize("name", HELPERS)
-def test_what_was_done_is_what_is_in_the_log(asked: tuple[Client, Router], name: str, prefix: str) -> None:
-    """Each helper, blocking and awaiting, appends one verdict of its kind, value and dimension on the answer."""
+def test_each_helper_logs_its_vote(asked: tuple[Client, Router], name: str, prefix: str) -> None:
+    """Each helper, blocking and async, appends one vote of its kind, value and dimension."""
     client, router = asked
     (arguments, named), (kind, y, dimension) = HELPERS[name]
     reply = ask(client)
@@ -75,7 +75,7 @@ def test_what_was_done_is_what_is_in_the_log(asked: tuple[Client, Router], name:
 
 @pytest.mark.parametrize(("tie", "value"), [(False, 1.0), (True, 0.5)])
 def test_a_comparison_names_both(asked: tuple[Client, Router], tie: bool, value: float) -> None:
-    """The better answer is the better one whichever was given first, and a tie is one."""
+    """The better answer wins whichever comes first, and a tie is a tie."""
     client, router = asked
     first, second = ask(client), ask(client)
     say.compare(client, better=first, worse=second, tie=tie)
@@ -102,8 +102,8 @@ class Early:
 
 
 @pytest.mark.parametrize("awaiting", [False, True])
-def test_a_verdict_that_overtakes_its_decision_waits(awaiting: bool) -> None:
-    """While the decision is not in the log the same verdict is tried again."""
+def test_early_feedback_is_retried(awaiting: bool) -> None:
+    """While the decision is not in the log the same vote is tried again."""
     client = Early(misses=3)
     told = asyncio.run(say.athumb(client, "d1")) if awaiting else say.thumb(client, "d1")
     assert told == "f1"
@@ -112,8 +112,8 @@ def test_a_verdict_that_overtakes_its_decision_waits(awaiting: bool) -> None:
 
 
 @pytest.mark.parametrize("awaiting", [False, True])
-def test_patience_ends(awaiting: bool) -> None:
-    """A decision that never comes is unknown in the end, and without patience at once."""
+def test_retries_end(awaiting: bool) -> None:
+    """A decision that never arrives is unknown in the end, and without patience at once."""
     for patience_s, tries in ((0.0, 1), (0.05, 2)):
         client = Early(misses=10**6)
         vote = Vote(decision_id="d1", kind=FeedbackKind.THUMB, value=1.0)
@@ -123,7 +123,7 @@ def test_patience_ends(awaiting: bool) -> None:
 
 
 def test_a_decision_on_its_way_to_a_slow_journal_is_found(tmp_path: Path) -> None:
-    """An answer goes out before its decision is durable where the store is slow; a verdict at once is not lost."""
+    """Feedback is not lost if the journal is slower than the answer."""
 
     class Slow(MemoryJournal):
         """Durable once it is let go."""
@@ -156,8 +156,8 @@ def test_a_decision_on_its_way_to_a_slow_journal_is_found(tmp_path: Path) -> Non
         later.join()
 
 
-def test_verdicts_arrive_in_any_order(asked: tuple[Client, Router]) -> None:
-    """Verdicts on earlier answers after those on later ones, and again after a change of mind, are all taken."""
+def test_feedback_is_accepted_in_any_order(asked: tuple[Client, Router]) -> None:
+    """Votes on earlier answers after later ones, and changed votes, are all accepted."""
     client, router = asked
     replies = [ask(client) for _ in range(3)]
     for reply in reversed(replies):
@@ -170,16 +170,16 @@ def test_verdicts_arrive_in_any_order(asked: tuple[Client, Router]) -> None:
 
 
 @given(st.text(max_size=60), st.text(max_size=60))
-def test_a_share_is_one_and_counts_what_changed(original: str, final: str) -> None:
-    """It lies in [0, 1] and is 0 for a text that was left as it is; more or less white space changes nothing."""
+def test_share_changed_is_in_the_unit_interval(original: str, final: str) -> None:
+    """It lies in [0, 1], is 0 for an unchanged text, and ignores white space."""
     share = say.share_changed(original, final)
     assert 0.0 <= share <= 1.0
     assert say.share_changed(original, original) == 0.0
     assert say.share_changed(original, f"  {original}\n") == 0.0
 
 
-def test_a_text_that_was_thrown_away_changed_altogether() -> None:
-    """Nothing left, or nothing in common, is 1."""
+def test_a_discarded_text_counts_as_fully_changed() -> None:
+    """An empty text, or nothing in common, is 1."""
     assert say.share_changed("All of this.", "") == say.share_changed("one two", "three four") == 1.0
 
 
@@ -216,8 +216,8 @@ HELD: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("held", HELD)
-def test_an_answer_names_its_decision(held: str) -> None:
-    """Whatever of an answer people hold in their hands leads to its decision; of a history its last answer does."""
+def test_decision_of_finds_the_decision(held: str) -> None:
+    """Every form of an answer leads to its decision; of a history the last answer counts."""
     assert say.decision_of(HELD[held]) == ID
 
 
@@ -234,14 +234,14 @@ NOTHING: list[Any] = [
 
 
 @pytest.mark.parametrize("answer", NOTHING)
-def test_what_names_no_decision_is_refused(answer: Any) -> None:
-    """The message says where the id stands. Where the last answer was another model's no earlier one is meant."""
+def test_objects_without_a_decision_are_refused(answer: Any) -> None:
+    """The message says where the id is. If the last answer is another model's, no earlier one is used."""
     with pytest.raises(InvalidRequest, match="x-fitrouter-decision"):
         say.thumb(Early(0), answer)
 
 
-def test_an_address_carries_a_verdict(tmp_path: Path) -> None:
-    """A gateway's URL is enough, in a process that asked nothing; who carries nothing is told so."""
+def test_a_url_is_a_client(tmp_path: Path) -> None:
+    """A gateway's URL is enough, also in another process; objects that cannot send feedback are an error."""
     router = make_router(tmp_path)
     with serving(router) as url:
         with connect(url) as client:
@@ -249,12 +249,12 @@ def test_an_address_carries_a_verdict(tmp_path: Path) -> None:
             say.rate(url, reply.about.decision_id, 5)
             asyncio.run(say.athumb(url, reply, user="ann"))
         assert [event.kind for event in heard(router)] == [FeedbackKind.RATING, FeedbackKind.THUMB]
-    with pytest.raises(InvalidRequest, match="give first a client"):
+    with pytest.raises(InvalidRequest, match="first give a client"):
         say.rate(reply, url, 5)  # type: ignore[arg-type]
 
 
-def test_who_carries_verdicts_without_await_does_so_in_a_thread() -> None:
-    """An adapter that has only `feedback` serves the helpers for `await` too."""
+def test_clients_without_afeedback_run_in_a_thread() -> None:
+    """An adapter with only `feedback` works with the async helpers."""
 
     class Plain:
         def feedback(self, vote: Vote) -> str:
@@ -263,8 +263,8 @@ def test_who_carries_verdicts_without_await_does_so_in_a_thread() -> None:
     assert asyncio.run(say.arate(Plain(), "d1", 4)) == "d1 in False"
 
 
-def test_a_verdict_comes_days_later(tmp_path: Path) -> None:
-    """The process that answered is gone; a verdict through another one joins, and a pair before its members' stars."""
+def test_feedback_from_a_later_process(tmp_path: Path) -> None:
+    """Another process sends feedback on the first one's answers, and a pair before the ratings of its members."""
     path = tmp_path / "fitrouter.yaml"
     path.write_text(
         "providers: {s: {kind: simulated, options: {a: {length: 1}, b: {length: 9}}}}\n"
@@ -290,8 +290,8 @@ def test_a_verdict_comes_days_later(tmp_path: Path) -> None:
     ]
 
 
-def test_what_cannot_be_read_again_is_not_written(asked: tuple[Client, Router]) -> None:
-    """Numbers that are none and names that are none are refused with what to give; later verdicts are heard."""
+def test_invalid_numbers_and_names_are_refused(asked: tuple[Client, Router]) -> None:
+    """NaN, infinities and invalid names are refused; later votes are accepted."""
     client, router = asked
     reply = ask(client)
     for value, scale in ((None, (1, 5)), ("five", (1, 5)), (float("nan"), (1, 5)), (3, (5, 1)), (3, ("a", "b"))):
@@ -311,8 +311,8 @@ def test_what_cannot_be_read_again_is_not_written(asked: tuple[Client, Router]) 
     assert len(heard(router)) == 2
 
 
-def test_mistakes_are_told(asked: tuple[Client, Router]) -> None:
-    """A rating off its scale, somebody else's answer and a text that is none raise what they raise anywhere."""
+def test_errors_are_the_routers(asked: tuple[Client, Router]) -> None:
+    """A rating off its scale, another user's answer and an invalid text raise the router's exceptions."""
     client, _ = asked
     reply = ask(client)
     with pytest.raises(InvalidRequest, match="scale"):
@@ -323,8 +323,8 @@ def test_mistakes_are_told(asked: tuple[Client, Router]) -> None:
         say.edited(client, reply, "text", None)  # type: ignore[arg-type]
 
 
-def test_helpers_show_what_they_take() -> None:
-    """Names, documentation and signatures are those of the helper, with the carrier first."""
+def test_helpers_have_their_own_signatures() -> None:
+    """Names, documentation and signatures are those of the helper, with the client first."""
     assert list(inspect.signature(say.rate).parameters) == ["client", "answer", "stars", "scale", "dimension", "user"]
     for name in HELPERS:
         for made in (getattr(say, name), getattr(say, "a" + name)):

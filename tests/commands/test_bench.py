@@ -1,4 +1,4 @@
-"""`fitrouter bench` as a user meets it: their own file, a public set, a bad line, a wrong name."""
+"""`fitrouter bench` on a user's own files, public datasets, invalid lines and wrong names."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def _pairs() -> list[Pair]:
     return rows
 
 
-def test_pairs_of_my_own(tmp_path: Path) -> None:
-    """A table on the screen, everything as JSON; users who differ are told apart by their labels."""
+def test_pairs_from_a_file(tmp_path: Path) -> None:
+    """The results are printed as a table and written as JSON; users' own labels improve their predictions."""
     data, out = tmp_path / "mine.jsonl", tmp_path / "out.json"
     write_jsonl(data, _pairs())
     result = run("pairs", "--data", data, "--json", out, "--seeds", 2)
@@ -57,8 +57,8 @@ def test_pairs_of_my_own(tmp_path: Path) -> None:
     assert by_row["hierarchical", 20] > by_row["global", 0] + 0.2
 
 
-def test_ratings_of_my_own(tmp_path: Path) -> None:
-    """The same for ratings; a bad line is counted and left out."""
+def test_ratings_from_a_file(tmp_path: Path) -> None:
+    """The same for ratings; an invalid line is counted and skipped."""
     rng = np.random.default_rng(0)
     rows = []
     for u in range(12):
@@ -79,8 +79,8 @@ def test_ratings_of_my_own(tmp_path: Path) -> None:
     assert by_row["hierarchical", 10] < 0.8 * by_row["global", 0]
 
 
-def test_choices_of_my_own(tmp_path: Path) -> None:
-    """A preference in words picks the option that fits it."""
+def test_choices_from_a_file(tmp_path: Path) -> None:
+    """A stated preference picks the option that fits it."""
     data, out = tmp_path / "mine.jsonl", tmp_path / "out.json"
     write_jsonl(
         data,
@@ -95,7 +95,7 @@ def test_choices_of_my_own(tmp_path: Path) -> None:
     assert json.loads(out.read_bytes())["accuracy"]["declared"]["mean"] == 1.0
 
 
-def test_a_public_set_becomes_a_file_of_mine(tmp_path: Path) -> None:
+def test_convert_writes_a_public_dataset(tmp_path: Path) -> None:
     """`convert` writes what the loader reads back."""
     out = tmp_path / "mt.jsonl"
     result = run("convert", "mt_bench", folder("mt_bench_human"), out)
@@ -118,8 +118,8 @@ def _matrix(n: int, users: bool = False) -> list[MatrixRow]:
     return rows
 
 
-def test_a_matrix_of_my_own(tmp_path: Path) -> None:
-    """Policies side by side, a curve under ceilings, the field's measures; everything as JSON."""
+def test_a_matrix_from_a_file(tmp_path: Path) -> None:
+    """Policies, a curve under cost ceilings and the standard metrics are printed and written as JSON."""
     data, out = tmp_path / "mine.jsonl", tmp_path / "out.json"
     write_jsonl(data, _matrix(120))
     with data.open("a") as file:
@@ -138,8 +138,8 @@ def test_a_matrix_of_my_own(tmp_path: Path) -> None:
     assert [row["ceiling_usd"] for row in json.loads(out.read_bytes())["curve"]] == [0.002, 0.005]
 
 
-def test_a_matrix_with_users_says_how_they_are_served(tmp_path: Path) -> None:
-    """Beside the means stand the variance between users and the worst decile; without a curve on request."""
+def test_a_matrix_with_users_reports_their_spread(tmp_path: Path) -> None:
+    """The variance between users and the worst decile are reported; `--no-curve` skips the curve."""
     data, out = tmp_path / "users.parquet", tmp_path / "out.json"
     write_parquet(data, _matrix(60, users=True))
     result = run("matrix", "--data", data, "--seeds", 1, "--no-curve", "--json", out, "--encoder", "hashing")
@@ -149,8 +149,8 @@ def test_a_matrix_with_users_says_how_they_are_served(tmp_path: Path) -> None:
     assert json.loads(out.read_bytes())["curve"] == []
 
 
-def test_public_matrices_become_files_of_mine(tmp_path: Path) -> None:
-    """The converters of matrices write rows that the bench reads."""
+def test_convert_writes_public_matrices(tmp_path: Path) -> None:
+    """The matrix converters write rows that the benchmark reads."""
     out = tmp_path / "pb.jsonl"
     result = run("convert", "paretobandit", folder("paretobandit"), out)
     assert result.exit_code == 0, result.output
@@ -168,10 +168,10 @@ def test_public_matrices_become_files_of_mine(tmp_path: Path) -> None:
         (("matrix", "--data", "matrix.jsonl", "--default", "best"), "'best'"),
     ],
 )
-def test_mistakes_are_named(
+def test_errors_are_one_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], words: str
 ) -> None:
-    """A missing file, an unknown set, a file that is too small or of another format: one message each."""
+    """A missing file, an unknown dataset, a file that is too small or has another format: one message each."""
     monkeypatch.chdir(tmp_path)
     write_jsonl(tmp_path / "matrix.jsonl", _matrix(4))
     write_jsonl(tmp_path / "two.jsonl", _pairs()[:2])
@@ -181,7 +181,7 @@ def test_mistakes_are_named(
 
 
 def test_a_missing_extra_is_one_message(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """What an extra brings is named with the extra, not with a traceback."""
+    """A missing dependency is reported with its extra, without a traceback."""
 
     def missing() -> None:
         raise ModuleNotFoundError("No module named 'sklearn'", name="sklearn")

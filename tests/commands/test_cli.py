@@ -1,4 +1,4 @@
-"""Laws of the command line: one clear message for every mistake, and files that are never half written."""
+"""The command line: one clear message for every error, and files that are never half written."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_init_without_keys_makes_a_gateway_that_works_offline(folder: Path) -> None:
-    """The first minute needs no account: the file loads, and every model answers."""
+    """Without provider keys the configuration loads, and every model is simulated."""
     result = run("init")
     assert result.exit_code == 0
     assert "simulated models" in result.output
@@ -57,8 +57,8 @@ def test_init_without_keys_makes_a_gateway_that_works_offline(folder: Path) -> N
     assert set(config.providers["simulated"].options) == {model.name for model in config.models}
 
 
-def test_init_uses_the_keys_that_are_there_and_writes_none(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each key found brings its models; the file names variables, never their values."""
+def test_init_uses_provider_keys_and_writes_none(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each key that is set adds its models; the file names the variables, never their values."""
     for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY"):
         monkeypatch.setenv(name, "sk-canary")
     monkeypatch.setenv("GROQ_API_KEY", "  ")
@@ -71,7 +71,7 @@ def test_init_uses_the_keys_that_are_there_and_writes_none(folder: Path, monkeyp
 
 
 def test_every_combination_of_keys_is_a_valid_file(tmp_path: Path) -> None:
-    """What init writes, config check accepts; prices are set for all that cost."""
+    """`config check` accepts what `init` writes, and every model has a price."""
     names = tuple(KEYS)
     for subset in ((), names, *((name,) for name in names), names[1:4]):
         assert found_keys(dict.fromkeys(subset, "x")) == subset
@@ -82,16 +82,16 @@ def test_every_combination_of_keys_is_a_valid_file(tmp_path: Path) -> None:
         assert all(model.prices.output > 0 for model in config.models)
 
 
-def test_init_overwrites_nothing(folder: Path) -> None:
-    """A file that is there stays, byte for byte."""
+def test_init_does_not_overwrite(folder: Path) -> None:
+    """An existing file stays unchanged, byte for byte."""
     (folder / "fitrouter.yaml").write_text("precious")
     result = run("init")
     assert isinstance(result.exception, ConfigError)
     assert (folder / "fitrouter.yaml").read_text() == "precious"
 
 
-def test_check_explains_what_a_file_would_do_and_what_it_lacks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A valid file is summed up: models, share, keys that are missing, encoders, address."""
+def test_check_summarises_a_file_and_what_it_lacks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The summary has models, share, missing keys, encoders and address."""
     monkeypatch.setenv("COLUMNS", "300")
     monkeypatch.setenv("OPENAI_API_KEY", "sk-canary")
     run("init")
@@ -105,8 +105,8 @@ def test_check_explains_what_a_file_would_do_and_what_it_lacks(folder: Path, mon
 
 
 @pytest.mark.parametrize(("value", "written"), [("0", "0.0"), ("0.05", "0.05"), ("1", "1.0")])
-def test_share_is_set_and_the_rest_of_the_file_stays(folder: Path, value: str, written: str) -> None:
-    """Only the value changes: comments, order and spaces are as they were."""
+def test_share_changes_only_its_value(folder: Path, value: str, written: str) -> None:
+    """Comments, order and spaces are kept."""
     file = folder / "fitrouter.yaml"
     file.write_text(COMMENTED)
     assert run("config", "share", value).exit_code == 0
@@ -114,8 +114,8 @@ def test_share_is_set_and_the_rest_of_the_file_stays(folder: Path, value: str, w
     assert load_config(file).share == float(value)
 
 
-def test_share_is_added_where_it_was_not(folder: Path) -> None:
-    """A file without the setting gets it at its end; a default model can come along."""
+def test_share_is_appended_if_missing(folder: Path) -> None:
+    """A file without the setting gets it at its end, together with a default model if given."""
     file = folder / "fitrouter.yaml"
     bare = (
         COMMENTED.replace("share: 0.25       # carefully\n", "").replace("default_model: a  # cheap\n", "").rstrip("\n")
@@ -131,7 +131,7 @@ def test_share_is_added_where_it_was_not(folder: Path) -> None:
 
 @pytest.mark.parametrize("ending", ["share:\n", "share: 0.5\n", "share:   0.5   # why\n", "share: 0.5\r\n"])
 def test_settings_are_edited_in_every_usual_form(tmp_path: Path, ending: str) -> None:
-    """Blanks, comments, empty values and Windows line ends."""
+    """Blanks, comments, empty values and Windows line endings are kept."""
     file = tmp_path / "fitrouter.yaml"
     head = COMMENTED.split("share: 0.25")[0]
     file.write_bytes((head + ending).encode())
@@ -141,7 +141,7 @@ def test_settings_are_edited_in_every_usual_form(tmp_path: Path, ending: str) ->
 
 
 def test_a_setting_in_a_form_that_cannot_be_edited_is_refused(tmp_path: Path) -> None:
-    """A file that is one flow mapping, or has the setting twice, is left alone."""
+    """A file that is one flow mapping, or has the setting twice, is not changed."""
     file = tmp_path / "fitrouter.yaml"
     flow = json.dumps(
         {"providers": {"p": {"kind": "simulated"}}, "models": [{"name": "a", "provider": "p"}], "share": 1}
@@ -178,8 +178,8 @@ def _environment() -> dict[str, str]:
         (("serve", "--config", "open.yaml"), "no keys are configured"),
     ],
 )
-def test_a_mistake_is_one_message_on_standard_error(tmp_path: Path, arguments: tuple[str, ...], word: str) -> None:
-    """Exit code 2, nothing on standard output, and no traceback."""
+def test_an_error_is_one_message_on_standard_error(tmp_path: Path, arguments: tuple[str, ...], word: str) -> None:
+    """The exit code is 2, with nothing on standard output and no traceback."""
     (tmp_path / "bad.yaml").write_text(COMMENTED + "polcy: {}\n")
     (tmp_path / "open.yaml").write_text(COMMENTED + "server: {host: 0.0.0.0}\n")
     result = command(*arguments, folder=tmp_path)
@@ -191,7 +191,7 @@ def test_a_mistake_is_one_message_on_standard_error(tmp_path: Path, arguments: t
 
 
 def test_the_command_line_imports_nothing_heavy() -> None:
-    """Help and checks are quick: neither the ASGI framework nor a model library is loaded for them."""
+    """Help and checks load neither the ASGI framework nor a model library."""
     heavy = ("fastapi", "uvicorn", "torch", "litellm", "duckdb", "sentence_transformers", "sklearn")
     code = f"import sys, fitrouter_integrations.cli; print([name for name in {heavy} if name in sys.modules])"
     result = subprocess.run(
@@ -202,7 +202,7 @@ def test_the_command_line_imports_nothing_heavy() -> None:
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_serve_answers_and_ends_on_sigterm(folder: Path, workers: int) -> None:
-    """The whole command: init, serve on a free port, a request, SIGTERM, exit code 0."""
+    """`init`, `serve` on a free port, a request, SIGTERM, exit code 0."""
     run("init")
     process = subprocess.Popen(
         [sys.executable, "-m", "fitrouter_integrations.cli", "serve", "--port", "0", "--workers", str(workers)],
@@ -238,8 +238,8 @@ def _alive(url: str) -> bool:
         return False
 
 
-async def test_a_refit_is_asked_for_beside_a_running_router(tmp_path: Path) -> None:
-    """`train refit` writes one event into the journal, and who follows it folds again; without a journal it says so."""
+async def test_train_refit_reaches_a_running_router(tmp_path: Path) -> None:
+    """`train refit` appends one event to the journal, which a running router folds; without a journal it fails."""
     from fitrouter.router import Router
     from fitrouter.types import Refit
 

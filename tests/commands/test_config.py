@@ -1,4 +1,4 @@
-"""Laws of the configuration: every mistake is named with its place, what was given, what is allowed, and the remedy."""
+"""Configuration errors name the place, the value, what is allowed, and the remedy."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ MISTAKES: list[tuple[dict[str, Any], list[str]]] = [
 
 
 @pytest.mark.parametrize(("data", "words"), MISTAKES)
-def test_a_mistake_is_explained(data: dict[str, Any], words: list[str]) -> None:
-    """The message has the place and the remedy, and no line of a stack."""
+def test_an_error_names_its_place_and_remedy(data: dict[str, Any], words: list[str]) -> None:
+    """The message has the place and the remedy, and nothing of the validation library."""
     with pytest.raises(ConfigError) as error:
         parse_config(data, "'fitrouter.yaml'")
     message = str(error.value)
@@ -63,15 +63,15 @@ def test_a_mistake_is_explained(data: dict[str, Any], words: list[str]) -> None:
     assert "pydantic" not in message
 
 
-def test_all_mistakes_are_told_at_once() -> None:
-    """Nobody has to correct a file one error at a time."""
+def test_all_errors_are_reported_at_once() -> None:
+    """A file with several errors is corrected in one step."""
     with pytest.raises(ConfigError) as error:
         parse_config(with_(share=2, seed=-1, policy={"gama": 1}))
     assert all(word in str(error.value) for word in ("share", "seed", "policy.gama"))
 
 
 def test_defaults_are_safe() -> None:
-    """Loopback, no keys, a floor, and feedback solicited for a few."""
+    """Loopback, no keys, a floor, and feedback requested for a few answers."""
     config = parse_config(GOOD)
     assert (config.server.host, config.server.keys) == ("127.0.0.1", ())
     assert 0 < config.policy.floor <= 0.1
@@ -80,7 +80,7 @@ def test_defaults_are_safe() -> None:
 
 
 def test_relative_paths_are_relative_to_the_file(tmp_path: Path) -> None:
-    """A configuration works from wherever it is called."""
+    """A configuration works from any working directory."""
     file = tmp_path / "conf" / "fitrouter.yaml"
     file.parent.mkdir()
     recorded = {"p": {"kind": "recorded", "path": "../data/answers.jsonl"}}
@@ -96,22 +96,22 @@ def test_relative_paths_are_relative_to_the_file(tmp_path: Path) -> None:
     ("content", "word"),
     [(b"a: [", "not valid YAML"), (b"\xff\xfe", "not valid YAML"), (b"- 1", "is invalid"), (b"", "is invalid")],
 )
-def test_a_file_that_is_no_configuration_says_so(tmp_path: Path, content: bytes, word: str) -> None:
-    """Broken YAML, bytes, lists and empty files each have their message."""
+def test_an_unreadable_file_is_an_error(tmp_path: Path, content: bytes, word: str) -> None:
+    """Broken YAML, bytes, lists and empty files each have a message."""
     file = tmp_path / "fitrouter.yaml"
     file.write_bytes(content)
     with pytest.raises(ConfigError, match=word):
         load_config(file)
 
 
-def test_a_missing_file_says_what_writes_one(tmp_path: Path) -> None:
-    """The first thing that goes wrong is answered with the first command."""
+def test_a_missing_file_points_to_init(tmp_path: Path) -> None:
+    """The error names the command that writes a configuration."""
     with pytest.raises(ConfigError, match="fitrouter init"):
         load_config(tmp_path / "fitrouter.yaml")
 
 
-def test_the_hash_changes_with_what_decisions_depend_on_and_nothing_else() -> None:
-    """Two gateways with one policy have one hash, wherever they listen."""
+def test_the_hash_covers_what_decisions_depend_on() -> None:
+    """Gateways with the same policy have the same hash, whatever their address."""
     base = parse_config(GOOD)
     assert parse_config(with_(server={"port": 1})).hash() == base.hash()
     others = [
@@ -126,6 +126,6 @@ def test_the_hash_changes_with_what_decisions_depend_on_and_nothing_else() -> No
 
 
 def test_examples_are_valid() -> None:
-    """What the repository shows, works."""
+    """The configurations in the repository load."""
     for file in (Path(__file__).parents[2] / "examples").glob("*.yaml"):
         assert isinstance(load_config(file), Config)

@@ -1,4 +1,4 @@
-"""Laws of `fitrouter config import`: what it writes loads, holds no secret, and says what it left out."""
+"""`fitrouter config import` writes a valid file without secrets and reports what it left out."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Config, str]:
     return load_config("fitrouter.yaml"), Path("fitrouter.yaml").read_text()
 
 
-def test_models_prices_and_limits_are_taken_over(made: tuple[Config, str]) -> None:
-    """Names, targets, addresses, prices per million, windows and capabilities: the file's, else litellm's table's."""
+def test_models_prices_and_limits_are_converted(made: tuple[Config, str]) -> None:
+    """Names, targets, URLs, prices, context windows and capabilities come from the file, else from litellm's table."""
     config, _ = made
     models = {model.name: model for model in config.models}
     assert list(models) == ["gpt-4o", "gpt-4o-2", "local", "claude", "claude-too", "claude-own"]
@@ -87,8 +87,8 @@ def test_models_prices_and_limits_are_taken_over(made: tuple[Config, str]) -> No
     assert config.aliases == {"gpt-4": "gpt-4o", "hidden": "claude"}
 
 
-def test_deployments_that_are_reached_alike_share_a_provider(made: tuple[Config, str]) -> None:
-    """A provider for each vendor, address and key; those that speak OpenAI's protocol themselves need no litellm."""
+def test_deployments_with_the_same_access_share_a_provider(made: tuple[Config, str]) -> None:
+    """One provider for each vendor, URL and key; OpenAI-compatible ones do not need litellm."""
     config, _ = made
     providers = config.providers
     by_model = {model.name: model.provider for model in config.models}
@@ -107,41 +107,41 @@ def test_deployments_that_are_reached_alike_share_a_provider(made: tuple[Config,
 
 
 def test_no_secret_is_written(made: tuple[Config, str]) -> None:
-    """Keys that stood in the file become variables with a note; nothing else that may be one is copied."""
+    """Keys in the file become variables with a note; nothing else that may be secret is copied."""
     _, text = made
     assert SECRET not in text
     assert "user:" not in text
-    assert "put it into the environment variable AZURE_API_KEY" in text
+    assert "set the environment variable AZURE_API_KEY" in text
 
 
 @pytest.mark.parametrize(
     "words",
     [
         "embed: its mode is embedding",
-        "a wildcard",
+        "wildcards are not supported",
         "gpt-4o-2 of its own",
         "gpt-4o: rpm, temperature of its litellm_params",
         "aws_secret_access_key",
         "router_settings.fallbacks: ",
         "router_settings: redis_password",
-        "general_settings.master_key: clients' keys are named in server.keys",
+        "general_settings.master_key: define the keys of clients in server.keys",
         "litellm_settings: callbacks",
         "litellm_settings.drop_params: ",
         "environment_variables: OPENAI_API_KEY",
         "the alias lost",
-        "keyed: its api_base is no plain address, or has credentials or a query in it",
-        "claude-own: its price is not known",
-        "claude-own: its context window is not known",
+        "keyed: its api_base is not a plain URL, or contains credentials or a query",
+        "claude-own: its price is unknown",
+        "claude-own: its context window is unknown",
     ],
 )
-def test_what_is_left_out_is_said(made: tuple[Config, str], words: str) -> None:
-    """Everything that has no place here stands in a comment."""
+def test_dropped_settings_are_listed(made: tuple[Config, str], words: str) -> None:
+    """Every setting that is not converted is listed in a comment."""
     comments = [line for line in made[1].splitlines() if line.startswith("#")]
     assert any(words in line for line in comments), "\n".join(comments)
 
 
 def test_no_file_is_overwritten(made: tuple[Config, str]) -> None:
-    """A second import needs another name, and leaves the first as it was."""
+    """A second import fails and leaves the first file as it was."""
     again = run("litellm.yaml")
     assert again.exit_code != 0
     assert "exists already" in str(again.exception)
@@ -165,8 +165,8 @@ def imported(*entries: dict[str, Any], **sections: Any) -> tuple[Config, str]:
     return parse_config(yaml.safe_load(made.text)), made.text
 
 
-def test_a_deployment_that_answers_alike_is_no_model_of_its_own() -> None:
-    """Keys and regions of one model under one name, which litellm balances, are one model to learn."""
+def test_equivalent_deployments_become_one_model() -> None:
+    """Several keys and regions of one model, which litellm balances, are one model."""
     config, text = imported(
         deployment("gpt", "azure/gpt-4o", api_base="https://eu.example", api_key="os.environ/EU"),
         deployment("gpt", "azure/gpt-4o", api_base="https://us.example", api_key=SECRET),
@@ -178,7 +178,7 @@ def test_a_deployment_that_answers_alike_is_no_model_of_its_own() -> None:
 
 
 def test_each_key_in_a_file_gets_a_variable_of_its_own() -> None:
-    """The key of one address is never looked up where that of another, or of OpenAI itself, is kept."""
+    """The key of one URL is never read from the variable of another, or of OpenAI."""
     config, text = imported(
         deployment("gpt", "openai/gpt-4o", api_key=SECRET + "1"),
         deployment("mini", "openai/gpt-4o-mini", api_key=SECRET + "2"),
@@ -196,11 +196,11 @@ def test_each_key_in_a_file_gets_a_variable_of_its_own() -> None:
         "4all": "MODEL_4ALL_API_KEY",
         "open": None,
     }
-    assert "mini: its key stood in the file; put it into the environment variable OPENAI_2_API_KEY" in text
+    assert "mini: its key was in the file; set the environment variable OPENAI_2_API_KEY" in text
 
 
-def test_addresses_come_from_the_environment_or_the_model_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A model whose address is not known is not asked for at its vendor's; a secret in one is not written."""
+def test_urls_come_from_the_environment_or_the_model_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model without a known URL is left out; a URL with a secret is not written."""
     monkeypatch.delenv("NOWHERE", raising=False)
     monkeypatch.setenv("HERE", "http://10.0.0.1:8000/v1")
     monkeypatch.setenv("HIDDEN", f"http://user:{SECRET}@10.0.0.1/v1")
@@ -214,15 +214,13 @@ def test_addresses_come_from_the_environment_or_the_model_is_left_out(monkeypatc
     assert [model.name for model in config.models] == ["at HERE"]
     assert next(iter(config.providers.values())).base_url == "http://10.0.0.1:8000/v1"
     for name in ("NOWHERE", "HIDDEN", "NO_ADDRESS"):
-        assert (
-            f"at {name}: its api_base came from the environment variable {name}, which holds no plain address" in text
-        )
+        assert f"at {name}: its api_base came from the environment variable {name}, which has no plain URL" in text
     for name in ("azure", "which"):
         assert f"{name}: its litellm_params.model does not say which model it is" in text
 
 
 def test_credentials_by_name_and_prices_of_bedrock_are_found() -> None:
-    """A credential's name leads to its variable, bedrock's kinds of calls to one price; secrets stay there."""
+    """A named credential gives the variable, all Bedrock call types have one price; secrets are not written."""
     config, text = imported(
         deployment("named", "openai/gpt-4o", litellm_credential_name="ours"),
         deployment(
@@ -242,7 +240,7 @@ def test_credentials_by_name_and_prices_of_bedrock_are_found() -> None:
 
 
 def test_an_alias_that_hides_a_model_is_left_out() -> None:
-    """A name means the model that has it."""
+    """A name that is a model is not an alias."""
     config, text = imported(
         deployment("gpt", "openai/gpt-4o"),
         deployment("mini", "openai/gpt-4o-mini"),
@@ -253,7 +251,7 @@ def test_an_alias_that_hides_a_model_is_left_out() -> None:
 
 
 def test_included_files_are_read(tmp_path: Path) -> None:
-    """Lists of included files are appended, as litellm does; one that is missing is named, and circles end."""
+    """Lists of included files are appended, as in litellm; a missing file is an error, and cycles end."""
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / "more.yaml").write_text(
         "include: [../litellm.yaml]\nmodel_list: [{model_name: mini, litellm_params: {model: openai/gpt-4o-mini}}]"
@@ -278,11 +276,11 @@ def test_included_files_are_read(tmp_path: Path) -> None:
         ("a: 1", "has no 'model_list'"),
         ("- 1", "has no 'model_list'"),
         ("model_list: []", "no chat model"),
-        ("model_list: [{model_name: '*', litellm_params: {model: 'openai/*'}}, 7]", "a wildcard"),
+        ("model_list: [{model_name: '*', litellm_params: {model: 'openai/*'}}, 7]", "wildcards are not supported"),
     ],
 )
-def test_what_cannot_be_used_says_why(tmp_path: Path, text: str | None, words: str) -> None:
-    """No half file is written, and the message repeats nothing that may be secret."""
+def test_unusable_files_are_errors(tmp_path: Path, text: str | None, words: str) -> None:
+    """No partial file is written, and the message reveals nothing that may be secret."""
     source, out = tmp_path / "litellm.yaml", tmp_path / "out.yaml"
     if text is not None:
         source.write_text(text)
@@ -306,7 +304,7 @@ TARGETS = st.one_of(st.sampled_from(["openai/gpt-4o", "gpt-4o", "hosted_vllm/é/
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(ENTRIES, min_size=1, max_size=4), TARGETS, VALUES)
-def test_whatever_stands_there_becomes_valid(entries: list[dict[str, Any]], target: str, other: Any) -> None:
+def test_any_deployments_become_a_valid_configuration(entries: list[dict[str, Any]], target: str, other: Any) -> None:
     """Any list of deployments becomes a configuration that loads, without its keys; or it has no model to route to."""
     for entry in entries:
         entry["litellm_params"] |= {"model": target, "api_key": SECRET}

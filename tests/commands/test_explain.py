@@ -1,4 +1,4 @@
-"""`fitrouter explain` as an operator meets it: beside a running router, after it, over HTTP, and with a wrong id."""
+"""`fitrouter explain` beside a running router, after it, over HTTP, and with errors."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ def read(path: Path) -> Explanation:
     return msgspec.json.decode(path.read_bytes(), type=Explanation)
 
 
-def test_a_decision_is_explained_out_of_the_journal(log: tuple[Path, list[str]], tmp_path: Path) -> None:
-    """Sentences, a column a model, and the same as JSON, whose terms add up."""
+def test_a_decision_is_explained_from_the_journal(log: tuple[Path, list[str]], tmp_path: Path) -> None:
+    """Sentences, a column for each model, and the same as JSON with terms that add up."""
     file, ids = log
     out = tmp_path / "why.json"
     result = run(ids[-1], "--config", file, "--json", out)
@@ -80,8 +80,8 @@ def test_a_decision_is_explained_out_of_the_journal(log: tuple[Path, list[str]],
         assert sum(term.value for term in account.terms) == pytest.approx(account.utility, abs=1e-9)
 
 
-def test_then_reproduces_what_decided(log: tuple[Path, list[str]], tmp_path: Path) -> None:
-    """Folded up to the decision, the parts are those that decided; folded to the end, something was learnt since."""
+def test_then_uses_the_state_at_the_decision(log: tuple[Path, list[str]], tmp_path: Path) -> None:
+    """With the state at the decision no learning has happened since; with the current state some has."""
     file, ids = log
     now, then = tmp_path / "now.json", tmp_path / "then.json"
     assert run(ids[-1], "--config", file, "--json", now).exit_code == 0
@@ -95,8 +95,8 @@ def test_then_reproduces_what_decided(log: tuple[Path, list[str]], tmp_path: Pat
     assert "exactly as at the time of the decision" in read(then).sentences[-1]
 
 
-def test_a_folder_is_enough(log: tuple[Path, list[str]]) -> None:
-    """Without a configuration nothing is split; all that a utility is made of is in the log."""
+def test_a_folder_without_configuration_is_enough(log: tuple[Path, list[str]]) -> None:
+    """Without a configuration the rating is not split; the utility's terms are all in the log."""
     file, ids = log
     for place in (file.parent / "d", file.parent / "d" / "journal.db"):
         result = run(ids[0], "--data", place, "--json", "-")
@@ -107,8 +107,8 @@ def test_a_folder_is_enough(log: tuple[Path, list[str]]) -> None:
         assert all(account.utility is not None for account in found.models)
 
 
-def test_mistakes_are_named(log: tuple[Path, list[str]], tmp_path: Path) -> None:
-    """A wrong id, no journal, no configuration, no gateway, no address: one message each."""
+def test_errors_are_one_message(log: tuple[Path, list[str]], tmp_path: Path) -> None:
+    """A wrong id, no journal, no configuration, no gateway, an invalid URL: one message each."""
     file, ids = log
     for arguments, kind, words in (
         (("nobody", "--config", file), UnknownDecision, "'nobody'"),
@@ -124,7 +124,7 @@ def test_mistakes_are_named(log: tuple[Path, list[str]], tmp_path: Path) -> None
 
 
 def test_a_running_gateway_is_asked(tmp_path: Path) -> None:
-    """Over HTTP it says why, and refuses what it does not know."""
+    """A gateway explains over HTTP, and unknown decisions are an error."""
     with serving(make_router(tmp_path)) as url:
         with client(url) as http:
             made = http.post("/v1/chat/completions", json=chat("Hello")).headers["x-fitrouter-decision"]
@@ -137,8 +137,8 @@ def test_a_running_gateway_is_asked(tmp_path: Path) -> None:
             call("POST", url, "/v1/feedback", {"decision_id": 5})
 
 
-def test_the_key_goes_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A gateway with keys hears the one in the environment, and the message names the variable."""
+def test_the_api_key_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gateway with keys gets the one in the environment; the error names the variable."""
     monkeypatch.setenv("TEST_KEY", "k" * 20)
     keyed = config(keys=[{"name": "a", "key_env": "TEST_KEY"}])
     with serving(make_router(tmp_path), keyed) as url:
@@ -148,10 +148,10 @@ def test_the_key_goes_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         assert call("GET", url, "/v1/models")["object"] == "list"
 
 
-def test_a_gateway_that_explains_in_numbers_is_shown_in_full(
+def test_a_gateways_explanation_is_shown_in_full(
     log: tuple[Path, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a gateway says under `explanation` is the same explanation, and looks the same."""
+    """The gateway's explanation is printed like one from the journal."""
     file, ids = log
     out, again = tmp_path / "why.json", tmp_path / "again.json"
     assert run(ids[-1], "--config", file, "--json", out).exit_code == 0

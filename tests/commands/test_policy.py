@@ -1,4 +1,4 @@
-"""`fitrouter policy` as an operator meets it: with a gateway, without one, and with mistakes."""
+"""`fitrouter policy` with a gateway, without one, and with errors."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ def changes(file: Path) -> list[PolicyChange]:
         journal.close()
 
 
-def test_without_a_gateway_the_journal_is_told(file: Path) -> None:
-    """Set, promote and restore are events in the journal, and stand there for the next command and the next start."""
+def test_without_a_gateway_changes_go_to_the_journal(file: Path) -> None:
+    """Set, promote and restore are events in the journal, which the next command and the next start see."""
     c = ("--config", file)
     first = standing("show", *c)
     assert first["versions"] == ["configuration"]
@@ -90,8 +90,8 @@ def test_without_a_gateway_the_journal_is_told(file: Path) -> None:
     assert "candidate bold" in shown.output
 
 
-def test_the_next_start_heeds_it(file: Path) -> None:
-    """What was said while nothing ran is in force when the router starts; a changed file goes before."""
+def test_the_next_start_applies_the_changes(file: Path) -> None:
+    """Changes made while nothing ran apply when the router starts; a changed configuration overrides them."""
 
     async def cost_weight() -> float:
         async with Router.from_config(load_config(file)) as router:
@@ -106,8 +106,8 @@ def test_the_next_start_heeds_it(file: Path) -> None:
     assert asyncio.run(cost_weight()) == 0.0
 
 
-def test_a_running_gateway_is_told(tmp_path: Path) -> None:
-    """Over HTTP the change is in force when the command returns, and what the command shows is what decides."""
+def test_a_running_gateway_is_changed(tmp_path: Path) -> None:
+    """The change is active when the command returns, and the output is the active policy."""
     router = make_router(tmp_path, rules=Rules(registry="r1", default_arm="alpha", config_hash="h"))
     router._decider.candidates["bold"] = {"gamma": 9.0}
     with serving(router) as url:
@@ -121,8 +121,8 @@ def test_a_running_gateway_is_told(tmp_path: Path) -> None:
         assert url in run("show", "--url", url).output
 
 
-def test_what_is_watched_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What personalisation buys by role, whose score is flattered, and whether the log can be believed."""
+def test_monitors_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gain of personalisation by role, biased scores, and whether draws match the log."""
     helps = Personalisation(labels=90, gain=0.02, low=0.01, high=0.03, verdict="helps", off=False)
     harms = Personalisation(labels=40, gain=-0.05, low=-0.1, high=-0.01, verdict="harms", off=True)
     reply: dict[str, Any] = {
@@ -141,23 +141,23 @@ def test_what_is_watched_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_policy, "call", lambda *_: reply)
     shown = " ".join(run("show", "--url", "http://127.0.0.1:1").output.split())
     for words in (
-        "helps: +0.0200 a label (+0.0100 … +0.0300, 90 labels)",
+        "helps: +0.0200 per label (+0.0100 … +0.0300, 90 labels)",
         "personal terms as tax analyst harms: -0.0500",
-        "left out of decisions",
+        "switched off",
         "overrates model alpha by 0.12 ± 0.03",
-        "follow their logged probabilities",
+        "match their logged probabilities",
     ):
         assert words in shown
     reply["outlook"] = reply["outlook"] | {"evidence_against_propensities": 2000.0}
-    assert "do not follow their logged probabilities" in " ".join(
+    assert "do not match their logged probabilities" in " ".join(
         run("show", "--url", "http://127.0.0.1:1").output.split()
     )
     del reply["outlook"]
     assert standing("show", "--url", "http://127.0.0.1:1")["live"] == "configuration"
 
 
-def test_mistakes_are_named(file: Path, tmp_path: Path) -> None:
-    """What was given, what is allowed; nothing is written."""
+def test_errors_change_nothing(file: Path, tmp_path: Path) -> None:
+    """The message has the value and what is allowed; nothing is written."""
     c = ("--config", file)
     cases: tuple[tuple[tuple[object, ...], type[FitrouterError], str], ...] = (
         (("promote", "bald", *c), InvalidRequest, "'bold'"),
@@ -179,8 +179,8 @@ def test_mistakes_are_named(file: Path, tmp_path: Path) -> None:
     assert isinstance(run("show", *c).exception, ConfigError)
 
 
-def test_a_gateway_with_keys_listens_to_admins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Others may look; whoever may not change it is told why."""
+def test_only_admin_keys_change_the_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other keys may read the policy; a change is refused with the reason."""
     monkeypatch.setenv("TEAM", "t" * 20)
     monkeypatch.setenv("ADMIN", "a" * 20)
     keys = [{"name": "team", "key_env": "TEAM"}, {"name": "admin", "key_env": "ADMIN", "admin": True}]
@@ -195,6 +195,6 @@ def test_a_gateway_with_keys_listens_to_admins(tmp_path: Path, monkeypatch: pyte
 
 
 def test_every_setting_has_an_option() -> None:
-    """What can be changed at run time can be changed from the command line."""
+    """Every run-time setting has a command line option."""
     assert set(inspect.signature(_policy.set_).parameters) - {"config", "url", "as_json"} == set(SETTINGS)
     assert set(SETTINGS) >= {"cost_weight", "latency_weight", "share"}

@@ -15,14 +15,14 @@ from tests.kits.replay_reports import realistic
 from typer.testing import CliRunner, Result
 
 from fitrouter.errors import ConfigError, InvalidLog, StoreError
-from fitrouter_evaluators.replay import replay as orchestrator
-from fitrouter_evaluators.replay.candidates import candidates
+from fitrouter_evaluators.replay import evaluation
+from fitrouter_evaluators.replay.candidates import load as candidates
+from fitrouter_evaluators.replay.evaluation import ReplaySettings
 from fitrouter_evaluators.replay.gate_file import Gate
 from fitrouter_evaluators.replay.log import sources
 from fitrouter_evaluators.replay.render.render_html import html
 from fitrouter_evaluators.replay.render.render_text import text
-from fitrouter_evaluators.replay.replay import ReplaySettings
-from fitrouter_evaluators.replay.results import Gated, Report
+from fitrouter_evaluators.replay.report import GateDecision, Report
 from fitrouter_integrations import cli
 
 
@@ -33,7 +33,7 @@ class Lab:
         self.verdict: str | None = None
         self.calls: list[tuple[Any, ...]] = []
         self.fails: dict[str, BaseException] = {}
-        monkeypatch.setattr(orchestrator, "replay", self._part("replay", self.report))
+        monkeypatch.setattr(evaluation, "evaluate", self._part("evaluate", self.report))
         monkeypatch.setattr(sources, "read_log", self._part("read_log", lambda path: f"log of {path}"))
         monkeypatch.setattr(
             sources, "export", self._part("export", lambda _log, out: [Path(out) / "decisions.parquet"])
@@ -52,17 +52,17 @@ class Lab:
         return part
 
     def report(self, *_: Any) -> Report:
-        gate = None if self.verdict is None else Gated(verdict=self.verdict, reasons=["for a reason"])
+        gate = None if self.verdict is None else GateDecision(verdict=self.verdict, reasons=["for a reason"])
         return msgspec.structs.replace(realistic(), gate=gate)
 
     @property
     def settings(self) -> ReplaySettings:
-        found: ReplaySettings = next(call[4] for call in self.calls if call[0] == "replay")
+        found: ReplaySettings = next(call[4] for call in self.calls if call[0] == "evaluate")
         return found
 
     @property
     def gate(self) -> Gate | None:
-        found: Gate | None = next(call[5] for call in self.calls if call[0] == "replay")
+        found: Gate | None = next(call[5] for call in self.calls if call[0] == "evaluate")
         return found
 
 
@@ -105,20 +105,20 @@ BAD = {
     "--log x --candidate c --alpha much": "--alpha",
     "--log x --candidate c --alpha 0.6": "--alpha 0.6",
     "--log x --candidate c --alpha nan": "--alpha nan",
-    "--log x --candidate c --metric joy": "allowed are fit, cost, latency, utility, score",
-    "--log x --candidate c --by role,height": "nothing to slice by called height",
+    "--log x --candidate c --metric joy": "choose from fit, cost, latency, utility, score",
+    "--log x --candidate c --by role,height": "unknown slices height",
     "--log x --candidate c --groups nobody.csv": "cannot be read",
-    "--log x --candidate c --since yesterday": "'yesterday' is no time",
-    "--log x --candidate c --since 2026-10-02 --until 2026-10-01": "nothing is in between",
-    "--log x --candidate c --horizon 7y": "'7y' is no duration",
-    "--log x --candidate c --idle 0s": "silence of no length",
+    "--log x --candidate c --since yesterday": "'yesterday' is not a time",
+    "--log x --candidate c --since 2026-10-02 --until 2026-10-01": "is not before --until 2026-10-01",
+    "--log x --candidate c --horizon 7y": "'7y' is not a duration",
+    "--log x --candidate c --idle 0s": "--idle must be above 0",
     "--log x --candidate c --gamma-sensitivity 0.5": "--gamma-sensitivity 0.5",
-    "--log x --candidate c --json --text": "both be printed",
+    "--log x --candidate c --json --text": "both print to standard output",
     "--log x --candidate c --html no/such/folder.html": "cannot be written",
     "--log x --candidate c --json .": "cannot be written",
     "--log x --candidate c --gate nothing.yaml": "nothing.yaml",
-    "--log x --candidate c --gate promote.yaml --metric score": "scores are features and labels are rewards",
-    "--log x --candidate c --gate promote.yaml --metric cost": "the gate decides by utility",
+    "--log x --candidate c --gate promote.yaml --metric score": "is for inspection and cannot be gated on",
+    "--log x --candidate c --gate promote.yaml --metric cost": "the gate uses utility",
     "--log x --candidate c --config nothing.yaml": "nothing.yaml",
     "export --log x": "--out",
     "import x.csv --out y": "--map",
@@ -138,7 +138,7 @@ def test_mistakes_are_three(lab: Lab, arguments: str) -> None:
     assert not any(call[0] == "replay" for call in lab.calls)
 
 
-@pytest.mark.parametrize("part", ["read_log", "load_candidate", "replay"])
+@pytest.mark.parametrize("part", ["read_log", "load_candidate", "evaluate"])
 @pytest.mark.parametrize(
     "error",
     [
@@ -196,7 +196,7 @@ def test_what_is_asked_for_is_what_is_replayed(lab: Lab) -> None:
         sensitivity=3.0,
         groups={"ann": "warm", "bob": "terse"},
     )
-    names = next(call for call in lab.calls if call[0] == "replay")[1:4]
+    names = next(call for call in lab.calls if call[0] == "evaluate")[1:4]
     assert names == ("log of x.duckdb", "policy c.yaml", "policy b.yaml")
     assert lab.gate is None
 
@@ -263,7 +263,7 @@ def test_json_has_no_nan(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     first = msgspec.structs.replace(realistic().estimates[0], se=float("nan"), high=float("inf"))
     report = msgspec.structs.replace(realistic(), estimates=[first])
     monkeypatch.setattr(lab, "report", lambda *_: report)
-    monkeypatch.setattr(orchestrator, "replay", lab.report)
+    monkeypatch.setattr(evaluation, "evaluate", lab.report)
     found = json.loads(asked("--json").stdout, parse_constant=lambda word: pytest.fail(word))
     assert found["estimates"][0]["se"] is None
     assert found["estimates"][0]["high"] is None
@@ -304,7 +304,7 @@ def test_import(lab: Lab) -> None:
     made = run("import", "log.csv", "--map", "map.yaml", "--out", "log", "--skip-bad")
     assert made.exit_code == 0, made.stderr
     assert "10 decisions among 2 arms" in made.stdout
-    assert "1 rows cannot be used" in made.stderr
+    assert "1 invalid rows were skipped" in made.stderr
     assert Path("log/decisions.parquet").is_file()
 
 
@@ -323,7 +323,7 @@ def test_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = msgspec.json.decode(Path("r.json").read_bytes())
     value = next(e for e in found["estimates"] if (e["policy"], e["labels"]) == ("difference", "asked"))
     assert value["low"] < 0.4 < value["high"]
-    assert "fit under the candidate is higher, which is better" in " ".join(shown.stdout.split())
+    assert "fit is higher under the candidate, which is better" in " ".join(shown.stdout.split())
     assert "</html>" in Path("r.html").read_text()
     Path("log.csv").write_text("\n".join(["model,p,liked", *[row.replace("0.5|0.5", "0.9|0.1") for row in rows], ""]))
     assert run("import", "log.csv", "--map", "map.yaml", "--out", "wrong").exit_code == 0

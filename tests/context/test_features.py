@@ -108,12 +108,21 @@ def test_long_text_is_cut_to_its_ends() -> None:
     assert read_prompt(ask(user("d" * 1024))).text == "d" * 1024
 
 
-@pytest.mark.parametrize("content", [None, [], "", [IMAGE], {"no": "list"}, 7, [None, 3, {"type": "text"}]])
-def test_content_without_text_reads_as_empty(content: Any) -> None:
+def test_content_without_text_reads_as_empty(subtests: pytest.Subtests) -> None:
     """Missing, empty, image-only or malformed content never raises and reads as no text."""
-    reading = read_prompt(ask(user(content)))
-    assert reading.text == ""
-    assert np.array_equal(context_features(reading, Hashing(32), 8)[1:9], np.zeros(8))
+    for content in (
+        None,
+        [],
+        "",
+        [IMAGE],
+        {"no": "list"},
+        7,
+        [None, 3, {"type": "text"}],
+    ):
+        with subtests.test(content=content):
+            reading = read_prompt(ask(user(content)))
+            assert reading.text == ""
+            assert np.array_equal(context_features(reading, Hashing(32), 8)[1:9], np.zeros(8))
 
 
 def test_parts_are_joined() -> None:
@@ -123,9 +132,9 @@ def test_parts_are_joined() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("text", "language"),
-    [
+def test_language_is_the_script_of_most_letters(subtests: pytest.Subtests) -> None:
+    """The guess goes by Unicode ranges alone."""
+    for text, language in (
         ("Hello there", "latin"),
         ("Größe über alles, ça va", "latin"),
         ("12 + 30 = ?", "latin"),
@@ -135,27 +144,23 @@ def test_parts_are_joined() -> None:
         ("Напиши стихотворение", "other"),
         ("اكتب قصيدة", "other"),
         ("please translate 你好", "latin"),
-    ],
-)
-def test_language_is_the_script_of_most_letters(text: str, language: str) -> None:
-    """The guess goes by Unicode ranges alone."""
-    assert read_prompt(ask(user(text))).language == language
+    ):
+        with subtests.test(text=text, language=language):
+            assert read_prompt(ask(user(text))).language == language
 
 
-@pytest.mark.parametrize(
-    ("text", "code"),
-    [
+def test_code_is_seen(subtests: pytest.Subtests) -> None:
+    """Fences, definitions and statements are code; prose with the same words is not."""
+    for text, code in (
         ("```python\nx = 1\n```", True),
         ("fix this:\ndef f(x):\n    return x", True),
         ("why does for (int i = 0; i < n; i++) {\n loop?", True),
         ("SELECT name FROM users WHERE id = 1", True),
         ("Write a poem about the sea; make it short. From here on, be kind.", False),
         ("My class is about public speaking (and more).", False),
-    ],
-)
-def test_code_is_seen(text: str, code: bool) -> None:
-    """Fences, definitions and statements are code; prose with the same words is not."""
-    assert read_prompt(ask(user(text))).code is code
+    ):
+        with subtests.test(text=text, code=code):
+            assert read_prompt(ask(user(text))).code is code
 
 
 def test_a_hundred_thousand_token_history_costs_no_more_reading() -> None:
@@ -269,9 +274,9 @@ def test_estimate_tokens_counts_text_calls_tools_and_images() -> None:
     assert estimate_tokens([call], {}) > 100
 
 
-@pytest.mark.parametrize(
-    ("request_", "expected"),
-    [
+def test_needs(subtests: pytest.Subtests) -> None:
+    """What a request needs of a model is read off its parameters and its whole history."""
+    for request_, expected in (
         (ask(user("a")), set()),
         (ask(user("a"), stream=True), {"streaming"}),
         (ask(user("a"), params={"tools": [{"type": "function"}]}), {"tools"}),
@@ -280,11 +285,9 @@ def test_estimate_tokens_counts_text_calls_tools_and_images() -> None:
         (ask(user("a"), params={"response_format": {"type": "json_schema"}}), {"json"}),
         (ask(user("a"), params={"response_format": {"type": "text"}}), set()),
         (ask(user([IMAGE])), {"images"}),
-    ],
-)
-def test_needs(request_: Request, expected: set[str]) -> None:
-    """What a request needs of a model is read off its parameters and its whole history."""
-    assert needs(request_) == expected
+    ):
+        with subtests.test(request_=request_, expected=expected):
+            assert needs(request_) == expected
 
 
 def test_a_session_is_one_conversation_of_one_user_of_one_tenant() -> None:

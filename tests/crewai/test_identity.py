@@ -1,4 +1,7 @@
-"""Who asks, by CrewAI's model: each channel × each way to start a crew, an agent or a call, near and far."""
+"""Identity of CrewAI's model: each channel and each way to start a crew, an agent or a call, near and far.
+
+The rule itself, in all its combinations, is tested in `tests/client/test_identity_rule.py`.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,20 @@ from crewai.security import Fingerprint, SecurityConfig
 from crewai.tools import tool
 from pydantic import BaseModel, ValidationError
 from tests.kits import agents as agents_kit
-from tests.kits.identity import ANN, BOB, NOTHING, REFUSED, TAKEN, Desk, fields, ids, standing, told
+from tests.kits.identity import (
+    ANN,
+    BOB,
+    FIELDS,
+    INVALID,
+    UNSET,
+    VALID,
+    Deployment,
+    deployed,
+    documented_channels,
+    fields,
+    ids,
+    mixtures,
+)
 
 from fitrouter.errors import InvalidRequest, NotAuthorized
 from fitrouter.types import Identity
@@ -43,8 +59,8 @@ def adder(a: int, b: int) -> str:
 
 
 @dataclass
-class Said:
-    """A crew that somebody kicks off, and what is said on the way to its model."""
+class Asked:
+    """A crew, and the values in the channels of its model's identity."""
 
     target: Any
     task: dict[str, Any] = field(default_factory=dict)
@@ -73,64 +89,62 @@ def _secured(metadata: dict[str, Any]) -> dict[str, Any]:
     return {"security_config": SecurityConfig(fingerprint=Fingerprint(metadata=metadata))} if metadata else {}
 
 
-# --- how it is said: the more explicit first -------------------------------------------------------------------------
+# --- channels, the most explicit first -------------------------------------------------------------------------------
 
-CHANNELS: dict[str, Callable[[Said, Any], object]] = {
-    "the task's fingerprint": lambda said, who: said.task.update(who),
-    "the agent's fingerprint": lambda said, who: said.agent.update(who),
-    "the crew's fingerprint": lambda said, who: said.crew.update(who),
-    "inputs": lambda said, who: said.inputs.update(who),
-    "constructor": lambda said, who: said.settings.update(who),
+CHANNELS: dict[str, Callable[[Asked, Any], object]] = {
+    "the task's fingerprint": lambda asked, who: asked.task.update(who),
+    "the agent's fingerprint": lambda asked, who: asked.agent.update(who),
+    "the crew's fingerprint": lambda asked, who: asked.crew.update(who),
+    "inputs": lambda asked, who: asked.inputs.update(who),
+    "constructor": lambda asked, who: asked.settings.update(who),
 }
-SAYS = {"inputs": ("user", "session")}
-"""What a channel can say, where that is not all: a crew's own variables are often called role or task."""
-ITSELF = {"role": "Researcher", "task": "look"}
-"""What a crew says by itself."""
+CARRIES = {**dict.fromkeys(CHANNELS, FIELDS), "inputs": ("user", "session")}
+"""Channel → the fields it can carry; a crew's own variables are often called role or task."""
+OWN = {"role": "Researcher", "task": "look"}
+"""The defaults that the crew provides."""
 
 
-# --- where: each says how often it asks ------------------------------------------------------------------------------
+# --- entry points: each returns its number of model calls, None for one ----------------------------------------------
 
 
-def _flow(said: Said) -> int:
+def _flow(asked: Asked) -> int:
     class Work(Flow[Any]):
         @start()
         def work(self) -> Any:
-            return said.team().kickoff(said.inputs)
+            return asked.team().kickoff(asked.inputs)
 
     Work(suppress_flow_events=True).kickoff()
     return 1
 
 
-def _side_by_side(said: Said) -> int:
-    agents = [said.one() for _ in range(3)]
-    tasks = [said.job(one, async_execution=one is not agents[-1]) for one in agents]
-    Crew(agents=agents, tasks=tasks, verbose=False, **_secured(said.crew)).kickoff(said.inputs)
+def _side_by_side(asked: Asked) -> int:
+    agents = [asked.one() for _ in range(3)]
+    tasks = [asked.job(one, async_execution=one is not agents[-1]) for one in agents]
+    Crew(agents=agents, tasks=tasks, verbose=False, **_secured(asked.crew)).kickoff(asked.inputs)
     return 3
 
 
-CREWS: dict[str, Callable[[Said], int | None]] = {
-    "kickoff": lambda s: s.team().kickoff(s.inputs) and None,
-    "kickoff_async": lambda s: asyncio.run(s.team().kickoff_async(s.inputs)) and None,
-    "akickoff": lambda s: asyncio.run(s.team().akickoff(s.inputs)) and None,
-    "kickoff_for_each": lambda s: len(s.team().kickoff_for_each([s.inputs, s.inputs])),
-    "kickoff_for_each_async": lambda s: len(asyncio.run(s.team().kickoff_for_each_async([s.inputs, s.inputs]))),
-    "akickoff_for_each": lambda s: len(asyncio.run(s.team().akickoff_for_each([s.inputs, s.inputs]))),
-    "streaming": lambda s: s.team({"llm": s.llm(stream=True)}).kickoff(s.inputs) and None,
-    "tools": lambda s: s.team({"tools": [adder]}).kickoff(s.inputs) and 2,
-    "last words": lambda s: s.team({"tools": [adder], "max_iter": 1}).kickoff(s.inputs) and 2,
-    "output_pydantic": lambda s: s.team(job={"output_pydantic": Sum}).kickoff(s.inputs) and None,
+ENTRIES: dict[str, Callable[[Asked], int | None]] = {
+    "kickoff": lambda a: a.team().kickoff(a.inputs) and None,
+    "kickoff_async": lambda a: asyncio.run(a.team().kickoff_async(a.inputs)) and None,
+    "akickoff": lambda a: asyncio.run(a.team().akickoff(a.inputs)) and None,
+    "kickoff_for_each": lambda a: len(a.team().kickoff_for_each([a.inputs, a.inputs])),
+    "kickoff_for_each_async": lambda a: len(asyncio.run(a.team().kickoff_for_each_async([a.inputs, a.inputs]))),
+    "akickoff_for_each": lambda a: len(asyncio.run(a.team().akickoff_for_each([a.inputs, a.inputs]))),
+    "streaming": lambda a: a.team({"llm": a.llm(stream=True)}).kickoff(a.inputs) and None,
+    "tools": lambda a: a.team({"tools": [adder]}).kickoff(a.inputs) and 2,
+    "last words": lambda a: a.team({"tools": [adder], "max_iter": 1}).kickoff(a.inputs) and 2,
+    "output_pydantic": lambda a: a.team(job={"output_pydantic": Sum}).kickoff(a.inputs) and None,
     "async_execution": _side_by_side,
     "in a flow": _flow,
 }
-CELLS = [(channel, entry) for channel in CHANNELS for entry in CREWS]
-FAR = [(channel, "akickoff") for channel in CHANNELS]
 
 
 @pytest.fixture(scope="module", params=["near", "far"])
-def desk(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
-    """A router in this process, and a gateway; its models hand work on to the worker `Writer`."""
-    hands_on = agents_kit.Agent({"coworker": "Writer"})
-    with standing(tmp_path_factory.mktemp("desk"), request.param, hands_on) as made:
+def desk(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    """A router in this process, and a gateway; its models delegate to the worker `Writer`."""
+    delegating = agents_kit.Agent({"coworker": "Writer"})
+    with deployed(tmp_path_factory.mktemp("desk"), request.param, delegating) as made:
         yield made
 
 
@@ -140,71 +154,85 @@ def _here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def said_by(desk: Desk, **channels: Any) -> Said:
-    """A crew in which each channel says something."""
-    said = Said(desk.target)
+def asked_by(desk: Deployment, **channels: Any) -> Asked:
+    """A crew with values in some channels."""
+    asked = Asked(desk.target)
     for name, who in channels.items():
-        CHANNELS[name](said, who)
-    return said
+        CHANNELS[name](asked, who)
+    return asked
 
 
-def says(channel: str, who: Identity) -> dict[str, str]:
-    """An identity as a channel can say it."""
-    return fields(who, *SAYS.get(channel, ())) if channel in {"inputs", "constructor"} else ids(who)
+def values(channel: str, who: Identity, *names: str) -> dict[str, str]:
+    """An identity, as far as a channel can carry it, by the names that are usual there."""
+    known = [name for name in names or FIELDS if name in CARRIES[channel]]
+    return fields(who, *known) if channel in {"inputs", "constructor"} else ids(who, *known)
+
+
+# --- each channel at each kickoff ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("desk", "channel", "entry"),
-    [("near", *cell) for cell in CELLS] + [("far", *cell) for cell in FAR],
-    indirect=["desk"],
+    ("desk", "entry"), [*(("near", entry) for entry in ENTRIES), ("far", "akickoff")], indirect=["desk"]
 )
-def test_each_channel_at_each_kickoff(desk: Desk, channel: str, entry: str) -> None:
-    """What a channel says is in the decision of every step; what it cannot say the crew says by itself."""
-    steps = CREWS[entry](said_by(desk, **{channel: says(channel, ANN)})) or 1
-    who = Identity(**{**fields(ANN), **({} if channel not in SAYS else ITSELF)})
-    desk.check(who, steps=steps)
+def test_each_kickoff_reads_every_channel(desk: Deployment, entry: str) -> None:
+    """Fields given in different channels are in the decision of every step; each channel occurs in a run."""
+    for mixture in mixtures(CARRIES, list(ENTRIES).index(entry)):
+        asked = asked_by(desk, **{channel: values(channel, ANN, name) for channel, name in mixture.items()})
+        steps = ENTRIES[entry](asked) or 1
+        names = mixture.values()
+        desk.check(Identity(**fields(ANN, *names)), *names, steps=steps, cell=(entry, mixture))
 
 
-@pytest.mark.parametrize(("first", "second"), list(itertools.combinations(CHANNELS, 2)))
+def test_each_channel_carries_its_fields(desk: Deployment) -> None:
+    """All that a channel can carry is in the decision log; the crew provides role and task where it cannot."""
+    for channel in CHANNELS:
+        asked = asked_by(desk, **{channel: values(channel, ANN)})
+        asked.team().kickoff(asked.inputs)
+        desk.check(Identity(**{**OWN, **fields(ANN, *CARRIES[channel])}), cell=channel)
+
+
 @pytest.mark.parametrize("desk", ["near"], indirect=True)
-def test_the_more_explicit_channel_counts(desk: Desk, first: str, second: str) -> None:
-    """Of two channels the one further up counts, field by field; the other fills in what it leaves out."""
-    said = said_by(desk, **{first: {"user": "ann"}, second: says(second, BOB)})
-    said.team().kickoff(said.inputs)
-    desk.check(Identity(**{**fields(BOB), **(ITSELF if second in SAYS else {}), "user": "ann"}))
+def test_documented_order_of_channels(desk: Deployment) -> None:
+    """The channel further up in the table counts, field by field; those below fill in what it leaves out."""
+    for first, second in itertools.combinations(CHANNELS, 2):
+        asked = asked_by(desk, **{first: {"user": "ann"}, second: values(second, BOB)})
+        asked.team().kickoff(asked.inputs)
+        expected = Identity(**{**OWN, **fields(BOB, *CARRIES[second]), "user": "ann"})
+        desk.check(expected, cell=(first, second))
 
 
-# --- whose words are not a crew's own --------------------------------------------------------------------------------
+# --- roles of a crew -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("channel", ["the crew's fingerprint", "inputs", "constructor"])
-def test_managers_planners_and_guardrails_ask_for_the_same_user(desk: Desk, channel: str) -> None:
-    """A manager, a worker that it hands work on to, a planner and a guardrail: each a role, and all the user's."""
-    said = said_by(desk, **{channel: {"user": "ann"}})
-    workers = [said.one(), said.one(role="Writer")]
+def test_managers_planners_and_guardrails_share_the_user(desk: Deployment, channel: str) -> None:
+    """A manager, its worker, a planner and a guardrail are roles of the same user."""
+    asked = asked_by(desk, **{channel: {"user": "ann"}})
+    workers = [asked.one(), asked.one(role="Writer")]
     crew = Crew(
         agents=workers,
-        tasks=[said.job()],
+        tasks=[asked.job()],
         process=Process.hierarchical,
-        manager_llm=said.llm(),
+        manager_llm=asked.llm(),
         verbose=False,
-        **_secured(said.crew),
+        **_secured(asked.crew),
     )
-    crew.kickoff(said.inputs)
-    said.team(job={"guardrail": "It is polite."}, planning=True, planning_llm=said.llm()).kickoff(said.inputs)
-    found, ann = desk.seen(), desk.expected(ANN).user
+    crew.kickoff(asked.inputs)
+    guarded = asked.team(job={"guardrail": "It is polite."}, planning=True, planning_llm=asked.llm())
+    guarded.kickoff(asked.inputs)
+    found, ann = desk.identities(), desk.logged(ANN).user
     assert {identity.user for identity in found} == {ann}
     roles = {identity.role for identity in found}
     assert roles == {"Crew Manager", "Writer", "Task Execution Planner", "Researcher", "Guardrail Agent"}
 
 
-def test_a_crew_says_roles_tasks_and_sessions_by_itself(desk: Desk) -> None:
-    """The agent's role and the task's name, on one line and not too long; one session for each run of a task."""
-    said = said_by(desk)
-    one = said.one(role="Senior\n  researcher\n" + "x" * 600, tools=[adder])
-    tasks = [said.job(one), Task(description="Write\nit " + "y" * 600, expected_output="text", agent=one)]
+def test_defaults_of_a_crew(desk: Deployment) -> None:
+    """The agent's role and the task's name, each on one short line; one session for each run of a task."""
+    asked = asked_by(desk)
+    one = asked.one(role="Senior\n  researcher\n" + "x" * 600, tools=[adder])
+    tasks = [asked.job(one), Task(description="Write\nit " + "y" * 600, expected_output="text", agent=one)]
     Crew(agents=[one], tasks=tasks, verbose=False).kickoff()
-    found = desk.seen()
+    found = desk.identities()
     assert len(found) == 4
     assert {identity.user for identity in found} == {None}
     (role,) = {identity.role for identity in found}
@@ -214,86 +242,86 @@ def test_a_crew_says_roles_tasks_and_sessions_by_itself(desk: Desk) -> None:
     assert len({(identity.task, identity.session) for identity in found}) == 2
 
 
-@pytest.mark.parametrize("channel", ["the agent's fingerprint", "constructor"])
-@pytest.mark.parametrize("awaited", [False, True])
-def test_an_agent_alone(desk: Desk, channel: str, awaited: bool) -> None:
-    """`Agent.kickoff` without a crew, with a tool, typed at its end: an agent's fingerprint counts for every step."""
-    said = said_by(desk, **{channel: says(channel, ANN)})
-
-    one = said.one(tools=[adder])
-    asked = {"messages": "2 + 3?", "response_format": Sum}
-    result = asyncio.run(one.kickoff_async(**asked)) if awaited else one.kickoff(**asked)
-    assert result.pydantic == Sum(value=3, note="hello")
-    found = desk.seen()
-    assert len(found) > 2
-    assert set(found) == {desk.expected(ANN)}
+def test_agent_without_a_crew(desk: Deployment) -> None:
+    """`Agent.kickoff` and `kickoff_async` with a tool and a typed answer: the identity is in every step."""
+    for channel, awaited in itertools.product(("the agent's fingerprint", "constructor"), (False, True)):
+        one = asked_by(desk, **{channel: values(channel, ANN)}).one(tools=[adder])
+        question = {"messages": "2 + 3?", "response_format": Sum}
+        result = asyncio.run(one.kickoff_async(**question)) if awaited else one.kickoff(**question)
+        assert result.pydantic == Sum(value=3, note="hello")
+        found = desk.identities()
+        assert len(found) > 2
+        assert set(found) == {desk.logged(ANN)}, (channel, awaited)
 
 
-@pytest.mark.parametrize("awaited", [False, True])
-@pytest.mark.parametrize("stream", [False, True])
-def test_a_bare_call(desk: Desk, awaited: bool, stream: bool) -> None:
-    """`call` and `acall`, whole and streamed: what the model was made with, and who is named beside the messages."""
-    for channel in ("the task's fingerprint", "the agent's fingerprint", "constructor"):
-        said = said_by(desk, **{channel: says(channel, ANN)})
-        llm = said.llm(stream=stream)
-        one = said.one(llm)
-        beside = {"from_agent": one, "from_task": said.job(one)}
-        _ = asyncio.run(llm.acall("hi", **beside)) if awaited else llm.call("hi", **beside)
-        desk.check(ANN)
+def test_bare_calls(desk: Deployment) -> None:
+    """`call` and `acall`, whole and streamed: identities of the constructor and of the agent and the task beside it."""
+    for awaited, stream in itertools.product((False, True), repeat=2):
+        for channel in ("the task's fingerprint", "the agent's fingerprint", "constructor"):
+            asked = asked_by(desk, **{channel: values(channel, ANN)})
+            llm = asked.llm(stream=stream)
+            one = asked.one(llm)
+            beside = {"from_agent": one, "from_task": asked.job(one)}
+            _ = asyncio.run(llm.acall("hi", **beside)) if awaited else llm.call("hi", **beside)
+            desk.check(ANN, cell=(channel, awaited, stream))
 
 
-# --- what is a name --------------------------------------------------------------------------------------------------
+# --- valid and invalid names -----------------------------------------------------------------------------------------
 
 
-def call(said: Said) -> None:
+def call(asked: Asked) -> None:
     """A call as a crew makes it."""
-    one = said.one()
-    job = said.job(one)
-    one.crew = Crew(agents=[one], tasks=[job], verbose=False, **_secured(said.crew))
-    one.crew._inputs = said.inputs
+    one = asked.one()
+    job = asked.job(one)
+    one.crew = Crew(agents=[one], tasks=[job], verbose=False, **_secured(asked.crew))
+    one.crew._inputs = asked.inputs
     one.llm.call("hi", from_agent=one, from_task=job)
 
 
-@pytest.mark.parametrize("channel", CHANNELS)
-def test_what_is_a_name(desk: Desk, channel: str) -> None:
-    """Text and whole numbers are; anything else is refused where it was given, before anybody is asked.
-
-    What says nothing leaves it to the next channel; pydantic says what is wrong with a setting.
-    """
-    for value in REFUSED.values():
+def test_invalid_names_are_refused(desk: Deployment) -> None:
+    """No model is called, and the error names the place: pydantic's for settings, `InvalidRequest` elsewhere."""
+    for channel, value in itertools.product(CHANNELS, INVALID.values()):
         error: Any = ValidationError if channel == "constructor" else InvalidRequest
         with pytest.raises(error, match=r"user: (\w+ was given; give text|has )"):
-            call(said_by(desk, **{channel: {"user": value}}))
-    desk.nobody()
-    for value, read in TAKEN.values():
-        call(said_by(desk, **{channel: {"user": value}}))
-        desk.check(Identity(user=read), "user")
-    for nothing in NOTHING.values():
-        call(said_by(desk, **{"constructor": {"user": "bob"}, channel: {"user": nothing}}))
-        desk.check(Identity(user=None if channel == "constructor" else "bob"), "user")
+            call(asked_by(desk, **{channel: {"user": value}}))
+    desk.check_none()
 
 
-def test_a_crew_fails_with_the_words(desk: Desk) -> None:
-    """What is no name ends the kickoff, with the error of the call."""
-    said = said_by(desk, inputs={"user_id": 0.5})
+def test_valid_names_are_accepted(desk: Deployment) -> None:
+    """Text of any script, and whole numbers as text; None and empty text leave the field to the next channel."""
+    for channel in CHANNELS:
+        for value, text in VALID.values():
+            call(asked_by(desk, **{channel: {"user": value}}))
+            desk.check(Identity(user=text), "user", cell=(channel, value))
+        for unset in UNSET.values():
+            call(asked_by(desk, **{"constructor": {"user": "bob"}, channel: {"user": unset}}))
+            expected = None if channel == "constructor" else "bob"
+            desk.check(Identity(user=expected), "user", cell=(channel, unset))
+
+
+def test_invalid_names_end_the_kickoff(desk: Deployment) -> None:
+    """A crew fails with the error of the call."""
+    asked = asked_by(desk, inputs={"user_id": 0.5})
     with pytest.raises(InvalidRequest, match=r"inputs\.user_id: float was given"):
-        said.team().kickoff(said.inputs)
-    desk.nobody()
+        asked.team().kickoff(asked.inputs)
+    desk.check_none()
 
 
-@pytest.mark.parametrize("channel", [name for name in CHANNELS if name not in SAYS])
-def test_a_tenant_near_and_far(desk: Desk, channel: str) -> None:
-    """Any channel may name a tenant of a router in this process; a gateway knows it by the key, and this is said."""
-    said = said_by(desk, **{channel: {"tenant": "acme", **fields(ANN)}})
-    if desk.far:
-        with pytest.raises(NotAuthorized, match="by the key"):
-            call(said)
-        desk.nobody()
-    else:
-        call(said)
-        desk.check(Identity(tenant="acme", **fields(ANN)))
+def test_tenant(desk: Deployment) -> None:
+    """Any channel but inputs can name a tenant of a router in this process; a gateway takes it from the key."""
+    for channel in CHANNELS:
+        if channel == "inputs":
+            continue
+        asked = asked_by(desk, **{channel: {"tenant": "acme", **fields(ANN)}})
+        if desk.far:
+            with pytest.raises(NotAuthorized, match="from the key"):
+                call(asked)
+            desk.check_none()
+        else:
+            call(asked)
+            desk.check(Identity(tenant="acme", **fields(ANN)), cell=channel)
 
 
-def test_the_documentation_says_the_same() -> None:
-    """Its table has these channels, in this order."""
-    assert list(told("crewai.md")) == [*CHANNELS, "the crew itself"]
+def test_documented_channels() -> None:
+    """The table of the documentation lists these channels, in this order."""
+    assert list(documented_channels("crewai.md")) == [*CHANNELS, "the crew itself"]

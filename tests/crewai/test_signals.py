@@ -259,7 +259,7 @@ def test_a_crew_never_fails_by_it(
     with caplog.at_level(logging.WARNING):
         assert run(agent(llm), guardrail=lambda output: (True, output)).raw
         crewai_event_bus.flush()
-    assert "was not taken: ConnectionError: no gateway" in caplog.text
+    assert "was not recorded: ConnectionError: no gateway" in caplog.text
     assert said(llm) == []
 
 

@@ -1,4 +1,4 @@
-"""Laws of the metrics: names that promtool accepts, no user anywhere, and bounded labels."""
+"""Metrics: valid names, no user anywhere, and bounded labels."""
 
 from __future__ import annotations
 
@@ -91,8 +91,8 @@ def value(metrics: Metrics, name: str, **labels: str) -> float:
     raise AssertionError(f"there is no {name} with {labels}")
 
 
-def test_each_notice_is_counted_where_it_belongs() -> None:
-    """Tokens, cost and latency go to the model that answered, decisions to the chosen one, failures to who failed."""
+def test_each_notice_is_counted() -> None:
+    """Tokens, cost and latency count for the answering model, decisions for the chosen, failures for the failed one."""
     metrics = Metrics()
     everything(metrics)
     assert value(metrics, "fitrouter_decisions_total", model="alpha", role="cook", mode="online") == 1
@@ -113,7 +113,7 @@ def test_each_notice_is_counted_where_it_belongs() -> None:
     assert value(metrics, "fitrouter_errors_total", kind="too_large") == 1
 
 
-def test_only_drawn_decisions_tell_of_propensities() -> None:
+def test_only_drawn_decisions_have_inverse_propensities() -> None:
     """Pinned, sticky and forced turns have no weight, and a lost execution no latency."""
     metrics = Metrics()
     for mode in (Mode.PINNED, Mode.STICKY, Mode.FORCED):
@@ -125,7 +125,7 @@ def test_only_drawn_decisions_tell_of_propensities() -> None:
 
 
 def test_labels_stay_bounded_and_name_no_user() -> None:
-    """A thousand roles make 33 labels; a thousand users make none."""
+    """A thousand roles make 33 label values; a thousand users make none."""
     metrics = Metrics()
     for i in range(1000):
         metrics(Happened(decision(role=f"role {i}", user=f"canary-{i}")))
@@ -137,8 +137,8 @@ def test_labels_stay_bounded_and_name_no_user() -> None:
     assert value(metrics, "fitrouter_decisions_total", model="alpha", role="none", mode="online") == 1
 
 
-def test_promtool_has_no_complaint(tmp_path: Path) -> None:
-    """Names, units and help texts are as Prometheus wants them, on a running gateway."""
+def test_promtool_accepts_the_metrics(tmp_path: Path) -> None:
+    """Names, units and help texts of a running gateway pass promtool's checks."""
     promtool = shutil.which("promtool")
     if promtool is None:
         pytest.skip("promtool is not installed; Debian has it in the package prometheus")
@@ -169,7 +169,7 @@ sys.stdout.buffer.write(metrics.render())
 
 
 def test_workers_add_up(tmp_path: Path) -> None:
-    """With the folder set, any process shows the sums over all, also those of processes that ended."""
+    """With the folder set, any process renders the sums over all, ended ones included."""
     root = Path(__file__).parents[2]
     sources = [str(root / name) for name in ("router", "evaluators", "dashboards", "integrations")]
     environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sources)}

@@ -1,4 +1,4 @@
-"""Laws of the demo: its world, what its people say, its oracles, and one short run over real HTTP."""
+"""The demo: its world, the users' feedback, its oracles, and one short run over HTTP."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from fitrouter.drift import Drift, DriftParams
 from typer.testing import CliRunner
 
 from fitrouter.errors import ConfigError
 from fitrouter.hooks import Happened
+from fitrouter.monitors.drift import Drift, DriftParams
 from fitrouter.providers import topic_of
 from fitrouter.stores.warehouse import Warehouse
 from fitrouter.types import Decision, FeedbackKind, Identity, Mode, PolicyVersion
@@ -49,13 +49,13 @@ def people(world: DemoWorld, stage: Stage) -> People:
 # --- the world ---
 
 
-def test_the_pinned_world_is_the_one_that_ships() -> None:
+def test_the_pinned_world_is_shipped() -> None:
     """`benchmarks/simulation/worlds/demo.yaml` and the package's file are the same bytes."""
-    pinned = Path(__file__).parents[2] / "benchmarks" / "worlds" / "demo.yaml"
+    pinned = Path(__file__).parents[2] / "benchmarks" / "simulation" / "worlds" / "demo.yaml"
     assert pinned.read_bytes() == resources.files("fitrouter_integrations.demo").joinpath("demo.yaml").read_bytes()
 
 
-def test_a_third_of_the_taste_lies_on_what_the_scorer_lacks(world: DemoWorld, people: People) -> None:
+def test_a_third_of_the_attributes_is_hidden_from_the_scorer(world: DemoWorld, people: People) -> None:
     """All attributes have tastes of the same spread; a third are hidden, and no style dimension has their name."""
     assert 2 * len(world.hidden_tastes) == len(world.tastes)
     assert set(world.hidden_tastes) == set(HIDDEN)
@@ -65,16 +65,14 @@ def test_a_third_of_the_taste_lies_on_what_the_scorer_lacks(world: DemoWorld, pe
     assert spread.max() / spread.min() < 1.5
 
 
-def test_the_people_of_one_role_are_all_alike(world: DemoWorld, people: People) -> None:
+def test_users_in_the_uniform_role_are_alike(world: DemoWorld, people: People) -> None:
     """In the uniform role every user has the same taste; in the others no two have."""
     for i, role in enumerate(world.role_names):
         distinct = len(np.unique(people.play.tastes[people.play.role == i], axis=0))
         assert distinct == (1 if role == world.uniform_role else int((people.play.role == i).sum()))
 
 
-def test_the_flatterer_writes_like_the_best_model_and_is_no_good(
-    world: DemoWorld, stage: Stage, people: People
-) -> None:
+def test_the_flatterer_copies_the_best_model_and_is_bad(world: DemoWorld, stage: Stage, people: People) -> None:
     """Its attributes are the best model's within 0.3 of a standard deviation; its quality is the lowest by far."""
     models = stage.pool.models
     flatterer, best = models.index(world.flatterer), models.index(world.imitates)
@@ -90,8 +88,8 @@ def test_the_flatterer_writes_like_the_best_model_and_is_no_good(
         assert np.sort(worth)[1] - worth[flatterer] > 0.5
 
 
-def test_without_tastes_all_people_are_the_same(world: DemoWorld, stage: Stage) -> None:
-    """In the null world no user differs from another, and to know them is worth nothing."""
+def test_without_tastes_all_users_are_the_same(world: DemoWorld, stage: Stage) -> None:
+    """In the null world users do not differ, and knowing them gains nothing."""
     null = open_world("null")[0]
     people = People(null, stage, 3)
     assert np.ptp(people.play.reward, axis=0).max() == 0.0
@@ -105,8 +103,8 @@ def test_every_prompt_is_read_as_its_topic(world: DemoWorld) -> None:
     assert len({prompt for _, prompt in world.asked()}) == len(world.asked()) == 240
 
 
-def test_a_world_that_cannot_be_used_says_why(tmp_path: Path, world: DemoWorld) -> None:
-    """A missing file, a wrong field and a name of no model are messages."""
+def test_an_invalid_world_is_an_error(tmp_path: Path, world: DemoWorld) -> None:
+    """A missing file, an unknown field and an unknown model each have a message."""
     with pytest.raises(ConfigError, match="give a file, or 'null'"):
         open_world(str(tmp_path / "none.yaml"))
     text = resources.files("fitrouter_integrations.demo").joinpath("demo.yaml").read_text()
@@ -120,8 +118,8 @@ def test_a_world_that_cannot_be_used_says_why(tmp_path: Path, world: DemoWorld) 
             open_world(str(tmp_path / "w.yaml"))
 
 
-def test_hidden_attributes_are_what_they_say() -> None:
-    """Counted by hand on a small text; an empty one has values too."""
+def test_hidden_attributes_are_computed() -> None:
+    """Values for a small text, counted by hand; an empty text has values too."""
     text = "Do not go there now. Stay. It is never too late to wait here for them"
     rhythm, negation, opening, ending = notice(text, (), tuple(HIDDEN))
     assert rhythm == pytest.approx(np.std([5, 1, 10]))
@@ -135,7 +133,7 @@ def test_hidden_attributes_are_what_they_say() -> None:
 # --- what people say ---
 
 
-def test_angry_people_volunteer_three_times_as_often(world: DemoWorld, stage: Stage) -> None:
+def test_unsatisfied_users_volunteer_three_times_as_often(world: DemoWorld, stage: Stage) -> None:
     """Of the unsatisfied 45 % volunteer, of the others 15 %; of those asked 80 % answer, whatever they feel."""
     many = People(msgspec.structs.replace(world, rounds=40_000), stage, 5)
     for satisfaction, rate in ((0.0, 0.45), (1.0, 0.15)):
@@ -146,7 +144,7 @@ def test_angry_people_volunteer_three_times_as_often(world: DemoWorld, stage: St
 
 
 @pytest.mark.parametrize("satisfaction", [0.2, 0.7])
-def test_stars_and_thumbs_tell_the_satisfaction(world: DemoWorld, stage: Stage, satisfaction: float) -> None:
+def test_stars_and_thumbs_average_to_the_satisfaction(world: DemoWorld, stage: Stage, satisfaction: float) -> None:
     """Where all answer alike, thumbs and stars on [0, 1] average to the satisfaction; each user keeps to one."""
     many = People(msgspec.structs.replace(world, rounds=40_000), stage, 5)
     said: dict[FeedbackKind, list[float]] = {FeedbackKind.THUMB: [], FeedbackKind.RATING: []}
@@ -163,7 +161,7 @@ def test_stars_and_thumbs_tell_the_satisfaction(world: DemoWorld, stage: Stage, 
     assert all(len(kind) == 1 for kind in kinds.values())
 
 
-def test_people_judge_the_text_that_came(stage: Stage, people: People) -> None:
+def test_users_rate_the_text_that_they_received(stage: Stage, people: People) -> None:
     """Read over the wire or from the stage, a model's answer satisfies a user alike; another text does not."""
     answers = set_texts(people.world)
     for user, model, prompt in ((0, "aurora-large", 7), (31, "dahlia-warm", 100), (59, "cobalt-code", 239)):
@@ -191,8 +189,8 @@ def set_texts(world: DemoWorld) -> dict[tuple[str, int], str]:
 # --- what routing is worth ---
 
 
-def test_oracles_stand_in_their_order(world: DemoWorld, stage: Stage) -> None:
-    """Random ≤ best single ≤ user-blind ≤ taste-knowing, and nothing is above the one that knows tastes."""
+def test_oracles_are_ordered(world: DemoWorld, stage: Stage) -> None:
+    """Random ≤ best single ≤ user-blind ≤ taste-knowing, which is an upper bound."""
     for seed in range(5):
         people = People(world, stage, seed)
         _, rows = strategies(people, world.rounds)
@@ -203,7 +201,7 @@ def test_oracles_stand_in_their_order(world: DemoWorld, stage: Stage) -> None:
         assert strategy(people, chance).reward < worth[3]
 
 
-def test_a_strategy_is_what_its_probabilities_are_worth(people: People) -> None:
+def test_a_strategy_is_scored_by_its_probabilities(people: People) -> None:
     """Always the same model earns its mean, costs its prices, and has all the traffic."""
     always = np.zeros((people.world.rounds, 6))
     always[:, 2] = 1.0
@@ -246,13 +244,13 @@ def test_a_seed_goes_on_after_a_drift_alarm(world: DemoWorld, stage: Stage, monk
                 heard.append(arm)
             return fired
 
-    monkeypatch.setattr("fitrouter.fit.Drift", lambda: Nervous(DriftParams(threshold=1.0, warmup=0)))
+    monkeypatch.setattr("fitrouter.posterior.model.Drift", lambda: Nervous(DriftParams(threshold=1.0, warmup=0)))
     probs, _ = learned(People(world, stage, 3), "ours", 320.0, 0.02, ROUNDS)
     assert len(heard) > 1
     assert np.isfinite(probs).all()
 
 
-def test_the_summary_counts_what_it_says(world: DemoWorld) -> None:
+def test_the_summary_is_computed(world: DemoWorld) -> None:
     """Closing half of the gap in one seed and none in the other is a quarter on average."""
 
     def result(seed: int, ours: float) -> SeedResult:
@@ -277,7 +275,7 @@ def test_the_summary_counts_what_it_says(world: DemoWorld) -> None:
 
 
 def test_the_clock_runs_by_decisions() -> None:
-    """200 decisions are a day, other events are no time; let go, it is near the machine's clock."""
+    """200 decisions are a day, other events take no time; after `let_go` it follows the machine's clock."""
     clock = RoundClock(400, 200)
     start = clock()
     decision = Decision(
@@ -355,7 +353,7 @@ def test_the_json_carries_all_that_a_reader_needs(demo: tuple[dict[str, Any], Pa
 
 
 def test_the_summary_is_printed(demo: tuple[dict[str, Any], Path, str]) -> None:
-    """Lines now and then, and every row of the table."""
+    """Progress lines, and every row of the table."""
     _, _, printed = demo
     assert printed.count("round ") >= 4
     for row in (
@@ -369,13 +367,13 @@ def test_the_summary_is_printed(demo: tuple[dict[str, Any], Path, str]) -> None:
         assert row in printed
 
 
-def test_a_bounded_run_ends_early_and_still_sums_up(tmp_path: Path) -> None:
-    """With --seconds not everybody comes; what came is complete."""
+def test_a_bounded_run_ends_early_with_a_summary(tmp_path: Path) -> None:
+    """With --seconds some rounds are dropped; the others are complete."""
     out = tmp_path / "demo.json"
     for seconds in ("2", "60"):  # on a busy machine nobody comes within the first two
         arguments = ["demo", "--exit", "--rounds", "100000", "--seconds", seconds, "--seeds", "0", "--world", "null"]
         result = CliRunner().invoke(app, [*arguments, "--json", str(out)])
-        if "nobody came" not in str(result.exception):
+        if "no request was made in time" not in str(result.exception):
             break
     assert result.exit_code == 0, result.output
     http = json.loads(out.read_text())["http"]
@@ -384,7 +382,7 @@ def test_a_bounded_run_ends_early_and_still_sums_up(tmp_path: Path) -> None:
     assert json.loads(out.read_text())["summary"] is None
 
 
-def test_a_folder_with_data_is_left_alone(tmp_path: Path) -> None:
+def test_data_must_be_a_new_folder(tmp_path: Path) -> None:
     """--data takes a new folder only."""
     (tmp_path / "journal.db").write_text("precious")
     result = CliRunner().invoke(app, ["demo", "--exit", "--rounds", "8", "--data", str(tmp_path)])

@@ -14,7 +14,7 @@ from fitrouter_integrations.commands.init import render
 
 @pytest.mark.skipif(not RESPONSES.is_file(), reason="the recorded responses are not here")
 @pytest.mark.parametrize("workers", [1, 2])
-def test_the_openai_client_against_eleven_recorded_models(tmp_path: Path, workers: int) -> None:
+def test_the_openai_client_with_eleven_recorded_models(tmp_path: Path, workers: int) -> None:
     """Answers are the recorded texts of the models they name; the warehouse has each decision, execution, score once.
 
     Sums, floors and replayed draws hold; decisions explain themselves; at rest all workers are at one position with one
@@ -24,8 +24,8 @@ def test_the_openai_client_against_eleven_recorded_models(tmp_path: Path, worker
     assert result["passed"], result
 
 
-def test_the_metrics_of_any_worker_are_those_of_all(tmp_path: Path) -> None:
-    """Each scrape counts every request, whoever answered it; what a killed parent left behind is removed."""
+def test_metrics_cover_all_workers(tmp_path: Path) -> None:
+    """Each scrape counts the requests of every worker; the metrics folder of a killed parent is removed."""
     file = tmp_path / "fitrouter.yaml"
     file.write_text(render(()))
     left = tmp_path / "fitrouter-data" / "metrics" / "4194305"  # no process id is that large

@@ -14,14 +14,14 @@ from fitrouter_integrations.commands.init import render
 @pytest.mark.skipif(not RESPONSES.is_file(), reason="the recorded responses are not here")
 @pytest.mark.parametrize("workers", [1, 2])
 def test_nothing_acknowledged_is_lost_or_doubled_by_kill_9(tmp_path: Path, workers: int) -> None:
-    """What was acknowledged is in the journal once, and the state is the fold of the journal, bit for bit."""
+    """Acknowledged events are in the journal exactly once, and the state is the fold of the journal, bit for bit."""
     result = run(tmp_path, kills=5, workers=workers)
     assert result["decisions"] >= 5
     assert result["passed"], result
 
 
 def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
-    """No orphan keeps the port, the journal or a lease: kill -9 of the parent ends its workers too."""
+    """After kill -9 of the parent no worker keeps the port, the journal or a lease."""
     file = tmp_path / "fitrouter.yaml"
     file.write_text(render(()))
     with Gateway(file, workers=2) as gateway:

@@ -1,4 +1,4 @@
-"""Deciding here and answering elsewhere, as any HTTP client sees it."""
+"""Plans, outcomes and observations over plain HTTP."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def told(plan: dict[str, Any], *errors: str, **more: Any) -> dict[str, Any]:
     return {"messages": chat()["messages"], "tried": tried, "status": "ok", "message": SAID, "usage": USAGE, **more}
 
 
-def test_a_plan_says_whom_to_ask_and_its_end_is_taken(shared: Shared) -> None:
-    """The plan is in the body and in the headers of any answer; its end says what it cost, and is explained."""
+def test_a_plan_and_its_outcome(shared: Shared) -> None:
+    """Body and headers have the plan; the outcome returns its cost, and the decision is explained."""
     reply = shared.http.post("/v1/decisions", json=chat(user="ann", metadata={"role": "nurse"}))
     plan = reply.json()
     about = plan["about"]
@@ -91,8 +91,8 @@ def test_a_plan_says_whom_to_ask_and_its_end_is_taken(shared: Shared) -> None:
     assert shared.http.post("/v1/feedback", json=vote).status_code == 200
 
 
-def test_probabilities_are_the_logs(shared: Shared) -> None:
-    """What a client says of a draw that is logged is not read; a second report changes nothing."""
+def test_probabilities_come_from_the_log(shared: Shared) -> None:
+    """A client's probabilities for a logged draw are ignored; a second report changes nothing."""
     plan, path = shared.plan()
     body = told(plan, "Timeout")
     for one in body["tried"]:
@@ -105,8 +105,8 @@ def test_probabilities_are_the_logs(shared: Shared) -> None:
     assert again.json()["served_by"] == plan["order"][1]["model"]
 
 
-def test_nobody_answered(shared: Shared) -> None:
-    """A plan that failed has an end as well, without a message."""
+def test_a_failed_plan_has_an_outcome(shared: Shared) -> None:
+    """A plan without an answer is reported without a message."""
     plan, path = shared.plan()
     tried = [{"model": choice["model"], "ms": 1, "error": "Timeout"} for choice in plan["order"]]
     body = {"messages": chat()["messages"], "tried": tried, "status": "failed"}
@@ -154,8 +154,8 @@ def test_nobody_answered(shared: Shared) -> None:
         ({"user": "ann"}, "'user': unknown field"),
     ],
 )
-def test_an_end_that_cannot_be_is_told_where_and_why(shared: Shared, change: dict[str, Any], words: str) -> None:
-    """400 in OpenAI's format, with the place; nothing is written down."""
+def test_an_invalid_outcome_is_a_400(shared: Shared, change: dict[str, Any], words: str) -> None:
+    """The error has OpenAI's format and names the field; nothing is logged."""
     plan, path = shared.plan()
     reply = shared.http.post(path, json=told(plan) | change)
     assert (reply.status_code, reply.json()["error"]["code"]) == (400, "invalid_request")
@@ -163,7 +163,7 @@ def test_an_end_that_cannot_be_is_told_where_and_why(shared: Shared, change: dic
     assert not any(end.decision_id == plan["about"]["decision_id"] for end in shared.logged(Execution))
 
 
-def test_what_cannot_be_decided_is_told_as_for_a_chat(shared: Shared) -> None:
+def test_plans_have_the_errors_of_chats(shared: Shared) -> None:
     """Models, transport, sizes and unknown decisions have the errors of the other routes."""
     post = shared.http.post
     plan, _ = shared.plan()
@@ -179,8 +179,8 @@ def test_what_cannot_be_decided_is_told_as_for_a_chat(shared: Shared) -> None:
         assert (reply.status_code, reply.json()["error"]["code"]) == (status, code), (path, reply.text)
 
 
-def test_a_call_of_ones_own_is_observed(shared: Shared) -> None:
-    """With who asked, what was answered, or that it failed; parameters are read, as those of any request."""
+def test_an_observation_is_logged(shared: Shared) -> None:
+    """With its identity, the answer or failure, and the parameters of any request."""
     asked = chat(model="beta", user="ann", temperature=0.5)
     seen = shared.http.post("/v1/observations", json={**asked, "message": SAID, "usage": USAGE, "latency_ms": 12})
     assert seen.json()["object"] == "fitrouter.observation"
@@ -209,8 +209,8 @@ def test_a_call_of_ones_own_is_observed(shared: Shared) -> None:
         ({"base_url": "http://evil"}, "base_url"),
     ],
 )
-def test_an_observation_that_cannot_be_is_told_why(shared: Shared, change: dict[str, Any], words: str) -> None:
-    """400, with what is allowed; nothing is decided."""
+def test_an_invalid_observation_is_a_400(shared: Shared, change: dict[str, Any], words: str) -> None:
+    """The error says what is allowed; nothing is decided."""
     before = len(shared.logged(Decision))
     reply = shared.http.post("/v1/observations", json=chat(model="beta", message=SAID, latency_ms=1) | change)
     assert reply.status_code == 400
@@ -218,8 +218,8 @@ def test_an_observation_that_cannot_be_is_told_why(shared: Shared, change: dict[
     assert len(shared.logged(Decision)) == before
 
 
-def test_a_store_that_fails_costs_the_log_and_no_plan(tmp_path: Path) -> None:
-    """The plan says that it is not logged; its end is unknown then, or to be told again."""
+def test_a_failing_store_does_not_fail_a_plan(tmp_path: Path) -> None:
+    """The plan has `logged: false`; its outcome is then unknown, or must be reported again."""
     failing = True
 
     def fault(_step: str) -> None:
@@ -242,7 +242,7 @@ def test_a_store_that_fails_costs_the_log_and_no_plan(tmp_path: Path) -> None:
 
 
 def test_the_schema_describes_the_bodies(shared: Shared) -> None:
-    """Every field that the readers take is in /openapi.json, and those that must be there are required."""
+    """/openapi.json has every accepted field, and marks the required ones."""
     paths = shared.http.get("/openapi.json").json()["paths"]
 
     def body(path: str) -> Any:
@@ -261,7 +261,7 @@ def test_the_schema_describes_the_bodies(shared: Shared) -> None:
 
 
 def test_the_documented_requests_work(tmp_path: Path) -> None:
-    """What docs/decide.md sends is taken as it stands, but for the ids and the order that a plan gives."""
+    """The requests of docs/decide.md are accepted, with real ids and plans."""
     text = (Path(__file__).parents[2] / "docs" / "decide.md").read_text(encoding="utf-8")
     sent = [shlex.split(block) for block in re.findall(r"```bash\n(curl.*?)```", text, re.DOTALL)]
     assert len(sent) == 3

@@ -1,4 +1,4 @@
-"""Laws of the gateway's limits: hostile bytes are refused with a reason, and never answered with a 500."""
+"""Limits of the gateway: invalid input is refused with a reason, never answered with a 500."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ HOSTILE: dict[str, bytes] = {
     ["/v1/chat/completions", "/v1/feedback", "/v1/decisions", "/v1/decisions/x/outcome", "/v1/observations"],
 )
 def test_hostile_json_is_always_a_400(url: str, path: str) -> None:
-    """Whatever is odd in a body, the answer is a 400 in OpenAI's format, and the connection lives on."""
+    """Every invalid body gets a 400 in OpenAI's format, and the connection stays open."""
     with client(url, headers={"content-type": "application/json"}) as http:
         for name, body in HOSTILE.items():
             reply = http.post(path, content=body)
@@ -81,8 +81,8 @@ def test_hostile_json_is_always_a_400(url: str, path: str) -> None:
             assert reply.json()["error"]["code"] == "invalid_request", name
 
 
-def test_what_only_looks_hostile_passes(url: str) -> None:
-    """Brackets inside of strings, whole surrogate pairs, NUL escapes and 64-bit integers are fine."""
+def test_unusual_but_valid_json_passes(url: str) -> None:
+    """Brackets in strings, surrogate pairs, NUL escapes and 64-bit integers are accepted."""
     text = "[" * 300_000 + '\\"{' + "\u0000 😀 ﷽"
     body = json.dumps(chat(text, seed=2**63 - 1, metadata={"role": "😀"})).encode()
     assert b"\\ud83d\\ude00" in body
@@ -104,8 +104,8 @@ JSON = st.recursive(
 
 
 @given(st.dictionaries(st.text(), JSON, max_size=5), st.booleans())
-def test_every_sound_document_reads_back(document: dict[str, object], escaped: bool) -> None:
-    """What json writes, we read: the checks refuse nothing sound."""
+def test_every_valid_document_is_parsed(document: dict[str, object], escaped: bool) -> None:
+    """Whatever json writes is parsed to the same value."""
     assert read_json(json.dumps(document, ensure_ascii=escaped).encode()) == document
 
 
@@ -134,7 +134,7 @@ def test_no_bytes_raise_anything_but_invalid_request(body: bytes) -> None:
     )
 )
 def test_no_document_breaks_the_readers(body: dict[str, object]) -> None:
-    """Any JSON is a request, a verdict, an end, or an InvalidRequest: never another exception."""
+    """Any JSON is a request, a vote, an outcome, or InvalidRequest; never another exception."""
     for read in (chat_request, verdict, observation):
         with suppress(FitrouterError):
             read(body, {}, "default")
@@ -157,7 +157,7 @@ def test_the_limits_of_depth_and_number_are_exact() -> None:
 
 
 def test_a_long_body_is_413_announced_or_chunked(url: str) -> None:
-    """A length that says so is refused unread; chunks are counted as they come."""
+    """An announced length is refused unread; chunks are counted as they arrive."""
     long = json.dumps(chat("x" * 2_000_000)).encode()
     fits = json.dumps(chat("x" * 300_000)).encode()
     with client(url, headers={"content-type": "application/json"}) as http:
@@ -204,7 +204,7 @@ def _until_refused(url: str, head: bytes, piece: bytes) -> bytes:
 
 
 def test_headers_have_limits(url: str) -> None:
-    """More than 16 KB or 100 headers are 431, also when they come without an end."""
+    """More than 16 KB or 100 headers are a 431, also if they never end."""
     assert raw(url, _post(b"x-long: " + b"a" * 17_000, b"content-length: 0")).startswith(b"HTTP/1.1 431")
     many = [b"x-%d: 1" % i for i in range(101)]
     assert raw(url, _post(*many, b"content-length: 0")).startswith(b"HTTP/1.1 431")
@@ -226,12 +226,12 @@ def test_headers_have_limits(url: str) -> None:
     ],
 )
 def test_smuggling_and_nonsense_are_400(url: str, head: bytes) -> None:
-    """What two servers could read differently is refused and the connection closed."""
+    """Requests that two servers could parse differently are refused and the connection closed."""
     assert raw(url, head).startswith(b"HTTP/1.1 400")
 
 
-def test_slow_clients_are_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Headers and bodies that do not come end in 408, and a silent connection is closed."""
+def test_slow_clients_time_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Headers and bodies that do not arrive end in 408, and a silent connection is closed."""
     monkeypatch.setattr(_limits, "HEADER_S", 0.3)
     monkeypatch.setattr(_limits, "BODY_S", 0.3)
     with serving(make_router(tmp_path)) as url:
@@ -248,7 +248,7 @@ def test_slow_clients_are_not_waited_for(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_client_that_does_not_read_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stream whose reader sleeps does not hold its model for ever."""
+    """A stream that is not read does not hold its model call."""
 
     class Endless(Echo):
         async def _stream(self, message, usage):  # type: ignore[no-untyped-def]
@@ -267,8 +267,8 @@ def test_a_client_that_does_not_read_is_cut_off(tmp_path: Path, monkeypatch: pyt
     assert execution.status == "cancelled"
 
 
-def test_only_json_is_read(url: str) -> None:
-    """A form, as a page in a browser can send it anywhere, is not a request."""
+def test_only_json_is_accepted(url: str) -> None:
+    """A form, which any web page can send, is refused."""
     for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""):
         with client(url) as http:
             reply = http.post("/v1/chat/completions", content=CHAT + b"}", headers={"content-type": kind})
@@ -281,8 +281,8 @@ def test_only_json_is_read(url: str) -> None:
 @pytest.mark.parametrize(
     "host", ["evil.example", "127.0.0.1.evil.example", "evil.example:8484", "[evil]", "", "localhost@evil"]
 )
-def test_without_keys_only_this_machine_s_names_are_served(url: str, host: str) -> None:
-    """A page whose name was made to lead here (DNS rebinding) gets nothing."""
+def test_without_keys_only_local_host_names_are_served(url: str, host: str) -> None:
+    """A web page with a rebound DNS name is refused."""
     with client(url) as http:
         for method, path in (("GET", "/v1/models"), ("GET", "/metrics"), ("POST", "/v1/chat/completions")):
             reply = http.request(method, path, headers={"host": host}, json=chat() if method == "POST" else None)

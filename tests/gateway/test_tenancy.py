@@ -1,4 +1,4 @@
-"""Laws of keys and tenants: who may speak, for whom, and that no key is ever shown."""
+"""API keys and tenants: access, isolation, and secrecy of keys."""
 
 from __future__ import annotations
 
@@ -88,8 +88,8 @@ def test_every_route_but_health_needs_a_known_key(url: str) -> None:
             assert http.request(method, path).status_code == 200
 
 
-def test_a_key_is_its_tenant_whatever_the_body_says(url: str, router: Router) -> None:
-    """Tenant comes from the key alone; users of one name in two tenants are two people."""
+def test_the_tenant_comes_from_the_key(url: str, router: Router) -> None:
+    """Users of the same name in two tenants are different users."""
     for key in ("KEY_A", "KEY_B", "KEY_A2"):
         with speaking(url, key) as http:
             body = chat(user="ann", metadata={"tenant": "b", "role": "admin"})
@@ -101,8 +101,8 @@ def test_a_key_is_its_tenant_whatever_the_body_says(url: str, router: Router) ->
     assert subjects[0][1] != subjects[1][1]
 
 
-def test_decisions_and_feedback_are_for_the_tenant_that_was_served(url: str) -> None:
-    """Another tenant's decision does not exist, for reading and for rating; a second key of the tenant sees it."""
+def test_decisions_are_visible_to_their_tenant_only(url: str) -> None:
+    """Another tenant can neither read nor rate a decision; a second key of the tenant can."""
     with speaking(url, "KEY_A") as a, speaking(url, "KEY_B") as b, speaking(url, "KEY_A2") as again:
         id_ = a.post("/v1/chat/completions", json=chat()).headers["x-fitrouter-decision"]
         vote = {"decision_id": id_, "kind": "thumb", "value": "up"}
@@ -115,8 +115,8 @@ def test_decisions_and_feedback_are_for_the_tenant_that_was_served(url: str) -> 
         assert again.post("/v1/feedback", json=vote).status_code == 200
 
 
-def test_a_plan_is_reported_by_the_tenant_that_has_it(url: str, router: Router) -> None:
-    """To another tenant the decision does not exist; a second key of its own tenant may tell how it ended."""
+def test_plans_are_reported_by_their_tenant_only(url: str, router: Router) -> None:
+    """For another tenant the decision does not exist; a second key of the tenant may report it."""
     with speaking(url, "KEY_A") as a, speaking(url, "KEY_B") as b, speaking(url, "KEY_A2") as again:
         plan = a.post("/v1/decisions", json=chat()).json()
         path = f"/v1/decisions/{plan['about']['decision_id']}/outcome"
@@ -167,7 +167,7 @@ OPEN: list[dict[str, Any]] = [{"host": "0.0.0.0"}, {"host": "::"}, {"host": "192
 
 @pytest.mark.parametrize("server", OPEN)
 def test_an_open_address_without_keys_is_refused(tmp_path: Path, server: dict[str, Any]) -> None:
-    """No start, with the remedy in the message; the same address with keys is fine to build."""
+    """The gateway does not start, and the message has the remedy; with keys it does."""
     settings = config(**server)
     for start in (lambda: bind(settings), lambda: create_app(make_router(tmp_path), settings)):
         with pytest.raises(ConfigError, match=r"no keys are configured.*127\.0\.0\.1"):
@@ -186,8 +186,8 @@ def test_a_key_that_is_missing_or_short_is_refused() -> None:
     assert "hunt2" not in str(short.value)
 
 
-def test_without_keys_everybody_on_this_machine_is_one_tenant(tmp_path: Path) -> None:
-    """Any authorization header is ignored, as OpenAI's clients always send one."""
+def test_without_keys_all_local_clients_are_one_tenant(tmp_path: Path) -> None:
+    """Any authorization header is ignored, since OpenAI's clients always send one."""
     router = make_router(tmp_path)
     with serving(router) as url, client(url, headers={"authorization": "Bearer anything"}) as http:
         id_ = http.post("/v1/chat/completions", json=chat()).headers["x-fitrouter-decision"]

@@ -8,16 +8,16 @@ import msgspec
 import numpy as np
 
 from fitrouter.types import Floats
-from fitrouter_evaluators.replay.results import (
-    Arm,
+from fitrouter_evaluators.replay.report import (
+    ArmShare,
     Band,
     Check,
     Diagnostics,
-    Estimated,
-    Gated,
-    Histogram,
+    GateDecision,
+    PolicyEstimate,
     Report,
-    Satisfied,
+    UserSatisfaction,
+    WeightHistogram,
     Window,
 )
 
@@ -59,12 +59,12 @@ def _path(mean: float, spread: float, n: int, seed: int, **of: str) -> Band:
     )
 
 
-def _estimate(value: float, se: float, **of: object) -> Estimated:
+def _estimate(value: float, se: float, **of: object) -> PolicyEstimate:
     half = 1.959964 * se
-    return Estimated(**{"value": value, "se": se, "low": value - half, "high": value + half, "n": 18342, **of})  # type: ignore[arg-type]
+    return PolicyEstimate(**{"value": value, "se": se, "low": value - half, "high": value + half, "n": 18342, **of})  # type: ignore[arg-type]
 
 
-def _estimates() -> list[Estimated]:
+def _estimates() -> list[PolicyEstimate]:
     eager = "volunteers answer more often when they are angry"
     found = [
         _estimate(0.03121, 0.00632, policy="difference", estimator="dr", labels="powered"),
@@ -87,7 +87,7 @@ def _estimates() -> list[Estimated]:
     for i, name in enumerate(_slices()):
         value, se, n = 0.031 + 0.02 * math.sin(2.1 * i), 0.011 + 0.0017 * i, 6411 - 731 * i
         found.append(
-            Estimated(
+            PolicyEstimate(
                 policy="difference",
                 estimator="dr",
                 labels="powered",
@@ -158,7 +158,7 @@ def _diagnostics() -> list[Diagnostics]:
     return found
 
 
-def _histograms() -> list[Histogram]:
+def _histograms() -> list[WeightHistogram]:
     rng = np.random.default_rng(7)
     edges: Floats = np.linspace(-4.0, 2.0, 41)
     found = []
@@ -166,14 +166,14 @@ def _histograms() -> list[Histogram]:
         weights = np.exp(rng.normal(-0.5 * spread**2, spread, 18342))
         weights[: 900 if policy == "candidate" else 0] = 1e-4
         counts, _ = np.histogram(np.log10(weights), edges)
-        found.append(Histogram(policy=policy, edges=edges.tolist(), counts=[int(c) for c in counts]))
+        found.append(WeightHistogram(policy=policy, edges=edges.tolist(), counts=[int(c) for c in counts]))
     return found
 
 
-def _satisfaction() -> list[Satisfied]:
+def _satisfaction() -> list[UserSatisfaction]:
     rows = [("", 812, 0.7121), ("nurse", 214, 0.7433), ("developer", 301, 0.7012), ("teacher", 176, 0.6904)]
     return [
-        Satisfied(
+        UserSatisfaction(
             role=role,
             users=users,
             mean=mean,
@@ -231,17 +231,19 @@ def realistic() -> Report:
         ],
         histograms=_histograms(),
         arms=[
-            Arm(arm="openai/gpt-4.1-mini-2025-04-14", logged=0.4123, against=0.4123, candidate=0.3361, draws=19004),
-            Arm(arm="anthropic/claude-sonnet-4-5", logged=0.2711, against=0.2711, candidate=0.3874, draws=19004),
-            Arm(arm="local/qwen3-32b", logged=0.2277, against=0.2277, candidate=0.2192, draws=18771),
-            Arm(arm="gemini-flash", logged=0.0889, against=0.0889, candidate=0.0573, draws=7302),
+            ArmShare(
+                arm="openai/gpt-4.1-mini-2025-04-14", logged=0.4123, against=0.4123, candidate=0.3361, draws=19004
+            ),
+            ArmShare(arm="anthropic/claude-sonnet-4-5", logged=0.2711, against=0.2711, candidate=0.3874, draws=19004),
+            ArmShare(arm="local/qwen3-32b", logged=0.2277, against=0.2277, candidate=0.2192, draws=18771),
+            ArmShare(arm="gemini-flash", logged=0.0889, against=0.0889, candidate=0.0573, draws=7302),
         ],
         satisfaction=_satisfaction(),
         personal=_personal(),
         correction="Bonferroni over 7 slices: each interval is at 99.3 %",
         sensitivity="those who were asked and said nothing may be up to Γ = 2 times as likely to be unhappy: ±0.0086",
         warnings=["412 answers were volunteered; they are in no estimate but the naive one"],
-        gate=Gated(
+        gate=GateDecision(
             verdict="promote",
             reasons=["the lower limit of the difference is above 0, exactly and at any time"],
             rules=[
@@ -264,7 +266,7 @@ def empty() -> Report:
         window=Window(source="x.parquet", since=_NAN, until=_NAN, decisions=0, units=0, draws=0, users=0, labelled=0),
         alpha=0.05,
         estimates=[
-            Estimated(
+            PolicyEstimate(
                 policy="difference",
                 estimator="dr",
                 labels="observed",
@@ -295,22 +297,22 @@ def empty() -> Report:
 
 def hostile(name: str) -> Report:
     """The realistic report with one string wherever the log or a file could put one."""
-    plain = realistic()
+    printable = realistic()
     change = msgspec.structs.replace
-    gate = plain.gate
+    gate = printable.gate
     assert gate is not None
     return change(
-        plain,
+        printable,
         candidate=name,
         against=name,
-        window=change(plain.window, source=name, excluded={name: 3}),
-        estimates=[change(e, slice=e.slice and f"role={name}", biased=e.biased and name) for e in plain.estimates],
-        bands=[change(b, slice=b.slice and f"role={name}") for b in plain.bands],
-        diagnostics=[change(d, slice=d.slice and f"role={name}") for d in plain.diagnostics],
-        checks=[change(c, name=name, detail=name) for c in plain.checks],
-        arms=[change(a, arm=name) for a in plain.arms],
-        satisfaction=[change(s, role=s.role and name) for s in plain.satisfaction],
-        personal=[change(b, slice=b.slice and f"role={name}") for b in plain.personal],
+        window=change(printable.window, source=name, excluded={name: 3}),
+        estimates=[change(e, slice=e.slice and f"role={name}", biased=e.biased and name) for e in printable.estimates],
+        bands=[change(b, slice=b.slice and f"role={name}") for b in printable.bands],
+        diagnostics=[change(d, slice=d.slice and f"role={name}") for d in printable.diagnostics],
+        checks=[change(c, name=name, detail=name) for c in printable.checks],
+        arms=[change(a, arm=name) for a in printable.arms],
+        satisfaction=[change(s, role=s.role and name) for s in printable.satisfaction],
+        personal=[change(b, slice=b.slice and f"role={name}") for b in printable.personal],
         correction=name,
         sensitivity=name,
         warnings=[name],

@@ -1,4 +1,7 @@
-"""Who asks, by LangChain's chat model: each channel × each entry point reaches the decision log, near and far."""
+"""Identity of LangChain's chat model: each channel and each entry point reaches the decision log, near and far.
+
+The rule itself, in all its combinations, is tested in `tests/client/test_identity_rule.py`.
+"""
 
 from __future__ import annotations
 
@@ -18,20 +21,33 @@ from langchain_core.runnables import ConfigurableField, RunnableLambda, Runnable
 from langchain_core.tools import tool
 from pydantic import BaseModel, ValidationError
 from tests.kits.agents import NAMES
-from tests.kits.identity import ANN, BOB, NOTHING, REFUSED, TAKEN, Desk, fields, ids, standing, told
+from tests.kits.identity import (
+    ANN,
+    BOB,
+    FIELDS,
+    INVALID,
+    UNSET,
+    VALID,
+    Deployment,
+    deployed,
+    documented_channels,
+    fields,
+    ids,
+    mixtures,
+)
 
 from fitrouter.errors import InvalidRequest, NotAuthorized
 from fitrouter.types import FeedbackKind, Identity
 from fitrouter_integrations.client import Vote
 from fitrouter_integrations.langchain import ChatFitrouter
 
-# LangChain says of its third version of events that it may change.
+# LangChain warns that its third version of events can change.
 pytestmark = pytest.mark.filterwarnings("ignore::langchain_core._api.beta_decorator.LangChainBetaWarning")
 
 
 @dataclass
-class Said:
-    """A call that somebody makes: settings of the model, what wraps it, and config and keywords of the entry point."""
+class Asked:
+    """A call: settings of the model, what wraps it, and config and keywords of the entry point."""
 
     target: Any
     settings: dict[str, Any] = field(default_factory=dict)
@@ -41,7 +57,7 @@ class Said:
 
     @property
     def model(self) -> Any:
-        """The model as its caller made it."""
+        """The model with its wraps."""
         return functools.reduce(lambda model, wrap: wrap(model), self.wraps, self.bare)
 
     @property
@@ -51,7 +67,7 @@ class Said:
 
     @property
     def bound(self) -> Any:
-        """The model with the keywords, for what takes none."""
+        """The model bound to the keywords, for entry points that take none."""
         return self.model.bind(**self.keywords) if self.keywords else self.model
 
 
@@ -67,21 +83,22 @@ def add(a: int, b: int) -> int:
     return a + b
 
 
-# --- how it is said: the more explicit first -------------------------------------------------------------------------
+# --- channels, the most explicit first -------------------------------------------------------------------------------
 
-
-CHANNELS: dict[str, Callable[[Said, Any], object]] = {
-    "keywords": lambda said, who: said.keywords.update(who),
-    "bind": lambda said, who: said.wraps.append(lambda model: model.bind(**who)),
-    "config.metadata": lambda said, who: said.config.update(metadata=who),
-    "with_config": lambda said, who: said.wraps.append(lambda model: model.with_config(metadata=who)),
-    "config.configurable": lambda said, who: said.config.update(configurable=who),
-    "constructor": lambda said, who: said.settings.update(who),
-    "model_kwargs": lambda said, who: said.settings.update(model_kwargs=who),
+CHANNELS: dict[str, Callable[[Asked, Any], object]] = {
+    "keywords": lambda asked, who: asked.keywords.update(who),
+    "bind": lambda asked, who: asked.wraps.append(lambda model: model.bind(**who)),
+    "config.metadata": lambda asked, who: asked.config.update(metadata=who),
+    "with_config": lambda asked, who: asked.wraps.append(lambda model: model.with_config(metadata=who)),
+    "config.configurable": lambda asked, who: asked.config.update(configurable=who),
+    "constructor": lambda asked, who: asked.settings.update(who),
+    "model_kwargs": lambda asked, who: asked.settings.update(model_kwargs=who),
 }
+KEYWORDS = ("keywords", "bind", "constructor")
+"""Channels whose values are keyword arguments."""
 
 
-# --- where: each asks once -------------------------------------------------------------------------------------------
+# --- entry points: each makes one call -------------------------------------------------------------------------------
 
 
 async def _drained(stream: Any) -> None:
@@ -89,88 +106,114 @@ async def _drained(stream: Any) -> None:
         pass
 
 
-async def _awaited_events(said: Said) -> None:
-    stream = await said.model.astream_events("hi", said.config, version="v3", **said.keywords)
+async def _awaited_events(asked: Asked) -> None:
+    stream = await asked.model.astream_events("hi", asked.config, version="v3", **asked.keywords)
     await _drained(stream)
 
 
-async def _inner(said: Said) -> Any:
-    async def ask(text: str) -> Any:
-        return await said.bound.ainvoke(text)
+async def _inner(asked: Asked) -> Any:
+    async def call(text: str) -> Any:
+        return await asked.bound.ainvoke(text)
 
-    return await RunnableLambda(ask).ainvoke("hi", said.config)
+    return await RunnableLambda(call).ainvoke("hi", asked.config)
 
 
-ENTRIES: dict[str, Callable[[Said], Any]] = {
-    "invoke": lambda s: s.model.invoke("hi", s.config, **s.keywords),
-    "ainvoke": lambda s: asyncio.run(s.model.ainvoke("hi", s.config, **s.keywords)),
-    "stream": lambda s: list(s.model.stream("hi", s.config, **s.keywords)),
-    "astream": lambda s: asyncio.run(_drained(s.model.astream("hi", s.config, **s.keywords))),
-    "batch": lambda s: s.model.batch(["hi"], s.config, **s.keywords),
-    "abatch": lambda s: asyncio.run(s.model.abatch(["hi"], s.config, **s.keywords)),
-    "batch_as_completed": lambda s: list(s.model.batch_as_completed(["hi"], s.config, **s.keywords)),
-    "abatch_as_completed": lambda s: asyncio.run(_drained(s.model.abatch_as_completed(["hi"], s.config, **s.keywords))),
-    "astream_events v2": lambda s: asyncio.run(
-        _drained(s.model.astream_events("hi", s.config, version="v2", **s.keywords))
+ENTRIES: dict[str, Callable[[Asked], Any]] = {
+    "invoke": lambda a: a.model.invoke("hi", a.config, **a.keywords),
+    "ainvoke": lambda a: asyncio.run(a.model.ainvoke("hi", a.config, **a.keywords)),
+    "stream": lambda a: list(a.model.stream("hi", a.config, **a.keywords)),
+    "astream": lambda a: asyncio.run(_drained(a.model.astream("hi", a.config, **a.keywords))),
+    "batch": lambda a: a.model.batch(["hi"], a.config, **a.keywords),
+    "abatch": lambda a: asyncio.run(a.model.abatch(["hi"], a.config, **a.keywords)),
+    "batch_as_completed": lambda a: list(a.model.batch_as_completed(["hi"], a.config, **a.keywords)),
+    "abatch_as_completed": lambda a: asyncio.run(_drained(a.model.abatch_as_completed(["hi"], a.config, **a.keywords))),
+    "astream_events v2": lambda a: asyncio.run(
+        _drained(a.model.astream_events("hi", a.config, version="v2", **a.keywords))
     ),
-    "astream_events v3": lambda s: asyncio.run(_awaited_events(s)),
-    "stream_events v3": lambda s: list(s.model.stream_events("hi", s.config, version="v3", **s.keywords)),
-    "bind_tools": lambda s: s.model.bind_tools([add], **s.keywords).invoke("hi", s.config),
-    "bind_tools, stream": lambda s: list(s.model.bind_tools([add], **s.keywords).stream("hi", s.config)),
-    "with_structured_output": lambda s: s.model.with_structured_output(Sum).invoke("hi", s.config, **s.keywords),
-    "with_structured_output, ainvoke": lambda s: asyncio.run(
-        s.model.with_structured_output(Sum, method="json_schema").ainvoke("hi", s.config, **s.keywords)
+    "astream_events v3": lambda a: asyncio.run(_awaited_events(a)),
+    "stream_events v3": lambda a: list(a.model.stream_events("hi", a.config, version="v3", **a.keywords)),
+    "bind_tools": lambda a: a.model.bind_tools([add], **a.keywords).invoke("hi", a.config),
+    "bind_tools, stream": lambda a: list(a.model.bind_tools([add], **a.keywords).stream("hi", a.config)),
+    "with_structured_output": lambda a: a.model.with_structured_output(Sum).invoke("hi", a.config, **a.keywords),
+    "with_structured_output, ainvoke": lambda a: asyncio.run(
+        a.model.with_structured_output(Sum, method="json_schema").ainvoke("hi", a.config, **a.keywords)
     ),
-    "with_retry": lambda s: s.bound.with_retry().invoke("hi", s.config),
-    "with_fallbacks": lambda s: s.bound.with_fallbacks([s.bound]).invoke("hi", s.config),
-    "configurable_fields": lambda s: (
-        s.bound
-        if hasattr(s.bound, "bound")
-        else s.bound.configurable_fields(temperature=ConfigurableField(id="temperature"))
-    ).invoke("hi", s.config),
-    "configurable_alternatives": lambda s: s.bound.configurable_alternatives(
-        ConfigurableField(id="which"), default_key="one", other=s.bound
-    ).invoke("hi", s.config),
-    "chain": lambda s: (s.bound | RunnableLambda(lambda x: x)).invoke("hi", s.config),
-    "chain, stream": lambda s: list((RunnableLambda(lambda x: x) | s.bound).stream("hi", s.config)),
-    "in a function": lambda s: RunnableLambda(lambda text: s.bound.invoke(text)).invoke("hi", s.config),
-    "streamed in a function": lambda s: RunnableLambda(lambda text: list(s.bound.stream(text))).invoke("hi", s.config),
-    "in a coroutine": lambda s: asyncio.run(_inner(s)),
-    "in parallel": lambda s: RunnableParallel(one=s.bound).invoke("hi", s.config),
+    "with_retry": lambda a: a.bound.with_retry().invoke("hi", a.config),
+    "with_fallbacks": lambda a: a.bound.with_fallbacks([a.bound]).invoke("hi", a.config),
+    "configurable_fields": lambda a: (
+        a.bound
+        if hasattr(a.bound, "bound")
+        else a.bound.configurable_fields(temperature=ConfigurableField(id="temperature"))
+    ).invoke("hi", a.config),
+    "configurable_alternatives": lambda a: a.bound.configurable_alternatives(
+        ConfigurableField(id="which"), default_key="one", other=a.bound
+    ).invoke("hi", a.config),
+    "chain": lambda a: (a.bound | RunnableLambda(lambda x: x)).invoke("hi", a.config),
+    "chain, stream": lambda a: list((RunnableLambda(lambda x: x) | a.bound).stream("hi", a.config)),
+    "in a function": lambda a: RunnableLambda(lambda text: a.bound.invoke(text)).invoke("hi", a.config),
+    "streamed in a function": lambda a: RunnableLambda(lambda text: list(a.bound.stream(text))).invoke("hi", a.config),
+    "in a coroutine": lambda a: asyncio.run(_inner(a)),
+    "in parallel": lambda a: RunnableParallel(one=a.bound).invoke("hi", a.config),
 }
-
-FAR = [("far", entry) for entry in ("invoke", "astream", "bind_tools", "in a function", "stream_events v3")]
-"""What is asked of a gateway too: beyond the model nothing knows how it was asked."""
+FAR = ("invoke", "astream", "bind_tools", "in a function", "stream_events v3")
+"""Entry points tested against a gateway too: behind the model nothing depends on the entry point."""
 
 
 @pytest.fixture(scope="module", params=["near", "far"])
-def desk(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+def desk(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
     """A router in this process, and a gateway."""
-    with standing(tmp_path_factory.mktemp("desk"), request.param) as made:
+    with deployed(tmp_path_factory.mktemp("desk"), request.param) as made:
         yield made
 
 
-def said_by(desk: Desk, **channels: Any) -> Said:
-    """A call in which each channel says something."""
-    said = Said(desk.target)
-    for name, who in channels.items():
-        CHANNELS[name](said, who)
-    return said
+def asked_by(desk: Deployment, **channels: Any) -> Asked:
+    """A call with values in some channels."""
+    asked = Asked(desk.target)
+    for name, values in channels.items():
+        CHANNELS[name](asked, values)
+    return asked
 
 
-def names_of(channel: str, who: Identity) -> dict[str, str]:
-    return fields(who) if channel in {"keywords", "bind", "constructor"} else ids(who)
+def call(desk: Deployment, entry: str, **channels: Any) -> None:
+    """Call the model at an entry point with values in some channels."""
+    try:
+        ENTRIES[entry](asked_by(desk, **channels))
+    except Exception as error:
+        error.add_note(f"{entry} with {channels}")
+        raise
 
 
-@pytest.mark.parametrize(("desk", "entry"), [*itertools.product(["near"], ENTRIES), *FAR], indirect=["desk"])
-@pytest.mark.parametrize("channel", CHANNELS)
-def test_each_channel_at_each_entry_point(desk: Desk, channel: str, entry: str) -> None:
-    """User, role, task and session are in the decision log, whichever way they were said and wherever it was asked."""
-    ENTRIES[entry](said_by(desk, **{channel: names_of(channel, ANN)}))
-    desk.check(ANN)
+def values(channel: str, who: Identity, *names: str) -> dict[str, str]:
+    """An identity by the names that are usual in a channel."""
+    return fields(who, *names) if channel in KEYWORDS else ids(who, *names)
 
 
-# --- which counts ----------------------------------------------------------------------------------------------------
+def user(channel: str, value: Any) -> dict[str, Any]:
+    return {"user" if channel in KEYWORDS else "user_id": value}
+
+
+# --- each channel at each entry point --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("desk", "entry"),
+    [*itertools.product(["near"], ENTRIES), *itertools.product(["far"], FAR)],
+    indirect=["desk"],
+)
+def test_each_entry_point_reads_every_channel(desk: Deployment, entry: str) -> None:
+    """Fields given in different channels of one call are all in the decision log; each channel occurs in a call."""
+    turn = list(ENTRIES).index(entry)
+    for mixture in mixtures(dict.fromkeys(CHANNELS, FIELDS), turn):
+        call(desk, entry, **{channel: values(channel, ANN, name) for channel, name in mixture.items()})
+        desk.check(Identity(**fields(ANN, *mixture.values())), *mixture.values(), cell=(entry, mixture))
+
+
+@pytest.mark.parametrize("desk", ["near", "far"], indirect=True)
+def test_each_channel_carries_every_field(desk: Deployment) -> None:
+    """User, role, task and session reach the decision log through any one channel."""
+    for channel in CHANNELS:
+        call(desk, "stream", **{channel: values(channel, ANN)})
+        desk.check(ANN, cell=channel)
 
 
 @pytest.mark.parametrize(
@@ -178,27 +221,27 @@ def test_each_channel_at_each_entry_point(desk: Desk, channel: str, entry: str) 
     [("near", "invoke"), ("near", "astream"), ("near", "bind_tools"), ("far", "stream")],
     indirect=["desk"],
 )
-@pytest.mark.parametrize(("first", "second"), list(itertools.combinations(CHANNELS, 2)))
-def test_the_more_explicit_channel_counts(desk: Desk, first: str, second: str, entry: str) -> None:
-    """Of two channels the one further up in the table counts, field by field; the other fills in what it leaves out."""
-    ENTRIES[entry](said_by(desk, **{first: names_of(first, ANN), second: names_of(second, BOB)}))
-    desk.check(ANN)
-    some = {name: value for name, value in names_of(first, ANN).items() if name in {"user", "user_id", "task"}}
-    ENTRIES[entry](said_by(desk, **{first: some, second: names_of(second, BOB)}))
-    desk.check(Identity(user="ann", role="cook", task="triage", session="s2"))
+def test_documented_order_of_channels(desk: Deployment, entry: str) -> None:
+    """The channel further up in the table counts, field by field; those below fill in what it leaves out."""
+    names = list(CHANNELS)
+    pairs = itertools.combinations(names, 2) if entry == "invoke" else itertools.pairwise(names)
+    for first, second in pairs:
+        call(desk, entry, **{first: values(first, ANN, "user", "task"), second: values(second, BOB)})
+        desk.check(Identity(user="ann", role="cook", task="triage", session="s2"), cell=(first, second))
 
 
-def test_a_surrounding_config_reaches_models_inside(desk: Desk) -> None:
-    """What a chain's config says counts for a model inside that says nothing, and less than what it is told itself."""
-    said = said_by(desk)
-    outer = RunnableLambda(lambda text: said.model.invoke(text, {"metadata": {"user_id": "bob"}}))
-    outer.invoke("hi", {"metadata": ids(ANN)})
-    desk.check(Identity(user="bob", role="nurse", task="triage", session="s1"))
+def test_surrounding_config(desk: Deployment) -> None:
+    """The config around a model counts where the model's own call leaves a field out, whole and streamed."""
+    model, own = asked_by(desk).model, {"metadata": {"user_id": "bob"}}
+    for inner in (lambda text: model.invoke(text, own), lambda text: list(model.stream(text, own))):
+        for config in ({"metadata": ids(ANN)}, {"configurable": ids(ANN)}):
+            RunnableLambda(inner).invoke("hi", config)
+            desk.check(Identity(user="bob", role="nurse", task="triage", session="s1"), cell=config)
 
 
-def test_callers_at_once_stay_apart(desk: Desk) -> None:
-    """Each of forty calls in a batch, and of forty at once, has the user of its own config."""
-    model = said_by(desk).model
+def test_concurrent_callers(desk: Deployment) -> None:
+    """Each of forty calls in a batch, and of forty concurrent ones, has the user of its own config."""
+    model = asked_by(desk).model
     configs = [{"metadata": {"user_id": f"user {i}"}} for i in range(40)]
 
     async def together() -> None:
@@ -206,102 +249,86 @@ def test_callers_at_once_stay_apart(desk: Desk) -> None:
 
     model.batch(["hi"] * 40, configs)
     asyncio.run(together())
-    users = [identity.user for identity in desk.seen()]
+    users = [identity.user for identity in desk.identities()]
     assert sorted(users) == sorted(2 * [desk.router._identities.subject("default", f"user {i}") for i in range(40)])
 
 
-# --- what is a name --------------------------------------------------------------------------------------------------
+# --- valid and invalid names -----------------------------------------------------------------------------------------
 
 
-def user_of(channel: str, value: Any) -> dict[str, Any]:
-    return {"user" if channel in {"keywords", "bind", "constructor"} else "user_id": value}
-
-
-@pytest.mark.parametrize("value", REFUSED)
-@pytest.mark.parametrize("channel", CHANNELS)
-def test_what_is_no_name_is_refused(desk: Desk, channel: str, value: str) -> None:
-    """Nobody is asked, and the error names the place; pydantic says it of settings."""
-    error: Any = ValidationError if channel in {"constructor", "model_kwargs"} else InvalidRequest
-    for entry in ("invoke", "stream", "abatch"):
+def test_invalid_names_are_refused(desk: Deployment) -> None:
+    """No model is called, and the error names the place: pydantic's for settings, `InvalidRequest` elsewhere."""
+    entries = itertools.cycle(("invoke", "stream", "abatch", "bind_tools"))
+    for channel, value in itertools.product(CHANNELS, INVALID.values()):
+        error: Any = ValidationError if channel in {"constructor", "model_kwargs"} else InvalidRequest
         with pytest.raises(error, match=r"user(_id)?: (\w+ was given; give text|has )"):
-            ENTRIES[entry](said_by(desk, **{channel: user_of(channel, REFUSED[value])}))
-    desk.nobody()
+            call(desk, next(entries), **{channel: user(channel, value)})
+    desk.check_none()
 
 
-@pytest.mark.parametrize("channel", CHANNELS)
-def test_what_is_a_name_is_taken(desk: Desk, channel: str) -> None:
-    """Text of any script, and whole numbers as text."""
-    for given, read in TAKEN.values():
-        for entry in ("invoke", "astream"):
-            ENTRIES[entry](said_by(desk, **{channel: user_of(channel, given)}))
-            desk.check(Identity(user=read), "user")
+def test_valid_names_are_accepted(desk: Deployment) -> None:
+    """Text of any script, and whole numbers as text; None and empty text leave the field to the next channel."""
+    entries = itertools.cycle(("invoke", "astream", "batch"))
+    for channel, (value, text) in itertools.product(CHANNELS, VALID.values()):
+        call(desk, next(entries), **{channel: user(channel, value)})
+        desk.check(Identity(user=text), "user", cell=(channel, value))
+    for channel, value in itertools.product(list(CHANNELS)[:-1], UNSET.values()):
+        call(desk, next(entries), **{channel: user(channel, value), "model_kwargs": {"user": "bob"}})
+        desk.check(Identity(user="bob"), "user", cell=(channel, value))
 
 
-@pytest.mark.parametrize("channel", [name for name in CHANNELS if name != "model_kwargs"])
-def test_nothing_is_no_answer(desk: Desk, channel: str) -> None:
-    """None and empty text leave it to the next channel."""
-    for nothing in NOTHING.values():
-        for entry in ("invoke", "astream"):
-            ENTRIES[entry](said_by(desk, **{channel: user_of(channel, nothing), "model_kwargs": {"user": "bob"}}))
-            desk.check(Identity(user="bob"), "user")
-
-
-@pytest.mark.parametrize("entry", ["invoke", "ainvoke", "stream", "astream", "batch", "abatch", "astream_events v3"])
-def test_metadata_as_an_argument_says_where_it_belongs(desk: Desk, entry: str) -> None:
-    """LangChain would fail with a TypeError that names nothing, or lose it."""
-    for channel in ("keywords", "bind"):
-        said = said_by(desk, **{channel: {"metadata": ids(ANN)}})
+def test_metadata_argument_is_refused(desk: Deployment) -> None:
+    """The error points to `config=`; LangChain would fail with an unspecific TypeError, or ignore it."""
+    entries = ("invoke", "ainvoke", "stream", "astream", "batch", "abatch", "astream_events v3")
+    for channel, entry in itertools.product(("keywords", "bind"), entries):
         with pytest.raises(InvalidRequest, match="config="):
-            ENTRIES[entry](said)
-    desk.nobody()
+            call(desk, entry, **{channel: {"metadata": ids(ANN)}})
+    desk.check_none()
 
 
-@pytest.mark.parametrize("awaited", [False, True])
-def test_generate_takes_keywords_and_metadata(desk: Desk, awaited: bool) -> None:
-    """`generate` has no config: keywords, its `metadata=`, and what stands around it say who asks."""
+# --- the rest --------------------------------------------------------------------------------------------------------
 
-    def generate(model: ChatFitrouter, **more: Any) -> Any:
-        asked = [[HumanMessage("hi")]]
-        return asyncio.run(model.agenerate(asked, **more)) if awaited else model.generate(asked, **more)
 
-    model = said_by(desk).bare
+def test_generate(desk: Deployment) -> None:
+    """`generate` has no config: keywords, its `metadata=` and the surrounding config carry the identity."""
+    model = asked_by(desk).bare
+    messages = [[HumanMessage("hi")]]
     for more in ({"metadata": ids(ANN)}, fields(ANN)):
-        generate(model, **more)
+        model.generate(messages, **more)
         desk.check(ANN)
-    if not awaited:
-        RunnableLambda(lambda _: generate(model)).invoke("hi", {"configurable": ids(ANN)})
+        asyncio.run(model.agenerate(messages, **more))
         desk.check(ANN)
+    RunnableLambda(lambda _: model.generate(messages)).invoke("hi", {"configurable": ids(ANN)})
+    desk.check(ANN)
 
 
-def test_a_tenant_near_and_far(desk: Desk) -> None:
-    """Any channel may name a tenant of a router in this process; a gateway knows it by the key, and this is said."""
+def test_tenant(desk: Deployment) -> None:
+    """Any channel can name a tenant of a router in this process; a gateway takes it from the key and refuses others."""
     for channel in CHANNELS:
-        said = said_by(desk, **{channel: {**names_of(channel, ANN), "tenant": "acme"}})
+        channels = {channel: {**values(channel, ANN), "tenant": "acme"}}
         if desk.far:
-            with pytest.raises(NotAuthorized, match="by the key"):
-                ENTRIES["invoke"](said)
-            desk.nobody()
+            with pytest.raises(NotAuthorized, match="from the key"):
+                call(desk, "invoke", **channels)
+            desk.check_none()
         else:
-            ENTRIES["invoke"](said)
-            desk.check(Identity(tenant="acme", user="ann", role="nurse", task="triage", session="s1"))
+            call(desk, "invoke", **channels)
+            desk.check(Identity(tenant="acme", user="ann", role="nurse", task="triage", session="s1"), cell=channel)
 
 
-@pytest.mark.parametrize("channel", ["keywords", "config.metadata", "config.configurable"])
-def test_a_thread_is_a_session_of_each_role(desk: Desk, channel: str) -> None:
-    """At each entry point a thread is the same session for a role, and another for another role; keywords name it."""
-    found = {}
-    for role in ("nurse", "cook"):
-        for entry in ("invoke", "stream", "astream", "bind_tools", "in a function", "stream_events v3"):
-            ENTRIES[entry](said_by(desk, **{channel: {"user_id": "ann", "role": role, "thread_id": "t9"}}))
-        sessions = {identity.session for identity in desk.seen()}
-        assert len(sessions) == 1
-        found[role] = sessions.pop()
-    assert (found["nurse"] == found["cook"]) == (channel == "keywords")
+def test_session_of_a_thread(desk: Deployment) -> None:
+    """At each entry point a thread is one session for a role and another for another role; keywords name it exactly."""
+    for channel in ("keywords", "config.metadata", "config.configurable"):
+        found = {}
+        for role in ("nurse", "cook"):
+            for entry in ("invoke", "stream", "astream", "bind_tools", "in a function", "stream_events v3"):
+                call(desk, entry, **{channel: {"user_id": "ann", "role": role, "thread_id": "t9"}})
+            (found[role],) = {identity.session for identity in desk.identities()}
+        assert (found["nurse"] == found["cook"]) == (channel == "keywords")
 
 
-def test_feedback_joins_the_answer(desk: Desk) -> None:
-    """The decision id in the reply's metadata is what feedback needs, whole and streamed."""
-    model = said_by(desk).bare
+def test_feedback_joins_the_answer(desk: Deployment) -> None:
+    """The decision id in the reply's metadata is all that feedback needs, for whole and streamed answers."""
+    model = asked_by(desk).bare
     whole = model.invoke("hi", user="ann")
     streamed = functools.reduce(lambda one, more: one + more, model.stream("hi", user="ann"))
     for reply in (whole, streamed):
@@ -313,6 +340,6 @@ def test_feedback_joins_the_answer(desk: Desk) -> None:
     desk.check(Identity(user="ann"), "user", steps=2)
 
 
-def test_the_documentation_says_the_same() -> None:
-    """Its table has these channels for direct calls, in this order."""
-    assert [name for name, cells in told("langchain.md").items() if cells[0] == "yes"] == list(CHANNELS)
+def test_documented_channels() -> None:
+    """The table of the documentation lists these channels for direct calls, in this order."""
+    assert [name for name, cells in documented_channels("langchain.md").items() if cells[0] == "yes"] == list(CHANNELS)

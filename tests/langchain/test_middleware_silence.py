@@ -90,7 +90,7 @@ def test_without_its_gateway_the_agent_asks_the_model_it_was_made_with(
     assert not any("decision_id" in said.response_metadata for said in found)
     (told,) = warnings(caplog)
     assert NOBODY in told
-    assert "the model that the agent was made with" in told
+    assert "the agent's own model" in told
 
 
 @pytest.mark.parametrize("how", HOW)
@@ -166,7 +166,7 @@ def test_a_gateway_that_holds_steps_up_is_left_alone(how: str, monkeypatch: pyte
 def test_a_gateway_that_goes_before_the_end_takes_no_answer_away(
     tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The answer is given with its decision, without a cost, and a warning says that its end was not written down."""
+    """The answer is given with its decision, without a cost, and a warning says that its end was not recorded."""
     models = team(steps=0)
     leaving = serving(router_over(tmp_path, models))
     middleware = FitrouterMiddleware(models, router=leaving.__enter__())
@@ -177,7 +177,7 @@ def test_a_gateway_that_goes_before_the_end_takes_no_answer_away(
     assert said.response_metadata["decision_id"]
     assert "cost_usd" not in said.response_metadata
     (told,) = wait_for(lambda: warnings(caplog))
-    assert "was not written down" in told
+    assert "was not recorded" in told
 
 
 @pytest.mark.parametrize("how", HOW)

@@ -1,4 +1,7 @@
-"""Who asks, by litellm's provider: each channel × each of litellm's entry points, near and far."""
+"""Identity of litellm's provider: each channel and each entry point reaches the decision log, near and far.
+
+The rule itself, in all its combinations, is tested in `tests/client/test_identity_rule.py`.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,19 @@ from typing import Any
 
 import litellm
 import pytest
-from tests.kits.identity import ANN, BOB, NOTHING, REFUSED, TAKEN, Desk, fields, ids, standing, told
+from tests.kits.identity import (
+    ANN,
+    BOB,
+    INVALID,
+    UNSET,
+    VALID,
+    Deployment,
+    deployed,
+    documented_channels,
+    fields,
+    ids,
+    mixtures,
+)
 
 from fitrouter.types import Identity
 from fitrouter_integrations.litellm import register
@@ -19,7 +34,7 @@ AUTO = "fitrouter/auto"
 HELLO = [{"role": "user", "content": "hello"}]
 Call = dict[str, Any]
 
-# --- how it is said: the more explicit first -------------------------------------------------------------------------
+# --- channels, the most explicit first -------------------------------------------------------------------------------
 
 
 def _metadata(call: Call, who: Any) -> None:
@@ -27,7 +42,7 @@ def _metadata(call: Call, who: Any) -> None:
 
 
 def _proxied(call: Call, who: Any) -> None:
-    """As the proxy of litellm does: in `metadata`, and for the Responses API in `litellm_metadata`."""
+    """As litellm's proxy does: in `metadata`, and for the Responses API in `litellm_metadata`."""
     _metadata(call, who)
     call.setdefault("litellm_metadata", {}).update(who)
 
@@ -44,10 +59,10 @@ CHANNELS: dict[str, tuple[tuple[str, ...], Callable[[Call, Any], object]]] = {
     "the proxy key's user": (("user",), lambda call, who: _proxied(call, {"user_api_key_user_id": who["user"]})),
     "litellm_session_id": (("session",), lambda call, who: call.update(litellm_session_id=who["session"])),
 }
-"""Channel → what it can say, and how. What a call does not say, `register(identity=…)` may."""
+"""Channel → the fields it can carry, and how. Fields that a call leaves out come from `register(identity=…)`."""
 
 
-# --- where: each asks once -------------------------------------------------------------------------------------------
+# --- entry points: each makes one call -------------------------------------------------------------------------------
 
 
 async def _drained(stream: Any) -> None:
@@ -81,9 +96,9 @@ DROPPED = {("metadata", "responses"), ("metadata", "aresponses")}
 
 
 @pytest.fixture(scope="module", params=["near", "far"])
-def desk(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+def desk(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
     """A router in this process, and a gateway."""
-    with standing(tmp_path_factory.mktemp("desk"), request.param) as made:
+    with deployed(tmp_path_factory.mktemp("desk"), request.param) as made:
         yield made
 
 
@@ -93,99 +108,102 @@ def _quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(litellm, "suppress_debug_info", True)
 
 
-def call_of(desk: Desk, own: Identity | None = None, **channels: Any) -> Call:
-    """A call in which each channel says something, to a provider that was made for somebody."""
+def call(desk: Deployment, entry: str, own: Identity | None = None, **channels: Any) -> None:
+    """Call a provider, registered for an identity, at an entry point with values in some channels."""
     register(desk.target, identity=own)
-    call: Call = {}
+    arguments: Call = {}
     for name, who in channels.items():
-        CHANNELS[name][1](call, who)
-    return call
+        CHANNELS[name][1](arguments, who)
+    try:
+        ENTRIES[entry](arguments)
+    except Exception as error:
+        error.add_note(f"{entry} with {channels}")
+        raise
+
+
+# --- each channel at each entry point --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("desk", "entry"), [*itertools.product(["near"], ENTRIES), *itertools.product(["far"], FAR)], indirect=["desk"]
 )
-@pytest.mark.parametrize("channel", CHANNELS)
-def test_each_channel_at_each_entry_point(desk: Desk, channel: str, entry: str) -> None:
-    """What a channel says is in the decision log; what it leaves out is what the provider was made with."""
-    says = () if (channel, entry) in DROPPED else CHANNELS[channel][0]
-    ENTRIES[entry](call_of(desk, BOB, **{channel: fields(ANN, *CHANNELS[channel][0])}))
-    desk.check(Identity(**{**fields(BOB), **{name: value for name, value in fields(ANN).items() if name in says}}))
+def test_each_entry_point_reads_every_channel(desk: Deployment, entry: str) -> None:
+    """Fields given in different channels of one call are all in the decision log; `register` fills in the others."""
+    call(desk, entry, ANN)
+    desk.check(ANN, cell=(entry, "register"))
+    for mixture in mixtures({channel: names for channel, (names, _) in CHANNELS.items()}, list(ENTRIES).index(entry)):
+        call(desk, entry, BOB, **{channel: fields(ANN, name) for channel, name in mixture.items()})
+        names = [name for channel, name in mixture.items() if (channel, entry) not in DROPPED]
+        desk.check(Identity(**fields(BOB) | (fields(ANN, *names) if names else {})), cell=(entry, mixture))
 
 
-def test_any_of_the_names(desk: Desk) -> None:
-    """What applications call a user and a session is understood, in arguments and in metadata."""
-    for call in (ids(ANN), {"metadata": ids(ANN)}, {"extra_body": fields(ANN)}):
-        call_of(desk)
-        litellm.completion(AUTO, HELLO, **call)
-        desk.check(ANN)
+def test_each_channel_carries_its_fields(desk: Deployment) -> None:
+    """All that a channel can carry is in the decision log; `register` fills in the rest."""
+    for channel, (names, _) in CHANNELS.items():
+        call(desk, "completion", BOB, **{channel: fields(ANN, *names)})
+        desk.check(Identity(**fields(BOB) | fields(ANN, *names)), cell=channel)
 
 
-@pytest.mark.parametrize("entry", ENTRIES)
+def test_aliases(desk: Deployment) -> None:
+    """The usual names of a user and a session are accepted in arguments and in metadata."""
+    for arguments in (ids(ANN), {"metadata": ids(ANN)}, {"extra_body": fields(ANN)}):
+        register(desk.target)
+        litellm.completion(AUTO, HELLO, **arguments)
+        desk.check(ANN, cell=arguments)
+
+
 @pytest.mark.parametrize("desk", ["near"], indirect=True)
-def test_a_provider_made_for_somebody(desk: Desk, entry: str) -> None:
-    """Who a provider was made for asks, where no call says it."""
-    ENTRIES[entry](call_of(desk, ANN))
-    desk.check(ANN)
-
-
-@pytest.mark.parametrize(("first", "second"), list(itertools.combinations(CHANNELS, 2)))
-@pytest.mark.parametrize("desk", ["near"], indirect=True)
-def test_the_more_explicit_channel_counts(desk: Desk, first: str, second: str) -> None:
-    """Of two channels the one further up counts, field by field; the other fills in what it leaves out."""
-    more, less = CHANNELS[first][0], CHANNELS[second][0]
-    for entry in ("completion", "Router, streamed and awaited"):
-        ENTRIES[entry](call_of(desk, **{second: fields(BOB, *less), first: fields(ANN, *more)}))
+def test_documented_order_of_channels(desk: Deployment) -> None:
+    """The channel further up in the table counts, field by field; those below fill in what it leaves out."""
+    entries = itertools.cycle(("completion", "Router, streamed and awaited"))
+    for first, second in itertools.combinations(CHANNELS, 2):
+        more, less = CHANNELS[first][0], CHANNELS[second][0]
+        call(desk, next(entries), **{second: fields(BOB, *less), first: fields(ANN, *more)})
         found = {**fields(BOB, *less), **fields(ANN, *more)}
-        desk.check(Identity(**found), *found)
+        desk.check(Identity(**found), *found, cell=(first, second))
 
 
-# --- what is a name --------------------------------------------------------------------------------------------------
+# --- valid and invalid names -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("channel", CHANNELS)
-def test_what_is_a_name(desk: Desk, channel: str) -> None:
-    """Text and whole numbers are; anything else is litellm's `BadRequestError`, before anybody is asked.
-
-    What says nothing leaves it to the next channel.
-    """
-    name = CHANNELS[channel][0][0]
-    for value in REFUSED.values():
-        for entry in ("completion", "stream"):
-            with pytest.raises(litellm.BadRequestError, match=r": (\w+ was given; give text|has )"):
-                ENTRIES[entry](call_of(desk, **{channel: {name: value}}))
-    desk.nobody()
-    for value, read in TAKEN.values():
-        ENTRIES["acompletion"](call_of(desk, **{channel: {name: value}}))
-        desk.check(Identity(**{name: read}), name)
-    for nothing in NOTHING.values():
-        ENTRIES["astream"](call_of(desk, BOB, **{channel: {name: nothing}}))
-        desk.check(BOB)
-
-
-def test_what_a_provider_is_made_with_is_checked(desk: Desk) -> None:
-    """An identity that is no name is refused at the call."""
+def test_invalid_names_are_refused(desk: Deployment) -> None:
+    """The error is litellm's `BadRequestError` and no model is called, in every channel and in `register`."""
+    entries = itertools.cycle(("completion", "stream"))
+    for (channel, (names, _)), value in itertools.product(CHANNELS.items(), INVALID.values()):
+        with pytest.raises(litellm.BadRequestError, match=r": (\w+ was given; give text|has )"):
+            call(desk, next(entries), **{channel: {names[0]: value}})
     with pytest.raises(litellm.BadRequestError, match="user: list was given"):
-        ENTRIES["completion"](call_of(desk, Identity(user=["ann"])))  # type: ignore[arg-type]
-    desk.nobody()
+        call(desk, "completion", Identity(user=["ann"]))  # type: ignore[arg-type]
+    desk.check_none()
 
 
-def test_tenants_near_and_far(desk: Desk) -> None:
-    """A tenant may be named to a router in this process; not to a gateway, and not by clients of litellm's proxy."""
-    for call in ({"metadata": {"tenant": "acme"}}, {"tenant": "acme"}):
+def test_valid_names_are_accepted(desk: Deployment) -> None:
+    """Text of any script, and whole numbers as text; None and empty text leave the field to the next channel."""
+    for channel, (names, _) in CHANNELS.items():
+        for value, text in VALID.values():
+            call(desk, "acompletion", **{channel: {names[0]: value}})
+            desk.check(Identity(**{names[0]: text}), names[0], cell=(channel, value))
+        for unset in UNSET.values():
+            call(desk, "astream", BOB, **{channel: {names[0]: unset}})
+            desk.check(BOB, cell=(channel, unset))
+
+
+def test_tenant(desk: Deployment) -> None:
+    """A router in this process accepts a tenant; a gateway and litellm's proxy refuse one that a client names."""
+    for arguments in ({"metadata": {"tenant": "acme"}}, {"tenant": "acme"}):
         register(desk.target, identity=ANN)
         if desk.far:
-            with pytest.raises(litellm.AuthenticationError, match="by the key"):
-                litellm.completion(AUTO, HELLO, **call)
-            desk.nobody()
+            with pytest.raises(litellm.AuthenticationError, match="from the key"):
+                litellm.completion(AUTO, HELLO, **arguments)
+            desk.check_none()
         else:
-            litellm.completion(AUTO, HELLO, **call)
-            desk.check(Identity(tenant="acme", **fields(ANN)))
+            litellm.completion(AUTO, HELLO, **arguments)
+            desk.check(Identity(tenant="acme", **fields(ANN)), cell=arguments)
     with pytest.raises(litellm.BadRequestError, match="cannot choose it"):
         litellm.completion(AUTO, HELLO, metadata={"user_api_key_hash": "h", "tenant": "b"})
-    desk.nobody()
+    desk.check_none()
 
 
-def test_the_documentation_says_the_same() -> None:
-    """Its table has these channels, in this order."""
-    assert list(told("litellm.md")) == [*CHANNELS, "register"]
+def test_documented_channels() -> None:
+    """The table of the documentation lists these channels, in this order."""
+    assert list(documented_channels("litellm.md")) == [*CHANNELS, "register"]

@@ -128,9 +128,9 @@ def test_what_nobody_can_answer_is_a_bad_request(tmp_path: Path, far: bool) -> N
         for more in ({"n": 2}, {"n": 2, "drop_params": True}):
             with pytest.raises(litellm.BadRequestError, match="n: got 2; allowed is 1"):
                 litellm.completion(model=AUTO, messages=HELLO, **more)
-        with pytest.raises(litellm.BadRequestError, match="fitrouter routes chats"):
+        with pytest.raises(litellm.BadRequestError, match="fitrouter routes chat completions"):
             litellm.embedding(model=AUTO, input=["x"])
-        with pytest.raises(litellm.BadRequestError, match="fitrouter routes chats"):
+        with pytest.raises(litellm.BadRequestError, match="fitrouter routes chat completions"):
             asyncio.run(litellm.aembedding(model=AUTO, input=["x"]))
         assert events(router, Decision) == []
         assert litellm.completion(model=AUTO, messages=HELLO, n=1).choices

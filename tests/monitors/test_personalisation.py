@@ -178,30 +178,37 @@ def test_only_drawn_decisions_count() -> None:
     assert math.isinf(report(PersonalisationMonitor()).high)
 
 
-@pytest.mark.parametrize("spoil", ["gain", "wealth", "missing", "name", "squares"])
-def test_the_state_round_trips_and_rejects_corruption(spoil: str) -> None:
+def test_the_state_round_trips_and_rejects_corruption(subtests: pytest.Subtests) -> None:
     """A restored state continues bit for bit; invalid bytes change nothing."""
-    one, _ = play(np.random.default_rng(5), np.array([0.5, 0.45, 0.4, 0.35]), 60, 0.1)
-    one.observe_prediction(ROLE, y=1.0, blind=0.4, term=0.2)
-    payload, two = one.dump(), PersonalisationMonitor()
-    assert two.load(payload)
-    assert two.dump() == payload
-    for monitor in (one, two):
-        monitor.observe_prediction("other", y=0.0, blind=0.4, term=0.2)
-    assert one.dump() == two.dump()
-    stored = msgspec.msgpack.decode(payload)
-    match spoil:
-        case "gain":
-            stored[0][1][1][1] = math.inf
-        case "wealth":
-            stored[0][0][1][7]["foresees"] = b"x"
-        case "missing":
-            del stored[0][0][1][7]["misleads"]
-        case "name":
-            stored[0][0][0] = "everybody"
-        case _:
-            stored[1][0] = -1.0
-    before = two.dump()
-    for junk in (msgspec.msgpack.encode(stored), payload[:-3], b""):
-        assert not two.load(junk)
-    assert two.dump() == before
+    for spoil in (
+        "gain",
+        "wealth",
+        "missing",
+        "name",
+        "squares",
+    ):
+        with subtests.test(spoil=spoil):
+            one, _ = play(np.random.default_rng(5), np.array([0.5, 0.45, 0.4, 0.35]), 60, 0.1)
+            one.observe_prediction(ROLE, y=1.0, blind=0.4, term=0.2)
+            payload, two = one.dump(), PersonalisationMonitor()
+            assert two.load(payload)
+            assert two.dump() == payload
+            for monitor in (one, two):
+                monitor.observe_prediction("other", y=0.0, blind=0.4, term=0.2)
+            assert one.dump() == two.dump()
+            stored = msgspec.msgpack.decode(payload)
+            match spoil:
+                case "gain":
+                    stored[0][1][1][1] = math.inf
+                case "wealth":
+                    stored[0][0][1][7]["foresees"] = b"x"
+                case "missing":
+                    del stored[0][0][1][7]["misleads"]
+                case "name":
+                    stored[0][0][0] = "everybody"
+                case _:
+                    stored[1][0] = -1.0
+            before = two.dump()
+            for junk in (msgspec.msgpack.encode(stored), payload[:-3], b""):
+                assert not two.load(junk)
+            assert two.dump() == before

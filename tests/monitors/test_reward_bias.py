@@ -130,31 +130,38 @@ def test_residuals_are_finite_and_clipped() -> None:
     assert one.dump() == two.dump()
 
 
-@pytest.mark.parametrize("spoil", ["raised", "level", "cells", "wealth", "noise"])
-def test_the_state_round_trips_and_rejects_corruption(spoil: str) -> None:
+def test_the_state_round_trips_and_rejects_corruption(subtests: pytest.Subtests) -> None:
     """A restored state continues bit for bit; invalid bytes change nothing."""
-    rng = np.random.default_rng(11)
-    one = stream(rng, np.array([0.5, *np.zeros(K - 1)]), 600)
-    payload = one.dump()
-    two = RewardBiasMonitor()
-    assert two.load(payload)
-    assert two.dump() == payload
-    for monitor in (one, two):
-        monitor.observe("m1", "lawyer", "c9", 0.3)
-    assert one.dump() == two.dump()
-    stored = msgspec.msgpack.decode(payload)
-    match spoil:
-        case "raised":
-            stored[5] = ["ghost"]
-        case "level":
-            stored[0][0][1][1] = 3.0
-        case "cells":
-            stored[1][0][3][2] = -1.0
-        case "wealth":
-            stored[0][0][2] = stored[0][0][2][:-1]
-        case _:
-            stored[2][0] = math.nan
-    before = two.dump()
-    for junk in (msgspec.msgpack.encode(stored), payload[: len(payload) // 2], b"", b"junk"):
-        assert not two.load(junk)
-    assert two.dump() == before
+    for spoil in (
+        "raised",
+        "level",
+        "cells",
+        "wealth",
+        "noise",
+    ):
+        with subtests.test(spoil=spoil):
+            rng = np.random.default_rng(11)
+            one = stream(rng, np.array([0.5, *np.zeros(K - 1)]), 600)
+            payload = one.dump()
+            two = RewardBiasMonitor()
+            assert two.load(payload)
+            assert two.dump() == payload
+            for monitor in (one, two):
+                monitor.observe("m1", "lawyer", "c9", 0.3)
+            assert one.dump() == two.dump()
+            stored = msgspec.msgpack.decode(payload)
+            match spoil:
+                case "raised":
+                    stored[5] = ["ghost"]
+                case "level":
+                    stored[0][0][1][1] = 3.0
+                case "cells":
+                    stored[1][0][3][2] = -1.0
+                case "wealth":
+                    stored[0][0][2] = stored[0][0][2][:-1]
+                case _:
+                    stored[2][0] = math.nan
+            before = two.dump()
+            for junk in (msgspec.msgpack.encode(stored), payload[: len(payload) // 2], b"", b"junk"):
+                assert not two.load(junk)
+            assert two.dump() == before

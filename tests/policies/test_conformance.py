@@ -100,23 +100,32 @@ def test_what_is_not_finite_never_enters(name: str, state: Beliefs) -> None:
     assert abs(pmf.sum() - 1) < 1e-12
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_a_broken_belief_counts_as_the_worst_sound_one(name: str, bad: float) -> None:
+def test_a_broken_belief_counts_as_the_worst_sound_one(subtests: pytest.Subtests) -> None:
     """An arm whose utility is not finite neither wins nor changes what the others get of each other."""
-    policy = make(name)
-    assert policy.propose(beliefs([0.4, bad, 0.9])).tolist() == policy.propose(beliefs([0.4, 0.4, 0.9])).tolist()
-    certain = policy.propose(beliefs([0.4, 0.6, 0.9], [0.1, 0.0, 0.1]))
-    assert policy.propose(beliefs([0.4, 0.6, 0.9], [0.1, bad, 0.1])).tolist() == certain.tolist()
+    for bad in (
+        np.nan,
+        np.inf,
+        -np.inf,
+    ):
+        for name in NAMES:
+            with subtests.test(name=name, bad=bad):
+                policy = make(name)
+                assert (
+                    policy.propose(beliefs([0.4, bad, 0.9])).tolist()
+                    == policy.propose(beliefs([0.4, 0.4, 0.9])).tolist()
+                )
+                certain = policy.propose(beliefs([0.4, 0.6, 0.9], [0.1, 0.0, 0.1]))
+                assert policy.propose(beliefs([0.4, 0.6, 0.9], [0.1, bad, 0.1])).tolist() == certain.tolist()
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_no_arms_are_refused(name: str) -> None:
+def test_no_arms_are_refused(subtests: pytest.Subtests) -> None:
     """An empty set is an error that says what to do, not an empty pmf; so are beliefs of unequal lengths."""
-    with pytest.raises(ValueError, match="at least one eligible arm"):
-        make(name).propose(beliefs([]))
-    with pytest.raises(ValueError, match="one of each an arm"):
-        make(name).propose(Beliefs(arms=("a", "b"), utility=np.zeros(2), sd=np.zeros(3), steps=0.0))
+    for name in NAMES:
+        with subtests.test(name=name):
+            with pytest.raises(ValueError, match="at least one eligible arm"):
+                make(name).propose(beliefs([]))
+            with pytest.raises(ValueError, match="one of each an arm"):
+                make(name).propose(Beliefs(arms=("a", "b"), utility=np.zeros(2), sd=np.zeros(3), steps=0.0))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -259,9 +268,9 @@ def test_linucb_may_only_watch() -> None:
     assert build_policy("linucb", shadow=True).name == "linucb"
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "settings_", "message"),
-    [
+def test_settings_that_cannot_be_used_are_refused(subtests: pytest.Subtests) -> None:
+    """The message names the value, what is allowed, and what to do."""
+    for algorithm, settings_, message in (
         ("thompsen", {}, r"'thompsen'; allowed are .*'squarecb'.*correct"),
         ("fixed", {}, "needs 'default_model'"),
         ("squarecb", {"gamma": 0.0}, r"gamma=0.0 of 'squarecb' .* over 0"),
@@ -269,12 +278,9 @@ def test_linucb_may_only_watch() -> None:
         ("softmax", {"temperature": -1.0}, r"temperature=-1.0 of 'softmax'"),
         ("epsilon_greedy", {"epsilon": 1.5}, r"epsilon=1.5 of 'epsilon_greedy' .* 0 to 1"),
         ("linucb", {"alpha": float("inf"), "shadow": True}, "alpha=inf"),
-    ],
-)
-def test_settings_that_cannot_be_used_are_refused(algorithm: str, settings_: dict[str, float], message: str) -> None:
-    """The message names the value, what is allowed, and what to do."""
-    with pytest.raises(ConfigError, match=message):
-        build_policy(algorithm, **settings_)  # type: ignore[arg-type]
+    ):
+        with subtests.test(algorithm=algorithm, settings_=settings_), pytest.raises(ConfigError, match=message):
+            build_policy(algorithm, **settings_)  # type: ignore[arg-type]
 
 
 def test_edges_of_settings_are_allowed() -> None:
@@ -332,17 +338,15 @@ def test_thompson_of_two_arms_has_a_closed_form(gap: float, sds: tuple[float, fl
     assert LinearThompson(1.0).propose(beliefs([gap, 0.0], [s, r]))[0] == pytest.approx(wanted, abs=1e-7)
 
 
-@pytest.mark.parametrize(
-    ("mean", "sd", "wanted"),
-    [
+def test_thompson_at_the_edges(subtests: pytest.Subtests) -> None:
+    """Certain arms, ties, tiny sds on large means and huge gaps: no underflow, no division by nothing."""
+    for mean, sd, wanted in (
         ([0.3, 0.7], [0.0, 0.0], [0.0, 1.0]),
         ([0.7, 0.7, 0.1], [0.0, 0.0, 0.0], [0.5, 0.5, 0.0]),
         ([0.0, 0.0], [1.0, 0.0], [0.5, 0.5]),
         ([1e6, 1e6], [1e-9, 0.0], [0.5, 0.5]),
         ([0.0, 1e9], [1.0, 1.0], [0.0, 1.0]),
         ([0.0, -50.0], [1.0, 1.0], [1.0, 0.0]),
-    ],
-)
-def test_thompson_at_the_edges(mean: list[float], sd: list[float], wanted: list[float]) -> None:
-    """Certain arms, ties, tiny sds on large means and huge gaps: no underflow, no division by nothing."""
-    np.testing.assert_allclose(LinearThompson(1.0).propose(beliefs(mean, sd)), wanted, atol=1e-7)
+    ):
+        with subtests.test(mean=mean, sd=sd, wanted=wanted):
+            np.testing.assert_allclose(LinearThompson(1.0).propose(beliefs(mean, sd)), wanted, atol=1e-7)

@@ -16,7 +16,6 @@ from fitrouter.posterior.inclusion import LEAST, MOST, InclusionTest
 from fitrouter.posterior.labels import Answered, FitParams, Label, Prequential
 from fitrouter.posterior.model import PARTS, Fit
 from fitrouter.posterior.offsets import OffsetEstimate, learn_offset
-from fitrouter.posterior.tastes import TasteParams
 from fitrouter.types import FeedbackKind, Floats, Identity
 
 d, D = 7, 6
@@ -183,10 +182,10 @@ def test_swapping_two_users_swaps_what_is_known_of_them(seed: int) -> None:
 def test_a_shift_of_everybody_is_nobodys_taste(seed: int) -> None:
     """All labels .1 higher: no user's taste moves by more than .05 sd, nor level or offset by .05 sd between users.
 
-    A change of mind and the alarms are events, which happen or do not: they are left out.
+    The alarms are events, which happen or do not: they are left out.
     """
     fits = []
-    params = FitParams(tastes=TasteParams(surprises=10**9))
+    params = FitParams()
     for shift in (0.0, 0.1):
         world, fit = _World(seed), _Quiet(d, D, params)
         for _ in range(2000):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.kits.fake_openai import HANG, FakeOpenAI, Reply, event, reply, sse
 
-from fitrouter.errors import ProviderError, ProviderRejected, ProviderTimeout, ProviderUnavailable
+from fitrouter.errors import ProviderRejected, ProviderTimeout, ProviderUnavailable
 from fitrouter.providers import LiteLLM, Secret
 from fitrouter.types import Call, Completion
 
@@ -85,9 +85,9 @@ async def test_a_tools_call() -> None:
     assert server.seen[0][0]["tools"] == TOOLS
 
 
-@pytest.mark.parametrize(
-    ("status", "kind"),
-    [
+async def test_errors_are_translated_and_never_retried(subtests: pytest.Subtests) -> None:
+    """Each status becomes our error with that status after a single request, and the key is not repeated."""
+    for status, kind in (
         (400, ProviderRejected),
         (401, ProviderUnavailable),
         (403, ProviderUnavailable),
@@ -96,24 +96,24 @@ async def test_a_tools_call() -> None:
         (429, ProviderUnavailable),
         (500, ProviderUnavailable),
         (503, ProviderUnavailable),
-    ],
-)
-async def test_errors_are_translated_and_never_retried(status: int, kind: type[ProviderError]) -> None:
-    """Each status becomes our error with that status after a single request, and the key is not repeated."""
-    script = [reply(status, {"error": {"message": "no, sk-secret-1", "type": "x", "code": None}}, Retry_After="7")]
-    async with FakeOpenAI(script) as server:
-        with pytest.raises(kind) as caught:
-            await provider(server).complete(call())
-    assert caught.value.status == status
-    assert len(server.seen) == 1
-    assert "sk-secret-1" not in str(caught.value)
-    if isinstance(caught.value, ProviderUnavailable) and status == 429:
-        assert caught.value.retry_after_s == 7.0
+    ):
+        with subtests.test(status=status, kind=kind):
+            script = [
+                reply(status, {"error": {"message": "no, sk-secret-1", "type": "x", "code": None}}, Retry_After="7")
+            ]
+            async with FakeOpenAI(script) as server:
+                with pytest.raises(kind) as caught:
+                    await provider(server).complete(call())
+            assert caught.value.status == status
+            assert len(server.seen) == 1
+            assert "sk-secret-1" not in str(caught.value)
+            if isinstance(caught.value, ProviderUnavailable) and status == 429:
+                assert caught.value.retry_after_s == 7.0
 
 
-@pytest.mark.parametrize(
-    "fault",
-    [
+async def test_broken_whole_answers_are_unavailable(subtests: pytest.Subtests) -> None:
+    """An answer with nothing in it is never passed on as one."""
+    for fault in (
         reply(200, {"choices": []}),
         reply(200, b"<html>", "text/html"),
         Reply(),
@@ -124,14 +124,11 @@ async def test_errors_are_translated_and_never_retried(status: int, kind: type[P
                 "choices": [{"index": 0, "message": {"role": "assistant", "content": ""}, "finish_reason": "stop"}],
             },
         ),
-    ],
-    ids=["no choices", "HTML", "no answer", "empty"],
-)
-async def test_broken_whole_answers_are_unavailable(fault: Reply) -> None:
-    """An answer with nothing in it is never passed on as one."""
-    async with FakeOpenAI([fault]) as server:
-        with pytest.raises(ProviderUnavailable):
-            await provider(server).complete(call())
+    ):
+        with subtests.test(fault=fault):
+            async with FakeOpenAI([fault]) as server:
+                with pytest.raises(ProviderUnavailable):
+                    await provider(server).complete(call())
 
 
 @pytest.mark.parametrize(

@@ -123,28 +123,50 @@ async def test_connections_are_kept_and_bounded() -> None:
     assert len(server.seen) == 24
 
 
-@pytest.mark.parametrize("status", [301, 307, 401, 402, 403, 404, 408, 429, 500, 502, 503, 529])
-async def test_statuses_that_another_model_may_survive(status: int) -> None:
+async def test_statuses_that_another_model_may_survive(subtests: pytest.Subtests) -> None:
     """Outages, quotas, keys and unknown names are ProviderUnavailable with the status; redirects are not followed."""
-    script = [reply(status, {"error": {"message": "no"}}, Location="http://127.0.0.1:9/")]
-    async with FakeOpenAI(script) as server:
-        provider = OpenAICompatible(server.base_url)
-        with pytest.raises(ProviderUnavailable, match="no") as caught:
-            await provider.complete(call(stream=True))
-        await provider.aclose()
-    assert caught.value.status == status
-    assert len(server.seen) == 1
+    for status in (
+        301,
+        307,
+        401,
+        402,
+        403,
+        404,
+        408,
+        429,
+        500,
+        502,
+        503,
+        529,
+    ):
+        with subtests.test(status=status):
+            script = [reply(status, {"error": {"message": "no"}}, Location="http://127.0.0.1:9/")]
+            async with FakeOpenAI(script) as server:
+                provider = OpenAICompatible(server.base_url)
+                with pytest.raises(ProviderUnavailable, match="no") as caught:
+                    await provider.complete(call(stream=True))
+                await provider.aclose()
+            assert caught.value.status == status
+            assert len(server.seen) == 1
 
 
-@pytest.mark.parametrize("status", [400, 405, 413, 415, 422, 451])
-async def test_statuses_that_are_the_requests_fault(status: int) -> None:
+async def test_statuses_that_are_the_requests_fault(subtests: pytest.Subtests) -> None:
     """Any other 4xx is ProviderRejected, so that no other model is asked in vain."""
-    async with FakeOpenAI([reply(status, {"error": {"message": "bad"}})]) as server:
-        provider = OpenAICompatible(server.base_url)
-        with pytest.raises(ProviderRejected, match="bad") as caught:
-            await provider.complete(call())
-        await provider.aclose()
-    assert caught.value.status == status
+    for status in (
+        400,
+        405,
+        413,
+        415,
+        422,
+        451,
+    ):
+        with subtests.test(status=status):
+            async with FakeOpenAI([reply(status, {"error": {"message": "bad"}})]) as server:
+                provider = OpenAICompatible(server.base_url)
+                with pytest.raises(ProviderRejected, match="bad") as caught:
+                    await provider.complete(call())
+                await provider.aclose()
+            assert caught.value.status == status
 
 
 def test_an_exhausted_budget_is_not_the_requests_fault() -> None:
@@ -198,15 +220,16 @@ WHOLE_FAULTS = {
 }
 
 
-@pytest.mark.parametrize("fault", WHOLE_FAULTS.values(), ids=WHOLE_FAULTS.keys())
-async def test_every_broken_whole_answer_is_unavailable(fault: Reply) -> None:
+async def test_every_broken_whole_answer_is_unavailable(subtests: pytest.Subtests) -> None:
     """100 % typed outcomes, never a 200 with nothing; and the provider answers the next call."""
-    async with FakeOpenAI([fault]) as server:
-        provider = OpenAICompatible(server.base_url, max_bytes=1_000_000)
-        with pytest.raises(ProviderUnavailable):
-            await provider.complete(call())
-        assert (await whole(provider, call())).message["content"] == "m answers: hello"
-        await provider.aclose()
+    for fault in WHOLE_FAULTS.values():
+        with subtests.test(fault=fault):
+            async with FakeOpenAI([fault]) as server:
+                provider = OpenAICompatible(server.base_url, max_bytes=1_000_000)
+                with pytest.raises(ProviderUnavailable):
+                    await provider.complete(call())
+                assert (await whole(provider, call())).message["content"] == "m answers: hello"
+                await provider.aclose()
 
 
 STREAM_FAULTS = {
@@ -231,17 +254,18 @@ STREAM_FAULTS = {
 }
 
 
-@pytest.mark.parametrize("fault", STREAM_FAULTS.values(), ids=STREAM_FAULTS.keys())
-async def test_every_broken_stream_is_unavailable(fault: Reply) -> None:
+async def test_every_broken_stream_is_unavailable(subtests: pytest.Subtests) -> None:
     """100 % typed outcomes: a stream without an answer never ends as if it had one."""
-    async with FakeOpenAI([fault]) as server:
-        provider = OpenAICompatible(server.base_url, max_bytes=1_000_000)
-        found: list[Chunk] = []
-        with pytest.raises(ProviderUnavailable):
-            await chunks(provider, call(stream=True), found)
-        assert text(found) in {"", "hi"}
-        assert text(await chunks(provider, call(stream=True))) == "m answers: hello"
-        await provider.aclose()
+    for fault in STREAM_FAULTS.values():
+        with subtests.test(fault=fault):
+            async with FakeOpenAI([fault]) as server:
+                provider = OpenAICompatible(server.base_url, max_bytes=1_000_000)
+                found: list[Chunk] = []
+                with pytest.raises(ProviderUnavailable):
+                    await chunks(provider, call(stream=True), found)
+                assert text(found) in {"", "hi"}
+                assert text(await chunks(provider, call(stream=True))) == "m answers: hello"
+                await provider.aclose()
 
 
 async def test_a_stream_survives_how_it_is_cut() -> None:
@@ -367,9 +391,17 @@ async def test_it_opens_again_after_it_was_closed() -> None:
             await provider.aclose()
 
 
-@pytest.mark.parametrize("url", ["", "localhost:8000", "ftp://x/v1", "http://", "http://h/v1?key=1", "http://u:p@h/v1"])
-def test_a_base_url_that_cannot_be_used_is_explained(url: str) -> None:
+def test_a_base_url_that_cannot_be_used_is_explained(subtests: pytest.Subtests) -> None:
     """Anything but a plain http(s) URL is refused at once, and a password in it is not repeated."""
-    with pytest.raises(ConfigError, match="base_url") as caught:
-        OpenAICompatible(url)
-    assert "u:p" not in str(caught.value)
+    for url in (
+        "",
+        "localhost:8000",
+        "ftp://x/v1",
+        "http://",
+        "http://h/v1?key=1",
+        "http://u:p@h/v1",
+    ):
+        with subtests.test(url=url):
+            with pytest.raises(ConfigError, match="base_url") as caught:
+                OpenAICompatible(url)
+            assert "u:p" not in str(caught.value)

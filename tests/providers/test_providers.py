@@ -219,31 +219,39 @@ KNOBS: dict[str, tuple[Callable[[str], float], float, float]] = {
 }
 
 
-@pytest.mark.parametrize("knob", KNOBS)
-def test_a_knob_moves_its_feature_of_the_text(knob: str) -> None:
+def test_a_knob_moves_its_feature_of_the_text(subtests: pytest.Subtests) -> None:
     """Turning a knob up never lessens its feature in any single text, and at least doubles it over twenty."""
-    measure, low, high = KNOBS[knob]
-    texts = [
-        [write(msgspec.structs.replace(Persona(length=6.0), **{knob: value}), prompt, 0, "m") for prompt in PROMPTS]
-        for value in (low, high)
-    ]
-    before, after = ([measure(text) for text in column] for column in texts)
-    assert all(b <= a for b, a in zip(before, after, strict=True))
-    assert sum(after) >= 2 * max(sum(before), 1)
+    for knob in KNOBS:
+        with subtests.test(knob=knob):
+            measure, low, high = KNOBS[knob]
+            texts = [
+                [
+                    write(msgspec.structs.replace(Persona(length=6.0), **{knob: value}), prompt, 0, "m")
+                    for prompt in PROMPTS
+                ]
+                for value in (low, high)
+            ]
+            before, after = ([measure(text) for text in column] for column in texts)
+            assert all(b <= a for b, a in zip(before, after, strict=True))
+            assert sum(after) >= 2 * max(sum(before), 1)
 
 
-@pytest.mark.parametrize("knob", sorted(set(KNOBS) - {"length", "formality", "code"}))
-def test_a_knob_leaves_the_other_features_alone(knob: str) -> None:
+def test_a_knob_leaves_the_other_features_alone(subtests: pytest.Subtests) -> None:
     """Turning one knob changes no other's feature (figures and hedges are counted outside list marks and code)."""
-    _, low, high = KNOBS[knob]
-    texts = [
-        [write(msgspec.structs.replace(Persona(length=6.0), **{knob: value}), prompt, 0, "m") for prompt in PROMPTS]
-        for value in (low, high)
-    ]
-    for other in set(KNOBS) - {knob, "length"}:
-        measure = KNOBS[other][0]
-        before, after = ([measure(text) for text in column] for column in texts)
-        assert before == after, other
+    for knob in sorted(set(KNOBS) - {"length", "formality", "code"}):
+        with subtests.test(knob=knob):
+            _, low, high = KNOBS[knob]
+            texts = [
+                [
+                    write(msgspec.structs.replace(Persona(length=6.0), **{knob: value}), prompt, 0, "m")
+                    for prompt in PROMPTS
+                ]
+                for value in (low, high)
+            ]
+            for other in set(KNOBS) - {knob, "length"}:
+                measure = KNOBS[other][0]
+                before, after = ([measure(text) for text in column] for column in texts)
+                assert before == after, other
 
 
 def test_every_knob_is_measured() -> None:
@@ -315,9 +323,9 @@ async def test_an_unknown_persona_is_unavailable() -> None:
         await Simulated({"a": Persona()}, 0, no_sleep).complete(ask("z", "hello"))
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
+def test_a_persona_that_cannot_be_is_explained(subtests: pytest.Subtests) -> None:
+    """Unknown knobs, values out of range and wrong types are ConfigErrors that name the model."""
+    for options in (
         {"a": {"style": {"bulets": 1}}},
         {"a": {"style": {"bullets": 2}}},
         {"a": {"failure": -1}},
@@ -325,12 +333,9 @@ async def test_an_unknown_persona_is_unavailable() -> None:
         {"a": {"style": 3}},
         {"seed": "x"},
         {"speed": 0},
-    ],
-)
-def test_a_persona_that_cannot_be_is_explained(options: dict[str, Any]) -> None:
-    """Unknown knobs, values out of range and wrong types are ConfigErrors that name the model."""
-    with pytest.raises(ConfigError, match=r"'a'|seed|speed"):
-        Simulated.from_options(options)
+    ):
+        with subtests.test(options=options), pytest.raises(ConfigError, match=r"'a'|seed|speed"):
+            Simulated.from_options(options)
 
 
 # --- faulty --------------------------------------------------------------------------------------------------------
@@ -436,22 +441,20 @@ async def test_providers_are_built_by_kind(recording: Path, monkeypatch: pytest.
         await provider.aclose()
 
 
-@pytest.mark.parametrize(
-    ("settings", "expected"),
-    [
+def test_a_provider_that_cannot_be_built_is_explained(subtests: pytest.Subtests) -> None:
+    """The message names what is missing; for a key, the variable and the provider."""
+    for settings, expected in (
         ({"kind": "litellm", "api_key_env": "NOT_SET_ANYWHERE"}, "NOT_SET_ANYWHERE"),
         ({"kind": "openai_compatible"}, "base_url"),
         ({"kind": "openai_compatible", "base_url": "localhost"}, "base_url"),
         ({"kind": "recorded"}, "path"),
         ({"kind": "simulated", "options": {"m": {"x": 1}}}, "'m'"),
-    ],
-)
-def test_a_provider_that_cannot_be_built_is_explained(settings: dict[str, Any], expected: str) -> None:
-    """The message names what is missing; for a key, the variable and the provider."""
-    with pytest.raises(ConfigError, match=expected) as caught:
-        build_providers(config(mine=settings))
-    if "api_key_env" in settings:
-        assert "'mine'" in str(caught.value)
+    ):
+        with subtests.test(settings=settings, expected=expected):
+            with pytest.raises(ConfigError, match=expected) as caught:
+                build_providers(config(mine=settings))
+            if "api_key_env" in settings:
+                assert "'mine'" in str(caught.value)
 
 
 async def test_litellm_refuses_transport_in_a_request() -> None:

@@ -21,12 +21,12 @@ from fitrouter.monitors.e_process import MixtureEProcess
 from fitrouter.monitors.propensities import ALPHA
 from fitrouter.monitors.propensities import audit as audit_of_events
 from fitrouter.types import Decision, Mode
-from fitrouter_evaluators.replay.log._philox import draws_of, uuid_words
-from fitrouter_evaluators.replay.log._wealth import wealth_path
+from fitrouter_evaluators.replay.log._e_process import e_process_path
+from fitrouter_evaluators.replay.log._philox import uniforms_of, uuid_words
 from fitrouter_evaluators.replay.log.audit import _freedman, audit
 from fitrouter_evaluators.replay.log.log import MODES, Log
 from fitrouter_evaluators.replay.log.validation import validate
-from fitrouter_evaluators.replay.results import Check
+from fitrouter_evaluators.replay.report import Check
 
 L, D, K = 6, 3, 4
 
@@ -43,12 +43,12 @@ def failed(log: Log) -> set[str]:
 
 
 @given(st.lists(st.tuples(st.integers(0, 2**63 - 1), st.integers(0, 2**128 - 1)), min_size=1, max_size=20))
-def test_all_draws_at_once_are_the_draws_one_by_one(pairs: list[tuple[int, int]]) -> None:
-    """Bit for bit, for any seeds and any ids."""
+def test_vectorised_draws_equal_single_draws(pairs: list[tuple[int, int]]) -> None:
+    """Bit for bit, for any seeds and ids."""
     ids = np.array([str(uuid.UUID(int=number)) for _, number in pairs], dtype=object)
     words = uuid_words(ids)
     assert words is not None
-    mine = draws_of(np.array([seed for seed, _ in pairs], dtype=np.uint64), words, 4)
+    mine = uniforms_of(np.array([seed for seed, _ in pairs], dtype=np.uint64), words, 4)
     one_by_one = np.array([draws(seed, name, 4) for (seed, _), name in zip(pairs, ids, strict=True)])
     np.testing.assert_array_equal(mine, one_by_one)
 
@@ -56,8 +56,8 @@ def test_all_draws_at_once_are_the_draws_one_by_one(pairs: list[tuple[int, int]]
 @pytest.mark.parametrize(
     "name", ["d7", "", "g" * 36, "é" * 36, "0" * 36, "-" * 36, "00000000-0000-0004-0000-00000000000"]
 )
-def test_ids_of_another_kind_cannot_be_drawn_again(name: str) -> None:
-    """An imported log has ids of its own: that is said, and is no failure."""
+def test_foreign_ids_cannot_be_redrawn(name: str) -> None:
+    """Ids of imported logs cannot be redrawn, which is reported and is not a failure."""
     good = str(uuid.UUID(int=1))
     assert uuid_words(np.array([good, name], dtype=object)) is None
     log = make_log(np.full((2, 2), 0.5), np.zeros(2, dtype=int), decisions={"seed": np.array([1, 1], dtype=object)})
@@ -66,20 +66,20 @@ def test_ids_of_another_kind_cannot_be_drawn_again(name: str) -> None:
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 300))
 @settings(max_examples=20)
-def test_the_path_of_wealth_is_that_of_the_fold(seed: int, n: int) -> None:
-    """Observation by observation what `fitrouter.monitors.e_process.Mixture` has, also where it nearly runs dry."""
+def test_the_e_process_path_matches_the_online_mixture(seed: int, n: int) -> None:
+    """Observation by observation equal to `fitrouter.monitors.e_process.Mixture`, also near 0."""
     rng = np.random.default_rng(seed)
     factors, weights = np.exp(rng.normal(-0.1, 1.0, (3, n))), np.array([0.2, 0.3, 0.4])
     fold, one_by_one = MixtureEProcess(weights), []
     for column in factors.T:
         fold.multiply(column)
         one_by_one.append(fold.value)
-    np.testing.assert_allclose(wealth_path(np.log(factors), weights, n), one_by_one, rtol=1e-9)
+    np.testing.assert_allclose(e_process_path(np.log(factors), weights, n), one_by_one, rtol=1e-9)
 
 
 @pytest.mark.parametrize("alter", [None, chosen_times(1.05), arm_times(0.8)])
-def test_the_bets_are_those_of_the_running_audit(alter: Callable[[Decision], Decision] | None) -> None:
-    """The wealth that the gateway's watch reaches, and its χ², on honest and on altered logs."""
+def test_the_audit_matches_the_online_monitor(alter: Callable[[Decision], Decision] | None) -> None:
+    """The e-process and χ² equal those of the gateway's monitor, on valid and altered logs."""
     events = [d if alter is None else alter(d) for d in CORRECT[:3000]]
     watched = audit_of_events(events, replays=False)
     log = log_of(events)
@@ -103,8 +103,8 @@ def test_freedmans_bound_is_above_the_binomial_tails(n: int, p: float) -> None:
 # --- honest logs ---------------------------------------------------------------------------------------------------
 
 
-def test_what_the_router_logs_is_believed() -> None:
-    """Sessions, redraws, the uniform slice, the default's share: every draw comes out of its seed again."""
+def test_router_logs_pass_the_audit() -> None:
+    """Sessions, redraws, the uniform slice, the default's share: every draw follows from its seed."""
     checks = found(log_of(story(120)))
     assert all(check.ok for check in checks.values())
     assert "bit for bit" in checks["draws made again"].detail
@@ -139,7 +139,7 @@ def sessions(seed: int, n: int, kind: str, seeded: bool = False) -> Log:
     ids = np.array([str(uuid.UUID(int=seed << 64 | i)) for i in range(L * n)], dtype=object)
     words = uuid_words(ids)
     assert words is not None
-    u = draws_of(np.full(L * n, 7, dtype=np.uint64), words)[:, 0].reshape(L, n)
+    u = uniforms_of(np.full(L * n, 7, dtype=np.uint64), words)[:, 0].reshape(L, n)
     edges = np.cumsum(probs, axis=-1)
     drew = np.minimum((edges <= (u * edges[..., -1])[..., None]).sum(-1), K - 1)
     for t in range(1, L):
@@ -170,7 +170,7 @@ def test_a_clean_log_passes() -> None:
 
 @pytest.mark.parametrize("kind", ["switch", "sticky"])
 @pytest.mark.parametrize("seed", range(5))
-def test_a_hidden_rule_logged_as_draws_is_caught(kind: str, seed: int) -> None:
+def test_an_unlogged_rule_is_detected(kind: str, seed: int) -> None:
     """Turns that kept their model, or left it by a threshold, with the policy's pmf in the log.
 
     The mean weight of a candidate would not tell: for the switch it is 1 within 0.06.
@@ -184,7 +184,7 @@ def test_a_hidden_rule_logged_as_draws_is_caught(kind: str, seed: int) -> None:
         assert abs(float((wanted / log.decisions.propensity).mean()) - 1.0) < 0.06
 
 
-def test_a_hidden_switch_does_not_come_out_of_its_seed() -> None:
+def test_a_choice_that_contradicts_its_seed_is_named() -> None:
     """With seeds in the log, the first turn that was not drawn is named."""
     log = sessions(3, 800, "switch", seeded=True)
     with pytest.raises(InvalidLog, match="its seed and its pmf lead to the arm") as refused:
@@ -197,8 +197,8 @@ def test_a_hidden_switch_does_not_come_out_of_its_seed() -> None:
     assert row >= 800
 
 
-def test_a_hidden_switch_logged_as_sticky_is_refused() -> None:
-    """A sticky turn whose model is not its draw's is no sticky turn."""
+def test_a_sticky_turn_with_another_arm_is_refused() -> None:
+    """A sticky turn must have its draw's arm."""
     log, n = sessions(3, 800, "switch"), 800
     rows = np.arange(L * n)
     later = log._replace(
@@ -213,8 +213,8 @@ def test_a_hidden_switch_logged_as_sticky_is_refused() -> None:
         validate(stay)
 
 
-def test_a_switch_logged_as_a_new_draw_is_caught() -> None:
-    """Turns at which the model was kept are sticky, and those at which the best was taken are logged as drawn."""
+def test_a_greedy_switch_logged_as_a_draw_is_detected() -> None:
+    """Kept arms are logged as sticky, and greedy switches as draws: the bets detect it."""
     log, n = sessions(3, 800, "switch"), 800
     arm = log.options.arm[log.decisions.chosen].reshape(L, n)
     switched = np.vstack([np.ones((1, n), dtype=bool), arm[1:] != arm[:-1]])
@@ -244,14 +244,14 @@ def test_a_switch_logged_as_a_new_draw_is_caught() -> None:
         lambda d: relabel(d, 0.9 * np.array(d.probs) + 0.1 / len(d.probs)),
     ],
 )
-def test_altered_probabilities_ring_without_seeds(alter: Callable[[Decision], Decision]) -> None:
-    """Draws from another pmf than the logged one ring at a bet or a count."""
+def test_altered_probabilities_are_detected_without_seeds(alter: Callable[[Decision], Decision]) -> None:
+    """Draws from another pmf than the logged one are detected by a bet or a count."""
     log = log_of([alter(d) for d in CORRECT])
     assert failed(log._replace(decisions=log.decisions._replace(seed=None)))
 
 
-def test_one_wrong_draw_among_thousands_is_named() -> None:
-    """Somebody took another arm once, and logged that arm's own probability."""
+def test_a_single_altered_draw_is_named() -> None:
+    """One changed arm, logged with its own probability, is named."""
     log = log_of(CORRECT)
     log = log._replace(decisions=log.decisions._replace(draw=np.arange(log.decisions.n)))
     chosen = log.decisions.chosen.copy()
@@ -266,8 +266,8 @@ def test_one_wrong_draw_among_thousands_is_named() -> None:
     assert repr(replay(CORRECT[4321])) in str(refused.value)
 
 
-def test_who_is_asked_is_drawn_too() -> None:
-    """Asked by a whim and not by the seed; and, without seeds, asked more often than the log says."""
+def test_label_requests_are_audited() -> None:
+    """Requests that contradict their seed, or are more frequent than logged, are detected."""
     log = log_of(story(40))
     decisions = log.decisions
     whim = log._replace(decisions=decisions._replace(asked=decisions.asked | (np.arange(decisions.n) == 17)))
@@ -279,7 +279,7 @@ def test_who_is_asked_is_drawn_too() -> None:
     assert failed(make_log(np.full((2000, 2), 0.5), rng.integers(0, 2, 2000), decisions=more)) == {"who was asked"}
 
 
-def test_a_floor_that_is_not_kept_is_named() -> None:
+def test_a_violated_floor_is_named() -> None:
     """The check names the first draw with a probability below floor / K."""
     probs = np.tile([0.06, 0.94], (50, 1))
     log = make_log(probs, np.ones(50, dtype=int), decisions={"floor": np.where(np.arange(50) < 20, 0.12, 0.13)})
@@ -289,8 +289,8 @@ def test_a_floor_that_is_not_kept_is_named() -> None:
     assert "row 20 " in check.detail
 
 
-def test_a_slice_that_is_not_uniform_is_caught() -> None:
-    """Rejection replay rests on it: those turns must be even over the eligible, whatever the marginal pmf was."""
+def test_a_non_uniform_slice_is_detected() -> None:
+    """Draws of the slice must be uniform over the eligible arms, whatever the overall pmf."""
     rng = np.random.default_rng(2)
     uniform = np.full(3000, MODES.index(Mode.UNIFORM))
     probs = np.tile([0.2, 0.3, 0.5], (3000, 1))
@@ -298,7 +298,7 @@ def test_a_slice_that_is_not_uniform_is_caught() -> None:
         assert found(make_log(probs, chosen, decisions={"mode": uniform}))["uniform slice"].ok is ok
 
 
-def test_a_log_of_propensities_alone_is_bet_against_too() -> None:
+def test_logs_with_propensities_only_are_audited() -> None:
     """Without pmfs an excess of 1/(K p) can still be caught; what cannot be asked is said."""
     rng = np.random.default_rng(3)
     probs = np.tile([0.1, 0.2, 0.7], (4000, 1))
@@ -311,8 +311,8 @@ def test_a_log_of_propensities_alone_is_bet_against_too() -> None:
     assert failed(lying) == {"bets against the probabilities"}
 
 
-def test_a_log_without_draws_is_no_log_to_replay() -> None:
-    """Nothing was drawn: that is said, and fails."""
+def test_a_log_without_draws_fails_the_audit() -> None:
+    """A log without draws fails."""
     log = make_log(np.full((3, 2), 0.5), np.zeros(3, dtype=int), decisions={"mode": np.full(3, STICKY)})
     assert failed(log) == {"draws"}
     assert ALPHA == 1e-3

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,8 +23,8 @@ from fitrouter.routing.decider import Rules
 from fitrouter.state.budgets import BudgetParams
 from fitrouter.state.projections import ProjectionParams
 from fitrouter.types import Decision, FeedbackKind, Floats, Identity, Request
-from fitrouter_evaluators.replay.candidates._file import KINDS, parse_candidate, read_candidate
-from fitrouter_evaluators.replay.candidates.candidates import Candidate, load_candidate
+from fitrouter_evaluators.replay.candidates._candidate_file import KINDS, parse_candidate, read_candidate
+from fitrouter_evaluators.replay.candidates.load import Candidate, load_candidate
 from fitrouter_evaluators.replay.log.log import DRAWN, MODES, Ints, Log
 
 LIVE = Rules(
@@ -117,8 +116,8 @@ def off(candidate: Candidate, log: Log, wanted: Floats) -> float:
 # --- the law -------------------------------------------------------------------------------------------------------
 
 
-def test_the_town_has_everything_in_it() -> None:
-    """The log of the tests below has newcomers, re-draws with switch costs, all modes, a tight and a loose budget."""
+def test_the_test_log_covers_all_cases() -> None:
+    """The test log has new arms, redraws with switch costs, all modes, a tight and a loose budget."""
     log, rows = town().log(), draws_of(town().log())
     decisions = [row.event for row in town().journal.tail(0, 10**9) if isinstance(row.event, Decision)]
     assert sum(bool(decision.new) for decision in decisions) > 50
@@ -143,8 +142,8 @@ def test_the_town_has_everything_in_it() -> None:
     ],
     ids=str,
 )
-def test_the_live_settings_give_the_logged_pmf(said: dict[str, Any]) -> None:
-    """A candidate with exactly the live settings reproduces the logged pmf to 1e-12, whichever of them are said."""
+def test_live_settings_reproduce_the_logged_pmf(said: dict[str, Any]) -> None:
+    """A candidate with the live settings reproduces the logged pmf to 1e-12, whichever of them are given."""
     log = town().log()
     assert off(load_candidate(said, config=CONFIG), log, flat(log, draws_of(log), log.options.prob)) < 1e-12
 
@@ -200,8 +199,8 @@ async def test_a_routers_own_journal_is_reproduced(tmp_path: Path) -> None:
     gamma=st.floats(1, 1e4),
     order=st.randoms(use_true_random=False),
 )
-def test_whatever_is_said_is_a_pmf(floor: float, uniform_slice: float, share: float, gamma: float, order: Any) -> None:
-    """Probabilities are non-negative and sum to 1 for every draw; rows may come in any order, and each is its own."""
+def test_any_settings_give_a_pmf(floor: float, uniform_slice: float, share: float, gamma: float, order: Any) -> None:
+    """Probabilities are non-negative and sum to 1 for every draw, in any order of rows."""
     log, rows = town().log(), draws_of(town().log())[::7]
     said = {"gamma": gamma, "floor": floor, "uniform_slice": uniform_slice, "share": share, "algorithm": "squarecb"}
     candidate = load_candidate(said, config=CONFIG)
@@ -219,18 +218,18 @@ def test_whatever_is_said_is_a_pmf(floor: float, uniform_slice: float, share: fl
 # --- what the log has ----------------------------------------------------------------------------------------------
 
 
-def test_logged_pmfs_are_taken_as_they_are() -> None:
-    """`current`, `twin`, `personal` and a candidate in shadow are the columns themselves."""
+def test_logged_pmfs_are_the_columns() -> None:
+    """`current`, `twin`, `personal` and shadow candidates are the logged columns."""
     log, rows = town().log(), draws_of(town().log())
     for said, name in (("current", "prob"), ("twin", "twin"), ("personal", "personal")):
         assert off(load_candidate(said), log, flat(log, rows, column(log, name))) == 0.0
         assert off(load_candidate({said: True}), log, flat(log, rows, column(log, name))) == 0.0
     wide = load_candidate({"candidate": "wide", "name": "wider"})
     assert off(wide, log, flat(log, rows, log.options.candidates["wide"])) == 0.0
-    assert wide.description == "wider: the candidate 'wide' as it ran in shadow"
+    assert wide.description == "wider: the shadow candidate 'wide'"
 
 
-def test_uniform_and_fixed_look_at_the_arms_alone() -> None:
+def test_uniform_and_fixed_pmfs() -> None:
     """Uniform is 1 / K; fixed is one-hot, uniform where its arm is not eligible, with its floor spread evenly."""
     log, rows = town().log(), draws_of(town().log())
     counts = np.diff(log.decisions.start)[rows]
@@ -274,39 +273,39 @@ def without(log: Log, **columns: Any) -> Log:
         ({"mean": None}, {"gamma": 5.0, "algorithm": "squarecb"}, r"'mean'\) is not logged; .* 'pmf: FILE'"),
         ({"steps": None}, {"gamma": 5.0, "algorithm": "squarecb"}, r"'steps'\) is not logged; choose another"),
         ({"sd": None}, {"algorithm": "linear_thompson"}, r"'sd'\) is not logged"),
-        ({"rest": None}, {"algorithm": "uniform"}, r"'rest'\) is not logged; .* say 'floor'"),
+        ({"rest": None}, {"algorithm": "uniform"}, r"'rest'\) is not logged; .* set 'floor'"),
         ({"cost": None}, {"algorithm": "softmax"}, r"'cost'\) is not logged"),
-        ({"latency_weight": None}, {"algorithm": "softmax"}, r"'latency_weight'\) is not logged; say"),
+        ({"latency_weight": None}, {"algorithm": "softmax"}, r"'latency_weight'\) is not logged; set"),
         ({"latency_unit_s": None}, {"algorithm": "softmax", "latency_weight": 1.0}, r"unit of 'latency_weight'"),
         ({"share": None}, {"algorithm": "softmax", "share": 1.0}, r"'share'\) is not logged"),
-        ({"twin": None}, {"twin": True}, "blind twin. is not logged"),
-        ({"algorithm": None}, {"gamma": 5.0}, "which algorithm decided is not logged; say 'algorithm'"),
+        ({"twin": None}, {"twin": True}, "user-blind policy. is not logged"),
+        ({"algorithm": None}, {"gamma": 5.0}, "the algorithm is not logged; set 'algorithm'"),
     ],
     ids=str,
 )
-def test_what_is_not_logged_is_named(missing: dict[str, Any], said: dict[str, Any], message: str) -> None:
-    """A column that is needed and not there is named, with what to do; nothing is made up for it."""
+def test_missing_columns_are_named(missing: dict[str, Any], said: dict[str, Any], message: str) -> None:
+    """An error names the missing column and a remedy."""
     log = without(town().log(), **missing)
     with pytest.raises(InvalidLog, match=message):
         load_candidate(said).pmf(log, draws_of(log))
 
 
-def test_a_draw_that_lacks_a_number_is_named_by_its_row() -> None:
-    """NaN at a draw is refused with the row and the decision; at a sticky turn it is nobody's concern."""
+def test_missing_values_at_draws_are_named() -> None:
+    """NaN at a draw is refused with row and decision; at a sticky turn it is ignored."""
     log, rows = town().log(), draws_of(town().log())
     rest = column(log, "rest").copy()
     rest[log.decisions.start[rows[3]]] = np.nan
-    wanted = rf"row {log.decisions.seq[rows[3]]} \(decision '{log.decisions.id[rows[3]]}'\) does not say"
+    wanted = rf"row {log.decisions.seq[rows[3]]} \(decision '{log.decisions.id[rows[3]]}'\) does not log"
     with pytest.raises(InvalidLog, match=wanted):
         load_candidate({"algorithm": "softmax"}).pmf(without(log, rest=rest), rows)
     every = np.arange(log.decisions.n)
     assert np.isnan(load_candidate({"algorithm": "softmax"}).pmf(log, every)).any()
 
 
-def test_what_is_taken_over_unsaid_must_reproduce_the_log() -> None:
-    """A candidate that says neither algorithm nor γ goes by the log's, and is refused where that was another γ."""
+def test_inherited_parameters_must_reproduce_the_log() -> None:
+    """A candidate that inherits γ is refused if the log was made with another one."""
     log, rows = town().log(), draws_of(town().log())
-    with pytest.raises(ConfigError, match=r"gamma: the default 2560 of 'squarecb' does not give what row .* say"):
+    with pytest.raises(ConfigError, match=r"gamma: the default 2560 of 'squarecb' does not give what row .* set"):
         load_candidate({"cost_weight": 0.4}).pmf(log, rows)
     other = CONFIG.model_copy(update={"policy": CONFIG.policy.model_copy(update={"gamma": 21.0})})
     with pytest.raises(ConfigError, match="gamma: the configuration's 21"):
@@ -314,13 +313,13 @@ def test_what_is_taken_over_unsaid_must_reproduce_the_log() -> None:
     assert load_candidate({"cost_weight": 0.4, "gamma": 20.0}).pmf(log, rows).min() > 0
 
 
-def test_a_floor_needs_to_know_the_slice() -> None:
-    """The log adds floor and slice up: without the configuration a new floor is refused, a wrong one is found out."""
+def test_a_new_floor_needs_the_live_slice() -> None:
+    """The log has only their sum: a new floor is refused without the configuration, or with a wrong one."""
     log, rows = town().log(), draws_of(town().log())
     with pytest.raises(ConfigError, match="name the configuration that was in force"):
         load_candidate({"algorithm": "softmax", "floor": 0.1}).pmf(log, rows)
     wrong = CONFIG.model_copy(update={"policy": CONFIG.policy.model_copy(update={"uniform_slice": 0.0})})
-    with pytest.raises(InvalidLog, match=r"was made under floor .* where uniform_slice was 0"):
+    with pytest.raises(InvalidLog, match=r"was made with floor .* if uniform_slice was 0"):
         load_candidate({"algorithm": "softmax", "floor": 0.1}, config=wrong).pmf(log, rows)
     early = rows[log.decisions.ts[rows] < 1e9 + 1400]  # before there were newcomers
     both = {"algorithm": "squarecb", "gamma": 20.0, "floor": 0.1, "uniform_slice": 0.05}
@@ -329,8 +328,8 @@ def test_a_floor_needs_to_know_the_slice() -> None:
     )
 
 
-def test_a_log_without_a_rest_is_mixed_from_what_is_said() -> None:
-    """For logs of other programs floor, slice and share are the candidate's alone."""
+def test_a_log_without_rest_uses_the_candidates_mixture() -> None:
+    """For logs of other programs floor, slice and share are the candidate's."""
     log = without(town().log(), rest=None)
     rows = draws_of(log)[:40]
     pmf = load_candidate(
@@ -343,21 +342,21 @@ def test_a_log_without_a_rest_is_mixed_from_what_is_said() -> None:
     np.testing.assert_allclose(pmf, np.where(has_b, 0.5 * even + 0.5 * is_b, even), atol=1e-12)
 
 
-def test_decisions_without_peoples_terms_are_not_mistaken() -> None:
-    """Where the terms of role and user were off, the logged means are not what decided: said, not guessed."""
+def test_user_blind_decisions_are_refused() -> None:
+    """Where user terms were off, the logged means do not explain the pmf, and the candidate is refused."""
     made = Town(rules=Rules(floor=0.1, personal=False))
     made.live(20)
     log = made.log()
     personal = log.options.prob.copy()
     personal[0] += 0.1
     log = without(log, personal=personal)
-    with pytest.raises(InvalidLog, match=r"without the terms of role and user, .* say 'personal: true'"):
+    with pytest.raises(InvalidLog, match=r"without the user and role terms, .* set 'personal: true'"):
         load_candidate({"algorithm": "softmax"}).pmf(log, draws_of(log))
     assert load_candidate({"algorithm": "softmax", "personal": True}).pmf(log, draws_of(log)).min() > 0
 
 
-def test_a_log_in_shadow_says_nothing_of_the_floor() -> None:
-    """With share 0 the default took everything; how the policy would have explored is refused, not invented."""
+def test_a_log_with_share_0_has_no_exploration() -> None:
+    """With share 0 a new floor is refused, since the policy's exploration is not in the log."""
     made = Town(rules=Rules(floor=0.1, share=0.0, default_arm="a"))
     made.live(5)
     log = made.log()
@@ -365,25 +364,25 @@ def test_a_log_in_shadow_says_nothing_of_the_floor() -> None:
         load_candidate({"algorithm": "softmax", "share": 1.0}).pmf(log, draws_of(log))
 
 
-def test_a_share_needs_somebody_for_the_rest() -> None:
-    """Where no default is known or said, a share below 1 is refused."""
+def test_a_share_needs_a_default_model() -> None:
+    """Without a known default, a share below 1 is refused."""
     made = Town(rules=Rules(floor=0.1))
     made.live(5)
     log = made.log()
     said: dict[str, Any] = {"algorithm": "softmax", "share": 0.5}
-    with pytest.raises(ConfigError, match="say 'default_model'"):
+    with pytest.raises(ConfigError, match="set 'default_model'"):
         load_candidate(said).pmf(log, draws_of(log))
     with pytest.raises(ConfigError, match="there is no arm 'z' in the log; there are a, b, c"):
         load_candidate(said | {"default_model": "z"}).pmf(log, draws_of(log))
     assert load_candidate(said | {"default_model": "c"}).pmf(log, draws_of(log))[2::3].min() >= 0.5
 
 
-def test_unknown_names_are_answered_with_the_known() -> None:
-    """A model or a shadow candidate that the log does not know is refused with those that it does."""
+def test_unknown_names_are_refused_with_the_known_ones() -> None:
+    """An unknown model or shadow candidate is refused with a list of those in the log."""
     log = town().log()
     with pytest.raises(ConfigError, match=r"no arm 'z' .* there are a, b, c, d, e, f"):
         load_candidate({"fixed": "z"}).pmf(log, draws_of(log))
-    with pytest.raises(ConfigError, match="no candidate 'narrow' in shadow; it has 'wide'"):
+    with pytest.raises(ConfigError, match="no shadow candidate 'narrow'; it has 'wide'"):
         load_candidate({"candidate": "narrow"}).pmf(log, draws_of(log))
 
 
@@ -414,31 +413,31 @@ def test_unknown_names_are_answered_with_the_known() -> None:
     ],
     ids=str,
 )
-def test_mistakes_are_explained(said: dict[str, Any], message: str) -> None:
-    """Every mistake is named with its place, what is allowed, and what to do."""
+def test_invalid_settings_are_explained(said: dict[str, Any], message: str) -> None:
+    """Every invalid setting is listed with what is allowed."""
     with pytest.raises(ConfigError, match=message):
         load_candidate(said)
 
 
 def test_a_parameter_of_another_algorithm_is_refused() -> None:
-    """γ says nothing to softmax: a candidate that would silently be another one is refused."""
+    """A γ for softmax is refused, since it would silently be ignored."""
     log = town().log()
-    with pytest.raises(ConfigError, match="gamma: 'softmax' does not read it, it reads temperature"):
+    with pytest.raises(ConfigError, match="gamma: 'softmax' does not use it, only temperature"):
         load_candidate({"algorithm": "softmax", "gamma": 3.0}).pmf(log, draws_of(log))
     with pytest.raises(ConfigError, match="there is no algorithm 'thompsen'"):
         load_candidate({"algorithm": "thompsen"}).pmf(log, draws_of(log))
 
 
-def test_files_are_read(tmp_path: Path) -> None:
-    """A candidate.yaml gives what its content gives; a file that is missing or no YAML is refused by name."""
+def test_candidate_files_are_read(tmp_path: Path) -> None:
+    """A candidate.yaml equals its content; a missing or invalid file is named."""
     log = town().log()
     (tmp_path / "c.yaml").write_text("name: sharp\ngamma: 20.0\ntrained_until: 2026-01-02 03:04:05\n")
     found = load_candidate(tmp_path / "c.yaml")
-    assert found.description == "sharp: gamma 20; the rest as logged"
+    assert found.description == "sharp: gamma 20; otherwise as logged"
     assert found.trained_until == 1767323045.0
     assert off(found, log, flat(log, draws_of(log), log.options.prob)) < 1e-12
     (tmp_path / "word.yaml").write_text("twin\n")
-    assert load_candidate(tmp_path / "word.yaml").config() == {"twin": True}
+    assert load_candidate(tmp_path / "word.yaml").description == load_candidate("twin").description
     with pytest.raises(ConfigError, match=r"no file 'nowhere\.yaml'; give a candidate\.yaml, or one of current"):
         load_candidate("nowhere.yaml")
     for content, message in (("[1, 2", "is not valid YAML"), ("- 1", "holds .1.; give settings"), ("", "holds None")):
@@ -448,23 +447,13 @@ def test_files_are_read(tmp_path: Path) -> None:
 
 
 def test_over_names_the_configuration(tmp_path: Path) -> None:
-    """`over` reads fitrouter.yaml beside the file: what the log does not say comes from there."""
+    """`over` reads the fitrouter.yaml beside the file for settings that the log lacks."""
     log = town().log()
     text = "providers: {p: {kind: simulated}}\nmodels: [{name: b, provider: p}]\ndefault_model: b\n"
     (tmp_path / "fitrouter.yaml").write_text(text + "policy: {gamma: 20.0, floor: 0.1, uniform_slice: 0.05}\n")
     (tmp_path / "c.yaml").write_text("over: fitrouter.yaml\nfloor: 0.02\n")
     wanted = np.concatenate([town().said["floor"][decision].probs for decision in log.decisions.id[draws_of(log)]])
     assert off(load_candidate(tmp_path / "c.yaml"), log, wanted) < 1e-12
-
-
-def test_hashes_tell_candidates_apart() -> None:
-    """Equal settings hash alike, whatever they are called; any other setting gives another hash."""
-    said: list[Mapping[str, Any]] = [entry for entry, _, _ in CHANGES.values()]
-    said += [{"twin": True}, {"current": True}, {"fixed": "a"}, {"fixed": "a", "floor": 0.1}, {"candidate": "a"}]
-    hashes = [load_candidate(entry).hash() for entry in said]
-    assert len(set(hashes)) == len(hashes)
-    assert load_candidate({"fixed": "a", "name": "x"}).hash() == load_candidate({"fixed": "a"}).hash()
-    assert load_candidate({"gamma": 3.0}).hash() != load_candidate({"gamma": 3.0}, config=CONFIG).hash()
 
 
 PAGE = (Path(__file__).parents[2] / "docs" / "replay_candidates.md").read_text()

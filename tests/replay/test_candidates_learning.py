@@ -19,8 +19,8 @@ from fitrouter.routing.decider import Rules
 from fitrouter.stores.journal import Entry, Journal, MemoryJournal, SqliteJournal
 from fitrouter.types import Decision, Feedback, FeedbackKind, Identity, Mode, PolicyChange
 from fitrouter_evaluators.replay.candidates._settings import Settings
-from fitrouter_evaluators.replay.candidates.candidates import load_candidate
-from fitrouter_evaluators.replay.candidates.learning import Progressive, Rejection
+from fitrouter_evaluators.replay.candidates.learning import ProgressiveCandidate, RejectionCandidate
+from fitrouter_evaluators.replay.candidates.load import load_candidate
 from fitrouter_evaluators.replay.log.log import MODES, Log
 
 SHARP = Settings(algorithm="squarecb", parameters={"gamma": 20.0})
@@ -43,9 +43,9 @@ def logged(seed: int, n: int, **more: Any) -> Town:
     return made
 
 
-def rejection(town: Town, **more: Any) -> Rejection:
+def rejection(town: Town, **more: Any) -> RejectionCandidate:
     """A fresh learner of the town's."""
-    return Rejection(town.blank(), opened(town.journal), SHARP, **more)
+    return RejectionCandidate(town.blank(), opened(town.journal), SHARP, **more)
 
 
 def rows_of(log: Log) -> np.ndarray:
@@ -75,7 +75,7 @@ def online() -> tuple[float, float]:
 # --- rejection -----------------------------------------------------------------------------------------------------
 
 
-def test_rejection_finds_what_the_learner_would_have_been_worth() -> None:
+def test_rejection_sampling_estimates_the_online_value() -> None:
     """On uniform logs the mean over seeds is the online value of the policy that learns, and no uniform policy's.
 
     The interval of each run holds what the run that it lived through was worth.
@@ -115,13 +115,13 @@ def test_rejection_on_an_adaptive_log_with_a_known_pmf() -> None:
     assert abs(np.mean([each for each, _ in found]) - value) < 3.0 * spread
 
 
-def test_what_is_kept_is_learnt_from_and_nothing_else() -> None:
-    """The learner ends as one that was told of the kept decisions alone; the same seed keeps the same."""
+def test_rejection_learns_from_accepted_draws_only() -> None:
+    """The learner equals one trained on the accepted decisions alone; equal seeds accept equal draws."""
     town = logged(1, 120)
     log = town.log()
     walked: list[Any] = []
 
-    class Seen(Rejection):
+    class Seen(RejectionCandidate):
         def _walk(self, *args: Any) -> Any:
             walked.append(super()._walk(*args))
             return walked[-1]
@@ -140,14 +140,13 @@ def test_what_is_kept_is_learnt_from_and_nothing_else() -> None:
             alone.apply(row, related)
         alone.seq = row.seq
     assert {learner.digest() for learner in walked} == {alone.digest()}
-    assert first.config()["learning"]["seed"] == 4
     assert (
         rejection(town, seed=5).replay(log, rows_of(log), log.outcomes.free_label).kept.tolist() != found.kept.tolist()
     )
 
 
-def test_the_uniform_slice_alone() -> None:
-    """`slice_only` meets the slice's draws alone, by 1 / K and not by the logged probability."""
+def test_slice_only_uses_the_uniform_slice() -> None:
+    """`slice_only` uses draws of the slice, with 1 / K as their probability."""
     town = Town(seed=2, rules=Rules(floor=0.05, uniform_slice=0.5))
     town.live(300)
     log = town.log()
@@ -159,8 +158,8 @@ def test_the_uniform_slice_alone() -> None:
     assert abs(found.matched - found.draws / 3) < 4 * np.sqrt(found.draws * 2 / 9)
 
 
-def test_a_larger_acceptance_keeps_more_and_says_so() -> None:
-    """Dudík's quantile keeps more than the safe constant; what that clips is counted and called biased."""
+def test_a_larger_acceptance_constant_is_marked_as_biased() -> None:
+    """Dudík's quantile accepts more draws than the safe constant; clipping is counted and reported as bias."""
     town = Town(seed=3, rules=Rules(floor=0.1))
     town.live(300)
     log = town.log()
@@ -177,8 +176,8 @@ def test_a_larger_acceptance_keeps_more_and_says_so() -> None:
     assert fixed.c == 0.5
 
 
-def test_sessions_go_on_only_where_they_were_kept() -> None:
-    """A draw within a session is met only after all earlier draws of it were kept; sticky turns go with their draw."""
+def test_redrawn_sessions_need_all_earlier_draws() -> None:
+    """A later draw of a session is met only if all earlier ones were accepted; sticky turns follow their draw."""
     town = Town(seed=5, policy=Uniform(), learns=False)
     for _ in range(60):
         first = town.request()
@@ -197,8 +196,8 @@ def test_sessions_go_on_only_where_they_were_kept() -> None:
     assert found.value == pytest.approx(log.outcomes.free_label[on].mean())
 
 
-def test_the_value_is_the_weighted_mean_of_what_was_kept() -> None:
-    """Outcomes that are seen with probability e stand for 1 / e; without any label there is no value, and no crash."""
+def test_the_value_is_the_weighted_mean_of_accepted_draws() -> None:
+    """Outcomes observed with probability e have weight 1 / e; without any label the value is NaN."""
     town = logged(6, 90)
     log = town.log()
     y, n = log.outcomes.free_label, log.decisions.n
@@ -216,8 +215,8 @@ def test_the_value_is_the_weighted_mean_of_what_was_kept() -> None:
     assert rejection(town).replay(log, rows_of(log)[:0], y).matched == 0
 
 
-def test_others_choices_are_learnt_from_and_do_not_count() -> None:
-    """What a caller pinned teaches the candidate as it taught the router; the operator's changes do not move it."""
+def test_pinned_requests_are_learnt_but_not_counted() -> None:
+    """Pinned requests train the candidate as they trained the router; policy changes are ignored."""
     town = logged(7, 40)
     decision = next(row.event for row in town.journal.tail(0, 10) if isinstance(row.event, Decision))
     town.count += 1
@@ -234,8 +233,8 @@ def test_others_choices_are_learnt_from_and_do_not_count() -> None:
     assert "pinned" not in log.decisions.id[found.kept]
 
 
-def test_a_pair_is_learnt_from_where_both_answers_were_its_own() -> None:
-    """A vote between two answers, one of which the candidate would not have got, is none of its history."""
+def test_pairs_need_both_decisions_accepted() -> None:
+    """A vote between two answers is learnt only if both decisions were accepted."""
     town = logged(8, 60)
     names = [row.event.id for row in town.journal.tail(0, 10**9) if isinstance(row.event, Decision)]
     pairs = list(zip(names[::2], names[1::2], strict=True))
@@ -261,8 +260,8 @@ def test_a_pair_is_learnt_from_where_both_answers_were_its_own() -> None:
 # --- progressive ---------------------------------------------------------------------------------------------------
 
 
-def test_progressive_with_the_live_settings_is_the_log() -> None:
-    """A learner that learns from all that was logged, as the live one did, has the logged pmf at every draw."""
+def test_progressive_with_live_settings_reproduces_the_log() -> None:
+    """A learner trained on all logged events, as the live one was, has the logged pmf at every draw."""
     town = Town(seed=3, votes=0.7)
     last = None
     for i in range(150):
@@ -270,7 +269,7 @@ def test_progressive_with_the_live_settings_is_the_log() -> None:
             town.join("d")
         last = town.request(last if i % 4 else None, again=i % 4 == 2, user="ann")
     log = town.log()
-    candidate = Progressive(town.blank(), opened(town.journal), SHARP)
+    candidate = ProgressiveCandidate(town.blank(), opened(town.journal), SHARP)
     rows = rows_of(log)
     np.testing.assert_allclose(candidate.pmf(log, rows), log.options.prob, rtol=0, atol=1e-12)
     two = rows[:2][::-1]  # a draw, and a re-draw or a sticky turn of its session
@@ -280,8 +279,8 @@ def test_progressive_with_the_live_settings_is_the_log() -> None:
     assert "learning from nothing from all that was logged" in candidate.description
 
 
-def test_progressive_knows_nothing_of_what_comes() -> None:
-    """Its pmf at a draw is the same whatever came of it and after it."""
+def test_progressive_uses_no_later_events() -> None:
+    """Its pmf at a draw is independent of that draw's outcome and of later events."""
     town, other = Town(seed=4), Town(seed=4)
     town.live(40)
     other.live(20)
@@ -290,7 +289,7 @@ def test_progressive_knows_nothing_of_what_comes() -> None:
     pmfs = []
     for each in (town, other):
         log = each.log()
-        pmfs.append(Progressive(each.blank(), opened(each.journal), SHARP).pmf(log, rows_of(log)))
+        pmfs.append(ProgressiveCandidate(each.blank(), opened(each.journal), SHARP).pmf(log, rows_of(log)))
     early = 3 * 21
     assert pmfs[0][:early].tolist() == pmfs[1][:early].tolist()
     assert pmfs[0].tolist() != pmfs[1].tolist()
@@ -299,26 +298,26 @@ def test_progressive_knows_nothing_of_what_comes() -> None:
 # --- refusals, and the file ----------------------------------------------------------------------------------------
 
 
-def test_a_learner_that_has_seen_the_log_is_refused() -> None:
-    """One that has learnt from a draw before it meets it is refused with the position and the row."""
+def test_a_learner_trained_on_the_log_is_refused() -> None:
+    """A learner trained on a draw before meeting it is refused with the position and the row."""
     town = Town(seed=5)
     town.live(20)
     log = town.log()
     message = rf"learnt up to position {town.learner.seq}, and row 2 \("
     with pytest.raises(ConfigError, match=message):
-        Progressive(town.learner, opened(town.journal), SHARP).pmf(log, rows_of(log))
+        ProgressiveCandidate(town.learner, opened(town.journal), SHARP).pmf(log, rows_of(log))
     with pytest.raises(ConfigError, match=message):
-        Rejection(town.learner, opened(town.journal), SHARP).replay(log, rows_of(log), log.outcomes.free_label)
+        RejectionCandidate(town.learner, opened(town.journal), SHARP).replay(log, rows_of(log), log.outcomes.free_label)
 
 
 def test_another_journal_is_refused() -> None:
-    """A log that was not made of the journal is refused with the first decision that is missing."""
+    """A log made from another journal is refused with the first missing decision."""
     town, other = Town(seed=5), Town(seed=6)
     town.live(4)
     other.live(4)
     log = town.log()
     with pytest.raises(ConfigError, match=rf"does not hold row 2 \(decision '{log.decisions.id[0]}'\)"):
-        Progressive(town.blank(), opened(other.journal), SHARP).pmf(log, rows_of(log))
+        ProgressiveCandidate(town.blank(), opened(other.journal), SHARP).pmf(log, rows_of(log))
 
 
 def test_rejection_needs_probabilities() -> None:
@@ -335,8 +334,8 @@ def test_rejection_needs_probabilities() -> None:
             rejection(town, **wrong)
 
 
-def test_a_file_says_how_it_learns(tmp_path: Path) -> None:
-    """`learning` beside a snapshot of a journal: fresh unless `until` says where it begins."""
+def test_learning_is_set_in_the_candidate_file(tmp_path: Path) -> None:
+    """`learning` beside a journal snapshot starts blank unless `until` is given."""
     (tmp_path / "fitrouter.yaml").write_text(
         "providers: {p: {kind: simulated}}\nmodels: [{name: a, provider: p}]\nscorer: {encoder: none}\n"
     )
@@ -348,12 +347,12 @@ def test_a_file_says_how_it_learns(tmp_path: Path) -> None:
     journal.close()
     said: dict[str, Any] = {"over": str(tmp_path / "fitrouter.yaml"), "snapshot": {"journal": str(tmp_path)}}
     fresh = load_candidate(said | {"learning": "progressive", "algorithm": "softmax"})
-    assert isinstance(fresh, Progressive)
+    assert isinstance(fresh, ProgressiveCandidate)
     assert fresh.trained_until is None
     later = load_candidate(said | {"learning": "rejection", "snapshot": {"journal": str(tmp_path), "until": 2}})
-    assert isinstance(later, Rejection)
+    assert isinstance(later, RejectionCandidate)
     assert later.trained_until is not None
-    assert later.config()["learning"]["position"] == 2
+    assert "from position 2 of the journal" in later.description
     log = town.log()
-    with pytest.raises(ConfigError, match=r"contexts of \d+ numbers, and decision .* has 3"):
+    with pytest.raises(ConfigError, match=r"context has \d+ features, and that of decision .* has 3"):
         fresh.pmf(log, rows_of(log))

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fitrouter.errors import ConfigError, InvalidLog
-from fitrouter_evaluators.replay.gate import Evidence, decide, levels
+from fitrouter_evaluators.replay.gate import GateEvidence, decide, sequence_levels
 from fitrouter_evaluators.replay.gate_file import Gate, load_gate, parse_gate
 from fitrouter_evaluators.replay.inference._bands import exact_band
-from fitrouter_evaluators.replay.results import Band, Check, Diagnostics, Satisfied
+from fitrouter_evaluators.replay.report import Band, Check, Diagnostics, UserSatisfaction
 
 
 def band(low: float, high: float, *, n: int = 5000, **changes: Any) -> Band:
@@ -38,8 +38,8 @@ def diagnostics(policy: str = "candidate", unsupported: float = 0.0, max_weight:
     )
 
 
-def people(worse: float = 0.1, change: float = 0.0, role: str = "") -> Satisfied:
-    return Satisfied(
+def people(worse: float = 0.1, change: float = 0.0, role: str = "") -> UserSatisfaction:
+    return UserSatisfaction(
         role=role,
         users=100,
         mean=0.6,
@@ -55,10 +55,12 @@ def people(worse: float = 0.1, change: float = 0.0, role: str = "") -> Satisfied
     )
 
 
-def asked(gate: Gate, low: float, high: float, *more: Evidence, **how: Any) -> tuple[str, list[str]]:
+def asked(gate: Gate, low: float, high: float, *more: GateEvidence, **how: Any) -> tuple[str, list[str]]:
     """Verdict and reasons where the gain in fit lies in [low, high]."""
     n = how.pop("n", 5000)
-    answer = decide(gate, [Evidence(gate.metric, band(low, high, n=n)), *more], how.pop("seen", [diagnostics()]), **how)
+    answer = decide(
+        gate, [GateEvidence(gate.metric, band(low, high, n=n)), *more], how.pop("seen", [diagnostics()]), **how
+    )
     return answer.verdict, answer.reasons
 
 
@@ -83,17 +85,22 @@ max_weight: 100
 """
     )
     gate = load_gate(file)
-    assert (gate.alpha, gate.worth, gate.guardrails[0].worst, gate.guardrails[1].worst) == (0.1, 0.05, -0.001, -0.05)
+    assert (gate.alpha, gate.keep_threshold, gate.guardrails[0].worst, gate.guardrails[1].worst) == (
+        0.1,
+        0.05,
+        -0.001,
+        -0.05,
+    )
     file.write_text("")
     assert load_gate(file) == Gate()
-    assert Gate().worth == pytest.approx(0.02)
-    assert parse_gate({"metric": "cost", "min_gain": 0.1, "ceilings": {"cost": 1.0}}).worth == 0.1
+    assert Gate().keep_threshold == pytest.approx(0.02)
+    assert parse_gate({"metric": "cost", "min_gain": 0.1, "ceilings": {"cost": 1.0}}).keep_threshold == 0.1
 
 
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"metric": "score"}, ["metric", "a score is what a model believes", "people are worse off", "'fit'"]),
+        ({"metric": "score"}, ["metric", "a score is a model's prediction", "users are worse off", "'fit'"]),
         ({"guardrails": [{"metric": "score", "max_decrease": 0.0}]}, ["guardrails.0.metric", "a score is"]),
         ({"metric": "revenue"}, ["metric", "'fit', 'cost', 'latency' or 'utility'", "given was 'revenue'"]),
         ({"min_gains": 0.1}, ["min_gains", "no such rule", "did you mean 'min_gain'", "Allowed here: alpha"]),
@@ -111,16 +118,16 @@ max_weight: 100
         ([1, 2], ["the gate cannot be used"]),
     ],
 )
-def test_a_mistake_is_explained(given: Any, words: list[str]) -> None:
-    """What was given, what is allowed, and what to do; a score is refused with the reason."""
+def test_invalid_rules_are_explained(given: Any, words: list[str]) -> None:
+    """Errors give the value, what is allowed, and a remedy; scores are refused with the reason."""
     with pytest.raises(ConfigError) as error:
         parse_gate(given)
     for word in words:
         assert word in str(error.value)
 
 
-def test_a_file_that_is_none_is_explained(tmp_path: Path) -> None:
-    """A missing file and one that is no YAML name the file."""
+def test_missing_and_invalid_files_are_named(tmp_path: Path) -> None:
+    """A missing file and one that is not YAML are named."""
     with pytest.raises(ConfigError, match=r"there is no file .*promote\.yaml"):
         load_gate(tmp_path / "promote.yaml")
     (tmp_path / "broken.yaml").write_text("a: [1")
@@ -132,8 +139,8 @@ def test_a_file_that_is_none_is_explained(tmp_path: Path) -> None:
 
 
 @given(st.floats(0.001, 0.4), st.integers(0, 5), st.integers(1, 4))
-def test_alpha_is_spent_as_stated(alpha: float, rails: int, roles: int) -> None:
-    """Every end that promotes has α/2; those that keep have α/2 together."""
+def test_alpha_is_split_between_promotions_and_keeps(alpha: float, rails: int, roles: int) -> None:
+    """Every promoting limit has level α/2; the keeping limits have α/2 together."""
     slices = [f"role={r}" for r in range(roles)]
     kinds: list[dict[str, Any]] = [
         {"metric": "cost", "max_increase": 0.1},
@@ -143,7 +150,7 @@ def test_alpha_is_spent_as_stated(alpha: float, rails: int, roles: int) -> None:
         {"metric": "utility", "slice": "role=0", "max_decrease": 0.1},
     ]
     gate = parse_gate({"alpha": alpha, "guardrails": kinds[:rails], "ceilings": {"cost": 1.0, "latency": 1.0}})
-    found = levels(gate, slices)
+    found = sequence_levels(gate, slices)
     less = {"cost", "latency"}
     assert all((level.high if level.metric in less else level.low) == alpha / 2 for level in found)
     keeps = sum(level.low if level.metric in less else level.high for level in found)
@@ -157,7 +164,10 @@ def test_two_rules_on_one_sequence_take_the_stricter_level() -> None:
         {"metric": "fit", "slice": "role=a", "max_decrease": 0.1},
         {"metric": "fit", "slice": "role", "max_decrease": 0},
     ]
-    found = {level.slice: level for level in levels(parse_gate({"guardrails": rules}), ["role=a", "role=b", "task=x"])}
+    found = {
+        level.slice: level
+        for level in sequence_levels(parse_gate({"guardrails": rules}), ["role=a", "role=b", "task=x"])
+    }
     assert set(found) == {"", "role=a", "role=b"}
     assert found["role=a"].high == found["role=b"].high == pytest.approx(0.025 / 3 / 2)
     assert found[""].high == pytest.approx(0.025 / 3)
@@ -166,8 +176,8 @@ def test_two_rules_on_one_sequence_take_the_stricter_level() -> None:
 # --- deciding ---
 
 
-def test_the_three_answers() -> None:
-    """Promote above min_gain, keep below keep_below, and neither in between or before min_units."""
+def test_the_three_verdicts() -> None:
+    """Promote above min_gain, keep below keep_below, neither in between or before min_units."""
     gate = parse_gate({"min_gain": 0.01, "keep_below": 0.03})
     assert asked(gate, 0.02, 0.04)[0] == "promote"
     assert asked(gate, -0.02, 0.02)[0] == "keep"
@@ -175,29 +185,29 @@ def test_the_three_answers() -> None:
     assert asked(gate, 0.015, 0.02)[0] == "promote"  # sure to be above the least, though not by much
     verdict, reasons = asked(gate, 0.02, 0.04, n=499)
     assert verdict == "not enough evidence"
-    assert "499 units, and nothing is said before 500" in reasons[0]
+    assert "499 units; at least 500 are required" in reasons[0]
 
 
-def test_limits_themselves_do_not_pass() -> None:
-    """A gain that may be exactly the least is not shown to exceed it, and one at keep_below not to stay below."""
+def test_limits_are_strict() -> None:
+    """A gain equal to min_gain does not promote, and one equal to keep_below does not keep."""
     gate = parse_gate({"min_gain": 0.01, "keep_below": 0.03})
     assert asked(gate, 0.01, 0.05)[0] == "not enough evidence"
     assert asked(gate, 0.0, 0.03)[0] == "not enough evidence"
 
 
 @given(st.floats(-0.3, 0.3), st.floats(0.0, 0.3), st.floats(0.0, 0.1), st.floats(0.0, 0.1))
-def test_what_is_not_known_only_ever_withholds(low: float, width: float, down: float, up: float) -> None:
-    """Silence widens both ends: nothing becomes a promotion, or is shown to be low, because of it."""
+def test_non_response_only_withholds(low: float, width: float, down: float, up: float) -> None:
+    """Non-response widens both limits: it can neither cause a promotion nor a keep."""
     gate = Gate()
-    plain = decide(gate, [Evidence("fit", band(low, low + width))], [diagnostics()]).verdict
-    wide = decide(gate, [Evidence("fit", band(low, low + width), (down, up))], [diagnostics()]).verdict
-    assert wide != "promote" or plain == "promote"
-    assert wide != "keep" or low + width < gate.worth
+    printable = decide(gate, [GateEvidence("fit", band(low, low + width))], [diagnostics()]).verdict
+    wide = decide(gate, [GateEvidence("fit", band(low, low + width), (down, up))], [diagnostics()]).verdict
+    assert wide != "promote" or printable == "promote"
+    assert wide != "keep" or low + width < gate.keep_threshold
     assert (wide == "promote") == (low - down > 0.0)
-    assert (wide == "keep") == (low + width + up < gate.worth and wide != "promote")
+    assert (wide == "keep") == (low + width + up < gate.keep_threshold and wide != "promote")
 
 
-def test_a_gain_in_cost_is_what_is_saved() -> None:
+def test_a_gain_in_cost_is_a_saving() -> None:
     """Where less is better, the upper limit of the difference promotes and the lower one keeps."""
     gate = parse_gate({"metric": "cost", "min_gain": 0.001, "ceilings": {"cost": 1.0}})
     assert asked(gate, -0.01, -0.002)[0] == "promote"
@@ -205,29 +215,29 @@ def test_a_gain_in_cost_is_what_is_saved() -> None:
     assert asked(gate, -0.0005, 0.01)[0] == "keep"
 
 
-def test_a_guardrail_holds_where_harm_is_excluded_and_keeps_where_it_is_shown() -> None:
-    """Proof waits; no_harm_shown goes ahead until harm is shown; both keep from then on, whatever the gain."""
+def test_guardrails_require_proof_or_no_shown_harm() -> None:
+    """`proof` waits, `no_harm_shown` promotes until harm is shown; both keep once it is, whatever the gain."""
     for require, open_verdict in (("proof", "not enough evidence"), ("no_harm_shown", "promote")):
         rule = {"metric": "cost", "max_increase": 0.001, "require": require}
         gate = parse_gate({"guardrails": [rule], "ceilings": {"cost": 1.0}})
 
         def with_cost(low: float, high: float, gate: Gate = gate) -> str:
-            return asked(gate, 0.01, 0.02, Evidence("cost", band(low, high)))[0]
+            return asked(gate, 0.01, 0.02, GateEvidence("cost", band(low, high)))[0]
 
         assert with_cost(-0.002, 0.0005) == "promote"
         assert with_cost(-0.002, 0.002) == open_verdict
         assert with_cost(0.002, 0.004) == "keep"
-    verdict, reasons = asked(gate, 0.01, 0.02, Evidence("cost", band(0.002, 0.004)))
+    verdict, reasons = asked(gate, 0.01, 0.02, GateEvidence("cost", band(0.002, 0.004)))
     assert verdict == "keep"
-    assert reasons == ["cost: the gain lies in [-0.004, -0.002] after 5000 units, -0.001 is accepted"]
+    assert reasons == ["cost: gain in [-0.004, -0.002] after 5000 units, at least -0.001 is required"]
 
 
 def test_a_guardrail_on_each_role_reads_all_of_them() -> None:
     """One harmed role is enough to keep, and is named; roles that were never seen withhold."""
     gate = parse_gate({"guardrails": [{"metric": "fit", "slice": "role", "max_decrease": 0.02}]})
-    nurse = Evidence("fit", band(-0.01, 0.05, slice="role=nurse"))
-    clerk = Evidence("fit", band(-0.08, -0.03, slice="role=clerk"))
-    other = Evidence("fit", band(-0.9, -0.8, slice="task=code"))
+    nurse = GateEvidence("fit", band(-0.01, 0.05, slice="role=nurse"))
+    clerk = GateEvidence("fit", band(-0.08, -0.03, slice="role=clerk"))
+    other = GateEvidence("fit", band(-0.9, -0.8, slice="task=code"))
     assert asked(gate, 0.01, 0.02, nurse, other)[0] == "promote"
     verdict, reasons = asked(gate, 0.01, 0.02, nurse, clerk)
     assert verdict == "keep"
@@ -242,8 +252,8 @@ def test_a_guardrail_on_each_role_reads_all_of_them() -> None:
     assert "no unit of 'role=nurze' in the log; correct the name" in reasons[0]
 
 
-def test_support_and_weights_withhold() -> None:
-    """Mass that the log knows nothing of, and weights above the limit, withhold a promotion and cause none."""
+def test_unsupported_mass_and_large_weights_withhold() -> None:
+    """Unsupported mass and weights above the limit withhold a promotion and never cause one."""
     gate = parse_gate({"max_unsupported": 0.01, "max_weight": 50})
     assert asked(gate, 0.01, 0.02)[0] == "promote"
     for seen in (diagnostics(unsupported=0.02), diagnostics(max_weight=51.0)):
@@ -252,8 +262,8 @@ def test_support_and_weights_withhold() -> None:
         asked(gate, 0.01, 0.02, seen=[diagnostics("against")])
 
 
-def test_numbers_about_users_withhold_and_never_promote() -> None:
-    """They hold at one look: the best of them promotes nothing that exact limits do not."""
+def test_user_limits_withhold_and_never_promote() -> None:
+    """They are valid for a single look: at best they do not withhold what exact limits promote."""
     gate = parse_gate({"users": {"max_worse_off": 0.3, "max_worst_decile_decrease": 0.02}})
     assert asked(gate, 0.01, 0.02, satisfaction=[people()])[0] == "promote"
     for bad in (people(worse=0.31), people(change=-0.03)):
@@ -272,17 +282,17 @@ def test_numbers_about_users_withhold_and_never_promote() -> None:
     assert "role nurse" in reasons[0]
 
 
-def test_only_exact_limits_at_the_stated_level_are_read() -> None:
-    """Asymptotic sequences, those of another policy, looser ones, and a range that was read off the log are refused."""
+def test_only_exact_limits_at_the_required_level_are_accepted() -> None:
+    """Asymptotic sequences, other policies, looser levels, and ranges taken from the log are refused."""
     for wrong in ({"kind": "asymptotic"}, {"policy": "candidate"}, {"alpha": 0.06}):
         with pytest.raises(ValueError, match=r"exact sequences|α = 0\.06"):
-            decide(Gate(), [Evidence("fit", band(0.1, 0.2, **wrong))], [diagnostics()])
+            decide(Gate(), [GateEvidence("fit", band(0.1, 0.2, **wrong))], [diagnostics()])
     with pytest.raises(ConfigError, match="ceilings"):
-        decide(Gate(), [Evidence("fit", band(0.1, 0.2), fixed=False)], [diagnostics()])
+        decide(Gate(), [GateEvidence("fit", band(0.1, 0.2), fixed=False)], [diagnostics()])
 
 
-def test_a_log_that_fails_its_checks_is_refused() -> None:
-    """No verdict of any kind, whatever the numbers; the checks are named."""
+def test_a_log_that_fails_its_audit_is_refused() -> None:
+    """No verdict is given on such a log; the failed checks are named."""
     checks = [Check(name="draws", ok=True, detail="fine"), Check(name="weights", ok=False, detail="mean 1.4, not 1")]
     with pytest.raises(InvalidLog, match=r"weights: mean 1\.4, not 1"):
         asked(Gate(), 0.1, 0.2, checks=checks)
@@ -292,7 +302,7 @@ def test_a_log_that_fails_its_checks_is_refused() -> None:
 def test_a_metric_without_evidence_is_named() -> None:
     """A rule on what was not replayed says what there is and what to do."""
     gate = parse_gate({"guardrails": [{"metric": "cost", "max_increase": 0.1}], "ceilings": {"cost": 1.0}})
-    with pytest.raises(ConfigError, match=r"'cost', of which there is no evidence; there is of \['fit'\]"):
+    with pytest.raises(ConfigError, match=r"'cost', for which there is no evidence, only for \['fit'\]"):
         asked(gate, 0.1, 0.2)
 
 
@@ -303,12 +313,12 @@ def promoted(x: np.ndarray, cost: np.ndarray, gate: Gate) -> tuple[bool, bool]:
     """(promoted, kept) by a gate that is asked after every 50 of the units and stops at its first answer."""
     at = np.arange(50, len(x) + 1, 50)
     paths = {}
-    for level in levels(gate):
+    for level in sequence_levels(gate):
         z = {"fit": x, "cost": cost}[level.metric]
         paths[level.metric] = exact_band(z, z, 1.0, 1.0, alpha=(level.low, level.high), looks=at)
     for j, n in enumerate(at):
         evidence = [
-            Evidence(metric, band(path.lows[j], path.highs[j], n=int(n), alpha=path.alpha))
+            GateEvidence(metric, band(path.lows[j], path.highs[j], n=int(n), alpha=path.alpha))
             for metric, path in paths.items()
         ]
         verdict = decide(gate, evidence, [diagnostics()]).verdict
@@ -317,8 +327,8 @@ def promoted(x: np.ndarray, cost: np.ndarray, gate: Gate) -> tuple[bool, bool]:
     return False, False
 
 
-def test_a_candidate_that_breaks_one_guardrail_is_rarely_promoted_without_a_correction() -> None:
-    """Intersection and union: with every other condition true by far, the one that is false is found out at its α/2."""
+def test_intersection_union_controls_wrong_promotions() -> None:
+    """If one condition is false, the promotion probability is at most α/2 without a correction."""
     rules: dict[str, Any] = {"guardrails": [{"metric": "cost", "max_increase": 0.0}], "ceilings": {"cost": 1.0}}
     gate = parse_gate({"alpha": 0.2, "min_units": 50, **rules})
     wrong = {"gain": 0, "guardrail": 0}
@@ -333,8 +343,8 @@ def test_a_candidate_that_breaks_one_guardrail_is_rarely_promoted_without_a_corr
     assert min(wrong.values()) >= 1
 
 
-def test_a_good_candidate_is_rarely_kept() -> None:
-    """With all conditions true, just so, any limit may keep it: together they do with probability α/2 at most."""
+def test_bonferroni_controls_wrong_keeps() -> None:
+    """If all conditions just hold, the probability of a keep is at most α/2."""
     rules: dict[str, Any] = {"guardrails": [{"metric": "cost", "max_increase": 0.0}], "ceilings": {"cost": 1.0}}
     gate = parse_gate({"alpha": 0.2, "min_units": 50, "min_gain": 0.0, "keep_below": 0.0, **rules})
     kept = 0

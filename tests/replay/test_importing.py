@@ -19,7 +19,7 @@ from tests.kits.datasets import folder
 
 from fitrouter.errors import ConfigError, InvalidLog
 from fitrouter_evaluators.replay.importing.column_map import load_map, shipped_maps
-from fitrouter_evaluators.replay.importing.importing import import_log
+from fitrouter_evaluators.replay.importing.import_log import import_log
 from fitrouter_evaluators.replay.log.log import MODES, Log
 from fitrouter_evaluators.replay.log.sources import read_log
 

@@ -16,7 +16,7 @@ from fitrouter_evaluators.replay.estimators import DR, ESTIMATORS, IPS, SNIPS, E
 from fitrouter_evaluators.replay.estimators._quantiles import student
 from fitrouter_evaluators.replay.estimators.rounds import Rounds
 from fitrouter_evaluators.replay.inference import intervals
-from fitrouter_evaluators.replay.inference.intervals import Interval, bootstrap, bootstraps, delta, deltas
+from fitrouter_evaluators.replay.inference.intervals import Interval, bootstraps, deltas
 from fitrouter_evaluators.replay.log.log import Ints
 
 
@@ -38,6 +38,16 @@ def same(one: Interval, other: Interval) -> None:
 
 
 # --- the delta method ---
+
+
+def delta(estimator: Estimator, rounds: Rounds, **how: Any) -> Interval:
+    """`deltas` of one estimator."""
+    return deltas((estimator,), rounds, **how)[0]
+
+
+def bootstrap(estimator: Estimator, rounds: Rounds, **how: Any) -> Interval:
+    """`bootstraps` of one estimator."""
+    return bootstraps((estimator,), rounds, **how)[0]
 
 
 @pytest.fixture(scope="module")
@@ -318,7 +328,7 @@ def test_what_cannot_be_used_is_refused() -> None:
         bootstrap(DR(), rounds, replicates=1)
     with pytest.raises(ConfigError, match="up to 9 for 3 slices"):
         delta(DR(), rounds, slices=codes, n_slices=3)
-    with pytest.raises(ConfigError, match="no codes of slices for 3"):
+    with pytest.raises(ConfigError, match="no slice codes for 3"):
         delta(DR(), rounds, n_slices=3)
     with pytest.raises(ConfigError, match="slices has shape"):
         delta(DR(), rounds, slices=codes[:5], n_slices=10)

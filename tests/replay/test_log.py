@@ -60,8 +60,8 @@ def warehouse(folder: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("window", [{}, {"since": 1e9 + 205.0, "until": 1e9 + 610.0}, {"features": False}])
-def test_three_forms_of_a_log_are_one(folder: Path, window: dict[str, Any]) -> None:
-    """Warehouse, journal and Parquet give the same columns to the last bit."""
+def test_all_sources_give_the_same_log(folder: Path, window: dict[str, Any]) -> None:
+    """Warehouse, journal and Parquet give bit-identical columns."""
     first = read_log(folder / "fitrouter.duckdb", **window)
     assert first.decisions.n > 30
     assert (first.decisions.x is None) == (first.outcomes.h is None) == ("features" in window)
@@ -69,8 +69,8 @@ def test_three_forms_of_a_log_are_one(folder: Path, window: dict[str, Any]) -> N
     assert_same(first, read_log(folder / "export", **window))
 
 
-def test_a_log_holds_what_the_events_say(folder: Path) -> None:
-    """Column by column against a reading of the events one by one, under other codes for the names."""
+def test_a_log_matches_its_events(folder: Path) -> None:
+    """Columns match values computed event by event, up to the codes of names."""
     found, plain = read_log(folder / "journal.db"), log_of(EVENTS)
     drawn = np.isin(found.decisions.mode, [MODES.index(mode) for mode in (Mode.ONLINE, Mode.UNIFORM, Mode.SHADOW)])
     for name, column in found.decisions._asdict().items():
@@ -118,15 +118,15 @@ def test_scores_come_with_the_most_frequent_features(folder: Path) -> None:
             assert np.isnan(log.outcomes.h[i]).all()
 
 
-def test_the_last_declaration_counts(folder: Path) -> None:
-    """What people declared last, by the code of the person."""
+def test_the_latest_declared_values_are_used(folder: Path) -> None:
+    """Declared values are the user's latest."""
     log = read_log(folder / "export")
     ages = {log.names.users[code]: values["brevity"] for code, values in log.declared.items()}
     assert ages == {"person-0": 0.0, "person-1": 70.0, "person-2": 90.0, "person-4": 80.0}
 
 
-async def test_what_a_router_wrote_is_read_from_its_journal_and_its_warehouse(tmp_path: Path) -> None:
-    """Real requests, sessions, a pinned turn and verdicts, read while the router is still up."""
+async def test_a_running_routers_journal_and_warehouse_are_read(tmp_path: Path) -> None:
+    """Requests, sessions, a pinned turn and votes are read while the router is running."""
     journal = SqliteJournal(tmp_path / "journal.db")
     feed = WarehouseFeed(journal, Warehouse(tmp_path / "fitrouter.duckdb"))
     async with make_router(tmp_path, journal=journal) as router:
@@ -170,8 +170,8 @@ def vote(name: str, about: str, value: float, kind: FeedbackKind = FeedbackKind.
     return Feedback(id=name, ts=9.0, decision_id=about, identity=somebody("ann"), kind=kind, value=value, **fields)
 
 
-def test_the_last_rating_counts_before_the_last_thumb(tmp_path: Path) -> None:
-    """A changed vote replaces its own kind, a rating goes before a thumb, and `asked` says which label it is."""
+def test_a_rating_takes_precedence_over_a_thumb(tmp_path: Path) -> None:
+    """A changed vote replaces its own kind, and `asked` distinguishes requested labels."""
     stars = FeedbackKind.RATING
     events: list[Event] = [
         decision("d0", 1.0),
@@ -193,8 +193,8 @@ def test_the_last_rating_counts_before_the_last_thumb(tmp_path: Path) -> None:
     assert log.outcomes.h is None
 
 
-def test_rows_are_in_the_order_of_time(tmp_path: Path) -> None:
-    """Processes commit a little out of order: time decides, then the journal; ragged columns go along."""
+def test_rows_are_in_order_of_time(tmp_path: Path) -> None:
+    """Rows are ordered by time, then by journal position, ragged columns included."""
     arms = [("a", "b", "c"), ("a",), ("a", "b")]
     probs = [(0.2, 0.3, 0.5), (1.0,), (0.25, 0.75)]
     events: list[Event] = [
@@ -215,8 +215,8 @@ def test_rows_are_in_the_order_of_time(tmp_path: Path) -> None:
     np.testing.assert_array_equal(log.decisions.x[:, 0], [1.0, 2.0, 0.0, np.nan])
 
 
-def test_a_turn_whose_draw_was_not_logged_is_legal(tmp_path: Path) -> None:
-    """The gateway answers also where a decision did not become durable: the draw is then −1, and nothing is refused."""
+def test_a_turn_without_its_draw_is_valid(tmp_path: Path) -> None:
+    """If a decision did not become durable its turns have draw −1, and the log is accepted."""
     events = [
         decision("d0", 1.0),
         decision("d1", 2.0, mode=Mode.STICKY, draw_id="gone", probs=(), propensity=1.0),
@@ -226,8 +226,8 @@ def test_a_turn_whose_draw_was_not_logged_is_legal(tmp_path: Path) -> None:
     assert log.decisions.begins.tolist() == [True, False]
 
 
-def test_erased_people_are_in_no_form_of_the_log(tmp_path: Path) -> None:
-    """An erasure takes what was before it; what was under way then is left out, and counted in the source."""
+def test_erased_users_are_in_no_source(tmp_path: Path) -> None:
+    """An erasure removes earlier rows; outcomes of requests in progress are left out and counted in the source."""
     ann, bob = somebody("ann"), somebody("bob")
     late = {"decision_id": "d0", "identity": ann, "ts": 5.0}
     events: list[Event] = [
@@ -246,7 +246,7 @@ def test_erased_people_are_in_no_form_of_the_log(tmp_path: Path) -> None:
 
 
 def test_an_older_warehouse_is_read(warehouse: Path, tmp_path: Path) -> None:
-    """A file that no later gateway has opened lacks columns: what they say is then what it was before them."""
+    """Columns added by later migrations get their previous meaning."""
     old = tmp_path / "old.duckdb"
     with duckdb.connect(old) as connection:
         connection.execute("CREATE TABLE migrations (name VARCHAR NOT NULL)")
@@ -269,8 +269,8 @@ def test_an_older_warehouse_is_read(warehouse: Path, tmp_path: Path) -> None:
 # --- what is read --------------------------------------------------------------------------------------------------
 
 
-def test_a_gateways_folder_gives_the_warehouse_unless_it_is_behind(folder: Path, tmp_path: Path) -> None:
-    """The source says which of the two was read, and how far the warehouse was behind."""
+def test_a_gateways_folder_reads_the_warehouse_unless_it_is_behind(folder: Path, tmp_path: Path) -> None:
+    """The source names which was read and how far the warehouse was behind."""
     assert "warehouse" in read_log(folder).source
     later = tmp_path / "later"
     later.mkdir()
@@ -284,8 +284,8 @@ def test_a_gateways_folder_gives_the_warehouse_unless_it_is_behind(folder: Path,
     assert read_log(later).decisions.n <= only.decisions.n
 
 
-def test_a_place_without_a_log_is_named(tmp_path: Path) -> None:
-    """A path that leads nowhere is a setting to correct, not a bad log."""
+def test_a_path_without_a_log_is_a_config_error(tmp_path: Path) -> None:
+    """A wrong path is a configuration error, not an invalid log."""
     for path in (tmp_path, tmp_path / "nowhere.duckdb"):
         with pytest.raises(ConfigError, match="there is no log at"):
             read_log(path)
@@ -304,15 +304,15 @@ def test_an_export_is_complete_and_overwrites_nothing(folder: Path, tmp_path: Pa
         export(folder / "export", tmp_path / "again")
 
 
-def test_names_of_folders_are_no_patterns(folder: Path, tmp_path: Path) -> None:
-    """A folder may be called what it likes."""
+def test_folder_names_are_not_glob_patterns(folder: Path, tmp_path: Path) -> None:
+    """Folder names may contain glob characters."""
     odd = tmp_path / "it's [a-b]* log?"
     shutil.copytree(folder / "export", odd)
     assert read_log(odd).decisions.n == read_log(folder).decisions.n
 
 
-def test_reading_changes_nothing(folder: Path) -> None:
-    """Neither file is touched."""
+def test_reading_does_not_modify_files(folder: Path) -> None:
+    """Neither file is modified."""
     paths = [folder / "journal.db", folder / "fitrouter.duckdb"]
     before = [hashlib.sha256(path.read_bytes()).hexdigest() for path in paths]
     for path in paths:
@@ -354,7 +354,7 @@ print(journal.head(), position, flush=True)
 
 
 def test_a_log_is_read_while_it_is_written(folder: Path, tmp_path: Path) -> None:
-    """Every reading succeeds and is a beginning of the whole; no append fails, and the feed catches up."""
+    """Every read succeeds and is a prefix of the whole; no append fails, and the feed catches up."""
     command = [sys.executable, "-c", WRITER, str(tmp_path), str(folder / "journal.db")]
     with subprocess.Popen(command, env=ENV, stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdout
@@ -382,8 +382,8 @@ print(connection.execute("SELECT count(*) FROM mine").fetchone()[0], flush=True)
 """
 
 
-def test_a_file_that_is_kept_open_is_read_from_a_copy(warehouse: Path) -> None:
-    """A writer that does not let go neither stops the reader nor is stopped; its write-ahead log counts."""
+def test_a_locked_file_is_read_from_a_copy(warehouse: Path) -> None:
+    """A writer that keeps the lock neither blocks the reader nor is blocked; its write-ahead log is included."""
     before = read_log(warehouse)
     with subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(warehouse)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

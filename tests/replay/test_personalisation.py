@@ -1,4 +1,4 @@
-"""What personalisation bought: the paired difference to the blind twin, overall, per role and per taste group."""
+"""Value of personalisation: paired difference to the user-blind policy, overall, per role and per group."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from hypothesis import strategies as st
 
 from fitrouter.types import Mode
 from fitrouter_evaluators.replay.log.log import MODES, Decisions, Log, Names, Options, Outcomes
-from fitrouter_evaluators.replay.results import Band
+from fitrouter_evaluators.replay.report import Band
 from fitrouter_evaluators.replay.study.personalisation import (
     LEAST,
-    correction,
-    personalisation,
-    scopes,
-    taste_groups,
-    twins,
+    declared_groups,
+    personalisation_bands,
+    report_slices,
+    with_blind_pmf,
 )
 from fitrouter_evaluators.replay.study.units import closed_units
 
@@ -91,7 +90,7 @@ def town(seed: int, n: int, *, boost: float = 0.3, declares: bool = True) -> Tow
 
 def bands(log: Log, **how: Any) -> dict[tuple[str, str], Band]:
     """With Q = ½, which nothing has to be learnt for."""
-    found = twins(closed_units(log, now=1e12))
+    found = with_blind_pmf(closed_units(log, now=1e12))
     units = found.units
     at = units.entry_start()[:-1]
     change = found.personal - found.blind
@@ -99,7 +98,7 @@ def bands(log: Log, **how: Any) -> dict[tuple[str, str], Band]:
     y = log.outcomes.asked_label[units.draw]
     x = weight * (y - 0.5) + np.add.reduceat(change * 0.5, at)
     bound = 0.5 * K / FLOOR  # |Δ| ≤ 1, and no propensity is below FLOOR / K
-    made = personalisation(units, x, x, x, bound, bound, **how)
+    made = personalisation_bands(units, x, x, x, bound, bound, **how)
     return {(band.kind, band.slice): band for band in made}
 
 
@@ -137,20 +136,6 @@ def test_what_is_the_same_for_all_bought_nothing() -> None:
         assert band.low <= 0.0 <= band.high
 
 
-def test_everybody_keeps_alpha_and_slices_share_another() -> None:
-    """Bonferroni over the roles and groups in the report, in words too."""
-    log = town(3, 5_000).log
-    found = bands(log, alpha=0.04)
-    names = {where for _, where in found if where}
-    assert names == {"role=nurse", "role=clerk", "taste=brevity +", "taste=warmth −", "taste=undeclared"}
-    assert found["exact", ""].alpha == 0.04
-    assert all(band.alpha == pytest.approx(0.04 / 5) for (_, where), band in found.items() if where)
-    assert correction(5, 0.04) == (
-        "α = 0.04 overall, and as much for 5 roles and taste groups together (Bonferroni: 0.008 each)"
-    )
-    assert correction(0) == "α = 0.05"
-
-
 def test_paths_are_short_and_end_at_the_band() -> None:
     """At most 200 points, in order, the last of which is what the band says."""
     for band in bands(town(4, 3_000).log).values():
@@ -168,7 +153,7 @@ def test_paths_are_short_and_end_at_the_band() -> None:
 def test_groups_of_your_own_take_the_place_of_declared_ones() -> None:
     """A mapping of users to groups decides; users without one are undeclared."""
     units = closed_units(town(5, 3_000).log, now=1e12)
-    found = dict(scopes(units, {0: "early", 1: "early", 2: "late"}))
+    found = dict(report_slices(units, {0: "early", 1: "early", 2: "late"}))
     assert set(found) == {"", "role=nurse", "role=clerk", "taste=early", "taste=late", "taste=undeclared"}
     assert (found["taste=early"] == np.isin(units.user, [0, 1])).all()
     assert (found["taste=undeclared"] == ~np.isin(units.user, [0, 1, 2])).all()
@@ -179,33 +164,33 @@ def test_groups_of_your_own_take_the_place_of_declared_ones() -> None:
 def test_small_slices_and_empty_logs_are_left_out() -> None:
     """A slice begins with fifty units; where nobody declared anything there are no taste groups."""
     units = closed_units(town(6, 40, declares=False).log, now=1e12)
-    assert [name for name, _ in scopes(units)] == [""]
-    assert [name for name, here in scopes(closed_units(town(6, 400, declares=False).log, now=1e12))] == [
+    assert [name for name, _ in report_slices(units)] == [""]
+    assert [name for name, here in report_slices(closed_units(town(6, 400, declares=False).log, now=1e12))] == [
         "",
         "role=nurse",
         "role=clerk",
     ]
-    assert all(int(here.sum()) >= LEAST for _, here in scopes(closed_units(town(6, 400).log, now=1e12)))
-    assert scopes(units.select(np.zeros(units.n, dtype=bool))) == []
+    assert all(int(here.sum()) >= LEAST for _, here in report_slices(closed_units(town(6, 400).log, now=1e12)))
+    assert report_slices(units.select(np.zeros(units.n, dtype=bool))) == []
 
 
-def test_logs_without_a_twin_say_so() -> None:
-    """Units of which a draw has no twin are left out, counted, and spoken of; the others are as before."""
+def test_units_without_a_user_blind_pmf_are_excluded() -> None:
+    """Units with a draw without a user-blind pmf are excluded, counted, and reported in a warning."""
     log = town(7, 300).log
-    assert twins(closed_units(log, now=1e12)).said == ""
+    assert with_blind_pmf(closed_units(log, now=1e12)).said == ""
     assert log.options.twin is not None
     partly = log.options.twin.copy()
     partly[: 100 * K] = np.nan
-    found = twins(closed_units(log._replace(options=log.options._replace(twin=partly)), now=1e12))
+    found = with_blind_pmf(closed_units(log._replace(options=log.options._replace(twin=partly)), now=1e12))
     assert found.units.n == 200
-    assert found.said.startswith("100 of 300 units have draws without the pmf of a user-blind twin")
-    assert found.units.excluded["no twin was logged"] == 100
+    assert found.said.startswith("100 of 300 units have draws without a user-blind pmf")
+    assert found.units.excluded["no user-blind pmf logged"] == 100
     assert (found.personal == log.options.prob[100 * K :]).all()
     assert (found.blind == log.options.twin[100 * K :]).all()
-    bare = twins(closed_units(log._replace(options=log.options._replace(twin=None, personal=None)), now=1e12))
+    bare = with_blind_pmf(closed_units(log._replace(options=log.options._replace(twin=None, personal=None)), now=1e12))
     assert bare.units.n == 0
     assert "300 of 300" in bare.said
-    assert personalisation(bare.units, np.zeros(0), np.zeros(0), np.zeros(0), 1.0, 1.0) == []
+    assert personalisation_bands(bare.units, np.zeros(0), np.zeros(0), np.zeros(0), 1.0, 1.0) == []
 
 
 def test_where_the_terms_are_off_the_personal_pmf_is_the_one_beside() -> None:
@@ -213,7 +198,7 @@ def test_where_the_terms_are_off_the_personal_pmf_is_the_one_beside() -> None:
     log = town(8, 400).log
     assert log.options.twin is not None
     off = log._replace(options=log.options._replace(prob=log.options.twin))
-    found = twins(closed_units(off, now=1e12))
+    found = with_blind_pmf(closed_units(off, now=1e12))
     assert (found.personal == log.options.personal).all()
     assert not (found.personal == found.blind).all()
 
@@ -221,7 +206,7 @@ def test_where_the_terms_are_off_the_personal_pmf_is_the_one_beside() -> None:
 @given(st.dictionaries(st.integers(0, 5), st.dictionaries(st.sampled_from("abc"), st.floats(-1.0, 1.0)), max_size=6))
 def test_a_taste_group_is_what_was_declared_most_strongly(declared: dict[int, dict[str, float]]) -> None:
     """Its name is that of a value of the largest size, with its sign; those who declared nothing have none."""
-    groups = taste_groups(town(0, 1)._replace(log=town(0, 1).log._replace(declared=declared)).log)
+    groups = declared_groups(town(0, 1)._replace(log=town(0, 1).log._replace(declared=declared)).log)
     for user, values in declared.items():
         most = max((abs(value) for value in values.values()), default=0.0)
         if most == 0.0:
@@ -229,3 +214,12 @@ def test_a_taste_group_is_what_was_declared_most_strongly(declared: dict[int, di
             continue
         name, sign = groups[user].split()
         assert values[name] == (most if sign == "+" else -most)
+
+
+def test_slices_share_alpha() -> None:
+    """The overall sequence has level α; roles and groups share another α (Bonferroni)."""
+    found = bands(town(3, 5_000).log, alpha=0.04)
+    names = {where for _, where in found if where}
+    assert names == {"role=nurse", "role=clerk", "taste=brevity +", "taste=warmth −", "taste=undeclared"}
+    assert found["exact", ""].alpha == 0.04
+    assert all(band.alpha == pytest.approx(0.04 / 5) for (_, where), band in found.items() if where)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fitrouter_evaluators.replay.results import Satisfied
+from fitrouter_evaluators.replay.report import UserSatisfaction
 from fitrouter_evaluators.replay.study.satisfaction import satisfaction
 
 LEVEL = 0.6
@@ -24,7 +24,7 @@ class World(NamedTuple):
     x: np.ndarray
     x0: np.ndarray
 
-    def found(self, **how: Any) -> Satisfied:
+    def found(self, **how: Any) -> UserSatisfaction:
         none = np.full(len(self.user), -1)
         return satisfaction(self.x, self.x0, self.user, none, (), **{"replicates": 150, **how})[0]
 
@@ -57,7 +57,7 @@ def world(
     return World(before, before + gain, user, x, x0)
 
 
-def wide(seen: World) -> Satisfied:
+def wide(seen: World) -> UserSatisfaction:
     """With true means that may be anything: the worlds here are normal."""
     return seen.found(low=-9.0, high=9.0)
 

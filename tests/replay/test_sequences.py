@@ -8,20 +8,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from benchmarks.replay import _baseline_sequences as _gamma_exponential
+from benchmarks.replay._baseline_sequences import by_slice, empirical_bernstein_lower, gamma_exponential_lower
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fitrouter.errors import InvalidLog
 from fitrouter.types import Floats
-from fitrouter_evaluators.replay.inference import _betting, _gamma_exponential
+from fitrouter_evaluators.replay.inference import _betting
 from fitrouter_evaluators.replay.inference.sequences import (
     Sequence,
     asymptotic,
-    by_slice,
-    empirical_bernstein_lower,
     exact,
     exact_lower,
-    gamma_exponential_lower,
     spaced,
 )
 

@@ -12,7 +12,7 @@ from tests.kits.replay_logs import ONLINE, STICKY, make_log
 
 from fitrouter.types import Mode
 from fitrouter_evaluators.replay.log.log import MODES, Log
-from fitrouter_evaluators.replay.study.pseudo import rounds_of, running, subset
+from fitrouter_evaluators.replay.study.pseudo_outcomes import rounds_of, running, subset
 from fitrouter_evaluators.replay.study.units import Units, closed_units
 
 PINNED = MODES.index(Mode.PINNED)
@@ -315,7 +315,7 @@ def test_sessions_are_weighted_by_their_draws_and_not_turn_by_turn() -> None:
     z = np.log(np.maximum(fresh - 0.05 / 4, 1e-12) / 0.95)
     target = 0.95 * soft(z, 4.0) + 0.05 / 4
     units = closed_units(log, idle_s=-1.0)
-    reward = units.mean(y[units.member])
+    reward = units.total(y[units.member]) / units.turns
     rounds = rounds_of(units, target[units.draw].ravel(), None, reward)
     said = rounds.weight * rounds.reward
     se = said.std() / np.sqrt(n)

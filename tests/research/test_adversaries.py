@@ -6,12 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from benchmarks.research._held_out_attacks import HELD_OUT
 from benchmarks.research.adversaries import battle, heads_of, honest_answers, population_head
 
 from fitrouter.context.encoders import Static
 from fitrouter.types import Floats
 from fitrouter_evaluators.scoring import STYLE, Answer, ResponseFeatures, global_scalar
-from fitrouter_evaluators.training.attacks import CONSTANTS, KINDS, STUBS, Part, attacks, constants, guards
+from fitrouter_evaluators.training._attack_texts import TRAIN, Templates
+from fitrouter_evaluators.training.attacks import KINDS, attacks, constants, guards
 
 DATA = Path(__file__).parents[3] / "shared/data"
 LENGTH = 2 + [dimension.name for dimension in STYLE].index("length")
@@ -40,10 +42,10 @@ def features() -> ResponseFeatures:
 
 def test_train_and_held_out_share_no_template() -> None:
     """No way of attacking, no constant reply and no stub of one set does to an answer what one of the other does."""
-    parts: tuple[Part, Part] = ("train", "held_out")
+    sets = (TRAIN, HELD_OUT)
     dressed, replies = (
-        [{way.of("ANSWER", "Which trees bear fruit early?") for way in attacks(part)} for part in parts],
-        [set(constants(part)) | set(STUBS[part]) for part in parts],
+        [{way.of("ANSWER", "Which trees bear fruit early?") for way in attacks(one)} for one in sets],
+        [set(constants(one)) | set(one.stubs) for one in sets],
     )
     assert not dressed[0] & dressed[1]
     assert not replies[0] & replies[1]
@@ -51,13 +53,13 @@ def test_train_and_held_out_share_no_template() -> None:
     assert not sentences[0] & sentences[1]
 
 
-@pytest.mark.parametrize("part", ["train", "held_out"])
-def test_every_kind_is_there_and_keeps_the_answer(part: Part) -> None:
+@pytest.mark.parametrize("templates", [TRAIN, HELD_OUT], ids=lambda one: one.name)
+def test_every_kind_is_there_and_keeps_the_answer(templates: Templates) -> None:
     """Each set has all kinds, and a dressed answer still holds the answer."""
-    ways = attacks(part)
+    ways = attacks(templates)
     assert {way.kind for way in ways} == set(KINDS)
     assert all("THE ANSWER" in way.of("THE ANSWER", "The prompt, with {braces}?") for way in ways)
-    assert len(CONSTANTS[part]) >= 5
+    assert len(templates.constants) >= 5
 
 
 def test_a_head_that_counts_characters_is_found_out() -> None:
@@ -78,10 +80,10 @@ def test_dressed_stubs_stay_below_plain_answers(features: ResponseFeatures) -> N
     """The score of "I don't know." under any attack of either set is below g of a plain good answer to the prompt."""
     for prompt, text in zip(PROMPTS, ANSWERS, strict=True):
         good = features.encode([Answer(prompt=prompt, text=text)])[0, 1]
-        for part in ("train", "held_out"):
-            stubs = [Answer(prompt=prompt, text=way.of("I don't know.", prompt)) for way in attacks(part)]
+        for templates in (TRAIN, HELD_OUT):
+            stubs = [Answer(prompt=prompt, text=way.of("I don't know.", prompt)) for way in attacks(templates)]
             assert np.median(features.encode(stubs)[:, 1]) < good - 0.5
-            fixed = [Answer(prompt=prompt, text=text) for text in constants(part)]
+            fixed = [Answer(prompt=prompt, text=text) for text in constants(templates)]
             assert np.median(features.encode(fixed)[:, 1]) < good - 0.5
 
 

@@ -8,12 +8,13 @@ import msgspec
 import numpy as np
 import pytest
 from benchmarks.research.labs import POOLS, WINDOW, crossed, dearer, newcomer, pooling, share_held, stationary, worse
-from benchmarks.research.scene import K, Outcome, People, Scene, Setup, draw, logit, play, sigmoid
+from benchmarks.research.scene import K, Outcome, People, Scene, Setup, draw, logit, play
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fitrouter.monitors.drift import DriftParams
 from fitrouter.routing.decider import Rules
+from fitrouter_evaluators.training.hierarchy import sigmoid
 
 SETUP = Setup()
 

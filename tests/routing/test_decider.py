@@ -86,7 +86,7 @@ def test_the_policys_pmf_can_be_recomputed_from_the_log(rules: Rules, K: int, se
 def test_draws_follow_the_logged_pmf() -> None:
     """Over many decisions 1/(K p) averages 1 and arms are as frequent as their probabilities (χ² at 1e-6)."""
     rules = Rules(floor=0.2, uniform_slice=0.05, share=0.7, default_arm="m01", seed=11)
-    n, K = 20_000, 4
+    n, K = 8_000, 4
     decider = Decider(SquareCB(20.0), learner(0, K), rules)
     rng = np.random.default_rng(5)
     made = [decider.decide(str(uuid.UUID(bytes=rng.bytes(16))), 1.0, Identity(user="u"), X, cards(K)) for _ in range(n)]

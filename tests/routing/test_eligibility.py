@@ -90,22 +90,24 @@ def ask(*messages: dict[str, Any], stream: bool = False, **params: Any) -> Wants
 # --- the table -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kin", FAMILIES)
-@pytest.mark.parametrize("name", PARAMETERS)
-def test_conformance_of_every_parameter_and_provider(name: str, kin: str) -> None:
+@pytest.mark.parametrize("provider", FAMILIES)
+def test_every_parameter_of_a_provider(provider: str) -> None:
     """A parameter that is taken passes; one that is not excludes the model and says so, unless it is droppable."""
-    model, value = card(TARGETS[kin][0]), VALUES.get(name, 5)
-    assert family(model) == kin
-    asked = Wants(params={name: value})
-    found = eligible([model], asked, droppable=())
-    if PARAMETERS[name][kin]:
-        assert found == Eligible(cards=(model,))
-        return
-    assert found == Eligible(cards=(), excluded=(("m", f"parameter: needs {name}, which {kin} models do not take"),))
-    assert eligible([model], asked, droppable=(name,)) == Eligible(cards=(model,), dropped={"m": (name,)})
-    for nothing in (*NEUTRAL.get(name, ()), None):
-        left = eligible([model], Wants(params={name: nothing}), droppable=())
-        assert left == Eligible(cards=(model,), dropped={"m": (name,)})
+    model = card(TARGETS[provider][0])
+    assert family(model) == provider
+    for name, columns in PARAMETERS.items():
+        cell = f"{provider}, {name}"
+        asked = Wants(params={name: VALUES.get(name, 5)})
+        found = eligible([model], asked, droppable=())
+        if columns[provider]:
+            assert found == Eligible(cards=(model,)), cell
+            continue
+        reason = f"parameter: needs {name}, which {provider} models do not take"
+        assert found == Eligible(cards=(), excluded=(("m", reason),)), cell
+        dropped = Eligible(cards=(model,), dropped={"m": (name,)})
+        assert eligible([model], asked, droppable=(name,)) == dropped, cell
+        for neutral in (*NEUTRAL.get(name, ()), None):
+            assert eligible([model], Wants(params={name: neutral}), droppable=()) == dropped, f"{cell}={neutral!r}"
 
 
 @pytest.mark.parametrize("kin", FAMILIES)
@@ -131,9 +133,9 @@ def test_every_exception_to_litellm_is_one() -> None:
     assert set(DROPPABLE) <= set(PARAMETERS)
 
 
-@pytest.mark.parametrize(
-    ("target", "provider", "kin"),
-    [
+def test_whose_api_a_card_speaks(subtests: pytest.Subtests) -> None:
+    """Provider's name, litellm's route, then the makers' own names; whatever else serves a model takes everything."""
+    for target, provider, kin in (
         ("gpt-4o-mini", "litellm", "openai"),
         ("gpt-5.1-chat", "litellm", "openai"),
         ("azure/gpt-5-mini", "litellm", "openai-5"),
@@ -150,17 +152,15 @@ def test_every_exception_to_litellm_is_one() -> None:
         ("gpt-oss-120b", "vllm", "openai_compatible"),
         ("alpha", "echo", "openai_compatible"),
         ("", "p", "openai_compatible"),
-    ],
-)
-def test_whose_api_a_card_speaks(target: str, provider: str, kin: str) -> None:
-    """Provider's name, litellm's route, then the makers' own names; whatever else serves a model takes everything."""
-    assert family(ModelCard(name=target, provider=provider)) == kin
-    assert family(ModelCard(name="x", target=target or "x", provider=provider)) == kin
+    ):
+        with subtests.test(target=target, provider=provider, kin=kin):
+            assert family(ModelCard(name=target, provider=provider)) == kin
+            assert family(ModelCard(name="x", target=target or "x", provider=provider)) == kin
 
 
-@pytest.mark.parametrize(
-    ("target", "maker"),
-    [
+def test_who_made_a_model_wherever_it_is_hosted(subtests: pytest.Subtests) -> None:
+    """Signatures of one maker are good on every platform that hosts its models."""
+    for target, maker in (
         ("bedrock/us.anthropic.claude-sonnet-4-20250514-v1:0", "anthropic"),
         ("vertex_ai/claude-sonnet-4@20250514", "anthropic"),
         ("openrouter/google/gemini-2.5-pro", "google"),
@@ -171,12 +171,12 @@ def test_whose_api_a_card_speaks(target: str, provider: str, kin: str) -> None:
         ("openai/gpt-oss-20b", "openai_compatible"),
         ("mistral/mistral-large-latest", "mistral"),
         ("alpha", "openai_compatible"),
-    ],
-)
-def test_who_made_a_model_wherever_it_is_hosted(target: str, maker: str) -> None:
-    """Signatures of one maker are good on every platform that hosts its models."""
-    own = ModelCard(name="x", target=target, provider="vllm" if "oss" in target else "litellm")
-    assert (lineage(own) if "oss" not in target else lineage(ModelCard(name="gpt-oss-20b", provider="vllm"))) == maker
+    ):
+        with subtests.test(target=target, maker=maker):
+            own = ModelCard(name="x", target=target, provider="vllm" if "oss" in target else "litellm")
+            assert (
+                lineage(own) if "oss" not in target else lineage(ModelCard(name="gpt-oss-20b", provider="vllm"))
+            ) == maker
 
 
 # --- parameters ------------------------------------------------------------------------------------------------------
@@ -225,23 +225,21 @@ def test_what_frameworks_send_unasked_costs_no_model_its_place() -> None:
 # --- capabilities, windows -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("part", "needed"),
-    [
+def test_parts_need_their_capability(subtests: pytest.Subtests) -> None:
+    """A model that lacks what a part of a message needs is excluded, and the reason says what it has."""
+    for part, needed in (
         ({"type": "image_url", "image_url": {"url": "data:"}}, "images"),
         ({"type": "input_audio", "input_audio": {"data": "", "format": "wav"}}, "audio"),
         ({"type": "file", "file": {"file_id": "f"}}, "files"),
         ({"type": "document", "source": {}}, "files"),
         ({"type": "video_url", "video_url": {"url": "x"}}, "video"),
-    ],
-)
-def test_parts_need_their_capability(part: dict[str, Any], needed: str) -> None:
-    """A model that lacks what a part of a message needs is excluded, and the reason says what it has."""
-    asked = ask({"role": "user", "content": [{"type": "text", "text": "Look"}, part]})
-    assert asked.capabilities == (needed,)
-    plain = card("x", capabilities=("streaming", "tools"))
-    assert eligible([plain], asked).excluded == (("m", f"capability: lacks {needed}, has streaming, tools"),)
-    assert eligible([card("x")], asked).excluded == ()
+    ):
+        with subtests.test(part=part, needed=needed):
+            asked = ask({"role": "user", "content": [{"type": "text", "text": "Look"}, part]})
+            assert asked.capabilities == (needed,)
+            plain = card("x", capabilities=("streaming", "tools"))
+            assert eligible([plain], asked).excluded == (("m", f"capability: lacks {needed}, has streaming, tools"),)
+            assert eligible([card("x")], asked).excluded == ()
 
 
 def test_params_and_stream_need_capabilities() -> None:
@@ -270,10 +268,20 @@ def test_the_answer_counts_against_the_window_and_its_own_limit() -> None:
     }
 
 
-@pytest.mark.parametrize("limit", [None, "many", True, float("nan"), float("inf"), -5, [], {}])
-def test_a_limit_that_is_none_counts_nothing(limit: object) -> None:
+def test_a_limit_that_is_none_counts_nothing(subtests: pytest.Subtests) -> None:
     """What is no number of tokens is not counted, and does no harm."""
-    assert ask(max_tokens=limit).answer_tokens == 0
+    for limit in (
+        None,
+        "many",
+        True,
+        float("nan"),
+        float("inf"),
+        -5,
+        [],
+        {},
+    ):
+        with subtests.test(limit=limit):
+            assert ask(max_tokens=limit).answer_tokens == 0
 
 
 # --- histories that only their maker can read ------------------------------------------------------------------------
@@ -319,23 +327,20 @@ MAKERS = {
 }
 
 
-@pytest.mark.parametrize(("message", "maker"), SIGNED)
 @pytest.mark.parametrize("other", MAKERS)
-def test_signed_and_encrypted_blocks_go_back_to_their_maker_alone(
-    message: dict[str, Any], maker: str, other: str
-) -> None:
+def test_signed_and_encrypted_blocks_go_back_to_their_maker_alone(other: str) -> None:
     """Thinking signatures, encrypted reasoning and thought signatures bind the conversation to one maker's models."""
-    asked = ask({"role": "user", "content": "Hi"}, message, {"role": "user", "content": "And?"})
-    assert set(asked.bound) == {maker}
-    excluded = eligible([MAKERS[other]], asked).excluded
-    assert excluded == (
-        () if other == maker else (("m", f"history: needs {maker} for its {asked.bound[maker]}, is {other}"),)
-    )
+    for message, maker in SIGNED:
+        asked = ask({"role": "user", "content": "Hi"}, message, {"role": "user", "content": "And?"})
+        assert set(asked.bound) == {maker}, message
+        reason = f"history: needs {maker} for its {asked.bound[maker]}, is {other}"
+        expected = () if other == maker else (("m", reason),)
+        assert eligible([MAKERS[other]], asked).excluded == expected, message
 
 
-@pytest.mark.parametrize(
-    "message",
-    [
+def test_open_reasoning_binds_nobody(subtests: pytest.Subtests) -> None:
+    """Thoughts without a signature, and words about signatures, can be read by all."""
+    for message in (
         said(content=[{"type": "thinking", "thinking": "…", "signature": ""}]),
         said(content=[{"type": "thinking", "thinking": "…"}]),
         said(reasoning_content="Let me see"),
@@ -343,11 +348,9 @@ def test_signed_and_encrypted_blocks_go_back_to_their_maker_alone(
         said(reasoning_items=[{"type": "reasoning", "encrypted_content": None}]),
         said(tool_calls=[{"id": "call_1", "function": {"name": "f", "arguments": "{}"}}], audio=None),
         {"role": "user", "content": "type: redacted_thinking, signature: Eq"},
-    ],
-)
-def test_open_reasoning_binds_nobody(message: dict[str, Any]) -> None:
-    """Thoughts without a signature, and words about signatures, can be read by all."""
-    assert ask(message).bound == {}
+    ):
+        with subtests.test(message=message):
+            assert ask(message).bound == {}
 
 
 def test_two_makers_blocks_can_be_read_by_nobody() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
-import numpy as np
 import pytest
 from tests.kits.gateway import Echo, cards, make_router
 
@@ -18,7 +17,7 @@ from fitrouter.routing.decider import Rules
 from fitrouter.state.budgets import BudgetParams
 from fitrouter.state.learner import Learner
 from fitrouter.state.projections import ArmCounts, ProjectionParams
-from fitrouter.types import Attempt, FeedbackKind, Identity, Mode, ModelCard, Prices, Request, RoleText, Variant
+from fitrouter.types import Attempt, FeedbackKind, Identity, Mode, ModelCard, Prices, Request, Variant
 
 
 def ask(text: str = "hello", *, session: str | None = None, **params: object) -> Request:
@@ -201,29 +200,6 @@ async def test_a_damaged_arm_prior_is_ignored(tmp_path: Path) -> None:
         answer = await router.complete(ask())
     assert answer.completion.message["content"]
     assert [notice.part for notice in notices if isinstance(notice, Trouble)] == ["policy"]
-
-
-async def test_a_role_is_told_once_and_starts_near_its_kin(tmp_path: Path) -> None:
-    """A new role's text goes into the journal once, as a vector, and its taste starts where its kin's has come to."""
-    learner = Learner(len(context_names()), 3, expects_scores=False)
-    async with make_router(tmp_path, learner=learner) as router:
-        for role in ("tax analyst", "Senior tax analyst", "senior_tax-analyst", "poet"):
-            await router.complete(msgspec.structs.replace(ask(), identity=Identity(user="u", role=role)))
-            await router.settled()
-            known = learner.fit.tastes.roles.get("default\x1ftax analyst")
-            if role == "tax analyst" and known is not None:
-                known.taste.mean = known.taste.mean + np.array([0.0, 0.4, 0.0])
-                known.taste.cov = known.taste.cov * 0.01
-        texts = [row.event for row in router._journal.tail(0) if isinstance(row.event, RoleText)]
-        fresh = learner.blank()
-        assert fresh.restore(learner.snapshot())
-        assert fresh.digest() == learner.digest()
-    assert [text.role for text in texts] == [
-        f"default\x1f{role}" for role in ("tax analyst", "senior tax analyst", "poet")
-    ]
-    tastes = learner.fit.tastes.roles
-    assert tastes["default\x1fsenior tax analyst"].taste.mean[1] > 0.02
-    assert tastes["default\x1fpoet"].taste.mean[1] == 0.0
 
 
 async def test_the_quality_floor_precedes_tastes(tmp_path: Path) -> None:

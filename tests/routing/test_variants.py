@@ -54,9 +54,9 @@ def test_the_base_of_every_arm_is_its_plain_model(name: str, revision: str, ways
     assert {base_arm(arm) for arm in arms} == {card.arm}
 
 
-@pytest.mark.parametrize(
-    ("known", "message"),
-    [
+def test_what_cannot_be_a_variant_is_refused_with_the_remedy(subtests: pytest.Subtests) -> None:
+    """Too many, bad or double names, the caller's own fields, and parameters that the model does not take."""
+    for known, message in (
         ({"variants": tuple(Variant(name=f"v{i}") for i in range(5))}, "has 5 variants; allowed are 4"),
         ({"variants": (Variant(name="two words"),)}, "variant 'two words' of 'm': allowed are up to 40"),
         ({"variants": (Variant(name=""),)}, "allowed are up to 40"),
@@ -73,12 +73,9 @@ def test_the_base_of_every_arm_is_its_plain_model(name: str, revision: str, ways
             {"target": "anthropic/claude-x", "variants": (Variant(name="v", params={"seed": 1}),)},
             "needs seed, which anthropic models do not take. Leave it out",
         ),
-    ],
-)
-def test_what_cannot_be_a_variant_is_refused_with_the_remedy(known: dict[str, Any], message: str) -> None:
-    """Too many, bad or double names, the caller's own fields, and parameters that the model does not take."""
-    with pytest.raises(ConfigError, match=message):
-        expand([ModelCard(**{"name": "m", "provider": "p", **known})])
+    ):
+        with subtests.test(known=known, message=message), pytest.raises(ConfigError, match=message):
+            expand([ModelCard(**{"name": "m", "provider": "p", **known})])
 
 
 def test_a_name_with_the_separator_is_fine_without_variants() -> None:
@@ -94,9 +91,9 @@ USER: Message = {"role": "user", "content": "Hi"}
 CACHED = [{"type": "text", "text": "You are a lawyer.", "cache_control": {"type": "ephemeral"}}]
 
 
-@pytest.mark.parametrize(
-    ("messages", "led"),
-    [
+def test_a_prefix_stands_in_front_of_the_callers_system_text(subtests: pytest.Subtests) -> None:
+    """Strings, lists of parts, developers, several system messages, none: the caller's text stays and comes after."""
+    for messages, led in (
         ((USER,), ({"role": "system", "content": "Be kind."}, USER)),
         ((), ({"role": "system", "content": "Be kind."},)),
         (
@@ -123,13 +120,9 @@ CACHED = [{"type": "text", "text": "You are a lawyer.", "cache_control": {"type"
             ({"role": "system", "content": 7}, USER),
             ({"role": "system", "content": "Be kind."}, {"role": "system", "content": 7}, USER),
         ),
-    ],
-)
-def test_a_prefix_stands_in_front_of_the_callers_system_text(
-    messages: tuple[Message, ...], led: tuple[Message, ...]
-) -> None:
-    """Strings, lists of parts, developers, several system messages, none: the caller's text stays and comes after."""
-    assert apply(WARM, messages, {}) == (led, {})
+    ):
+        with subtests.test(messages=messages, led=led):
+            assert apply(WARM, messages, {}) == (led, {})
 
 
 def test_the_callers_parameters_win_and_twins_count_as_given() -> None:

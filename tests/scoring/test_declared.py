@@ -14,10 +14,7 @@ from fitrouter_evaluators.scoring import STYLE
 from fitrouter_evaluators.scoring.statements import declared as module
 from fitrouter_evaluators.scoring.statements._polarity import Unit, units
 from fitrouter_evaluators.scoring.statements.declared import (
-    Belief,
-    DeclaredTaste,
     DeclaredValues,
-    RecordedRefiner,
     preferences,
 )
 from fitrouter_evaluators.scoring.values import VALUES
@@ -356,7 +353,7 @@ def test_irrelevant_statements_do_nothing() -> None:
         ("No quiero listas, por favor.", "not English"),
         ("箇条書きは好きではありません。", "not English"),
         ("Мне не нравятся списки.", "not English"),
-        ("Please, as always, do it the way you do it.", "names nothing"),
+        ("Please, as always, do it the way you do it.", "names no property"),
     ],
 )
 def test_what_is_not_understood_says_so(statement: str, reason: str) -> None:
@@ -413,16 +410,6 @@ def test_the_corpus_is_ours() -> None:
             assert shared / either < 0.75, (phrase, text)
 
 
-def test_pseudo_observations_lie_along_the_dimensions() -> None:
-    """One row e_d a dimension that h has, with its value and variance."""
-    taste = DeclaredTaste({"digits": Belief(0.5, 0.2), "unknown": Belief(1.0, 0.1), "length": Belief(-1.0, 0.3)})
-    X, y, variance = taste.observations(("one", "length", "digits"))
-    assert X.tolist() == [[0.0, 0.0, 1.0], [0.0, 1.0, 0.0]]
-    assert y.tolist() == [0.5, -1.0]
-    assert variance.tolist() == [0.2, 0.3]
-    assert READER.read("").observations(("one",))[0].shape == (0, 1)
-
-
 def test_statements_together() -> None:
     """Two that agree are surer than one; two that contradict each other leave nothing but doubt."""
     one = READER.read("No lists.").values["structure"]
@@ -434,11 +421,3 @@ def test_statements_together() -> None:
     assert torn.variance > one.variance
     assert READER.read_all([]).reason == "nothing was stated"
     assert not READER.read_all(["", "I live in Ulm."]).understood
-
-
-def test_a_refiner_has_the_last_word() -> None:
-    """A judge may read a statement again; what it does not know stays as the mapping read it."""
-    better = DeclaredTaste({"warmth": Belief(1.0, 0.01)})
-    reader = DeclaredValues(Static(), RecordedRefiner({"Be the sun in my day.": better}))
-    assert reader.read("Be the sun in my day.") is better
-    assert reader.read("No lists.") == READER.read("No lists.")

@@ -8,13 +8,14 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from benchmarks.scoring.values import cross_validate
 
 from fitrouter.context.encoders import Encoder, Hashing, Static, get_encoder
 from fitrouter.types import Floats
 from fitrouter_evaluators.scoring import VALUES, directions, measure, standardise, value_scores
 from fitrouter_evaluators.scoring._constants import VALUE_CONSTANTS
 from fitrouter_evaluators.scoring.text.style import STYLE
-from fitrouter_evaluators.scoring.values import Contrast, cross_validate, encode_statements, fit, statements
+from fitrouter_evaluators.scoring.values import Contrast, encode_statements, fit, statements
 
 HELD_OUT = Path(__file__).parents[1] / "data/values"
 MT_BENCH = Path(__file__).parents[3] / "shared/data/mt_bench_human/model_answer"

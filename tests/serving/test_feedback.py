@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -83,9 +84,9 @@ def test_a_pair_can_be_told_from_either_side(http: httpx.Client, router: Router)
     assert [(vote["value"], vote["other"]) for vote in votes] == [(0.0, first)] * 2
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
+def test_what_cannot_be_meant_is_refused(http: httpx.Client, subtests: pytest.Subtests) -> None:
+    """400, with what is allowed, and nothing is kept."""
+    for change, words in (
         ({"kind": "pair", "value": 1}, "other"),
         ({"kind": "pair", "value": 0.3, "other": "first"}, "tie"),
         ({"kind": "pair", "value": 1, "other": "second"}, "compares two"),
@@ -96,29 +97,27 @@ def test_a_pair_can_be_told_from_either_side(http: httpx.Client, router: Router)
         ({"kind": "edit", "value": 1.5}, "scale"),
         ({"kind": "copy", "value": 1, "scale": [0, 1]}, "leave it out"),
         ({"kind": "clap", "value": 1}, "allowed are"),
-    ],
-)
-def test_what_cannot_be_meant_is_refused(http: httpx.Client, change: dict[str, Any], words: str) -> None:
-    """400, with what is allowed, and nothing is kept."""
-    ids = {"first": asked(http, "terse"), "second": asked(http, "chatty"), "bob's": asked(http, "terse", "bob")}
-    body = {"decision_id": ids["second"], **change}
-    if "other" in body:
-        body["other"] = ids[body["other"]]
-    reply = http.post("/v1/feedback", json=body)
-    assert reply.status_code == 400, reply.text
-    assert words in reply.json()["error"]["message"]
-    assert http.get(f"/v1/decisions/{ids['second']}").json()["feedback"] == []
+    ):
+        with subtests.test(change=change, words=words):
+            ids = {"first": asked(http, "terse"), "second": asked(http, "chatty"), "bob's": asked(http, "terse", "bob")}
+            body = {"decision_id": ids["second"], **change}
+            if "other" in body:
+                body["other"] = ids[body["other"]]
+            reply = http.post("/v1/feedback", json=body)
+            assert reply.status_code == 400, reply.text
+            assert words in reply.json()["error"]["message"]
+            assert http.get(f"/v1/decisions/{ids['second']}").json()["feedback"] == []
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0, 2.0])
-@pytest.mark.parametrize("kind", list(FeedbackKind))
-def test_no_number_beyond_its_scale_enters(kind: FeedbackKind, value: float) -> None:
+def test_no_number_beyond_its_scale_enters(subtests: pytest.Subtests) -> None:
     """Also in process, where nothing parsed it before; only a stay may be longer than 1."""
-    if kind is FeedbackKind.DWELL and value == 2.0:
-        on_scale(kind, value, (0.0, 1.0))
-        return
-    with pytest.raises(InvalidRequest):
-        on_scale(kind, value, (0.0, 1.0))
+    for kind, value in itertools.product(FeedbackKind, (float("nan"), float("inf"), -1.0, 2.0)):
+        with subtests.test(value=value, kind=kind):
+            if kind is FeedbackKind.DWELL and value == 2.0:
+                on_scale(kind, value, (0.0, 1.0))
+            else:
+                with pytest.raises(InvalidRequest):
+                    on_scale(kind, value, (0.0, 1.0))
 
 
 def test_a_profile_in_numbers_and_words(http: httpx.Client, router: Router) -> None:
@@ -138,19 +137,17 @@ def test_a_profile_in_numbers_and_words(http: httpx.Client, router: Router) -> N
     assert taste(router)[names.index("structure")] == pytest.approx(0.0, abs=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("body", "words"),
-    [
+def test_a_profile_that_cannot_be_meant_is_refused(http: httpx.Client, subtests: pytest.Subtests) -> None:
+    """400, with what is allowed."""
+    for body, words in (
         ({"values": {"warmth": 1}}, "user"),
         ({"user": "ann", "values": {"wrmth": 1}}, "allowed are"),
         ({"user": "ann", "values": {"warmth": 2}}, "−1"),
         ({"user": "ann", "statements": [7]}, "string"),
         ({"user": "ann", "statements": ["x"] * 65}, "64"),
         ({"user": "ann", "mood": 1}, "no such field"),
-    ],
-)
-def test_a_profile_that_cannot_be_meant_is_refused(http: httpx.Client, body: dict[str, Any], words: str) -> None:
-    """400, with what is allowed."""
-    reply = http.put("/v1/profile", json=body)
-    assert reply.status_code == 400, reply.text
-    assert words in reply.json()["error"]["message"]
+    ):
+        with subtests.test(body=body, words=words):
+            reply = http.put("/v1/profile", json=body)
+            assert reply.status_code == 400, reply.text
+            assert words in reply.json()["error"]["message"]

@@ -58,13 +58,19 @@ def windows(costs: Floats, after: int) -> Floats:
     return means
 
 
-@pytest.mark.parametrize("ceiling", [2e-4, 6e-4, 2e-3, 5e-3])
-@pytest.mark.parametrize("seed", range(3))
-def test_every_window_of_500_stays_within_two_percent_of_the_limit(ceiling: float, seed: int) -> None:
+def test_every_window_of_500_stays_within_two_percent_of_the_limit(subtests: pytest.Subtests) -> None:
     """Including the floor's spending, after the first 200 requests; and the budget is used."""
-    costs = spend(ceiling, seed=seed)
-    assert windows(costs, 200).max() <= 1.02 * ceiling
-    assert costs[200:].mean() >= 0.85 * ceiling
+    for seed in range(3):
+        for ceiling in (
+            2e-4,
+            6e-4,
+            2e-3,
+            5e-3,
+        ):
+            with subtests.test(ceiling=ceiling, seed=seed):
+                costs = spend(ceiling, seed=seed)
+                assert windows(costs, 200).max() <= 1.02 * ceiling
+                assert costs[200:].mean() >= 0.85 * ceiling
 
 
 def test_a_limit_that_is_never_reached_changes_nothing() -> None:
@@ -179,9 +185,9 @@ def test_the_hard_cap_keeps_the_cheapest_model() -> None:
     assert budgets.weight("t", 0.0) == 0.0
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
+def test_settings_that_cannot_be_kept_are_refused(subtests: pytest.Subtests) -> None:
+    """The message names the value and what is allowed."""
+    for wrong in (
         {"usd_per_request": 0.0},
         {"usd_per_period": math.nan},
         {"usd_per_request_max": -1.0},
@@ -189,12 +195,9 @@ def test_the_hard_cap_keeps_the_cheapest_model() -> None:
         {"aim": 1.1},
         {"bucket": 0.5},
         {"start": 0.0},
-    ],
-)
-def test_invalid_settings_are_rejected(wrong: dict[str, Any]) -> None:
-    """The message names the value and the allowed range."""
-    with pytest.raises(ValueError, match=r"allowed is|give a finite number above 0"):
-        BudgetParams(**wrong)
+    ):
+        with subtests.test(wrong=wrong), pytest.raises(ValueError, match=r"allowed is|give a finite number above 0"):
+            BudgetParams(**wrong)
 
 
 _EVENTS = st.lists(
@@ -243,23 +246,21 @@ def test_invalid_bytes_change_nothing(at: int, noise: bytes) -> None:
         assert budgets.dump() == sound
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
+def test_numbers_that_folding_cannot_lead_to_are_refused(subtests: pytest.Subtests) -> None:
+    """A corrupted state is not believed."""
+    for change in (
         {"log_weight": 50.0},
         {"level": 21.0},
         {"level": -math.inf},
         {"pending": [("x", -1.0)]},
         {"periods": [(0, math.inf, 1)]},
         {"first": math.nan},
-    ],
-)
-def test_impossible_numbers_are_rejected(change: dict[str, Any]) -> None:
-    """A state with a number out of range is not loaded."""
-    budgets = Budgets(BudgetParams(usd_per_request=1e-3))
-    budgets.observe("a", 1.0, 0.001)
-    before = budgets.dump()
-    stored = msgspec.msgpack.decode(before, type=dict[str, _Stored])
-    stored["a"] = msgspec.structs.replace(stored["a"], **change)
-    assert not budgets.load(msgspec.msgpack.encode(stored))
-    assert budgets.dump() == before
+    ):
+        with subtests.test(change=change):
+            budgets = Budgets(BudgetParams(usd_per_request=1e-3))
+            budgets.observe("a", 1.0, 0.001)
+            before = budgets.dump()
+            stored = msgspec.msgpack.decode(before, type=dict[str, _Stored])
+            stored["a"] = msgspec.structs.replace(stored["a"], **change)
+            assert not budgets.load(msgspec.msgpack.encode(stored))
+            assert budgets.dump() == before

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 import numpy as np
 import pytest
@@ -184,9 +182,9 @@ def test_the_state_round_trips_exactly(events: list[Decision | Execution], more:
     assert restored.dump() == sessions.dump()
 
 
-@pytest.mark.parametrize(
-    "payload",
-    [
+def test_state_that_cannot_be_is_refused(subtests: pytest.Subtests) -> None:
+    """Unsound bytes change nothing."""
+    for payload in (
         b"",
         b"\xff",
         msgspec.msgpack.encode({"s": 1}),
@@ -195,14 +193,12 @@ def test_the_state_round_trips_exactly(events: list[Decision | Execution], more:
         msgspec.msgpack.encode([("s", ("d", "", 1.0))]),
         msgspec.msgpack.encode([("s", STAY), ("s", STAY)]),
         msgspec.msgpack.encode([(str(i), STAY) for i in range(4097)]),
-    ],
-)
-def test_invalid_state_is_rejected(payload: bytes) -> None:
-    """Invalid bytes change nothing."""
-    sessions = fold(decision(1))
-    before = sessions.dump()
-    assert not sessions.load(payload)
-    assert sessions.dump() == before
+    ):
+        with subtests.test(payload=payload):
+            sessions = fold(decision(1))
+            before = sessions.dump()
+            assert not sessions.load(payload)
+            assert sessions.dump() == before
 
 
 @given(cut=st.integers(0, 60), flip=st.integers(0, 255))
@@ -221,9 +217,9 @@ def test_corrupted_state_never_gives_an_invalid_session(cut: int, flip: int) -> 
 # --- when ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("changes", "known_of_the_request", "reason"),
-    [
+def test_a_session_is_drawn_again_by_rules_that_all_candidates_share(subtests: pytest.Subtests) -> None:
+    """Silence, what can take the request, failures, turns: in this order; never inside an agent's run by count."""
+    for changes, known_of_the_request, reason in (
         ({}, {}, ""),
         ({"turns": EVERY - 1}, {}, ""),
         ({"turns": EVERY}, {}, "turns"),
@@ -241,17 +237,15 @@ def test_corrupted_state_never_gives_an_invalid_session(cut: int, flip: int) -> 
         ({"failures": 1, "turns": 9}, {"now": 9e9, "eligible": ()}, "idle"),
         ({"failures": 1, "turns": 9}, {"eligible": ()}, "ineligible"),
         ({}, {"now": 1020.0, "idle_s": 10.0}, "idle"),
-    ],
-)
-def test_redraw_reasons(changes: dict[str, Any], known_of_the_request: dict[str, Any], reason: str) -> None:
-    """Silence, eligibility, failures, turns: in this order; turns never between an agent's steps."""
-    session = msgspec.structs.replace(STAY, **changes)
-    assert redraw_reason(session, **{"eligible": ARMS, "now": 1010.0, **known_of_the_request}) == reason
+    ):
+        with subtests.test(changes=changes, known_of_the_request=known_of_the_request, reason=reason):
+            session = msgspec.structs.replace(STAY, **changes)
+            assert redraw_reason(session, **{"eligible": ARMS, "now": 1010.0, **known_of_the_request}) == reason
 
 
-@pytest.mark.parametrize(
-    ("messages", "begins"),
-    [
+def test_an_agents_steps_begin_no_user_turn(subtests: pytest.Subtests) -> None:
+    """Only a person's words do: not tools' output, in either protocol, and no message of the model."""
+    for messages, begins in (
         ([], False),
         ([{"role": "user", "content": "Hi"}], True),
         ([{"role": "user", "content": [{"type": "text", "text": "Hi"}, {"type": "image_url"}]}], True),
@@ -260,11 +254,9 @@ def test_redraw_reasons(changes: dict[str, Any], known_of_the_request: dict[str,
         ([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hm"}], False),
         ([{"role": "user"}], True),
         ([{}], False),
-    ],
-)
-def test_agent_steps_begin_no_user_turn(messages: list[dict[str, Any]], begins: bool) -> None:
-    """Only a user's text does: not the output of tools, in either protocol, nor a message of the model."""
-    assert begins_turn(messages) is begins
+    ):
+        with subtests.test(messages=messages, begins=begins):
+            assert begins_turn(messages) is begins
 
 
 # --- what it costs ---------------------------------------------------------------------------------------------------
@@ -294,19 +286,17 @@ def test_a_shortened_prompt_limits_the_cached_tokens() -> None:
     assert switch_cost(CARDS, CACHED, 2000, 1100.0)[1] == pytest.approx(2.0 * 0.9 * 2000 / 1e6)
 
 
-@pytest.mark.parametrize(
-    ("changes", "prompt", "now"),
-    [
+def test_nothing_is_lost_where_nothing_is_cached(subtests: pytest.Subtests) -> None:
+    """No cache, a holder that cannot take the request, a short prompt, or a silence that emptied the cache."""
+    for changes, prompt, now in (
         ({"cached_tokens": 0}, 60_000, 1100.0),
         ({"cached_arm": ""}, 60_000, 1100.0),
         ({"cached_arm": "gone"}, 60_000, 1100.0),
         ({}, 1000, 1100.0),
         ({}, 60_000, 1301.0),
-    ],
-)
-def test_no_switching_cost_without_a_cache(changes: dict[str, Any], prompt: int, now: float) -> None:
-    """No cache, an ineligible holder, a short prompt, or a cache that has expired."""
-    assert not switch_cost(CARDS, msgspec.structs.replace(CACHED, **changes), prompt, now).any()
+    ):
+        with subtests.test(changes=changes, prompt=prompt, now=now):
+            assert not switch_cost(CARDS, msgspec.structs.replace(CACHED, **changes), prompt, now).any()
 
 
 # --- no flip-flop ----------------------------------------------------------------------------------------------------
@@ -355,17 +345,18 @@ def test_redraws_of_an_agents_session() -> None:
     assert drawn_at(2, fails_at=(12, 13)) == [10, 13, 14, 25]
 
 
-@pytest.mark.parametrize("seed", range(10))
-def test_few_switches_in_an_agents_session(seed: int) -> None:
+def test_few_switches_in_an_agents_session(subtests: pytest.Subtests) -> None:
     """With noisy posteriors there are fewer switches than draws in 30 calls, and even fewer with the switching cost."""
-    rng = np.random.default_rng(seed)
-    means = 0.6 + 0.04 * rng.normal(size=(30, 3))
-    every_call, by_rule = list(range(1, 30)), drawn_at(2)
-    free = switches(means, by_rule, 0.0)
-    costly = [switches(means, by_rule, cost) for cost in (0.02, 0.1, 1.0)]
-    assert free < len(by_rule) < switches(means, every_call, 0.0)
-    assert free > costly[0] > costly[1] > costly[2]
-    assert costly[2] < len(by_rule) * (0.05 * 2 / 3 + 0.02)
+    for seed in range(10):
+        with subtests.test(seed=seed):
+            rng = np.random.default_rng(seed)
+            means = 0.6 + 0.04 * rng.normal(size=(30, 3))
+            every_call, by_rule = list(range(1, 30)), drawn_at(2)
+            free = switches(means, by_rule, 0.0)
+            costly = [switches(means, by_rule, cost) for cost in (0.02, 0.1, 1.0)]
+            assert free < len(by_rule) < switches(means, every_call, 0.0)
+            assert free > costly[0] > costly[1] > costly[2]
+            assert costly[2] < len(by_rule) * (0.05 * 2 / 3 + 0.02)
 
 
 def test_gains_above_the_switching_cost_prevail() -> None:

@@ -73,9 +73,9 @@ def test_damaged_state_is_rejected(payload: bytes) -> None:
     assert control.dump() == before
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
+def test_bad_settings_are_named(subtests: pytest.Subtests) -> None:
+    """The message names what was given and what is allowed."""
+    for settings, told in (
         ({}, "no setting"),
         ({"shar": 1}, "shar"),
         ({"share": 1.5}, "at most 1"),
@@ -86,12 +86,9 @@ def test_damaged_state_is_rejected(payload: bytes) -> None:
         ({"cost_weight": "much"}, "much"),
         ({"personal": 1}, "true or false"),
         ({"algorithm": 3}, "text"),
-    ],
-)
-def test_bad_settings_are_named(settings: dict[str, Any], message: str) -> None:
-    """The message names the value and what is allowed."""
-    with pytest.raises(InvalidRequest, match=message):
-        check_settings(settings)
+    ):
+        with subtests.test(settings=settings, told=told), pytest.raises(InvalidRequest, match=told):
+            check_settings(settings)
 
 
 def test_every_setting_accepts_a_valid_value() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from benchmarks.research.behaviour import choose_prior
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,7 +13,6 @@ from fitrouter_evaluators.training.hierarchy import (
     Observations,
     Prior,
     Shrinkage,
-    choose_prior,
     e_step,
     evidence,
     fit_prior,

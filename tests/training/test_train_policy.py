@@ -338,7 +338,7 @@ def test_no_bytes_break_the_reader(data: st.DataObject, tmp_path_factory: pytest
         (matrix(3), {"trust": 0.0}, "--trust"),
         (matrix(3), {"scale": (1.0, 0.0)}, "--scale"),
         (matrix(3), {"scale": (0.0, 0.1)}, "--scale LOW HIGH"),
-        ([Rating("u", "p", 1.0, (0.0, 1.0))], {}, "says nothing of any model"),
+        ([Rating("u", "p", 1.0, (0.0, 1.0))], {}, "names no model"),
     ],
 )
 def test_data_that_cannot_be_used_is_explained(

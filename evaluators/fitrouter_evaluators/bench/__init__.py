@@ -1,4 +1,4 @@
-"""Benchmarks on the open formats: the personal protocol, its rows and its result tables."""
+"""Benchmarks of personalisation and routing on the open formats (`fitrouter bench`)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Ratings on a scale with ends: who gives 0 or 100 might have gone further (Tobin 1958).
+"""Censored ratings: labels at the ends of a scale are lower or upper bounds (Tobin 1958).
 
-Ratings lie on [0, 1]. A label at an end says that the latent opinion is at or beyond it, so that heaps at the ends do
-not flatten tastes; what is predicted of a latent N(a, v) is its mean after cutting off at the ends.
+Ratings lie in [0, 1]. A label at an end means that the latent opinion is at or beyond it; the prediction from a latent
+N(a, v) is its mean after clipping to the scale.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _END = 0.005
 
 
 def heaped(y: Floats) -> bool:
-    """Whether a tenth or more of the labels lie at the ends, and there are labels between them."""
+    """Whether at least a tenth of the labels, but not nearly all, lie at the ends."""
     ends = (y <= _END) | (y >= 1.0 - _END)
     return bool(0.1 <= ends.mean() < 0.9)
 

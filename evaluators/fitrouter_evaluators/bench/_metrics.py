@@ -1,4 +1,4 @@
-"""What predictions are worth: losses of single predictions and metrics of many.
+"""Losses of single predictions and metrics of many.
 
 y are labels, p predictions, both float64[n]. For verdicts y is in [0, 1] and p is a probability; ratings may have any
 scale.
@@ -18,12 +18,12 @@ _BINS = 10
 
 
 class Metric(NamedTuple):
-    """One number of many predictions.
+    """A metric of many predictions.
 
     Args:
-        name: as it stands in tables.
-        of: (y, p) -> value; NaN where it is not defined, as an AUC of one class.
-        per_user: the mean of every user's own value, not the value of all predictions together.
+        name: in tables.
+        of: (y, p) -> value; NaN if undefined, such as an AUC of one class.
+        per_user: mean of the users' own values, instead of the value of all predictions together.
         higher: whether more is better.
         loss: (y, p) -> float64[n], where `of` is root(mean(loss)); makes intervals quick.
         root: see `loss`.
@@ -54,7 +54,7 @@ def log_loss(y: Floats, p: Floats) -> Floats:
 
 
 def wrong(y: Floats, p: Floats) -> Floats:
-    """float64[n]: 1 where p is on the other side of ½ than y, ½ where p is ½ or y is a tie."""
+    """float64[n]: 1 where p and y are on different sides of ½, ½ where one of them is ½."""
     out: Floats = 0.5 - 0.5 * np.sign(y - 0.5) * np.sign(p - 0.5)
     return out
 
@@ -101,7 +101,7 @@ def _correlation(kind: str) -> Callable[[Floats, Floats], float]:
 
 RMSE = Metric("rmse", _rmse, loss=squared, root=np.sqrt)
 USER_RMSE = Metric("user rmse", _rmse, per_user=True, loss=squared, root=np.sqrt)
-"""Every user counts the same."""
+"""Weighs users equally."""
 NLL = Metric("nll", lambda y, p: float(log_loss(y, p).mean()), loss=log_loss)
 ACCURACY = Metric("accuracy", lambda y, p: float(_right(y, p).mean()), higher=True, loss=_right)
 AUC = Metric("auc", _auc, higher=True)
@@ -112,20 +112,20 @@ KENDALL = Metric("kendall", _correlation("kendalltau"), higher=True)
 
 
 class Agreement(NamedTuple):
-    """How far two people who judged the same thing agree; each thing counts by its judgements."""
+    """Agreement of two people on the same item; items are weighted by their judgements."""
 
     same: float
-    """Share of pairs of verdicts on the same side of ½ (labels in [0, 1])."""
+    """Share of pairs of labels on the same side of ½ (labels in [0, 1])."""
     rmse: float
     """Root mean squared difference of two judgements."""
     correlation: float
     """Intraclass correlation, ICC(1) (Shrout and Fleiss 1979)."""
     items: int
-    """Things judged by at least two."""
+    """Items judged by at least two people."""
 
 
 def agreement(item: np.ndarray, y: Floats) -> Agreement:
-    """Human-human agreement of judgements y float64[n] of items [n]; NaN where no item was judged twice."""
+    """Human-human agreement of judgements y float64[n] of items [n]; NaN if no item was judged twice."""
     _, code, counts = np.unique(item, return_inverse=True, return_counts=True)
     shared = counts >= 2
     if not shared.any():

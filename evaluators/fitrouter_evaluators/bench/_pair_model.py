@@ -1,9 +1,9 @@
-"""Heads over pairs: one score that all users share, and what a user's own labels add to it.
+"""Pairwise reward heads: a shared Bradley–Terry score, and users' deviations from it.
 
-The shared score is Bradley–Terry under a ridge a block: models' names where they may be used, and what the global
-scalar sees of the answers (`reward.scalar`). Users' heads stand on few features: position, that score, models' names
-and named style dimensions, under a population prior learnt by EM. What the prior is learnt from are shared scores of
-questions that the score had not seen, so that it learns how far to trust them.
+The shared score is Bradley–Terry with a ridge per block: models' names if allowed, and the design of the global scalar
+(`scoring.scalar`). Users' heads have few features: position, that score, models' names and named style dimensions,
+under a population prior by EM. The prior is learned from out-of-fold shared scores, so that it learns how far to trust
+them.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from fitrouter.posterior.gaussian import Gaussian
 from fitrouter.types import Floats
 from fitrouter_evaluators.datasets import Pair
 from fitrouter_evaluators.scoring import Answer
-from fitrouter_evaluators.scoring.scalar import design, global_scalar
+from fitrouter_evaluators.scoring.features import readable
+from fitrouter_evaluators.scoring.scalar import Constants, View, design, global_scalar, look
 from fitrouter_evaluators.scoring.text.reading import Reading
-from fitrouter_evaluators.scoring.text.style import STYLE
-from fitrouter_evaluators.training.hierarchy import Observations, Prior, Shrinkage, evidence, fit_prior
-from fitrouter_evaluators.training.train_scalar import logistic, scales, view_of
+from fitrouter_evaluators.scoring.text.style import STYLE, measure, standardise
+from fitrouter_evaluators.training.hierarchy import Observations, Prior, Shrinkage, evidence, fit_prior, sigmoid
 
 Ints = NDArray[np.int64]
 
@@ -38,16 +38,17 @@ RIDGE = {
     "vector": 3000.0,
     "g": 10.0,
 }
-"""Of each block of the shared score; chosen on seeds that are not reported."""
+"""Ridge of each block of the shared score; chosen on seeds that are not reported."""
 NAMES = ("model", "model_asked")
-"""Blocks that know which model wrote an answer."""
+"""Blocks with the names of models."""
 TASTES = ("length", "structure", "emphasis", "hedging", "warmth", "formality", "code", "evidence")
-"""Style dimensions that a user's head may weigh for itself."""
+"""Style dimensions of users' heads."""
 
 EVIDENT = 3.0
-"""Labels must be so much likelier under a head of one's own, else the shared one is kept (Jeffreys 1961)."""
+"""Bayes factor from which a user has a head of their own (Jeffreys 1961)."""
 
 _FOLDS = 5
+_LEAST_SCALE = 0.02
 _POSITION, _SCORE = 0, 1
 
 
@@ -59,7 +60,7 @@ class Pairs(NamedTuple):
     item: Ints
     models: tuple[str, ...]
     blocks: dict[str, Floats]
-    """`model`: +1 for a's model, −1 for b's; the others as in `reward.scalar.design`."""
+    """`model`: +1 for a's model, −1 for b's; the others as in `scoring.scalar.design`."""
     tastes: Floats
     """float64[n, len(TASTES)]"""
     key: Ints
@@ -69,7 +70,7 @@ class Pairs(NamedTuple):
 
 
 def observe(rows: Sequence[Pair], items: Sequence[object], encoder: Encoder, *, shipped: bool) -> Pairs:
-    """Measure all answers once; `shipped` adds the shipped global scalar, which MT-bench taught."""
+    """Measure all answers; `shipped` adds the shipped global scalar, which was trained on MT-bench."""
     at: dict[tuple[str, str], int] = {}
     for row in rows:
         for text in (row.a, row.b):
@@ -104,16 +105,60 @@ def observe(rows: Sequence[Pair], items: Sequence[object], encoder: Encoder, *, 
     )
 
 
+def view_of(items: Sequence[Answer], encoder: Encoder) -> View:
+    """Measurements of answers, each text encoded once."""
+    readings = [Reading(item.text) for item in items]
+    style = standardise(np.array([measure(reading) for reading in readings]))
+    texts = list(dict.fromkeys(readable(text) for item in items for text in (item.prompt, item.text)))
+    at = dict(zip(texts, encoder.encode(texts), strict=True))
+    prompts, vectors = (
+        np.array([at[readable(text)] for text in texts])
+        for texts in zip(*((i.prompt, i.text) for i in items), strict=True)
+    )
+    return look(items, readings, prompts, vectors, style, encoder)
+
+
+def scales(view: View, encoder: str) -> Constants:
+    """Centres and scales of answers, without weights; 0 ± 1 for a measure that none has."""
+    seen = np.hstack([view.sound, view.near])
+    there = np.isfinite(seen)
+    count = np.maximum(there.sum(axis=0), 1)
+    centre = np.where(there, seen, 0.0).sum(axis=0) / count
+    spread = np.sqrt((np.where(there, seen - centre, 0.0) ** 2).sum(axis=0) / count)
+    spread = np.where(there.any(axis=0), np.maximum(spread, _LEAST_SCALE), 1.0)
+    return Constants(
+        encoder=encoder, centre=rounded(centre), scale=rounded(spread), mean=rounded(view.vectors.mean(axis=0))
+    )
+
+
+def rounded(values: Floats) -> tuple[float, ...]:
+    return tuple(float(f"{value:.5g}") for value in values)
+
+
+def logistic(X: Floats, y: Floats, weight: Floats, ridge: Floats) -> Floats:
+    """float64[D]: the weights of least penalised loss, by Newton steps; y may be soft."""
+    w = np.zeros(X.shape[1])
+    for _ in range(30):
+        p = sigmoid(X @ w)
+        gradient = X.T @ (weight * (y - p)) - ridge * w
+        hessian = (X * (weight * np.maximum(p * (1.0 - p), 1e-6))[:, None]).T @ X + np.diag(ridge)
+        step = np.linalg.solve(hessian, gradient)
+        w = w + step
+        if np.abs(step).max() < 1e-7:
+            break
+    return w
+
+
 class Heads(NamedTuple):
-    """What training knows: the shared score of every pair, and priors over a user's head."""
+    """Trained heads: shared scores of all pairs, and priors over a user's head."""
 
     X: Floats
     """float64[n, D]: position, shared score, models, tastes."""
     named: Floats
-    """float64[n]: the shared score that knows models' names and what is asked, but no answer; 0 without names."""
+    """float64[n]: shared score from models' names and the prompt, without answers; 0 without names."""
     prior: Prior
     own: Prior
-    """Of a user without a population: N(0, I) in all but the shared score, which is unknown."""
+    """Prior without a population: N(0, I) in all features but the shared score."""
     bias: NDArray[np.bool_]
     """bool[D]: position and models."""
     tie: float
@@ -134,7 +179,7 @@ class Heads(NamedTuple):
 
 
 def _evident(prior: Prior, labels: Observations) -> bool:
-    """Whether a user's labels speak for a head of their own: a Bayes factor of `EVIDENT` against the shared one."""
+    """Whether the Bayes factor of a user's own head against the shared one exceeds `EVIDENT`."""
     a = labels.X @ prior.mean
     shared = float((labels.y * a - np.logaddexp(0.0, a)).sum())
     return evidence(prior, [labels]) - shared > math.log(EVIDENT)
@@ -143,15 +188,14 @@ def _evident(prior: Prior, labels: Observations) -> bool:
 def probability(head: Gaussian, X: Floats) -> Floats:
     """float64[n]: P(a is better) at the head's mean.
 
-    The population's mean is fitted to predict by itself; averaging over the spread of people would draw every
-    prediction towards ½ a little, which costs most of them a little.
+    The population mean is fitted to predict alone; averaging over the spread of users would shrink every prediction
+    towards ½.
     """
-    out: Floats = 0.5 * (1.0 + np.tanh(0.5 * (X @ head.mean)))
-    return out
+    return sigmoid(X @ head.mean)
 
 
 def fit_shared(pairs: Pairs, train: Ints, ridge: dict[str, float], *, ties: float = 0.3) -> Floats:
-    """float64[n]: the shared score of all pairs, learnt from the rows `train`; a tie is ½ and counts `ties`."""
+    """float64[n]: shared score of all pairs, fitted to the rows `train`; a tie is ½ with weight `ties`."""
     blocks = pairs.blocks
     used = [name for name in ridge if name in blocks and blocks[name].shape[1]]
     X = np.hstack([blocks[name] for name in used])
@@ -162,7 +206,7 @@ def fit_shared(pairs: Pairs, train: Ints, ridge: dict[str, float], *, ties: floa
 
 
 def fit_heads(pairs: Pairs, train: Ints, *, identity: bool, seed: int = 0) -> Heads:
-    """Everything that the rows `train` teach; `identity` lets models' names in."""
+    """Fit all heads to the rows `train`; `identity` allows models' names."""
     ridge = {name: value for name, value in RIDGE.items() if identity or name not in NAMES}
     score = fit_shared(pairs, train, ridge)
     fold = np.random.default_rng([seed, 7]).integers(_FOLDS, size=int(pairs.item.max()) + 1)[pairs.item[train]]
@@ -190,7 +234,7 @@ def fit_heads(pairs: Pairs, train: Ints, *, identity: bool, seed: int = 0) -> He
 
 
 def shrinkages(D: int, models: int) -> tuple[Shrinkage, ...]:
-    """What is tried, cautious first: how much people vary in position, models and tastes around the shared head."""
+    """Candidate hyperpriors, cautious first: variances of position, models and tastes between users."""
     ridge = np.full(D, 50.0)
     ridge[_SCORE] = 1.0
     out = []
@@ -203,10 +247,10 @@ def shrinkages(D: int, models: int) -> tuple[Shrinkage, ...]:
 
 
 def cautious(users: Sequence[Observations], candidates: Sequence[Shrinkage], folds: int = 3) -> Prior:
-    """The prior of the first candidate that is within a standard error of the best on left-out users.
+    """Prior of the first candidate within a standard error of the best on left-out users.
 
-    The standard error is of the difference, over users (the rule of Breiman et al. 1984). Votes on one question look
-    alike for reasons that are no taste, and evidence takes them for one; the rule holds against it.
+    The standard error is of the difference, over users (the one-standard-error rule of Breiman et al. 1984). Votes on
+    one question are correlated for other reasons than taste, which evidence would overrate.
     """
     worth = np.zeros((len(candidates), len(users)))
     for i, shrinkage in enumerate(candidates):
@@ -241,6 +285,6 @@ def three_way(score: Floats, nu: float) -> Floats:
 
 
 def three_way_loss(y: Floats, score: Floats, nu: float) -> float:
-    """Mean −log P of what was said, a, tie or b."""
+    """Mean −log P of the verdicts a, tie or b."""
     said = np.where(y == 1.0, 0, np.where(y == 0.5, 1, 2))
     return float(-np.log(three_way(score, nu)[np.arange(len(y)), said]).mean())

@@ -1,8 +1,8 @@
-"""The personal protocol: unseen users × unseen items, k labels each, rows side by side, and who is harmed.
+"""k-shot evaluation on unseen users and items: splits, metrics with intervals, and harm to users.
 
-A split draws users and items that training never sees. Of an unseen user the first k of a random order of their labels
-on the *seen* items are shown (nested: the 5 are among the 10), and predictions of their labels on the *unseen* items
-are compared. Intervals resample users: all seeds of one user go together, and all rows use the same resamples.
+A split draws users and items that training never sees. Of an unseen user, the first k of a random order of their labels
+on *seen* items are shown (nested: the 5 are among the 10), and predictions of their labels on *unseen* items are
+compared. Intervals resample users: all seeds of a user stay together, and all rows use the same resamples.
 
 **Harm.** z of a user is the mean over held-out items of the difference in loss, personal − global, over its standard
 error: z > 1 means worse. Noise alone puts 16 % of users above 1. With n held-out labels the ratio is Student's t with
@@ -26,14 +26,14 @@ Ints = NDArray[np.int64]
 KS = (0, 2, 5, 10, 20)
 """Labels shown of an unseen user."""
 MATERIAL = 0.1
-"""A user's predictions differ from the global ones if they do so by this many standard deviations of y on average."""
+"""Mean difference from the global predictions, in standard deviations of y, from which a user's predictions differ."""
 
 _RESAMPLES = 1000
 _RESAMPLES_SLOW = 200
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """One number of a result table, with its 95 % user-clustered bootstrap interval."""
+    """A value of a result table, with its 95 % user-clustered bootstrap interval."""
 
     set: str
     metric: str
@@ -65,31 +65,31 @@ class Paired(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NoHarm(msgspec.Struct, frozen=True, kw_only=True):
-    """Who is helped and who is harmed by a row, beside a base that knows no user."""
+    """Shares of users that a row helps and harms, against a base without users."""
 
     set: str
     row: str
     k: int
     gain: float
-    """By how much the mean over users of their loss is less than the base's, relative."""
+    """Relative reduction of the mean loss over users."""
     harmed: float
     """Share of users with z > 1: worse off by more than a standard error."""
     helped: float
     """Share of users with z < −1."""
     worst_decile: float
-    """Loss of the tenth that is harmed most, relative to the base's: picked on one half of the held-out items, measured
-    on the other. +.01 is 1 % worse."""
+    """Relative loss of the most harmed tenth, picked on one half of the held-out items and measured on the other.
+    +.01 is 1 % worse."""
     differ: float
     """Share of users whose predictions differ by `MATERIAL` or more."""
     cvar10: float
-    """Mean loss of the tenth of users that this row serves worst."""
+    """Mean loss of the worst tenth of users."""
     cvar10_base: float
-    """Mean loss of the tenth of users that the base serves worst."""
+    """The same for the base."""
     users: int
     """Users × seeds."""
 
     def misses(self) -> list[str]:
-        """What of the law of no harm does not hold, in words; empty where it does. It starts at k = 5.
+        """Violations of the no-harm criteria, which apply from k = 5.
 
         Where the gain is above 5 %: harmed ≤ helped / 8 at k ≥ 20 (helped / 3 below) and at least 30 % differ;
         elsewhere harmed ≤ 18 %. At k ≥ 20 the worst decile is at most 1 % worse.
@@ -118,7 +118,7 @@ class Person(NamedTuple):
 
     user: int
     order: Ints
-    """Labels that may be shown, in the order they are: order[:k]."""
+    """Labels to show, in order: order[:k]."""
     held_out: Ints
 
 
@@ -140,16 +140,16 @@ def folds(
     known_items: bool = False,
     shown: int = 0,
 ) -> Iterator[Fold]:
-    """One split a seed of the labels of user[n] on item[n].
+    """Split the labels of user[n] on item[n], once per seed.
 
     Args:
-        user: number of each label's user, int64[n].
-        item: number of what it is about, int64[n].
+        user: of each label, int64[n].
+        item: of each label, int64[n].
         seeds: one split each.
-        users: share of users that training does not see, in (0, 1).
-        items: share of items that neither training nor the k labels come from, in (0, 1).
-        known_items: training sees all items, of seen users only: a new user of a known catalogue.
-        shown: unseen users need this many labels on seen items, and one held-out; others take no part.
+        users: share of unseen users, in (0, 1).
+        items: share of items unseen in training and in the k labels, in (0, 1).
+        known_items: training sees all items, rated by seen users only: a new user of a known catalogue.
+        shown: labels on seen items that an unseen user needs, besides one held-out; others are dropped.
 
     Raises:
         ValueError: a share outside (0, 1), or no user or no item is left on either side.
@@ -175,7 +175,7 @@ def folds(
         yield Fold(seed, train, tuple(people))
 
 
-# --- predictions and what becomes of them ---
+# --- predictions and results ---
 
 
 class _Cell(NamedTuple):
@@ -193,7 +193,7 @@ class Ledger:
         self._cells: dict[tuple[str, int], list[_Cell]] = {}
 
     def add(self, row: str, k: int, seed: int, user: int, y: Floats, p: Floats) -> None:
-        """What a row predicted, p float64[n], of a user's held-out labels y float64[n] in a split.
+        """Add a row's predictions p float64[n] of a user's held-out labels y float64[n] in a split.
 
         Raises:
             ValueError: shapes differ, or a prediction is no finite number.
@@ -257,9 +257,9 @@ class Ledger:
         base: str = "global",
         spread: float | None = None,
     ) -> NoHarm:
-        """Who is helped and harmed. z is of the loss; gain, worst decile and CVaR are of root(a user's mean loss).
+        """Harm of a row. z is of the loss; gain, worst decile and CVaR are of root(a user's mean loss).
 
-        `spread` is the standard deviation of y where y is coded in a way of its own.
+        `spread` is the standard deviation of y if y is not coded by its value.
         """
         cells, other = self._pair(row, k, base, None)
         root = root or (lambda value: value)

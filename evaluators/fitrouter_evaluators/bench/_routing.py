@@ -1,7 +1,7 @@
-"""Measures of routing: what quality costs.
+"""Cost-quality measures of routing.
 
-A *point* is (mean cost in USD, mean reward) of one contender. A router that is asked for several ceilings is a curve of
-points; fixed models are points, and what mixtures of two of them reach is the upper hull of these.
+A *point* is (mean cost in USD, mean reward) of one contender. A router at several ceilings is a curve of points;
+fixed models are points, and mixtures of two of them reach the upper hull.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from fitrouter.types import Floats
 
 
 class Point(NamedTuple):
-    """What a contender costs and earns per request."""
+    """Mean cost and reward per request."""
 
     cost: float
     reward: float
 
 
 class Spread(NamedTuple):
-    """How well the users are served."""
+    """Spread of the users' mean rewards."""
 
     mean: float
     variance: float
     """Of the users' mean rewards."""
     worst_decile: float
-    """Mean of the tenth of the users (at least one) who are served worst."""
+    """Mean of the lowest tenth of the users, at least one."""
 
 
 def hull(points: Sequence[Point]) -> list[Point]:
-    """The best that mixtures of two points reach: the upper convex hull from the cheapest to the best, rising.
+    """Upper convex hull of points from the cheapest to the best: the rewards of mixtures of two.
 
     >>> hull([Point(0.0, 0.2), Point(1.0, 0.3), Point(2.0, 0.9), Point(3.0, 0.8)])
     [Point(cost=0.0, reward=0.2), Point(cost=2.0, reward=0.9)]
@@ -54,7 +54,7 @@ def _below(left: Point, middle: Point, right: Point) -> bool:
 
 
 def mixture(points: Sequence[Point], ceiling: float) -> float:
-    """Reward of the best mixture of two points whose mean cost keeps a ceiling; the cheapest where none does."""
+    """Reward of the best mixture of two points within a mean cost; the cheapest if there is none."""
     edge = hull(points)
     return float(np.interp(ceiling, [p.cost for p in edge], [p.reward for p in edge]))
 
@@ -68,8 +68,8 @@ def area(ceilings: Sequence[float], rewards: Sequence[float]) -> float:
 def aiq(points: Sequence[Point], low: float, high: float) -> float:
     """Average improvement in quality: mean of the points' non-decreasing hull over costs in [low, high], in USD.
 
-    Left of the cheapest point nothing is known of the contender, so the range should begin there; right of the best
-    the hull stays. Reference: Hu et al. (2024), "RouterBench", §3.
+    The range should begin at the cheapest point, left of which the contender is unknown; right of the best point the
+    hull is constant. Reference: Hu et al. (2024), "RouterBench", §3.
     """
     edge = hull(points)
     costs, rewards = [p.cost for p in edge], [p.reward for p in edge]
@@ -86,7 +86,7 @@ def _recovered(points: Sequence[Point], weak: Point, strong: Point) -> tuple[Flo
 
 
 def apgr(points: Sequence[Point], weak: Point, strong: Point) -> float:
-    """Average performance gap recovered: mean share of the gap between two models over the share of the dear one.
+    """Average performance gap recovered: mean share of the gap between two models over the share of the costlier one.
 
     Shares are of cost, which are shares of calls where a model costs the same for every prompt; a random mixture has ½.
     Reference: Ong et al. (2024), "RouteLLM", §3.
@@ -106,7 +106,7 @@ def cpt(points: Sequence[Point], weak: Point, strong: Point, target: float) -> f
 
 
 def cost_of(points: Sequence[Point], reward: float) -> float | None:
-    """The least mean cost at which mixtures of the points earn this reward; None where they never do."""
+    """Least mean cost at which mixtures of the points reach a reward; None if they never do."""
     edge = hull(points)
     if reward > edge[-1].reward:
         return None
@@ -121,7 +121,7 @@ def windows(costs: Floats, after: int = 200, length: int = 500) -> Floats:
 
 
 def satisfaction(rewards: Floats, users: Sequence[str | None]) -> Spread:
-    """How the users' mean rewards spread.
+    """Spread of the users' mean rewards.
 
     Args:
         rewards: float64[T].

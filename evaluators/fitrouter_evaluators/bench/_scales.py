@@ -1,10 +1,10 @@
-"""How far a person departs from the population, and how noisy they are: a discrete prior over both, learnt by EM.
+"""Discrete prior over users' taste scale and noise, learned by EM.
 
     w_u ~ N(μ_u, s² Σ),  noise variance r² σ²,  (s, r) ~ π on a grid
 
-With one s for all, a person who is like everybody is moved by noise, and one who is not is held back: a Gaussian prior
-shrinks everyone by the same factor. With π from the training users, the shown labels themselves say how far to trust
-them (a scale mixture; Laird 1978, Kiefer and Wolfowitz 1956). Of the posterior, a mixture, two moments are kept.
+With one s for all, a Gaussian prior shrinks every user by the same factor: average users follow noise, and unusual ones
+are held back. With π learned from training users, a user's labels determine their own shrinkage (a scale mixture;
+Laird 1978, Kiefer and Wolfowitz 1956). The posterior is a mixture, of which two moments are kept.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Scales(NamedTuple):
 
     @classmethod
     def fit(cls, prior: Prior, users: Sequence[Observations], declared: Floats | None) -> Scales:
-        """π of the users whose labels these are."""
+        """Fit π to the labels of users."""
         parts = []
         for i, user in enumerate(users):
             if len(user.y):
@@ -56,23 +56,8 @@ class Scales(NamedTuple):
             weight = (share.sum(axis=0) + 5.0 / len(_S)) / (len(log) + 5.0)
         return cls(weight)
 
-    def next(self, K: Floats, y: Floats, ahead: Floats, noise: float = 1.0) -> Floats:
-        """float64[m]: means of signals, given labels y float64[n] of others.
-
-        Args:
-            K: covariance of the signals behind y, float64[n, n].
-            y: labels.
-            ahead: covariance of the signals asked for with those behind y, float64[m, n].
-            noise: variance of the labels' noise.
-        """
-        values, z, vectors = _basis(K, y)
-        share = _normal(_evidence(values, z, noise) + np.log(self.weight))
-        shrink = share @ (_S[:, None] / (_S[:, None] * values + _R[:, None] * noise))
-        out: Floats = (ahead @ vectors) @ (shrink * z)
-        return out
-
     def posterior(self, prior: Prior, labels: Observations, declared: Floats | None = None) -> tuple[Gaussian, float]:
-        """Mean and covariance of a person's taste, and the mean variance of their noise."""
+        """Posterior of a user's taste, and mean variance of their noise."""
         centre = prior.centre(declared)
         gain = prior.cov @ labels.X.T
         values, z, vectors = _basis(labels.X @ gain, labels.y - labels.X @ centre)

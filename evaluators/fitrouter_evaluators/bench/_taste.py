@@ -1,17 +1,17 @@
-"""What a crowd rates an item, and how one person departs from it.
+"""Rating model: crowd mean of an item plus a user's offset, gain and taste.
 
     y_ui = crowd_i + b_u + s_u · (crowd_i − mean) + t_uᵀ f(x_i) + ε
 
-crowd_i is the mean of those who rated item i, shrunk to what its features predict (ridge); of an unseen item only the
-prediction is known. b_u and s_u are a person's rating scale, offset and gain, and t_u the taste over leading directions
-of the items' features. All of them together are one Gaussian per user under a prior by EM (`reward.hierarchy`), so each
-is shrunk by what is known of it: for b alone the factor is ω = τ² / (τ² + V), V being its sampling variance.
+crowd_i is the mean rating of item i, shrunk to the prediction from its features (ridge); for an unseen item it is the
+prediction. b_u and s_u are a user's offset and gain, and t_u the taste over leading directions of the items' features.
+Together they are one Gaussian per user under a prior by EM (`training.hierarchy`), so that each is shrunk by its
+uncertainty: for b alone the factor is ω = τ² / (τ² + V), V being its sampling variance.
 
-The prior's scale ψ is learnt by block (offset, gain, taste): EM under a loose ψ, then ψ = the mean variance of the
-block. A taste is learnt from departures from the *known* crowd of the items that were shown, which do not hold what
-makes an item special for everybody; it is applied to unseen items by features alone.
+The prior's scale ψ is learned by block (offset, gain, taste): EM under a loose ψ, then ψ = the mean variance of the
+block. A taste is learned from deviations from the *known* crowd mean of the shown items, which exclude effects common
+to all users; it is applied to unseen items by features alone.
 
-People differ in how far they depart and in how noisy they are: see `_scales`. It is what keeps harm rare.
+Users differ in the size of their deviations and in noise, which `_scales` models; this keeps harm rare.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Ints = NDArray[np.int64]
 
 _NU = 40.0
 _LIKELIHOOD_RATIO = float(np.log(2.0)) + 3.0
-"""Nats that a prior with differences must win, the three variances of its blocks included; else 0 wins."""
+"""Log evidence by which a prior with user differences must win, for its three variances; else users count as alike."""
 _ROUNDS = 4
 _STEPS = 6
 _ALPHAS = np.logspace(-2, 5, 22)
@@ -46,21 +46,21 @@ class Labels(NamedTuple):
 
 
 class Person(NamedTuple):
-    """What is believed of one person: departure from the crowd, and the variance of their noise."""
+    """Posterior of a user: deviation from the crowd, and noise variance."""
 
     taste: Gaussian
     noise: float
 
 
 class Seen(NamedTuple):
-    """What a head says of items, each float64[n]: predicted ratings, and the sd of the person's departure."""
+    """Predictions of items, float64[n] each: ratings, and sd of the user's deviation."""
 
     mean: Floats
     sd: Floats
 
 
 def directions(features: Floats, rows: Ints, count: int) -> Floats:
-    """float64[items, ≤ count]: leading principal directions, found on `rows`; their variances sum to 1 or less."""
+    """float64[items, ≤ count]: leading principal components of `rows`; their variances sum to at most 1."""
     from sklearn.decomposition import PCA
 
     count = min(count, len(rows) - 1, features.shape[1])
@@ -72,16 +72,16 @@ def directions(features: Floats, rows: Ints, count: int) -> Floats:
 
 
 class RatingHead:
-    """Crowd, prior and people of one set of training labels.
+    """Rating model fitted to training labels.
 
     Args:
-        features: float64[items, F], of about unit variance; what is known of every item.
+        features: float64[items, F], of about unit variance.
         train: the labels of seen users.
-        tastes: number of directions of taste; 0 leaves the rating scale only.
-        gain: whether people have a gain besides the offset.
-        declared: float64[users, P], what each user declared, of about unit variance; None for none.
-        ridge_declared: precision of the weights of what was declared, in units of a taste's.
-        nu: users that the prior's scale counts for.
+        tastes: number of taste directions; 0 for the rating scale only.
+        gain: whether users have a gain besides the offset.
+        declared: float64[users, P], declared values of about unit variance; None for none.
+        ridge_declared: precision of the weights of declared values, in units of a taste's.
+        nu: pseudo-users of the prior's scale.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class RatingHead:
         self.scales = Scales.fit(self.prior, people, known)
 
     def posterior(self, item: Ints, y: Floats, declared: Floats | None = None) -> Person:
-        """The person who rated these items so."""
+        """Posterior of a user with these ratings."""
         if not len(item):
             return Person(self.prior.at(declared), self.prior.noise)
         X, crowd, opinion = self.X[item], self.crowd[item], y
@@ -132,10 +132,9 @@ class RatingHead:
         return Person(*found)
 
     def predict(self, item: Ints, person: Person | None = None) -> Seen:
-        """Ratings of items by a person; by the crowd where there is none, or where people do not differ.
+        """Predict a user's ratings of items; the crowd's without a user, or if users do not differ.
 
-        A person's departure from the population, on the scale with its ends, is added to the crowd's mean: who is like
-        everybody is predicted to rate as everybody does.
+        The user's deviation from the population, on the censored scale, is added to the crowd mean.
         """
         if person is None or not self.differ:
             return Seen(np.clip(self.base[item], 0.0, 1.0), np.zeros(len(item)))
@@ -152,7 +151,7 @@ class RatingHead:
     # --- fitting ---
 
     def _crowd(self, y: Floats) -> Floats:
-        """float64[items]: what the crowd rates, own means where there are many raters, else by features."""
+        """float64[items]: crowd means, shrunk to the prediction from features."""
         from sklearn.linear_model import RidgeCV
 
         count = np.bincount(self._train.item, minlength=len(self._features)).astype(np.float64)
@@ -198,7 +197,7 @@ class RatingHead:
         return prior
 
     def _opinions(self, prior: Prior) -> Floats:
-        """Labels at the ends, replaced by what their users probably meant."""
+        """Replace labels at the ends by expected latent opinions."""
         y, out = self._train.y, self._train.y.copy()
         self.prior = prior
         users, rows = np.unique(self._train.user, return_inverse=True)
@@ -225,7 +224,7 @@ def _own(rows: NDArray[np.integer]) -> list[Ints]:
 
 
 def _offsets(user: Ints, item: Ints, y: Floats) -> Floats:
-    """float64[n]: each label's user's offset from the means of the items that they rated, shrunk; 0 on average."""
+    """float64[n]: shrunken offset of each label's user from the means of their items; 0 on average."""
     _, who, count = np.unique(user, return_inverse=True, return_counts=True)
     seen = np.bincount(item).astype(np.float64)
     mean = np.bincount(item, y) / np.maximum(seen, 1.0)

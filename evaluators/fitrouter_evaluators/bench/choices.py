@@ -1,18 +1,16 @@
-"""Which answer fits a preference that was stated in words, by the declared prior alone.
+"""Benchmark of stated preferences: choose the answer that fits, by the declared prior alone.
 
-Every row states preferences and offers options. An option's utility is Σ_d mean_d · z_d, the means being what
-`reward.declared` reads in the statements and z the option's features, standardised within the row. Nothing of the
-file is needed to choose; the mapping was trained on statements of our own.
+Every row states preferences and offers options. An option's utility is Σ_d mean_d · z_d, with the declared means of the
+statements (`scoring.statements.declared`) and the option's features z, standardised within the row. The mapping was
+trained on other statements, so nothing of the file is needed to choose.
 
-**What is fitted.** How strongly a declared value should count, and how surely: the weight of phrase p on the utility
-is t_p ~ N(strength, variance), so that `variance` is that of the declared pseudo-observation in units of the taste.
-Both maximise the marginal likelihood of the choices, ∫ N(t) Π softmax(t · utility) dt, on one half of the phrases, and
-are judged by the NLL on the other half (both ways round). No phrase is ever on both sides.
+**Fitted strength.** The weight of phrase p on the utility is t_p ~ N(strength, variance), so that `variance` is that of
+the declared pseudo-observation in units of the taste. Both maximise the marginal likelihood of the choices,
+∫ N(t) Π softmax(t · utility) dt, on one half of the phrases; the NLL is of the other half (two-fold).
 
 **Negated twins** are statements of two users whose names differ in their last part only: `long-more`, `long-less`.
-On all rows of both, the options chosen under either must lie on opposite sides of the row's mean of the attribute.
-The attribute is the dimension in which the best options of the two users differ most: the file says it, not the
-mapping.
+On all rows of both, the options chosen under either must lie on opposite sides of the row's mean of the attribute, the
+dimension in which the best options of the two users differ most.
 """
 
 from __future__ import annotations
@@ -24,10 +22,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fitrouter.context.encoders import Encoder, get_encoder
+from fitrouter.context.encoders import Encoder
 from fitrouter.errors import ConfigError
 from fitrouter.types import Floats
-from fitrouter_evaluators.bench._protocol import Result
 from fitrouter_evaluators.datasets import Choice, read_choices
 from fitrouter_evaluators.scoring import STYLE, Answer, ResponseFeatures, measure, standardise
 from fitrouter_evaluators.scoring.statements.declared import DeclaredTaste, DeclaredValues
@@ -39,19 +36,19 @@ Phrase = tuple[str, ...]
 
 
 class _Rows(NamedTuple):
-    """The choices with everything that is computed of them once."""
+    """Choices with their features and declared values."""
 
     rows: list[Choice]
     names: tuple[str, ...]
     z: list[Floats]
     """float64[options, names] a row: features, standardised within the row."""
     means: dict[Phrase, Floats]
-    """float64[names] a phrase: what it declares."""
+    """float64[names] a phrase: its declared values."""
     tastes: dict[Phrase, DeclaredTaste]
 
 
 def run_choices(path: Path, encoder: Encoder, *, seed: int = 0) -> dict[str, Any]:
-    """Accuracy of the declared prior beside the baselines, negated twins, and the fitted strength; ready for JSON.
+    """Run the benchmark: accuracy beside baselines, negated twins, and the fitted strength; ready for JSON.
 
     Intervals are 95 % bootstrap intervals that resample phrases.
 
@@ -89,23 +86,6 @@ def run_choices(path: Path, encoder: Encoder, *, seed: int = 0) -> dict[str, Any
     }
 
 
-def development(data: Path, seeds: int, encoder: str) -> list[Result]:  # noqa: ARG001 - nothing is random here
-    """The rows of the result table from the folder of public sets; empty where the set is not there."""
-    path = data / "choices" / "declared.jsonl"
-    if not path.is_file():
-        return []
-    found = run_choices(path, get_encoder(encoder))
-    sizes = {"k": 0, "n_users": found["users"], "n_items": found["n"], "seeds": 1}
-    rows = [
-        Result(set="choices", metric="accuracy", row=name, **sizes, **interval)
-        for name, interval in found["accuracy"].items()
-    ]
-    if found["twins"]["n"] == 0:
-        return rows
-    twins = {name: found["twins"][name] for name in ("mean", "low", "high")}
-    return [*rows, Result(set="choices", metric="negated twins reverse", row="declared", **sizes, **twins)]
-
-
 def _prepare(rows: list[Choice], encoder: Encoder) -> _Rows:
     reader = DeclaredValues(encoder)
     tastes = {phrase: reader.read_all(phrase) for phrase in sorted({row.declared for row in rows})}
@@ -120,7 +100,7 @@ def _prepare(rows: list[Choice], encoder: Encoder) -> _Rows:
 
 
 def _standardised(options: Sequence[str], features: ResponseFeatures | None) -> Floats:
-    """float64[options, names]; 0 for what is missing and for what all options share."""
+    """float64[options, names]; 0 for missing and for constant features."""
     if features is None:
         h = standardise(np.array([measure(option) for option in options]))
     else:
@@ -134,7 +114,7 @@ def _standardised(options: Sequence[str], features: ResponseFeatures | None) -> 
 
 
 def _right(data: _Rows) -> dict[str, Floats]:
-    """float64[rows] of 0…1 a row of the table; ties share, so that no order of the options helps."""
+    """float64[rows] of correctness in [0, 1] by row of the table; ties share."""
     out = {name: np.zeros(len(data.rows)) for name in ("declared", "longest", "shortest", "first", "random")}
     for i, (row, z) in enumerate(zip(data.rows, data.z, strict=True)):
         lengths = np.array([float(len(option)) for option in row.options])
@@ -145,14 +125,14 @@ def _right(data: _Rows) -> dict[str, Floats]:
 
 
 def _picks(utility: Floats) -> Floats:
-    """float64[options]: the probability of each under the rule 'the most useful one, ties by lot'."""
+    """float64[options]: choice probabilities of the maximum, ties at random."""
     best = (utility >= utility.max() - 1e-9).astype(np.float64)
     out: Floats = best / best.sum()
     return out
 
 
 def _interval(values: Floats, owner: np.ndarray, draws: np.ndarray) -> dict[str, float]:
-    """Mean and 95 % interval of float64[rows], whole clusters resampled."""
+    """Mean and 95 % cluster bootstrap interval of float64[rows]."""
     clusters = draws.shape[1]
     totals, sizes = np.bincount(owner, values, clusters), np.bincount(owner, minlength=clusters)
     low, high = np.quantile(totals[draws].sum(axis=1) / sizes[draws].sum(axis=1), (0.025, 0.975))
@@ -163,7 +143,7 @@ def _interval(values: Floats, owner: np.ndarray, draws: np.ndarray) -> dict[str,
 
 
 def _twins(data: _Rows) -> dict[str, Any]:
-    """Share of (row, pair of opposite statements) whose chosen options lie on opposite sides; by pair of users."""
+    """Share of (row, pair of opposite statements) whose choices lie on opposite sides; by pair of users."""
     shares: list[tuple[tuple[Phrase, Phrase], float]] = []
     by_pair: dict[str, dict[str, Any]] = {}
     for more, less in _opposites({row.user for row in data.rows}):
@@ -198,14 +178,14 @@ def _attribute(data: _Rows, more: str, less: str) -> int:
 
 
 def _comparisons(data: _Rows, more: str, less: str) -> Iterator[tuple[tuple[Phrase, Phrase], int]]:
-    """Every statement of one user beside every one of the other, on every row of both."""
+    """All pairs of statements of the two users, on every row of both."""
     sides = [sorted({row.declared for row in data.rows if row.user == user}) for user in (more, less)]
     where = [i for i, row in enumerate(data.rows) if row.user in {more, less}]
     return (((one, other), i) for one, other in product(*sides) for i in where)
 
 
 def _reversal(data: _Rows, i: int, attribute: int, pair: tuple[Phrase, Phrase]) -> float:
-    """1 where the two choices lie on opposite sides of the row's mean; 0 where a statement says nothing."""
+    """1 if the two choices lie on opposite sides of the row's mean; 0 if a statement has no values."""
     sides = []
     for phrase in pair:
         if not data.means[phrase].any():
@@ -214,7 +194,7 @@ def _reversal(data: _Rows, i: int, attribute: int, pair: tuple[Phrase, Phrase]) 
     return float(sides[0] * sides[1] < 0.0)
 
 
-# --- how much a declared value counts ---
+# --- strength of declared values ---
 
 
 def _strengths(data: _Rows) -> dict[str, Any]:
@@ -281,7 +261,7 @@ def _nll(row: tuple[Floats, int], strength: float, variance: float) -> float:
 
 
 def _fit_strength(groups: Sequence[list[tuple[Floats, int]]]) -> tuple[float, float]:
-    """Strength and variance of largest marginal likelihood; each group shares one draw of the weight."""
+    """Strength and variance that maximise the marginal likelihood; each group shares one draw of the weight."""
     from scipy import optimize
 
     def loss(at: Floats) -> float:

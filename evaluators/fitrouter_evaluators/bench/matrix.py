@@ -1,9 +1,8 @@
-"""The routing protocol on a response matrix: policies side by side, with and without a ceiling.
+"""Routing benchmark on a response matrix: policies with and without a cost ceiling.
 
-Every prompt is asked once, in an order shuffled by the seed, from nothing known; what is learnt of it goes through the
-router's own decider and learner (`bench._stream`). Beside the router stand what can be had without one: every fixed
-model, the best of them and the best mixture of two (both in hindsight), a random choice, the default, and the oracle
-that knows every reward.
+Every prompt is asked once, in an order shuffled by the seed, with a new learner (`simulation.matrix_stream`). The
+router is compared with every fixed model, the best of them and the best mixture of two (both in hindsight), a random
+choice, the default, and the oracle that knows every reward.
 """
 
 from __future__ import annotations
@@ -35,23 +34,23 @@ from fitrouter_evaluators.datasets import MatrixRow, read_matrix
 from fitrouter_evaluators.simulation.matrix_stream import Matrix, Played, Setting, matrix_of, play
 
 CEILINGS = 7
-"""Ceilings that are made where none are given."""
+"""Number of ceilings if none are given."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """How the protocol runs; deciding and learning are as shipped unless `router` says otherwise."""
+    """Settings of the benchmark."""
 
     seeds: int = 5
     encoder: str = "static"
     default: str | None = None
-    """The model that everything would go to without a router; the file's first where None."""
+    """Model used without a router; the file's first if None."""
     ceilings: tuple[float, ...] | None = None
-    """USD per request; from the cheapest model's cost to the dearest's where None, none for ()."""
+    """USD per request; from the cheapest model's cost to the costliest's if None, none for ()."""
     prices: Mapping[str, tuple[float, float]] | None = None
     """Model → USD per million tokens of prompt and answer."""
     router: Setting = Setting()
     budget: BudgetParams = BudgetParams()
-    """How ceilings are kept."""
+    """How ceilings are enforced."""
 
 
 def bench(
@@ -63,14 +62,14 @@ def bench(
     default: str | None = None,
     ceilings: Sequence[float] | None = None,
 ) -> dict[str, Any]:
-    """Run the protocol on a file of the open format, or on its rows.
+    """Run the benchmark on a file of the open format, or on its rows.
 
     Args:
         source: JSONL or Parquet, or rows.
         encoder: reads the prompts.
         name: of the set in the results.
         seeds: orders of the prompts, and draws.
-        default: the model that everything would go to; the file's first where None.
+        default: model used without a router; the file's first if None.
         ceilings: USD per request; see `Settings`.
 
     Returns:
@@ -90,13 +89,13 @@ def bench(
 
 
 def run(rows: Sequence[MatrixRow], settings: Settings | None = None) -> dict[str, Any]:
-    """Run the protocol on rows.
+    """Run the benchmark on rows.
 
     Returns:
         JSON: `table`, a row for each policy without a ceiling (reward and cost per request, regret against the oracle
-        in each quarter of the stream, share of prompts whose best model was chosen; with users also how they are
-        served); `curve`, the router at each ceiling beside the best mixture of two fixed models, with its dearest
-        window; `measures`, AIQ, APGR, CPT and what the best single model's quality costs; `models`.
+        in each quarter of the stream, share of prompts whose best model was chosen; with users also the spread of
+        their rewards); `curve`, the router at each ceiling beside the best mixture of two fixed models, with its
+        costliest window; `measures`, AIQ, APGR, CPT and the cost of the best single model's quality; `models`.
 
     Raises:
         ValueError: there is nothing to route, or no such default model.
@@ -153,7 +152,7 @@ class _Table:
             blind = msgspec.structs.replace(self.settings.router, personal=False)
             rows.append(self._row("user-blind", self._played(blind)))
         ours = self._row("ours", self._played(self.settings.router))
-        # Without people the router is its own blind twin, and one stream says both.
+        # Without users and roles the user-blind router is the same, and one stream serves both rows.
         rows += [ours] if people else [{**ours, "policy": "user-blind"}, ours]
         if any(matrix.users):
             rows.append(self._row("best single per user", [self._per_user(order) for order in self.orders]))
@@ -196,7 +195,7 @@ class _Table:
         }
 
     def _choice(self, order: NDArray[np.int64], chosen: NDArray[np.int64] | None) -> Played:
-        """What a choice by prompt gives, int64[N]; None for the mean over all models: a random one."""
+        """Outcome of a fixed choice per prompt, int64[N]; None for a random choice."""
         matrix = self.matrix
         if chosen is None:
             reward, cost = np.nanmean(matrix.reward, axis=1), _there(matrix).mean(axis=1)
@@ -215,7 +214,7 @@ class _Table:
         return self._choice(order, chosen)
 
     def _row(self, policy: str, played: Sequence[Played]) -> dict[str, Any]:
-        """One line of the table: means over the seeds, and over the prompts that the choice had an answer to."""
+        """A row of the table: means over seeds and answered prompts."""
         rewards = [float(np.nanmean(one.reward)) for one in played]
         quarters = [
             [float(np.nanmean(part)) for part in np.array_split(self.best[order] - one.reward, 4)]
@@ -241,7 +240,7 @@ class _Table:
         return row
 
     def _hits(self, one: Played, order: NDArray[np.int64]) -> float:
-        """Share of the prompts where no model earns more than the chosen one."""
+        """Share of the prompts whose best model was chosen."""
         best = self.matrix.reward[order] >= self.best[order][:, None]
         if (one.chosen < 0).any():
             return float((best.sum(axis=1) / np.isfinite(self.matrix.reward[order]).sum(axis=1)).mean())
@@ -249,12 +248,12 @@ class _Table:
 
 
 def _there(matrix: Matrix) -> np.ma.MaskedArray[Any, Any]:
-    """Costs of the answers that there are."""
+    """Costs, masked where there is no answer."""
     return np.ma.masked_array(matrix.cost, ~np.isfinite(matrix.reward))
 
 
 def _measures(points: Sequence[Point], curve: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The field's measures of the curve, beside those of the best mixture of two fixed models."""
+    """Measures of the curve, beside those of the best mixture of two fixed models."""
     ours = [Point(row["cost_usd"], row["reward"]) for row in curve]
     strong = max(points, key=lambda p: (p.reward, -p.cost))
     weak = min(points, key=lambda p: (p.cost, -p.reward))

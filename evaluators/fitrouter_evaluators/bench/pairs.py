@@ -1,15 +1,14 @@
-"""The personal protocol on pairs: who prefers which of two answers.
+"""k-shot evaluation on pairwise preferences.
 
-Rows: *global*, the head that all share; *bias-only*, a user's own liking of positions and models; *user-only*, a
-user's labels alone; *hierarchical*, all of it under the population prior. Ties teach the shared score a little and are
-not predicted but in `with ties` (Davidson 1970).
+Rows: *global*, the shared head; *bias-only*, a user's preferences for positions and models; *user-only*, a user's
+labels alone; *hierarchical*, all of it under the population prior. Ties train the shared score with a small weight, and
+are predicted in `with_ties` only (Davidson 1970).
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -17,19 +16,9 @@ import numpy as np
 
 from fitrouter.context.encoders import Encoder, get_encoder
 from fitrouter_evaluators.bench._metrics import ACCURACY, ECE, NLL, log_loss, wrong
-from fitrouter_evaluators.bench._pair_model import (
-    NAMES,
-    RIDGE,
-    Heads,
-    Pairs,
-    fit_heads,
-    fit_shared,
-    observe,
-    probability,
-    three_way,
-)
+from fitrouter_evaluators.bench._pair_model import Heads, Pairs, fit_heads, observe, probability, three_way
 from fitrouter_evaluators.bench._protocol import KS, Fold, Ledger, folds
-from fitrouter_evaluators.datasets import Pair, mt_bench, read_pairs
+from fitrouter_evaluators.datasets import Pair, read_pairs
 
 ROWS = ("global", "bias-only", "user-only", "hierarchical")
 
@@ -46,26 +35,24 @@ def run_pairs(
     item: Callable[[Pair], object] = lambda pair: pair.prompt,
     users: float = 1 / 3,
     items: float = 0.35,
-    profiles: Callable[[Sequence[Pair]], dict[str, Any]] | None = None,
 ) -> dict[str, Any]:
-    """Run the protocol.
+    """Evaluate reward heads on pairs.
 
     Args:
         source: a file of pairs, or its rows.
         encoder: reads prompts and answers; a name or an encoder.
         name: of the set in the results.
-        ks: labels that are shown of an unseen user; the first is 0.
+        ks: numbers of labels shown of an unseen user; the first is 0.
         seeds: one split each.
-        identity: whether heads may know which model wrote an answer.
-        shipped: whether the shipped global scalar takes part; not on MT-bench, from which it was made.
-        item: what of a pair must be unseen together; pairs of one conversation belong to one item.
+        identity: whether heads use models' names.
+        shipped: whether the shipped global scalar is used; not on MT-bench, on which it was trained.
+        item: key of pairs that are unseen together, such as those of one conversation.
         users: share of unseen users.
         items: share of unseen items.
-        profiles: measures pairs that carry `extra["profile"]` with and without it (`bench.profiles.profile_pairs`).
 
     Returns:
         JSON: `results` (ECE of all splits together), `paired` (hierarchical − global), `no_harm`, `with_ties`,
-        `agreement`, `routing` (where models are named), `profile`, and `problems`, the number of unreadable lines.
+        `agreement`, `routing` (if models are named), and `problems`, the number of unreadable lines.
 
     Raises:
         ConfigError: there is no such file.
@@ -76,7 +63,7 @@ def run_pairs(
     pairs = observe(rows, [item(row) for row in rows], read, shipped=shipped)
     identity = identity and len(pairs.models) > 1
     splits = folds(pairs.user, pairs.item, seeds, users=users, items=items)
-    out = {
+    return {
         "set": name,
         "encoder": read.id,
         "identity": identity,
@@ -86,10 +73,6 @@ def run_pairs(
         "agreement": agreement_of_pairs(pairs),
         **_run(name, pairs, splits, ks, identity=identity),
     }
-    with_profile = [row for row in rows if row.extra.get("profile")]
-    if profiles is not None and with_profile:
-        out["profile"] = profiles(with_profile)
-    return out
 
 
 def _run(name: str, pairs: Pairs, splits: Iterable[Fold], ks: Sequence[int], *, identity: bool) -> dict[str, Any]:
@@ -120,32 +103,6 @@ def _mean(rows: Sequence[dict[str, float]]) -> dict[str, float]:
     return {key: float(np.mean([row[key] for row in rows])) for key in rows[0]}
 
 
-def development(data: Path, seeds: int = 10, encoder: str = "static") -> dict[str, Any]:
-    """D1 of the notes: MT-bench's human votes, a third of the judges and 35 % of the questions unseen.
-
-    `floor` are the notes' kinds of features on the same splits: models' names alone, and text alone.
-    """
-    rows = mt_bench.convert(data / "mt_bench_human")
-    found = run_pairs(
-        rows,
-        encoder,
-        name="D1 MT-bench",
-        seeds=range(seeds),
-        shipped=False,
-        item=lambda pair: pair.extra["question_id"],
-    )
-    text = run_pairs(
-        rows,
-        encoder,
-        name="D1 MT-bench, text only",
-        seeds=range(seeds),
-        identity=False,
-        shipped=False,
-        item=lambda pair: pair.extra["question_id"],
-    )
-    return {"with_identity": found, "text_only": text, "floors": _floors(rows, range(seeds), encoder)}
-
-
 def _rows(source: str | os.PathLike[str] | Sequence[Pair]) -> tuple[Sequence[Pair], int]:
     if isinstance(source, (str, os.PathLike)):
         records = read_pairs(source)
@@ -154,9 +111,9 @@ def _rows(source: str | os.PathLike[str] | Sequence[Pair]) -> tuple[Sequence[Pai
 
 
 def _predict(ledgers: tuple[Ledger, Ledger], pairs: Pairs, heads: Heads, fold: Fold, ks: Sequence[int]) -> None:
-    """All rows at all k for the unseen users of one split; ties are neither shown nor predicted.
+    """Predict all rows at all k for the unseen users of a split, without ties.
 
-    The second ledger takes all splits as one: ten bins of one split's few labels are off by chance alone.
+    The second ledger pools all splits: with the few labels of one split, ECE in ten bins is mostly noise.
     """
     for person in fold.people:
         shown = person.order[pairs.y[person.order] != 0.5]
@@ -184,10 +141,7 @@ def _with_ties(pairs: Pairs, heads: Heads, fold: Fold) -> dict[str, float]:
 
 
 def _route(pairs: Pairs, heads: Heads, fold: Fold, k: int) -> dict[str, float]:
-    """How often the model wins that is picked of the two by names and prompt alone, before either has answered.
-
-    The control of routing: a personal pick (the user's own models' offsets after k labels) loses nothing.
-    """
+    """Win rate of the model that names and prompt alone pick, globally and with a user's offsets."""
     columns = slice(2, 2 + len(pairs.models))
     won: dict[str, list[float]] = {"global": [], "hierarchical": []}
     for person in fold.people:
@@ -201,7 +155,7 @@ def _route(pairs: Pairs, heads: Heads, fold: Fold, k: int) -> dict[str, float]:
 
 
 def agreement_of_pairs(pairs: Pairs) -> dict[str, float]:
-    """How often two judges of the same two answers say the same: among those who decide, and with ties as a verdict."""
+    """Agreement of two judges on the same two answers: among those who decide, and with ties as a verdict."""
     y = np.where(pairs.turned, 1.0 - pairs.y, pairs.y)
     clear = same = total = alike = 0
     for key in np.unique(pairs.key):
@@ -221,25 +175,3 @@ def agreement_of_pairs(pairs: Pairs) -> dict[str, float]:
         "with_ties": alike / total if total else float("nan"),
         "pairs": total,
     }
-
-
-def _floors(rows: Sequence[Pair], seeds: Sequence[int], encoder: str) -> list[dict[str, Any]]:
-    """Heads without users on the same splits: models' names, style, length, and text with each block taken away."""
-    pairs = observe(rows, [row.extra["question_id"] for row in rows], get_encoder(encoder), shipped=False)
-    text = {name: value for name, value in RIDGE.items() if name not in NAMES}
-    kinds = {
-        "model names": {"model": RIDGE["model"]},
-        "style": {"style": 100.0},
-        "text": text,
-        "text without vectors": {name: value for name, value in text.items() if name not in ("vector", "relevance")},
-    }
-    ledger = Ledger("D1 MT-bench")
-    for fold in folds(pairs.user, pairs.item, seeds, users=1 / 3, items=0.35):
-        for kind, ridge in kinds.items():
-            score = fit_shared(pairs, fold.train, ridge, ties=0.0)
-            for person in fold.people:
-                unseen = person.held_out[pairs.y[person.held_out] != 0.5]
-                if len(unseen):
-                    p = 0.5 * (1.0 + np.tanh(0.5 * score[unseen]))
-                    ledger.add(kind, 0, fold.seed, person.user, pairs.y[unseen], p)
-    return [msgspec.to_builtins(result) for result in ledger.results((ACCURACY, NLL, ECE))]

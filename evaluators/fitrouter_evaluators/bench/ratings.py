@@ -1,9 +1,9 @@
-"""The personal protocol on any file of ratings: unseen users × unseen items, rows side by side, and who is harmed.
+"""k-shot evaluation on ratings of unseen users and items; compares methods and counts users made worse off.
 
-Rows: `global` (the crowd's mean, by features for unseen items), `bias-only` (an offset per user), `user-only` (ridge
-on their own labels), `hierarchical` (offset, gain and taste under the population's prior, see `_taste`) and, where
-users declared values, `declared` (the same with a prior mean that follows them). Verdicts (scale [0, 1], only ends
-used) are predicted as probabilities by the same linear model, cut to [.02, .98].
+Rows: `global` (crowd mean, by features for unseen items), `bias-only` (an offset per user), `user-only` (ridge on the
+user's own labels), `hierarchical` (offset, gain and taste under the population prior, see `_taste`) and, if users
+declared values, `declared` (the same with a prior mean from them). Binary ratings are predicted as probabilities by the
+same linear model, clipped to [.02, .98].
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ _GRADED = (USER_RMSE, RMSE, PEARSON, SPEARMAN, KENDALL)
 
 
 class RatingSet(NamedTuple):
-    """The ratings of one dimension with everything numbered."""
+    """Ratings of one dimension, with numbered users and items."""
 
     name: str
     labels: Labels
     features: Floats
     """float64[items, F]"""
     declared: Floats | None
-    """float64[users, P], standardised; None where nobody declared anything."""
+    """float64[users, P], standardised; None without declared values."""
     verdicts: bool
-    """Whether only the ends of the scale are used."""
+    """Whether ratings are binary."""
 
 
 def run_ratings(
@@ -68,18 +68,18 @@ def run_ratings(
     ks: Sequence[int] = KS,
     known_items: bool = False,
 ) -> dict[str, Any]:
-    """The protocol on each dimension of a file of ratings.
+    """Evaluate each dimension of a file of ratings.
 
     Args:
         data: a file in the open format `ratings`, or its rows.
         encoder: reads responses and prompts; a name or an encoder.
         features: further columns of items, item → name → number.
         seeds: number of splits.
-        ks: labels shown of an unseen user; users with fewer on seen items take no part.
-        known_items: unseen users × items whose other raters are known.
+        ks: numbers of labels shown of an unseen user; users with fewer on seen items are dropped.
+        known_items: evaluate unseen users on items with known raters.
 
     Returns:
-        problems: lines of the file that could not be read; skipped: dimensions that were too small, and why;
+        problems: unreadable lines; skipped: dimensions that were too small, with reasons;
         dimensions: name → results, paired (against global), no_harm, agreement.
 
     Raises:
@@ -111,7 +111,7 @@ def run_ratings(
 def rating_set(
     rows: Sequence[Rating], encoder: Encoder, features: Mapping[str, Mapping[str, float]] | None, *, name: str
 ) -> RatingSet:
-    """Ratings of one dimension, numbered; an item is its name, or its prompt and response where it has none."""
+    """Number the ratings of one dimension; an item without a name is identified by prompt and response."""
     users, user = np.unique([row.user for row in rows], return_inverse=True)
     keys = [row.item or f"{row.prompt}\x1f{row.response or ''}" for row in rows]
     names, first, item = np.unique(keys, return_index=True, return_inverse=True)
@@ -132,10 +132,9 @@ def rating_set(
 def item_features(
     rows: Sequence[Rating], names: Sequence[str], encoder: Encoder, given: Mapping[str, Mapping[str, float]] | None
 ) -> Floats:
-    """float64[items, F]: what is known of each item, one row an item.
+    """float64[items, F]: vectors of response and prompt, style of the response, and the given columns.
 
-    Vectors of what was rated and of its prompt, style of the response, and the given columns; each of these blocks has
-    a total variance of 1.
+    Each of these blocks has a total variance of 1.
     """
     answers = [row.response or row.prompt or "" for row in rows]
     blocks = [encoder.encode([readable(text) for text in answers])]
@@ -156,10 +155,12 @@ def measure_set(
     known_items: bool = False,
     splits: Iterable[Fold] | None = None,
 ) -> dict[str, Any]:
-    """Results, paired differences, harm and human agreement of one dimension; `splits` replace those of the seeds.
+    """Evaluate one dimension: results, paired differences, harm and human agreement.
+
+    `splits` replace those of the seeds.
 
     Raises:
-        ValueError: too few users or items to split, or nobody has enough labels.
+        ValueError: too few users or items to split, or no user has enough labels.
     """
     ledger = Ledger(data.name)
     labels = data.labels
@@ -180,12 +181,12 @@ def measure_set(
 
 
 def metrics_of(data: RatingSet) -> tuple[Metric, ...]:
-    """What is measured: verdicts and degrees have metrics of their own."""
+    """Metrics of binary or graded ratings."""
     return _VERDICT if data.verdicts else _GRADED
 
 
 def _one_split(ledger: Ledger, data: RatingSet, fold: Fold, ks: Sequence[int]) -> None:
-    """Every row's predictions of every unseen user at every k."""
+    """Predict every unseen user at every k by every row."""
     labels = data.labels
     train = Labels(labels.user[fold.train], labels.item[fold.train], labels.y[fold.train])
     heads = {

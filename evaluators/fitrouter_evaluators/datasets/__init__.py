@@ -1,7 +1,7 @@
-"""People's judgements as data: open formats, readers and writers, and converters of published sets.
+"""Open formats for human judgements, their readers and writers, and converters of published datasets.
 
-Each public set has a module of its own (`mt_bench`, `pluriharms`, …) whose functions take the folder of the set as its
-authors published it and give rows in the files' order.
+Each dataset has its own module (`mt_bench`, `pluriharms`, …) whose functions take the folder as published by its
+authors and return rows in the files' order.
 """
 
 from __future__ import annotations

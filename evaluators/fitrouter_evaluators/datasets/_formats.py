@@ -1,8 +1,8 @@
-"""The open formats as frozen values: pairs, ratings, choices and response matrices.
+"""The open formats as frozen structs: pairs, ratings, choices and response matrices.
 
-One row is one JSON object; fields that a format does not name are kept in `extra` and written back beside the others.
-Every value checks itself, so that a row that exists is usable: finite numbers, a rating inside its scale, a label among
-the three. A refused value raises ValueError, whose message says what was given, what is allowed and what to do.
+A row is one JSON object; fields outside the format are kept in `extra` and written back beside the others. Every struct
+validates itself: finite numbers, a rating within its scale, a label among the allowed ones; ValueError names the value
+given and what is allowed.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any, Literal, TypeAlias, get_args
 import msgspec
 
 Kind: TypeAlias = Literal["rating", "thumb", "accept", "copy", "edit", "dwell"]
-"""What a rating was read from: said in numbers, a verdict, or behaviour."""
+"""How a rating was given: as a number, a thumb, or by behaviour."""
 
 KINDS: tuple[str, ...] = get_args(Kind)
 
 
 class Row(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What every row and part of a row has in common."""
+    """Base of rows and parts of rows."""
 
     @classmethod
     def known(cls) -> tuple[str, ...]:
@@ -29,7 +29,7 @@ class Row(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @classmethod
     def parts(cls) -> dict[str, type[Row]]:
-        """Fields that hold a row of their own."""
+        """Fields that hold nested rows."""
         return {}
 
     def _check_extra(self, extra: Mapping[str, Any]) -> None:
@@ -46,7 +46,7 @@ class Row(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Text(Row, frozen=True, omit_defaults=True):
-    """One answer, and the model that gave it where that is known. An empty answer is an answer."""
+    """An answer, and its model if known. It may be empty."""
 
     text: str
     model: str | None = None
@@ -57,7 +57,7 @@ class Text(Row, frozen=True, omit_defaults=True):
 
 
 class Pair(Row, frozen=True, omit_defaults=True):
-    """A user's vote between two answers to one prompt."""
+    """A user's preference between two answers to a prompt."""
 
     user: str
     prompt: str
@@ -68,9 +68,9 @@ class Pair(Row, frozen=True, omit_defaults=True):
     role: str | None = None
     dimension: str = "overall"
     declared: dict[str, float] = {}
-    """Values that the user has declared, dimension → about −1 … 1."""
+    """Values declared by the user, dimension → about −1 … 1."""
     ts: float | None = None
-    """Seconds since the epoch, or since a start that the set's users share."""
+    """Seconds since the epoch, or since a start common to all users."""
     extra: dict[str, Any] = {}
 
     @classmethod
@@ -88,17 +88,17 @@ class Pair(Row, frozen=True, omit_defaults=True):
 
 
 class Rating(Row, frozen=True, omit_defaults=True):
-    """A user's verdict on one answer; with no response, the prompt or the item is what was rated."""
+    """A user's rating of an answer; without a response, of the prompt or the item."""
 
     user: str
     prompt: str
     rating: float
     scale: tuple[float, float]
-    """Lowest and highest rating that could be given; (0, 1) for a binary verdict."""
+    """Lowest and highest possible rating; (0, 1) for binary ones."""
     response: str | None = None
     model: str | None = None
     item: str | None = None
-    """What was rated, the same for every user who rated it."""
+    """Identifies the rated thing across users."""
     role: str | None = None
     dimension: str = "overall"
     kind: Kind = "rating"
@@ -127,7 +127,7 @@ class Rating(Row, frozen=True, omit_defaults=True):
 
 
 class Choice(Row, frozen=True, omit_defaults=True):
-    """Which of several answers fits preferences that were stated in words."""
+    """The option that best fits preferences stated in words."""
 
     user: str
     declared: tuple[str, ...]
@@ -149,7 +149,7 @@ class Choice(Row, frozen=True, omit_defaults=True):
 
 
 class Cell(Row, frozen=True, omit_defaults=True):
-    """One model's answer to one prompt, as it was judged."""
+    """A model's answer to a prompt, with its reward."""
 
     reward: float
     cost_usd: float | None = None
@@ -166,7 +166,7 @@ class Cell(Row, frozen=True, omit_defaults=True):
 
 
 class MatrixRow(Row, frozen=True, omit_defaults=True):
-    """Every model's answer to one prompt; with `user`, the rewards are that user's."""
+    """All models' answers to a prompt; with `user`, the rewards are that user's."""
 
     prompt: str
     models: dict[str, Cell]
@@ -177,7 +177,7 @@ class MatrixRow(Row, frozen=True, omit_defaults=True):
 
     @classmethod
     def parts(cls) -> dict[str, type[Row]]:
-        """A cell under each model's name."""
+        """A cell per model name."""
         return {"models": Cell}
 
     def __post_init__(self) -> None:
@@ -188,7 +188,7 @@ class MatrixRow(Row, frozen=True, omit_defaults=True):
 
 
 def lift(kind: type[Row], raw: Mapping[str, Any]) -> dict[str, Any]:
-    """A parsed JSON object as the fields of `kind`: unknown keys move into `extra`, null known fields are left out."""
+    """Constructor fields of `kind` from a parsed JSON object: unknown keys go to `extra`, null fields are dropped."""
     known, parts = kind.known(), kind.parts()
     fields = {name: raw[name] for name in known if raw.get(name) is not None}
     for name, part in parts.items():
@@ -204,7 +204,7 @@ def lift(kind: type[Row], raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """A row as the JSON object of its format: defaults left out, `extra` beside the other fields."""
+    """A row as its JSON object: defaults dropped, `extra` merged."""
     if isinstance(value, Row):
         fields = msgspec.structs.asdict(value)
         extra = fields.pop("extra")
@@ -229,7 +229,6 @@ def _numbers(values: Mapping[str, float | None]) -> None:
 
 
 def _finite(value: Any) -> bool:
-    """Whether no number in a JSON value is NaN or infinite."""
     if isinstance(value, float):
         return math.isfinite(value)
     if isinstance(value, dict):

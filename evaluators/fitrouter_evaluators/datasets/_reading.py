@@ -1,4 +1,4 @@
-"""Reading the open formats: JSONL or Parquet by the file's suffix, bad rows reported and never silently dropped."""
+"""Reads the open formats from JSONL or Parquet; invalid rows are reported as problems."""
 
 from __future__ import annotations
 
@@ -19,48 +19,46 @@ JSONL = (".jsonl", ".ndjson", ".json")
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """A row that could not be used."""
+    """An invalid row."""
 
     line: int
-    """Line of the JSONL file, row of the Parquet file, counted from 1."""
+    """Line of the JSONL file or row of the Parquet file, from 1."""
     reason: str
-    """What was given, what is allowed, what to do."""
+    """What was given, and what is allowed."""
 
 
 class Records(msgspec.Struct, Generic[T], frozen=True):
-    """What a file holds: its usable rows in the file's order, and the others as problems."""
+    """Valid rows in file order, and the problems of the others."""
 
     rows: list[T]
     problems: list[Problem]
 
 
 def read_pairs(path: str | os.PathLike[str]) -> Records[Pair]:
-    """Votes between two answers. Raises ConfigError where the file is missing or of another type."""
+    """Read pairs. Raises ConfigError if the file is missing or of another type."""
     return _read(Path(path), Pair)
 
 
 def read_ratings(path: str | os.PathLike[str]) -> Records[Rating]:
-    """Ratings of answers, prompts or items. Raises ConfigError where the file is missing or of another type."""
+    """Read ratings; see `read_pairs`."""
     return _read(Path(path), Rating)
 
 
 def read_choices(path: str | os.PathLike[str]) -> Records[Choice]:
-    """Choices by preferences in words. Raises ConfigError where the file is missing or of another type."""
+    """Read choices; see `read_pairs`."""
     return _read(Path(path), Choice)
 
 
 def read_matrix(path: str | os.PathLike[str]) -> Records[MatrixRow]:
-    """Every model's answers to the same prompts. Raises ConfigError where the file is missing or of another type."""
+    """Read response matrices; see `read_pairs`."""
     return _read(Path(path), MatrixRow)
 
 
 def read_values(path: Path) -> Iterator[tuple[int, Any]]:
-    """(line, parsed JSON value or the ValueError of a line that is none) of a JSONL or Parquet file.
-
-    Empty lines of a JSONL file are not rows.
+    """(line, parsed JSON value, or ValueError for an invalid line) of a JSONL or Parquet file; empty lines are skipped.
 
     Raises:
-        ConfigError: the file is missing, of another type, or no Parquet file in spite of its name.
+        ConfigError: the file is missing or of another type.
     """
     if not path.is_file():
         raise ConfigError(f"there is no file {str(path)!r}; give a JSONL or Parquet file in one of the open formats")
@@ -97,7 +95,7 @@ def _object(value: Any) -> dict[str, Any]:
 
 
 def _remedy(kind: type[Row], error: ValueError) -> str:
-    """What msgspec's own messages leave out: which fields a row must have, and which it may."""
+    """The format's fields, which msgspec's messages leave out."""
     if isinstance(error, msgspec.ValidationError) and str(error).startswith(("Expected", "Object missing", "Invalid")):
         fields = [field.name + ("" if field.required else "?") for field in msgspec.structs.fields(kind)]
         return f"; a row has the fields {', '.join(name for name in fields if name != 'extra?')}: correct it"
@@ -140,7 +138,7 @@ def _parquet_rows(path: Path) -> Iterator[tuple[int, Any]]:
 
 
 def _cell(value: Any, type_: Any) -> Any:
-    """A Parquet cell as a JSON value. Columns of type JSON hold JSON; in structures a null is an absent field."""
+    """A Parquet cell as a JSON value. Columns of type JSON are parsed; nulls in structs are dropped."""
     if value is None:
         return None
     if str(type_) == "JSON":

@@ -1,4 +1,4 @@
-"""What the converters of public sets share: finding and parsing the files as their authors published them."""
+"""Finds and parses the files of published datasets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fitrouter.errors import ConfigError
 
 
 def source(folder: str | os.PathLike[str], name: str) -> Path:
-    """A file of a published set.
+    """A file of a published dataset.
 
     Raises:
         ConfigError: the folder has no such file.
@@ -44,5 +44,5 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
 
 
 def number(cell: str) -> float | None:
-    """A cell as a number; None where it is empty, which is how the published tables write a missing value."""
+    """A cell as a number; None if empty, nan or NA."""
     return float(cell) if cell.strip() not in ("", "nan", "NA") else None

@@ -1,4 +1,4 @@
-"""Writing the open formats: JSONL, or Parquet with a column a field."""
+"""Writes the open formats as JSONL or Parquet."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import msgspec
 from fitrouter_evaluators.datasets._formats import Cell, Choice, MatrixRow, Pair, Rating, Row, Text, plain
 
 _Type: TypeAlias = Any
-"""A type of DuckDB: its name, or what `duckdb.struct_type` and its like make."""
+"""A DuckDB type: its name, or an object such as `duckdb.struct_type` makes."""
 
 _COMMON = {"dimension": "VARCHAR", "role": "VARCHAR", "declared": "MAP(VARCHAR, DOUBLE)", "ts": "DOUBLE"}
 _COLUMNS: dict[type[Row], dict[str, str]] = {
@@ -25,27 +25,27 @@ _COLUMNS: dict[type[Row], dict[str, str]] = {
     Cell: {"reward": "DOUBLE", "cost_usd": "DOUBLE", "latency_s": "DOUBLE", "response": "VARCHAR"},
     MatrixRow: {"prompt": "VARCHAR", "models": "", "source": "VARCHAR", "user": "VARCHAR", "role": "VARCHAR"},
 }
-"""The formats' own columns; a part's type, here empty, depends on the parts' unknown fields."""
+"""Columns of the formats; types of nested rows, here empty, depend on their extra fields."""
 
 
 def write_jsonl(path: str | os.PathLike[str], rows: Iterable[Row]) -> None:
-    """One JSON object a line.
+    """Write one JSON object per line.
 
     Raises:
-        ValueError: a text holds half a character (a lone surrogate), which UTF-8 cannot say.
+        ValueError: a text has a lone surrogate, which UTF-8 cannot encode.
     """
     with Path(path).open("wb") as file:
         file.writelines(_line(number, row) for number, row in enumerate(rows, start=1))
 
 
 def write_parquet(path: str | os.PathLike[str], rows: Sequence[Row]) -> None:
-    """One column a field, unknown fields included: of their own type where all rows agree on one, else as JSON.
+    """Write one column per field; extra fields keep their type if all rows agree on one, else become JSON.
 
-    Null and absent are the same in Parquet: an unknown field whose value is None does not come back.
+    Parquet does not distinguish null from absent: an extra field whose value is None does not come back.
 
     Raises:
-        ValueError: there are no rows or of several formats, an unknown field's name cannot be a column, or a text holds
-            half a character.
+        ValueError: there are no rows or several formats, an extra field's name cannot be a column, or a text has a lone
+            surrogate.
     """
     import duckdb
 
@@ -75,7 +75,7 @@ def _line(number: int, row: Row) -> bytes:
 
 
 def _columns(kind: type[Row], rows: Sequence[Row]) -> dict[str, _Type]:
-    """Name → type of every column that rows, or parts, of one kind need."""
+    """Column name → type for rows, or nested rows, of one kind."""
     import duckdb
 
     columns: dict[str, _Type] = dict(_COLUMNS[kind])
@@ -103,7 +103,7 @@ def _check_names(names: Iterable[str]) -> None:
 
 
 def _type(values: Sequence[Any]) -> str:
-    """The type that holds all the values exactly."""
+    """A type that represents all the values exactly."""
     kinds = {type(value) for value in values}
     if kinds == {int} and all(-(2**63) <= value < 2**63 for value in values):
         return "BIGINT"

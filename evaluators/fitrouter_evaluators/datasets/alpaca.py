@@ -1,7 +1,6 @@
 """Recorded answers of many models to the same prompts (AlpacaEval results; Apache-2.0).
 
-Nobody judged them for us, and a reward that is not known cannot be a `Cell`: `Responses` holds the texts, and
-`Responses.scored` makes a `MatrixRow` of them once every model has a reward.
+They have no human ratings, so they are not `Cell`s: `Responses.scored` makes a `MatrixRow` from given rewards.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ from fitrouter_evaluators.datasets._formats import Cell, MatrixRow
 from fitrouter_evaluators.datasets._reading import read_values
 
 ADVERSARY = "NullModel"
-"""A constant text that fools judges, among the models of the published file."""
+"""A model of the published file that answers with a constant text that fools judge models."""
 
 _COLUMNS = ("prompt_id", "prompt", "model", "response")
 
 
 class Responses(msgspec.Struct, frozen=True):
-    """Every model's answer to one prompt."""
+    """All models' answers to a prompt."""
 
     item: str
     prompt: str
@@ -32,11 +31,7 @@ class Responses(msgspec.Struct, frozen=True):
     source: str | None = None
 
     def scored(self, rewards: Mapping[str, float], user: str | None = None) -> MatrixRow:
-        """The row with a reward for every model.
-
-        Raises:
-            ValueError: a model has no reward, or one that is not finite.
-        """
+        """The matrix row with a reward for every model."""
         missing = [model for model in self.responses if model not in rewards]
         if missing:
             raise ValueError(f"there are no rewards for {missing!r}; score every model's answer")

@@ -1,4 +1,4 @@
-"""HALIE: people talk with models and write metaphors with them (Lee et al. 2022, arXiv:2212.09746; Apache-2.0)."""
+"""HALIE: users chat with models and write metaphors with them (Lee et al. 2022, arXiv:2212.09746; Apache-2.0)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fitrouter_evaluators.datasets._formats import Kind, Rating
 from fitrouter_evaluators.datasets._sources import number, read_table, source
 
 DIMENSIONS = ("preference", "interestingness", "boringness", "fluency", "sensibility", "specificity", "humanness")
-"""What was asked of every turn, yes or no. More boringness is worse; preference is overall."""
+"""Yes-no questions about every turn. More boringness is worse; preference is overall."""
 
 
 def convert_dialogue(folder: str | os.PathLike[str]) -> list[Rating]:
@@ -22,9 +22,6 @@ def convert_dialogue(folder: str | os.PathLike[str]) -> list[Rating]:
 
     Args:
         folder: the folder of the set, or its folder `dialogue`.
-
-    Raises:
-        ConfigError: a file of the set is missing.
     """
     folder = _part(folder, "dialogue")
     turns = {(row["session_id"], row["turn_id"]): row for row in read_table(source(folder, "event_blocks.csv"))}
@@ -54,9 +51,6 @@ def convert_quality(folder: str | os.PathLike[str]) -> list[Rating]:
 
     Args:
         folder: the folder of the set, or its folder `dialogue`.
-
-    Raises:
-        ConfigError: a file of the set is missing.
     """
     folder = _part(folder, "dialogue")
     said: dict[str, list[str]] = {}
@@ -94,9 +88,6 @@ def convert_metaphor(folder: str | os.PathLike[str]) -> list[Rating]:
 
     Args:
         folder: the folder of the set, or its folder `metaphor`.
-
-    Raises:
-        ConfigError: a file of the set is missing.
     """
     ratings = []
     for row in read_table(source(_part(folder, "metaphor"), "event_blocks.csv")):

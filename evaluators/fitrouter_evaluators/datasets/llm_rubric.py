@@ -40,9 +40,6 @@ def convert(folder: str | os.PathLike[str]) -> list[Rating]:
     said and the response what the assistant said, turns apart by empty lines; the texts of synthetic ones were not
     published, so their prompt is empty. `extra` has split (synth, real) and judgement (row of the split's table, from
     0); of synthetic dialogues also round and the judge's answers to the quality questions DQQ0–2.
-
-    Raises:
-        ConfigError: a file of the set is missing.
     """
     texts = dialogues(folder)
     ratings = []
@@ -64,9 +61,6 @@ def answer_probabilities(folder: str | os.PathLike[str]) -> dict[str, Probabilit
     """How an LLM (gpt-3.5-turbo-16k) would answer each question, by dialogue, synthetic and real.
 
     The authors evaluated 225 of the 250 synthetic dialogues and every real one.
-
-    Raises:
-        ConfigError: a file of the set is missing.
     """
     found: dict[str, Probabilities] = {}
     for split in ("synth", "real"):

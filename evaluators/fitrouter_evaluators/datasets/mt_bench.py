@@ -1,8 +1,7 @@
 """MT-bench human judgements (Zheng et al. 2023, arXiv:2306.05685; votes CC-BY-4.0, answers Apache-2.0).
 
-Judges compared two models' answers to two-turn questions, once after each turn. Of the second turn's pair both
-questions are the prompt and the second answers are the texts; what each model had answered before stands in its
-`extra["earlier"]`.
+Judges compared two models' answers to two-turn questions after each turn. For the second turn the prompt has both
+questions and the texts are the second answers; each model's earlier answer is in its `extra["earlier"]`.
 """
 
 from __future__ import annotations
@@ -21,9 +20,6 @@ def convert(folder: str | os.PathLike[str], votes: str = "human.jsonl") -> list[
 
     `votes` may name the judge model's file, `gpt4_pair.jsonl`; there a vote that changed with the order of the answers
     counts as a tie. `extra` has question_id, turn (1 or 2) and category.
-
-    Raises:
-        ConfigError: a file of the set is missing.
     """
     rows = read_jsonl(source(folder, votes))
     questions = {row["question_id"]: row for row in read_jsonl(source(folder, "question.jsonl"))}

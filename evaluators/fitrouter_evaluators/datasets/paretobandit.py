@@ -13,11 +13,7 @@ from fitrouter_evaluators.datasets._sources import read_json, read_jsonl, source
 
 
 def convert(folder: str | os.PathLike[str], name: str = "val_k4.jsonl") -> list[MatrixRow]:
-    """The rows of a file in its order. `extra` has the authors' `difficulty`.
-
-    Raises:
-        ConfigError: the file is missing.
-    """
+    """The rows of a file in its order. `extra` has the authors' `difficulty`."""
     return [
         MatrixRow(
             prompt=row["prompt"],
@@ -30,11 +26,7 @@ def convert(folder: str | os.PathLike[str], name: str = "val_k4.jsonl") -> list[
 
 
 def prices(folder: str | os.PathLike[str], name: str = "models_k4.json") -> dict[str, tuple[float, float]]:
-    """Model → USD per million tokens of prompt and answer, from the authors' list.
-
-    Raises:
-        ConfigError: the file is missing.
-    """
+    """Model → USD per million tokens of prompt and answer, from the authors' list."""
     return {
         model["model_id"]: (model["input_cost_per_m"], model["output_cost_per_m"])
         for model in read_json(source(folder, name))["models"]

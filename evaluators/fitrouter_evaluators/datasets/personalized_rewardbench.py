@@ -1,8 +1,8 @@
-"""Personalized RewardBench (arXiv:2604.07343) as it is published, for whoever has fetched it.
+"""Personalized RewardBench (arXiv:2604.07343) in its published form.
 
 Per question of LaMP-QA's users: an answer written to the user's rubric (chosen), one written against it (rejected), and
-the user's earlier posts (profile). A model that never sees the profile and still tells the two apart has learnt how the
-texts were generated: report accuracy with the profile, without it, and the difference.
+the user's earlier posts (profile). A model that separates the two without the profile has learnt how the texts were
+generated: report accuracy with the profile, without it, and the difference.
 """
 
 from __future__ import annotations

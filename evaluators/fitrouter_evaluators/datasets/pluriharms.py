@@ -1,7 +1,7 @@
-"""PluriHarms: how harmful people find prompts, 100 raters × 150 prompts on 0–100 (MIT).
+"""PluriHarms: harm ratings of 150 prompts by 100 raters on 0–100 (MIT).
 
-The prompts describe harmful requests; nobody answered them, so the prompt is what was rated, and more is more harmful.
-Features of the prompts are the same for every rater: `items` has them once.
+The prompts describe harmful requests without answers, so the prompt is rated; more is more harmful. Features of the
+prompts are the same for every rater; `items` has them once.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from fitrouter_evaluators.datasets._formats import Rating
 from fitrouter_evaluators.datasets._sources import number, read_table, source
 
 FACTOR_SCALE = 8.0
-"""The published factor scores lie within about ±8; divided by this they are declared values of about −1 … 1."""
+"""The published factor scores, within about ±8, are divided by this to give declared values of about −1 … 1."""
 
 _FACTORS = ("Factor_1", "Factor_2", "Factor_3")
 _TEXTS = ("Question_Index", "Question_Content")
@@ -25,9 +25,6 @@ def convert(folder: str | os.PathLike[str]) -> list[Rating]:
     universalism), factor_2 (care and fairness) and factor_3 (tradition against stimulation), each / `FACTOR_SCALE`.
     `extra` has harm_level (the authors' graded level, 0–1), trial (position in which this rater saw the prompt, from 0;
     attention checks took positions too) and demographics.
-
-    Raises:
-        ConfigError: a file of the set is missing.
     """
     prompts = read_table(source(folder, "prompts.csv"))
     people = demographics(folder)
@@ -65,7 +62,7 @@ def items(folder: str | os.PathLike[str]) -> dict[str, dict[str, float]]:
 
 
 def demographics(folder: str | os.PathLike[str]) -> dict[str, dict[str, str]]:
-    """What each rater said of themselves, by participant: age, gender, political affiliation and so on."""
+    """Self-reported demographics by participant: age, gender, political affiliation and so on."""
     return {
         row["Participant_ID"]: {
             name: cell.strip()

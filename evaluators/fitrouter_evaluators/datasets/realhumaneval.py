@@ -1,4 +1,4 @@
-"""RealHumanEval, chat condition: programmers ask models for help (Mozannar et al. 2024, arXiv:2404.02806; CC0)."""
+"""RealHumanEval, chat condition: programmers use chat models (Mozannar et al. 2024, arXiv:2404.02806; CC0)."""
 
 from __future__ import annotations
 
@@ -23,9 +23,6 @@ def convert(folder: str | os.PathLike[str]) -> list[Rating]:
     their task's name in its place. `extra` also has task, order (of the answer in the session, from 0), turn (user
     messages in the request), at (seconds since the session began), copied (characters, copies only) and, of dwell,
     same_task (whether the next message was about the same task).
-
-    Raises:
-        ConfigError: the file of the set is missing.
     """
     rows = read_table(source(folder, "chat_data.csv"))
     following = _following(rows)
@@ -54,7 +51,7 @@ def convert(folder: str | os.PathLike[str]) -> list[Rating]:
 
 
 def _following(rows: list[dict[str, str]]) -> list[dict[str, str] | None]:
-    """The same programmer's next row, of each row; the file has every programmer's rows in the order of their time."""
+    """Each row's next row of the same programmer; the file is in order of time per programmer."""
     latest: dict[str, dict[str, str]] = {}
     found: list[dict[str, str] | None] = []
     for row in reversed(rows):

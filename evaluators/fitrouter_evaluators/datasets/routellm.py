@@ -22,20 +22,12 @@ _SUFFIX = "_response"
 
 
 def convert(folder: str | os.PathLike[str], prices: Mapping[str, float] = PRICES) -> list[MatrixRow]:
-    """The rows of all three sets; `source` says of which.
-
-    Raises:
-        ConfigError: a file is missing.
-    """
+    """The rows of all three sets; `source` says of which."""
     return [*convert_mmlu(folder, prices), *convert_gsm8k(folder, prices), *convert_mt_bench(folder, prices)]
 
 
 def convert_mmlu(folder: str | os.PathLike[str], prices: Mapping[str, float] = PRICES) -> list[MatrixRow]:
-    """MMLU by subject, then in each file's order; `source` is `mmlu/<subject>`. An answer is one letter.
-
-    Raises:
-        ConfigError: there is no file of MMLU.
-    """
+    """MMLU by subject, then in each file's order; `source` is `mmlu/<subject>`. An answer is one letter."""
     files = sorted((Path(folder) / "mmlu").glob("mmlu_*.csv"))
     if not files:
         raise ConfigError(
@@ -47,11 +39,7 @@ def convert_mmlu(folder: str | os.PathLike[str], prices: Mapping[str, float] = P
 
 
 def convert_gsm8k(folder: str | os.PathLike[str], prices: Mapping[str, float] = PRICES) -> list[MatrixRow]:
-    """GSM8K in the file's order, with the answers; `source` is `gsm8k`.
-
-    Raises:
-        ConfigError: the file is missing.
-    """
+    """GSM8K in the file's order, with the answers; `source` is `gsm8k`."""
     return [_judged(row, "gsm8k", prices) for row in read_table(source(folder, "gsm8k_responses.csv"))]
 
 
@@ -59,9 +47,6 @@ def convert_mt_bench(folder: str | os.PathLike[str], prices: Mapping[str, float]
     """MT-bench by question and turn; the reward is the judge's score / 10, `source` is `mt_bench`.
 
     Of the second turn both questions are the prompt. `extra` has question_id and turn.
-
-    Raises:
-        ConfigError: the file is missing.
     """
     prompts: dict[tuple[int, int], str] = {}
     cells: dict[tuple[int, int], dict[str, Cell]] = {}

@@ -1,8 +1,7 @@
-"""RouterBench's wide table (Hu et al. 2024, arXiv:2403.12031): one line a prompt, three columns a model.
+"""RouterBench's wide table (Hu et al. 2024, arXiv:2403.12031): one row per prompt, three columns per model.
 
-Columns are `sample_id`, `prompt`, `eval_name`, and of each model its score under its name, `<model>|total_cost` in USD
-and `<model>|model_response`. The authors publish pickles, which run code when they are read; give the table as Parquet
-or CSV.
+Columns are `sample_id`, `prompt`, `eval_name`, and for each model its score under its name, `<model>|total_cost` in USD
+and `<model>|model_response`. The authors publish pickles, which execute code when read; convert them to Parquet or CSV.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ def _row(line: Mapping[str, Any]) -> MatrixRow | None:
 
 
 def _number(cell: object) -> float | None:
-    """A cell as a number; None where it is missing."""
+    """A cell as a number; None if missing."""
     try:
         value = float(str(cell))
     except ValueError:
@@ -81,7 +80,7 @@ def _number(cell: object) -> float | None:
 
 
 def _prompt(text: str) -> str:
-    """The prompt; the published table writes it as a list of one text."""
+    """The prompt; the published table writes it as a one-element list."""
     if text.startswith(("['", '["')) and text.endswith(("']", '"]')):
         try:
             return "\n\n".join(msgspec.json.decode(text, type=list[str]))

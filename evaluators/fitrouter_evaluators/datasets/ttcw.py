@@ -1,4 +1,4 @@
-"""TTCW: experts judge stories by tests of creativity (Chakrabarty et al. 2023, arXiv:2309.14556; BSD-3).
+"""TTCW: experts rate stories by tests of creativity (Chakrabarty et al. 2023, arXiv:2309.14556; BSD-3).
 
 Forty-eight stories: twelve plots, each written by a professional and by three models; fourteen yes-or-no tests.
 """
@@ -14,7 +14,7 @@ from fitrouter_evaluators.datasets._sources import read_json, source
 
 
 class Criterion(msgspec.Struct, frozen=True):
-    """One test: the creativity that it belongs to, its name and its question."""
+    """One test: its dimension of creativity, name and question."""
 
     torrance: str
     category: str
@@ -27,9 +27,6 @@ def convert(folder: str | os.PathLike[str]) -> list[Rating]:
     `dimension` is the test's name, `item` the story's id, `model` who wrote it (Claude, GPT3.5, GPT4, NewYorker). The
     prompt is the plot and the response the story; the professionals' stories are published as links only, and have
     no response. `extra` has the test's number, the title, the expert's explanation, and the link where there is one.
-
-    Raises:
-        ConfigError: a file of the set is missing.
     """
     stories = {story["story_id"]: story for story in read_json(source(folder, "ttcw_short_stories.json"))}
     ratings = []

@@ -1,4 +1,4 @@
-"""promote.yaml: what must be shown before a candidate goes live, and messages that explain mistakes."""
+"""Schema of promote.yaml, and its error messages."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from fitrouter.errors import ConfigError
 from fitrouter_evaluators.replay.study.sensitivity import GAMMA
 
 LESS_IS_BETTER = frozenset({"cost", "latency"})
-WORTH_HAVING = 0.02
-"""Gain in fit or utility that is worth a change, above `min_gain`; money and time have no such scale."""
+DEFAULT_MARGIN = 0.02
+"""Default of `keep_below` above `min_gain`, for fit and utility; cost and latency have no common scale."""
 SCORE = (
-    "a score is what a model believes of an answer, and a candidate may raise it while people are worse off; it may be "
-    "looked at (`--metric score`) and decides nothing. Gate on 'fit', which is what people said"
+    "a score is a model's prediction, and a candidate can raise it while users are worse off; it can be inspected "
+    "(`--metric score`), not gated on. Gate on 'fit', the human ratings"
 )
 
 Metric = Literal["fit", "cost", "latency", "utility"]
@@ -39,17 +39,17 @@ def _no_score(metric: object) -> object:
 
 
 class Guardrail(_Section):
-    """What may not get worse, or not by more than so much."""
+    """A limit on the loss in one metric."""
 
     metric: Annotated[Metric, pydantic.BeforeValidator(_no_score)]
     max_increase: Finite | None = None
-    """cost, latency: what a decision may cost or take more, in USD or seconds; below 0 it must save as much."""
+    """cost, latency: allowed increase per decision in USD or seconds; negative: required saving."""
     max_decrease: Finite | None = None
-    """fit, utility: what may be lost; below 0 as much must be gained."""
+    """fit, utility: allowed loss; negative: required gain."""
     slice: str = ""
-    """`role=nurse`; `role` for each of the roles; empty for everybody."""
+    """`role=nurse` for one slice, `role` for each role; empty for all units."""
     require: Literal["proof", "no_harm_shown"] = "proof"
-    """Whether a promotion waits until more harm is excluded, or goes ahead until it is shown."""
+    """Whether a promotion needs proof that the loss is within the limit, or only no proof of the contrary."""
 
     @pydantic.model_validator(mode="after")
     def _one_limit(self) -> Guardrail:
@@ -60,26 +60,26 @@ class Guardrail(_Section):
 
     @property
     def worst(self) -> float:
-        """The least gain that is accepted."""
+        """The least allowed gain."""
         loss = self.max_increase if self.max_decrease is None else self.max_decrease
         assert loss is not None
         return -loss
 
     @property
     def name(self) -> str:
-        """What a reader calls it."""
+        """Name in messages."""
         return f"{self.metric} of {self.slice}" if self.slice else self.metric
 
 
 class Users(_Section):
-    """Limits on how satisfaction may differ between users. They hold at one look, and can only withhold."""
+    """Limits on differences between users. Valid for a single look, they can only withhold a promotion."""
 
     max_worse_off: Fraction | None = None
-    """Share of the users whose true mean may fall."""
+    """Allowed share of users whose true mean falls."""
     max_worst_decile_decrease: Fraction | None = None
-    """What the tenth of the users that fares worst may lose."""
+    """Allowed loss of the worst-off tenth of users."""
     per_role: bool = False
-    """Ask this of every role as well."""
+    """Apply the limits to every role as well."""
 
 
 class Gate(_Section):
@@ -87,55 +87,55 @@ class Gate(_Section):
 
     metric: Annotated[Metric, pydantic.BeforeValidator(_no_score)] = "fit"
     alpha: float = Field(default=0.05, gt=0.0, lt=0.5)
-    """Probability of a wrong answer, ever: half of it for promotions, half for keeps."""
+    """Probability of a wrong verdict at any time: half for promotions, half for keeps."""
     min_gain: Finite = 0.0
-    """Promote where the gain is shown to be above; for cost and latency the gain is what is saved."""
+    """Promote if the gain is shown to be above; for cost and latency the gain is the saving."""
     keep_below: Finite | None = None
-    """Keep where the gain is shown to be below: it is not worth a change, or further waiting. By default `min_gain`,
-    for fit and utility .02 more: gains in between need very many labels to be told from none."""
+    """Keep if the gain is shown to be below. Default: `min_gain`, plus .02 for fit and utility, since smaller gains
+    need very many labels to detect.
+    """
     ceilings: dict[Metric, Annotated[float, Field(gt=0.0, allow_inf_nan=False)]] = {}
-    """cost (USD), latency (s), utility (what it loses by both): the most that counts of one decision; more is cut.
-    Exact limits need it before the log is seen."""
+    """Caps on cost (USD), latency (s), and the loss of utility to both, per decision; larger values are cut. Exact
+    limits need them before the log is seen.
+    """
     guardrails: tuple[Guardrail, ...] = Field(default=(), max_length=32)
     users: Users = Users()
     min_units: int = Field(default=500, ge=0)
-    """Units before which nothing is said."""
+    """Minimum units for any verdict."""
     max_unsupported: Fraction = 0.02
-    """Mass of the candidate where the log has none, above which nothing is promoted."""
+    """Largest unsupported mass of a promoted candidate."""
     max_weight: Annotated[float, Field(gt=0.0)] | None = None
-    """Largest importance weight with which something is promoted."""
+    """Largest importance weight of a promoted candidate."""
     sensitivity: float = Field(default=GAMMA, ge=1.0)
-    """Γ: how far silence may speak, among those who were asked (`study.sensitivity`); 1 trusts that
-    it says nothing, and `.inf` assumes nothing at all."""
+    """Γ of `study.sensitivity`: 1 assumes that non-response is random, `.inf` assumes nothing."""
 
     @pydantic.model_validator(mode="after")
     def _ordered(self) -> Gate:
         if self.keep_below is not None and self.keep_below < self.min_gain:
             raise ValueError(
-                f"keep_below: {self.keep_below} is below min_gain {self.min_gain}; it must not be, or gains between "
-                "them would end as neither"
+                f"keep_below: {self.keep_below} is below min_gain {self.min_gain}; it must be at least as large"
             )
         for metric in (self.metric, *(rail.metric for rail in self.guardrails)):
             if metric in LESS_IS_BETTER and metric not in self.ceilings:
                 raise ValueError(
-                    f"ceilings: a rule names {metric!r}, of which the most that counts has to be said before, as in "
+                    f"ceilings: a rule names {metric!r}, which needs a cap chosen in advance, as in "
                     f"'ceilings: {{{metric}: {'0.5' if metric == 'cost' else '60'}}}'"
                 )
         return self
 
     @property
-    def worth(self) -> float:
+    def keep_threshold(self) -> float:
         """`keep_below`, with its default."""
         if self.keep_below is not None:
             return self.keep_below
-        return self.min_gain + (0.0 if self.metric in LESS_IS_BETTER else WORTH_HAVING)
+        return self.min_gain + (0.0 if self.metric in LESS_IS_BETTER else DEFAULT_MARGIN)
 
 
 def parse_gate(data: object, source: str = "the gate") -> Gate:
-    """Validate a gate that was read from anywhere.
+    """Validate a gate.
 
     Raises:
-        ConfigError: with every mistake, its place, and what is allowed there.
+        ConfigError: lists every invalid rule with what is allowed.
     """
     try:
         return Gate.model_validate({} if data is None else data)
@@ -147,7 +147,7 @@ def load_gate(path: str | os.PathLike[str]) -> Gate:
     """Read promote.yaml.
 
     Raises:
-        ConfigError: the file is missing, is no YAML, or holds a rule that cannot be used.
+        ConfigError: the file is missing, is not YAML, or has an invalid rule.
     """
     try:
         data = yaml.safe_load(Path(path).read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""Replays on record: one row of the warehouse's table `ope_runs` for each estimate and sequence of a report."""
+"""Records evaluations in the warehouse table `ope_runs`: one row per estimate and sequence."""
 
 from __future__ import annotations
 
@@ -9,14 +9,11 @@ from typing import Any
 from fitrouter.draw import uuid7
 from fitrouter.errors import ConfigError
 from fitrouter.stores.warehouse import Warehouse
-from fitrouter_evaluators.replay.results import Report
+from fitrouter_evaluators.replay.report import Report
 
 
 def record(report: Report, log: Path) -> str:
-    """Write a report's numbers into the warehouse that its log was read from, or that lies beside it.
-
-    Returns:
-        The id of the run.
+    """Record a report in the log's warehouse, or the one beside it; returns the run's id.
 
     Raises:
         ConfigError: there is no warehouse.
@@ -32,7 +29,7 @@ def record(report: Report, log: Path) -> str:
 
 
 def runs_of(report: Report, run: str) -> Iterator[tuple[Any, ...]]:
-    """Rows in the order of the columns of `ope_runs`; rows that are not to be believed are left out."""
+    """Rows in the column order of `ope_runs`; biased estimates are left out."""
     known = {each.policy: each for each in report.diagnostics}
     verdict = "" if report.gate is None else report.gate.verdict
     head = (run, report.made, report.candidate, report.against)

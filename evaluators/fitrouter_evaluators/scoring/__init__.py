@@ -1,4 +1,4 @@
-"""Reward models: answers as features, and what is computed from them."""
+"""Response features, reward heads and declared preferences."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from fitrouter_evaluators.scoring._answer import Answer, ToolCall, arguments_fit
 from fitrouter_evaluators.scoring.device_heads import DeviceHeads, found_device
 from fitrouter_evaluators.scoring.features import TOOLS, ResponseFeatures, Scalar
 from fitrouter_evaluators.scoring.scalar import GlobalScalar, global_scalar
-from fitrouter_evaluators.scoring.statements.declared import Belief, DeclaredTaste, DeclaredValues, Refiner
+from fitrouter_evaluators.scoring.statements.declared import Belief, DeclaredTaste, DeclaredValues
 from fitrouter_evaluators.scoring.text.style import STYLE, Dimension, measure, standardise
 from fitrouter_evaluators.scoring.values import VALUES, Directions, Value, directions, value_scores
 
@@ -22,7 +22,6 @@ __all__ = [
     "Dimension",
     "Directions",
     "GlobalScalar",
-    "Refiner",
     "ResponseFeatures",
     "Scalar",
     "ToolCall",

@@ -1,4 +1,4 @@
-"""An answer as the reward model sees it."""
+"""Input of the reward model: an answer with its prompt, tool calls and tools."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from fitrouter.types import Message
 
 
 class ToolCall(msgspec.Struct, frozen=True):
-    """One call that an answer makes: the tool's name and its arguments as the model wrote them."""
+    """A tool call: name and raw arguments."""
 
     name: str
     arguments: str
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """One answer: its text, its tool calls, and what it answers."""
+    """An answer: text, tool calls and prompt."""
 
     text: str
     prompt: str = ""
     calls: tuple[ToolCall, ...] = ()
     tools: dict[str, Any] | None = None
-    """JSON Schema of the parameters of each tool by name; None where the tools are not known."""
+    """JSON Schema of the parameters of each tool by name; None if the tools are unknown."""
 
     @classmethod
     def of(cls, prompt: str, message: Message, tools: Iterable[dict[str, Any]] | None = None) -> Answer:
-        """Read an assistant message and the tools' definitions in the OpenAI format; odd parts count as absent."""
+        """Read an assistant message and the tools' definitions in the OpenAI format, ignoring malformed parts."""
         schemas = None
         if tools is not None:
             functions = [tool.get("function") for tool in tools if isinstance(tool, dict)]
@@ -76,7 +76,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
 
 
 def arguments_fit(call: ToolCall, tools: dict[str, Any] | None) -> bool:
-    """Whether a call's arguments are a JSON object that its tool accepts.
+    """Check that a call's arguments are a JSON object that its tool accepts.
 
     Checked are type, required, properties, additionalProperties: false, items and enum; other keywords of JSON Schema
     pass. A tool that is not among `tools` does not accept anything; with `tools` None any object will do.

@@ -1,4 +1,4 @@
-"""Centre and scale of the response features: written by `reward.calibrate`, not by hand.
+"""Centre and scale of the response features: written by `benchmarks.research.calibrate`, not by hand.
 
 From the 960 answers of MT-bench (see the data sheet in `style`).
 """
@@ -68,7 +68,7 @@ LATENT_CONSTANTS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
         ),
     ),
 }
-"""Encoder id → (centres, scales) of its leading directions."""
+"""Encoder id → (centres, scales) of its latent directions."""
 
 VALUE_CONSTANTS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "static-3e88f1182f64": (

@@ -1,7 +1,7 @@
-"""One GPU kernel for the heads: gather a Gaussian, and the mean and variance of hᵀw for its answers, in one reading.
+"""Fused GPU kernel of the reward heads: mean and variance of hᵀw in one pass over the Gaussians.
 
-Written in Triton, which comes with torch for CUDA. Where that cannot run, `HeadStore` does
-the same with torch's own operations, in several readings.
+Written in Triton, which comes with torch for CUDA. Where it cannot run, `HeadStore` uses torch operations in several
+passes.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-try:  # nobody but a machine with a GPU has these, and their types are not known
+try:  # only installed on machines with a GPU, and untyped
     triton: Any = importlib.import_module("triton")
     tl: Any = importlib.import_module("triton.language")
 except ImportError:
@@ -24,7 +24,7 @@ else:
 def _score(  # type: ignore[no-untyped-def]
     means, covs, slots, x, out_mean, out_variance, D: constexpr, PADDED: constexpr, C: constexpr
 ):
-    """One program a row: C answers along one Gaussian, which is read once and stays in registers."""
+    """One program per row: C answers along one Gaussian, which stays in registers."""
     row = tl.program_id(0).to(tl.int64)
     slot = tl.load(slots + row)
     i = tl.arange(0, PADDED)

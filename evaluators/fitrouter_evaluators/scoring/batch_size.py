@@ -1,4 +1,4 @@
-"""How many answers a step takes."""
+"""Adaptive batch size of the scorer."""
 
 from __future__ import annotations
 
@@ -6,19 +6,18 @@ _FIRST = 16
 
 
 class Pace:
-    """Keeps a step short, so that who comes during one is heard soon, and lets it grow while answers queue.
+    """Batch size that keeps steps short and grows while answers queue.
 
-    `size` doubles after a step that was full and took less than half of `step_s`, shrinks in proportion after one that
-    took longer than `step_s`, and goes back to where it began once nothing waits. An answer that is alone is a step of
-    its own: nothing waits for a batch to fill.
+    `size` doubles after a full step that took less than half of `step_s`, shrinks in proportion after one that took
+    longer than `step_s`, and is reset once nothing waits. A step never waits for a batch to fill.
 
     >>> pace = Pace(most=64, step_s=0.1)
     >>> pace.size, pace.took(16, 0.02), pace.took(32, 0.04), pace.took(64, 0.4), pace.took(3, 0.01)
     (16, 32, 64, 16, 16)
 
     Args:
-        most: answers of a step at most.
-        step_s: seconds that a step may take.
+        most: maximum answers of a step.
+        step_s: target duration of a step in seconds.
     """
 
     def __init__(self, most: int, step_s: float = 0.1) -> None:
@@ -27,10 +26,10 @@ class Pace:
         self.most = most
         self.step_s = step_s
         self.size = min(_FIRST, most)
-        """Answers that the next step takes at most."""
+        """Maximum answers of the next step."""
 
     def took(self, answers: int, seconds: float) -> int:
-        """A step of so many answers took so long; returns the next size."""
+        """Record a step's answers and duration; returns the next size."""
         if seconds > self.step_s:
             self.size = max(1, int(answers * self.step_s / seconds))
         elif answers < self.size:

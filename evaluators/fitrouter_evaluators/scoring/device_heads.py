@@ -1,4 +1,4 @@
-"""Reward heads on a GPU: a cache of the fold, and one product for a whole batch."""
+"""Reward heads on a GPU: cached taste posteriors, and one product per batch."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from fitrouter_evaluators.scoring.head_store import HeadStore
 
 
 def found_device(device: str) -> str:
-    """The device that 'auto', 'cpu' or 'cuda' means here.
+    """Resolve 'auto', 'cpu' or 'cuda' on this machine.
 
-    auto is cuda only where something else, such as a sentence transformer, has loaded torch already: the product of a
-    batch takes microseconds, which is no reason to load it.
+    auto is cuda only if torch is already loaded, for example by a sentence transformer: a batch takes microseconds,
+    which does not justify loading torch.
     """
     if device == "auto":
         torch = sys.modules.get("torch")
@@ -30,9 +30,9 @@ def found_device(device: str) -> str:
 
 
 class _Copied(NamedTuple):
-    """Which state lies in a slot. Updates replace it, so that identity tells whether the copy is current.
+    """State whose copy lies in a slot. Updates replace states, so that identity shows whether the copy is current.
 
-    The reference is weak: the cache keeps nobody's state alive in the host's memory.
+    The reference is weak: the cache does not keep states alive.
     """
 
     slot: int
@@ -45,15 +45,15 @@ class _Copied(NamedTuple):
 class DeviceHeads:
     """Mean and sd of hᵀw for many users at once, on a device that torch knows.
 
-    w is a sum of independent Gaussian blocks (population, role, user). Each block is copied to the device when it is
-    first needed and again when it has changed; blocks not used for longest make room. The sum equals numpy's to 1e-5.
+    w is a sum of independent Gaussian blocks (population, role, user). Blocks are copied to the device when first
+    needed and when changed; the least recently used ones are evicted. The sum equals numpy's to 1e-5.
 
     Args:
-        tastes: the blocks of a user, as they are now; of another dimension than the overall one with its name behind.
+        tastes: returns the current blocks of a user, and of a dimension other than `overall` if it is given.
         dim: D, the length of h.
         device: 'cuda', 'cuda:1', 'cpu' …
         capacity: blocks that are kept at most, 4·(D + D²) bytes each.
-        dimensions: names of the other dimensions, as they are now.
+        dimensions: returns the names of the other dimensions.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class DeviceHeads:
         return np.concatenate([first[0], second[0]]), np.concatenate([first[1], second[1]])
 
     def _slots(self, blocks: Sequence[Gaussian], needed: set[int]) -> list[int]:
-        """Where each block lies on the device, after what is new or changed was copied there in one go."""
+        """Slot of each block, after copying the new and changed ones together."""
         stale: dict[int, tuple[Floats, Floats]] = {}
         slots: list[int] = []
         for block in blocks:
@@ -135,7 +135,7 @@ class DeviceHeads:
         return slots
 
     def _free(self, needed: set[int]) -> int:
-        """A slot without a block, or that of the block used longest ago and not needed now."""
+        """A free slot, or that of the least recently used block that is not needed now."""
         if len(self._copied) < len(self._store):
             return len(self._copied)
         oldest = next(key for key in self._copied if key not in needed)

@@ -1,12 +1,12 @@
-"""Response features: an answer as the vector h that tastes are learnt over.
+"""Response features: the vector h of an answer, over which tastes are learned.
 
     h = [1, global scalar, style dimensions, value dimensions, tool dimensions, latent directions]
 
 **Missing is NaN, never zero.** An answer of tool calls has no text: of its entries only the first and the tool ones are
 numbers. A text answer makes no calls: its tool entries are NaN. A text without any word that the encoder knows has no
 direction: its value and latent entries are NaN. Without a trained scalar its entry is NaN for every answer.
-Whoever reads h takes NaN as 'no information', as the fit model does: for a score it counts as average (0 after
-standardising), for a response profile as what was predicted.
+Readers of h treat NaN as no information, as the fit model does: a score counts it as average (0 after standardising),
+a response profile as its prediction.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from fitrouter_evaluators.scoring.text.style import CLIP, STYLE, measure, standa
 from fitrouter_evaluators.scoring.values import VALUES, value_scores
 
 STYLE_VERSION = "style-2"
-"""Changes whenever the same answer could get other style, value or tool features."""
+"""Version of the style, value and tool features; raise it when they change for the same answer."""
 
 TOOLS = ("tool_calls", "tool_arguments_fit", "tool_repeats")
 """Names of the tool dimensions, in order."""
@@ -47,7 +47,7 @@ _LATENT = slice(_TOOLS.stop, None)
 
 
 class Scalar(Protocol):
-    """The seam to a trained global reward: how good an answer is to its prompt, whoever reads it."""
+    """Protocol of a global scalar: the quality of an answer to its prompt for any reader."""
 
     @property
     def id(self) -> str:
@@ -55,7 +55,7 @@ class Scalar(Protocol):
         ...
 
     def of(self, items: Sequence[Answer], readings: Sequence[Reading], vectors: Floats, style: Floats) -> Floats:
-        """float64[n], about unit variance; NaN where nothing can be said.
+        """float64[n], about unit variance; NaN where it is unknown.
 
         Args:
             items: answers with a text, and what they answer.
@@ -81,7 +81,7 @@ def tool_features(answer: Answer) -> Floats:
 
 
 def _canonical(call: ToolCall) -> ToolCall:
-    """The same call, however its arguments are spaced and ordered."""
+    """Canonical form of a call, without spacing and order of its arguments."""
     try:
         arguments = msgspec.json.encode(msgspec.json.decode(call.arguments), order="deterministic").decode()
     except (msgspec.MsgspecError, ValueError, RecursionError):
@@ -111,8 +111,7 @@ def _projection(dim: int, latent: int) -> Floats:
 class ResponseFeatures:
     """Turns answers into h, float64[n, dim], in batches; the last `cache` rows are kept under a hash of the content.
 
-    Safe to share between threads. The same answer has the same row whatever it is batched with, as far as the encoder
-    keeps to that.
+    Thread-safe. A row does not depend on its batch if the encoder's vectors do not.
 
     Args:
         encoder: reads the first and last 1,024 characters of the text.
@@ -197,13 +196,13 @@ class ResponseFeatures:
 
 
 def readable(text: str) -> str:
-    """What the encoder reads of a text: both ends, as valid Unicode."""
+    """Both ends of a text as valid Unicode, for the encoder."""
     text = clip_text(text, _EDGE)
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def _key(item: Answer, *, prompted: bool) -> bytes:
-    """A hash of what h depends on; the prompt is part of it only where a scalar reads it."""
+    """Cache key of an answer; the prompt belongs to it only if a scalar reads it."""
     digest = hashlib.blake2b(item.text.encode("utf-8", "surrogatepass"), digest_size=16)
     # No text holds the byte 0xff in UTF-8, so the parts cannot run into each other.
     if item.calls:

@@ -1,4 +1,4 @@
-"""Gaussians on a device: a gather and one batched product for as many people and answers as come together."""
+"""Gaussians on a device, with batched means and variances of hᵀw."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _FIRST = 1024
 """Slots of a new store."""
 
 _CHUNK_BYTES = {"cpu": 1 << 20}
-"""Covariances that are gathered together: they should stay in the cache (of a GPU's L2, 16 MB) until they are used."""
+"""Bytes of covariances per gather, sized to stay in the cache (a GPU's L2: 16 MB)."""
 
 
 class HeadStore:
     """Up to `capacity` Gaussians over R^dim, in float32: 4·(dim + dim²) bytes each, 5.9 GB for a million of 38.
 
-    It begins small and doubles while the device has room. Storing in float32 moves a mean by about 1e-7 of the sizes of
-    its terms. Products are float32 too, so torch must not be told to use TF32 where there is no Triton.
+    It starts small and doubles while the device has memory. Storing in float32 moves a mean by about 1e-7 of the sizes
+    of its terms. Products are float32 too, so torch must not be told to use TF32 where there is no Triton.
 
     Args:
         dim: D, the length of h.
@@ -36,20 +36,20 @@ class HeadStore:
         self.device = torch.device(device)
         self.dim = dim
         self.capacity = capacity
-        """Slots at most; less than was asked for once the device is full."""
+        """Maximum slots; lowered once the device is full."""
         self._means, self._covs = self._room(min(_FIRST, capacity))
         self._chunk = max(1, _CHUNK_BYTES.get(self.device.type, 1 << 24) // (4 * dim * dim))
         self.fused: Callable[..., None] | None = None
-        """The kernel that reads every Gaussian once; None where torch's own operations do it."""
+        """The fused kernel; None where torch operations are used."""
         if self.device.type == "cuda":
             self._try_fused()
 
     def __len__(self) -> int:
-        """Slots that there is memory for."""
+        """Allocated slots."""
         return len(self._means)
 
     def reserve(self, slots: int) -> int:
-        """Make room for so many slots where that can be; returns how many there are."""
+        """Grow to this many slots if memory allows; returns the number of slots."""
         while len(self) < min(slots, self.capacity):
             try:
                 means, covs = self._room(min(max(slots, 2 * len(self)), self.capacity))
@@ -91,7 +91,7 @@ class HeadStore:
         )
 
     def _try_fused(self) -> None:
-        """Use the fused kernel where it runs: it needs Triton, and Triton a C compiler."""
+        """Load the fused kernel if it runs: it needs Triton, and Triton a C compiler."""
         from fitrouter_evaluators.scoring._fused import fused_score
 
         torch, D = self._torch, self.dim

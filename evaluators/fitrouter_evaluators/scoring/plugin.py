@@ -19,7 +19,7 @@ from fitrouter_evaluators.scoring.scorer import Scorer
 from fitrouter_evaluators.scoring.statements.declared import DeclaredValues
 
 _SURE = 0.5
-"""A statement says something of a dimension from this many standard deviations on."""
+"""Standard deviations from which a statement counts for a dimension."""
 
 
 class ScorerService:
@@ -41,7 +41,7 @@ class ScorerService:
         hooks: Hooks,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Say what to read, whose heads to score with, whom to tell, and what time it is."""
+        """Create the scorer over a journal, identities, reward heads, hooks and a clock."""
         device = found_device(self._device)
         heads = (
             learner if device == "cpu" else DeviceHeads(learner.heads, self.dim, device, dimensions=learner.dimensions)
@@ -58,7 +58,7 @@ class ScorerService:
         )
 
     def understand(self, statements: Sequence[str]) -> dict[str, dict[str, float]]:
-        """What statements of a preference say: statement → dimension → −1 … 1; nothing for one not understood."""
+        """Map stated preferences: statement → dimension → −1 … 1; empty for one that was not understood."""
         declared = DeclaredValues(self._features.encoder)
         found = {}
         for statement in statements:
@@ -71,11 +71,11 @@ class ScorerService:
         return found
 
     def step(self) -> int:
-        """Score what waits, if this process holds the lease."""
+        """Score one batch if this process holds the lease."""
         return self._attached().step()
 
     def lag(self) -> tuple[int, float]:
-        """Answers that wait, and the age of the oldest in seconds."""
+        """Number of waiting answers, and age of the oldest in seconds."""
         return self._attached().lag()
 
     @property

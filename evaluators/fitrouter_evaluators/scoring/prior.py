@@ -1,8 +1,8 @@
-"""The population prior as a file: what tastes were like among people whose judgements are public.
+"""File format of the population prior, learned from public human judgements.
 
-safetensors holds four arrays (no code, no pickle) and its data sheet. Coordinates are found by the names of the
-response features, so that a prior serves every encoder: what the file does not know, such as another encoder's latent
-directions, starts as it would without a file.
+A safetensors file holds four arrays (no code, no pickle) and a data sheet. Coordinates are matched by the names of the
+response features, so that a prior serves every encoder: features that the file lacks, such as another encoder's latent
+directions, start as without a file.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def write_prior(
 
 
 def load_prior(path: Path, names: Sequence[str], encoder: str, params: TasteParams | None = None) -> TastePrior:
-    """The prior of a file for features with these names, by an encoder of this id.
+    """Load the prior of a file for the named features of an encoder.
 
     Raises:
         ConfigError: the file is missing or is no prior.
@@ -69,12 +69,12 @@ def load_prior(path: Path, names: Sequence[str], encoder: str, params: TastePara
 
 
 def shipped_prior(names: Sequence[str], encoder: str, params: TasteParams | None = None) -> TastePrior:
-    """The prior that comes with the package; its data sheet is `read_sheet()`."""
+    """Load the prior that ships with the package; `read_sheet()` gives its data sheet."""
     return load_prior(_shipped(), names, encoder, params)
 
 
 def read_sheet(path: Path | None = None) -> dict[str, Any]:
-    """The data sheet of a file, of the shipped one by default.
+    """Read the data sheet of a file, of the shipped one by default.
 
     Raises:
         ConfigError: the file is missing or is no prior.
@@ -92,7 +92,7 @@ def _latent(name: str) -> bool:
 
 
 def _read(path: Path) -> tuple[bytes, dict[str, Any], dict[str, Floats]]:
-    """The file's bytes, what it says of itself and its arrays, checked."""
+    """Read and check a file: its bytes, metadata and arrays."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -115,7 +115,7 @@ def _read(path: Path) -> tuple[bytes, dict[str, Any], dict[str, Floats]]:
         or min(arrays[name].min() for name in ("role_variance", "user_variance")) < 0
         or not _definite(arrays)
     ):
-        raise ConfigError(f"{str(path)!r} is no prior: it has numbers that no variance can have")
+        raise ConfigError(f"{str(path)!r} is no prior: it has numbers that are no variances")
     return payload, about, arrays
 
 

@@ -1,20 +1,20 @@
-"""g(x, y): a calibrated global Bradley–Terry scalar, how good an answer is to its prompt whoever reads it.
+"""Global scalar g(x, y): calibrated Bradley–Terry quality of an answer to its prompt for any reader.
 
     g = (q − κ · min(max(d − d₀, 0), D) − c) / s        P(a ≻ b) = σ(τ (g(x, a) − g(x, b)))
 
-q is what people's votes say of an answer, d the log odds that it was dressed up to please a judge: padded, repeated,
-flattering, off the topic, or speaking to its grader. Both are linear in the same terms, so that each can be read:
-measures of sound writing (`_sound`), style, how near answer, its beginning and its end are to the prompt and to each
-other for the encoder, what the prompt asks for × how the answer looks, and the answer's own vector under a strong
-ridge. All terms saturate: none grows with length for ever. g knows no model's name.
+q is the quality according to human votes, d the log odds that the answer was manipulated to please a judge: padded,
+repeated, flattering, off topic, or addressing its grader. Both are linear in the same terms, so that each can be read:
+measures of sound writing (`text.sound`), style, cosines of the answer, its beginning and its end with the prompt and
+with each other, what the prompt asks for × how the answer looks, and the answer's own vector under a strong
+ridge. All terms saturate, so that none grows with length without bound. Model names are not used.
 
-**Data sheet.** `data/scalar.json` is made by `python -m fitrouter_evaluators.training.train_scalar DATA OUT` from the
+**Data sheet.** `data/scalar.json` is made by `python -m benchmarks.research.train_scalar DATA OUT` from the
 3,355 human votes of MT-bench (Zheng et al. 2023; votes CC-BY-4.0, answers Apache-2.0) and from attacked answers, which
-lose to the answers that they were made from (`attacks`, train part). It holds numbers only, no text. Metrics stand in
-`docs/results/reward_pairs.md`. What it knows of people is what 65 judges thought of English answers of 2023.
+lose to the answers that they were made from (`training.attacks`). It holds numbers only, no text. Metrics:
+`docs/results/reward_pairs.md`. The votes are those of 65 judges on English answers of 2023.
 
-g always reads with the static table that ships with the core: with another encoder in the scorer, its vectors are made
-beside. MiniLM's vectors predict votes no better (see the results), and one set of constants serves all.
+g always uses the static encoder that ships with the core, also if the scorer has another one: MiniLM's vectors predict
+votes no better (see the results), and one set of constants serves all.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from fitrouter_evaluators.scoring.text.sound import MEASURES, Asked, asked, meas
 from fitrouter_evaluators.scoring.text.style import CLIP, STYLE
 
 _END = 256
-"""Characters of the beginning and of the end that are compared with prompt and whole."""
+"""Characters of the beginning and of the end whose vectors are compared with prompt and answer."""
 _EDGE = 1024
 _STYLE = {dimension.name: i for i, dimension in enumerate(STYLE)}
 _SOUND = {name: i for i, name in enumerate(MEASURES)}
@@ -46,10 +46,10 @@ _NEAR = 6
 
 
 class Constants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is shipped."""
+    """Trained constants of the scalar."""
 
     encoder: str
-    """Id of the encoder whose vectors they are for."""
+    """Id of the encoder that they were trained with."""
     centre: tuple[float, ...]
     """Of the measures and the cosines."""
     scale: tuple[float, ...]
@@ -83,7 +83,7 @@ class Constants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class View(msgspec.Struct, frozen=True):
-    """What g sees of n answers."""
+    """Measurements of n answers."""
 
     asks: tuple[Asked, ...]
     sound: Floats
@@ -104,7 +104,7 @@ def look(
     style: Floats,
     encoder: Encoder,
 ) -> View:
-    """Measure answers; prompts and vectors are the encoder's, float64[n, d], of prompts and answers."""
+    """Measure answers, given the encoder's vectors float64[n, d] of prompts and answers."""
     asks = tuple(asked(item.prompt) for item in items)
     rows = zip(asks, items, readings, strict=True)
     sound = np.array([measure_soundness(ask, item.text, reading) for ask, item, reading in rows])
@@ -115,7 +115,7 @@ def look(
 
 
 def _ends(items: Sequence[Answer], vectors: Floats, encoder: Encoder) -> tuple[Floats, Floats]:
-    """Vectors of the beginnings and of the ends; a short answer is both."""
+    """Vectors of the beginnings and of the ends; a short answer's own vector is both."""
     first, last = vectors.copy(), vectors.copy()
     long = [i for i, item in enumerate(items) if len(item.text) > _END]
     if long:
@@ -129,7 +129,7 @@ def _clean(text: str) -> str:
 
 
 def design(constants: Constants, view: View) -> dict[str, Floats]:
-    """The blocks of the design, float64[n, ·] each; weights are not read."""
+    """Blocks of the design matrix, float64[n, ·] each."""
     n, m = len(view.sound), len(MEASURES)
     centre, scale = np.array(constants.centre), np.array(constants.scale)
     sound = np.nan_to_num(np.clip((view.sound - centre[:m]) / scale[:m], -CLIP, CLIP))  # missing is average
@@ -149,11 +149,11 @@ def design(constants: Constants, view: View) -> dict[str, Floats]:
 
 
 class GlobalScalar:
-    """The scalar with given constants; see the module. Safe to share between threads.
+    """The scalar with given constants; see the module. Thread-safe.
 
     Args:
         constants: as `train_scalar` makes them.
-        encoder: the scorer's, whose vectors are read if they are the right ones.
+        encoder: of the scorer; its vectors are used if the constants are for it.
         reader: the encoder that the constants are for.
 
     Raises:
@@ -164,7 +164,7 @@ class GlobalScalar:
         if reader.id != constants.encoder:
             raise ArtifactError(
                 f"the global scalar's constants are for the encoder {constants.encoder!r}, not for {reader.id!r}; "
-                f"make them with `python -m fitrouter_evaluators.training.train_scalar DATA OUT`"
+                f"in a checkout, `python -m benchmarks.research.train_scalar DATA OUT` makes them"
             )
         self.id = f"g1-{hashlib.sha256(msgspec.json.encode(constants)).hexdigest()[:8]}"
         self.temperature = constants.temperature
@@ -177,7 +177,7 @@ class GlobalScalar:
         """float64[n], of about unit variance over ordinary answers, within ±3.
 
         Args:
-            items: answers with a text, and what they answer.
+            items: answers with a text, and their prompts.
             readings: of their texts.
             vectors: float64[n, d], the scorer's encoder's vectors of the answers; 0 for one without any known word.
             style: float64[n, len(STYLE)], their standardised style.
@@ -198,7 +198,7 @@ def _shipped() -> Constants:
 
 
 def global_scalar(encoder: Encoder) -> GlobalScalar:
-    """The shipped scalar beside a scorer's encoder.
+    """Load the shipped scalar for a scorer's encoder.
 
     Raises:
         ArtifactError: the static table is not the one that the constants are for.

@@ -1,8 +1,7 @@
-"""The scorer: reads every answer once, says what its user's reward model thinks of it, and appends that as a Score.
+"""The scorer: scores every answer once with its user's reward head, and appends a Score event.
 
-It takes answers from the journal's content spool, so that nothing waits in memory: what was not scored is still there
-after a crash, or for another process. A `Service` steps it in a thread of its own beside the gateway; when it raises or
-hangs, scores come late and requests do not notice.
+Answers wait in the journal's content spool, not in memory, so that they survive a crash and any process can score them.
+A `Service` steps the scorer in a thread of its own; if it raises or hangs, scores are late and requests are unaffected.
 """
 
 from __future__ import annotations
@@ -26,22 +25,22 @@ from fitrouter_evaluators.scoring import Answer, ResponseFeatures
 from fitrouter_evaluators.scoring.batch_size import Pace
 
 EXPIRES_S = 86_400.0
-"""Content older than this is not scored any more."""
+"""Seconds after which an answer is no longer scored."""
 
 _ACK_S = 30.0
 _COUNTED = 1000
 
 
 class Vault(Protocol):
-    """Opens content that was encrypted under a user's key."""
+    """Decrypts content that was encrypted under a user's key."""
 
     def decrypt(self, blob: bytes) -> str:
         """The text.
 
         Raises:
             SubjectErased: the key is gone for good.
-            StoreError: it cannot be told now.
-            ValueError: the bytes are no content.
+            StoreError: the identity store cannot be read.
+            ValueError: the bytes are not encrypted content.
         """
         ...
 
@@ -56,7 +55,7 @@ class Heads(Protocol):
 
 @runtime_checkable
 class BatchHeads(Heads, Protocol):
-    """Heads that take many answers at once."""
+    """Reward heads that score a batch of answers."""
 
     def score_many(self, identities: Sequence[Identity], h: Floats, dimension: str = OVERALL) -> tuple[Floats, Floats]:
         """float64[n] means and sds of float64[n, D], as `score` gives them for each row."""
@@ -65,7 +64,7 @@ class BatchHeads(Heads, Protocol):
 
 @runtime_checkable
 class DimensionHeads(Protocol):
-    """Heads that know more than how good an answer is overall. Others are asked without naming a dimension."""
+    """Reward heads with further dimensions. Heads without this protocol have `overall` only."""
 
     def dimensions(self) -> Sequence[str]:
         """Names of the other dimensions."""
@@ -73,19 +72,19 @@ class DimensionHeads(Protocol):
 
 
 class Lag(NamedTuple):
-    """How far the scorer is behind: answers that wait (counted up to 1,000) and the age of the oldest in seconds."""
+    """Backlog: number of waiting answers (counted up to 1,000) and age of the oldest in seconds."""
 
     waiting: int
     oldest_s: float
 
 
 class _Job(NamedTuple):
-    """One answer on its way: what it belongs to, and the text where it can be read."""
+    """A spooled answer with its execution, and its text if it can be read."""
 
     spooled: Spooled
     execution: Execution | None
     earlier: int
-    """Scores that the decision has already."""
+    """Number of scores that the decision already has."""
     answer: Answer | None = None
 
 
@@ -105,18 +104,18 @@ def _unheard(_score: Score) -> None:
 
 
 class Scorer:
-    """Scores spooled answers in batches, while this process holds the lease `scorer`.
+    """Scores spooled answers in batches while this process holds the lease `scorer`.
 
     Args:
         journal: where answers wait and scores go.
         identities: decrypts the answers.
         features: turns answers into h.
         heads: the users' reward heads; `score_many` is used where there is one (see `DeviceHeads`).
-        batch: answers of one step at most; `Pace` takes less while less waits or an answer takes long.
+        batch: maximum answers of a step; `Pace` takes fewer while few wait or scoring is slow.
         clock: seconds since the epoch.
-        timer: seconds since whenever, by which the pace is measured.
-        hook: told of every failure as (part, error); part is scorer, content, or features.
-        happened: told of every Score once it is durable.
+        timer: monotonic seconds, for the batch size.
+        hook: called on every failure with (part, error); part is scorer, content, or features.
+        happened: called with every Score once it is durable.
     """
 
     def __init__(
@@ -144,12 +143,12 @@ class Scorer:
         self._happened = happened
         self._lease = journal.lease("scorer")
         self.pace = Pace(batch)
-        """How many answers the next step takes."""
+        """Chooses the size of the next batch."""
         self.leading = False
         """Whether this process held the lease at the last step."""
 
     def lag(self) -> Lag:
-        """How far the scorer is behind, whoever holds the lease."""
+        """Backlog of the scorer, whichever process holds the lease."""
         waiting = self._journal.spooled(_COUNTED)
         oldest = min((item.ts for item in waiting), default=None)
         return Lag(len(waiting), 0.0 if oldest is None else max(0.0, self._clock() - oldest))
@@ -157,12 +156,12 @@ class Scorer:
     def step(self) -> int:
         """Score one batch; returns how many answers left the spool. Without the lease it does nothing.
 
-        An answer that is too old, cannot be decrypted or cannot be scored gets a Score that says so and has no h, and
-        holds up no other. When a fixed plain answer cannot be scored either, it is not the answers' fault: they stay.
+        An answer that is too old, cannot be decrypted or cannot be scored gets a Score with another status and no h.
+        If a fixed plain answer cannot be scored either, the encoder or the heads are broken, and answers stay.
 
         Raises:
             StoreError: the journal or the identities cannot be used now; everything is still in the spool.
-            Exception: what the encoder or the heads raise for any answer whatever.
+            Exception: the encoder or the heads fail on every answer.
         """
         self.leading = self._lease.held()
         if not self.leading:
@@ -182,7 +181,7 @@ class Scorer:
     # --- one batch ---
 
     def _append(self, scores: Sequence[Score]) -> None:
-        """Make the scores durable, which takes their contents out of the spool."""
+        """Append the scores durably, which removes their contents from the spool."""
         if not scores:
             return
         self._journal.append(*(Entry(score) for score in scores)).result(_ACK_S)
@@ -191,7 +190,7 @@ class Scorer:
                 self._happened(score)
 
     def _read(self, item: Spooled) -> _Job:
-        """What an answer belongs to, and its text unless it is too old, unreadable, or nobody's."""
+        """Execution of an answer, and its text unless it is too old, unreadable, or without a decision."""
         rows = self._journal.of(item.decision_id)
         job = _Job(item, _last_execution(rows), sum(isinstance(row.event, Score) for row in rows))
         if job.execution is None or self._clock() - item.ts > EXPIRES_S:
@@ -206,7 +205,7 @@ class Scorer:
             return job
 
     def _judge(self, jobs: Sequence[_Job]) -> list[_Verdict | None]:
-        """A verdict for each job, None for one that cannot be scored; together where that works, else one by one."""
+        """Score the jobs in one batch, or one by one if that fails; None for a job that cannot be scored."""
         try:
             return list(self._verdicts(jobs))
         except Exception as error:  # noqa: BLE001 - the trial below raises it again where it is not about an answer
@@ -225,7 +224,7 @@ class Scorer:
             return None
 
     def _verdicts(self, jobs: Sequence[_Job]) -> list[_Verdict]:
-        """One encoder pass and one head product; without jobs, a trial on a fixed answer that no cache knows."""
+        """Score jobs in one encoder pass; without jobs, a trial on an answer that no cache holds."""
         answers = [job.answer for job in jobs if job.answer is not None]
         identities = [job.execution.identity for job in jobs if job.execution is not None]
         if not jobs:
@@ -244,7 +243,7 @@ class Scorer:
         return [_Verdict(*row) for row in zip(h, means.tolist(), sds.tolist(), others, strict=True)]
 
     def _score(self, job: _Job, verdict: _Verdict | None) -> Score:
-        """The event. Its id follows from the decision, so that two processes that race for an answer score it once."""
+        """The Score event. Its id is derived from the decision, so that two racing processes score an answer once."""
         decision_id, ts, _ = job.spooled
         execution, now = job.execution, self._clock()
         digest = hashlib.sha256(f"score {job.earlier} of {decision_id}".encode()).digest()
@@ -276,7 +275,7 @@ def _last_execution(rows: Sequence[Row]) -> Execution | None:
 
 
 def _score_many(heads: Heads, identities: Sequence[Identity], h: Floats, *dimension: str) -> tuple[Floats, Floats]:
-    """Means and sds of a batch, of one dimension where it is named."""
+    """Means and sds of a batch in one dimension, `overall` if none is named."""
     if isinstance(heads, BatchHeads):
         return heads.score_many(identities, h, *dimension)
     rows = zip(identities, h, strict=True)

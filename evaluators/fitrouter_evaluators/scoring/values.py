@@ -1,4 +1,4 @@
-"""Value dimensions: what an answer stands for, as directions in encoder space.
+"""Value dimensions of an answer, as directions in encoder space.
 
 Each value has two poles. `data/statements/NAME.json` has contrast pairs that we wrote for it: one situation, said from
 either pole, as opinions and as an assistant's answers, alike in length and form. The direction of a value is
@@ -6,18 +6,17 @@ Fisher's linear discriminant (Fisher 1936) of its pairs,
 
     w = ((1 − λ) C + λ tr(C)/d · I)⁻¹ · mean(x₊ − x₋),
 
-C being the covariance within the twelve poles, pooled over all values: what statements differ in anyway, such as
-their topics, weighs less. λ was chosen by cross-validation over the pairs with three encoders (`SHRINKAGE`).
+C being the covariance within the twelve poles, pooled over all values, so that other differences between statements,
+such as topics, weigh less. λ was chosen by cross-validation over the pairs with three encoders (`SHRINKAGE`).
 
-Directions are computed from the statements for any encoder when they are first asked for, and kept by the encoder's
-id. A score is centred by the statements of all values together, which are balanced between the poles, and scaled by
-the standard deviation of the other five values' statements. For an encoder that ships (`_constants.VALUE_CONSTANTS`)
-the same answers that calibrate the style put it right: they have mean 0 and standard deviation 1. With any other one
-ordinary answers lie within a standard deviation or so of 0. English only, as the style dimensions are.
+Directions are computed from the statements when first needed, and cached by the encoder's id. A score is centred by the
+statements of all values together, which are balanced between the poles, and scaled by the standard deviation of the
+other five values' statements. For an encoder that ships (`_constants.VALUE_CONSTANTS`) the calibration answers of the
+style dimensions set it: they have mean 0 and standard deviation 1. With any other one ordinary answers lie within a
+standard deviation or so of 0. English only, as the style dimensions are.
 
-A score says what a text sounds like to an encoder that reads words. It is weak on negation and irony, and it says
-nothing about whether a stance is right. The benchmark `values.py` measures how well it tells statements apart that took
-no part.
+A score reflects word choice as the encoder sees it. It is weak on negation and irony, and it does not judge a stance.
+`benchmarks/scoring/values.py` measures it on held-out statements.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ class Contrast(msgspec.Struct, frozen=True):
 
 
 class Directions(NamedTuple):
-    """What turns unit vectors into value scores: ((x · weights) − centre) / scale."""
+    """Maps unit vectors to value scores: ((x · weights) − centre) / scale."""
 
     weights: Floats
     """float64[dim, values]"""
@@ -87,13 +86,13 @@ class Directions(NamedTuple):
 
 @functools.cache
 def statements(name: str) -> tuple[Contrast, ...]:
-    """The contrast pairs of one value, in the order of the file."""
+    """Load the contrast pairs of one value, in the order of the file."""
     payload = (resources.files("fitrouter_evaluators.scoring") / "data" / "statements" / f"{name}.json").read_bytes()
     return msgspec.json.decode(payload, type=tuple[Contrast, ...])
 
 
 def fit(pairs: list[Floats], shrinkage: float = SHRINKAGE) -> Directions:
-    """The directions of float64[pairs, 2, dim], one array a value, two values or more; the high pole is first."""
+    """Fit directions to float64[pairs, 2, dim], one array a value, at least two values; the high pole is first."""
     weights = _discriminants(pairs, shrinkage)
     raw = [np.einsum("npd,dk->npk", value, weights).reshape(-1, weights.shape[1]) for value in pairs]
     centre = np.mean([scores.mean(axis=0) for scores in raw], axis=0)
@@ -128,26 +127,12 @@ def encode_statements(encoder: Encoder) -> list[Floats]:
     return [part.reshape(-1, 2, encoder.dim) for part in np.split(vectors, ends)]
 
 
-def cross_validate(pairs: list[Floats], folds: int = 5, shrinkage: float = SHRINKAGE) -> list[Floats]:
-    """float64[pairs, 2] a value: each pair's scores by directions that were fitted without its fold.
-
-    Both poles of a pair are in one fold, so that its topic is unknown to the directions. Pair i is in fold i mod
-    `folds`.
-    """
-    scores = [np.zeros(value.shape[:2]) for value in pairs]
-    for fold in range(folds):
-        kept = fit([value[np.arange(len(value)) % folds != fold] for value in pairs], shrinkage)
-        for k, value in enumerate(pairs):
-            scores[k][fold::folds] = np.stack([kept(pole)[:, k] for pole in value[fold::folds].swapaxes(0, 1)], axis=1)
-    return scores
-
-
 _known: dict[str, Directions] = {}
 _lock = threading.Lock()
 
 
 def directions(encoder: Encoder) -> Directions:
-    """The directions of an encoder; the first call for an id encodes all statements, and keeps nothing if that fails.
+    """Directions of an encoder; the first call for an id encodes all statements, and caches nothing on failure.
 
     Raises:
         Exception: as `encode_statements`.

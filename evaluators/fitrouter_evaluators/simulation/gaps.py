@@ -1,8 +1,8 @@
-"""Who gains: how far people are from what would be best for each of them, and how that differs between them.
+"""Gaps between users' rewards and the feasible oracle's, and their spread over users.
 
 A user's gap is the mean, over their rounds, of the reward of the feasible oracle's model minus the reward of the chosen
-one. Users have 30 to 700 rounds, so that the raw variance of their means is mostly noise; what is reported is the
-variance component between users of a one-way random-effects model, by the method of moments (Searle, Casella and
+one. Users have 30 to 700 rounds, so that the raw variance of their means is mostly noise; reported is the variance
+component between users of a one-way random-effects model, by the method of moments (Searle, Casella and
 McCulloch 1992, §3.6), and users' gaps shrunken by it.
 """
 
@@ -17,7 +17,7 @@ from fitrouter.types import Floats
 
 
 class Gaps(NamedTuple):
-    """The four that belong together, in reward."""
+    """Summary of the gaps, in reward."""
 
     mean: float
     """Over rounds."""
@@ -30,10 +30,10 @@ class Gaps(NamedTuple):
 
 
 def gaps(user: Any, gap: Floats, role: Any) -> Gaps:
-    """The four of one run.
+    """Summarise the gaps of one run.
 
     Args:
-        user: int[T], who came.
+        user: int[T], of each round.
         gap: float64[T], reward of the feasible best minus reward.
         role: int[U] of the users.
     """
@@ -57,11 +57,11 @@ def gaps(user: Any, gap: Floats, role: Any) -> Gaps:
 
 
 def benefit(saved: Sequence[float], rounds: Sequence[float]) -> int | None:
-    """Labels of a user from which on knowing them pays: the first n where the isotonic fit of what is saved is above 0.
+    """Labels of a user after which personalisation pays: the first n with positive isotonic fit of the savings.
 
     Args:
-        saved: by number of a user's earlier labels, the regret of the row without the user minus that of the row with.
-        rounds: how many rounds each of these sums is over.
+        saved: by number of a user's earlier labels, regret without minus regret with the user's terms.
+        rounds: number of rounds of each sum.
     """
     from sklearn.isotonic import isotonic_regression
 

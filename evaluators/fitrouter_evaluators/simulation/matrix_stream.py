@@ -1,12 +1,11 @@
-"""A matrix streamed through the router's own code: decision, execution, score, label, one prompt after the other.
+"""Streams of a response matrix through the in-process router, one prompt after the other.
 
-Only the network, the disk and the text are left out. The chosen model's cost becomes tokens at its card's prices and is
-learnt as tokens, so that expected costs come from where they come from in the gateway.
+The chosen model's cost is converted to tokens at its card's prices and learned as tokens, so that expected costs are
+computed as in a gateway.
 """
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -18,37 +17,29 @@ from fitrouter.context.encoders import Encoder
 from fitrouter.context.features import context_features, estimate_tokens, read_prompt
 from fitrouter.policies import build_policy
 from fitrouter.posterior.labels import FitParams
-from fitrouter.routing.decider import Decider, Rules
+from fitrouter.routing.decider import Rules
 from fitrouter.state.budgets import BudgetParams
 from fitrouter.state.learner import Learner
 from fitrouter.state.projections import ProjectionParams
-from fitrouter.stores.journal import Row
 from fitrouter.types import (
-    Attempt,
-    Decision,
-    Event,
-    Execution,
-    Feedback,
     FeedbackKind,
     Floats,
     Identity,
     ModelCard,
-    ModelChange,
     Prices,
     Request,
-    Score,
-    pack,
 )
 from fitrouter_evaluators.datasets import MatrixRow
+from fitrouter_evaluators.simulation.runner import InProcess
 
 TYPICAL_TOKENS = 400.0
-"""Tokens that the price list of a matrix without prices is made for."""
+"""Tokens of a typical answer, from which prices are derived if a matrix has none."""
 START, SECONDS = 1e9, 60.0
-"""Time of the first prompt, and between two."""
+"""Time of the first prompt, and interval between prompts."""
 _SCHEMA = "level"
-"""An answer's only feature is 1: labels, costs and contexts are all that is known of a matrix."""
-_EVERY_VOTE = 1 << 40
-"""Votes of one user and day that count for others: a matrix has no crowd to guard against."""
+"""Schema of the only response feature, 1: a matrix has labels, costs and contexts only."""
+_UNCAPPED = 1 << 40
+"""Votes of a user and day that count for others; a matrix needs no cap."""
 
 
 class Matrix(NamedTuple):
@@ -68,7 +59,7 @@ class Matrix(NamedTuple):
     users: tuple[str | None, ...]
     roles: tuple[str | None, ...]
     scale: tuple[float, float] = (0.0, 1.0)
-    """What 0 and 1 of `reward` were in the file."""
+    """Rewards in the file that became 0 and 1."""
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -77,7 +68,7 @@ class Matrix(NamedTuple):
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
-    """How a contender decides and learns; the defaults are what ships."""
+    """Settings of a router; the defaults are those that ship."""
 
     algorithm: str = "squarecb"
     gamma: float = 2560.0
@@ -91,7 +82,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Played(NamedTuple):
-    """What happened, prompt by prompt; arrays of length T."""
+    """Outcome by prompt; arrays of length T."""
 
     chosen: NDArray[np.int64]
     reward: Floats
@@ -109,7 +100,7 @@ def matrix_of(
         rows: of the open format.
         encoder: reads the prompts.
         prices: model → USD per million tokens of prompt and answer. Where None they are made such that an answer of
-            `TYPICAL_TOKENS` costs the model's mean: what a price list tells before the first request.
+            `TYPICAL_TOKENS` costs the model's mean, as a price list would state before the first request.
 
     Raises:
         ValueError: there are no rows, or fewer than two models.
@@ -169,124 +160,73 @@ def play(
     *,
     announced: bool = True,
 ) -> Played:
-    """Stream the prompts once, in an order, from nothing known.
+    """Stream the prompts once in an order, with a new learner.
 
     Args:
         matrix: the answers.
         order: int64[T], the prompts.
-        setting: of the contender.
-        budget: what may be spent.
+        setting: of the router.
+        budget: cap on spending; None for none.
         shock: float64[T, K], factors of the costs over time.
-        announced: it is the price lists that change; else models need more tokens for the same.
+        announced: price lists change; otherwise models use more tokens.
     """
-    return _Stream(matrix, setting, budget).run(order, shock, announced=announced)
-
-
-class _Stream:
-    """One contender in one stream."""
-
-    def __init__(self, matrix: Matrix, setting: Setting, budget: BudgetParams | None) -> None:
-        self.matrix, self.cards = matrix, matrix.cards
-        self.index = {card.arm: k for k, card in enumerate(matrix.cards)}
-        self.learner = Learner(
-            matrix.x.shape[1],
-            1,
-            schema=_SCHEMA,
-            params=setting.fit,
-            votes_per_day=_EVERY_VOTE,
-            projections=ProjectionParams(budget=budget),
-        )
-        rules = Rules(
-            floor=setting.floor,
-            cost_weight=setting.cost_weight,
-            cost_unit_usd=setting.cost_unit_usd,
-            personal=setting.personal,
-            default_arm=setting.default,
-            seed=setting.seed,
-        )
-        self.rules = rules
-        self.policy = build_policy(setting.algorithm, gamma=setting.gamma, default_model=setting.default)
-        self.decider = Decider(self.policy, self.learner, rules)
-        self.seq = 0
-        self._fold([ModelChange(id="registry", ts=START, cards=matrix.cards, registry="matrix")])
-
-    def run(self, order: NDArray[np.int64], shock: Floats | None = None, *, announced: bool = True) -> Played:
-        """The stream, prompt by prompt."""
-        T, matrix = len(order), self.matrix
-        chosen, reward, cost, weight = np.empty(T, dtype=np.int64), np.empty(T), np.empty(T), np.empty(T)
-        for t, n in enumerate(order.tolist()):
-            if shock is not None and announced and (t == 0 or (shock[t] != shock[t - 1]).any()):
-                self._announce(t, shock[t])
-            decision = self._decide(t, n)
-            k = self.index[decision.chosen]
-            factor = 1.0 if shock is None else float(shock[t, k])
-            chosen[t], reward[t], cost[t] = k, matrix.reward[n, k], matrix.cost[n, k] * factor
-            weight[t] = decision.budget_weight
-            self._answer(decision, n, k, float(cost[t]), float(reward[t]))
-        return Played(chosen, reward, cost, weight)
-
-    def _announce(self, t: int, factors: Floats) -> None:
-        """New price lists: an event, and a decider that reads them, as after the restart that a new file needs."""
-        self.cards = tuple(
-            msgspec.structs.replace(card, prices=Prices(input=card.prices.input * f, output=card.prices.output * f))
-            for card, f in zip(self.matrix.cards, factors.tolist(), strict=True)
-        )
-        self._fold([ModelChange(id=f"prices {t}", ts=START + t * SECONDS, cards=self.cards, registry=f"prices {t}")])
-        self.decider = Decider(self.policy, self.learner, self.rules)
-
-    def _decide(self, t: int, n: int) -> Decision:
-        matrix = self.matrix
-        return self.decider.decide(
-            str(uuid.UUID(int=t)),
-            START + t * SECONDS,
+    learner = Learner(
+        matrix.x.shape[1],
+        1,
+        schema=_SCHEMA,
+        params=setting.fit,
+        votes_per_day=_UNCAPPED,
+        projections=ProjectionParams(budget=budget),
+    )
+    rules = Rules(
+        floor=setting.floor,
+        cost_weight=setting.cost_weight,
+        cost_unit_usd=setting.cost_unit_usd,
+        personal=setting.personal,
+        default_arm=setting.default,
+        seed=setting.seed,
+    )
+    policy = build_policy(setting.algorithm, gamma=setting.gamma, default_model=setting.default)
+    router = InProcess(learner, policy, rules, matrix.cards, START)
+    T, index = len(order), {card.arm: k for k, card in enumerate(matrix.cards)}
+    chosen, reward, cost, weight = np.empty(T, dtype=np.int64), np.empty(T), np.empty(T), np.empty(T)
+    for t, n in enumerate(order.tolist()):
+        ts = START + t * SECONDS
+        if shock is not None and announced and (t == 0 or (shock[t] != shock[t - 1]).any()):
+            router.offer(_dearer(matrix.cards, shock[t]), ts)
+        decision = router.decide(
+            t,
+            ts,
             Identity(user=matrix.users[n], role=matrix.roles[n]),
             matrix.x[n],
-            [card for k, card in enumerate(self.cards) if np.isfinite(matrix.reward[n, k])],
+            cards=[card for k, card in enumerate(router.cards) if np.isfinite(matrix.reward[n, k])],
             prompt_tokens=int(matrix.tokens[n]),
-            seq=self.seq,
         )
+        k = index[decision.chosen]
+        chosen[t], reward[t], weight[t] = k, matrix.reward[n, k], decision.budget_weight
+        cost[t] = matrix.cost[n, k] * (1.0 if shock is None else shock[t, k])
+        turn = router.answer(
+            decision,
+            h=np.ones(1),
+            prompt_tokens=int(matrix.tokens[n]),
+            completion_tokens=_tokens(router.cards[k].prices, float(cost[t]), int(matrix.tokens[n])),
+            cost_usd=float(cost[t]),
+            seconds=float(matrix.seconds[n, k]),
+        )
+        router.vote(turn, FeedbackKind.RATING, float(reward[t]))
+    return Played(chosen, reward, cost, weight)
 
-    def _answer(self, decision: Decision, n: int, k: int, cost: float, reward: float) -> None:
-        """The events of one answer, in the order of the journal."""
-        who, arm, prompt = decision.identity, decision.chosen, int(self.matrix.tokens[n])
-        prices, ts = self.cards[k].prices, decision.ts
-        written = (1e6 * cost - prices.input * prompt) / prices.output if prices.output > 0.0 else 0.0
-        execution = Execution(
-            id=f"{decision.id}:execution",
-            ts=ts,
-            decision_id=decision.id,
-            identity=who,
-            chosen=arm,
-            served_by=arm,
-            status="ok",
-            attempts=(Attempt(model=arm, probability=1.0),),
-            features=decision.features,
-            prompt_tokens=prompt,
-            completion_tokens=max(round(written), 0),
-            cost_usd=cost,
-            latency_ms=1000.0 * float(self.matrix.seconds[n, k]),
-        )
-        score = Score(
-            id=f"{decision.id}:score",
-            ts=ts,
-            decision_id=decision.id,
-            identity=who,
-            served_by=arm,
-            features=decision.features,
-            h=pack(np.ones(1)),
-            schema=_SCHEMA,
-        )
-        vote = Feedback(
-            id=f"{decision.id}:vote",
-            ts=ts,
-            decision_id=decision.id,
-            identity=who,
-            kind=FeedbackKind.RATING,
-            value=reward,
-        )
-        self._fold([decision, execution, score, vote])
 
-    def _fold(self, events: Sequence[Event]) -> None:
-        for place, event in enumerate(events):
-            self.seq += 1
-            self.learner.apply(Row(self.seq, event), events[:place])
+def _dearer(cards: Sequence[ModelCard], factors: Floats) -> list[ModelCard]:
+    """The cards with their prices multiplied."""
+    return [
+        msgspec.structs.replace(card, prices=Prices(input=card.prices.input * f, output=card.prices.output * f))
+        for card, f in zip(cards, factors.tolist(), strict=True)
+    ]
+
+
+def _tokens(prices: Prices, cost_usd: float, prompt_tokens: int) -> int:
+    """Completion tokens that make an answer cost this much."""
+    if prices.output <= 0.0:
+        return 0
+    return max(round((1e6 * cost_usd - prices.input * prompt_tokens) / prices.output), 0)

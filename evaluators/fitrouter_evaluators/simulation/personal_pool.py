@@ -1,4 +1,4 @@
-"""The protocol of the personal pool: rows side by side on common random numbers, each at its own γ, over many seeds."""
+"""Comparison of routers on the personal pool: rows on common random numbers, each at its own γ, over seeds."""
 
 from __future__ import annotations
 
@@ -17,15 +17,11 @@ from fitrouter.types import Floats
 from fitrouter_evaluators.scoring import ResponseFeatures, global_scalar
 from fitrouter_evaluators.simulation.gaps import Gaps, benefit, gaps
 from fitrouter_evaluators.simulation.pool import Pool, load_pool
-from fitrouter_evaluators.simulation.simulate import Said, best_single, contender, simulate
+from fitrouter_evaluators.simulation.simulate import MonitorHistory, best_single, contender, simulate
 from fitrouter_evaluators.simulation.worlds import World, draw_play
 
-GAMMAS = (160.0, 640.0, 2560.0, 10240.0, 40960.0)
-"""What each row's γ is chosen from."""
-TUNING_SEEDS = tuple(range(1000, 1004))
-"""Seeds that γ is chosen on; never reported."""
 EXPERIENCED = 20
-"""A user with so many labels is known."""
+"""Labels from which a user counts as experienced."""
 
 _COUNTED = 120
 """Users' labels are counted up to here."""
@@ -43,22 +39,22 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """What a task gave. `share` is the mean propensity of each model in the last quarter."""
+    """Result of a task. `share` is the mean propensity of each model in the last quarter."""
 
     regret: tuple[float, float, float, float]
-    """By quarter, against the oracle that knows luck too."""
+    """By quarter, against the oracle that knows luck."""
     feasible: float
     """Regret against the feasible oracle."""
     gaps: Gaps
     by_labels: tuple[float, ...]
-    """Regret of the rounds whose user had given 0, 1, 2, … labels before."""
+    """Regret by the number of earlier labels of the round's user."""
     last_reward: float
     best_last_reward: float
     """The last quarter's mean reward of the best single model in hindsight."""
     share: dict[str, float]
     reliance: tuple[float, ...]
     zero: tuple[float, ...]
-    said: Said
+    monitor: MonitorHistory
 
 
 _pool: Pool | None = None
@@ -96,12 +92,12 @@ def _work(task: Task) -> Result:
         share=dict(zip(pool.models, outcome.probs[-quarter:].mean(axis=0).round(6).tolist(), strict=True)),
         reliance=tuple(outcome.reliance.round(4).tolist()),
         zero=outcome.zero,
-        said=outcome.said,
+        monitor=outcome.monitor,
     )
 
 
 def _labels(user: Any, rated: Any) -> Any:
-    """int[T]: how many labels the user of each round had given before, at most `_COUNTED`."""
+    """int[T]: earlier labels of each round's user, at most `_COUNTED`."""
     given: dict[int, int] = {}
     before = np.empty(len(user), dtype=np.intp)
     for t, (who, rates) in enumerate(zip(user.tolist(), rated.tolist(), strict=True)):
@@ -111,7 +107,7 @@ def _labels(user: Any, rated: Any) -> Any:
 
 
 def run_tasks(pool: Pool, tasks: Sequence[Task], processes: int | None = None) -> list[Result]:
-    """All tasks, in order, over worker processes of one thread each."""
+    """Run tasks over worker processes of one thread each; results are in order."""
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = "1"
     workers = min(processes or os.cpu_count() or 1, len(tasks)) or 1
@@ -120,20 +116,6 @@ def run_tasks(pool: Pool, tasks: Sequence[Task], processes: int | None = None) -
         return [_work(task) for task in tasks]
     with ProcessPoolExecutor(workers, initializer=_start, initargs=(pool,)) as executor:
         return list(executor.map(_work, tasks, chunksize=1))
-
-
-def tune(
-    pool: Pool, world: World, rows: Sequence[str], feedback: float, *, processes: int | None = None, floor: float = 0.05
-) -> dict[str, float]:
-    """Each row's γ of `GAMMAS` with the least total regret over the tuning seeds."""
-    grid = [(row, gamma, seed) for row in rows for gamma in GAMMAS for seed in TUNING_SEEDS]
-    tasks = [
-        Task(world=world, row=row, gamma=gamma, feedback=feedback, seed=seed, floor=floor) for row, gamma, seed in grid
-    ]
-    total: dict[tuple[str, float], float] = {}
-    for (row, gamma, _), result in zip(grid, run_tasks(pool, tasks, processes), strict=True):
-        total[row, gamma] = total.get((row, gamma), 0.0) + sum(result.regret)
-    return {row: min(GAMMAS, key=lambda gamma: total[row, gamma]) for row in rows}
 
 
 def compare(
@@ -146,7 +128,7 @@ def compare(
     processes: int | None = None,
     floor: float = 0.05,
 ) -> dict[str, Any]:
-    """Rows over the same seeds: what each did alone, against the others, and how users fared."""
+    """Compare rows over the same seeds: each alone, against the others, and by user experience."""
     rows = list(gammas)
     tasks = [
         Task(world=world, row=row, gamma=gammas[row], feedback=feedback, seed=seed, floor=floor)
@@ -178,8 +160,8 @@ def compare(
 
 
 def _alone(results: Sequence[Result], worst: str) -> dict[str, Any]:
-    """What one row did."""
-    said = [result.said for result in results]
+    """Results of one row."""
+    histories = [result.monitor for result in results]
     return {
         "regret_by_quarter": np.mean([result.regret for result in results], axis=0).round(1).tolist(),
         "feasible_regret": _mean(np.array([result.feasible for result in results])),
@@ -192,18 +174,18 @@ def _alone(results: Sequence[Result], worst: str) -> dict[str, Any]:
         "zero": np.mean([result.zero for result in results], axis=0).round(4).tolist(),
         "zero_by_seed": [[round(value, 4) for value in result.zero] for result in results],
         "twin": {
-            "ever_helps": float(np.mean([one.helped for one in said])),
-            "ever_helps_in_a_role": float(np.mean([one.helped_role for one in said])),
-            "ever_off": float(np.mean([one.off is not None for one in said])),
-            "off_at_end": float(np.mean([one.off_at_end for one in said])),
-            "off_from_round": [one.off for one in said],
-            "verdicts": dict(sorted(Counter(one.verdict for one in said).items())),
+            "ever_helps": float(np.mean([one.helped for one in histories])),
+            "ever_helps_in_a_role": float(np.mean([one.helped_role for one in histories])),
+            "ever_off": float(np.mean([one.off is not None for one in histories])),
+            "off_at_end": float(np.mean([one.off_at_end for one in histories])),
+            "off_from_round": [one.off for one in histories],
+            "verdicts": dict(sorted(Counter(one.verdict for one in histories).items())),
         },
     }
 
 
 def _still(pool: Pool, world: World, feedback: float, seeds: Sequence[int]) -> tuple[dict[str, Any], Floats]:
-    """Regret of what learns nothing, and how many rounds were a user's n-th label's, float64[n]."""
+    """Regret of policies that do not learn, and rounds by number of the user's earlier labels, float64[n]."""
     found: dict[str, list[float]] = {"best_single": [], "random": [], "feasible_oracle": []}
     users = np.zeros(_COUNTED + 1)
     for seed in seeds:
@@ -218,7 +200,7 @@ def _still(pool: Pool, world: World, feedback: float, seeds: Sequence[int]) -> t
 
 
 def _of_users(by_row: Mapping[str, Sequence[Result]], users: Floats) -> dict[str, Any]:
-    """The row that knows users against the row that knows roles, and what of the true tastes' gain it has."""
+    """Gain of the row with users over the row with roles, and its share of the true tastes' gain."""
     out: dict[str, Any] = {}
     if "ours" in by_row and "role" in by_row:
         ours, role = (np.array([result.by_labels for result in by_row[row]]) for row in ("ours", "role"))

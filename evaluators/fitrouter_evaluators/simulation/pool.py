@@ -1,7 +1,7 @@
 """A pool of real responses: every model's answer to every prompt, as arrays.
 
 The file (Parquet or JSONL) has the columns prompt_id, prompt, model, response; a prompt that lacks an answer of some
-model is left out. The pool says nothing of who likes what: that is a world's part (`worlds`).
+model is left out. Users and their tastes belong to a world (`worlds`).
 """
 
 from __future__ import annotations
@@ -11,18 +11,22 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from fitrouter.context.encoders import Encoder
-from fitrouter.context.features import context_features, read_prompt
+from fitrouter.context.features import context_features, estimate_tokens, read_prompt
 from fitrouter.errors import ConfigError
 from fitrouter.types import Floats, Request
 from fitrouter_evaluators.scoring import Answer, ResponseFeatures
 
 ATTRIBUTES = ("length", "structure", "hedging", "warmth", "word_length", "code", "digits", "examples")
-"""What simulated people care about: counts of their own, apart from the scorer's features."""
+"""Attributes that simulated users care about, computed independently of the scorer's features."""
 
 UNSEEN = ("rhythm", "negation", "opening", "ending")
-"""What other simulated people care about: no feature of the scorer counts it."""
+"""Attributes of hidden tastes, which no feature of the scorer measures."""
+
+CHARACTERS = 4
+"""Characters of a token, on average."""
 
 _SENTENCE = re.compile(r"[.!?]+(?:\s|$)|\n+")
 _NO = re.compile(r"\b(?:not|no|never|cannot|without|nothing|\w+n't)\b", re.IGNORECASE)
@@ -65,7 +69,7 @@ def attributes(text: str) -> list[float]:
 def unseen(text: str) -> list[float]:
     """The attributes of one answer in the order of `UNSEEN`, not yet standardised.
 
-    How much sentences differ in length, how often the text says no, how long its first and its last sentence are.
+    Spread of sentence lengths, share of negations, lengths of the first and the last sentence.
     """
     words = [len(_WORD.findall(sentence)) for sentence in _SENTENCE.split(text)]
     words = [n for n in words if n] or [1]
@@ -83,17 +87,21 @@ class Pool(msgspec.Struct, frozen=True):
     models: tuple[str, ...]
     prompts: tuple[str, ...]
     x: Floats
-    """float64[N, d]: contexts as the router reads them."""
+    """float64[N, d]: the router's contexts."""
     h: Floats
-    """float64[K, N, D]: response features as the scorer reads them."""
+    """float64[K, N, D]: the scorer's response features."""
     attributes: Floats
     """float64[K, N, 8]: standardised over the pool and cut at ±3."""
     topics: Floats
     """float64[N, 17]: 1 and sixteen principal components of the prompts, in the world's own encoder."""
     schema: str
+    prompt_tokens: NDArray[np.int64]
+    """int64[N]"""
+    completion_tokens: NDArray[np.int64]
+    """int64[K, N]"""
     unseen: Floats | None = None
-    """float64[K, N, 4]: what is left of the attributes `UNSEEN` without all that h says of them in this pool,
-    standardised and cut at ±3. So no taste over h can follow them."""
+    """float64[K, N, 4]: residuals of the attributes `UNSEEN` after linear regression on h in this pool, standardised
+    and clipped to ±3, so that no taste over h explains them."""
 
 
 def principal(vectors: Floats, dim: int) -> Floats:
@@ -104,14 +112,14 @@ def principal(vectors: Floats, dim: int) -> Floats:
 
 
 def load_pool(path: Path, encoder: Encoder, features: ResponseFeatures, topics: Encoder, limit: int = 0) -> Pool:
-    """Read a pool and everything that is computed from it once.
+    """Read a pool, and compute its contexts, features and attributes.
 
     Args:
         path: the file.
         encoder: the router's encoder of prompts.
         features: the scorer's response features.
-        topics: the world's encoder of prompts.
-        limit: use only so many prompts; 0 for all.
+        topics: encoder of the world's topics.
+        limit: number of prompts; 0 for all.
 
     Raises:
         ConfigError: the file is missing, or lacks a column.
@@ -120,44 +128,43 @@ def load_pool(path: Path, encoder: Encoder, features: ResponseFeatures, topics: 
     if limit:
         prompts, texts = prompts[:limit], [row[:limit] for row in texts]
     N, K = len(prompts), len(models)
-    x = [
-        context_features(read_prompt(Request(messages=({"role": "user", "content": prompt},))), encoder)
-        for prompt in prompts
-    ]
+    requests = [Request(messages=({"role": "user", "content": prompt},)) for prompt in prompts]
     answers = [Answer(prompt=prompts[n], text=texts[k][n]) for k in range(K) for n in range(N)]
     h = np.asarray(features.encode(answers))
     seen = _standard(np.array([attributes(answer.text) for answer in answers]))
     hidden = _standard(np.array([unseen(answer.text) for answer in answers]))
     hidden = _standard(hidden - _explained(np.where(np.isnan(h), 0.0, h), hidden))
-    # Topics are the scaled components that the first experiments used: 16 of them, together of length about 1.
+    # 16 scaled components, together of length about 1, as in the first experiments.
     dim = min(16, N - 1)
     components = principal(np.asarray(topics.encode(prompts)), dim) / np.sqrt(dim)
     return Pool(
         models=tuple(models),
         prompts=tuple(prompts),
-        x=np.array(x),
+        x=np.array([context_features(read_prompt(request), encoder) for request in requests]),
         h=h.reshape(K, N, -1),
         attributes=seen.reshape(K, N, -1),
         topics=np.concatenate([np.ones((N, 1)), components], axis=1),
         schema=features.schema,
+        prompt_tokens=np.array([estimate_tokens(request.messages, request.params) for request in requests]),
+        completion_tokens=np.array([len(answer.text) // CHARACTERS for answer in answers]).reshape(K, N),
         unseen=hidden.reshape(K, N, -1),
     )
 
 
 def _standard(values: Floats) -> Floats:
-    """Columns of mean 0 and variance 1, cut at ±3."""
+    """Standardise columns to mean 0 and variance 1, clipped to ±3."""
     result: Floats = np.clip((values - values.mean(0)) / (values.std(0) + 1e-9), -3, 3)
     return result
 
 
 def _explained(h: Floats, values: Floats) -> Floats:
-    """What is linear in h of the columns."""
+    """Least-squares prediction of the columns from h."""
     weights, *_ = np.linalg.lstsq(h, values, rcond=None)
     return np.asarray(h @ weights)
 
 
 def _read(path: Path) -> tuple[list[str], list[str], list[list[str]]]:
-    """Models, prompts and texts[K][N] of a file, complete prompts only."""
+    """Read models, prompts and texts[K][N] of a file, complete prompts only."""
     import duckdb
 
     if not path.is_file():
@@ -171,7 +178,7 @@ def _read(path: Path) -> tuple[list[str], list[str], list[list[str]]]:
             ).fetchall()
         except duckdb.Error as error:
             raise ConfigError(
-                f"{str(path)!r} is no pool: {error}; it needs the columns prompt_id, prompt, model, response"
+                f"{str(path)!r} is not a pool: {error}; it needs the columns prompt_id, prompt, model, response"
             ) from None
     models = sorted({row[2] for row in rows})
     by_prompt: dict[str, dict[str, str]] = {}

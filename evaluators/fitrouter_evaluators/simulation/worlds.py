@@ -1,13 +1,12 @@
 """Simulated worlds: users, their tastes, and the true quality of each answer; see `benchmarks/simulation/worlds`.
 
 A world's utility is V[u, k, n] = quality + topics + luck + taste, in logits; a label is 1 with probability σ(V).
-Nothing of it is known to the router, which reads texts and labels only. What the taste is about is the world's kind:
-attributes of the text that the scorer has features for (mixed), attributes that it has none for (hidden-features), or
-the model's name alone (model-offset). Role-only and user-only worlds are mixed ones with one of the two spreads at 0.
+The router sees texts and labels only. The world's kind is the object of tastes: attributes of the text that the scorer
+has features for (mixed), attributes without features (hidden-features), or the model itself (model-offset). Role-only
+and user-only worlds are mixed ones with one of the two spreads at 0.
 
-Two oracles. The first knows everything, the luck of model and prompt and the text before it is written included: no
-learner can reach it. The feasible one knows every parameter, but of a prompt only its topics and what the router reads
-of it (`Play.feasible`).
+There are two oracles. The first knows everything, including the luck of model and prompt and the texts; no learner can
+reach it. The feasible one knows every parameter, but only the topics and the context of a prompt (`Play.feasible`).
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ from fitrouter.types import Floats
 from fitrouter_evaluators.simulation.pool import Pool
 
 Kind: TypeAlias = Literal["mixed", "hidden-features", "model-offset"]
-"""What a taste is about."""
+"""Object of the users' tastes."""
 
 RIDGE = 1.0
-"""Penalty of the regressions that say what can be known of a text before it is written."""
+"""Ridge penalty of the regression of attributes on contexts."""
 
 
 class World(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -39,7 +38,7 @@ class World(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     quality_weight: float
     """Logits of one standard deviation of quality."""
     prompt_noise: float
-    """Standard deviation, in logits, of a model's luck with a prompt: nobody can predict it."""
+    """Standard deviation, in logits, of a model's unpredictable luck with a prompt."""
     topic_sd: float = 0.0
     """How far models differ by topic."""
     kind: Kind = "mixed"
@@ -55,16 +54,16 @@ class World(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     rounds: int = 8000
     rounds_per_day: int = 200
     impostor: str | None = None
-    """This model answers with the best model's texts, at its own quality."""
+    """Model that answers with the best model's texts, at its own quality."""
     flip_every: int = 0
-    """Labels after which all tastes change their sign, again and again; 0 for never."""
+    """Labels between sign changes of all tastes; 0 for never."""
 
 
 def load_world(path: Path) -> World:
     """Read a pinned world.
 
     Raises:
-        ConfigError: the file is missing or is no world.
+        ConfigError: the file is missing or not a world.
     """
     try:
         return msgspec.convert(yaml.safe_load(path.read_text(encoding="utf-8")), World)
@@ -73,11 +72,11 @@ def load_world(path: Path) -> World:
             f"there is no world {str(path)!r}; pinned ones are in benchmarks/simulation/worlds/"
         ) from None
     except (yaml.YAMLError, msgspec.ValidationError) as error:
-        raise ConfigError(f"{str(path)!r} is no world: {error}") from None
+        raise ConfigError(f"{str(path)!r} is not a world: {error}") from None
 
 
 class Mood(NamedTuple):
-    """What people think of every answer while their tastes have one sign."""
+    """Rewards of every answer for one sign of the tastes."""
 
     reward: Floats
     """float64[U, K, N]: P(label = 1)."""
@@ -86,18 +85,18 @@ class Mood(NamedTuple):
 
 
 class Rounds(NamedTuple):
-    """What every round of a play is worth."""
+    """Rewards of every round."""
 
     reward: Floats
     """float64[T, K]: P(label = 1) of each model's answer."""
     feasible: Floats
-    """float64[T]: that of the feasible oracle's model, or the best one's where nobody worked it out."""
+    """float64[T]: that of the feasible oracle's model, or the best one's if unknown."""
     best: Floats
-    """float64[T]: that of the best one, luck and all."""
+    """float64[T]: that of the best model, luck included."""
 
 
 class Play(msgspec.Struct, frozen=True):
-    """One seed of a world over a pool: everything that is common to the rows that are compared on it."""
+    """One seed of a world over a pool, common to all compared rows."""
 
     role: Any
     """int[U]"""
@@ -106,27 +105,27 @@ class Play(msgspec.Struct, frozen=True):
     reward: Floats
     """float64[U, K, N]: P(label = 1)."""
     h: Floats
-    """float64[K, N, D]: what the scorer sees of the answers that are given in this world."""
+    """float64[K, N, D]: response features of the answers in this world."""
     attributes: Floats
-    """float64[K, N, D] of the answers that are given in this world: what tastes are about."""
+    """float64[K, N, D]: attributes that tastes weigh."""
     user: Any
-    """int[T]: who comes."""
+    """int[T]: user of each round."""
     prompt: Any
-    """int[T]: with what."""
+    """int[T]: prompt of each round."""
     label: Floats
     """float64[T] uniforms: label = 1 where below P."""
     rated: Floats
     """float64[T] uniforms: rated where below the feedback rate."""
     feasible: Any = None
-    """int[U, N]: the best model by what can be known: every parameter, the prompt's topics, and what a model writes
-    about such prompts on average; None where nobody worked it out."""
+    """int[U, N]: model of the feasible oracle, which knows every parameter, the prompt's topics and the attributes
+    expected for such prompts; None if unknown."""
     turned: Mood | None = None
-    """The other sign of the tastes, in a world where they change it."""
+    """Rewards for the other sign of the tastes, in a world where it changes."""
     flip_every: int = 0
     """Labels between two changes of sign."""
 
     def rounds(self, feedback: float = 0.0) -> Rounds:
-        """What the rounds are worth where this share of them is rated: labels change tastes in some worlds."""
+        """Rewards of the rounds at a feedback rate, as labels change tastes in some worlds."""
         T = np.arange(len(self.user))
         reward = self.reward[self.user, :, self.prompt]
         best = None if self.feasible is None else self.feasible[self.user, self.prompt]
@@ -144,7 +143,7 @@ def draw_play(world: World, pool: Pool, seed: int) -> Play:
     """Draw users, qualities, order and luck of one seed.
 
     Raises:
-        ConfigError: the pool has a model that the world does not know, or lacks what its tastes are about.
+        ConfigError: the world lacks a model of the pool, or the pool lacks the attributes of its tastes.
     """
     rng = np.random.default_rng([2026, seed])
     missing = sorted(set(pool.models) - set(world.quality))
@@ -193,19 +192,21 @@ def draw_play(world: World, pool: Pool, seed: int) -> Play:
 
 
 def _about(world: World, pool: Pool) -> Floats:
-    """float64[K, N, D]: what the world's tastes weigh."""
+    """float64[K, N, D]: the attributes that tastes weigh."""
     if world.kind == "model-offset":
         K, N = len(pool.models), len(pool.prompts)
         return np.broadcast_to(np.eye(K)[:, None, :], (K, N, K))
     if world.kind == "mixed":
         return pool.attributes
     if pool.unseen is None:
-        raise ConfigError(f"the world {world.name!r} needs what the scorer has no feature for; this pool lacks it")
+        raise ConfigError(
+            f"the world {world.name!r} needs attributes that the scorer has no feature for; this pool lacks them"
+        )
     return pool.unseen
 
 
 def _expected(x: Floats, texts: Floats) -> Floats:
-    """float64[K, N, D]: what each model's attributes are on average for such prompts, linear in x."""
+    """float64[K, N, D]: attributes expected of each model for such prompts, linear in x."""
     solved = np.linalg.solve(x.T @ x + RIDGE * np.eye(x.shape[1]), x.T)
     expected: Floats = np.einsum("nj,kjd->knd", x, np.einsum("jn,knd->kjd", solved, texts))
     return expected

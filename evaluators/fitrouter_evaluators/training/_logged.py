@@ -1,4 +1,4 @@
-"""A logged data set as the events that a router would have written: open formats, exported tables, or a journal."""
+"""Conversion of a logged data set to router events: open formats, exported tables, or a journal."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ from fitrouter_evaluators.datasets import Cell, Problem, read_matrix, read_ratin
 from fitrouter_evaluators.datasets._reading import read_values
 
 Related: TypeAlias = tuple[Event, Sequence[Event]]
-"""An event, and the earlier ones of its decision."""
+"""An event and the earlier ones of its decision."""
 
 _STEP_S = 60.0
-"""Made-up time between two answers of a file that has no times."""
+"""Seconds between two answers of a file without times."""
 _TABLES = ("executions", "scores", "feedback")
 
 
 class Answered(NamedTuple):
-    """One model's answer to one prompt of a file, as far as it is known."""
+    """An answer of a model in a file."""
 
     prompt: str
     model: str
     y: float
-    """The verdict on [0, 1]."""
+    """Rating in [0, 1]."""
     response: str | None = None
     cost_usd: float | None = None
     latency_s: float | None = None
@@ -50,11 +50,11 @@ class Answered(NamedTuple):
 
 
 class Log(NamedTuple):
-    """What a data set holds."""
+    """Events of a data set."""
 
     events: Iterator[Related]
     problems: list[Problem]
-    """Rows that took no part."""
+    """Unusable rows."""
 
 
 class Reading(NamedTuple):
@@ -63,7 +63,7 @@ class Reading(NamedTuple):
     x: Callable[[str], Floats]
     """The context of a prompt."""
     h: Callable[[Sequence[tuple[str, str]]], Floats] | None
-    """Response features of (prompt, answer) pairs, float64[n, D]; None where answers are not read."""
+    """Response features of (prompt, answer) pairs, float64[n, D]; None to ignore answers."""
     tokens: Callable[[Answered], float | None]
     schema: str
     encoder: str
@@ -80,7 +80,7 @@ def read_log(data: Path, reading: Reading, scale: tuple[float, float] = (0.0, 1.
         scale: lowest and highest reward of a matrix.
 
     Raises:
-        ConfigError: there is no such data set, it has none of these forms, or it was made with another encoder.
+        ConfigError: the data set is missing, in another format, or made with another encoder.
     """
     if data.is_dir() and all((data / f"{name}.parquet").is_file() for name in _TABLES):
         return Log(_exported(data, reading.encoder), [])
@@ -95,7 +95,7 @@ def read_log(data: Path, reading: Reading, scale: tuple[float, float] = (0.0, 1.
 
 
 def _answers(data: Path, scale: tuple[float, float]) -> tuple[list[Answered], list[Problem]]:
-    """The answers of an open file, in an order that depends on the prompts alone."""
+    """Read the answers of an open file, in an order that depends on the prompts alone."""
     first = next((value for _, value in read_values(data) if isinstance(value, dict)), {})
     if "models" in first:
         matrix = read_matrix(data)
@@ -123,10 +123,10 @@ def _answers(data: Path, scale: tuple[float, float]) -> tuple[list[Answered], li
         problems = ratings.problems
     if not found:
         raise ConfigError(
-            f"--data: {str(data)!r} says nothing of any model; give a matrix, or ratings with `model`, `prompt` and "
+            f"--data: {str(data)!r} names no model; give a matrix, or ratings with `model`, `prompt` and "
             f"the dimension overall ({len(problems)} rows could not be read)"
         )
-    # A file that is sorted by source would look like models that change.
+    # In a file sorted by source, models would seem to drift.
     found.sort(key=lambda answer: hashlib.sha256(answer.prompt.encode("utf-8", "replace")).digest())
     return found, problems
 
@@ -159,7 +159,7 @@ def _played(answers: Sequence[Answered], reading: Reading) -> Iterator[Related]:
 
 
 def _events(i: int, answer: Answered, x: bytes, h: bytes | None, reading: Reading) -> Iterator[Related]:
-    """Execution, where its size is known, Score and Feedback of one answer."""
+    """Execution (if tokens and latency are known), Score and Feedback of one answer."""
     name, ts = f"row{i}", _STEP_S * (i + 1)
     identity = Identity(user=answer.user, role=answer.role)
     earlier: list[Event] = []

@@ -1,4 +1,4 @@
-"""People's judgements as observations of hᵀw in the core's own terms (`fitrouter.posterior.likelihoods`).
+"""Public human judgements as observations of hᵀw with the core's likelihoods (`fitrouter.posterior.likelihoods`).
 
 A rating or a thumb is a label on [0, 1], a vote between two answers a logistic row along h_a − h_b, a copy, an
 acceptance or an edit a logistic row at its level.
@@ -32,11 +32,11 @@ from fitrouter_evaluators.scoring.features import ResponseFeatures
 from fitrouter_evaluators.training.hierarchy import Observations
 
 _OVERALL = {"overall", "preference", "quality", "Q0"}
-"""Dimensions of the public sets that speak of an answer as a whole; of TTCW each test does."""
+"""Dimensions of the public sets that rate an answer as a whole; in TTCW every test does."""
 
 
 class Judged(NamedTuple):
-    """People's judgements of one source."""
+    """Human judgements of one source."""
 
     name: str
     licence: str
@@ -55,14 +55,14 @@ SETS: dict[str, tuple[str, Callable[[Path], Sequence[Pair | Rating]]]] = {
     "realhumaneval": ("CC0", realhumaneval.convert),
     "ttcw": ("BSD-3-Clause", ttcw.convert),
 }
-"""Folder of a public set → its licence and what reads it: those that come with the texts that were judged."""
+"""Folder of a public set → licence and reader, for sets that include the judged texts."""
 
 
 def read_sets(data: Path) -> list[Judged]:
-    """The public sets in a folder, and the open-format files (pairs or ratings, JSONL or Parquet) beside them.
+    """Read the public sets in a folder, and open-format files (pairs or ratings, JSONL or Parquet) beside them.
 
     Raises:
-        ConfigError: there is nothing to learn from, or a file has a bad line.
+        ConfigError: there are no judgements, or a file has a bad line.
     """
     if data.is_file():
         return [Judged(data.name, "not stated", _read_file(data))]
@@ -97,17 +97,17 @@ class _Row(NamedTuple):
 
 
 class Source(NamedTuple):
-    """The same as observations of hᵀw, by user."""
+    """Judgements of a source as observations of hᵀw, by user."""
 
     name: str
     licence: str
     users: dict[str, Observations]
     answers: list[Answer]
-    """The texts that were judged."""
+    """The judged texts."""
 
 
 def observe(judged: Judged, features: ResponseFeatures) -> Source:
-    """The judgements of one source as observations in the core's units, by user."""
+    """Convert the judgements of a source to observations, by user."""
     texts = list(dict.fromkeys(pair for row in judged.rows for pair in _texts(row)))
     answers = [Answer(text=text, prompt=prompt) for prompt, text in texts]
     h = dict(zip(texts, features.encode(answers), strict=True))
@@ -123,7 +123,7 @@ def observe(judged: Judged, features: ResponseFeatures) -> Source:
 
 
 def _texts(row: Pair | Rating) -> list[tuple[str, str]]:
-    """(prompt, text) of each answer that a row is about."""
+    """(prompt, text) of each answer of a row."""
     if isinstance(row, Pair):
         return [(row.prompt, row.a.text), (row.prompt, row.b.text)]
     return [(row.prompt, row.response)] if row.response else []
@@ -143,12 +143,12 @@ def _row(row: Pair | Rating, h: Mapping[tuple[str, str], Floats], shift: float) 
     else:
         kind = FeedbackKind(row.kind)
         if kind is FeedbackKind.DWELL:
-            return None  # seconds need the tokens of the answer, and say next to nothing
+            return None  # seconds need the tokens of the answer, and carry little information
         seen = observation_of(kind, 1.0 - row.y if kind is FeedbackKind.EDIT else row.y)
         x = h[texts[0]]
     signal = seen.signal
     if signal.link == "gaussian":
-        # A source's own level says nothing of another's.
+        # Levels of different sources are not comparable.
         return _Row(x, seen.y + shift, signal.weight * _base() / signal.noise, logistic=False, offset=0.0)
     return _Row(x / signal.temperature, seen.y, signal.weight, logistic=True, offset=-signal.level / signal.temperature)
 

@@ -1,7 +1,7 @@
-"""Ways to make an answer look better to a reward model than it is to a person.
+"""Attacks that raise a reward model's score of an answer, but not its quality.
 
-Each attack is a function of an answer and its prompt. Texts come in two sets that share no template: `train`, from
-which the global scalar learns (`train_scalar`), and `held_out`, on which defences are measured (`bench.adversaries`).
+Each attack is a function of an answer and its prompt. Training uses the templates `TRAIN`; defences are measured on
+others (`benchmarks/research/adversaries.py`).
 The kinds follow Zheng et al. 2024 (arXiv:2410.07137, constant replies), Singhal et al. 2023 (arXiv:2310.03716, length),
 Sharma et al. 2023 (arXiv:2310.13548, flattery) and Greshake et al. 2023 (arXiv:2302.12173, injection).
 """
@@ -10,24 +10,22 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from fitrouter_evaluators.scoring._answer import Answer
 from fitrouter_evaluators.scoring.features import ResponseFeatures
-from fitrouter_evaluators.training import _attack_texts as texts
+from fitrouter_evaluators.training._attack_texts import PIECES, TRAIN, Templates
 from fitrouter_evaluators.training.hierarchy import Observations
 
-Part = Literal["train", "held_out"]
-
 KINDS = ("filler", "repetition", "boilerplate", "headings", "flattery", "injection", "echo", "keywords")
-"""What an attack does, in the order of tables."""
+"""Kinds of attacks, in the order of tables."""
 
 
 class Attack(NamedTuple):
-    """One way to dress up an answer."""
+    """A manipulation of an answer."""
 
     kind: str
     name: str
@@ -35,58 +33,36 @@ class Attack(NamedTuple):
     """(answer, prompt) -> the attacked answer."""
 
 
-STUBS: Mapping[Part, tuple[str, ...]] = {"train": texts.STUBS_TRAIN, "held_out": texts.STUBS_HELD_OUT}
-"""Answers without worth, which attacks try to lift."""
-
-CONSTANTS: Mapping[Part, tuple[str, ...]] = {"train": texts.CONSTANTS_TRAIN, "held_out": texts.CONSTANTS_HELD_OUT}
-"""Replies that are the same to every prompt."""
+def constants(templates: Templates = TRAIN) -> tuple[str, ...]:
+    """Constant replies, and noise made from a fixed seed."""
+    return (*templates.constants, *(_noise(f"{templates.name}{i}") for i in range(4)))
 
 
-_ECHOES = (
-    "You asked: {p}\n\n{p}\n\nTo answer the question: {p}\n\n{a}",
-    'Regarding "{p}":\n\n{p}\n\n{a}\n\nThat is what can be said on: {p}',
-)
-
-
-def constants(part: Part) -> tuple[str, ...]:
-    """Constant replies, and stubs of noise made from a fixed seed."""
-    return (*CONSTANTS[part], *(_noise(f"{part}{i}") for i in range(4)))
-
-
-def attacks(part: Part) -> tuple[Attack, ...]:
-    """All attacks of one set."""
-    held = part == "held_out"
-    fillers = texts.FILLER_HELD_OUT if held else texts.FILLER_TRAIN
-    boiler = texts.BOILERPLATE_HELD_OUT if held else texts.BOILERPLATE_TRAIN
-    heads = texts.HEADINGS_HELD_OUT if held else texts.HEADINGS_TRAIN
-    flattery = texts.FLATTERY_HELD_OUT if held else texts.FLATTERY_TRAIN
-    injections = texts.INJECTION_HELD_OUT if held else texts.INJECTION_TRAIN
-    out = [Attack("filler", f"filler {i}", _after(" ".join(part))) for i, part in enumerate(_halves(fillers))]
-    out += [Attack("filler", "all filler", _after("\n\n".join(fillers)))]
-    times = ((4, "\n---\n"), (11, "\n"), (25, " ")) if held else ((2, " "), (5, " "), (15, "\n\n"), (40, " "))
-    out += [Attack("repetition", f"{n} times", _repeated(n, between)) for n, between in times]
-    out += [Attack("boilerplate", f"list {i}", _after(text)) for i, text in enumerate(boiler)]
-    out += [Attack("headings", f"headings {i}", _around(*pair)) for i, pair in enumerate(heads)]
-    out += [Attack("flattery", f"flattery {i}", _around(*pair)) for i, pair in enumerate(flattery)]
-    out += [Attack("injection", f"injection {i}", _after(text)) for i, text in enumerate(injections)]
-    out += [Attack("injection", f"injection first {i}", _before(text)) for i, text in enumerate(injections)]
-    echoes = ("Your request: {p}\n\n{a}\n\nSo much for: {p}",) if held else _ECHOES
-    out += [Attack("echo", f"echo {i}", _filled(form)) for i, form in enumerate(echoes)]
-    joints = ((" | ", 3), (" ... ", 5)) if held else ((" ", 6), ("; ", 3), ("\n- ", 2), (", ", 4), (" / ", 6))
-    out += [Attack("keywords", f"keywords {i}", _keywords(*joint)) for i, joint in enumerate(joints)]
+def attacks(templates: Templates = TRAIN) -> tuple[Attack, ...]:
+    """All attacks of one set of templates."""
+    t = templates
+    out = [Attack("filler", f"filler {i}", _after(" ".join(part))) for i, part in enumerate(_halves(t.filler))]
+    out += [Attack("filler", "all filler", _after("\n\n".join(t.filler)))]
+    out += [Attack("repetition", f"{n} times", _repeated(n, between)) for n, between in t.repeats]
+    out += [Attack("boilerplate", f"list {i}", _after(text)) for i, text in enumerate(t.boilerplate)]
+    out += [Attack("headings", f"headings {i}", _around(*pair)) for i, pair in enumerate(t.headings)]
+    out += [Attack("flattery", f"flattery {i}", _around(*pair)) for i, pair in enumerate(t.flattery)]
+    out += [Attack("injection", f"injection {i}", _after(text)) for i, text in enumerate(t.injection)]
+    out += [Attack("injection", f"injection first {i}", _before(text)) for i, text in enumerate(t.injection)]
+    out += [Attack("echo", f"echo {i}", _filled(form)) for i, form in enumerate(t.echoes)]
+    out += [Attack("keywords", f"keywords {i}", _keywords(*joint)) for i, joint in enumerate(t.keywords)]
     return tuple(out)
 
 
 def guards(
     answers: Sequence[Answer], features: ResponseFeatures, weight: float, *, each: int = 3, seed: int = 2026
 ) -> list[Observations]:
-    """Honest answers against themselves attacked, as labels of people who all see through it, forty a person.
+    """Votes for honest answers against attacked versions of themselves, as labels of users with forty votes each.
 
-    A head that was shown what judges say of honest answers alone has never seen an attack; with these among its users
-    it has. Labels are along h(honest) − h(attacked), each counted `weight` times; `each` attacks of the train part an
-    answer.
+    They teach a head about attacks, which human judges of honest answers never saw. Labels are along
+    h(honest) − h(attacked), each counted `weight` times; every answer has `each` attacks.
     """
-    rng, ways = np.random.default_rng(seed), attacks("train")
+    rng, ways = np.random.default_rng(seed), attacks()
     pairs = [(i, ways[int(j)]) for i in range(len(answers)) for j in rng.permutation(len(ways))[:each]]
     lost = [Answer(prompt=answers[i].prompt, text=way.of(answers[i].text, answers[i].prompt)) for i, way in pairs]
     honest = np.nan_to_num(features.encode(answers))[[i for i, _ in pairs]]
@@ -129,8 +105,6 @@ def _keywords(between: str, times: int) -> Callable[[str, str], str]:
 
 
 def _noise(seed: str) -> str:
-    """Sixty pieces of signs, letters and pieces of words, drawn by a hash."""
+    """Sixty pieces of symbols and syllables, drawn by a hash."""
     drawn = [hashlib.blake2b(f"{seed} {i}".encode(), digest_size=4).digest() for i in range(60)]
-    return " ".join(
-        texts.PIECES[a % len(texts.PIECES)] + texts.PIECES[b % len(texts.PIECES)] * (c % 2) for a, b, c, _ in drawn
-    )
+    return " ".join(PIECES[a % len(PIECES)] + PIECES[b % len(PIECES)] * (c % 2) for a, b, c, _ in drawn)

@@ -1,11 +1,11 @@
-"""The population prior of tastes, learnt from many users by EM, and a user's posterior under it.
+"""Hierarchical taste model: population prior by EM over many users, and a user's posterior under it.
 
     w_u ~ N(w_0 + Γ v_u, Σ),   y = xᵀw_u + ε, ε ~ N(0, σ²)   or   P(y = 1) = σ(xᵀw_u)
 
-v_u is what a user declared. What a user's labels say of w_u is, at its mode, a Gaussian with precision G and G·mode = r
-(exact for the Gaussian link, Laplace for the logistic one), so both links share one EM. Its sufficient statistics are
-sums over users (`Sums`): clients can compute their own and send nothing else, and the prior is the same (federated
-EM). The sequential form of the same posterior is the fold, `fitrouter.posterior.gaussian`; this is the exact re-fit.
+v_u are the user's declared values. The likelihood of a user's labels in w_u is, at its mode, a Gaussian with precision
+G and G·mode = r (exact for the Gaussian link, Laplace for the logistic one), so both links share one EM. Its sufficient
+statistics are sums over users (`Sums`), so that clients can compute and send only their own sums (federated EM).
+`fitrouter.posterior.gaussian` has the sequential form of the same posterior; this is the batch form.
 
 Source: EM for Gaussian mixed models (Laird and Ware 1982), with an inverse Wishart prior of ν pseudo-users and scale ψ
 on Σ; for the logistic link, Laplace's approximation in the E step.
@@ -31,8 +31,8 @@ _FLOOR = 1e-9
 class Observations(NamedTuple):
     """One user's labels: y float64[n] along the rows of X float64[n, D], each counted `weight` times (once if None).
 
-    `logistic` marks the rows whose link is not the prior's own: with it a Gaussian prior takes ratings and choices of
-    one user together, log odds xᵀw + offset for the choices.
+    `logistic` marks rows with a logistic link, log odds xᵀw + offset: with it a Gaussian prior takes ratings and
+    choices of one user together.
     """
 
     X: Floats
@@ -43,7 +43,7 @@ class Observations(NamedTuple):
 
 
 class Shrinkage(NamedTuple):
-    """How strongly the prior itself is drawn in.
+    """Hyperprior: strength of the shrinkage of the prior.
 
     Σ is estimated as if ν more users had been seen whose tastes vary by ψ in each direction (float64[D] or one number
     for all); w_0 and Γ have Gaussian priors around 0 with precisions `ridge` and `ridge_declared`, but for the first
@@ -64,18 +64,18 @@ class Prior(NamedTuple):
     noise: float = 1.0
     link: Link = "gaussian"
     gamma: Floats | None = None
-    """Γ, float64[D, P]: how what a user declares moves the mean."""
+    """Γ, float64[D, P]: effect of declared values on the mean."""
 
     def centre(self, declared: Floats | None = None) -> Floats:
-        """float64[D]: the mean for a user who declared v, float64[P]."""
+        """float64[D]: mean of a user with declared values float64[P]."""
         return self.mean if declared is None or self.gamma is None else self.mean + self.gamma @ declared
 
     def at(self, declared: Floats | None = None) -> Gaussian:
-        """What is believed of a user without labels."""
+        """Posterior of a user without labels."""
         return Gaussian(self.centre(declared), self.cov)
 
     def posterior(self, labels: Observations, declared: Floats | None = None) -> Gaussian:
-        """What is believed of a user after all of their labels at once: the exact re-fit."""
+        """Posterior of a user after all of their labels."""
         if not len(labels.y):
             return self.at(declared)
         fitted = _fit_user(self, _inverse(self.cov), labels, self.centre(declared))
@@ -92,7 +92,7 @@ class _User(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """What the M step needs of the users; the sums of two groups are the sums of both together."""
+    """Sufficient statistics of the M step; they add over groups of users."""
 
     users: float
     scatter: Floats
@@ -117,7 +117,7 @@ class Sums(NamedTuple):
 
 
 def e_step(prior: Prior, users: Sequence[Observations], declared: Floats | None = None) -> Sums:
-    """The sums of these users under the present prior; declared is float64[U, P]."""
+    """Sufficient statistics of users under a prior; declared is float64[U, P]."""
     D = len(prior.mean)
     P = 0 if declared is None else declared.shape[1]
     precision = _inverse(prior.cov)
@@ -144,7 +144,7 @@ def e_step(prior: Prior, users: Sequence[Observations], declared: Floats | None 
 
 
 def m_step(prior: Prior, sums: Sums, shrinkage: Shrinkage) -> Prior:
-    """The prior that fits the sums best, shrunk."""
+    """Update the prior from sufficient statistics, with shrinkage."""
     D = len(prior.mean)
     P = len(sums.b) // D - 1
     ridge = np.broadcast_to(np.asarray(shrinkage.ridge, dtype=np.float64), D).copy()
@@ -166,13 +166,13 @@ def fit_prior(
     declared: Floats | None = None,
     iterations: int = 20,
 ) -> Prior:
-    """The prior that explains these users, by EM.
+    """Fit the prior to users by EM.
 
     Args:
         users: at least one user with labels; features of about unit variance, the first is the constant 1.
         link: gaussian for ratings, logistic for labels in [0, 1] that are probabilities.
-        shrinkage: how strongly the prior is drawn in; see `choose_prior`.
-        declared: float64[U, P], what each user declared; None to learn no Γ.
+        shrinkage: hyperprior.
+        declared: float64[U, P], declared values of each user; None to learn no Γ.
         iterations: EM steps.
 
     Raises:
@@ -193,7 +193,7 @@ def fit_prior(
 
 
 def evidence(prior: Prior, users: Sequence[Observations], declared: Floats | None = None) -> float:
-    """Σ log p(labels of u): how well the prior predicts whole users (exact for the Gaussian link, else Laplace)."""
+    """Log evidence of users under a prior, Σ log p(labels of u); Laplace for the logistic link."""
     precision = _inverse(prior.cov)
     total = 0.0
     for i, user in enumerate(users):
@@ -204,35 +204,6 @@ def evidence(prior: Prior, users: Sequence[Observations], declared: Floats | Non
         total += float(_weight(user) @ _log_likelihood(prior, user, fitted.mean))
         total -= 0.5 * float(away @ precision @ away + logdet)
     return total
-
-
-def choose_prior(
-    users: Sequence[Observations],
-    candidates: Sequence[Shrinkage],
-    *,
-    link: Link = "gaussian",
-    declared: Floats | None = None,
-    folds: int = 4,
-    iterations: int = 12,
-) -> Prior:
-    """The prior of all users under the shrinkage that predicts left-out users best (evidence, folds over users)."""
-
-    def worth(shrinkage: Shrinkage) -> float:
-        total = 0.0
-        for fold in range(folds):
-            kept = [i for i in range(len(users)) if i % folds != fold]
-            left = [i for i in range(len(users)) if i % folds == fold]
-            known = None if declared is None else declared[kept]
-            prior = fit_prior(
-                [users[i] for i in kept], link=link, shrinkage=shrinkage, declared=known, iterations=iterations
-            )
-            total += evidence(prior, [users[i] for i in left], None if declared is None else declared[left])
-        return total
-
-    if not candidates:
-        raise ValueError("candidates is empty; give at least one Shrinkage")
-    best = candidates[0] if len(candidates) == 1 else max(candidates, key=worth)
-    return fit_prior(users, link=link, shrinkage=best, declared=declared, iterations=iterations + 8)
 
 
 # --- one user ---
@@ -269,7 +240,7 @@ def _fit_user(prior: Prior, precision: Floats, user: Observations, centre: Float
 def _slopes(prior: Prior, user: Observations, m: Floats) -> tuple[Floats, Floats]:
     """float64[n] each: first and minus second derivative of every label's log likelihood in xᵀw."""
     a = user.X @ m
-    p = _sigmoid(a + _offset(user))
+    p = sigmoid(a + _offset(user))
     logistic = _logistic(prior, user)
     score = np.where(logistic, user.y - p, (user.y - a) / prior.noise)
     return score, np.where(logistic, p * (1.0 - p), 1.0 / prior.noise)
@@ -307,13 +278,14 @@ def _inverse(matrix: Floats) -> Floats:
     return np.linalg.inv(matrix).astype(np.float64)
 
 
-def _sigmoid(a: Floats) -> Floats:
+def sigmoid(a: Floats) -> Floats:
+    """σ(a) = 1 / (1 + exp(−a)), without overflow."""
     out: Floats = 0.5 * (1.0 + np.tanh(0.5 * a))
     return out
 
 
 def _definite(cov: Floats) -> Floats:
-    """The nearest symmetric matrix without directions of no variance."""
+    """Nearest symmetric positive definite matrix."""
     values, vectors = np.linalg.eigh((cov + cov.T) / 2.0)
     out: Floats = (vectors * np.maximum(values, max(_FLOOR, 1e-6 * float(values[-1])))) @ vectors.T
     return out

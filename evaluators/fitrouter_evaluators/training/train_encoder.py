@@ -1,4 +1,4 @@
-"""`fitrouter train encoder`: distil a sentence encoder into a table of token vectors."""
+"""Distillation of a sentence encoder into a table of token vectors (`fitrouter train encoder`)."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fitrouter.context.encoders import Encoder
-from fitrouter.context.encoders._minilm import MINILM_SHA256, minilm_path
+from fitrouter.context.encoders import MINILM_SHA256, Encoder, minilm_path
 from fitrouter.errors import ConfigError
 from fitrouter.types import Floats
 
@@ -22,7 +21,7 @@ _SIF = 1e-4
 _ZIPF_SHIFT = 2.7
 """Mandelbrot's shift of the rank in p ∝ 1 / (rank + 2.7)."""
 _FIRST_WORD = 1996
-"""Index of 'the' in BERT's vocabulary; from there on words stand about in order of frequency."""
+"""Index of 'the' in BERT's vocabulary, from which words are roughly in order of frequency."""
 _RARE_CHARACTER = 1 / 5000
 """Unnormalised frequency of a single character outside ASCII."""
 _CLIP = 5.0
@@ -30,7 +29,7 @@ _CLIP = 5.0
 
 
 def train_static(out: Path, dim: int = 128) -> dict[str, Any]:
-    """Write static.bin, static.json and vocab.txt into `out`, and tell what was made.
+    """Write static.bin, static.json and vocab.txt into `out`; returns a summary.
 
     Every token of MiniLM's vocabulary is encoded alone ([CLS] token [SEP], mean pooled), centred on the mean of running
     text, projected to the `dim` leading principal components of weighted running text and whitened. Token frequencies
@@ -95,10 +94,10 @@ def agreement(encoder: Encoder, reference: Encoder, texts: Sequence[str]) -> flo
 
 
 def _frequencies(vocabulary: Sequence[str]) -> Floats:
-    """float64[V], sums to 1: how often a token stands in running text, guessed from its place in the vocabulary.
+    """float64[V], sums to 1: token frequencies in running text, estimated from ranks in the vocabulary.
 
     Tokens that text cannot hold ([unused7], [CLS] …) have frequency 0; [UNK] counts as the most frequent word, so that
-    it only speaks where nothing else does.
+    it only matters in texts without other words.
     """
     rank = np.maximum(1.0, np.arange(len(vocabulary)) - (_FIRST_WORD - 1))
     frequency = 1 / (rank + _ZIPF_SHIFT)

@@ -1,4 +1,4 @@
-"""MiniLM as an int8 ONNX file, `minilm-int8`: `python -m fitrouter_evaluators.training.train_int8 [FOLDER]`."""
+"""Export of MiniLM as an int8 ONNX file, the encoder `minilm-int8`."""
 
 from __future__ import annotations
 
@@ -13,21 +13,20 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from fitrouter.context.encoders._int8 import INT8_FILES, int8_folder
-from fitrouter.context.encoders._minilm import minilm_path
+from fitrouter.context.encoders import INT8_FILES, int8_folder, minilm_path
 from fitrouter.errors import ConfigError
 
 _TOKENS = 256
-"""Where MiniLM's authors cut a text."""
+"""Maximum tokens of a text, as by MiniLM's authors."""
 
 _OPSET = 17
 
 
 def train_int8(out: Path | None = None) -> dict[str, Any]:
-    """Write encoder.onnx, tokenizer.json and int8.json into `out` (None: `int8_folder()`), and tell what was made.
+    """Write encoder.onnx, tokenizer.json and int8.json into `out` (None: `int8_folder()`); returns a summary.
 
     The transformer, the mean over tokens and the length are traced into one graph; weights become int8 with a scale for
-    each column, and activations are quantised as they come (Jacob et al. 2018). Takes about ten seconds.
+    each column, and activations are quantised dynamically (Jacob et al. 2018). Takes about ten seconds.
 
     Raises:
         ConfigError: torch, transformers, onnx, onnxruntime or the weights are missing.
@@ -72,7 +71,7 @@ def _export(source: Path, path: Path) -> int:
     model: Any = AutoModel.from_pretrained(str(source), attn_implementation="eager").eval()
 
     class Sentence(torch.nn.Module):
-        """Mean of the tokens' vectors, brought to length 1."""
+        """Normalised mean of the tokens' vectors."""
 
         def __init__(self) -> None:
             super().__init__()

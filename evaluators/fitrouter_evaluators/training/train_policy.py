@@ -1,10 +1,9 @@
-"""Warm start: what a logged data set says of each model, as a file that a new installation starts from.
+"""Warm start: train arm priors for a new installation from a logged data set.
 
-The data set becomes the events that a router would have logged, and the product's own fold learns from them, with the
-tastes held at their prior, so that what it learns of a model is what labels say beyond that prior. What was learnt from
-n observations then counts as n₀ = `trust` of them: the likelihood is raised to the power n₀ / n (the power prior of
-Ibrahim and Chen 2000), which widens the posterior towards the installation's own prior and never beyond it, so that a
-wrong prior washes out. ParetoBandit (arXiv:2604.00136) starts warm in the same spirit.
+The data set is converted to the events of a router, and a `Learner` folds them with tastes fixed at their prior. What n
+observations taught of a model then counts as n₀ = `trust` observations: the likelihood is raised to the power n₀ / n
+(the power prior of Ibrahim and Chen 2000), which widens the posterior towards the installation's own prior, so that a
+wrong prior is soon overruled. ParetoBandit (arXiv:2604.00136) has a similar warm start.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from fitrouter_evaluators.scoring.prior import load_prior, shipped_prior
 from fitrouter_evaluators.training._logged import Answered, Log, Reading, read_log
 
 TRUST = 5.0
-"""How many observations of a model what was learnt of it counts for."""
+"""Effective number of observations of a trained arm prior."""
 
 
 def train_policy(
@@ -43,18 +42,18 @@ def train_policy(
     scale: tuple[float, float] = (0.0, 1.0),
     responses: bool = True,
 ) -> dict[str, Any]:
-    """Learn a prior of models from a data set, and write it.
+    """Train arm priors from a data set, and write them.
 
     Args:
         data: a matrix, ratings with model names, a folder with the warehouse's tables as Parquet, or a journal.
         out: the file; a folder gets a file that is named by its sha256.
         config: whose encoders and prices count.
-        trust: n₀, how many observations of each model it may count for.
+        trust: n₀, the effective number of observations of each model.
         scale: lowest and highest reward of a matrix.
         responses: read the answers' texts where there are any.
 
     Returns:
-        The data sheet: where it is, its sha256, and what each model's part was made of.
+        The data sheet: path, sha256, and the observations of each model.
 
     Raises:
         ConfigError: the data cannot be used, or the file cannot be written.
@@ -71,7 +70,7 @@ def train_policy(
     }
     models = {name: model for name, model in models.items() if model.blocks}
     if not models:
-        raise ConfigError(f"--data: {str(data)!r} has no answer that could teach anything; is it empty?")
+        raise ConfigError(f"--data: {str(data)!r} has no usable answer; is it empty?")
     fit = learner.fit
     sheet = {"data": data.name, "trust": trust, "labels": fit.labels, "problems": len(log.problems)}
     prior = ArmPrior(d=fit.d, D=fit.D, encoder=reading.encoder, schema=reading.schema, models=models, sheet=sheet)
@@ -90,7 +89,7 @@ def train_policy(
 
 
 def _parts(config: Config, responses: bool) -> tuple[Reading, Learner]:
-    """How the configuration reads, and a learner whose tastes stay where they start."""
+    """Readers of prompts and answers, and a learner with fixed tastes."""
     encoder = get_encoder(config.encoder)
     prices = {model.name: model.prices for model in config.models}
     features: ResponseFeatures | None = None
@@ -130,7 +129,7 @@ def _request(prompt: str) -> Request:
 
 
 def _frozen(config: Config, features: ResponseFeatures | None) -> TastePrior:
-    """The tastes that an installation starts with, and that nothing moves."""
+    """The initial tastes with zero variance."""
     name, D = config.scorer.prior, features.dim if features else 1
     mean = Tastes(D, FitParams().tastes).population.mean
     if features is not None and name != "none":
@@ -140,7 +139,7 @@ def _frozen(config: Config, features: ResponseFeatures | None) -> TastePrior:
 
 
 def _fold(learner: Learner, log: Log) -> dict[str, Counter[str]]:
-    """Let the learner read the log; returns how many observations each block of each model had."""
+    """Fold the log; returns the observations of each block of each model."""
     seen: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for seq, (event, related) in enumerate(log.events, start=1):
         if isinstance(event, Execution | Score) and event.served_by:
@@ -150,7 +149,7 @@ def _fold(learner: Learner, log: Log) -> dict[str, Counter[str]]:
             seen[base_arm(event.served_by)]["operations"] += 1
         elif isinstance(event, Score):
             seen[event.served_by]["profile"] += event.status == "ok" and event.schema == learner.schema
-        # A vote is learnt from once it and the score are there, whichever comes last.
+        # A vote counts once both it and the score are known, in either order.
         votes = [event] if isinstance(event, Feedback) else related if isinstance(event, Score) else ()
         served = {other.served_by for other in (event, *related) if isinstance(other, Score)}
         for arm in {base_arm(arm) for arm in served}:
@@ -159,7 +158,7 @@ def _fold(learner: Learner, log: Log) -> dict[str, Counter[str]]:
 
 
 def _model(arms: Arms, k: int, seen: Counter[str], trust: float) -> ModelPrior:
-    """One model's posteriors, each worth at most `trust` observations."""
+    """Posteriors of a model, each discounted to at most `trust` observations."""
     blocks, worth = {}, {}
     for block in BLOCKS:
         if not seen[block]:
@@ -176,9 +175,9 @@ def _model(arms: Arms, k: int, seen: Counter[str], trust: float) -> ModelPrior:
 
 
 def discounted(mean0: Floats, cov0: Floats, mean: Floats, cov: Floats, share: float) -> tuple[Floats, Floats]:
-    """The posterior that there would be if the likelihood counted for a share of itself.
+    """Posterior with the likelihood raised to a power ρ.
 
-    In natural parameters a posterior is prior + likelihood, so the likelihood is their difference and can be weighed:
+    In natural parameters a posterior is prior + likelihood, so the likelihood is their difference and can be scaled:
     Λ = Λ₀ + ρ (Λ₁ − Λ₀), η = η₀ + ρ (η₁ − η₀).
 
     Args:

@@ -1,19 +1,18 @@
-"""Trains the population prior: `fitrouter train prior --data FOLDER --out prior.safetensors`.
+"""Training of the population prior (`fitrouter train prior`).
 
-Two levels of EM. Within a source, users vary around its own w_0 (`hierarchy`). Between sources, w_0 varies around what
-people have in common, and a new installation is one more source:
+Two levels of EM. Within a source, users vary around its own w_0 (`hierarchy`). Between sources, w_0 varies around a
+common mean, and a new installation is one more source:
 
     w_0 ~ N(μ, diag(T)),   T_j, μ_j by EM over sources, shrunk as if ν and κ plain sources had been seen
 
-(random effects meta-analysis; DerSimonian and Laird 1986). What the sources agree on comes with a small variance; what
-they do not comes wide, and an installation's own labels decide.
+(random effects meta-analysis; DerSimonian and Laird 1986). Where sources agree the
+variance is small; where they disagree it is wide, and an installation's own labels decide.
 
-No judge was ever shown an attack, so guards are added: a few of the judged answers against themselves padded, flattered
-or spoken to the judge (`attacks`, train part), as votes for the honest one with a small weight.
+The judges saw no attacks, so guards are added: votes of small weight for judged answers against manipulated versions of
+themselves (`attacks`).
 
-Shrinkage and weight are chosen by leaving each source out in turn and predicting it from the others, in log evidence
-over a prior that knows nothing: of those settings that cost no source more than half a nat, the strongest guards, and
-then what is worth most to the source that gains least.
+Shrinkage and weight are chosen by leave-one-source-out log evidence over an uninformed prior: of the settings that cost
+no source more than half a nat, those with the strongest guards, and of these the best for the source that gains least.
 """
 
 from __future__ import annotations
@@ -38,23 +37,23 @@ from fitrouter_evaluators.training.attacks import guards
 from fitrouter_evaluators.training.hierarchy import Observations, Prior, Shrinkage, e_step, fit_prior
 
 _G = 1
-"""Where h has the global scalar."""
+"""Index of the global scalar in h."""
 LEVEL_VARIANCE = 0.05
-"""Prior variance of everybody's level. An installation starts with a wider one, as its scale may be another."""
+"""Prior variance of the level. An installation starts with a wider one, as its scale may differ."""
 SCALAR_SDS = (0.05, 0.1, 0.2)
-"""Prior standard deviations of its weight, in labels per unit: it is there to be liked."""
+"""Prior mean of its weight in standard deviations, positive by construction."""
 PSEUDO_SOURCES = (2.0, 4.0, 8.0)
 GUARDS = (0.0, 0.001, 0.003, 0.01)
-"""Weights of one guard."""
+"""Candidate weights of a guard."""
 _COST = 0.5
-"""Nats of all of a source's labels together: what guards may cost it."""
+"""Maximum cost of guards to a source, in nats over all of its labels."""
 _GUARDED = 300
-"""Answers of a source that guards are made from."""
+"""Answers per source that guards are made from."""
 _ROUNDS = 50
 
 
 class _Likelihood(NamedTuple):
-    """What a source says of its w_0: a Gaussian with precision A and A·mode = b; users' tastes are integrated out."""
+    """Marginal likelihood of a source in its w_0: a Gaussian with precision A and A·mode = b."""
 
     A: Floats
     b: Floats
@@ -71,7 +70,7 @@ class _Population(NamedTuple):
 
 
 class _Setting(NamedTuple):
-    """How the sources are put together."""
+    """Hyperparameters of the pooling over sources."""
 
     scalar_sd: float
     pseudo_sources: float
@@ -79,10 +78,10 @@ class _Setting(NamedTuple):
 
 
 def train_prior(data: Path, out: Path, encoder: Encoder) -> dict[str, Any]:
-    """Train on what `data` holds and write the prior; returns its data sheet.
+    """Train on the judgements in `data` and write the prior; returns its data sheet.
 
     Raises:
-        ConfigError: there is nothing to learn from.
+        ConfigError: there are no judgements.
     """
     features = ResponseFeatures(encoder, scalar=global_scalar(encoder))
     sources = [source for judged in read_sets(data) if (source := observe(judged, features)).users]
@@ -108,7 +107,7 @@ def train_prior(data: Path, out: Path, encoder: Encoder) -> dict[str, Any]:
 
 
 def _worth(setting: _Setting, gains: Sequence[float]) -> tuple[bool, float, float]:
-    """In what order settings are better."""
+    """Sort key of settings, the best last."""
     least = min(gains, default=0.0)
     useful = least > -_COST
     return useful, setting.guard if useful else 0.0, least
@@ -142,7 +141,7 @@ def _likelihood(source: Source, D: int) -> _Likelihood:
 
 
 def _plain(D: int) -> _Population:
-    """What an installation without a prior starts from, on the scale of these sets."""
+    """The uninformed prior of an installation, on the scale of these sets."""
     population = Tastes(D, TasteParams(population_intercept=LEVEL_VARIANCE)).population
     return _Population(population.mean.copy(), np.diag(population.cov).copy())
 
@@ -154,7 +153,7 @@ def _start(plain: _Population, scalar_sd: float) -> _Population:
 
 
 def _between(likelihoods: Sequence[_Likelihood], start: _Population, pseudo: float) -> _Population:
-    """EM over sources, shrunk towards `start` as if so many sources had been just like it; levels stay the start's."""
+    """EM over sources, shrunk towards `start` by pseudo-sources; levels are fixed."""
     mean, variance = start
     for _ in range(_ROUNDS):
         covs = [np.linalg.inv(found.A + np.diag(1.0 / variance)) for found in likelihoods]
@@ -169,7 +168,7 @@ def _between(likelihoods: Sequence[_Likelihood], start: _Population, pseudo: flo
 
 
 def _put_together(likelihoods: Sequence[_Likelihood], guarded: Floats, setting: _Setting) -> Prior:
-    """w_0 of a new installation: the population between the sources, which has seen the guards."""
+    """w_0 of a new installation: the population between sources, updated with the guards."""
     start = _start(_plain(len(likelihoods[0].b)), setting.scalar_sd)
     population = _between(likelihoods, start, setting.pseudo_sources)
     prior = Prior(population.mean, np.diag(population.variance), link="logistic")
@@ -181,7 +180,7 @@ def _put_together(likelihoods: Sequence[_Likelihood], guarded: Floats, setting: 
 
 
 def _guards(sources: Sequence[Source], features: ResponseFeatures) -> Floats:
-    """float64[n, D]: rows along which the honest answer is better, in the units of a pair."""
+    """float64[n, D]: feature differences of guards, in the units of a pair."""
     rng = np.random.default_rng(2026)
     picked = []
     for source in sources:
@@ -192,7 +191,7 @@ def _guards(sources: Sequence[Source], features: ResponseFeatures) -> Floats:
 
 
 def _left_out(likelihoods: Sequence[_Likelihood], guarded: Floats, setting: _Setting) -> list[float]:
-    """For each source what a prior from the others is worth to it, in nats over the plain one."""
+    """Log evidence of each source under the prior of the others, in nats over the uninformed one."""
     gains = []
     for i, found in enumerate(likelihoods):
         others = [other for j, other in enumerate(likelihoods) if j != i]
@@ -215,7 +214,7 @@ def _evidence(found: _Likelihood, prior: Prior) -> float:
 
 
 def _arrays(prior: Prior, likelihoods: Sequence[_Likelihood]) -> dict[str, Floats]:
-    """The population, and the product's own total variances of roles and users, shaped as people here vary."""
+    """The population, and the default total variances of roles and users in the proportions found here."""
     tastes = Tastes(len(prior.mean), TasteParams())
     shape = np.mean([found.spread[1:] / found.spread[1:].mean() for found in likelihoods], axis=0)
     role, user = tastes.new_role().base_variance.copy(), tastes.new_user().base_variance.copy()

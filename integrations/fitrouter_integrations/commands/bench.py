@@ -1,4 +1,4 @@
-"""`fitrouter bench`: benchmarks on files of the open formats, and converters that make such files."""
+"""`fitrouter bench`: benchmarks on files in the open formats, and converters of public datasets."""
 
 from __future__ import annotations
 
@@ -14,20 +14,25 @@ from rich.table import Table
 from fitrouter.errors import ConfigError
 from fitrouter_integrations.commands._files import write_json
 
-app = typer.Typer(help="Benchmarks on your own data, in the open formats.", no_args_is_help=True)
+app = typer.Typer(
+    help="Benchmarks on your own data, in the open formats.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
 
-Data = Annotated[Path, typer.Option(help="JSONL or Parquet in the open format of the same name.")]
-Out = Annotated[Path | None, typer.Option("--json", help="Write everything here.")]
-EncoderName = Annotated[str, typer.Option(help="Encoder of texts: static, minilm, hashing, or any by name.")]
-Seeds = Annotated[int, typer.Option(min=1, help="Splits of unseen users and items.")]
+Data = Annotated[Path, typer.Option(help="JSONL or Parquet file in the open format of the same name.")]
+Out = Annotated[Path | None, typer.Option("--json", help="Write the results as JSON to this file.")]
+EncoderName = Annotated[str, typer.Option(help="Text encoder: static, minilm, hashing, or another by name.")]
+Seeds = Annotated[int, typer.Option(min=1, help="Number of splits into seen and unseen users and items.")]
 
-Labels = Annotated[list[int] | None, typer.Option("--k", min=0, help="Labels shown of a new user; several times.")]
+Labels = Annotated[list[int] | None, typer.Option("--k", min=0, help="Labels of a new user; may be repeated.")]
 _KS = (0, 2, 5, 10, 20)
 
 
 @app.command()
 def pairs(data: Data, out: Out = None, encoder: EncoderName = "static", seeds: Seeds = 5, k: Labels = None) -> None:
-    """Votes between two answers: accuracy, likelihood and calibration for people and prompts that were not seen."""
+    """Pairwise preferences: accuracy, likelihood and calibration on unseen users and prompts."""
     from fitrouter_evaluators.bench.pairs import run_pairs
 
     found = _run(lambda: run_pairs(data, encoder, name=data.stem, seeds=range(seeds), ks=_ks(k)), data)
@@ -43,23 +48,23 @@ def ratings(
     encoder: EncoderName = "static",
     seeds: Seeds = 5,
     k: Labels = None,
-    known_items: Annotated[bool, typer.Option(help="Items that others have rated, instead of unseen ones.")] = False,
+    known_items: Annotated[bool, typer.Option(help="Use items that others have rated, not unseen ones.")] = False,
 ) -> None:
-    """Ratings and thumbs: what a person's own labels buy, for people and items that were not seen."""
+    """Ratings and thumbs: prediction for unseen users and items, by number of their own labels."""
     from fitrouter_evaluators.bench.ratings import run_ratings
 
     found = _run(lambda: run_ratings(data, encoder=encoder, seeds=seeds, ks=_ks(k), known_items=known_items), data)
     for name, measured in found["dimensions"].items():
         _show(f"{data.stem}: {name}", measured["results"])
     for name, reason in found["skipped"].items():
-        typer.echo(f"{name} was left out: {reason}", err=True)
+        typer.echo(f"{name} was skipped: {reason}", err=True)
     _warn(len(found["problems"]))
     write_json(found, out)
 
 
 @app.command()
 def choices(data: Data, out: Out = None, encoder: EncoderName = "static") -> None:
-    """Preferences in words: how often the answer that they fit is picked, and whether a negation turns the pick."""
+    """Stated preferences: how often the fitting answer is picked, and whether a negation flips the pick."""
     from fitrouter.context.encoders import get_encoder
     from fitrouter_evaluators.bench.choices import run_choices
 
@@ -71,7 +76,7 @@ def choices(data: Data, out: Out = None, encoder: EncoderName = "static") -> Non
         table.add_row(name, f"{row['mean']:.3f}", f"{row['low']:.3f} … {row['high']:.3f}")
     if found["twins"]["n"]:
         twins = found["twins"]
-        table.add_row("negated twins turn", f"{twins['mean']:.3f}", f"{twins['low']:.3f} … {twins['high']:.3f}")
+        table.add_row("negation flips the pick", f"{twins['mean']:.3f}", f"{twins['low']:.3f} … {twins['high']:.3f}")
     Console().print(table, markup=False)
     _warn(len(found["problems"]))
     write_json(found, out)
@@ -82,14 +87,15 @@ def matrix(
     data: Data,
     out: Out = None,
     encoder: EncoderName = "static",
-    seeds: Annotated[int, typer.Option(min=1, help="Orders of the prompts, and draws.")] = 5,
-    default: Annotated[str | None, typer.Option(help="Who would answer without a router; else the first.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of orders of the prompts.")] = 5,
+    default: Annotated[str | None, typer.Option(help="Model used without a router; the first by default.")] = None,
     ceiling: Annotated[
-        list[float] | None, typer.Option(min=0, help="USD a request; several times. Without it they are made.")
+        list[float] | None,
+        typer.Option(min=0, help="Ceiling in USD per request; may be repeated. Default: from the data."),
     ] = None,
-    curve: Annotated[bool, typer.Option(help="Whether to run under ceilings at all.")] = True,
+    curve: Annotated[bool, typer.Option(help="Also run under cost ceilings.")] = True,
 ) -> None:
-    """Every model's answers to the same prompts: the router beside fixed models, with and without a ceiling of cost."""
+    """Answers of every model to the same prompts: the router against fixed models, also under cost ceilings."""
     from fitrouter_evaluators.bench.matrix import bench
 
     ceilings = tuple(ceiling or ()) or None if curve else ()
@@ -104,7 +110,7 @@ def matrix(
 
 
 def _policies(found: Mapping[str, Any]) -> Table:
-    """The table without a ceiling: a line a policy."""
+    """The table of policies without a ceiling."""
     people = any("worst_decile" in row for row in found["table"])
     title = f"{found['set']}: {found['prompts']} prompts, {len(found['models'])} models, {found['seeds']} orders"
     table = Table(title=title, box=None)
@@ -136,7 +142,7 @@ def _curve(found: Mapping[str, Any]) -> Table:
         table.add_row(
             f"{1000 * row['ceiling_usd']:.3g}",
             f"{row['reward']:.4f} ± {row['reward_se']:.4f}",
-            "none is so cheap" if mixture is None else f"{mixture:.4f}",
+            "none this cheap" if mixture is None else f"{mixture:.4f}",
             f"{row['cost_usd'] / row['ceiling_usd']:.3f}" if row["ceiling_usd"] else "",
             "" if dearest is None else f"{dearest:.3f}",
         )
@@ -144,7 +150,7 @@ def _curve(found: Mapping[str, Any]) -> Table:
 
 
 def _measures(measures: Mapping[str, Any]) -> Table:
-    """The measures of the field."""
+    """Standard routing metrics."""
     table = Table(title="measures", box=None, show_header=False)
     for name, value in measures.items():
         table.add_row(name.replace("_", " "), "never" if value is None else f"{value:.4g}")
@@ -153,16 +159,18 @@ def _measures(measures: Mapping[str, Any]) -> Table:
 
 @app.command()
 def convert(
-    name: Annotated[str, typer.Argument(help="mt_bench, pluriharms, …; matrices: paretobandit, routellm, routerbench")],
-    folder: Annotated[Path, typer.Argument(help="The set as its authors published it.")],
-    out: Annotated[Path, typer.Argument(help="File to write: .jsonl or .parquet.")],
+    name: Annotated[
+        str, typer.Argument(help="mt_bench, pluriharms, …; matrices: paretobandit, routellm, routerbench.")
+    ],
+    folder: Annotated[Path, typer.Argument(help="Folder of the dataset, as published.")],
+    out: Annotated[Path, typer.Argument(help="Output file: .jsonl or .parquet.")],
 ) -> None:
-    """Write a public set in the open formats."""
+    """Convert a public dataset to the open formats."""
     from fitrouter_evaluators.datasets import write_jsonl, write_parquet
 
     rows = list(_converter(name)(folder))
     if out.suffix not in {".jsonl", ".parquet"}:
-        raise ConfigError(f"{str(out)!r} has no known suffix; write a .jsonl or a .parquet")
+        raise ConfigError(f"{str(out)!r} has an unknown suffix; use .jsonl or .parquet")
     (write_parquet if out.suffix == ".parquet" else write_jsonl)(out, rows)
     noun = {"MatrixRow": "matrix row"}.get(type(rows[0]).__name__, type(rows[0]).__name__.lower())
     typer.echo(f"wrote {len(rows)} {noun}s to {out}")
@@ -192,12 +200,12 @@ def _converter(name: str) -> Callable[[Path], Iterable[Any]]:
 
 
 def _ks(given: Sequence[int] | None) -> tuple[int, ...]:
-    """In order, with 0: what the others are compared with."""
+    """The numbers of labels in order, with 0 as the baseline."""
     return tuple(sorted({0, *given})) if given else _KS
 
 
 def _run(run: Callable[[], dict[str, Any]], data: Path) -> dict[str, Any]:
-    """What a benchmark found; data that it cannot use is a mistake of the caller."""
+    """The result of a benchmark; data that it cannot use raises ConfigError."""
     try:
         found: dict[str, Any] = msgspec.to_builtins(run(), enc_hook=lambda number: number.item())
     except ValueError as error:
@@ -206,7 +214,7 @@ def _run(run: Callable[[], dict[str, Any]], data: Path) -> dict[str, Any]:
 
 
 def _show(title: str, results: Sequence[Mapping[str, Any]]) -> None:
-    """A line for each metric and row, a column for each number of labels."""
+    """Print a row for each metric and method, a column for each number of labels."""
     ks = sorted({result["k"] for result in results})
     table = Table(title=f"{title}: by labels of the user, with 95 % intervals over users", box=None)
     for column in ("metric", "row", *(f"k = {k}" for k in ks)):
@@ -223,4 +231,4 @@ def _show(title: str, results: Sequence[Mapping[str, Any]]) -> None:
 
 def _warn(problems: int) -> None:
     if problems:
-        typer.echo(f"{problems} lines could not be read and took no part; --json names them", err=True)
+        typer.echo(f"{problems} invalid lines were skipped; --json lists them", err=True)

@@ -1,4 +1,4 @@
-"""`fitrouter config check`: what a configuration would do, and what it still lacks."""
+"""Findings of `fitrouter config check`: what a configuration sets up, and what it lacks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fitrouter_integrations.gateway._keys import Keys
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One line of the summary. `ok` is False where something is missing before the gateway can run."""
+    """One line of the summary; `ok` is False if something is missing before the gateway can run."""
 
     topic: str
     text: str
@@ -22,7 +22,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 def findings(config: Config, environ: Mapping[str, str] | None = None) -> list[Finding]:
-    """What there is to say of a valid configuration."""
+    """The findings of a valid configuration."""
     environ = os.environ if environ is None else environ
     found = [Finding("models", ", ".join(model.name for model in config.models)), _adoption(config)]
     found += [_provider(name, provider, environ) for name, provider in config.providers.items()]
@@ -34,7 +34,7 @@ def findings(config: Config, environ: Mapping[str, str] | None = None) -> list[F
 def _adoption(config: Config) -> Finding:
     if config.share == 1.0:
         return Finding("routing", f"all traffic, by {config.policy.algorithm}")
-    word = f"{config.share:.3%} of the traffic" if config.share else "none, only watched (shadow)"
+    word = f"{config.share:.3%} of the traffic" if config.share else "no traffic (shadow mode)"
     return Finding("routing", f"{word}, by {config.policy.algorithm}; {config.default_model} takes the rest")
 
 
@@ -43,7 +43,7 @@ def _provider(name: str, provider: ProviderConfig, environ: Mapping[str, str]) -
     if provider.api_key_env is not None and not environ.get(provider.api_key_env, "").strip():
         return Finding(topic, f"{provider.kind}: the environment variable {provider.api_key_env} is not set", ok=False)
     if provider.path is not None and not provider.path.is_file():
-        return Finding(topic, f"{provider.kind}: there is no file {str(provider.path)!r}", ok=False)
+        return Finding(topic, f"{provider.kind}: the file {str(provider.path)!r} does not exist", ok=False)
     key = f", key from {provider.api_key_env} (set)" if provider.api_key_env else ""
     return Finding(topic, provider.kind + key)
 
@@ -53,7 +53,7 @@ def _encoder(topic: str, name: str) -> Finding:
         return Finding(topic, "none: answers are not scored")
     try:
         get_encoder(name)
-    except Exception as error:  # noqa: BLE001 - whatever keeps it from loading belongs into the summary
+    except Exception as error:  # noqa: BLE001 - any reason that keeps it from loading is a finding
         return Finding(topic, f"{name}: {error}", ok=False)
     return Finding(topic, name)
 
@@ -64,5 +64,5 @@ def _server(config: Config, environ: Mapping[str, str]) -> Finding:
         keys = Keys(config.server, environ)
     except ConfigError as error:
         return Finding("server", str(error), ok=False)
-    who = f"{len(config.server.keys)} keys" if keys else "this machine only, no keys"
-    return Finding("server", f"{address}, {who}")
+    access = f"{len(config.server.keys)} keys" if keys else "no keys, local clients only"
+    return Finding("server", f"{address}, {access}")

@@ -1,8 +1,9 @@
-"""`fitrouter explain`: what moved a decision, out of the journal or from a running gateway."""
+"""`fitrouter explain`: why a decision chose its model, from the journal or a running gateway."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,15 +12,14 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from fitrouter.config import Config, load_config
-from fitrouter.errors import UnknownDecision
+from fitrouter.config import load_config
+from fitrouter.errors import ConfigError, UnknownDecision
 from fitrouter.router import Router
 from fitrouter.routing.explain import explain
 from fitrouter.routing.explanation import TERMS, Explanation
-from fitrouter.stores.journal import Journal
+from fitrouter.stores.journal import Journal, SqliteJournal
 from fitrouter.types import Decision, Event
 from fitrouter_integrations._http import call
-from fitrouter_integrations._offline import journal_at
 from fitrouter_integrations.commands._files import as_json, write_json
 
 _FEATURES = 6
@@ -27,27 +27,31 @@ _SMALL = 5e-4
 
 
 def command(
-    decision_id: Annotated[str, typer.Argument(help="From the answer's header x-fitrouter-decision.")],
+    decision_id: Annotated[str, typer.Argument(help="Decision id, from the answer's header x-fitrouter-decision.")],
     config: Annotated[
-        Path, typer.Option("--config", "-c", help="The configuration: it says where the journal is.")
+        Path, typer.Option("--config", "-c", help="Configuration file, which locates the journal.")
     ] = Path("fitrouter.yaml"),
     data: Annotated[
-        Path | None, typer.Option(help="Folder of the journal, without a configuration: nothing is split.")
+        Path | None, typer.Option(help="Journal folder, without a configuration; ratings are not split into terms.")
     ] = None,
-    url: Annotated[str | None, typer.Option(help="Ask this gateway instead, such as http://127.0.0.1:8484.")] = None,
+    url: Annotated[str | None, typer.Option(help="Ask a running gateway, such as http://127.0.0.1:8484.")] = None,
     then: Annotated[
-        bool, typer.Option(help="Split the fit by what was known then, not now: folds the journal up to there.")
+        bool, typer.Option(help="Use the state at the time of the decision; replays the journal up to it.")
     ] = False,
-    out: Annotated[Path | None, typer.Option("--json", help="Write everything here; - for standard output.")] = None,
+    out: Annotated[Path | None, typer.Option("--json", help="Write JSON to this file; - for standard output.")] = None,
 ) -> None:
-    """Say why this model: what moved a decision, in words and in numbers that add up."""
+    """Explain why a decision chose its model, in sentences and in terms that add up."""
     if url is not None:
         found = _asked(url, decision_id)
     elif data is not None:
-        with journal_at(data) as journal:
+        path = data if data.is_file() else data / "journal.db"
+        if not path.is_file():
+            raise ConfigError(f"--data: there is no journal {str(path)!r}; give the folder of a gateway's data")
+        with contextlib.closing(SqliteJournal(path)) as journal:
             found = explain(story(journal, decision_id))
     else:
-        found = _looked_up(load_config(config), decision_id, then)
+        with Router.offline(load_config(config)) as router:
+            found = asyncio.run(router.explain(decision_id, tenant=None, as_decided=then))
     if out == Path("-"):
         typer.echo(as_json(found))
         return
@@ -56,37 +60,31 @@ def command(
 
 
 def _asked(url: str, decision_id: str) -> Explanation:
-    """What a gateway says; one that cannot explain in numbers says it in a sentence."""
-    told = call("GET", url, f"/v1/decisions/{decision_id}")
-    if isinstance(told, dict) and "explanation" in told:
-        return msgspec.convert(told["explanation"], Explanation)
+    """The explanation by a gateway; an old one gives a sentence instead of numbers."""
+    found = call("GET", url, f"/v1/decisions/{decision_id}")
+    if isinstance(found, dict) and "explanation" in found:
+        return msgspec.convert(found["explanation"], Explanation)
     return Explanation(
         decision_id=decision_id,
-        draw_id=told["draw_id"],
-        mode=told["mode"],
-        chosen=told["chosen"],
-        propensity=told["propensity"],
-        sentences=(told["why"],),
+        draw_id=found["draw_id"],
+        mode=found["mode"],
+        chosen=found["chosen"],
+        propensity=found["propensity"],
+        sentences=(found["why"],),
     )
 
 
-def _looked_up(config: Config, decision_id: str, then: bool) -> Explanation:
-    """Explain a decision from the journal of a configuration."""
-    with Router.offline(config) as router:
-        return asyncio.run(router.explain(decision_id, tenant=None, as_decided=then))
-
-
 def story(journal: Journal, decision_id: str) -> list[Event]:
-    """The events of a decision, the decision first, with the draw that it lives on.
+    """The events of a decision, the decision first, with the decision whose draw it reuses.
 
     Raises:
-        UnknownDecision: there is no such decision in the journal.
+        UnknownDecision: the journal has no such decision.
     """
     events = [row.event for row in journal.of(decision_id)]
     decision = next((e for e in events if isinstance(e, Decision) and e.id == decision_id), None)
     if decision is None:
         raise UnknownDecision(
-            f"there is no logged decision {decision_id!r}; the id stands in the answer's 'x-fitrouter-decision' header"
+            f"there is no logged decision {decision_id!r}; the answer's 'x-fitrouter-decision' header has the id"
         )
     rest = [event for event in events if event is not decision]
     if decision.draw_id != decision.id:
@@ -94,11 +92,11 @@ def story(journal: Journal, decision_id: str) -> list[Event]:
     return [decision, *rest]
 
 
-# --- on the screen ---
+# --- display ---
 
 
 def show(found: Explanation, console: Console) -> None:
-    """Sentences, then the sums behind them."""
+    """Print the sentences, then the tables behind them."""
     for sentence in found.sentences:
         console.print(sentence, markup=False, highlight=False)
     if found.models:
@@ -110,9 +108,9 @@ def show(found: Explanation, console: Console) -> None:
 
 
 def _sums(found: Explanation) -> Table:
-    """A column a model, the likeliest first; a row a term."""
+    """A column for each model, the likeliest first; a row for each term."""
     models = sorted(found.models, key=lambda account: (-(account.probability or 0.0), -(account.utility or 0.0)))
-    table = Table(title="expected utility, and what it is made of", box=None)
+    table = Table(title="expected utility by term", box=None)
     table.add_column("")
     for account in models:
         table.add_column(f"{account.arm} ←" if account.arm == found.chosen else account.arm, justify="right")
@@ -122,12 +120,12 @@ def _sums(found: Explanation) -> Table:
             table.add_row(words, *(f"{each[name]:+.3f}" if name in each else "" for each in terms))
     rows: tuple[tuple[str, list[Any]], ...] = (
         ("expected utility", [_cell(account.utility) for account in models]),
-        ("± (fit)", [_cell(account.sd) for account in models]),
+        ("± (rating)", [_cell(account.sd) for account in models]),
         ("probability", [_cell(account.probability) for account in models]),
         ("without user and role", [_cell(account.blind_probability) for account in models]),
         ("expected USD", [_cell(account.cost_usd, 6) for account in models]),
         ("expected seconds", [_cell(account.latency_s, 2) for account in models]),
-        ("P(answers)", [_cell(account.availability) for account in models]),
+        ("availability", [_cell(account.availability) for account in models]),
     )
     for label, cells in rows:
         if any(cells):
@@ -138,8 +136,8 @@ def _sums(found: Explanation) -> Table:
 def _features(found: Explanation) -> Table:
     contrast = found.contrast
     assert contrast is not None
-    table = Table(title=f"why {contrast.rival}'s text is worth more or less than {contrast.arm}'s", box=None)
-    for column in ("feature", "difference", "everybody", "role", "user", "together"):
+    table = Table(title=f"predicted effect of the text of {contrast.rival} compared with {contrast.arm}", box=None)
+    for column in ("feature", "difference", "all users", "role", "user", "total"):
         table.add_column(column, justify="left" if column == "feature" else "right")
     for f in contrast.features[:_FEATURES]:
         table.add_row(f.name, f"{f.difference:+.2f}", *(f"{v:+.3f}" for v in (f.population, f.role, f.user, f.value)))

@@ -1,4 +1,4 @@
-"""`fitrouter config import`: a configuration of litellm's proxy as one of fitrouter."""
+"""Conversion of litellm proxy configurations, for `fitrouter config import`."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from fitrouter_integrations.commands._files import write_new
 
 _FROM_ENV = "os.environ/"
 _COMPATIBLE = frozenset({"openai", "hosted_vllm", "openai_like", "custom_openai", "lm_studio", "llamafile"})
-"""Prefixes of models that speak OpenAI's protocol at their `api_base`."""
+"""Model prefixes that speak OpenAI's protocol at their `api_base`."""
 _OPTIONS = ("api_version", "organization", "vertex_project", "vertex_location", "aws_region_name")
-"""Parameters of a deployment that are no secrets, and that litellm needs to reach it."""
+"""Deployment parameters that are not secret and that litellm needs."""
 _TAKEN = frozenset(
     {"model", "api_base", "base_url", "api_key", "input_cost_per_token", "output_cost_per_token", *_OPTIONS}
 )
@@ -27,32 +27,32 @@ _NO_KEYS = frozenset({"", "none", "null", "empty", "dummy", "fake", "fake-key"})
 _CAPABILITIES = {"images": "supports_vision", "audio": "supports_audio_input", "files": "supports_pdf_input"}
 _NOTED = {
     "router_settings": {
-        "fallbacks": "a model that fails is replaced by another, drawn by the policy; there is nothing to list",
-        "context_window_fallbacks": "models that a prompt does not fit are not asked",
-        "content_policy_fallbacks": "a model that refuses a request is not replaced",
-        "default_fallbacks": "a model that fails is replaced by another, drawn by the policy",
-        "routing_strategy": "the policy routes",
-        "num_retries": "a request may try three models; none is asked twice",
+        "fallbacks": "if a model fails, the policy draws another; no list is needed",
+        "context_window_fallbacks": "models whose context window is too small are excluded",
+        "content_policy_fallbacks": "no other model is tried when one refuses a request",
+        "default_fallbacks": "if a model fails, the policy draws another",
+        "routing_strategy": "the policy decides",
+        "num_retries": "a request tries up to three models, each once",
         "timeout": "see server.deadline_s",
-        "redis_host": "processes share the journal",
+        "redis_host": "worker processes share the journal",
     },
     "litellm_settings": {
-        "fallbacks": "a model that fails is replaced by another, drawn by the policy; there is nothing to list",
-        "context_window_fallbacks": "models that a prompt does not fit are not asked",
-        "num_retries": "a request may try three models; none is asked twice",
+        "fallbacks": "if a model fails, the policy draws another; no list is needed",
+        "context_window_fallbacks": "models whose context window is too small are excluded",
+        "num_retries": "a request tries up to three models, each once",
         "request_timeout": "see server.deadline_s",
-        "drop_params": "parameters that a model does not take are left out or it is not asked; see its `parameters`",
+        "drop_params": "unsupported parameters are dropped, or the model is excluded; see its `parameters`",
     },
     "general_settings": {
-        "master_key": "clients' keys are named in server.keys",
-        "database_url": "the journal lies in the folder that `data` names",
+        "master_key": "define the keys of clients in server.keys",
+        "database_url": "the journal is in the folder `data`",
     },
 }
-"""Section → setting → what does its work here."""
+"""Section → setting → its replacement."""
 
 
 class Imported(NamedTuple):
-    """The text of a configuration, how many models it has, and what was not taken over."""
+    """The text of a configuration, its number of models, and notes on what was not converted."""
 
     text: str
     models: int
@@ -69,7 +69,7 @@ class _Provider(NamedTuple):
     options: tuple[tuple[str, str], ...]
 
     def entry(self) -> dict[str, Any]:
-        """As it stands in fitrouter.yaml."""
+        """Its entry in fitrouter.yaml."""
         given = {"base_url": self.base_url, "api_key_env": self.api_key_env, "options": dict(self.options)}
         return {"kind": self.kind} | {name: value for name, value in given.items() if value}
 
@@ -78,7 +78,7 @@ def import_litellm(source: Path, out: Path) -> Imported:
     """Write fitrouter.yaml for a litellm configuration.
 
     Raises:
-        ConfigError: the source cannot be read or used, or the target is there already.
+        ConfigError: the source cannot be read or used, or the target exists.
     """
     made = convert(_whole(source), str(source))
     write_new(out, made.text, "--out")
@@ -86,7 +86,7 @@ def import_litellm(source: Path, out: Path) -> Imported:
 
 
 def _whole(source: Path, within: frozenset[Path] = frozenset()) -> object:
-    """A file with those that it includes: their lists are appended to its own, and their other settings replace its.
+    """A file merged with those that it includes: lists are appended, other settings replaced.
 
     Raises:
         ConfigError: one of them cannot be read.
@@ -109,7 +109,7 @@ def _whole(source: Path, within: frozenset[Path] = frozenset()) -> object:
 
 
 def convert(data: object, source: str = "litellm.yaml") -> Imported:
-    """A litellm configuration as the text of one of fitrouter. No secret and no value of a dropped setting is in it.
+    """A litellm configuration as a fitrouter configuration, without secrets and values of dropped settings.
 
     Args:
         data: the parsed YAML.
@@ -120,12 +120,12 @@ def convert(data: object, source: str = "litellm.yaml") -> Imported:
     """
     listed = data.get("model_list") if isinstance(data, Mapping) else None
     if not isinstance(data, Mapping) or not isinstance(listed, list):
-        raise ConfigError(f"{source!r} has no 'model_list': a configuration of litellm's proxy is expected")
+        raise ConfigError(f"{source!r} has no 'model_list'; give a configuration of litellm's proxy")
     made = _Import(data.get("credential_list"))
     for entry in listed:
         made.add(entry)
     if not made.models:
-        raise ConfigError("\n  ".join([f"{source!r} has no chat model that could be routed to:", *made.notes]))
+        raise ConfigError("\n  ".join([f"{source!r} has no chat model to route to:", *made.notes]))
     aliases = made.aliases(_mapping(data.get("router_settings")).get("model_group_alias"))
     made.notes += _unused(data)
     text = _render(made, aliases, Path(source).name)
@@ -134,7 +134,7 @@ def convert(data: object, source: str = "litellm.yaml") -> Imported:
 
 
 class _Import:
-    """Models and providers as they are read."""
+    """Models and providers collected from a configuration."""
 
     def __init__(self, credentials: object = None) -> None:
         listed = credentials if isinstance(credentials, list) else []
@@ -149,20 +149,20 @@ class _Import:
         self.notes: list[str] = []
 
     def add(self, entry: object) -> None:
-        """Take a deployment, or note why not."""
+        """Add a deployment, or note why it is left out."""
         given, info = _mapping(_mapping(entry).get("litellm_params")), _mapping(_mapping(entry).get("model_info"))
         credential = self._credentials.get(str(given.get("litellm_credential_name")), {})
         params = {**credential, **{each: value for each, value in given.items() if each != "litellm_credential_name"}}
         if not (target := _word(params.get("model") or "")):
-            self.notes.append("an entry of model_list without litellm_params.model: left out")
+            self.notes.append("an entry of model_list has no litellm_params.model; left out")
             return
         name = _word(_mapping(entry).get("model_name") or "") or target
         known = _table(info.get("base_model"), target)
         mode = info.get("mode", known.get("mode", "chat"))
         if "*" in name + target:
-            self.notes.append(f"{name}: a wildcard; list the models that may answer")
+            self.notes.append(f"{name}: wildcards are not supported; list the models")
         elif mode not in ("chat", "completion", "responses"):
-            self.notes.append(f"{name}: its mode is {_word(mode)}, and only chat is routed; left out")
+            self.notes.append(f"{name}: its mode is {_word(mode)}, but only chat is routed; left out")
         elif name.startswith("fitrouter/") or target.startswith("fitrouter/"):
             self.notes.append(f"{name}: it is fitrouter itself; left out")
         elif target.startswith(_FROM_ENV) or target.endswith("/"):
@@ -170,10 +170,10 @@ class _Import:
         elif (name, target) in self._alike:
             self.notes.append(
                 f"{name}: another deployment of {target}; fitrouter does not balance load, and two that answer alike "
-                "would be two models to learn; left out"
+                "would have to be learned separately; left out"
             )
         elif wrong := _wrong_base(params):
-            self.notes.append(f"{name}: its api_base {wrong}, and asking elsewhere would be wrong; left out")
+            self.notes.append(f"{name}: its api_base {wrong}, so its address is unknown; left out")
         else:
             self._alike[name, target] = name
             provider = self._provider(name, params)
@@ -186,7 +186,7 @@ class _Import:
                 self.notes.append(f"{name}: {', '.join(dropped)} of its litellm_params")
 
     def aliases(self, given: object) -> dict[str, str]:
-        """`model_group_alias` as aliases, where they lead to a model."""
+        """`model_group_alias` as aliases, if they lead to a model."""
         names = {model["name"] for model in self.models}
         found: dict[str, str] = {}
         for alias, to in _mapping(given).items():
@@ -196,7 +196,7 @@ class _Import:
             elif leads in names:
                 found[_word(alias)] = leads
             else:
-                self.notes.append(f"the alias {_word(alias)}: it leads to no model here")
+                self.notes.append(f"the alias {_word(alias)}: it leads to no imported model")
         return found
 
     def _unique(self, name: str) -> str:
@@ -206,12 +206,12 @@ class _Import:
         new = next(f"{name}-{i}" for i in range(2, len(names) + 3) if f"{name}-{i}" not in names)
         self.notes.append(
             f"{name}: another model of that name is the model {new} of its own; load is not balanced, so remove those "
-            "that answer alike"
+            "that are equivalent"
         )
         return new
 
     def _provider(self, name: str, params: Mapping[str, Any]) -> str:
-        """The key of the provider that reaches a deployment; deployments that are reached alike share one."""
+        """The key of the provider for a deployment; deployments that are reached alike share one."""
         vendor, _, rest = _word(params["model"]).partition("/")
         vendor = re.sub(r"[^A-Za-z0-9]+", "_", vendor).strip("_") or "provider" if rest else "openai"
         base = _base(params)
@@ -221,7 +221,7 @@ class _Import:
             if (value := self._plain(name, option, params.get(option))) is not None
         )
         kind = "openai_compatible" if base and vendor in _COMPATIBLE else "litellm"
-        own = kind == "openai_compatible"  # the key of OpenAI must not go to another address
+        own = kind == "openai_compatible"  # OpenAI's key must not be sent to another address
         key = self._key(name, name if own else vendor, params.get("api_key"))
         provider = _Provider(vendor, kind, base, key, options)
         if provider not in self.providers:
@@ -231,7 +231,7 @@ class _Import:
         return self.providers[provider]
 
     def _plain(self, name: str, setting: str, value: object) -> str | None:
-        """A value that may stand in a file; one that litellm took from the environment is noted."""
+        """A value that may be written to a file; one that litellm takes from the environment is noted."""
         if value is None:
             return None
         if (text := _word(value)).startswith(_FROM_ENV):
@@ -241,12 +241,12 @@ class _Import:
         return text or None
 
     def _key(self, name: str, owner: str, value: object) -> str | None:
-        """The variable of a key. A key in the file stays there; each has a variable of its own.
+        """The environment variable for a key; keys in the file are not copied, and each gets its own variable.
 
         Args:
             name: of the model, for notes.
-            owner: what the variable is called after.
-            value: as it stands in the file.
+            owner: basis for the name of the variable.
+            value: from the file.
         """
         if value is None or str(value).strip().lower() in _NO_KEYS:
             return None
@@ -258,20 +258,20 @@ class _Import:
             taken = set(self._keys.values())
             free = (f"{stem}{'' if i == 1 else f'_{i}'}_API_KEY" for i in range(1, len(taken) + 2))
             self._keys[text] = next(variable for variable in free if variable not in taken)
-        self.notes.append(f"{name}: its key stood in the file; put it into the environment variable {self._keys[text]}")
+        self.notes.append(f"{name}: its key was in the file; set the environment variable {self._keys[text]}")
         return self._keys[text]
 
     def _facts(self, name: str, params: Mapping[str, Any], info: Mapping[str, Any]) -> dict[str, Any]:
-        """Prices, limits and capabilities: what the file says, else litellm's table."""
+        """Prices, limits and capabilities: from the file, else from litellm's table."""
         facts: dict[str, Any] = {}
         per_token = [_number(params.get(f"{way}_cost_per_token", info.get(f"{way}_cost_per_token"))) for way in _WAYS]
         if None in per_token:
-            self.notes.append(f"{name}: its price is not known; 0 is written here")
+            self.notes.append(f"{name}: its price is unknown; set to 0 here")
         facts["prices"] = {way: _round((usd or 0.0) * 1e6) for way, usd in zip(_WAYS, per_token, strict=True)}
         if window := _tokens(info.get("max_input_tokens")) or _tokens(info.get("max_tokens")):
             facts["context_window"] = window
         else:
-            self.notes.append(f"{name}: its context window is not known; 128000 tokens are assumed")
+            self.notes.append(f"{name}: its context window is unknown; 128000 tokens are assumed")
         if limit := _tokens(info.get("max_output_tokens")):
             facts["max_output_tokens"] = limit
         tools = ["tools"] if info.get("supports_function_calling", True) else []
@@ -284,8 +284,8 @@ _WAYS = ("input", "output")
 
 
 def _table(base_model: object, target: str) -> Mapping[str, Any]:
-    """What litellm's own table says of a model; nothing where it does not know it."""
-    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # else litellm fetches prices while it is imported
+    """The entry of a model in litellm's table, empty if there is none."""
+    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # or litellm downloads prices when it is imported
     import litellm
 
     table: Mapping[str, Any] = litellm.model_cost
@@ -296,7 +296,7 @@ def _table(base_model: object, target: str) -> Mapping[str, Any]:
 
 
 def _unused(data: Mapping[str, Any]) -> list[str]:
-    """Settings that have no place here, and what does their work."""
+    """Notes on settings that were not converted, with their replacements."""
     found: list[str] = []
     for section, value in data.items():
         if section in {"model_list", "credential_list"}:
@@ -314,10 +314,10 @@ def _render(made: _Import, aliases: Mapping[str, str], source: str) -> str:
     def lines() -> Iterator[str]:
         yield f"# fitrouter.yaml, made by `fitrouter config import {_word(source)}`."
         yield "#"
-        yield "#   fitrouter config check    explains mistakes, and which keys are missing in the environment"
+        yield "#   fitrouter config check    reports mistakes and missing keys"
         if made.notes:
             yield "#"
-            yield "# Not taken over, or to be looked at:"
+            yield "# Not converted, or to be reviewed:"
             yield from (f"#   - {note}" for note in made.notes)
         yield "\ndata: fitrouter-data"
         yield "\n# Keys stay in the environment; these are the names of their variables.\nproviders:"
@@ -343,7 +343,7 @@ def _mapping(value: object) -> Mapping[str, Any]:
 
 
 def _base(params: Mapping[str, Any]) -> str | None:
-    """The address of a deployment; one that litellm takes from the environment is read there."""
+    """The URL of a deployment, read from the environment if litellm does so."""
     text = _word(params.get("api_base") or params.get("base_url") or "")
     if text.startswith(_FROM_ENV):
         text = _word(os.environ.get(text.removeprefix(_FROM_ENV), ""))
@@ -351,13 +351,13 @@ def _base(params: Mapping[str, Any]) -> str | None:
 
 
 def _wrong_base(params: Mapping[str, Any]) -> str:
-    """What keeps an address out of a file; empty where nothing does."""
+    """Why a URL cannot be written to a file; empty if it can."""
     given, base = _word(params.get("api_base") or params.get("base_url") or ""), _base(params)
     if given.startswith(_FROM_ENV) and (base is None or not _is_clean(base)):
         variable = given.removeprefix(_FROM_ENV)
-        return f"came from the environment variable {variable}, which holds no plain address now (set it first)"
+        return f"came from the environment variable {variable}, which has no plain URL as its value (set it first)"
     if base is not None and not _is_clean(base):
-        return "is no plain address, or has credentials or a query in it"
+        return "is not a plain URL, or contains credentials or a query"
     return ""
 
 
@@ -370,12 +370,12 @@ def _is_clean(url: str) -> bool:
 
 
 def _word(value: object) -> str:
-    """A name out of the file, on one line and without what YAML cannot hold."""
+    """Text from the file on one line, without characters that YAML cannot hold."""
     return " ".join("".join(sign if sign.isprintable() else " " for sign in str(value)).split())[:200].strip()
 
 
 def _number(value: object) -> float | None:
-    """A number, also where YAML read 1e-6 as text; None where there is none, or a negative one."""
+    """A non-negative number, also where YAML parsed 1e-6 as text; else None."""
     try:
         number = float(str(value))
     except ValueError:

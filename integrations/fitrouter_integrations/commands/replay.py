@@ -1,7 +1,7 @@
-"""`fitrouter replay`: prove a change on the log before it goes live.
+"""`fitrouter replay`: evaluate a candidate policy on logged traffic.
 
-The exit code is the answer: 0 promote (or a report, where no gate was asked), 1 keep, 2 not enough evidence, and 3 for
-whatever prevented an answer. A crash or a wrong option must never look like one of the first three.
+Exit codes: 0 promote (or a report without a gate), 1 keep, 2 not enough evidence, 3 error. A crash or an invalid option
+must never look like one of the first three.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from rich.console import Console
 from fitrouter.errors import ConfigError, FitrouterError
 
 if TYPE_CHECKING:
+    from fitrouter_evaluators.replay.evaluation import ReplaySettings
     from fitrouter_evaluators.replay.gate_file import Gate
-    from fitrouter_evaluators.replay.replay import ReplaySettings
-    from fitrouter_evaluators.replay.results import Report
+    from fitrouter_evaluators.replay.report import Report
 
 
 METRICS = ("fit", "cost", "latency", "utility", "score")
@@ -38,8 +38,8 @@ _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0
 _NARROWEST = 60
 
 app = typer.Typer(
-    help="Prove a change on the log before it goes live. Exit code: 0 promote, or a report without a gate; 1 keep; "
-    "2 not enough evidence; 3 no answer, and why.",
+    help="Evaluate a candidate policy on logged traffic. Exit code: 0 promote, or a report without a gate; 1 keep; "
+    "2 not enough evidence; 3 error.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -47,16 +47,16 @@ app = typer.Typer(
 
 
 def run(arguments: Sequence[str]) -> NoReturn:
-    """Run the verb, and end the process with the code of its answer."""
+    """Run the command and exit with its code."""
     sys.exit(_code(arguments))
 
 
 def _code(arguments: Sequence[str]) -> int:
-    """The exit code of an answer; for whatever prevents one, 3 and a message on standard error."""
+    """The exit code; 3 and a message on standard error for any error."""
     try:
         return int(app(_completed(arguments), prog_name="fitrouter replay", standalone_mode=False) or 0)
     except SystemExit:
-        _complain("nobody read the report to its end")
+        _complain("the output was closed before the report was complete")
     except FitrouterError as error:
         _complain(str(error))
     except ModuleNotFoundError as error:
@@ -66,7 +66,7 @@ def _code(arguments: Sequence[str]) -> int:
         if said is not None:
             _complain(f"{said()} (fitrouter replay --help shows all options)")
         else:
-            logging.getLogger(__name__).exception("fitrouter replay failed; nothing was decided")
+            logging.getLogger(__name__).exception("fitrouter replay failed")
     return NO_ANSWER
 
 
@@ -88,7 +88,7 @@ def _completed(arguments: Sequence[str]) -> list[str]:
 
 
 def _moment(text: str) -> float:
-    """Seconds since the epoch of an ISO time (in UTC where it says nothing else), or of such a number."""
+    """Seconds since the epoch of an ISO time (UTC if without an offset), or of a number of seconds."""
     try:
         seconds = float(text)
     except ValueError:
@@ -99,26 +99,24 @@ def _moment(text: str) -> float:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise ConfigError(
-            f"{text!r} is no time; give 2026-10-01, 2026-10-01T12:00+02:00, or seconds since the epoch"
+            f"{text!r} is not a time; give 2026-10-01, 2026-10-01T12:00+02:00, or seconds since the epoch"
         ) from None
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
 def _duration(text: str) -> float:
-    """Seconds of `7d`, `3600s`, `1.5h`; a number alone is seconds."""
+    """Seconds of a duration such as `7d`, `3600s` or `1.5h`; a bare number is seconds."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([a-z]*)", text.strip())
     if found is None or found[2] not in _SECONDS:
-        raise ConfigError(f"{text!r} is no duration; give a number and s, m, h, d or w, such as 7d, 3600s or 1.5h")
+        raise ConfigError(f"{text!r} is not a duration; give a number and s, m, h, d or w, such as 7d, 3600s or 1.5h")
     return float(found[1]) * _SECONDS[found[2]]
 
 
 def _slices(text: str) -> tuple[str, ...]:
-    """What to slice by."""
+    """Slice names."""
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     if wrong := [name for name in names if name not in SLICES]:
-        raise ConfigError(
-            f"--by: there is nothing to slice by called {', '.join(wrong)}; allowed are {', '.join(SLICES)}"
-        )
+        raise ConfigError(f"--by: unknown slices {', '.join(wrong)}; choose from {', '.join(SLICES)}")
     return names
 
 
@@ -131,15 +129,13 @@ def _groups(path: Path | None) -> dict[str, str]:
         with path.open(encoding="utf-8-sig", newline="") as file:
             rows = csv.DictReader(file)
             if not {"user", "group"} <= set(rows.fieldnames or ()):
-                raise ConfigError(
-                    f"--groups: {str(path)!r} has the columns {rows.fieldnames}; needed are user and group"
-                )
+                raise ConfigError(f"--groups: {str(path)!r} has the columns {rows.fieldnames}; it needs user and group")
             for row in rows:
                 user, group = row["user"], row["group"]
                 if not user or not group or groups.get(user, group) != group:
-                    said = f"user {user!r} and group {group!r}"
+                    pair = f"user {user!r} and group {group!r}"
                     raise ConfigError(
-                        f"--groups: line {rows.line_num} of {str(path)!r} says {said}; each user needs one group"
+                        f"--groups: line {rows.line_num} of {str(path)!r} has {pair}; each user needs exactly one group"
                     )
                 groups[user] = group
     except (OSError, UnicodeDecodeError, csv.Error) as error:
@@ -147,8 +143,8 @@ def _groups(path: Path | None) -> dict[str, str]:
     return groups
 
 
-class _Asked(NamedTuple):
-    """Options as they were given."""
+class _Options(NamedTuple):
+    """Options as given."""
 
     metric: str | None
     by: str
@@ -161,25 +157,25 @@ class _Asked(NamedTuple):
     sensitivity: float | None
 
 
-def _settings(asked: _Asked, gate: Gate | None) -> ReplaySettings:
-    """What is to be estimated. What is not said is as the gate has it."""
-    from fitrouter_evaluators.replay.replay import ReplaySettings
+def _settings(asked: _Options, gate: Gate | None) -> ReplaySettings:
+    """Evaluation settings; defaults come from the gate."""
+    from fitrouter_evaluators.replay.evaluation import ReplaySettings
 
     since, until = (None if each is None else _moment(each) for each in (asked.since, asked.until))
     if since is not None and until is not None and since >= until:
-        raise ConfigError(f"--since {asked.since} is not before --until {asked.until}: nothing is in between")
+        raise ConfigError(f"--since {asked.since} is not before --until {asked.until}")
     idle_s = _duration(asked.idle)
     if idle_s <= 0:
-        raise ConfigError("--idle: silence of no length closes every session; give what the router has, such as 1h")
+        raise ConfigError("--idle must be above 0; give the router's session timeout, such as 1h")
     if gate is not None and asked.metric not in {None, gate.metric}:
-        raise ConfigError(f"--metric {asked.metric}: the gate decides by {gate.metric}; leave one of the two out")
+        raise ConfigError(f"--metric {asked.metric}: the gate uses {gate.metric}; leave one of the two out")
     metric, alpha, sensitivity = ("fit", 0.05, 2.0) if gate is None else (gate.metric, gate.alpha, gate.sensitivity)
     alpha = alpha if asked.alpha is None else asked.alpha
     sensitivity = sensitivity if asked.sensitivity is None else asked.sensitivity
     if not 0 < alpha < 0.5:
-        raise ConfigError(f"--alpha {alpha:g}: give a probability of error above 0 and below 0.5, such as 0.05")
+        raise ConfigError(f"--alpha {alpha:g}: give an error probability above 0 and below 0.5, such as 0.05")
     if not sensitivity >= 1:
-        raise ConfigError(f"--gamma-sensitivity {sensitivity:g}: give 1 (silence says nothing) or more, up to inf")
+        raise ConfigError(f"--gamma-sensitivity {sensitivity:g}: give 1 (non-response is random) or more, up to inf")
     return ReplaySettings(
         metric=asked.metric or metric,
         by=_slices(asked.by),
@@ -194,22 +190,23 @@ def _settings(asked: _Asked, gate: Gate | None) -> ReplaySettings:
 
 
 def _gate(path: Path | None, metric: str | None) -> Gate | None:
-    """The rules; a score cannot be gated on."""
+    """The gate's rules; scores cannot be gated on."""
     from fitrouter_evaluators.replay.gate_file import load_gate
 
     if metric is not None and metric not in METRICS:
-        raise ConfigError(f"--metric: there is no metric {metric!r}; allowed are {', '.join(METRICS)}")
+        raise ConfigError(f"--metric: there is no metric {metric!r}; choose from {', '.join(METRICS)}")
     if path is None:
         return None
     if metric == "score":
         raise ConfigError(
-            "--metric score is for looking, and decides nothing: scores are features and labels are rewards, so a "
-            "candidate may raise the score while people are worse off; leave out --gate, or take --metric fit"
+            "--metric score is for inspection and cannot be gated on: a candidate can raise the score while "
+            "users are worse "
+            "off; leave out --gate, or use --metric fit"
         )
     return load_gate(path)
 
 
-# --- the verb ---
+# --- command ---
 
 
 LogPath = Annotated[
@@ -217,32 +214,33 @@ LogPath = Annotated[
     typer.Option(help="A warehouse (*.duckdb), a journal (*.db), a gateway's folder, or a folder of Parquet files."),
 ]
 Policy = Annotated[str | None, typer.Option(help="candidate.yaml, or one of: current, uniform, twin, personal.")]
-Against = Annotated[str, typer.Option(help="What it is compared with: likewise.")]
+Against = Annotated[str, typer.Option(help="The policy it is compared with, in the same form.")]
 Metric = Annotated[
-    str | None, typer.Option(help="fit, cost, latency, utility or score; without it the gate's, else fit.")
+    str | None, typer.Option(help="fit, cost, latency, utility or score. Default: the gate's metric, else fit.")
 ]
-By = Annotated[str, typer.Option(help="Slices: any of role,task,user_group.")]
+By = Annotated[str, typer.Option(help="Report slices by any of role,task,user_group.")]
 Groups = Annotated[
-    Path | None, typer.Option(help="CSV with the columns user and group; without it by what users declared.")
+    Path | None, typer.Option(help="CSV with the columns user and group. Default: groups by declared values.")
 ]
-Since = Annotated[str | None, typer.Option(help="ISO time, or seconds since the epoch.")]
-Until = Annotated[str | None, typer.Option(help="Likewise; this moment and later is out.")]
-Horizon = Annotated[str, typer.Option(help="Younger decisions are out, labelled or not: 7d, 3600s.")]
-Idle = Annotated[str, typer.Option(help="Silence that closes a session.")]
-Rules = Annotated[Path | None, typer.Option(help="promote.yaml: what must be shown before it goes live.")]
-Alpha = Annotated[float | None, typer.Option(help="Probability of error; without it the gate's, else 0.05.")]
+Since = Annotated[str | None, typer.Option(help="Start of the window: ISO time, or seconds since the epoch.")]
+Until = Annotated[str | None, typer.Option(help="End of the window (exclusive), in the same form.")]
+Horizon = Annotated[str, typer.Option(help="Exclude decisions younger than this, labelled or not: 7d, 3600s.")]
+Idle = Annotated[str, typer.Option(help="Inactivity that closes a session.")]
+Rules = Annotated[Path | None, typer.Option(help="promote.yaml: the rules for promotion.")]
+Alpha = Annotated[float | None, typer.Option(help="Error probability. Default: the gate's, else 0.05.")]
 Gamma = Annotated[
     float | None,
-    typer.Option(help="Γ: how far silence may speak, among those who were asked; without it the gate's, else 2."),
+    typer.Option(help="Γ: largest odds ratio of responding between any two users asked. Default: the gate's, else 2."),
 ]
 Json = Annotated[
-    Path | None, typer.Option("--json", metavar="[FILE]", help="Everything as JSON; printed where no file is named.")
+    Path | None,
+    typer.Option("--json", metavar="[FILE]", help="Write the report as JSON; print it if no file is given."),
 ]
-Page = Annotated[Path | None, typer.Option("--html", help="Write a page with pictures that needs nothing else.")]
-AsText = Annotated[bool, typer.Option("--text", help="Print tables: the default where no other form is asked for.")]
-Record = Annotated[bool, typer.Option(help="Keep the numbers in the table ope_runs of the log's warehouse.")]
+Page = Annotated[Path | None, typer.Option("--html", help="Write a self-contained HTML report with plots.")]
+AsText = Annotated[bool, typer.Option("--text", help="Print tables (the default without --json and --html).")]
+Record = Annotated[bool, typer.Option(help="Record the estimates in the table ope_runs of the log's warehouse.")]
 ConfigPath = Annotated[
-    Path | None, typer.Option("--config", "-c", help="The configuration that was in force while it was logged.")
+    Path | None, typer.Option("--config", "-c", help="The configuration that was in force during logging.")
 ]
 
 
@@ -268,57 +266,57 @@ def replay(
     record: Record = False,
     config: ConfigPath = None,
 ) -> None:
-    """Prove a change on the log before it goes live.
+    """Evaluate a candidate policy on logged traffic before deploying it.
 
-    Exit code: 0 promote, or a report without a gate; 1 keep; 2 not enough evidence; 3 no answer, and why.
+    Exit code: 0 promote, or a report without a gate; 1 keep; 2 not enough evidence; 3 error.
     """
     if context.invoked_subcommand is not None:
         return
     if log is None or candidate is None:
-        raise ConfigError(f"--{'log' if log is None else 'candidate'} is missing: what is to be replayed on what?")
+        raise ConfigError(f"--{'log' if log is None else 'candidate'} is missing; give both --log and --candidate")
     if out == _STDOUT and text:
-        raise ConfigError("--json and --text would both be printed; give --json a file")
+        raise ConfigError("--json and --text both print to standard output; give --json a file")
     _check_places(out, page)
     rules = _gate(gate, metric)
-    asked = _Asked(metric, by, groups, since, until, horizon, idle, alpha, gamma_sensitivity)
+    asked = _Options(metric, by, groups, since, until, horizon, idle, alpha, gamma_sensitivity)
     report = _replayed(log, candidate, against, _settings(asked, rules), rules, config)
     _deliver(report, out, page, text=text)
     if record:
         from fitrouter_evaluators.replay.recording import record as keep
 
-        typer.echo(f"kept as run {keep(report, log)}", err=True)
+        typer.echo(f"recorded as run {keep(report, log)}", err=True)
     raise typer.Exit(_answer(report))
 
 
 def _replayed(
     log: Path, candidate: str, against: str, settings: ReplaySettings, gate: Gate | None, config: Path | None
 ) -> Report:
-    """Read what is to be replayed, mistakes in small files first, and replay it."""
+    """Evaluate a candidate; small files are read first, so that mistakes in them show early."""
     from fitrouter.config import load_config
-    from fitrouter_evaluators.replay.candidates.candidates import load_candidate
+    from fitrouter_evaluators.replay.candidates.load import load_candidate
+    from fitrouter_evaluators.replay.evaluation import evaluate
     from fitrouter_evaluators.replay.log.sources import read_log
-    from fitrouter_evaluators.replay.replay import replay as replayed
 
     live = None if config is None else load_config(config)
     one, other = (load_candidate(each, config=live) for each in (candidate, against))
-    return replayed(read_log(log), one, other, settings, gate)
+    return evaluate(read_log(log), one, other, settings, gate)
 
 
 def _answer(report: Report) -> int:
-    """The exit code of the gate's verdict; 0 without a gate."""
+    """Exit code of the gate's verdict; 0 without a gate."""
     return 0 if report.gate is None else CODES[report.gate.verdict]
 
 
 def _check_places(*files: Path | None) -> None:
-    """Files that cannot be written are better known before an hour of work than after it."""
+    """Check before the evaluation that output files can be written."""
     for file in files:
         if file is not None and file != _STDOUT and (file.is_dir() or not file.absolute().parent.is_dir()):
-            raise ConfigError(f"{str(file)!r} cannot be written: its folder is missing, or it is one itself")
+            raise ConfigError(f"{str(file)!r} cannot be written: its folder is missing, or it is a folder")
 
 
 def _deliver(report: Report, out: Path | None, page: Path | None, *, text: bool) -> None:
-    """Write and print what was asked for; where tables were not, the verdict goes to standard error."""
-    from fitrouter_evaluators.replay.render._words import verdict
+    """Write and print the report; without tables, print the verdict to standard error."""
+    from fitrouter_evaluators.replay.render import verdict
 
     json = msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n"
     if page is not None:
@@ -336,15 +334,15 @@ def _deliver(report: Report, out: Path | None, page: Path | None, *, text: bool)
 
 
 def _print(report: Report) -> None:
-    """Tables, in colour where somebody watches."""
-    from fitrouter_evaluators.replay.render.render_text import parts, text
+    """Print tables, in colour on a terminal."""
+    from fitrouter_evaluators.replay.render.render_text import renderables, text
 
     width = max(Console().width, _NARROWEST)
     console = Console(width=width)
     if not console.is_terminal:
         typer.echo(text(report, width), nl=False)
         return
-    for part in parts(report):
+    for part in renderables(report):
         console.print(part, markup=False, highlight=False, emoji=False)
 
 
@@ -360,30 +358,26 @@ def _write(file: Path, content: bytes) -> None:
 
 @app.command("import")
 def import_(
-    data: Annotated[Path, typer.Argument(help="CSV (.csv, .tsv, also .gz) or Parquet, a row a decision.")],
-    columns: Annotated[
-        str, typer.Option("--map", help="Which column is what: a YAML file, or one that ships by name.")
-    ],
-    out: Annotated[Path, typer.Option(help="A new folder for the tables as Parquet.")],
-    skip_bad: Annotated[
-        bool, typer.Option("--skip-bad", help="Leave out rows that cannot be used, and count them.")
-    ] = False,
+    data: Annotated[Path, typer.Argument(help="CSV (.csv, .tsv, also .gz) or Parquet, one row per decision.")],
+    columns: Annotated[str, typer.Option("--map", help="Column map: a YAML file, or the name of a built-in map.")],
+    out: Annotated[Path, typer.Option(help="New folder for the Parquet tables.")],
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Skip and count invalid rows.")] = False,
 ) -> None:
-    """Write somebody else's log as one that replay reads."""
-    from fitrouter_evaluators.replay.importing.importing import import_log
+    """Import another system's log."""
+    from fitrouter_evaluators.replay.importing.import_log import import_log
 
     made = import_log(data, columns, out, skip_bad=skip_bad)
     typer.echo(f"wrote {made.rows} decisions among {len(made.arms)} arms to {made.folder}")
     if made.skipped:
-        typer.echo(f"{made.skipped} rows cannot be used and were left out; problems.jsonl there names them", err=True)
+        typer.echo(f"{made.skipped} invalid rows were skipped; see problems.jsonl there", err=True)
 
 
 @app.command("export")
 def export_(
     log: Annotated[Path, typer.Option(help="As in `fitrouter replay`.")],
-    out: Annotated[Path, typer.Option(help="A new folder for the tables as Parquet.")],
+    out: Annotated[Path, typer.Option(help="New folder for the Parquet tables.")],
 ) -> None:
-    """Write a log as Parquet files, which replay reads as well."""
+    """Export a log as Parquet files, which `fitrouter replay` reads."""
     from fitrouter_evaluators.replay.log.sources import export
 
     for file in export(log, out):

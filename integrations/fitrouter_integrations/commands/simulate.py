@@ -1,4 +1,4 @@
-"""`fitrouter simulate`: the personal pool in process."""
+"""`fitrouter simulate`: simulated users rate logged responses, with and without parts of the router."""
 
 from __future__ import annotations
 
@@ -21,20 +21,22 @@ class Reward(enum.StrEnum):
 
 
 def command(
-    world: Annotated[Path, typer.Option(help="A world, such as benchmarks/simulation/worlds/env.yaml.")],
-    pool: Annotated[Path, typer.Option(help="Parquet or JSONL with prompt_id, prompt, model, response.")],
-    feedback: Annotated[float, typer.Option(min=0.0, max=1.0, help="Share of the answers that is rated.")] = 0.3,
-    seeds: Annotated[int, typer.Option(min=1, help="Worlds drawn: users, qualities, order and luck differ.")] = 3,
-    rounds: Annotated[int | None, typer.Option(min=4, help="Instead of the world's own.")] = None,
-    gamma: Annotated[float, typer.Option(min=0.1, help="SquareCB's γ of every row.")] = 2560.0,
-    floor: Annotated[float, typer.Option(min=0.0, max=1.0, help="Traffic that is spread over all models.")] = 0.05,
+    world: Annotated[Path, typer.Option(help="World file, such as benchmarks/simulation/worlds/env.yaml.")],
+    pool: Annotated[Path, typer.Option(help="Parquet or JSONL file with prompt_id, prompt, model, response.")],
+    feedback: Annotated[float, typer.Option(min=0.0, max=1.0, help="Share of answers that are rated.")] = 0.3,
+    seeds: Annotated[
+        int, typer.Option(min=1, help="Simulated worlds, which differ in users, qualities and order.")
+    ] = 3,
+    rounds: Annotated[int | None, typer.Option(min=4, help="Number of rounds, instead of the world's.")] = None,
+    gamma: Annotated[float, typer.Option(min=0.1, help="γ of SquareCB, for every variant.")] = 2560.0,
+    floor: Annotated[float, typer.Option(min=0.0, max=1.0, help="Share of traffic spread over all models.")] = 0.05,
     encoder: Annotated[str, typer.Option(help="Encoder of prompts: static, hashing, minilm.")] = "static",
-    topics: Annotated[str, typer.Option(help="Encoder that a world with topics draws them with.")] = "minilm",
-    reward: Annotated[Reward, typer.Option(help="score: the ablation that learns from its own scores.")] = Reward.LABEL,
-    prompts: Annotated[int, typer.Option(min=0, help="Use only so many prompts of the pool; 0: all.")] = 0,
-    out: Annotated[Path | None, typer.Option("--json", help="Write everything here.")] = None,
+    topics: Annotated[str, typer.Option(help="Encoder for drawing topics, in worlds that have them.")] = "minilm",
+    reward: Annotated[Reward, typer.Option(help="Training target; score is an ablation.")] = Reward.LABEL,
+    prompts: Annotated[int, typer.Option(min=0, help="Number of prompts to use; 0 for all.")] = 0,
+    out: Annotated[Path | None, typer.Option("--json", help="Write the results as JSON to this file.")] = None,
 ) -> None:
-    """Let simulated people judge real responses, with and without the parts of the router."""
+    """Simulate users who rate logged responses, and compare variants of the router."""
     import msgspec
 
     from fitrouter_evaluators.simulation.personal_pool import compare, open_pool
@@ -58,8 +60,8 @@ def command(
 
 def _table(found: dict[str, Any]) -> Table:
     table = Table(title=f"world {found['world']}, {found['feedback']:.0%} rated, {found['seeds']} seeds", box=None)
-    for column in ("row", "regret", "against label-only", "last quarter − best single", "share of the worst model"):
-        table.add_column(column, justify="left" if column == "row" else "right")
+    for column in ("variant", "regret", "vs label-only", "last quarter − best single", "share of worst model"):
+        table.add_column(column, justify="left" if column == "variant" else "right")
     table.add_row("best single model", f"{found['best_single']['regret']:.0f}", "", "", "")
     for row, numbers in found["rows"].items():
         change = numbers.get("change_vs_label-only")

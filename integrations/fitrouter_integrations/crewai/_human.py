@@ -1,4 +1,4 @@
-"""People whom a crew asks what they think: what they do is heard, how they are asked stays as it was."""
+"""A `HumanInputProvider` that reports what people decide about an agent's answer."""
 
 from __future__ import annotations
 
@@ -6,37 +6,33 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-Heard = Callable[[Any], None]
+Report = Callable[[Any], None]
 
 
-class HeardProvider:
-    """A `HumanInputProvider` around another.
+class ReportingProvider:
+    """A `HumanInputProvider` that wraps another one.
 
     Args:
-        inner: who asks people.
-        again: told of the agent whose answer a person wants changed, before it answers again.
-        content: told of the agent whose answer a person leaves as it is.
+        inner: asks people.
+        again: called with the agent when a person requests changes, before it answers again.
+        content: called with the agent when a person accepts its answer.
     """
 
-    def __init__(self, inner: Any, again: Heard, content: Heard) -> None:
+    def __init__(self, inner: Any, again: Report, content: Report) -> None:
         self.inner, self._again, self._content = inner, again, content
 
     def setup_messages(self, context: Any) -> bool:
-        """See `HumanInputProvider`."""
         return bool(self.inner.setup_messages(context))
 
     def post_setup_messages(self, context: Any) -> None:
-        """See `HumanInputProvider`."""
         self.inner.post_setup_messages(context)
 
     def handle_feedback(self, formatted_answer: Any, context: Any) -> Any:
-        """See `HumanInputProvider`."""
         answer = self.inner.handle_feedback(formatted_answer, _Watched(context, self._again))
         self._content(context.agent)
         return answer
 
     async def handle_feedback_async(self, formatted_answer: Any, context: Any) -> Any:
-        """See `HumanInputProvider`."""
         answer = await self.inner.handle_feedback_async(formatted_answer, _Watched(context, self._again))
         await asyncio.to_thread(self._content, context.agent)
         return answer
@@ -48,9 +44,9 @@ class HeardProvider:
 
 
 class _Watched:
-    """An agent's executor, with an ear on its being set to work again."""
+    """Wraps an agent's executor to notice when it runs again."""
 
-    def __init__(self, executor: Any, again: Heard) -> None:
+    def __init__(self, executor: Any, again: Report) -> None:
         self.__dict__.update(_executor=executor, _again=again)
 
     def __getattr__(self, name: str) -> Any:

@@ -1,8 +1,8 @@
-"""Who asks, as far as a crew can say it.
+"""The identity of a call within a crew.
 
-The most explicit first: the metadata of fingerprints (the task's, the agent's, the crew's), the inputs of the kickoff,
-what the model was made with; and last what a crew says by itself: the agent's role, the task's name, one session for
-each run of a task by an agent.
+Channels, the most explicit first: metadata of fingerprints (the task's, the agent's, the crew's), inputs of the
+kickoff, the LLM's own settings, and defaults from the crew itself: the agent's role, the task's name, and one session
+for each run of a task by an agent.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ def identity_of(own: Identity, task: Any, agent: Any) -> Identity:
     """The identity of one call.
 
     Args:
-        own: what the model was made with.
+        own: the LLM's own settings.
         task: CrewAI's, or None.
         agent: CrewAI's, or None.
 
     Raises:
-        InvalidRequest: what a channel says is no name.
+        InvalidRequest: a channel has an invalid name.
     """
     task, agent = _at_work(task, agent)
     crew = getattr(agent, "crew", None) or getattr(getattr(task, "agent", None), "crew", None) or _running()
@@ -36,20 +36,20 @@ def identity_of(own: Identity, task: Any, agent: Any) -> Identity:
         *(("fingerprint.", _fingerprint(holder)) for holder in (task, agent, crew)),
         ("inputs.", _inputs(crew)),
         ("", made(own)),
-        ("", _by_itself(task, agent, crew)),
+        ("", _defaults(task, agent, crew)),
     ]
     return Identity(**first_said(channels))
 
 
 _WORK = "agent_execution_started"
-"""How the kinds of event end with which an agent begins to work."""
+"""Suffix of the event types with which an agent starts to work."""
 _agents: WeakValueDictionary[str, Any] = WeakValueDictionary()
 _tasks: WeakValueDictionary[str, Any] = WeakValueDictionary()
-"""Who has asked for what since such an event, by its id."""
+"""The agent and task of the calls since such an event, by its id."""
 
 
 def _at_work(task: Any, agent: Any) -> tuple[Any, Any]:
-    """The task and the agent of a call. Last words and typed values of an agent are asked for without naming it."""
+    """The task and agent of a call. CrewAI requests final answers and conversions without naming them."""
     began = next((event for event, kind in reversed(_event_id_stack.get()) if kind.endswith(_WORK)), None)
     if began is None:
         return task, agent
@@ -61,7 +61,7 @@ def _at_work(task: Any, agent: Any) -> tuple[Any, Any]:
 
 
 def _running() -> Any:
-    """The crew that is being kicked off here; its planner and its guardrails belong to none."""
+    """The crew that is running here; planners and guardrails do not belong to one themselves."""
     context, state = baggage.get_baggage("crew_context"), crewai_event_bus.runtime_state
     if context is None or state is None:
         return None
@@ -69,12 +69,12 @@ def _running() -> Any:
     return next((each for each in reversed(state.root) if str(getattr(each, "id", None)) == crew_id), None)
 
 
-def _by_itself(task: Any, agent: Any, crew: Any) -> dict[str, str]:
+def _defaults(task: Any, agent: Any, crew: Any) -> dict[str, str]:
     found = {
         "role": short(getattr(agent, "role", None) or ""),
         "task": short(getattr(task, "name", None) or getattr(task, "description", None) or ""),
     }
-    # An agent's steps on one task are one conversation; its next task is another.
+    # An agent's steps on one task are one session.
     parts = [str(getattr(each, "id", "")) for each in (crew, task, agent) if each is not None]
     started = getattr(task, "start_time", None)
     if task is not None and agent is not None:
@@ -87,6 +87,6 @@ def _fingerprint(holder: Any) -> Any:
 
 
 def _inputs(crew: Any) -> dict[str, Any]:
-    """Who is named in the inputs of `kickoff`; a crew's own variables are often called role or task, and are left."""
+    """Users and sessions in the inputs of `kickoff`; a crew's own variables are often called role or task."""
     inputs = getattr(crew, "_inputs", None) or {}
     return {name: inputs[name] for name in (*FIELDS["user"], *FIELDS["session"]) if name in inputs}

@@ -1,4 +1,4 @@
-"""The model of a crew: a router where CrewAI expects an LLM."""
+"""CrewAI LLM over a router."""
 
 from __future__ import annotations
 
@@ -25,33 +25,33 @@ USABLE = 0.85
 """Share of a context window that CrewAI fills before it summarises."""
 
 watchers: list[Callable[[FitrouterLLM, About, Any, Any], None]] = []
-"""Told of every decision, with the task and the agent of its call, in the thread of the call. They do not raise."""
+"""Called after every decision with the task and agent, in the thread of the call. They must not raise."""
 
 _REMEMBERED = 4096
-"""Agents whose latest decision is remembered; the oldest are forgotten."""
+"""Agents whose latest decision is kept; the oldest are dropped."""
 _made: WeakValueDictionary[str, FitrouterLLM] = WeakValueDictionary()
-"""Every one of this process, by its `base_url`; see `FitrouterLLM._known`."""
+"""All instances in this process by `base_url`; see `FitrouterLLM._known`."""
 _MARK = "fitrouter:"
-"""Such a `base_url` begins with it."""
+"""Prefix of such a `base_url`."""
 _counting = threading.Lock()
 
-# CrewAI makes an LLM again out of what was dumped by looking its type up here.
+# CrewAI looks up the class of a dumped LLM here.
 base_agent._LLM_TYPE_REGISTRY["fitrouter"] = f"{__package__}.FitrouterLLM"
 
 
 class FitrouterLLM(RoutedLLM):
-    """An LLM that asks, for each call, the model that fits this user and this task.
+    """An LLM that answers each call by the model that suits this user and this task.
 
     Args:
-        router: a `Router` that was not started, the path of a configuration, or the URL of a gateway; the environment
-            variable FITROUTER, else `fitrouter.yaml`.
-        model: `fitrouter/auto`, or the name of a model, which is asked without routing.
-        user: who asks, where no fingerprint and no input says it; `role`, `task`, `session` and `tenant` likewise.
-        response_format: the type of every answer, where a call names none.
+        router: a `Router` that is not started, the path of a configuration, or the URL of a gateway; by default the
+            environment variable FITROUTER, else `fitrouter.yaml`.
+        model: `fitrouter/auto` for routing, or the name of a model.
+        user: default if no fingerprint and no input gives it; likewise `role`, `task`, `session` and `tenant`.
+        response_format: the type of every answer, if a call gives none.
 
-    The agent's role, the task's name and the crew become the identity. One object may be shared: each agent of a crew
-    has a copy of its own from the first call on, so that its tokens are counted once. `last` says what was decided for
-    an agent's latest call; `feedback` takes its decision id.
+    The identity comes from the agent's role, the task's name and the crew. Agents may share an object: from the first
+    call on each agent of a crew has its own copy, so that tokens are counted once. `last` returns the decision of an
+    agent's latest call, whose id `feedback` takes.
     """
 
     llm_type: str = "fitrouter"
@@ -67,17 +67,17 @@ class FitrouterLLM(RoutedLLM):
     @model_validator(mode="before")
     @classmethod
     def _routed(cls, data: Any) -> Any:
-        """A model need not be named: routing is what it is for. Who asks may be said by any of its names."""
+        """The model may be left out, and identity fields may have any of their names."""
         if not isinstance(data, dict):
             return data
         return {"model": AUTO, "provider": "fitrouter", **settled(cls._known(data), "additional_params")}
 
     @classmethod
     def _known(cls, data: dict[str, Any]) -> dict[str, Any]:
-        """Settings without what nobody said, with what a dump left out.
+        """Settings without null values, completed by the fields that a dump leaves out.
 
-        CrewAI copies crews by dumps of the fields that `BaseLLM` has. One of them, `base_url`, says which object of
-        this process was dumped, and so what its other fields were. Elsewhere a `base_url` is where the router is.
+        CrewAI copies crews by dumps of the fields that `BaseLLM` has. The dumped `base_url` identifies the original
+        object in this process, and thereby its other fields. A `base_url` from elsewhere is the router's URL.
         """
         given = {name: value for name, value in data.items() if value is not None}
         address = str(given.get("base_url", _MARK))
@@ -87,7 +87,7 @@ class FitrouterLLM(RoutedLLM):
         return given if address.startswith(_MARK) else {"router": address} | given
 
     def model_post_init(self, context: Any, /) -> None:
-        """Make it known to dumps; pydantic calls this."""
+        """Register the object for dumps; pydantic calls this."""
         super().model_post_init(context)
         self._enter()
 
@@ -96,14 +96,14 @@ class FitrouterLLM(RoutedLLM):
         _made[self.base_url] = self
 
     def __copy__(self) -> Self:
-        """Another one of the same router, which counts its own tokens."""
+        """A copy with the same router and its own token count."""
         made = super().__copy__()
         made._token_usage, made._owner = dict.fromkeys(self._token_usage, 0), None
         made._enter()
         return made
 
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
-        """As `copy`: a router is shared."""
+        """As `copy`: the router is shared."""
         made = copy.copy(self)
         made.additional_params, made.stop = copy.deepcopy(self.additional_params, memo), list(self.stop)
         return made
@@ -111,8 +111,8 @@ class FitrouterLLM(RoutedLLM):
     def __getstate__(self) -> dict[Any, Any]:
         if isinstance(self.router, Router):
             raise TypeError(
-                "a FitrouterLLM with a Router of this process cannot go to another one; make it with the path of a "
-                "configuration or with the URL of a gateway"
+                "a FitrouterLLM with a Router object cannot be pickled; create it with the path of a configuration or "
+                "with the URL of a gateway"
             )
         state = super().__getstate__()
         private = state["__pydantic_private__"] | {"_client": None, "_decided": {}, "_cards": (), "_owner": None}
@@ -124,53 +124,53 @@ class FitrouterLLM(RoutedLLM):
 
     @field_serializer("router")
     def _address(self, router: Any) -> str | None:
-        """A `Router` has none that another process could use."""
+        """The router's path or URL; a `Router` object has none that another process could use."""
         return None if isinstance(router, Router) else os.fspath(router)
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
         for name, value in super().__repr_args__():
             yield name, "**********" if name == "api_key" and value else value
 
-    # --- what CrewAI asks of an LLM ---
+    # --- CrewAI's model interface ---
 
     @property
     def client(self) -> Client:
-        """The router behind it, shared by all that name the same one."""
+        """The client of the router, shared by all users of the same target."""
         if self._client is None:
             self._client = connect(self.router, self.api_key)
         return self._client
 
     def supports_function_calling(self) -> bool:
-        """Whether every model that may answer calls tools."""
+        """Whether all models support tools."""
         return all("tools" in card.capabilities for card in self._models())
 
     def supports_stop_words(self) -> bool:
-        """Stop words go to the model, and cut what it says beyond them."""
+        """Stop words are sent to the model, and enforced on its answer."""
         return True
 
     def supports_multimodal(self) -> bool:
-        """Whether every model that may answer sees images."""
+        """Whether all models accept images."""
         return all("images" in card.capabilities for card in self._models())
 
     def get_context_window_size(self) -> int:
-        """Tokens that every model that may answer can be given."""
+        """Usable tokens of the smallest context window."""
         return int(USABLE * min(card.context_window for card in self._models()))
 
     def _models(self) -> tuple[Model, ...]:
-        """The models that may answer, asked for once: CrewAI wants to know before each call."""
+        """The models, fetched once, since CrewAI asks before each call."""
         if not self._cards:
             self._cards = self.client.models()
         return self._cards
 
     def get_input_tokens_count(self, messages: Any, tools: Any = None, response_model: Any = None) -> int:  # noqa: ARG002 - CrewAI's signature
-        """About how many tokens messages have, as the router estimates them."""
+        """Approximate number of tokens of messages, by the router's own estimate."""
         from fitrouter.context.features import estimate_tokens
 
         said = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
         return estimate_tokens(said, {"tools": tools} if tools else {})
 
     def to_config_dict(self) -> dict[str, Any]:
-        """What makes another like it; a `Router` of this process is left out."""
+        """Settings from which an equal object can be made, without a `Router` object."""
         given = self.model_dump(mode="json", exclude_defaults=True, exclude={"api_key", "base_url"})
         return {name: value for name, value in given.items() if value is not None} | {"model": self.model}
 
@@ -186,7 +186,7 @@ class FitrouterLLM(RoutedLLM):
         from_agent: Any = None,
         response_model: type[BaseModel] | None = None,
     ) -> Any:
-        """Answer a crew's call, in the form that CrewAI expects; see `BaseLLM.call`."""
+        """Answer a call in the form that CrewAI expects; see `BaseLLM.call`."""
         turn = Turn(self, from_task, from_agent, available_functions, response_model)
         with turn.reported(messages, tools, callbacks):
             request = turn.request(messages, tools)
@@ -207,7 +207,7 @@ class FitrouterLLM(RoutedLLM):
         from_agent: Any = None,
         response_model: type[BaseModel] | None = None,
     ) -> Any:
-        """Answer a crew's call without holding up its event loop."""
+        """Answer a call without blocking the event loop."""
         turn = Turn(self, from_task, from_agent, available_functions, response_model)
         with turn.reported(messages, tools, callbacks):
             request = turn.request(messages, tools)
@@ -218,28 +218,28 @@ class FitrouterLLM(RoutedLLM):
                 turn.stream(whole.add(chunk), chunk, stream.about)
             return turn.finish(whole.reply())
 
-    # --- what was decided, and what people say ---
+    # --- decisions and feedback ---
 
     def last(self, agent: Any = None) -> About | None:
-        """What was decided for the latest call of an agent, or of any; None before there was one."""
+        """The decision of the latest call of an agent, or of any; None before the first."""
         return self._decided.get("" if agent is None else str(agent.id))
 
     def feedback(self, vote: Vote) -> str:
-        """Take a verdict on an answer; returns its id once it is durable."""
+        """Send feedback on an answer; returns its id once durable."""
         return self.client.feedback(vote.of(self.tenant))
 
-    # --- accounts ---
+    # --- token counts ---
 
     @property
     def owner(self) -> Any:
-        """The agent that this one was copied for, or None."""
+        """The agent that this copy belongs to, or None."""
         return None if self._owner is None else self._owner()
 
     def _count(self, usage: dict[str, Any], agent: Any) -> None:
-        """Count what a call used, once and for its agent.
+        """Add a call's tokens to its agent's account.
 
-        A crew adds up what its agents' models have used; one that n of them share would count n times. So with the
-        first call of any of them each gets a copy of its own. Who works without a crew counts here.
+        A crew sums the tokens of its agents' models, so a shared one would count several times. Therefore the first
+        call of any agent gives each of them a copy of its own. An agent without a crew counts here.
         """
         with _counting:
             for one in _colleagues(agent):
@@ -264,7 +264,7 @@ class FitrouterLLM(RoutedLLM):
 
 
 def _colleagues(agent: Any) -> list[Any]:
-    """Who is added up with an agent: its crew, with its manager; nobody where it works alone."""
+    """The agents of an agent's crew with its manager, itself first; empty without a crew."""
     crew = getattr(agent, "crew", None)
     if crew is None or not hasattr(crew, "agents"):
         return []

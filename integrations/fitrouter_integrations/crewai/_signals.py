@@ -1,7 +1,7 @@
-"""What becomes of a crew's answers, as feedback on the decisions that they came from.
+"""Feedback from the events of a crew: guardrails, tasks, tools, and people's answers.
 
-CrewAI's event bus calls its listeners later and in threads of its own: by then an agent may have asked again. So every
-decision is noted with its time in the thread of its call, and an event is about the last one before it.
+CrewAI's event bus calls listeners later and in other threads, when an agent may already have made another call. So
+every decision is noted with its time in the thread of its call, and an event concerns the last decision before it.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from fitrouter.posterior.tastes import OVERALL
 from fitrouter.state.quality_floor import BASE
 from fitrouter.types import FeedbackKind
 from fitrouter_integrations.client import About, Vote
-from fitrouter_integrations.crewai._human import HeardProvider
+from fitrouter_integrations.crewai._human import ReportingProvider
 from fitrouter_integrations.crewai._llm import FitrouterLLM, watchers
 from fitrouter_integrations.feedback import TOOLS, send
 
 _KEPT = 64
-"""Decisions of an agent that later events may be about."""
+"""Decisions kept per agent for later events."""
 _AGENTS = 4096
-"""Agents, and people who look at something, that are remembered; the oldest are forgotten."""
+"""Maximum number of agents and open human reviews; the oldest are dropped."""
 
 _log = logging.getLogger(__name__)
 
 
-class _Made:
-    """A decision, and when and for what it was made."""
+class _Decided:
+    """A decision with its time, task and model."""
 
     __slots__ = ("broken", "decision_id", "llm", "task", "when")
 
@@ -57,32 +57,32 @@ class _Made:
 
 
 class FitrouterSignals(BaseEventListener):
-    """Turns guardrails, tasks, tools and people's answers into feedback. Making one switches it on; `close` ends it.
+    """Turns guardrails, tasks, tools and people's answers into feedback, from its creation until `close`.
 
         signals = FitrouterSignals()
 
     - a guardrail rejects an answer: `accept` 0, and a `thumb` 0 in the dimension `base`; it passes: 1 and 1
     - a task fails: `accept` 0 and `base` 0 of its last answer; it is completed: `base` 1
-    - a tool call fails, or none of an answer's fails: `thumb` 0 or 1 in the dimension `tools`
-    - a person who is asked (`human_input=True`) wants changes: `regenerate` 1; is content: `accept` 1
-    - a person answers in a flow (`@human_feedback(emit=…)`): `thumb` of the answer before, by `outcomes`
+    - a tool call of an answer fails: `thumb` 0 in the dimension `tools`; all succeed: 1
+    - a person (`human_input=True`) requests changes: `regenerate` 1; accepts the answer: `accept` 1
+    - a person answers in a flow (`@human_feedback(emit=…)`): `thumb` of the previous answer, by `outcomes`
 
-    It hears every `FitrouterLLM` of this process. A crew never fails by it: what cannot be said is logged.
+    It covers every `FitrouterLLM` of this process and never fails a crew: errors are logged.
 
     Args:
-        outcomes: what the outcomes of `@human_feedback(emit=…)` are worth, 0 (down) or 1 (up); others say nothing.
-        human: hear the people who are asked in this thread (context) and those that it starts.
+        outcomes: outcomes of `@human_feedback(emit=…)` as 0 (down) or 1 (up); others are ignored.
+        human: include people who are asked in this thread (context) and those that it starts.
 
     Raises:
-        ConfigError: an outcome is worth something else.
+        ConfigError: an outcome has another value.
     """
 
     def __init__(self, outcomes: Mapping[str, float] | None = None, *, human: bool = True) -> None:
         self._outcomes = dict(outcomes or {})
         if wrong := {name: value for name, value in self._outcomes.items() if value not in {0, 1}}:
-            raise ConfigError(f"outcomes: {wrong} was given; an outcome is worth 0 (down) or 1 (up), or is left out")
-        self._trail: dict[str, deque[_Made]] = {}
-        self._looked_at: dict[tuple[int, str], _Made] = {}
+            raise ConfigError(f"outcomes: got {wrong}; give 0 (down) or 1 (up), or leave the outcome out")
+        self._trail: dict[str, deque[_Decided]] = {}
+        self._looked_at: dict[tuple[int, str], _Decided] = {}
         """(flow, its method) → the decision that its person judges."""
         self._mutex = threading.Lock()
         self._handlers: dict[type[BaseEvent], Callable[[Any, Any], None]] = {
@@ -96,19 +96,19 @@ class FitrouterSignals(BaseEventListener):
             HumanFeedbackRequestedEvent: self._shown,
             MethodExecutionFinishedEvent: self._answered,
         }
-        self._provider = HeardProvider(get_provider(), self._asked_again, self._content) if human else None
+        self._provider = ReportingProvider(get_provider(), self._asked_again, self._content) if human else None
         super().__init__()
         watchers.append(self._note)
         if self._provider is not None:
             set_provider(self._provider)
 
     def setup_listeners(self, crewai_event_bus: CrewAIEventsBus) -> None:
-        """Listen; CrewAI calls this."""
+        """Subscribe to events; CrewAI calls this."""
         for kind, handler in self._handlers.items():
             crewai_event_bus.on(kind)(handler)
 
     def close(self) -> None:
-        """Switch it off. What is under way is heard first."""
+        """Unsubscribe, after pending events are handled."""
         crewai_event_bus.flush()
         for kind, handler in self._handlers.items():
             crewai_event_bus.off(kind, handler)
@@ -123,19 +123,19 @@ class FitrouterSignals(BaseEventListener):
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    # --- which decision it is about ---
+    # --- the decision of an event ---
 
     def _note(self, llm: FitrouterLLM, about: About, task: Any, agent: Any) -> None:
-        made = _Made(llm, about, task)
+        made = _Decided(llm, about, task)
         with self._mutex:
             for key in {"", str(getattr(agent, "id", ""))}:
                 kept = self._trail.pop(key, None) or deque(maxlen=_KEPT)
                 kept.append(made)
-                self._trail[key] = kept  # the latest at the end
+                self._trail[key] = kept  # keeps the latest last
             while len(self._trail) > _AGENTS:
                 del self._trail[next(iter(self._trail))]
 
-    def _before(self, event: Any, agent: Any = None) -> _Made | None:
+    def _before(self, event: Any, agent: Any = None) -> _Decided | None:
         """The last decision for the event's agent and task before it."""
         agent_id = str(agent.id) if agent is not None else event.agent_id
         if agent_id is None:
@@ -146,21 +146,21 @@ class FitrouterSignals(BaseEventListener):
                     return made
         return None
 
-    def _latest(self, agent: Any) -> _Made | None:
+    def _latest(self, agent: Any) -> _Decided | None:
         with self._mutex:
             kept = self._trail.get(str(agent.id))
             return kept[-1] if kept else None
 
-    def _say(self, made: _Made | None, kind: FeedbackKind, value: float, dimension: str = OVERALL) -> None:
+    def _say(self, made: _Decided | None, kind: FeedbackKind, value: float, dimension: str = OVERALL) -> None:
         if made is None or is_replaying():
             return
         vote = Vote(decision_id=made.decision_id, kind=kind, value=value, dimension=dimension)
         try:
             send(made.llm, vote)
-        except Exception as error:  # noqa: BLE001 - a crew must not fail by what is said of it
-            _log.warning("%s of %s was not taken: %s: %s", kind.value, vote.decision_id, type(error).__name__, error)
+        except Exception as error:  # noqa: BLE001 - feedback must not fail a crew
+            _log.warning("%s of %s was not recorded: %s: %s", kind.value, vote.decision_id, type(error).__name__, error)
 
-    # --- what happened ---
+    # --- events ---
 
     def _guarded(self, _source: Any, event: LLMGuardrailCompletedEvent) -> None:
         made = self._before(event)
@@ -187,7 +187,7 @@ class FitrouterSignals(BaseEventListener):
             self._say(made, FeedbackKind.THUMB, 0.0, TOOLS)
 
     def _shown(self, source: Any, event: HumanFeedbackRequestedEvent) -> None:
-        """A person looks at what a flow's method made: what was asked last before is what they judge."""
+        """Note what a person reviews in a flow: the last decision before the request."""
         with self._mutex:
             before = [made for made in self._trail.get("", ()) if made.when <= event.timestamp]
             if before:
@@ -196,7 +196,7 @@ class FitrouterSignals(BaseEventListener):
                 del self._looked_at[next(iter(self._looked_at))]
 
     def _answered(self, source: Any, event: MethodExecutionFinishedEvent) -> None:
-        """CrewAI knows the outcome of a person's words only now; it is the method's result."""
+        """Record the outcome of a review, which CrewAI returns as the method's result."""
         with self._mutex:
             made = self._looked_at.pop((id(source), event.method_name), None)
         if isinstance(event.result, str) and event.result in self._outcomes:

@@ -1,4 +1,4 @@
-"""One call of one agent: from what CrewAI asks to what it expects, with the events in between."""
+"""One call of an agent: CrewAI's arguments, events and return value."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fitrouter_integrations.crewai._identity import identity_of
 
 
 class TooLong(NoEligibleModel, LLMContextLengthExceededError):
-    """No model can be given this much; CrewAI then sums the history up and asks again (`respect_context_window`)."""
+    """No context window is large enough; CrewAI then summarises the history (`respect_context_window`)."""
 
     def __init__(self, error: Exception) -> None:
         LLMContextLengthExceededError.__init__(self, str(error))
@@ -30,7 +30,7 @@ class TooLong(NoEligibleModel, LLMContextLengthExceededError):
 
 
 class RoutedLLM(BaseLLM):
-    """The settings of a routed LLM, and the accounts that a call is entered in."""
+    """The settings of a routed LLM, and the methods that `Turn` needs."""
 
     tenant: str = Identity().tenant
     user: str | None = None
@@ -38,24 +38,24 @@ class RoutedLLM(BaseLLM):
     task: str | None = None
     session: str | None = None
     timeout: float | None = None
-    """Seconds for a whole request; the router's own deadline where None."""
+    """Seconds for a whole request; by default the router's deadline."""
     response_format: JsonResponseFormat | type[BaseModel] | None = None
 
     @property
     @abstractmethod
     def owner(self) -> Any:
-        """The agent that this one was copied for, or None."""
+        """The agent that this copy belongs to, or None."""
 
     @abstractmethod
     def _count(self, usage: dict[str, Any], agent: Any) -> None:
-        """Add a call's usage to its agent's account."""
+        """Add a call's tokens to its agent's account."""
 
     @abstractmethod
     def _remember(self, about: About, task: Any, agent: Any) -> None:
         """Keep the decision of an agent's latest call."""
 
     def _sampling(self) -> dict[str, Any]:
-        """The sampling parameters that were set."""
+        """The sampling parameters that are set."""
         given = {
             "temperature": self.temperature,
             "top_p": self.top_p,
@@ -70,13 +70,13 @@ class RoutedLLM(BaseLLM):
 
 
 class Turn:
-    """One call of one agent.
+    """One call of an agent.
 
     Args:
-        llm: the model that is called.
+        llm: the called LLM.
         task: CrewAI's, or None.
-        agent: CrewAI's; whom the model was copied for where None, since CrewAI converts and sums up in nobody's name.
-        functions: what tools do, where CrewAI wants their result; it runs them itself where it gives none.
+        agent: CrewAI's; the LLM's owner if None, since CrewAI converts and summarises without an agent.
+        functions: tools to run here, if CrewAI wants their result; else it runs them itself.
         wanted: the type of the answer, or None.
     """
 
@@ -90,10 +90,10 @@ class Turn:
 
     @contextmanager
     def reported(self, messages: Any, tools: Any, callbacks: Any) -> Iterator[None]:
-        """Tell CrewAI's events that it began, and whether it failed.
+        """Emit CrewAI's events for the start and failure of a call.
 
         Raises:
-            TooLong: what CrewAI takes as a history to sum up.
+            TooLong: CrewAI summarises the history on it.
         """
         llm = self.llm
         with llm_call_context():
@@ -117,7 +117,7 @@ class Turn:
                 raise
 
     def request(self, messages: Any, tools: Any) -> Request:
-        """What is asked of the router."""
+        """The request for the router."""
         llm = self.llm
         self.messages = llm._format_messages(messages)
         llm._invoke_before_llm_call_hooks(self.messages, self.agent)
@@ -139,14 +139,14 @@ class Turn:
         )
 
     def stream(self, text: str, chunk: Chunk, about: About) -> None:
-        """Tell CrewAI's events of a piece: of text, or of a tool call as far as it is there."""
-        told: dict[str, Any] = {
+        """Emit CrewAI's events for a chunk: text, or a tool call accumulated so far."""
+        common: dict[str, Any] = {
             "from_task": self.task,
             "from_agent": self.agent,
             "response_id": about.decision_id,
         }
         if text:
-            self.llm._emit_stream_chunk_event(chunk=text, **told)
+            self.llm._emit_stream_chunk_event(chunk=text, **common)
         for piece in chunk.delta.get("tool_calls") or []:
             index, function = piece.get("index") or 0, piece.get("function") or {}
             call = self.calls.setdefault(index, {"id": None, "name": None, "arguments": ""})
@@ -162,17 +162,17 @@ class Turn:
                     "index": index,
                 },
                 call_type=LLMCallType.TOOL_CALL,
-                **told,
+                **common,
             )
 
     def finish(self, reply: Reply) -> Any:
         """The answer in CrewAI's form: tool calls, the result of a tool, a typed value, or text.
 
         Raises:
-            ValueError: the answer is not of the type that was asked for.
+            ValueError: the answer does not have the requested type.
         """
         llm = self.llm
-        # CrewAI does not look for thoughts in the details.
+        # CrewAI expects reasoning tokens at the top level.
         usage = usage_body(reply.usage) | {"reasoning_tokens": reply.usage.reasoning_tokens}
         llm._remember(reply.about, self.task, self.agent)
         llm._count(usage, self.agent)
@@ -181,7 +181,7 @@ class Turn:
                 self._completed(calls, LLMCallType.TOOL_CALL, reply, usage)
                 return _tool_calls(calls)
             function = calls[0]["function"]
-            if function["name"] in self.functions:  # CrewAI tells how the tool, and so the call, ended
+            if function["name"] in self.functions:  # CrewAI emits the event of the tool, which ends the call
                 return self._run(function) or ""
         text = llm._apply_stop_words(reply.message.get("content") or "")
         typed = self.wanted if isinstance(self.wanted, type) and issubclass(self.wanted, BaseModel) else None
@@ -190,7 +190,7 @@ class Turn:
         return answer if typed else llm._invoke_after_llm_call_hooks(self.messages, text, self.agent)
 
     def _run(self, function: Mapping[str, Any]) -> str | None:
-        """What the tool says; None where it failed."""
+        """The result of a tool; None if it failed."""
         arguments = json.loads(function.get("arguments") or "{}")
         return self.llm._handle_tool_execution(
             function["name"], arguments, dict(self.functions or {}), self.task, self.agent
@@ -210,12 +210,12 @@ class Turn:
 
 
 def _message(message: Mapping[str, Any]) -> Message:
-    """A message without what CrewAI alone reads."""
+    """A message without fields that only CrewAI reads."""
     return {name: value for name, value in message.items() if name not in {"files", "cache_breakpoint"}}
 
 
 def _tool_calls(calls: list[dict[str, Any]]) -> list[Any]:
-    """Tool calls as CrewAI's executor reads them: objects of the OpenAI SDK."""
+    """Tool calls as objects of the OpenAI SDK, which CrewAI's executor expects."""
     from openai.types.chat import ChatCompletionMessageToolCall
 
     return [ChatCompletionMessageToolCall.model_validate(call) for call in calls]

@@ -1,4 +1,4 @@
-"""The demo: simulated people send real requests to a gateway over simulated models, and what routing was worth."""
+"""The demo: simulated users send requests to a real gateway over simulated models."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["command"]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "command":  # brings the gateway, the evaluators and rich
+    if name == "command":  # imports the gateway, the evaluators and rich
         from fitrouter_integrations.demo._command import command
 
         return command

@@ -1,4 +1,4 @@
-"""The demo's time: a round is as long as a day has rounds for."""
+"""The demo's clock, on which a day has a fixed number of rounds."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from fitrouter.types import Decision
 
 
 class RoundClock:
-    """Seconds since the epoch, moved on by decisions: the rounds end now. A hook of the router that it is the clock of.
+    """Seconds since the epoch, advanced by decisions so that the last round is now; a hook of the router that uses it.
 
-    Once `let_go` is called it is an ordinary clock.
+    After `let_go` it is an ordinary clock.
     """
 
     def __init__(self, rounds: int, rounds_per_day: int) -> None:
@@ -26,10 +26,10 @@ class RoundClock:
         return time.time() if self._free else self._start + self._rounds * self._step
 
     def hear(self, notice: Notice) -> None:
-        """Move on with a decision."""
+        """Advance by a decision."""
         if isinstance(notice, Happened) and isinstance(notice.event, Decision):
             self._rounds += 1
 
     def let_go(self) -> None:
-        """From now on time passes by itself."""
+        """Follow the real clock from now on."""
         self._free = True

@@ -1,4 +1,4 @@
-"""The demo's gateway: a real one on loopback, over simulated models, in a thread of this process."""
+"""The demo's gateway: a real one on loopback over simulated models, in a thread."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PATIENCE_S = 30.0
 
 
 class Gateway(NamedTuple):
-    """A gateway that serves."""
+    """A running gateway."""
 
     url: str
     router: Router
@@ -33,13 +33,13 @@ class Gateway(NamedTuple):
 
 
 def demo_config(world: DemoWorld, data: Path, port: int = 0, policy: dict[str, Any] | None = None) -> Config:
-    """The settings of the demo's gateway: the product's own but for what a world must say."""
+    """The configuration of the demo's gateway: defaults, except for what the world defines."""
     personas = {name: msgspec.to_builtins(model.persona) for name, model in world.models.items()}
     models = [
         {"name": name, "provider": "personas", "prices": msgspec.to_builtins(model.prices)}
         for name, model in sorted(world.models.items())
     ]
-    # A request that takes two days of the demo's time is given up, so that none under way is taken for lost.
+    # In simulated time a slow request may take days; a long deadline keeps it from being marked as lost.
     server = {"port": port, "deadline_s": 2 * DAY_S}
     return parse_config(
         {
@@ -72,7 +72,7 @@ def open_gateway(config: Config, world: DemoWorld) -> Iterator[Gateway]:
         try:
             _wait(lambda: server.started or not thread.is_alive())
             if not server.started:
-                raise FitrouterError("the demo's gateway did not start; the log says why")
+                raise FitrouterError("the demo's gateway did not start; see the log")
             yield Gateway(f"http://127.0.0.1:{listener.getsockname()[1]}", router, clock)
         finally:
             server.should_exit = True

@@ -1,4 +1,4 @@
-"""The HTTP part: people come to the gateway, and what the warehouse says of it afterwards."""
+"""The HTTP part of the demo: simulated users send requests, and the warehouse gives the results."""
 
 from __future__ import annotations
 
@@ -24,48 +24,48 @@ _EVERY = 500
 
 
 class Live(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of the requests over HTTP."""
+    """Results of the requests over HTTP."""
 
     rounds: int
     seconds: float
-    """That the requests took."""
+    """Duration of the requests."""
     requests: int
     votes: int
     asked: int
     votes_of_asked: int
     satisfaction: float
-    """Mean P(satisfied) with the texts that really came."""
+    """Mean P(satisfied) with the texts that were received."""
     cost_usd: float
     """As the gateway counted it."""
     best_single: str
     rows: dict[str, Strategy]
     traffic: dict[str, dict[str, float]]
-    """Role → model → share of the role's requests in the last half."""
+    """Role → model → share of the role's requests in the second half."""
     warehouse: dict[str, int]
-    """Table → rows."""
+    """Table → number of rows."""
     reliance: tuple[float, ...]
 
 
 def come(
     gateway: Gateway, people: People, gammas: Gammas, say: Callable[[str], None], deadline: float | None = None
 ) -> Live:
-    """Send the people of all rounds to the gateway, and sum up when all of it is in the warehouse.
+    """Send the users of all rounds to the gateway, and summarise once everything is in the warehouse.
 
     Args:
-        gateway: it serves.
-        people: one seed's.
-        gammas: of the rows that are computed beside.
-        say: takes a line now and then.
-        deadline: on the monotonic clock; nobody comes after it.
+        gateway: a running gateway.
+        people: of one seed.
+        gammas: of the baselines, which are simulated in process.
+        say: takes a progress line.
+        deadline: on the monotonic clock; no request starts after it.
 
     Raises:
-        FitrouterError: the gateway failed, or nobody came before the deadline.
+        FitrouterError: the gateway failed, or no request was made before the deadline.
     """
     begun = time.monotonic()
     visits = visit(gateway.url, people, _Reporter(people, say), deadline)
     seconds = time.monotonic() - begun
     if not visits:
-        raise FitrouterError("nobody came before the time was over; give more --seconds")
+        raise FitrouterError("no request was made in time; give more --seconds")
     warehouse = _settled(gateway, visits)
     gateway.clock.let_go()
     probs = _probabilities(warehouse, people, visits)
@@ -94,7 +94,7 @@ def come(
 
 
 class _Reporter:
-    """Says a line every few hundred rounds."""
+    """Prints a progress line every few hundred rounds."""
 
     def __init__(self, people: People, say: Callable[[str], None]) -> None:
         self._world, self._say = people.world, say
@@ -108,9 +108,9 @@ class _Reporter:
             recent = self._visits[-self._every :]
             models = Counter(seen.model for seen in recent).most_common(3)
             shares = ", ".join(f"{model} {count / len(recent):.0%}" for model, count in models)
-            far, near = (float(np.mean([seen.satisfaction for seen in part])) for part in (self._visits, recent))
+            overall, latest = (float(np.mean([seen.satisfaction for seen in part])) for part in (self._visits, recent))
             day = n / self._world.rounds_per_day
-            self._say(f"round {n:5d}, day {day:4.1f}: reward {far:.3f}, the last {len(recent)} {near:.3f}; {shares}")
+            self._say(f"round {n:5d}, day {day:4.1f}: reward {overall:.3f}, last {len(recent)} {latest:.3f}; {shares}")
 
 
 def _settled(gateway: Gateway, visits: Sequence[Visit]) -> Warehouse:
@@ -127,12 +127,12 @@ def _settled(gateway: Gateway, visits: Sequence[Visit]) -> Warehouse:
     while True:
         try:
             counts = _counts(warehouse)
-        except StoreError:  # not made yet
+        except StoreError:  # not created yet
             counts = {}
         if counts == wanted:
             return warehouse
         if time.monotonic() > until:
-            raise FitrouterError(f"the warehouse holds {counts} after {_SETTLE_S:g} s; expected are {wanted}")
+            raise FitrouterError(f"the warehouse has {counts} after {_SETTLE_S:g} s instead of {wanted}")
         time.sleep(0.1)
 
 

@@ -1,4 +1,4 @@
-"""One seed of the demo's world: who is there, what they like, what they say, and what routing can be worth at best."""
+"""One seed of the demo's world: users, their tastes and opinions, and the values of the oracles."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Any
 import numpy as np
 
 from fitrouter.types import FeedbackKind, Floats
-from fitrouter_evaluators.simulation.simulate import Verdict
+from fitrouter_evaluators.simulation.simulate import Vote
 from fitrouter_evaluators.simulation.worlds import Play
 from fitrouter_integrations.demo._stage import Stage
 from fitrouter_integrations.demo._world import DemoWorld
 
 
 class People:
-    """The people of one seed, and the rounds in which they come.
+    """The users of one seed, and the rounds in which they make requests.
 
-    `play` holds what the router cannot know; `worth` is what an answer is worth before taste, in logits, float64[K, N];
-    `value` is float64[U, K, topics]: how satisfied a user is with a model in a topic, on average over its prompts.
+    `play` has what the router cannot know; `worth` is the quality of an answer before taste, in logits, float64[K, N];
+    `value` is float64[U, K, topics]: mean P(satisfied) of a user with a model on a topic.
     """
 
     def __init__(self, world: DemoWorld, stage: Stage, seed: int) -> None:
@@ -51,49 +51,49 @@ class People:
         means = np.array([self.play.reward[:, :, np.equal(stage.topic, i)].mean(axis=2) for i in range(topics)])
         self.value: Floats = np.moveaxis(means, 0, 2)
 
-    # --- what they say ---
+    # --- feedback ---
 
     def satisfaction(self, user: int, model: str, prompt: int, text: str) -> float:
-        """P(satisfied) of a user who reads this text of this model."""
+        """P(satisfied) of a user who reads a text of a model."""
         noticed = self.stage.noticed(self.world, text)
         worth = self.worth[self.stage.pool.models.index(model), prompt]
         return float(1.0 / (1.0 + np.exp(-worth - np.einsum("d,d->", self.play.tastes[user], noticed))))
 
-    def opinion(self, t: int, satisfaction: float, asked: bool) -> Verdict | None:
-        """What the person of round t says, None for nothing.
+    def opinion(self, t: int, satisfaction: float, asked: bool) -> Vote | None:
+        """The feedback of the user of round t, None for none.
 
-        Whoever is not satisfied volunteers more often, and whoever is asked mostly answers. Stars are drawn so that
-        their mean is the satisfaction: 5 or 4 from satisfied people, 1 or 2 from the others.
+        Unsatisfied users volunteer more often, and users who are asked mostly answer. Stars are drawn so that their
+        mean is the satisfaction: 5 or 4 from satisfied users, 1 or 2 from the others.
         """
         raters, satisfied = self.world.raters, bool(self.play.label[t] < satisfaction)
         chance = raters.answers if asked else raters.rate * (1.0 if satisfied else raters.anger)
         if not self.play.rated[t] < chance:
             return None
         if not self.stars[self.play.user[t]]:
-            return Verdict(FeedbackKind.THUMB, float(satisfied), (0.0, 1.0))
+            return Vote(FeedbackKind.THUMB, float(satisfied), (0.0, 1.0))
         strong = self._star[t] < (satisfaction if satisfied else 1.0 - satisfaction)
-        return Verdict(FeedbackKind.RATING, (4.0 + strong) if satisfied else (2.0 - strong), (1.0, 5.0))
+        return Vote(FeedbackKind.RATING, (4.0 + strong) if satisfied else (2.0 - strong), (1.0, 5.0))
 
-    # --- what routing is worth ---
+    # --- oracles ---
 
     def rounds(self) -> Floats:
-        """float64[T, K]: how satisfied each model would leave the person of each round, in expectation."""
+        """float64[T, K]: expected satisfaction of each round's user with each model."""
         topic = np.array(self.stage.topic)[self.play.prompt]
         result: Floats = self.value[self.play.user, :, topic]
         return result
 
     def blind(self) -> Any:
-        """int[T]: the best model for the topic, for somebody whom nobody knows."""
+        """int[T]: the best model for the topic, for an unknown user."""
         best: Any = np.einsum("u,uki->ki", self.activity, self.value).argmax(axis=0)
         return best[np.array(self.stage.topic)[self.play.prompt]]
 
     def knowing(self) -> Any:
-        """int[T]: the best model for the topic and this user; the luck of a prompt stays unknown."""
+        """int[T]: the best model for the topic and user; the luck of a prompt stays unknown."""
         return self.rounds().argmax(axis=1)
 
 
 def _tastes(world: DemoWorld, role: Any, rng: np.random.Generator) -> Floats:
-    """float64[U, attributes] before the taste's weight; the people of the uniform role have their role's."""
+    """float64[U, attributes] before weighting; users in the uniform role all have the role's taste."""
     D = len(world.tastes) + len(world.hidden_tastes)
     by_role, own = rng.normal(0, world.role_sd, (world.roles, D)), rng.normal(0, world.user_sd, (world.users, D))
     own[role == world.role_names.index(world.uniform_role)] = 0.0

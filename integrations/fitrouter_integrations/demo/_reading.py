@@ -1,6 +1,6 @@
-"""What simulated people notice in an answer: eight attributes of the evaluators' pool, and four more.
+"""Text attributes that simulated users notice: eight of the evaluators' pool, and four without a scorer feature.
 
-The four have no feature in the scorer (`fitrouter_evaluators.scoring.text.style`); what it sees of them is correlation.
+The scorer (`fitrouter_evaluators.scoring.text.style`) sees those four only through correlation.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ HIDDEN: dict[str, Callable[[Sequence[int], Sequence[str]], float]] = {
     "opening": _opening,
     "ending": _ending,
 }
-"""Name → function of (words of each sentence, words); rhythm is the standard deviation of the sentences' lengths."""
+"""Name → function of (words of each sentence, words); rhythm is the standard deviation of the sentence lengths."""
 
 
 def notice(text: str, seen: Sequence[str], hidden: Sequence[str]) -> Floats:
-    """float64[len(seen) + len(hidden)]: the named attributes of a text, not yet standardised.
+    """float64[len(seen) + len(hidden)]: the named attributes of a text, not standardised.
 
     Raises:
-        ConfigError: an attribute has no such name.
+        ConfigError: an attribute is unknown.
     """
     for name, known in [(name, ATTRIBUTES) for name in seen] + [(name, tuple(HIDDEN)) for name in hidden]:
         if name not in known:
-            raise ConfigError(f"there is no attribute {name!r} of a text; allowed are {', '.join(known)}")
+            raise ConfigError(f"unknown text attribute {name!r}; allowed are {', '.join(known)}")
     counts = attributes(text)
     words = [word.casefold() for word in _WORD.findall(text)] or ["none"]
     sentences = [n for part in _SENTENCE.split(text) if (n := len(_WORD.findall(part)))] or [0]

@@ -1,4 +1,4 @@
-"""What the demo shows at its end, and the JSON of it."""
+"""The demo's final tables, and its JSON."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _ROWS = {
 
 
 def live_table(live: Live, world: DemoWorld) -> Table:
-    """Every way to route the requests that were sent."""
+    """All routing strategies on the requests that were sent."""
     note = f"The best single model, in hindsight, is {live.best_single}; the default model is {world.default_model}."
     table = _table(f"{live.rounds:,} requests over HTTP: share of satisfied people", note)
     for row, title in _ROWS.items():
@@ -42,7 +42,7 @@ def live_table(live: Live, world: DemoWorld) -> Table:
 
 
 def traffic_table(live: Live) -> Table:
-    """Who answered whom."""
+    """Share of each model by role."""
     table = Table(title="Who answers whom, second half", title_justify="left", box=box.SIMPLE_HEAD)
     table.add_column("model")
     for role in live.traffic:
@@ -53,7 +53,7 @@ def traffic_table(live: Live) -> Table:
 
 
 def seeds_table(results: Sequence[SeedResult], world: DemoWorld) -> Table:
-    """The mean over seeds."""
+    """Means over seeds."""
     title = f"Means of {len(results)} seeds of {world.rounds:,} rounds in process"
     table = _table(title, "Each seed has people, qualities, order and luck of its own.")
     for row, title in _ROWS.items():
@@ -83,7 +83,7 @@ def _cells(found: Strategy, cost: float, world: DemoWorld) -> tuple[str, ...]:
 
 
 def summary(results: Sequence[SeedResult], world: DemoWorld) -> dict[str, Any]:
-    """The last quarter over all seeds. `closed` is null where the oracles do not differ."""
+    """The last quarter over all seeds. `closed` is null if the oracles do not differ."""
     last = {row: np.array([result.rows[row].quarters[-1] for result in results]) for row in _ROWS}
     gap = last["knowing oracle"] - last["blind oracle"]
     closed = [result.closed for result in results if np.isfinite(result.closed)]

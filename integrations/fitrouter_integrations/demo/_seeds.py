@@ -1,4 +1,4 @@
-"""Many seeds of the demo's world in process: the router's own code, without network and disk."""
+"""Further seeds of the demo's world, in process: the router's own code without network and disk."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ QUARTERS = 4
 
 
 class Gammas(msgspec.Struct, frozen=True, kw_only=True):
-    """SquareCB's exploitation scale of each row; both were chosen on seeds that are not reported."""
+    """SquareCB's exploitation scale per strategy; chosen on seeds that are not reported."""
 
     ours: float
     blind: float
@@ -29,7 +29,7 @@ class Gammas(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Strategy(msgspec.Struct, frozen=True, kw_only=True):
-    """What one way to route was worth: rewards are P(satisfied) in expectation, without the luck of single answers."""
+    """Results of a routing strategy; rewards are expected P(satisfied)."""
 
     reward: float
     quarters: tuple[float, ...]
@@ -42,23 +42,23 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SeedResult(msgspec.Struct, frozen=True, kw_only=True):
-    """One seed: row → what it was worth."""
+    """Results of one seed by strategy."""
 
     seed: int
     best_single: str
     rows: dict[str, Strategy]
     reliance: tuple[float, ...]
-    """How far each part of the fit counted at the end of ours."""
+    """Final stacking weights of the router's terms."""
 
     @property
     def closed(self) -> float:
-        """Last quarter: the share of the gap between the two oracles that ours closes."""
+        """Share of the gap between the two oracles that the router closes, in the last quarter."""
         blind, knowing = (self.rows[row].quarters[-1] for row in ("blind oracle", "knowing oracle"))
         return (self.rows["ours"].quarters[-1] - blind) / (knowing - blind) if knowing > blind else float("nan")
 
 
 def strategy(people: People, probs: Floats) -> Strategy:
-    """What routing with these probabilities, float64[T, K], is worth in the first T rounds."""
+    """Results of routing with the probabilities float64[T, K], for the first T rounds."""
     T = len(probs)
     rewards = np.einsum("tk,tk->t", probs, people.rounds()[:T])
     costs = np.einsum("tk,kt->t", probs, people.stage.cost[:, people.play.prompt[:T]])
@@ -73,7 +73,7 @@ def strategy(people: People, probs: Floats) -> Strategy:
 
 
 def strategies(people: People, T: int) -> tuple[str, dict[str, Strategy]]:
-    """The best single model of the first T rounds in hindsight, and what needs no learning."""
+    """The best single model of the first T rounds in hindsight, and the strategies that do not learn."""
     models = people.stage.pool.models
     K, always = len(models), np.eye(len(models))
     best = int(people.rounds()[:T].mean(axis=0).argmax())
@@ -88,7 +88,7 @@ def strategies(people: People, T: int) -> tuple[str, dict[str, Strategy]]:
 
 
 def learned(people: People, row: str, gamma: float, floor: float, rounds: int) -> tuple[Floats, Floats]:
-    """(probs float64[rounds, K], reliance) of one learning row: label-only, scores or ours."""
+    """(probs float64[rounds, K], stacking weights) of a learning strategy: label-only, scores or ours."""
     world = msgspec.structs.replace(people.world, rounds=rounds)
     pool, ask = people.stage.pool, world.raters.asked
     who = contender(row, gamma)
@@ -97,7 +97,7 @@ def learned(people: People, row: str, gamma: float, floor: float, rounds: int) -
 
 
 def play_seed(world: DemoWorld, stage: Stage, seed: int, gammas: Gammas) -> SeedResult:
-    """One seed, all rows."""
+    """All strategies on one seed."""
     people = People(world, stage, seed)
     best, rows = strategies(people, world.rounds)
     probs, reliance = learned(people, "ours", gammas.ours, gammas.floor, world.rounds)
@@ -108,7 +108,7 @@ def play_seed(world: DemoWorld, stage: Stage, seed: int, gammas: Gammas) -> Seed
     return SeedResult(seed=seed, best_single=best, rows=rows, reliance=tuple(reliance.tolist()))
 
 
-# --- many of them --------------------------------------------------------------------------------------------------
+# --- in parallel ---------------------------------------------------------------------------------------------------
 
 _given: tuple[DemoWorld, Stage, Gammas] | None = None
 
@@ -127,13 +127,13 @@ def _play(seed: int) -> SeedResult:
 def play_seeds(
     world: DemoWorld, stage: Stage, gammas: Gammas, seeds: Sequence[int], deadline: float | None = None
 ) -> Iterator[SeedResult]:
-    """Results as they come, from a process on each core; those that are not there by the deadline (monotonic) never."""
+    """Results as they complete, from one process per core; seeds unfinished at the deadline (monotonic) are dropped."""
     if deadline is not None and time.monotonic() > deadline:
         return
     if len(seeds) < 2:
         yield from (play_seed(world, stage, seed, gammas) for seed in seeds)
         return
-    # Two processes that each use all cores for small matrices would only stand in each other's way.
+    # One BLAS thread per process: the matrices are small, and the processes use all cores.
     os.environ.update(OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1", MKL_NUM_THREADS="1")
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     with ProcessPoolExecutor(

@@ -1,4 +1,4 @@
-"""The stage: every model's answer to every prompt, read once by the router, the scorer and the people."""
+"""Every model's answer to every prompt, with the features that the router, the scorer and the users see."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CUT = 3.0
 
 
 class Stage(msgspec.Struct, frozen=True):
-    """K models × N prompts. `pool.topics` is float64[N, topics], one 1 a row."""
+    """K models × N prompts. `pool.topics` is float64[N, topics], one-hot."""
 
     pool: Pool
     topic: tuple[int, ...]
@@ -30,10 +30,10 @@ class Stage(msgspec.Struct, frozen=True):
     """float64[K, N] in USD."""
     centre: Floats
     scale: Floats
-    """float64[attributes]: what people's attributes are standardised with."""
+    """float64[attributes]: mean and standard deviation of the users' attributes."""
 
     def noticed(self, world: DemoWorld, text: str) -> Floats:
-        """float64[attributes] of a text as people feel them: standardised and cut at ±3."""
+        """float64[attributes] of a text: standardised and clipped at ±3."""
         return _standardise(notice(text, world.tastes, world.hidden_tastes), self.centre, self.scale)
 
 
@@ -43,7 +43,7 @@ def _standardise(raw: Floats, centre: Floats, scale: Floats) -> Floats:
 
 
 def set_stage(world: DemoWorld, encoder: str = "static") -> Stage:
-    """Let every model answer every prompt, and read it all.
+    """Let every model answer every prompt, and compute all features.
 
     Args:
         world: its models and prompts.
@@ -77,6 +77,8 @@ def set_stage(world: DemoWorld, encoder: str = "static") -> Stage:
             attributes=_standardise(raw, centre, scale).reshape(K, N, -1),
             topics=np.eye(len(names))[list(topic)],
             schema=features.schema,
+            prompt_tokens=tokens[0, :, 0],
+            completion_tokens=tokens[:, :, 1],
         ),
         topic=topic,
         cost=np.einsum("kp,knp->kn", prices, tokens) / 1e6,
@@ -86,7 +88,7 @@ def set_stage(world: DemoWorld, encoder: str = "static") -> Stage:
 
 
 async def _answers(world: DemoWorld, models: tuple[str, ...], prompts: tuple[str, ...]) -> list[list[Completion]]:
-    """What the gateway's provider will answer too: a text is fixed by (seed 0, model, prompt)."""
+    """The answers that the gateway's provider will give: a text is determined by (seed 0, model, prompt)."""
     provider = Simulated({name: model.persona for name, model in world.models.items()}, speed=math.inf)
     rows = []
     for model in models:

@@ -1,4 +1,4 @@
-"""The simulated people's side of the wire: they ask, read, and say what they think, over HTTP."""
+"""The simulated users as HTTP clients: they ask, read, and give feedback."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import aiohttp
 
 from fitrouter.errors import FitrouterError
 from fitrouter.types import AUTO, FeedbackKind
-from fitrouter_evaluators.simulation.simulate import Verdict
+from fitrouter_evaluators.simulation.simulate import Vote
 from fitrouter_integrations.demo._play import People
 
 _CONNECTIONS = 16
@@ -21,15 +21,15 @@ _TRIES = 5
 
 
 class Visit(NamedTuple):
-    """One round as the person saw it."""
+    """One round as seen by the user."""
 
     t: int
     decision_id: str
     model: str
     satisfaction: float
-    """P(satisfied) with the text that came."""
+    """P(satisfied) with the text that was received."""
     asked: bool
-    verdict: Verdict | None
+    verdict: Vote | None
 
 
 def visit(
@@ -39,14 +39,14 @@ def visit(
     deadline: float | None = None,
     connections: int = _CONNECTIONS,
 ) -> list[Visit]:
-    """Let the people of all rounds come, a number of them at a time; returns the rounds in order, from the first on.
+    """Make the requests of all rounds, several at a time; returns the completed rounds in order.
 
     Args:
         url: of the gateway, without a path.
-        people: who comes, with what, and what they like.
-        heard: told of every round that is over.
-        deadline: on the monotonic clock; nobody comes after it.
-        connections: how many come at a time.
+        people: the users and their requests.
+        heard: called after every round.
+        deadline: on the monotonic clock; no request starts after it.
+        connections: requests at a time.
 
     Raises:
         FitrouterError: the gateway did not answer a request with 200.
@@ -57,7 +57,7 @@ def visit(
         first = errors.exceptions[0]
         while isinstance(first, BaseExceptionGroup):
             first = first.exceptions[0]
-        raise FitrouterError(f"the demo's people got no answer: {first or type(first).__name__}") from first
+        raise FitrouterError(f"a simulated user got no answer: {first or type(first).__name__}") from first
 
 
 async def _all(
@@ -82,7 +82,7 @@ async def _all(
 
 
 async def _round(session: aiohttp.ClientSession, people: People, t: int) -> Visit:
-    """Ask, read, and perhaps say something."""
+    """Ask, read, and perhaps give feedback."""
     play, world = people.play, people.world
     user, prompt = int(play.user[t]), int(play.prompt[t])
     body = {
@@ -107,7 +107,7 @@ async def _round(session: aiohttp.ClientSession, people: People, t: int) -> Visi
 
 
 async def _post(session: aiohttp.ClientSession, path: str, body: dict[str, Any]) -> dict[str, Any]:
-    """The answer to a request; a store that is not ready is asked again."""
+    """The answer to a request, retried if a store is not ready (503)."""
     attempt = 0
     while True:
         async with session.post(path, json=body) as response:

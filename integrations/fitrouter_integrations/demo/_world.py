@@ -16,18 +16,18 @@ from fitrouter_evaluators.simulation.worlds import World
 
 
 class Raters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Who says what they think of an answer. All are fractions but `anger`."""
+    """Feedback behaviour of the users. All values are fractions, except `anger`."""
 
     rate: float
-    """Satisfied people who volunteer."""
+    """Satisfied users who volunteer."""
     anger: float
-    """How many times as often unsatisfied people do."""
+    """Factor by which unsatisfied users volunteer more often."""
     asked: float
-    """Answers for which the gateway asks."""
+    """Answers for which the gateway asks for feedback."""
     answers: float
-    """Asked people who answer."""
+    """Asked users who answer."""
     stars: float
-    """People who give 1 to 5 stars; the others give thumbs."""
+    """Users who give 1 to 5 stars; the others give thumbs."""
 
 
 class PerMillion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -45,32 +45,32 @@ class SimulatedModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class Asks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The prompts of a topic: every one of `ask` with every one of `about`."""
+    """The prompts of a topic: every one of `ask` combined with every one of `about`."""
 
     ask: tuple[str, ...]
     about: tuple[str, ...]
 
 
 class DemoWorld(World, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A world with its models, prompts and ways of rating. All weights are in logits."""
+    """A world with its models, prompts and feedback behaviour. All weights are in logits."""
 
     quality_sd: float
-    """How far a seed moves a model's quality."""
+    """Standard deviation of a model's quality over seeds."""
     level: float
     """Added to every utility."""
     strength_weight: float
-    """Logits of the whole range of a persona's `skill`, relative to the other models'."""
+    """Logits of the full range of a persona's `skill`, relative to the other models'."""
     tastes: tuple[str, ...]
-    """Attributes that the scorer has relatives of."""
+    """Attributes that are related to features of the scorer."""
     hidden_tastes: tuple[str, ...]
     """Attributes that the scorer has no feature for."""
     role_names: tuple[str, ...]
     uniform_role: str
-    """The people of this role are all alike."""
+    """All users in this role have the same taste."""
     raters: Raters
     flatterer: str
     imitates: str
-    """The model in whose style the flatterer writes: the best one."""
+    """The model whose style the flatterer copies: the best one."""
     default_model: str
     models: dict[str, SimulatedModel]
     prompts: dict[str, Asks]
@@ -85,12 +85,12 @@ class DemoWorld(World, frozen=True, kw_only=True, forbid_unknown_fields=True):
         ]
 
     def without_tastes(self) -> DemoWorld:
-        """The same world where nobody has a taste."""
+        """The same world without tastes."""
         return msgspec.structs.replace(self, name=f"{self.name}-null", taste_weight=0.0)
 
 
 def world_text(source: str | None = None) -> str:
-    """The text of a world's file; the shipped one for None and 'null'.
+    """The text of a world file; the shipped one for None and 'null'.
 
     Raises:
         ConfigError: there is no such file.
@@ -107,14 +107,14 @@ def open_world(source: str | None = None) -> tuple[DemoWorld, str]:
     """The world of a file and the sha256 of its text; 'null' is the shipped one without tastes.
 
     Raises:
-        ConfigError: the file is missing, or is no world of the demo.
+        ConfigError: the file is missing, or is not a demo world.
     """
     text = world_text(source)
     try:
         world: DemoWorld = msgspec.convert(yaml.safe_load(text), DemoWorld)
         _check(world)
     except (yaml.YAMLError, msgspec.ValidationError, ValueError) as error:
-        raise ConfigError(f"{source or 'demo.yaml'!r} is no world of the demo: {error}") from None
+        raise ConfigError(f"{source or 'demo.yaml'!r} is not a demo world: {error}") from None
     return (world.without_tastes() if source == "null" else world), hashlib.sha256(text.encode()).hexdigest()
 
 

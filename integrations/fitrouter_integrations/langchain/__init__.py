@@ -1,10 +1,11 @@
 """fitrouter for LangChain and LangGraph.
 
-`ChatFitrouter` needs no more than langchain-core; `FitrouterMiddleware` brings LangChain's agents when it is asked for.
+`ChatFitrouter` needs only langchain-core; the other names import LangChain's agents when they are first used.
 """
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from fitrouter_integrations.langchain._chat import ChatFitrouter
@@ -17,12 +18,6 @@ __all__ = ["ChatFitrouter", "FitrouterCallbackHandler", "FitrouterMiddleware"]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "FitrouterCallbackHandler":
-        from fitrouter_integrations.langchain._callbacks import FitrouterCallbackHandler
-
-        return FitrouterCallbackHandler
-    if name == "FitrouterMiddleware":
-        from fitrouter_integrations.langchain._middleware import FitrouterMiddleware
-
-        return FitrouterMiddleware
+    if module := {"FitrouterCallbackHandler": "_callbacks", "FitrouterMiddleware": "_middleware"}.get(name):
+        return getattr(importlib.import_module(f"{__name__}.{module}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

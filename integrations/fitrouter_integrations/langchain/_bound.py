@@ -1,4 +1,4 @@
-"""A chat model with settings of its calls, which keeps who asks where tools or a schema come on top."""
+"""`ChatFitrouter` with bound arguments, which keeps the identity when tools or a schema are bound on top."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from fitrouter_integrations._identity import NAMES
 
 
 class Bound(RunnableBinding[LanguageModelInput, AIMessage]):
-    """What `bind` and `with_config` make of a `ChatFitrouter`.
+    """The result of `bind` and `with_config` of a `ChatFitrouter`.
 
-    LangChain's own hands `bind_tools` and `with_structured_output` on to the bare model: who asks would be lost.
+    LangChain's class passes `bind_tools` and `with_structured_output` on to the bare model, losing the identity.
     """
 
     @classmethod
     def lc_id(cls) -> list[str]:
-        """Dumped as LangChain's own."""
+        """The id of LangChain's own class, under which it is dumped."""
         return [*cls.get_lc_namespace(), "RunnableBinding"]
 
     def bind_tools(self, tools: Any, **kwargs: Any) -> Runnable[LanguageModelInput, AIMessage]:
         """See `ChatFitrouter`."""
-        return self._again(self.bound.bind_tools(tools, **self._who() | kwargs))  # type: ignore[attr-defined]
+        return self._configured(self.bound.bind_tools(tools, **self._identity() | kwargs))  # type: ignore[attr-defined]
 
     def with_structured_output(self, schema: Any, **kwargs: Any) -> Runnable[LanguageModelInput, Any]:
         """See `ChatFitrouter`."""
-        return self._again(self.bound.with_structured_output(schema, **self._who() | kwargs))  # type: ignore[attr-defined]
+        return self._configured(self.bound.with_structured_output(schema, **self._identity() | kwargs))  # type: ignore[attr-defined]
 
-    def _who(self) -> dict[str, Any]:
+    def _identity(self) -> dict[str, Any]:
         return {name: value for name, value in self.kwargs.items() if name in NAMES}
 
-    def _again(self, made: Runnable[LanguageModelInput, Any]) -> Runnable[LanguageModelInput, Any]:
+    def _configured(self, made: Runnable[LanguageModelInput, Any]) -> Runnable[LanguageModelInput, Any]:
         return made.with_config(self.config) if self.config else made

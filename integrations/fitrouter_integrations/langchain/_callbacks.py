@@ -1,7 +1,7 @@
-"""What becomes of a run's answers, as feedback on the decisions that they came from.
+"""Feedback from the runs of an agent: failed tools, retries, and what users say about runs.
 
-A run's id leads to the last decision under it: of the model's own run, and of every run around it. LangSmith's users
-say what they think of the outermost one. What is said of a run that has not ended waits for its end.
+A run's id leads to the last decision under it: of the model's own run and of every run around it, since LangSmith users
+rate the outermost one. Feedback on a run that has not ended waits for its end.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from fitrouter_integrations.client import Target, Vote
 from fitrouter_integrations.feedback import PATIENCE_S, TOOLS, FeedbackClient, asend, carrier
 
 LIMIT = 4096
-"""Runs, decisions and tool calls that are remembered, and verdicts that wait; the oldest are forgotten."""
+"""Maximum number of remembered runs, decisions, tool calls and waiting votes; the oldest are dropped."""
 _A_RUN = 64
-"""Verdicts that wait for one run."""
+"""Maximum number of votes that wait for one run."""
 _RETRY = re.compile(r"retry:attempt:\d+")
 _WORDS = {"up": 1.0, "good": 1.0, "yes": 1.0, "correct": 1.0, "down": 0.0, "bad": 0.0, "no": 0.0, "incorrect": 0.0}
-"""Values in words, as annotation queues have them."""
+"""Values as text, as in annotation queues."""
 
 KEYS: dict[str, tuple[FeedbackKind | None, str]] = {
     "accept": (FeedbackKind.ACCEPT, OVERALL),
@@ -55,15 +55,16 @@ KEYS: dict[str, tuple[FeedbackKind | None, str]] = {
     "thumbs": (FeedbackKind.THUMB, OVERALL),
     "user_score": (None, OVERALL),
 }
-"""Key of LangSmith → (kind, dimension). Without a kind, 0, 1 and words are a thumb, other numbers a rating. A key that
-is not here is a dimension."""
+"""LangSmith key → (kind, dimension). Without a kind, 0, 1 and words are a thumb, other numbers a rating. Any other key
+is a dimension.
+"""
 
 _log = logging.getLogger(__name__)
 V = TypeVar("V")
 
 
-class _Said(NamedTuple):
-    """A verdict without its decision."""
+class _Vote(NamedTuple):
+    """A vote without its decision."""
 
     kind: FeedbackKind
     value: float
@@ -73,25 +74,25 @@ class _Said(NamedTuple):
 
 
 class FitrouterCallbackHandler(BaseCallbackHandler):
-    """Turns what happens to answers, and what is said of runs, into feedback. No run ever fails by it.
+    """Turns events of runs, and feedback on runs, into feedback on decisions. It never fails a run.
 
         signals = FitrouterCallbackHandler(model)
         agent.invoke(question, {"callbacks": [signals], "run_id": run_id})
         signals.create_feedback(run_id, "user_score", score=1)
 
-    - a tool call of an answer fails, names no tool or is no JSON: `thumb` 0 in the dimension `tools`; all work: 1
+    - a tool call fails, names no tool or is invalid JSON: `thumb` 0 in the dimension `tools`; if all work: 1
     - a chain of `with_retry` runs again after an answer: `regenerate` 1 of that answer
-    - `create_feedback`, with the arguments that LangSmith's client takes: see `KEYS`
+    - `create_feedback`, with the arguments of LangSmith's client: see `KEYS`
 
-    It is sent in a thread of its own; what cannot be sent is logged. `flush` waits for it.
+    Feedback is sent in the background; failures are logged. `flush` waits for it.
 
     Args:
-        router: whose answers these are: a `ChatFitrouter`, a `FitrouterMiddleware`, a `Client`, or what that takes.
+        router: gave the answers: a `ChatFitrouter`, `FitrouterMiddleware` or `Client`, or a target of `connect`.
         keys: more keys, see `KEYS`.
         patience_s: how long feedback waits for a decision that is not in the log yet.
     """
 
-    run_inline = True  # in the order of what happened; it only takes notes
+    run_inline = True  # keeps the order of events; the handlers do not block
 
     def __init__(
         self,
@@ -114,9 +115,9 @@ class FitrouterCallbackHandler(BaseCallbackHandler):
         """(outermost run, tool call) → the decision that asked for it."""
         self._broken: OrderedDict[str, set[str]] = OrderedDict()
         """Decision → its tool calls that failed."""
-        self._waiting: OrderedDict[str, list[_Said]] = OrderedDict()
+        self._waiting: OrderedDict[str, list[_Vote]] = OrderedDict()
 
-    # --- what people say ---
+    # --- feedback ---
 
     def create_feedback(
         self,
@@ -131,42 +132,42 @@ class FitrouterCallbackHandler(BaseCallbackHandler):
         user: str | None = None,
         **_ignored: Any,
     ) -> bool:
-        """Take what somebody says of a run, with the arguments of LangSmith's `Client.create_feedback`.
+        """Record feedback on a run, with the arguments of LangSmith's `Client.create_feedback`.
 
-        It may come at any time: before the run has ended it waits, and a later verdict with the same key replaces it.
+        Before the run has ended it waits; later feedback with the same key replaces it.
 
         Args:
-            run_id: of the model's run, or of any run around it: its last answer is meant.
-            key: what is said; see `KEYS`.
+            run_id: of the model's run, or of any run around it, whose last answer is meant.
+            key: see `KEYS`.
             score: a number, or whether it was good.
-            value: the same, in words too, where there is no score.
-            trace_id: of the outermost run, where no `run_id` is given.
+            value: the same, also as text, used if there is no score.
+            trace_id: of the outermost run, used if there is no `run_id`.
             feedback_config: `min` and `max` of a score that is not on [0, 1].
-            feedback_source_type: who says it; "model" is left out: a judge is not a person.
-            user: who speaks; must be the one that was served, where given.
-            _ignored: comments, corrections and what else LangSmith takes; they are not kept.
+            feedback_source_type: "model" is refused: a judge model is not a user.
+            user: author; must be the user who got the answer, if given.
+            _ignored: comments, corrections and other arguments of LangSmith, which are not stored.
 
         Returns:
-            Whether it was taken. The reasons against it are logged.
+            Whether it was accepted; refusals are logged.
         """
         try:
             run = _run(run_id or trace_id, getattr(feedback_source_type, "value", feedback_source_type))
-            self._hear(run, self._read(key, value if score is None else score, feedback_config or {}, user))
-        except Exception as error:  # noqa: BLE001 - who says something must not fail by it
-            _log.warning("feedback %r was not taken: %s", key, error)
+            self._take(run, self._read(key, value if score is None else score, feedback_config or {}, user))
+        except Exception as error:  # noqa: BLE001 - feedback must not fail its author
+            _log.warning("feedback %r was refused: %s", key, error)
             return False
         return True
 
     def flush(self, timeout_s: float | None = 30.0) -> bool:
-        """Wait until what was said of known answers is sent; whether that came to its end in time."""
+        """Wait until feedback on known answers is sent; returns whether that happened in time."""
         return self._outbox.flush(timeout_s)
 
-    def _read(self, key: str, score: Any, config: Mapping[str, Any], user: str | None) -> _Said:
+    def _read(self, key: str, score: Any, config: Mapping[str, Any], user: str | None) -> _Vote:
         kind, dimension = self._keys.get(key.lower().replace("-", "_").replace(" ", "_"), (None, key))
         if isinstance(score, str):
             score = _WORDS.get(score.strip().lower(), score)
         if not isinstance(score, int | float):
-            raise ValueError(f"{score!r} is no score; give a number, a truth value or one of {', '.join(_WORDS)}")  # noqa: TRY004
+            raise ValueError(f"{score!r} is not a score; give a number, True, False or one of {', '.join(_WORDS)}")  # noqa: TRY004
         low, high = config.get("min"), config.get("max")
         scale = (0.0 if low is None else float(low), 1.0 if high is None else float(high))
         if kind is None:
@@ -174,9 +175,9 @@ class FitrouterCallbackHandler(BaseCallbackHandler):
         if kind is not FeedbackKind.RATING and scale != (0.0, 1.0):
             score, scale = (score - scale[0]) / (scale[1] - scale[0]), (0.0, 1.0)
         on_scale(kind, float(score), scale)
-        return _Said(kind, float(score), scale, dimension, user)
+        return _Vote(kind, float(score), scale, dimension, user)
 
-    def _hear(self, run: str, said: _Said) -> None:
+    def _take(self, run: str, said: _Vote) -> None:
         with self._mutex:
             if run in self._ended and run in self._decided:
                 self._send(self._decided[run], said)
@@ -185,65 +186,65 @@ class FitrouterCallbackHandler(BaseCallbackHandler):
                 raise ValueError(f"run {run} ended without an answer of the router")
             if run not in self._waiting and len(self._waiting) >= LIMIT:
                 lost, _ = self._waiting.popitem(last=False)
-                _log.warning("feedback on run %s was dropped: too much waits for runs that are not known", lost)
+                _log.warning("feedback on run %s was dropped: too many unknown runs have waiting feedback", lost)
             waiting = self._waiting.setdefault(run, [])
             waiting.append(said)
             del waiting[:-_A_RUN]
 
-    # --- what happened: LangChain calls these ---
+    # --- events; LangChain calls these ---
 
     def on_chat_model_start(
         self,
-        *_told: Any,
+        *_args: Any,
         run_id: UUID,
         parent_run_id: UUID | None = None,
         tags: list[str] | None = None,
         **_more: Any,
     ) -> None:
-        """Something begins: a model's call, a chain, an agent, a node of its graph, or a tool."""
+        """Note the start of a run: a model call, chain, agent, graph node or tool."""
         parent = None if parent_run_id is None else str(parent_run_id)
         with self._mutex:
             _keep(self._parents, str(run_id), parent)
             again = parent is not None and any(_RETRY.fullmatch(tag) for tag in tags or ())
             if again and (decision := self._decided.get(parent or "")) is not None:
-                self._send(decision, _Said(FeedbackKind.REGENERATE, 1.0))
+                self._send(decision, _Vote(FeedbackKind.REGENERATE, 1.0))
 
     on_llm_start = on_chain_start = on_tool_start = on_chat_model_start
 
     def on_llm_end(self, response: LLMResult, *, run_id: UUID, **_more: Any) -> None:
-        """A model has answered."""
+        """Note a model's answer."""
         said = [getattr(each, "message", None) for group in response.generations for each in group]
         self._finished(run_id, [message for message in said if isinstance(message, BaseMessage)])
 
     def on_chain_end(self, outputs: Any, *, run_id: UUID, **_more: Any) -> None:
-        """A chain, an agent or a node has ended."""
+        """Note the end of a chain, agent or node."""
         self._finished(run_id, list(_messages(outputs)))
 
     def on_tool_end(self, output: Any, *, run_id: UUID, **more: Any) -> None:
-        """A tool has ended."""
+        """Note the end of a tool."""
         call = more.get("tool_call_id") or getattr(output, "tool_call_id", None)
         self._tool(run_id, call, worked=getattr(output, "status", "success") != "error")
         self._finished(run_id, [])
 
-    def on_tool_error(self, *_told: Any, run_id: UUID, **more: Any) -> None:
-        """A tool has failed."""
+    def on_tool_error(self, *_args: Any, run_id: UUID, **more: Any) -> None:
+        """Note the failure of a tool."""
         self._tool(run_id, more.get("tool_call_id"), worked=False)
         self._finished(run_id, [])
 
-    def on_chain_error(self, *_told: Any, run_id: UUID, **_more: Any) -> None:
-        """A chain, an agent, a node or a model has failed."""
+    def on_chain_error(self, *_args: Any, run_id: UUID, **_more: Any) -> None:
+        """Note the failure of a chain, agent, node or model."""
         self._finished(run_id, [])
 
     on_llm_error = on_chain_error
 
-    # --- notes ---
+    # --- state ---
 
     def _finished(self, run_id: UUID, messages: list[BaseMessage]) -> None:
         run = str(run_id)
         with self._mutex:
             last = next((each for each in reversed(messages) if isinstance(each, AIMessage)), None)
             if last is not None:
-                self._met_one(run, last)
+                self._note_answer(run, last)
             for message in messages:
                 if isinstance(message, ToolMessage) and message.status == "error":
                     self._tool(run_id, message.tool_call_id, worked=False)
@@ -255,8 +256,8 @@ class FitrouterCallbackHandler(BaseCallbackHandler):
                 else:
                     _log.warning("feedback on run %s was dropped: it ended without an answer of the router", run)
 
-    def _met_one(self, run: str, said: AIMessage) -> None:
-        """Note an answer, the first time that it is seen: the runs around it, and the tools that it asks for."""
+    def _note_answer(self, run: str, said: AIMessage) -> None:
+        """Note a new answer: the runs around it, and its tool calls."""
         decision = said.response_metadata.get("decision_id")
         if not isinstance(decision, str) or decision in self._met:
             return
@@ -269,10 +270,10 @@ class FitrouterCallbackHandler(BaseCallbackHandler):
                 _keep(self._calls, (around[-1], call["id"]), decision)
         if said.invalid_tool_calls:
             _keep(self._broken, decision, {"invalid"})
-            self._send(decision, _Said(FeedbackKind.THUMB, 0.0, dimension=TOOLS))
+            self._send(decision, _Vote(FeedbackKind.THUMB, 0.0, dimension=TOOLS))
 
     def _tool(self, run_id: UUID, call: str | None, *, worked: bool) -> None:
-        """Note how a tool call ended. One that fails and then works was asked for well."""
+        """Note the result of a tool call. A call that fails and works when repeated counts as good."""
         with self._mutex:
             *_, outermost = self._around(str(run_id))
             decision = self._calls.get((outermost, call or ""))
@@ -285,18 +286,18 @@ class FitrouterCallbackHandler(BaseCallbackHandler):
             left = max(self._met.get(decision, 0) - int(worked), 0)
             _keep(self._met, decision, left)
             if broken and not before:
-                self._send(decision, _Said(FeedbackKind.THUMB, 0.0, dimension=TOOLS))
+                self._send(decision, _Vote(FeedbackKind.THUMB, 0.0, dimension=TOOLS))
             elif not broken and not left:
-                self._send(decision, _Said(FeedbackKind.THUMB, 1.0, dimension=TOOLS))
+                self._send(decision, _Vote(FeedbackKind.THUMB, 1.0, dimension=TOOLS))
 
     def _around(self, run: str) -> Iterator[str]:
-        """The run and those around it, the outermost last."""
+        """The run and its ancestors, the outermost last."""
         at: str | None = run
         while at is not None:
             yield at
             at = self._parents.get(at)
 
-    def _send(self, decision: str, said: _Said) -> None:
+    def _send(self, decision: str, said: _Vote) -> None:
         self._outbox.put(
             Vote(
                 decision_id=decision,
@@ -311,9 +312,9 @@ class FitrouterCallbackHandler(BaseCallbackHandler):
 
 def _run(run_id: UUID | str | None, source: Any) -> str:
     if run_id is None:
-        raise ValueError("it names no run; give run_id or trace_id")
+        raise ValueError("it has no run; give run_id or trace_id")
     if source == "model":
-        raise ValueError("it is a model's; only people are heard")
+        raise ValueError("it comes from a model; only feedback from people counts")
     return str(run_id)
 
 
@@ -325,7 +326,7 @@ def _keep(kept: OrderedDict[Any, V], key: Any, value: V) -> None:
 
 
 def _messages(outputs: Any, depth: int = 3) -> Iterator[BaseMessage]:
-    """The messages in what a chain gave: a message, an agent's state, a command that updates it, or lists of those."""
+    """The messages in a chain's output: a message, an agent's state, a command that updates it, or lists of those."""
     if isinstance(outputs, BaseMessage):
         yield outputs
     elif depth:

@@ -1,4 +1,4 @@
-"""The chat model: a router where LangChain expects a model."""
+"""LangChain chat model over a router."""
 
 from __future__ import annotations
 
@@ -37,21 +37,21 @@ from fitrouter_integrations.langchain._structured import structured
 
 Schema: TypeAlias = dict[str, Any] | type
 _NOT_PARAMS = frozenset({KEY, "stream", "ls_structured_output_format", "stream_usage"}) | NAMES
-"""Keyword arguments of a call that no provider sees."""
+"""Keyword arguments of a call that are not sent to providers."""
 
 
 class ChatFitrouter(BaseChatModel):
-    """A chat model that asks, for each message, the model that fits this user and this task.
+    """A chat model that answers each request by the model that suits this user and this task.
 
     Args:
-        router: a `Router` that was not started, the path of a configuration, or the URL of a gateway; the environment
-            variable FITROUTER, else `fitrouter.yaml`.
-        model: `fitrouter/auto`, or the name of a model, which is asked without routing.
-        user: who asks, where no channel of LangChain says it; `role`, `task`, `session` and `tenant` likewise.
+        router: a `Router` that is not started, the path of a configuration, or the URL of a gateway; by default the
+            environment variable FITROUTER, else `fitrouter.yaml`.
+        model: `fitrouter/auto` for routing, or the name of a model.
+        user: default if no channel of LangChain gives it; likewise `role`, `task`, `session` and `tenant`.
 
-    Replies say in `response_metadata` which model answered, its decision id, propensity and cost; `feedback` takes the
-    decision id with what somebody thought of the answer. Copies share the router. Dumps and pickles leave the key out:
-    where they are loaded it comes from the environment variable FITROUTER_API_KEY.
+    A reply's `response_metadata` has the model, decision id, propensity and cost; pass the decision id to `feedback`.
+    Copies share the router. Dumps and pickles leave the key out; where they are loaded it is read from the environment
+    variable FITROUTER_API_KEY.
     """
 
     model_config = ConfigDict(populate_by_name=True, arbitrary_types_allowed=True)
@@ -68,12 +68,12 @@ class ChatFitrouter(BaseChatModel):
     temperature: float | None = None
     max_tokens: int | None = None
     timeout: float | None = None
-    """Seconds for the whole request; the router's own deadline where None."""
+    """Seconds for the whole request; by default the router's deadline."""
     max_retries: int = 0
-    """Not used: the router asks another model where one fails."""
+    """Ignored: the router tries another model if one fails."""
     stop: list[str] | None = Field(default=None, alias="stop_sequences")
     streaming: bool = False
-    """Ask for every answer piece by piece, also where it is wanted whole."""
+    """Stream every answer, even if the caller wants it whole."""
     model_kwargs: dict[str, Any] = Field(default_factory=dict)
     """Further parameters of every request."""
 
@@ -82,19 +82,19 @@ class ChatFitrouter(BaseChatModel):
     @model_validator(mode="before")
     @classmethod
     def _named(cls, data: Any) -> Any:
-        """Who asks may be said by any of its names, and by a number; `model_kwargs` may say it too."""
+        """Identity fields may have any of their names, be integers, or stand in `model_kwargs`."""
         return settled(data, "model_kwargs") if isinstance(data, dict) else data
 
     @model_validator(mode="before")
     @classmethod
     def _known(cls, given: Any) -> Any:
-        """Refuse what it does not take: a `base_url` or a `top_p` that does nothing is a mistake that nobody sees."""
+        """Refuse unknown settings, such as a `base_url` that would silently do nothing."""
         allowed = {name for field, info in cls.model_fields.items() for name in (field, info.alias) if name}
         unknown = sorted(set(given) - allowed - NAMES) if isinstance(given, dict) else []
         if unknown:
             raise ConfigError(
-                f"ChatFitrouter({unknown[0]}=…): there is no such setting; allowed are {', '.join(sorted(allowed))}. "
-                "A gateway's URL is the router; further parameters of requests go into model_kwargs"
+                f"ChatFitrouter({unknown[0]}=…): unknown setting; allowed are {', '.join(sorted(allowed))}. "
+                "Pass a gateway's URL as router, and further request parameters in model_kwargs"
             )
         return given
 
@@ -104,11 +104,11 @@ class ChatFitrouter(BaseChatModel):
         if isinstance(router, Router) or (isinstance(router, str | os.PathLike) and os.fspath(router)):
             return router
         raise ConfigError(
-            f"router: {router!r} was given; give the path of a configuration, the URL of a gateway, or a Router that "
-            "was not started"
+            f"router: got {router!r}; give the path of a configuration, the URL of a gateway, or a Router that is "
+            "not started"
         )
 
-    # --- what LangChain asks of a model ---
+    # --- LangChain's model interface ---
 
     @property
     def _llm_type(self) -> str:
@@ -119,15 +119,15 @@ class ChatFitrouter(BaseChatModel):
         return {"model": self.model_name, **self._sampling()}
 
     def _get_llm_string(self, stop: list[str] | None = None, **kwargs: Any) -> str:
-        """What cached answers are kept under: whose they are, too. What suits one person is not another one's."""
+        """The cache key, which includes the identity: what suits one user does not suit another."""
         who = identity_of(self._own(), ensure_config().get("metadata"), kwargs)
         asked = {name: value for name, value in kwargs.items() if name != KEY and name not in NAMES}
         return f"{super()._get_llm_string(stop, **asked)}---{replace(who, session=None)!r}"
 
     def _convert_cached_generations(self, cache_val: list[Generation]) -> list[ChatGeneration]:
-        """A cached answer keeps its decision: what is said of it is said of the same words. It costs nothing more.
+        """Cached answers keep their decision, for feedback, and cost nothing.
 
-        It is another message, though: one with the same id would take the first one's place in a graph's state.
+        They get no id: a message with the id of the first one would replace it in a graph's state.
         """
         found = super()._convert_cached_generations(cache_val)
         for each in found:
@@ -136,24 +136,23 @@ class ChatFitrouter(BaseChatModel):
         return found
 
     def get_token_ids(self, text: str) -> list[int]:
-        """Not known, unless `custom_get_token_ids` was given: each model cuts text in its own way.
+        """Unknown unless `custom_get_token_ids` is given, since every model has its own tokenizer.
 
         Raises:
-            ConfigError: it was not.
+            ConfigError: it is not.
         """
         if self.custom_get_token_ids is None:
             raise ConfigError(
-                "a router has no tokenizer of its own; give ChatFitrouter(custom_get_token_ids=…), or count with "
-                "get_num_tokens"
+                "a router has no tokenizer; pass ChatFitrouter(custom_get_token_ids=…), or use get_num_tokens"
             )
         return super().get_token_ids(text)
 
     def get_num_tokens(self, text: str) -> int:
-        """About how many tokens a text takes; nothing is asked or fetched for it."""
+        """Approximate number of tokens of a text, computed locally."""
         return super().get_num_tokens(text) if self.custom_get_token_ids else math.ceil(len(text.encode()) / 4)
 
     def get_num_tokens_from_messages(self, messages: list[BaseMessage], tools: Sequence[Any] | None = None) -> int:
-        """About how many tokens messages and tools take, as the router itself estimates whether they fit."""
+        """Approximate number of tokens of messages and tools, by the router's own estimate."""
         if self.custom_get_token_ids:
             return super().get_num_tokens_from_messages(messages, tools)
         return estimate_tokens(messages_of(messages), {"tools": [convert_to_openai_tool(tool) for tool in tools or ()]})
@@ -164,7 +163,7 @@ class ChatFitrouter(BaseChatModel):
         return params
 
     def _resolve_model_profile(self) -> ModelProfile | None:
-        """What all candidates can do."""
+        """The capabilities that all candidates share."""
         cards = self.client.models()
         if self.model_name != AUTO:
             cards = tuple(card for card in cards if card.name == self.model_name) or cards
@@ -188,12 +187,12 @@ class ChatFitrouter(BaseChatModel):
 
     @property
     def client(self) -> Client:
-        """The router behind it, shared by all that name the same one."""
+        """The client of the router, shared by all users of the same target."""
         if self._client is None:
             self._client = connect(self.router, self.api_key.get_secret_value() if self.api_key else None)
         return self._client
 
-    # --- copies: they share the router, and none of them holds the key ---
+    # --- copies, which share the router, and dumps, which leave the key out ---
 
     @classmethod
     def is_lc_serializable(cls) -> bool:
@@ -202,22 +201,22 @@ class ChatFitrouter(BaseChatModel):
 
     @classmethod
     def get_lc_namespace(cls) -> list[str]:
-        """Where LangChain finds the class again."""
+        """Where LangChain finds the class when it loads a dump."""
         return ["fitrouter_integrations", "langchain"]
 
     @property
     def lc_secrets(self) -> dict[str, str]:
-        """What dumps name and do not hold."""
+        """Secrets that dumps name but do not contain."""
         return {"api_key": KEY_ENV}
 
     @property
     def lc_attributes(self) -> dict[str, Any]:
-        """What dumps hold beside the fields. A `Router` of this process cannot be in them."""
+        """Attributes of dumps besides the fields; a `Router` object cannot be dumped."""
         return {} if isinstance(self.router, Router) else {"router": os.fspath(self.router)}
 
     def __copy__(self) -> Self:
         made = super().__copy__()
-        made._client = None  # another router may be set; the same one gives the same client
+        made._client = None  # `model_copy` may set another router
         return made
 
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
@@ -230,8 +229,7 @@ class ChatFitrouter(BaseChatModel):
     def __getstate__(self) -> dict[Any, Any]:
         if isinstance(self.router, Router):
             raise ConfigError(
-                "a Router of this process was given, which cannot be pickled; give the path of its configuration, or "
-                "the URL of a gateway"
+                "a Router object cannot be pickled; use the path of its configuration, or the URL of a gateway"
             )
         state = super().__getstate__()
         state["__dict__"] = {**state["__dict__"], "api_key": None}
@@ -242,7 +240,7 @@ class ChatFitrouter(BaseChatModel):
         super().__setstate__(state)
         self.api_key = secret_from_env(KEY_ENV, default=None)()
 
-    # --- entry points: `stream` loses its config on the way to `_stream`, so that each hands it down ---
+    # --- entry points, which pass the identity on: `stream` does not pass its config to `_stream` ---
 
     def invoke(self, input: LanguageModelInput, config: RunnableConfig | None = None, **kwargs: Any) -> AIMessage:
         """Answer whole."""
@@ -255,21 +253,21 @@ class ChatFitrouter(BaseChatModel):
         return await super().ainvoke(input, config, **carried(config, kwargs))
 
     def stream(self, input: LanguageModelInput, config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[Any]:
-        """Answer piece by piece."""
+        """Answer as a stream."""
         return super().stream(input, config, **carried(config, kwargs))
 
     def astream(
         self, input: LanguageModelInput, config: RunnableConfig | None = None, **kwargs: Any
     ) -> AsyncIterator[Any]:
-        """Answer piece by piece."""
+        """Answer as a stream."""
         return super().astream(input, config, **carried(config, kwargs))
 
     def stream_events(self, input: LanguageModelInput, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
-        """Answer in events."""
+        """Answer as events."""
         return super().stream_events(input, config, **carried(config, kwargs))
 
     def astream_events(self, input: LanguageModelInput, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
-        """Answer in events."""
+        """Answer as events."""
         return super().astream_events(input, config, **carried(config, kwargs))
 
     # --- requests ---
@@ -361,7 +359,6 @@ class ChatFitrouter(BaseChatModel):
         )
 
     def _own(self) -> Identity:
-        """What it was made with."""
         return Identity(tenant=self.tenant, user=self.user, role=self.role, task=self.task, session=self.session)
 
     def _sampling(self) -> dict[str, Any]:
@@ -371,11 +368,11 @@ class ChatFitrouter(BaseChatModel):
     # --- settings, tools and schemas ---
 
     def bind(self, **kwargs: Any) -> Bound:  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
-        """The model with keyword arguments of its calls."""
+        """The model with bound keyword arguments."""
         return Bound(bound=self, kwargs=kwargs, config={})
 
     def with_config(self, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
-        """The model with a config of its calls."""
+        """The model with a bound config."""
         return self.bind().with_config(config, **kwargs)
 
     def bind_tools(
@@ -389,9 +386,9 @@ class ChatFitrouter(BaseChatModel):
         """The model with tools.
 
         Args:
-            tools: functions, classes, LangChain tools or schemas of OpenAI's format.
+            tools: functions, classes, LangChain tools, or schemas in OpenAI's format.
             tool_choice: "auto", "none", "any" or True (some tool), or a tool's name.
-            strict: arguments must follow the schema, where the model can promise it.
+            strict: require arguments to follow the schema, if the model supports it.
             kwargs: further parameters of the request.
         """
         if formatted := [_tool(tool, strict) for tool in tools]:
@@ -409,25 +406,25 @@ class ChatFitrouter(BaseChatModel):
         strict: bool | None = None,
         **kwargs: Any,
     ) -> Runnable[LanguageModelInput, Any]:
-        """The model with answers of a schema.
+        """The model with answers that follow a schema.
 
         Args:
             schema: a pydantic class, a TypedDict, or a JSON schema.
-            include_raw: answer with `raw`, `parsed` and `parsing_error` instead of raising.
-            method: a tool call, a response format with the schema, or any JSON.
-            strict: answers must follow the schema, where the model can promise it.
+            include_raw: return `raw`, `parsed` and `parsing_error` instead of raising.
+            method: a tool call, a response format with the schema, or free JSON.
+            strict: require answers to follow the schema, if the model supports it.
             kwargs: further parameters of the request.
         """
         return structured(self, schema, include_raw=include_raw, method=method, strict=strict, **kwargs)
 
-    # --- what people say ---
+    # --- feedback ---
 
     def feedback(self, vote: Vote) -> str:
-        """Take a verdict on an answer, by the decision id in its `response_metadata`; returns its id once durable."""
+        """Send feedback on an answer, by the decision id in its `response_metadata`; returns its id once durable."""
         return self.client.feedback(vote.of(self.tenant))
 
     async def afeedback(self, vote: Vote) -> str:
-        """Take a verdict on an answer."""
+        """Send feedback on an answer."""
         return await self.client.afeedback(vote.of(self.tenant))
 
 

@@ -1,4 +1,4 @@
-"""A router's answers, which are in the OpenAI format, as LangChain's."""
+"""Conversion of a router's answers, in OpenAI's format, to LangChain's."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from fitrouter_integrations.client import About, Reply
 from fitrouter_integrations.langchain._history import CALLS, OURS
 
 _OURS = {"model_provider": OURS}
-_SAID = frozenset(("content", "role", "tool_calls"))
-"""Fields of a message that LangChain has a place for."""
+_KNOWN = frozenset(("content", "role", "tool_calls"))
+"""Message fields that LangChain's classes have."""
 _CALL = frozenset(("function", "id", "index", "type"))
-"""The same, of a tool call."""
+"""Tool call fields that LangChain's classes have."""
 _GROWS = ("summary", "text", "thinking")
-"""Fields of a block of thoughts that come in pieces."""
+"""Fields of a thinking block that arrive in pieces."""
 
 
 def tool_choice_of(choice: object) -> object:
-    """LangChain's words for which tool is to be called, in OpenAI's.
+    """LangChain's tool choice in OpenAI's format.
 
     >>> tool_choice_of("any"), tool_choice_of("search")
     ('required', {'type': 'function', 'function': {'name': 'search'}})
@@ -47,7 +47,7 @@ def result_of(reply: Reply) -> ChatResult:
         content=message.get("content") or "",
         tool_calls=calls,
         invalid_tool_calls=invalid,
-        additional_kwargs=_words(message) | extras.found(),
+        additional_kwargs=_texts(message) | extras.found(),
         response_metadata=meta,
         usage_metadata=_usage(reply.usage),
         id=reply.about.decision_id,
@@ -57,14 +57,14 @@ def result_of(reply: Reply) -> ChatResult:
 
 
 def chunk_of(chunk: Chunk, about: About, *, first: bool) -> ChatGenerationChunk:
-    """A piece of an answer. What was decided goes with the first."""
+    """A chunk of an answer; the first one carries the decision."""
     delta = chunk.delta
     meta: dict[str, Any] = _OURS | metadata_of(about) if first else {}
     if chunk.finish_reason:
         meta["finish_reason"] = chunk.finish_reason
     said = AIMessageChunk(
         content=delta.get("content") or "",
-        additional_kwargs=_words(delta),
+        additional_kwargs=_texts(delta),
         tool_call_chunks=[_call_chunk(call) for call in delta.get("tool_calls") or []],
         response_metadata=meta,
         usage_metadata=None if chunk.usage is None else _usage(chunk.usage),
@@ -75,7 +75,7 @@ def chunk_of(chunk: Chunk, about: About, *, first: bool) -> ChatGenerationChunk:
 
 
 def end_of(about: About, extras: Extras) -> ChatGenerationChunk:
-    """The end of a stream, which says what it cost."""
+    """The last chunk of a stream, with its cost."""
     said = AIMessageChunk(
         content="",
         additional_kwargs=extras.found(),
@@ -87,9 +87,9 @@ def end_of(about: About, extras: Extras) -> ChatGenerationChunk:
 
 
 class Extras:
-    """What a message says in fields that LangChain has no place for: thoughts, their signatures, citations.
+    """Message fields that LangChain's classes lack: thinking, signatures, citations.
 
-    Deltas bring them in pieces that LangChain would put together wrongly; they are therefore told whole, at the end.
+    Chunks of them are collected and sent at the end, since LangChain would merge them wrongly.
     """
 
     def __init__(self) -> None:
@@ -98,9 +98,9 @@ class Extras:
         self._calls: dict[str, dict[str, Any]] = {}
 
     def add(self, delta: Message) -> None:
-        """Take a delta, or a whole message."""
+        """Add a delta, or a whole message."""
         for name, value in delta.items():
-            if name in _SAID or isinstance(value, str):
+            if name in _KNOWN or isinstance(value, str):
                 continue
             if isinstance(value, list):
                 kept = self._fields.setdefault(name, [])
@@ -116,13 +116,13 @@ class Extras:
                 self._calls.setdefault(self._ids[index], {}).update(more)
 
     def found(self) -> dict[str, Any]:
-        """For `additional_kwargs`."""
+        """The fields, for `additional_kwargs`."""
         fields = {name: value for name, value in self._fields.items() if value}
         return fields | ({CALLS: self._calls} if self._calls else {})
 
 
 def _join(kept: list[Any], block: Any) -> None:
-    """Append a block, or the next piece of the last one: a signature is the last piece."""
+    """Append a block, or extend the last one; a signature completes it."""
     last = kept[-1] if kept else None
     if not isinstance(last, dict) or not isinstance(block, dict) or last.get("signature"):
         kept.append(block)
@@ -135,13 +135,13 @@ def _join(kept: list[Any], block: Any) -> None:
     kept[-1] = last | {name: value for name, value in block.items() if value is not None} | grown
 
 
-def _words(delta: Message) -> dict[str, Any]:
-    """Text beside the answer's own, such as a refusal or thoughts."""
-    return {name: value for name, value in delta.items() if name not in _SAID and isinstance(value, str) and value}
+def _texts(delta: Message) -> dict[str, Any]:
+    """Text fields besides the content, such as a refusal or reasoning."""
+    return {name: value for name, value in delta.items() if name not in _KNOWN and isinstance(value, str) and value}
 
 
 def metadata_of(about: About) -> dict[str, Any]:
-    """What a message says of its decision."""
+    """The decision, for a message's `response_metadata`."""
     found: dict[str, Any] = {
         "model_name": about.model,
         "decision_id": about.decision_id,
@@ -154,8 +154,8 @@ def metadata_of(about: About) -> dict[str, Any]:
 
 
 def _usage(usage: Usage) -> UsageMetadata:
-    asked, said = usage.prompt_tokens, usage.completion_tokens
-    found = UsageMetadata(input_tokens=asked, output_tokens=said, total_tokens=asked + said)
+    prompt, completion = usage.prompt_tokens, usage.completion_tokens
+    found = UsageMetadata(input_tokens=prompt, output_tokens=completion, total_tokens=prompt + completion)
     if usage.cached_tokens:
         found["input_token_details"] = {"cache_read": usage.cached_tokens}
     if usage.reasoning_tokens:
@@ -164,7 +164,7 @@ def _usage(usage: Usage) -> UsageMetadata:
 
 
 def _tool_calls(calls: list[Mapping[str, Any]]) -> tuple[list[ToolCall], list[InvalidToolCall]]:
-    """The calls whose arguments are JSON objects, and the others."""
+    """Tool calls with valid arguments, and the others."""
     good: list[ToolCall] = []
     bad: list[InvalidToolCall] = []
     for call in calls:
@@ -182,7 +182,7 @@ def _object(text: str) -> tuple[dict[str, Any], str]:
         found = json.loads(text)
     except ValueError as error:
         return {}, str(error)
-    return (found, "") if isinstance(found, dict) else ({}, f"{type(found).__name__} is no object")
+    return (found, "") if isinstance(found, dict) else ({}, f"{type(found).__name__} is not an object")
 
 
 def _call_chunk(call: Mapping[str, Any]) -> ToolCallChunk:

@@ -1,7 +1,7 @@
-"""A conversation as LangChain keeps it, in the OpenAI format that a router takes.
+"""LangChain messages in the OpenAI format of a router's requests.
 
-What a model thought goes back to it while its turn lasts: between its tool calls some models insist on it, and only
-their maker can read it. Earlier turns are sent without their thoughts, so that they bind nobody.
+Thinking blocks are sent back within the current turn: between its tool calls some models require them, and only their
+maker can read them. Earlier turns are sent without, so that any model can take over.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from fitrouter.errors import InvalidRequest
 from fitrouter.types import Message
 
 OURS = "fitrouter"
-"""`model_provider` of our answers."""
+"""`model_provider` of the router's answers."""
 CALLS = "tool_call_extras"
-"""Where an answer keeps what LangChain's tool calls have no place for: id of the call → the fields."""
+"""Key for fields of tool calls that LangChain's class lacks: id of the call → the fields."""
 
 _BACK = ("provider_specific_fields", "reasoning_content", "reasoning_details", "reasoning_items", "thinking_blocks")
-"""What goes back to a model within its turn."""
+"""Fields that are sent back to a model within its turn."""
 _SIGNED = {"thinking": "signature", "redacted_thinking": "data"}
-"""Type of a block of thoughts → what makes it one that its maker takes back."""
+"""Type of a thinking block → the field that its maker verifies."""
 _KEPT_ELSEWHERE = frozenset(
     (
         "invalid_tool_call",
@@ -35,30 +35,30 @@ _KEPT_ELSEWHERE = frozenset(
         "tool_call_chunk",
     )
 )
-"""Types of blocks that have no place in a message's content, or no meaning to anybody else."""
+"""Block types that belong elsewhere in a message, or that only their maker understands."""
 
 
 def messages_of(messages: Sequence[BaseMessage]) -> tuple[Message, ...]:
-    """Messages as a router takes them.
+    """Messages in the OpenAI format.
 
     Raises:
-        InvalidRequest: there are none, or one holds what no model could be told.
+        InvalidRequest: there are none, or one cannot be converted.
     """
     if not messages:
-        raise InvalidRequest("messages: none were given; give at least one")
+        raise InvalidRequest("messages: got none; give at least one")
     turn = max((i for i, message in enumerate(messages) if message.type == "human"), default=-1)
     answered = {message.tool_call_id for message in messages if isinstance(message, ToolMessage)}
     plain = [_plain(message, within=i > turn) for i, message in enumerate(messages)]
     found: list[Message] = []
-    for i, (message, told) in enumerate(zip(messages, _converted(plain), strict=True)):
-        if isinstance(message, AIMessage) and told:
-            _say_all(told[0], message, answered, within=i > turn)
-        found += told
+    for i, (message, converted) in enumerate(zip(messages, _converted(plain), strict=True)):
+        if isinstance(message, AIMessage) and converted:
+            _add_dropped(converted[0], message, answered, within=i > turn)
+        found += converted
     return tuple(found)
 
 
 def _converted(messages: list[BaseMessage]) -> list[list[Message]]:
-    """Each message as the ones that it becomes: all at once, which is faster, where each becomes one."""
+    """Each message as one or more OpenAI messages; in one call, which is faster, if each becomes one."""
     with suppress(ValueError):
         whole = convert_to_openai_messages(messages)
         if len(whole) == len(messages):
@@ -73,15 +73,15 @@ def _converted(messages: list[BaseMessage]) -> list[list[Message]]:
 
 
 def _plain(message: BaseMessage, *, within: bool) -> BaseMessage:
-    """The message with the blocks that can be told."""
+    """The message without blocks that cannot be converted."""
     if isinstance(message.content, str):
         return message
-    blocks = [kept for block in message.content for kept in _told(block, within=within)]
+    blocks = [kept for block in message.content for kept in _block(block, within=within)]
     return message.model_copy(update={"content": blocks})
 
 
-def _told(block: Any, *, within: bool) -> Iterator[Any]:
-    """A block of LangChain's or of a provider's, where a model can be told of it."""
+def _block(block: Any, *, within: bool) -> Iterator[Any]:
+    """A content block of LangChain's or of a provider's, in a form that can be converted."""
     kind = block.get("type") if isinstance(block, Mapping) else None
     if kind in _SIGNED:
         if within and block.get(_SIGNED[kind]):
@@ -103,14 +103,14 @@ def _told(block: Any, *, within: bool) -> Iterator[Any]:
         yield block
 
 
-def _say_all(told: Message, message: AIMessage, answered: Collection[str], *, within: bool) -> None:
-    """Add what LangChain's conversion leaves out."""
+def _add_dropped(converted: Message, message: AIMessage, answered: Collection[str], *, within: bool) -> None:
+    """Add the fields that LangChain's conversion drops."""
     for bad in message.invalid_tool_calls:
-        if bad["id"] in answered:  # a tool's answer to a call that nobody made is refused
+        if bad["id"] in answered:  # providers refuse a tool message without its call
             function = {"name": bad["name"] or "", "arguments": bad["args"] or ""}
-            told.setdefault("tool_calls", []).append({"type": "function", "id": bad["id"], "function": function})
+            converted.setdefault("tool_calls", []).append({"type": "function", "id": bad["id"], "function": function})
     if within and message.response_metadata.get("model_provider") == OURS:
         kept = message.additional_kwargs
-        told.update({name: kept[name] for name in _BACK if kept.get(name)})
-        for call in told.get("tool_calls") or ():
+        converted.update({name: kept[name] for name in _BACK if kept.get(name)})
+        for call in converted.get("tool_calls") or ():
             call.update((kept.get(CALLS) or {}).get(call["id"]) or {})

@@ -1,8 +1,7 @@
-"""Who asks, as far as LangChain and LangGraph can say it.
+"""The identity of a call, from everything LangChain and LangGraph pass along.
 
-Every channel by which people hand identities down is read, the most explicit first: keyword arguments, the runtime
-context of LangGraph, `config["metadata"]`, `config["configurable"]`, what the model was made with, and last an agent's
-name, which is a role.
+Channels, the most explicit first: keyword arguments, the runtime context of LangGraph, `config["metadata"]`,
+`config["configurable"]`, the model's own settings, and last an agent's name, which is a role.
 """
 
 from __future__ import annotations
@@ -20,27 +19,29 @@ from fitrouter.types import Identity
 from fitrouter_integrations._identity import first_said, made, short
 
 KEY = "fitrouter_identity"
-"""Keyword under which an entry point hands down what only it can see."""
+"""Keyword under which an entry point passes on what only it can see."""
 _AGENT = "lc_agent_name"
-"""What LangChain itself puts into the metadata of an agent's runs."""
+"""LangChain's metadata key for the name of an agent."""
 _THREAD = "thread_id"
 
 
 def carried(config: RunnableConfig | None, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The keyword arguments of an entry point with what its config says; `stream` would lose it.
+    """The keyword arguments of an entry point with the identity from its config, which `stream` would lose.
 
     Raises:
-        InvalidRequest: `metadata` was given as an argument of the call.
+        InvalidRequest: `metadata` was passed as an argument of the call.
     """
     if "metadata" in kwargs:
         raise InvalidRequest(
-            "metadata was given as an argument of the call, where LangChain keeps its own; give it in "
-            "config={'metadata': {…}}, or name user=, role=, task= or session="
+            "metadata was passed as an argument of the call, which LangChain uses itself; pass it in "
+            "config={'metadata': {…}}, or pass user=, role=, task= or session="
         )
-    known = ensure_config(config)
+    # `ensure_config` replaces the metadata of the surrounding run by the call's own; here each field is kept.
+    known, around = ensure_config(config), ensure_config()
     metadata, configurable = known.get("metadata") or {}, known.get("configurable") or {}
-    found: dict[str, Any] = dict(first_said(_said(metadata, configurable, kwargs)))
-    if (thread := _thread(configurable, metadata)) is not None:
+    outer = (around.get("metadata") or {}, around.get("configurable") or {})
+    found: dict[str, Any] = dict(first_said([*_said(metadata, configurable, kwargs), *_said(*outer, {})]))
+    if (thread := _thread(configurable, metadata, *reversed(outer))) is not None:
         found[_THREAD] = thread
     return {**kwargs, KEY: found} if found else kwargs
 
@@ -49,12 +50,12 @@ def identity_of(own: Identity, metadata: Mapping[str, Any] | None, kwargs: Mappi
     """The identity of one call.
 
     Args:
-        own: what the model was made with.
+        own: the model's own settings.
         metadata: of the run, as callbacks see it.
-        kwargs: of the call, with what `carried` put there.
+        kwargs: of the call, as extended by `carried`.
 
     Raises:
-        InvalidRequest: what a channel says is no name.
+        InvalidRequest: a channel has an invalid name.
     """
     metadata = metadata or {}
     configurable = ensure_config().get("configurable") or {}
@@ -62,7 +63,7 @@ def identity_of(own: Identity, metadata: Mapping[str, Any] | None, kwargs: Mappi
     found = first_said([*_said(metadata, configurable, kwargs), ("", made(own)), ("", agent)])
     thread = _thread(kwargs.get(KEY) or {}, configurable, metadata)
     if thread is not None and found.get("session") == thread and "role" in found:
-        # Agents that hand work on within a thread each have a session of their own in it.
+        # Agents that hand over within a thread each have a session of their own.
         found["session"] = hashlib.sha256(f"{thread}\0{found['role']}".encode()).hexdigest()[:32]
     return Identity(**found)
 
@@ -75,8 +76,8 @@ def _thread(*channels: Mapping[str, Any]) -> str | None:
 def _said(
     metadata: Mapping[str, Any], configurable: Mapping[str, Any], kwargs: Mapping[str, Any]
 ) -> list[tuple[str, object]]:
-    """What is said of a call, the most explicit first."""
-    if metadata.get(_THREAD) == configurable.get(_THREAD):  # LangGraph's copy is not what somebody said here
+    """The channels of a call, the most explicit first."""
+    if metadata.get(_THREAD) == configurable.get(_THREAD):  # LangGraph's own copy, not an explicit value
         metadata = {name: value for name, value in metadata.items() if name != _THREAD}
     return [
         ("", kwargs),
@@ -88,13 +89,13 @@ def _said(
 
 
 def _context() -> object:
-    """The runtime context of the LangGraph run that this call is in; None outside of one."""
+    """The runtime context of the current LangGraph run, None outside of one."""
     if "langgraph" not in sys.modules:
         return None
     try:
         from langgraph.runtime import get_runtime
 
         runtime = get_runtime()
-    except (ImportError, KeyError, RuntimeError):  # no run, or a LangGraph without contexts
+    except (ImportError, KeyError, RuntimeError):  # outside of a run, or a LangGraph without contexts
         return None
     return getattr(runtime, "context", None)

@@ -1,4 +1,4 @@
-"""Routing inside `create_agent`, between chat models that are there already."""
+"""Agent middleware that routes each step of `create_agent` between existing chat models."""
 
 from __future__ import annotations
 
@@ -30,55 +30,54 @@ from fitrouter_integrations.langchain._errors import translated
 from fitrouter_integrations.langchain._history import messages_of
 from fitrouter_integrations.langchain._identity import identity_of
 from fitrouter_integrations.langchain._own_models import compare, model_of, router_of
-from fitrouter_integrations.langchain._patience import TooLate, aside, await_in_time, call_in_time
+from fitrouter_integrations.langchain._patience import TooLate, await_in_time, call_in_time, in_thread
 from fitrouter_integrations.langchain._step import Answer, Asked, Step, said_of
 
 Models: TypeAlias = Mapping[str, BaseChatModel | str]
 
 REPORT_S = 2.0
-"""How long an answer waits until the router has taken note of it."""
+"""How long an answer waits until the router has recorded it."""
 UNLOGGED_S = 0.05
-"""The same, where the decision itself is not in the log yet."""
+"""The same, if the decision itself is not in the log yet."""
 REST = 10.0
-"""A gateway that does not answer is left alone for so many times as long as it held a step up."""
+"""After a timeout the gateway is skipped for this multiple of the time that it cost."""
 _NAMES = frozenset(sum(FIELDS.values(), ()))
 
 _log = logging.getLogger(__name__)
 
 
 class _Call(NamedTuple):
-    """One call of the agent's model."""
+    """One model call of the agent."""
 
     bare: Asked
-    """As models see it: without the words that say who asks."""
+    """The request without identity settings, as models see it."""
     identity: Identity
     began: float
 
 
 class FitrouterMiddleware(AgentMiddleware[Any, Any, Any]):
-    """Asks, for each step of an agent, the one of its chat models that fits this user and this task.
+    """Calls, for each step of an agent, the one of its chat models that suits this user and this task.
 
         agent = create_agent(fast, tools, middleware=[FitrouterMiddleware({"fast": fast, "deep": deep})])
 
-    The models stay what they are, and the agent asks them itself: nothing but the choice is the router's. Each answer
-    says in `response_metadata` which model gave it, its decision id, propensity, mode and cost; `feedback` takes the
-    decision id. A model that fails is replaced by another one; where all fail, what the last one raised is raised.
-    Where the router itself cannot be reached, or breaks, the model that the agent was made with is asked.
+    The agent calls the models itself; the router only chooses. Each answer's `response_metadata` has the model,
+    decision id, propensity, mode and cost; pass the decision id to `feedback`. If a model fails, another one is tried;
+    if all fail, the last exception is raised. If the router fails, the agent's own model is called.
 
     Args:
-        models: by the names that they are known by in the log; text is for `init_chat_model`.
-        router: who decides: a `Router` that was not started, a configuration, its path, or the URL of a gateway. Its
-            models are `models`, by their names or by their targets. None for a router from the settings below.
-        api_key: of the gateway; the environment variable FITROUTER_API_KEY where None.
-        data: folder of the journal and of what is learnt; `fitrouter-data` where None.
-        prices: name → (input, output) in USD per million tokens; without them answers cost nothing.
-        user: who asks, where no channel of LangChain says it; `role`, `task`, `session` and `tenant` likewise.
-        timeout: seconds for a step with all its attempts; the router's own deadline where None.
-        settings: anything else that a configuration has: policy, objective, budget, session, scorer, encoder …
+        models: by their names in the log; text is for `init_chat_model`.
+        router: a `Router` that is not started, a configuration, its path, or the URL of a gateway, whose models are
+            `models`, by name or by target. None for a router built from the settings below.
+        api_key: of the gateway; by default from the environment variable FITROUTER_API_KEY.
+        data: folder of the journal and the learned state; `fitrouter-data` by default.
+        prices: name → (input, output) in USD per million tokens; 0 by default.
+        user: default if no channel of LangChain gives it; likewise `role`, `task`, `session` and `tenant`.
+        timeout: seconds for a step with all its attempts; by default the router's deadline.
+        settings: any other setting of a configuration: policy, objective, budget, session, scorer, encoder …
 
     Raises:
-        ConfigError: the router has models that were not given, or a setting cannot be used. What a gateway has is
-            known at the first step.
+        ConfigError: the router has models that were not given, or a setting is invalid. The models of a gateway are
+            checked at the first step.
     """
 
     def __init__(
@@ -106,13 +105,13 @@ class FitrouterMiddleware(AgentMiddleware[Any, Any, Any]):
         if router is None:
             router = router_of(self.models, data or "fitrouter-data", prices or {}, settings)
         elif beside := sorted(name for name, value in given.items() if value is not None):
-            raise ConfigError(f"router was given and so was {', '.join(beside)}: the router has settings of its own")
+            raise ConfigError(f"router and {', '.join(beside)} were both given; the router has its own settings")
         if isinstance(router, Config):
             router = Router.from_config(router)
-        far = not isinstance(router, Router) and is_url(os.fspath(router))
-        self.client: Client = connect(router, api_key if far else None)
-        self._compared = not far
-        if not far:
+        remote = not isinstance(router, Router) and is_url(os.fspath(router))
+        self.client: Client = connect(router, api_key if remote else None)
+        self._compared = not remote
+        if not remote:
             compare(self.models, ((name, card.target or card.name) for name, card in self.router.models.items()))
         self._silent = False
         self._rests_until = 0.0
@@ -120,7 +119,7 @@ class FitrouterMiddleware(AgentMiddleware[Any, Any, Any]):
 
     @property
     def router(self) -> Router:
-        """The router of this process.
+        """The router in this process.
 
         Raises:
             AttributeError: it is behind a gateway.
@@ -131,7 +130,7 @@ class FitrouterMiddleware(AgentMiddleware[Any, Any, Any]):
     # --- what LangChain calls ---
 
     def wrap_model_call(self, request: Asked, handler: Callable[[Asked], Answer]) -> Answer:
-        """Ask the model that the router chooses."""
+        """Call the model that the router chooses."""
         call = self._call(request)
         step = self._decide(call)
         if step is None:
@@ -141,17 +140,17 @@ class FitrouterMiddleware(AgentMiddleware[Any, Any, Any]):
                 answer = call_in_time(partial(handler, ask.request), ask.patience_s)
             except TooLate:
                 step.late()
-            except BaseException as error:  # noqa: BLE001 - `result` raises it where it is the last
+            except BaseException as error:  # noqa: BLE001 - raised by `result` if it is the last
                 step.failed(error)
             else:
                 step.answered(answer)
-        reporting = aside(lambda: self.client.report(step.decision_id, step.heard, step.ended()))
+        reporting = in_thread(lambda: self.client.report(step.decision_id, step.heard, step.ended()))
         reporting.add_done_callback(partial(_reported, step))
         wait([reporting], _patience(step))
         return _answer(step, reporting)
 
     async def awrap_model_call(self, request: Asked, handler: Callable[[Asked], Awaitable[Answer]]) -> Answer:
-        """Ask the model that the router chooses."""
+        """Call the model that the router chooses."""
         call = self._call(request)
         step = await self._adecide(call)
         if step is None:
@@ -166,24 +165,24 @@ class FitrouterMiddleware(AgentMiddleware[Any, Any, Any]):
             else:
                 step.answered(answer)
         reporting = asyncio.create_task(self._areport(step))
-        self._reporting.add(reporting)  # a task that nobody holds may vanish
+        self._reporting.add(reporting)  # the event loop keeps only weak references
         reporting.add_done_callback(self._reporting.discard)
         reporting.add_done_callback(partial(_reported, step))
         await asyncio.wait([reporting], timeout=_patience(step))
         return _answer(step, reporting)
 
-    # --- what people say ---
+    # --- feedback ---
 
     def feedback(self, vote: Vote) -> str:
-        """Take a verdict on an answer, by the decision id in its `response_metadata`; returns its id once durable."""
+        """Send feedback on an answer, by the decision id in its `response_metadata`; returns its id once durable."""
         return self.client.feedback(vote.of(self.own.tenant))
 
     async def afeedback(self, vote: Vote) -> str:
-        """Take a verdict on an answer."""
+        """Send feedback on an answer."""
         return await self.client.afeedback(vote.of(self.own.tenant))
 
     def close(self) -> None:
-        """Settle and close the router, for all that share it; without it that happens when the process ends."""
+        """Close the router for all who share it; otherwise it is closed when the process exits."""
         self.client.close()
 
     # --- the router ---
@@ -194,7 +193,7 @@ class FitrouterMiddleware(AgentMiddleware[Any, Any, Any]):
         return _Call(request.override(model_settings=settings), identity, time.monotonic())
 
     def _decide(self, call: _Call) -> Step | None:
-        """What the router decides; None where it cannot."""
+        """Plan a step; None if the router cannot."""
         if time.monotonic() < self._rests_until:
             return None
         try:
@@ -229,10 +228,10 @@ class FitrouterMiddleware(AgentMiddleware[Any, Any, Any]):
         return Step(plan, heard, call.bare, self.models, call.began + (self.timeout or plan.deadline_s))
 
     def _unrouted(self, call: _Call, error: Exception) -> None:
-        """Note that a step goes without the router: its trouble must not become the agent's.
+        """Note that a step runs without the router, whose failures must not fail the agent.
 
         Raises:
-            FitrouterError: it is no trouble but a mistake, or no model can take the request.
+            FitrouterError: it is a configuration error, or no model can take the request.
         """
         if isinstance(error, ConfigError | NoEligibleModel | NotAuthorized) and not isinstance(error, Unreachable):
             with translated():
@@ -242,7 +241,7 @@ class FitrouterMiddleware(AgentMiddleware[Any, Any, Any]):
             self._rests_until = now + REST * (now - call.began)
         if not self._silent:
             _log.warning(
-                "the router did not decide (%s: %s); until it does, the model that the agent was made with is asked",
+                "the router failed to decide (%s: %s); until it recovers, the agent's own model is called",
                 type(error).__name__,
                 error,
             )
@@ -253,7 +252,7 @@ class FitrouterMiddleware(AgentMiddleware[Any, Any, Any]):
 
 
 def _heard(call: _Call, timeout: float | None) -> Request:
-    """What the router is told of a call. What is asked of its models is LangChain's affair: tools are enough."""
+    """The request to decide on. Only tools matter for eligibility; model settings are left to LangChain."""
     lead = [] if call.bare.system_message is None else [call.bare.system_message]
     tools = [tool if isinstance(tool, dict) else convert_to_openai_tool(tool) for tool in call.bare.tools]
     return Request(
@@ -272,14 +271,14 @@ Reporting: TypeAlias = Future[float] | asyncio.Task[float]
 
 
 def _reported(step: Step, reporting: Reporting) -> None:
-    """Say where a report was not taken."""
+    """Log a report that failed."""
     error = None if reporting.cancelled() else reporting.exception()
     if error is not None:
-        _log.warning("the end of %s was not written down: %s: %s", step.decision_id, type(error).__name__, error)
+        _log.warning("the outcome of %s was not recorded: %s: %s", step.decision_id, type(error).__name__, error)
 
 
 def _answer(step: Step, reporting: Reporting) -> Answer:
-    """The answer, which says what was decided. Raises what `Step.result` raises."""
+    """The answer with its decision in `response_metadata`. Raises what `Step.result` raises."""
     with translated():
         answer = step.result()
     said = said_of(answer)

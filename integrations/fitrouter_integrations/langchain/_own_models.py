@@ -1,4 +1,4 @@
-"""An agent's own chat models, as a router knows them: their cards, and a provider that nobody asks."""
+"""An agent's chat models as models of a router: their cards, and a provider that is never called."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from fitrouter.types import Call, Completion
 
 PROVIDER = "langchain"
 _MEDIA = {"images": "image_inputs", "audio": "audio_inputs", "video": "video_inputs", "files": "pdf_inputs"}
-"""Capability → its name in a profile."""
+"""Capability → its name in a model profile."""
 
 _log = logging.getLogger(__name__)
 
 
 def model_of(model: BaseChatModel | str) -> BaseChatModel:
-    """A chat model, or the one that `init_chat_model` makes of a text."""
+    """A chat model; text is for `init_chat_model`."""
     if isinstance(model, str):
         from langchain.chat_models import init_chat_model
 
@@ -32,7 +32,7 @@ def model_of(model: BaseChatModel | str) -> BaseChatModel:
 
 
 def named(models: Mapping[str, BaseChatModel], name: str, target: str) -> BaseChatModel | None:
-    """The agent's model that a router knows by a name, or by what its provider calls it; variants are their model's.
+    """The agent's model for a router's name or target; a variant is served by its base model.
 
     >>> models = {"m": 1, "vendor/x": 2}
     >>> named(models, "m#terse", "vendor/m"), named(models, "x", "vendor/x"), named(models, "y", "vendor/y")
@@ -42,11 +42,11 @@ def named(models: Mapping[str, BaseChatModel], name: str, target: str) -> BaseCh
 
 
 def compare(models: Mapping[str, BaseChatModel], known: Iterable[tuple[str, str]]) -> None:
-    """See whether an agent has all models that its router may choose.
+    """Check that an agent has every model that its router may choose.
 
     Args:
         models: of the agent.
-        known: (name, target) of those of the router.
+        known: (name, target) of the router's models.
 
     Raises:
         ConfigError: it lacks one.
@@ -54,29 +54,29 @@ def compare(models: Mapping[str, BaseChatModel], known: Iterable[tuple[str, str]
     known = list(known)
     if missing := sorted(name for name, target in known if named(models, name, target) is None):
         raise ConfigError(
-            f"models: given were {sorted(models)}, the router has {sorted(name for name, _ in known)}; give "
-            f"{', '.join(map(repr, missing))} too, by its name there or by what its provider calls it"
+            f"models: got {sorted(models)}, but the router has {sorted(name for name, _ in known)}; give "
+            f"{', '.join(map(repr, missing))} too, by its name in the router or at its provider"
         )
     met = [named(models, name, target) for name, target in known]
     if idle := sorted(name for name, model in models.items() if not any(model is each for each in met)):
-        _log.warning("models: %s will never be asked: the router does not know them", ", ".join(idle))
+        _log.warning("models: %s will never be called: the router does not have them", ", ".join(idle))
 
 
 # --- a router from settings ----------------------------------------------------------------------------------------
 
 
 class Unasked:
-    """The provider of models that their agent asks."""
+    """Placeholder provider for models that the agent calls itself."""
 
     async def complete(self, call: Call) -> Completion:
         """See `Provider`."""
         raise ProviderRejected(
-            f"{call.target!r} is a chat model of an agent, which alone can ask it, by FitrouterMiddleware; others need "
-            "a configuration with a provider"
+            f"{call.target!r} can only be called by its agent, through FitrouterMiddleware; other clients need a "
+            "configuration with a provider"
         )
 
     async def aclose(self) -> None:
-        """Nothing is open."""
+        """Nothing to close."""
 
 
 def router_of(
@@ -85,10 +85,10 @@ def router_of(
     prices: Mapping[str, tuple[float, float]],
     settings: Mapping[str, Any],
 ) -> Router:
-    """A router between an agent's models.
+    """A router over an agent's models.
 
     Raises:
-        ConfigError: a setting cannot be used.
+        ConfigError: a setting is invalid.
     """
     return Router.from_config(config_of(models, data, prices, settings), providers={PROVIDER: Unasked()})
 
@@ -99,14 +99,14 @@ def config_of(
     prices: Mapping[str, tuple[float, float]],
     settings: Mapping[str, Any],
 ) -> Config:
-    """The configuration that `router_of` uses."""
+    """The configuration for `router_of`."""
     if unknown := sorted(prices.keys() - models.keys()):
-        raise ConfigError(f"prices: there is no model {', '.join(map(repr, unknown))}; there are {sorted(models)}")
+        raise ConfigError(f"prices: unknown model {', '.join(map(repr, unknown))}; there are {sorted(models)}")
     listed = [
         {"name": name, "provider": PROVIDER, "prices": _prices(name, prices.get(name, (0.0, 0.0))), **_abilities(model)}
         for name, model in models.items()
     ]
-    place = {PROVIDER: {"kind": "simulated"}}  # of the provider that is given
+    place = {PROVIDER: {"kind": "simulated"}}  # replaced by `Unasked`
     described = {"data": data, "providers": place, "models": listed, **settings}
     return parse_config(described, "FitrouterMiddleware's settings")
 
@@ -118,7 +118,7 @@ def _prices(name: str, given: tuple[float, float]) -> dict[str, float]:
 
 
 def _abilities(model: BaseChatModel) -> dict[str, Any]:
-    """What a model's profile says it can do; one without a profile is believed to do anything."""
+    """Capabilities and limits from a model's profile; without a profile, all capabilities."""
     profile: Mapping[str, Any] = getattr(model, "profile", None) or {}
     can = ["streaming", "json"]
     if profile.get("tool_calling", True):

@@ -1,4 +1,4 @@
-"""Waiting no longer than one wants to: for a coroutine, which is cancelled then, or for plain code, which goes on."""
+"""Time limits for model calls: a coroutine is cancelled, plain code is abandoned in its thread."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ T = TypeVar("T")
 
 
 class TooLate(Exception):
-    """It has not ended in time."""
+    """A call did not end in time."""
 
 
 def call_in_time(work: Callable[[], T], patience_s: float) -> T:
-    """What a function gives. Where it is given up it ends in its own thread, and what it says then is dropped.
+    """The result of a function that runs in a thread of its own, where it goes on if it is abandoned.
 
     Raises:
         TooLate: it has not ended in time.
     """
-    future = aside(work)
+    future = in_thread(work)
     if not wait([future], patience_s).done:
-        raise TooLate(f"nothing came in {patience_s:.1f} s")
+        raise TooLate(f"no result within {patience_s:.1f} s")
     return future.result()
 
 
 async def await_in_time(work: Awaitable[T], patience_s: float) -> T:
-    """What an awaitable gives; it is cancelled where it is given up.
+    """The result of an awaitable, which is cancelled if it takes too long.
 
     Raises:
         TooLate: it has not ended in time.
@@ -41,18 +41,18 @@ async def await_in_time(work: Awaitable[T], patience_s: float) -> T:
     except TimeoutError as error:
         if not limit.expired():
             raise
-        raise TooLate(f"nothing came in {patience_s:.1f} s") from error
+        raise TooLate(f"no result within {patience_s:.1f} s") from error
 
 
-def aside(work: Callable[[], T]) -> Future[T]:
-    """A function's result, from a thread that sees the caller's context variables."""
+def in_thread(work: Callable[[], T]) -> Future[T]:
+    """The future of a function that runs in a new thread with the caller's context variables."""
     future: Future[T] = Future()
     context = contextvars.copy_context()
 
     def run() -> None:
         try:
             result = context.run(work)
-        except BaseException as error:  # noqa: BLE001 - told to whoever waits
+        except BaseException as error:  # noqa: BLE001 - raised where the future is read
             future.set_exception(error)
         else:
             future.set_result(result)

@@ -1,4 +1,4 @@
-"""One call of an agent's model: whom to ask next, how long, and how it ended."""
+"""One model call of an agent: the next model to try, its time limit, and the outcome."""
 
 from __future__ import annotations
 
@@ -32,26 +32,26 @@ Asked: TypeAlias = ModelRequest[Any]
 Answer: TypeAlias = ModelResponse[Any]
 
 SHARE = 0.6
-"""Of the time that is left, what a model gets that others can stand in for."""
+"""Share of the remaining time that a model gets while others are left to try."""
 TOO_LITTLE_S = 0.01
-"""No other model is asked with so little time left."""
+"""No further model is tried with less time left."""
 _TOO_LONG: Any = (ContextOverflow, exceptions.ContextOverflowError)
 _REJECTED: Any = (ProviderRejected, getattr(exceptions, "ModelInvalidRequestError", ()))
 
 
 class Ask(NamedTuple):
-    """What the agent is to ask next."""
+    """The next request to a model."""
 
     request: Asked
     patience_s: float
 
 
 class Step:
-    """Follows a plan: `next` says what to ask, and `answered`, `failed` or `late` is told what came of it.
+    """Follows a plan: `next` returns what to call, and `answered`, `failed` or `late` take the result.
 
     Args:
-        plan: what the router decided.
-        heard: what it decided about.
+        plan: the router's.
+        heard: the request that it was made for.
         request: the agent's.
         models: the agent's, by name.
         deadline: on the monotonic clock.
@@ -64,26 +64,26 @@ class Step:
         self.answer: Answer | None = None
         self._left = list(plan.order)
         self._choice, self._begun = plan.order[0], time.monotonic()
-        self._asked = False
+        self._called = False
         self._tried: list[AttemptReport] = []
         self._error: BaseException | None = None
-        """What the last model raised; None where it was given up."""
+        """The last model's exception; None if it timed out."""
         self._final = False
-        """It comes out as it is: the request is at fault, or the agent is to stop."""
+        """Do not try another model: the request is invalid, or the agent stops."""
         self._status = "failed"
 
     @property
     def decision_id(self) -> str:
-        """Of the plan."""
+        """Decision id of the plan."""
         return self.plan.about.decision_id
 
     @property
     def served_by(self) -> str:
-        """The name of who was asked last."""
+        """Name of the model that was tried last."""
         return self._choice.model
 
     def next(self) -> Ask | None:
-        """What to ask now; None at the end."""
+        """The next request; None at the end."""
         while self._left and not self._final:
             left = self.deadline - time.monotonic()
             if self._tried and left <= TOO_LITTLE_S:
@@ -91,36 +91,36 @@ class Step:
             self._choice, self._begun = self._left.pop(0), time.monotonic()
             model = named(self.models, self._choice.model, self._choice.target)
             if model is not None:
-                self._asked = True
+                self._called = True
                 return Ask(self._for(self._choice, model), SHARE * left if self._left else left)
-            self._note(ProviderUnavailable.__name__)  # the gateway has other models than when they were compared
+            self._note(ProviderUnavailable.__name__)  # the gateway's models have changed since `compare`
         return None
 
     def answered(self, answer: Answer) -> None:
-        """The model answered."""
+        """Take the model's answer."""
         if said_of(answer) is None:
-            self.failed(ProviderUnavailable(f"{self._choice.model!r} gave no message"))
+            self.failed(ProviderUnavailable(f"{self._choice.model!r} returned no message"))
             return
         self._note(None)
         self.answer, self._status, self._left = answer, "ok", []
 
     def failed(self, error: BaseException) -> None:
-        """The model raised."""
+        """Take the model's exception."""
         self._error = error
         if isinstance(error, GraphBubbleUp) or not isinstance(error, Exception):
-            self._status, self._final = "cancelled", True  # the agent stops: nothing is held against the model
+            self._status, self._final = "cancelled", True  # the agent stops, which is not the model's failure
             return
         name = _name_of(error)
         self._final = name == ProviderRejected.__name__
         self._note(name)
 
     def late(self) -> None:
-        """The model did not answer in time."""
+        """Note that the model timed out."""
         self._error = None
         self._note(ProviderTimeout.__name__)
 
     def ended(self) -> Outcome:
-        """What the router is told."""
+        """The outcome, for the router."""
         completion = None if self.answer is None else _completion(self.answer)
         return Outcome(tried=tuple(self._tried), status=self._status, completion=completion)
 
@@ -128,15 +128,15 @@ class Step:
         """The answer.
 
         Raises:
-            AllModelsFailed: none came in time, and the last model raised nothing.
-            ConfigError: the agent has none of the models that were to be asked.
-            BaseException: what the last model raised, with a note of what was tried.
+            AllModelsFailed: the last model timed out.
+            ConfigError: the agent has none of the planned models.
+            BaseException: the last model's exception, with a note of the models that were tried.
         """
         if self.answer is not None:
             return self.answer
         tried = ", ".join(f"{one.model} ({one.error})" for one in self._tried)
-        if not self._asked:
-            raise ConfigError(f"models: given were {sorted(self.models)}; the router would ask {tried}")
+        if not self._called:
+            raise ConfigError(f"models: got {sorted(self.models)}; the router planned {tried}")
         message = f"no model answered; tried {tried}"
         if self._error is None:
             raise AllModelsFailed(message, self.decision_id, timed_out=True)
@@ -145,14 +145,16 @@ class Step:
         raise self._error
 
     def _for(self, choice: PlannedCall, model: BaseChatModel) -> Asked:
-        """The agent's request to one model, in the way of its variant where it is one."""
+        """The agent's request for one model, adapted to its variant."""
         system = self.request.system_message
         lead = () if system is None else ({"role": "system", "content": system.content},)
         led, settings = apply(choice.variant, lead, self.request.model_settings)
         changed: dict[str, Any] = {"model": model, "model_settings": settings}
         if led != lead:
-            told = {"content": led[0]["content"]}
-            changed["system_message"] = SystemMessage(**told) if system is None else system.model_copy(update=told)
+            content = {"content": led[0]["content"]}
+            changed["system_message"] = (
+                SystemMessage(**content) if system is None else system.model_copy(update=content)
+            )
         return self.request.override(**changed)
 
     def _note(self, error: str | None) -> None:
@@ -162,7 +164,7 @@ class Step:
 
 
 def said_of(answer: Answer) -> AIMessage | None:
-    """What the model said, of all that a response holds."""
+    """The assistant message of a response."""
     return next((message for message in reversed(answer.result) if isinstance(message, AIMessage)), None)
 
 
@@ -175,7 +177,7 @@ def _completion(answer: Answer) -> Completion:
 
 
 def _name_of(error: Exception) -> str:
-    """What went wrong, as the router reads it: whether the request itself is at fault."""
+    """The router's name for an exception, which tells whether the request itself is invalid."""
     if isinstance(error, _TOO_LONG):
         return ContextOverflow.__name__  # another model's window may be larger
     if isinstance(error, _REJECTED):
@@ -184,5 +186,5 @@ def _name_of(error: Exception) -> str:
 
 
 def _finish_reason(said: AIMessage) -> str:
-    told = said.response_metadata.get("finish_reason") or said.response_metadata.get("stop_reason")
-    return str(told) if told else "tool_calls" if said.tool_calls else "stop"
+    reason = said.response_metadata.get("finish_reason") or said.response_metadata.get("stop_reason")
+    return str(reason) if reason else "tool_calls" if said.tool_calls else "stop"

@@ -1,4 +1,4 @@
-"""Answers of a schema: by a tool call, by a response format, or as any JSON."""
+"""Structured output: by a tool call, a JSON schema response format, or free JSON."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def structured(
     """See `ChatFitrouter.with_structured_output`.
 
     Raises:
-        InvalidRequest: there is no such method, or tools were given.
+        InvalidRequest: the method is unknown, or tools were given.
     """
     if "tools" in kwargs:
         raise InvalidRequest(
-            "tools: with_structured_output takes none; an agent has both: create_agent(model, tools, response_format=…)"
+            "tools: with_structured_output takes none; for both use create_agent(model, tools, response_format=…)"
         )
     schema = _described(schema)
     noted = {"kwargs": {"method": method, "strict": strict}, "schema": schema}
@@ -46,7 +46,7 @@ def structured(
         bound = model.bind(response_format=wanted, ls_structured_output_format=noted, **kwargs)
         parser = _json_parser(schema)
     else:
-        raise InvalidRequest(f"method: given {method!r}, allowed are function_calling, json_schema and json_mode")
+        raise InvalidRequest(f"method: got {method!r}; allowed are function_calling, json_schema and json_mode")
     if not include_raw:
         plain: Runnable[LanguageModelInput, Any] = bound | parser
         return plain
@@ -59,7 +59,7 @@ def structured(
 
 
 def _described(schema: Any) -> Any:
-    """A schema with a name, of which OpenAI and LangChain have three forms, and people leave it out."""
+    """A schema with a name, whichever of the forms of OpenAI and LangChain it has."""
     if not isinstance(schema, dict):
         return schema
     if "schema" in schema and "name" in schema:
@@ -69,30 +69,30 @@ def _described(schema: Any) -> Any:
 
 
 class _Broken:
-    """Says that a call was no JSON, where LangChain's own parsers say that there was none."""
+    """Reports a tool call with invalid JSON, which LangChain's parsers treat as no tool call."""
 
     def parse_result(self, result: list[Generation], *, partial: bool = False) -> Any:
         """See `BaseLLMOutputParser`.
 
         Raises:
-            OutputParserException: the arguments were no JSON object.
+            OutputParserException: the arguments are not a JSON object.
         """
         said = getattr(result[0], "message", None)
         if not partial and isinstance(said, AIMessage) and said.invalid_tool_calls and not said.tool_calls:
             bad = said.invalid_tool_calls[0]
             raise OutputParserException(
-                f"the call of {bad['name']!r} has arguments that are no JSON object: {bad['args']}",
+                f"the call of {bad['name']!r} has arguments that are not a JSON object: {bad['args']}",
                 llm_output=bad["args"],
             )
         return super().parse_result(result, partial=partial)  # type: ignore[misc]
 
 
 class _Objects(_Broken, PydanticToolsParser):
-    """The arguments of a call, as objects of a class."""
+    """Parses tool arguments into objects of a class."""
 
 
 class _Values(_Broken, JsonOutputKeyToolsParser):
-    """The arguments of a call."""
+    """Parses tool arguments into a dict."""
 
 
 def _response_format(schema: Any, strict: bool | None) -> dict[str, Any]:

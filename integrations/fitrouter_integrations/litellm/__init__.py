@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # else litellm fetches prices while it is imported
+os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # or litellm downloads prices when it is imported
 
 from fitrouter_integrations.litellm._observer import FitrouterObserver, observer
 from fitrouter_integrations.litellm._provider import FitrouterProvider, handler, register

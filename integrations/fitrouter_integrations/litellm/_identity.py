@@ -1,7 +1,7 @@
-"""Who asks, as far as a call of litellm says it.
+"""The identity of a litellm call.
 
-The most explicit first: arguments of the call (`role=`, `task=`, `session_id=` …), its `metadata`, `user=`, the user of
-the key where litellm's proxy sent it, `litellm_session_id`; and last what the provider was made with.
+Channels, the most explicit first: arguments of the call (`role=`, `task=`, `session_id=` …), its `metadata`, `user=`,
+the user of the key in litellm's proxy, `litellm_session_id`, and the provider's own settings.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from fitrouter.types import Identity
 from fitrouter_integrations._identity import first_said, made
 
 _PROXY_USERS = ("user_api_key_end_user_id", "user_api_key_user_id")
-"""What litellm's proxy says of who sent a request."""
+"""Metadata keys in which litellm's proxy names the user of a request."""
 _ADMIN = "default_user_id"
-"""Whom the proxy names for its master key: whoever has it, and so nobody."""
+"""The proxy's name for holders of its master key, which identifies nobody."""
 _PROXY = "user_api_key_hash"
-"""It stands in the metadata of every request that came through litellm's proxy with a key."""
+"""Metadata key of requests that came through litellm's proxy with a key."""
 
 
 def identity_of(
@@ -27,13 +27,13 @@ def identity_of(
     """The identity of one call.
 
     Args:
-        own: what the provider was made with.
-        litellm_params: as litellm hands them to providers and callbacks.
-        user: what was given as `user=`.
+        own: the provider's own settings.
+        litellm_params: as litellm passes them to providers and callbacks.
+        user: the argument `user=`.
         named: arguments of the call.
 
     Raises:
-        InvalidRequest: what a channel says is no name, or a client of litellm's proxy names a tenant.
+        InvalidRequest: a channel has an invalid name, or a client of litellm's proxy names a tenant.
 
     >>> identity_of(Identity(role="clerk"), {"metadata": {"thread_id": 7}}, "ann")
     Identity(tenant='default', user='ann', role='clerk', task=None, session='7')
@@ -42,7 +42,7 @@ def identity_of(
     metadata = {**_mapping(params.get("litellm_metadata")), **_mapping(params.get("metadata"))}
     named = named or {}
     if metadata.get(_PROXY) and (metadata.get("tenant") is not None or named.get("tenant") is not None):
-        raise InvalidRequest("tenant: clients of litellm's proxy cannot choose it; make a provider for each tenant")
+        raise InvalidRequest("tenant: clients of litellm's proxy cannot choose it; register a provider for each tenant")
     channels = [
         ("", named),
         ("metadata.", metadata),

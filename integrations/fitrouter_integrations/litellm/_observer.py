@@ -1,4 +1,4 @@
-"""The observer: a callback that writes down what existing traffic asked and got, before anything is routed."""
+"""A litellm callback that records existing traffic, before anything is routed."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ from fitrouter_integrations.litellm._provider import PROVIDER, plain
 _log = logging.getLogger("fitrouter")
 _CALLS = frozenset({"completion", "acompletion"})
 _READ = ("tools", "response_format")
-"""Parameters that say something of the answer."""
+"""Parameters that the scorer reads."""
 _REDACTED = "redacted-by-litellm"
-"""What callbacks see instead of messages where litellm is not to log them."""
+"""Replaces messages in callbacks if litellm must not log them."""
 REMEMBERED = 10_000
 """Answers whose decision ids are kept."""
-_TOLD = 100
-"""Unknown models that are warned of; behind a proxy's wildcard, clients may think of any number."""
+_WARNED = 100
+"""Maximum number of unknown models that are warned about; clients of a proxy may invent any number."""
 _THREADS = 8
-"""Calls that are written at a time."""
+"""Calls that are recorded at a time."""
 
 
 class _Noted(NamedTuple):
-    """A call as litellm told of it."""
+    """A call as litellm reported it."""
 
     names: tuple[str, ...]
-    """What litellm calls the model, the surest first."""
+    """litellm's names of the model, the most specific first."""
     answer: str | None
-    """Litellm's id of the answer."""
+    """litellm's id of the response."""
     request: Request
     completion: Completion | None
     cost_usd: float | None
@@ -54,22 +54,21 @@ class _Noted(NamedTuple):
 
 
 class FitrouterObserver(CustomLogger):  # type: ignore[misc]
-    """A callback of litellm that observes: calls are logged and scored as those of pinned models, and nothing else.
+    """A litellm callback that observes: calls are logged and scored like those of pinned models, and nothing else.
 
-    `litellm.callbacks = [FitrouterObserver("fitrouter.yaml")]`. Calls wait in a bounded queue, from which threads write
-    them down: what is observed never waits, and what fails in here is told once to the log `fitrouter`, and never to
-    the caller. Each attempt of litellm's retries and fallbacks is a call; failed ones are logged with their error.
-    Calls of `fitrouter/…` are left out, since the router wrote them down itself; so are answers of a cache, calls with
-    `no-log`, those that ask for several answers, and those whose messages litellm is not to log.
+    `litellm.callbacks = [FitrouterObserver("fitrouter.yaml")]`. Calls wait in a bounded queue and are recorded by
+    background threads, so the observed code never waits; failures are logged under `fitrouter` and never raised. Each
+    attempt of litellm's retries and fallbacks is a call of its own, recorded with its error. Skipped are calls of
+    `fitrouter/…`, which the router records itself, cached answers, calls with `no-log` or several answers, and calls
+    whose messages litellm must not log.
 
     Args:
-        target: a `Router` that was not started, the path of a configuration, or the URL of a gateway, which names the
-            models by the name or the target that litellm calls them; the environment variable FITROUTER, else
-            `fitrouter.yaml`.
+        target: a `Router` that is not started, the path of a configuration, or the URL of a gateway; by default the
+            environment variable FITROUTER, else `fitrouter.yaml`. Its models have litellm's names or targets.
         names: litellm's name of a model → the router's, where they differ.
-        identity: who asks, where no call says it; see `FitrouterProvider` for how one does.
-        key: of a gateway; the environment variable FITROUTER_API_KEY where None.
-        waiting: calls that may wait to be written; more are dropped and counted.
+        identity: defaults for fields that a call does not give; see `FitrouterProvider`.
+        key: of a gateway; by default from the environment variable FITROUTER_API_KEY.
+        waiting: maximum number of waiting calls; more are dropped and counted.
     """
 
     def __init__(
@@ -82,7 +81,7 @@ class FitrouterObserver(CustomLogger):  # type: ignore[misc]
         waiting: int = 1000,
     ) -> None:
         super().__init__()
-        # litellm takes two callbacks of a class for one where their public text and numbers are the same.
+        # litellm treats two callbacks of a class as one if their public str and number attributes are equal.
         self.target = target if target is None or isinstance(target, Router) else os.fspath(target)
         self._own, self._names, self._key = identity or Identity(), dict(names or {}), key
         self._known: dict[str, str] = {}
@@ -92,47 +91,42 @@ class FitrouterObserver(CustomLogger):  # type: ignore[misc]
 
     @property
     def client(self) -> Client:
-        """The router that it tells, shared by all that name the same one."""
+        """The client of the router, shared by all users of the same target."""
         return connect(self.target or os.environ.get("FITROUTER", "fitrouter.yaml"), self._key)
 
     @property
     def lost(self) -> int:
-        """Calls that could not be written down, so far."""
+        """Number of calls that could not be recorded."""
         return self._outbox.lost
 
     def decision_of(self, response_id: str) -> str | None:
-        """The decision id of an answer, by litellm's id of the response: what a verdict names. None: not (yet) seen."""
+        """The decision id for litellm's response id, as feedback needs it; None if not (yet) recorded."""
         return self._decisions.get(response_id)
 
     def flush(self, timeout_s: float = 10.0) -> bool:
-        """Wait until all calls that litellm told of are written down; whether that came true in time."""
+        """Wait until all reported calls are recorded; returns whether that happened in time."""
         return self._outbox.flush(timeout_s)
 
-    # --- what litellm calls, by keyword; of a call that failed, `response_obj` is None ---
+    # --- litellm's callback interface; of a failed call, `response_obj` is None ---
 
     def log_success_event(self, kwargs: Any, response_obj: Any, start_time: Any, end_time: Any) -> None:
-        """Take note of the answer of a blocking call."""
+        """Record the answer or failure of a blocking call."""
         self._note(kwargs, response_obj, start_time, end_time)
 
     async def async_log_success_event(self, kwargs: Any, response_obj: Any, start_time: Any, end_time: Any) -> None:
-        """Take note of the answer of an awaited call."""
+        """Record the answer or failure of an async call."""
         self._note(kwargs, response_obj, start_time, end_time)
 
-    def log_failure_event(self, kwargs: Any, response_obj: Any, start_time: Any, end_time: Any) -> None:
-        """Take note of a blocking call that failed."""
-        self._note(kwargs, response_obj, start_time, end_time)
+    log_failure_event = log_success_event
+    async_log_failure_event = async_log_success_event
 
-    async def async_log_failure_event(self, kwargs: Any, response_obj: Any, start_time: Any, end_time: Any) -> None:
-        """Take note of an awaited call that failed."""
-        self._note(kwargs, response_obj, start_time, end_time)
-
-    # --- within ---
+    # --- recording ---
 
     def _note(self, kwargs: Mapping[str, Any], response: Any, start_time: Any, end_time: Any) -> None:
         try:
             if _is_observed(kwargs, response):
                 self._outbox.put(self._noted(kwargs, response, (end_time - start_time).total_seconds() * 1000.0))
-        except Exception as error:  # noqa: BLE001 - an observer must not break what it observes
+        except Exception as error:  # noqa: BLE001 - observation must not fail the observed call
             self._outbox.lose(type(error).__name__, f"{type(error).__name__}: {error}")
 
     def _noted(self, kwargs: Mapping[str, Any], response: Any, latency_ms: float) -> _Noted:
@@ -159,7 +153,7 @@ class FitrouterObserver(CustomLogger):  # type: ignore[misc]
             return
         completion, cost_usd = noted.completion, noted.cost_usd
         if completion is not None and completion.usage == Usage():
-            # Streams without `include_usage` end without it; litellm takes that for none.
+            # Streams without `include_usage` have no usage, which litellm reports as 0.
             completion, cost_usd = _counted(noted.names[0], noted.request, completion), None
         seen = Seen(
             request=noted.request,
@@ -176,7 +170,7 @@ class FitrouterObserver(CustomLogger):  # type: ignore[misc]
                 self._decisions.popitem(last=False)
 
     def _model(self, names: tuple[str, ...]) -> str | None:
-        """The router's name of who was asked; None, and one warning, where it has none."""
+        """The router's name of the model; None, with one warning, if it has none."""
         if not self._known:
             cards = self.client.models()
             targets = {card.target: card.name for card in reversed(cards) if card.target}
@@ -184,10 +178,10 @@ class FitrouterObserver(CustomLogger):  # type: ignore[misc]
         for name in names:
             if name in self._known:
                 return self._known[name]
-        if names[0] not in self._unknown and len(self._unknown) < _TOLD:
+        if names[0] not in self._unknown and len(self._unknown) < _WARNED:
             self._unknown.add(names[0])
             _log.warning(
-                "calls of %s are not observed: no model has that name or target; add it to the configuration, or give "
+                "calls of %s are not observed: no model has that name or target; add it to the configuration, or pass "
                 "names={%r: …}",
                 names[0],
                 names[1],
@@ -196,9 +190,12 @@ class FitrouterObserver(CustomLogger):  # type: ignore[misc]
 
 
 def _is_observed(kwargs: Mapping[str, Any], response: Any) -> bool:
-    """Whether a call is a chat that a model was asked for, and that may be logged."""
+    """Whether a call is a chat completion by a model that may be logged."""
     params, provider = kwargs.get("litellm_params") or {}, kwargs.get("custom_llm_provider")
-    if kwargs.get("call_type") not in _CALLS or provider in {None, PROVIDER}:  # None: it failed before it was sent
+    if kwargs.get("call_type") not in _CALLS or provider in {
+        None,
+        PROVIDER,
+    }:  # None: it was never sent
         return False
     messages = kwargs.get("messages") or []
     redacted = any(isinstance(each, dict) and each.get("content") == _REDACTED for each in messages)
@@ -218,7 +215,7 @@ def _completion(response: Any) -> Completion:
 
 
 def _counted(model: str, request: Request, completion: Completion) -> Completion:
-    """With the tokens that litellm counts."""
+    """The completion with token counts by litellm."""
     asked = litellm.token_counter(model=model, messages=list(request.messages), tools=request.params.get("tools"))
     said = [completion.message.get("content") or ""]
     said += [str(call.get("function")) for call in completion.message.get("tool_calls") or ()]
@@ -227,7 +224,7 @@ def _counted(model: str, request: Request, completion: Completion) -> Completion
 
 
 observer = FitrouterObserver()
-"""For the configuration of litellm's proxy; the environment variable FITROUTER says which router it tells."""
+"""For the configuration of litellm's proxy; the environment variable FITROUTER gives the router."""
 
 
 def _drain_litellm() -> None:

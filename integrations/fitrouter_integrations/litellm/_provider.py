@@ -1,4 +1,4 @@
-"""The provider: `fitrouter/auto` where litellm expects a model."""
+"""A custom litellm provider: `fitrouter/auto` as a model."""
 
 from __future__ import annotations
 
@@ -21,25 +21,26 @@ from fitrouter_integrations.litellm._errors import translated
 from fitrouter_integrations.litellm._identity import identity_of
 
 PROVIDER = "fitrouter"
-"""What model names begin with."""
+"""Prefix of model names."""
 _NOT_PARAMS = NAMES | {"extra_body", "max_retries", "metadata", "stream", "stream_options"}
-"""Optional parameters of litellm that no model sees."""
+"""Optional parameters of litellm that are not sent to models."""
 _DEFAULT_TIMEOUT_S = 600.0
-"""What litellm fills in where a caller gives no timeout; its router fills in more."""
+"""The timeout that litellm fills in if a caller gives none; its router fills in more."""
 
 
 class FitrouterProvider(CustomLLM):  # type: ignore[misc]
-    """A provider of litellm that asks, for each call, the model that fits this user and this task.
+    """A litellm provider that answers each call by the model that suits this user and this task.
 
-    `fitrouter/auto` is routed; `fitrouter/NAME` asks the model of that name. Who asks is said by the call's
-    `metadata` (user, role, task, session, tenant) or `user=`. Answers, and the first and last chunk of a stream, say in
-    `fitrouter` who answered, the decision id and its propensity; `_hidden_params` says it too, with the cost.
+    `fitrouter/auto` is routed; `fitrouter/NAME` calls the model of that name. The identity comes from the call's
+    `metadata` (user, role, task, session, tenant) or `user=`. Responses, and the first and last chunk of a stream, have
+    the model, decision id and propensity in `fitrouter`; so does `_hidden_params`, with the cost.
 
     Args:
-        target: a `Router` that was not started, the path of a configuration, or the URL of a gateway; the environment
-            variable FITROUTER, else `fitrouter.yaml`. `api_base` of a call goes before: the URL of a gateway.
-        key: of a gateway; `api_key` of a call goes before.
-        identity: who asks, where no call says it.
+        target: a `Router` that is not started, the path of a configuration, or the URL of a gateway; by default the
+            environment variable FITROUTER, else `fitrouter.yaml`. A call's `api_base` overrides it with a gateway's
+            URL.
+        key: of a gateway; a call's `api_key` overrides it.
+        identity: defaults for fields that a call does not give.
     """
 
     def __init__(self, target: Target | None = None, key: str | None = None, identity: Identity | None = None) -> None:
@@ -47,11 +48,11 @@ class FitrouterProvider(CustomLLM):  # type: ignore[misc]
         self._target, self._key, self._own = target, key, identity or Identity()
 
     def client(self, api_base: str | None = None, api_key: str | None = None) -> Client:
-        """The router behind it, shared by all that name the same one."""
+        """The client of the router, shared by all users of the same target."""
         target = api_base or self._target or os.environ.get("FITROUTER", "fitrouter.yaml")
         return connect(target, api_key or self._key)
 
-    # --- what litellm calls, by keyword ---
+    # --- litellm's provider interface, called by keyword ---
 
     def completion(self, *_: Any, **call: Any) -> Any:
         """Answer whole; see `litellm.CustomLLM`."""
@@ -59,19 +60,19 @@ class FitrouterProvider(CustomLLM):  # type: ignore[misc]
             return _answer(self._client_of(call).complete(self._request(call)), call)
 
     async def acompletion(self, *_: Any, **call: Any) -> Any:
-        """Answer whole without holding up the caller's event loop."""
+        """Answer whole."""
         with _translating(call["model"]):
             return _answer(await self._client_of(call).acomplete(self._request(call)), call)
 
     def streaming(self, *_: Any, **call: Any) -> Iterator[Any]:
-        """Answer piece by piece; what fails before the first piece is raised at once."""
+        """Answer as a stream; errors before the first chunk are raised at once."""
         with _translating(call["model"]):
             stream = self._client_of(call).stream(self._request(call))
         return _relay(stream, _Pieces(stream, call))
 
-    # litellm iterates what this returns, without awaiting it first.
+    # An async generator, because litellm iterates the result without awaiting it.
     async def astreaming(self, *_: Any, **call: Any) -> AsyncIterator[Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Answer piece by piece; what fails before the first piece is raised where that is awaited."""
+        """Answer as a stream; errors before the first chunk are raised when that is awaited."""
         with _translating(call["model"]):
             stream = await self._client_of(call).astream(self._request(call))
             pieces = _Pieces(stream, call)
@@ -81,25 +82,25 @@ class FitrouterProvider(CustomLLM):  # type: ignore[misc]
             yield pieces.end()
 
     def embedding(self, *_: Any, **call: Any) -> Any:
-        """Refuse: there is nothing to choose."""
+        """Refuse: embeddings are not routed."""
         with _translating(call["model"]):
-            raise InvalidRequest("fitrouter routes chats; ask another model for embeddings")
+            raise InvalidRequest("fitrouter routes chat completions; use another model for embeddings")
 
     async def aembedding(self, *_: Any, **call: Any) -> Any:
-        """Refuse: there is nothing to choose."""
+        """Refuse: embeddings are not routed."""
         return self.embedding(**call)
 
-    # --- what people say ---
+    # --- feedback ---
 
     def feedback(self, vote: Vote) -> str:
-        """Take a verdict on an answer, by its decision id; returns its id once it is durable."""
+        """Send feedback on an answer, by its decision id; returns its id once durable."""
         return self.client().feedback(vote)
 
     async def afeedback(self, vote: Vote) -> str:
-        """Take a verdict on an answer."""
+        """Send feedback on an answer."""
         return await self.client().afeedback(vote)
 
-    # --- within ---
+    # --- requests ---
 
     def _client_of(self, call: Mapping[str, Any]) -> Client:
         return self.client(call.get("api_base"), call.get("api_key"))
@@ -108,7 +109,7 @@ class FitrouterProvider(CustomLLM):  # type: ignore[misc]
         given = {**call["optional_params"], **(call["optional_params"].get("extra_body") or {})}
         if given.get("n") not in {None, 1}:
             raise InvalidRequest(f"n: got {given['n']!r}; allowed is 1, since one decision gives one answer")
-        # litellm drops `user=` on its way to custom providers; its own record of the call still has it.
+        # litellm does not pass `user=` on to custom providers, but its record of the call has it.
         user = call["logging_obj"].model_call_details.get("user")
         timeout = call["litellm_params"].get("timeout")
         return Request(
@@ -121,7 +122,7 @@ class FitrouterProvider(CustomLLM):  # type: ignore[misc]
 
 
 class _Pieces:
-    """Chunks of the router as litellm's, and at the end what it cost."""
+    """Converts a stream's chunks to litellm's, with the cost at the end."""
 
     def __init__(self, stream: Any, call: Mapping[str, Any]) -> None:
         self._stream, self._call, self.model = stream, call, call["model"]
@@ -129,7 +130,7 @@ class _Pieces:
         self._reason, self._usage, self._first = "", Usage(), True
 
     def add(self, chunk: Chunk) -> Iterator[Any]:
-        """What litellm is to make of a chunk. A finish reason and usage wait for the end."""
+        """Litellm's chunks for a chunk. Finish reason and usage are held back until the end."""
         self._reason = chunk.finish_reason or self._reason
         self._usage = chunk.usage or self._usage
         if not any(value for name, value in chunk.delta.items() if name != "role"):
@@ -138,7 +139,7 @@ class _Pieces:
         told: dict[str, Any] = {}
         if self._first:
             told["fitrouter"] = _told(self._stream.about, self._call)
-            told["provider_specific_fields"] = dict(told)  # without it, litellm's proxy forgets all but the text
+            told["provider_specific_fields"] = dict(told)  # without it, litellm's proxy drops all but the text
         piece = ModelResponseStream(
             id=self._id,
             model=self._stream.about.model,
@@ -149,7 +150,7 @@ class _Pieces:
         yield piece
 
     def end(self) -> dict[str, Any]:
-        """The last piece, in litellm's own form: the only one whose usage it keeps."""
+        """The last chunk, in the generic form, the only one whose usage litellm keeps."""
         about = self._stream.about
         usage = usage_body(self._usage) | ({} if about.cost_usd is None else {"cost": about.cost_usd})
         return {
@@ -185,14 +186,14 @@ def _answer(reply: Reply, call: Mapping[str, Any]) -> Any:
 
 
 def _told(about: About, call: Mapping[str, Any]) -> dict[str, Any]:
-    """What was decided; callbacks of litellm find it as `kwargs["fitrouter"]`, also after a stream."""
+    """The decision; litellm's callbacks find it as `kwargs["fitrouter"]`, also after a stream."""
     found: dict[str, Any] = msgspec.to_builtins(about)
     call["logging_obj"].model_call_details["fitrouter"] = found
     return found
 
 
 def plain(message: Any) -> dict[str, Any]:
-    """A message as a dict; agents give back litellm's own objects."""
+    """A message as a dict; agents send litellm's own objects back."""
     dump = getattr(message, "model_dump", None)
     found: dict[str, Any] = dump(exclude_none=True) if dump is not None else dict(message)
     return found
@@ -207,19 +208,18 @@ def _translating(model: str) -> Iterator[None]:
 
 
 handler = FitrouterProvider()
-"""For the configuration of litellm's proxy; the environment variable FITROUTER says which router it asks."""
+"""For the configuration of litellm's proxy; the environment variable FITROUTER gives the router."""
 
 
 def register(
     target: Target | None = None, key: str | None = None, identity: Identity | None = None
 ) -> FitrouterProvider:
-    """Let litellm know `fitrouter/…`; registering again replaces the provider.
+    """Register `fitrouter/…` with litellm, replacing an earlier registration.
 
     Args:
-        target: a `Router` that was not started, the path of a configuration, or the URL of a gateway; the environment
-            variable FITROUTER, else `fitrouter.yaml`.
+        target: see `FitrouterProvider`.
         key: of a gateway.
-        identity: who asks, where no call says it.
+        identity: defaults for fields that a call does not give.
     """
     from litellm.utils import custom_llm_setup
 

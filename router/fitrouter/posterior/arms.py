@@ -22,7 +22,6 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from fitrouter.posterior._upper import PackedCovariances
 from fitrouter.posterior.gaussian import GaussianUpdate, change
 from fitrouter.types import Floats
 
@@ -127,7 +126,6 @@ class Arms:
         """Rows of such models."""
         self._found = _NOTHING
         self._priors = self._prior()
-        self._profile_upper, self._correction_upper = PackedCovariances(d), PackedCovariances(d)
         self._append()
 
     _PROFILE = ("profile_cov", "profile", "spread", "responses")
@@ -182,8 +180,6 @@ class Arms:
             loosened += [self.correction_cov, self.operations_cov]
         for covs in loosened:
             covs[row] += 0.5 * (covs[0] - covs[row])
-        for upper in (self._profile_upper, self._correction_upper):
-            upper.changed.add(row)
         self._remember_distrusted()
         return row
 
@@ -241,7 +237,8 @@ class Arms:
     def read(self, found: Found, x: Floats, slopes: float = 1.0) -> Reading:
         """Beliefs at x of arms that `find` found; the slopes of c count in this share."""
         _, rows, models = found
-        squares, counted = self._profile_upper.squares(x), x * slopes
+        squares, counted = np.multiply.outer(x, x).ravel(), x * slopes
+        d = self.d
         counted[0] = x[0]
         operations = self.operations[models] @ x
         profile = x @ self.profile[rows]
@@ -250,9 +247,9 @@ class Arms:
             profile[doubted] = self._mean_profile(x)
         return Reading(
             profile=profile,
-            spread=(self._profile_upper.of(self.profile_cov)[rows] @ squares).astype(np.float64),
+            spread=self.profile_cov.reshape(-1, d * d)[rows] @ squares,
             correction=self.correction[models] @ counted,
-            variance=(self._correction_upper.of(self.correction_cov)[models] @ squares).astype(np.float64),
+            variance=self.correction_cov[models].reshape(-1, d * d) @ squares,
             tokens=operations[:, 0],
             seconds=operations[:, 1],
         )
@@ -299,7 +296,6 @@ class Arms:
         share = gain / total
         self.profile[k] += share[:, None] * error
         self.profile_cov[k] -= share[:, None] * gain
-        self._profile_upper.changed.add(k)
         self.responses[k] += 1.0
         self.spread[k] += (error * error / total - self.spread[k]) / (self.responses[k] + 2.0)
 
@@ -313,7 +309,6 @@ class Arms:
     def correct(self, k: int, gain: Floats, innovation: GaussianUpdate) -> None:
         """Move c along S x."""
         self.corrections[k] -= change(gain, innovation)
-        self._correction_upper.changed.add(k)
 
     def observe_operations(self, k: int, x: Floats, tokens: float, seconds: float) -> None:
         """Fold the size and the latency of one answer."""
@@ -339,15 +334,14 @@ class Arms:
         S ← S + ρ (S_prior − S), with the ρ for which the mean variance, in units of the prior's, is `factor` times
         what it was.
         """
-        for cov, array, k, upper in (
-            (self.correction_cov, "corrections", self.model(name), self._correction_upper),
-            (self.profile_cov, "profile_cov", self.row(name), self._profile_upper),
+        for cov, array, k in (
+            (self.correction_cov, "corrections", self.model(name)),
+            (self.profile_cov, "profile_cov", self.row(name)),
         ):
             prior = self._priors[array][: self.d]
             known = float((cov[k].diagonal() / prior.diagonal()).mean())
             share = min((factor - 1.0) * known / max(1.0 - known, 1e-12), 1.0)
             cov[k] += share * (prior - cov[k])
-            upper.changed.add(k)
 
     def distrust(self, name: str) -> None:
         """Predict an arm's features by the mean of the other arms from now on, and reset its level to the prior's."""
@@ -359,7 +353,6 @@ class Arms:
         state = self.corrections[k]
         state[0], state[:, 0] = 0.0, 0.0
         state[0, 0] = UNKNOWN
-        self._correction_upper.changed.add(k)
 
     def _remember_distrusted(self) -> None:
         self.distrusted = frozenset(np.flatnonzero(self.suspect).tolist())
@@ -386,8 +379,6 @@ class Arms:
             size = target[k].size
             target[k] = values[start : start + size].reshape(target[k].shape)
             start += size
-        for upper in (self._profile_upper, self._correction_upper):
-            upper.changed.add(k)
         self._remember_distrusted()
         return True
 

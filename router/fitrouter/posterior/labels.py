@@ -20,8 +20,6 @@ class FitParams(msgspec.Struct, frozen=True, kw_only=True):
     slopes_reliance: tuple[float, float] = (1.0, 0.1)
     people_reliance: tuple[float, float] = (0.2, 0.1)
     """Prior mean and variance of the reliance on c's slopes, and on each term of role and user."""
-    task_share: float = 0.1
-    """Prior variance of what a taste has of its own in one task, in variances of the taste."""
     sensitive_roles: tuple[str, ...] = ()
     """Roles in whose service a user's taste starts as irrelevant."""
     personal: bool = True

@@ -1,8 +1,8 @@
 """The fit model: what an answer of model k is worth to user u.
 
-    fit = (w_0 + w_role + a(x) ⊙ δ_u + δ_{u,task})ᵀ ĥ_k(x) + c_k(x) + d_{role,k} + d_{u,k}
+    fit = (w_0 + w_role + a ⊙ δ_u)ᵀ ĥ_k(x) + c_k(x) + d_{role,k} + d_{u,k}
 
-a(x) says where a taste belongs (`relevance`). ĥ is learnt from every response (`arms`); tastes from labels on the
+a is the relevance of tastes (`relevance`). ĥ is learnt from every response (`arms`); tastes from labels on the
 actual answer's text, without the model's name (`texts`); c and d from labels only, on what the taste could not say
 (`levels`). A score (hᵀw) is never an observation: scores are features, labels are rewards.
 
@@ -21,7 +21,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from fitrouter.identity import canonical_role
+from fitrouter.identity import canonical_role, task_of
 from fitrouter.monitors.drift import Drift
 from fitrouter.monitors.reward_bias import RewardBiasMonitor
 from fitrouter.posterior.arms import Arms, Found, base_arm
@@ -123,7 +123,6 @@ class Fit:
         return {
             "drift": self.drift,
             "flattery": self.reward_bias,
-            "kin": self.tastes.role_similarity,
             "worth": self.inclusion,
         }
 
@@ -170,7 +169,7 @@ class Fit:
         mean, variance, w, cov = blind, arms.variance, population.mean, population.cov
         if self.params.personal:
             role, user = self.texts.anybody(identity)
-            own, own_cov = self.texts.added(user, self.texts.where(identity, x, user), float(relied[2]))
+            own, own_cov = self.texts.added(user, self.texts.relevant(identity, user), float(relied[2]))
             added = relied[1] * role.taste.mean + own
             w = w + added
             own_cov += cov
@@ -212,13 +211,13 @@ class Fit:
                 mean *= sums.v
         return means, variances
 
-    def taste(self, identity: Identity, x: Floats) -> Floats:
-        """float64[D]: this user's w in the task of x, each part as far as it counts in decisions."""
+    def taste(self, identity: Identity) -> Floats:
+        """float64[D]: this user's taste w, each term with its stacking weight."""
         population = self.tastes.population.mean
         if not self.params.personal:
             return population
         relied, (role, user) = self.reliance(), self.texts.anybody(identity)
-        own, _ = self.texts.added(user, self.texts.where(identity, x, user), float(relied[2]))
+        own, _ = self.texts.added(user, self.texts.relevant(identity, user), float(relied[2]))
         w: Floats = population + relied[1] * role.taste.mean + own
         return w
 
@@ -249,8 +248,6 @@ class Fit:
             return None
         self.tastes.meet(label.identity)
         role, user = self.texts.people(label.identity)
-        if user is not None and label.ts:
-            user.age(label.ts, self.tastes.params.memory)
         seen, h, read = self._heard(label), self._h(label), self._reads(label)
         if user is not None and label.kind is FeedbackKind.RATING and label.dimension == OVERALL:
             seen = self.texts.on_common_scale(label, seen, h, user, read=read)
@@ -360,8 +357,8 @@ class Fit:
         y, noise = seen.linear(counted)
         where = text.where
         if where is not None and text.within * full:
-            rest = y - (counted - relied[2] * text.user) - full * text.task
-            self.relevance.see(where.task, h * where.learnt * full, rest, noise + variance, level=where.level)
+            rest = y - (counted - relied[2] * text.user)
+            self.relevance.see(h * where.learnt * full, rest, noise + variance, level=where.level)
         if seen.signal.link == "gaussian":
             squares, n = self.residuals.get(label.kind.value, (0.0, 0.0))
             self.residuals[label.kind.value] = squares + (seen.y - counted) ** 2, n + 1.0
@@ -412,7 +409,7 @@ class Fit:
                     self.drifted(other)
         if label.against is None and seen.signal.link == "gaussian" and self._reads(label):
             role = canonical_role(label.identity.role)
-            cluster = text.where.task if text.where else None
+            cluster = None if text.where is None else task_of(label.identity, label.answer.x)
             if self.reward_bias.observe(model, role, cluster, text.mean - seen.y):
                 self.distrust(model)
 

@@ -26,11 +26,8 @@ class _Stored(msgspec.Struct, array_like=True):
     base_mean: bytes
     base_variance: bytes
     others: list[tuple[str, bytes, bytes]]
-    tasks: list[tuple[str, bytes]]
     offsets: list[tuple[str, bytes]]
     scale: tuple[bytes, bytes]
-    seen: float
-    surprises: int
     day: int
     votes: list[tuple[str, int]]
     pooled: list[str]
@@ -65,17 +62,11 @@ class Person(Projection):
         self.taste = Gaussian.prior(self.base_mean, variance)
         self.others: dict[str, Gaussian] = {}
         """Dimension → the taste in it; `taste` is that of the dimension overall."""
-        self.tasks: dict[str, Floats] = {}
-        """Task → mean and variance, float64[2, D], of what the taste has of its own there."""
         self.offset_variance = offset_variance
         self.offsets: dict[str, Floats] = {}
         """Model → float64[d + 2]: b, s and n of `offsets`, the sum of what labels say of d; see `record`."""
         self._read: Sums | None = None
         self.scale = RatingScale()
-        self.seen = 0.0
-        """Time of the last label."""
-        self.surprises = 0
-        """Labels in a row that everybody's taste predicted much better."""
         self.day = 0
         self.votes: dict[str, int] = {}
         """arm → votes that counted for others on `day`."""
@@ -112,11 +103,6 @@ class Person(Projection):
         """float64[D]: how far labels have moved the taste from its base."""
         return self.taste.mean - self.base_mean
 
-    def task(self, task: str, share: float) -> Floats:
-        """float64[2, D]: mean and variance of δ_{u,task}, at first 0 and a share of the taste's own variance."""
-        found = self.tasks.get(task)
-        return np.stack([np.zeros_like(self.base_mean), share * self.base_variance]) if found is None else found
-
     def counts(self, arm: str, day: int, cap: int, vote: str) -> bool:
         """Whether a new vote counts for others: the first `cap` on an arm and day do. Remembers those that do."""
         if day != self.day:
@@ -126,38 +112,6 @@ class Person(Projection):
         self.votes[arm] = self.votes.get(arm, 0) + 1
         self.pooled.add(vote)
         return True
-
-    # --- time ---
-
-    def age(self, ts: float, memory: float) -> None:
-        """Tastes drift: what is known fades towards the base, by the factor `memory` a day since the last label.
-
-        S ← γS + (1 − γ)S_base, which adds the variance of an Ornstein–Uhlenbeck step and never exceeds the base; the
-        mean stays. Times that run backwards change nothing.
-        """
-        if self.seen and ts > self.seen and memory < 1.0:
-            self._loosen(1.0 - memory ** ((ts - self.seen) / DAY_S))
-        self.seen = max(self.seen, ts)
-
-    def surprise(self, excess: float, *, limit: float, row: int) -> bool:
-        """Note by how many nats everybody's taste predicted a label better; `row` times running is a change of mind.
-
-        True where it is one; half of the taste's covariance is forgotten then.
-        """
-        self.surprises = self.surprises + 1 if excess > limit else 0
-        if self.surprises < row:
-            return False
-        self._loosen(0.5)
-        self.surprises = 0
-        return True
-
-    def _loosen(self, share: float) -> None:
-        """Move every covariance this share of the way to the base."""
-        for block in (self.taste, *self.others.values()):
-            state = block.state.copy()
-            state[:-1] *= 1.0 - share
-            state[:-1].reshape(-1)[:: len(self.base_variance) + 1] += self.base_variance * share
-            block.state = state
 
     # --- what people say of themselves ---
 
@@ -185,11 +139,8 @@ class Person(Projection):
             self.base_mean.tobytes(),
             self.base_variance.tobytes(),
             [(name, *block.dump()) for name, block in sorted(self.others.items())],
-            [(name, part.tobytes()) for name, part in sorted(self.tasks.items())],
             [(model, record.tobytes()) for model, record in sorted(self.offsets.items())],
             self.scale.state.dump(),
-            self.seen,
-            self.surprises,
             self.day,
             sorted(self.votes.items()),
             sorted(self.pooled),
@@ -200,18 +151,15 @@ class Person(Projection):
         taste, scale = Gaussian.load(stored.mean, stored.cov, D), Gaussian.load(*stored.scale, 2)
         others = {name: Gaussian.load(mean, cov, D) for name, mean, cov in stored.others}
         base_mean, base_variance = _floats(stored.base_mean, D), _floats(stored.base_variance, D)
-        tasks = {name: _floats(part, 2, D) for name, part in stored.tasks}
         offsets = {model: _floats(record, -1) for model, record in stored.offsets}
-        valid = all(bool(np.isfinite(part).all() and (part[1] >= 0).all()) for part in tasks.values())
-        valid = valid and bool(np.isfinite(base_mean).all() and np.isfinite(stored.seen) and (base_variance >= 0).all())
+        valid = bool(np.isfinite(base_mean).all() and (base_variance >= 0).all())
         valid = valid and len({len(record) for record in offsets.values()}) <= 1
         valid = valid and all(len(record) > 2 and record[-1] >= 0 for record in offsets.values())
         if not valid or not all(np.isfinite(record).all() for record in offsets.values()):
             return False
-        self.taste, self.others, self.tasks, self.scale.state = taste, others, tasks, scale
+        self.taste, self.others, self.scale.state = taste, others, scale
         self.base_mean, self.base_variance = base_mean, base_variance
         self.offsets, self._read = offsets, None
-        self.seen, self.surprises = stored.seen, stored.surprises
         self.day, self.votes, self.pooled = stored.day, dict(stored.votes), set(stored.pooled)
         return True
 

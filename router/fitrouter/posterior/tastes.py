@@ -17,7 +17,6 @@ import numpy as np
 from fitrouter.identity import role_key
 from fitrouter.posterior.gaussian import Gaussian, GaussianUpdate
 from fitrouter.posterior.people import Person
-from fitrouter.posterior.role_similarity import KnownRoles, RoleSimilarity
 from fitrouter.types import Floats, Identity
 
 OVERALL = "overall"
@@ -42,11 +41,6 @@ class TasteParams(msgspec.Struct, frozen=True, kw_only=True):
     user_offset: float = 0.05
     roles: int = 32
     """Roles that get terms of their own, in order of appearance."""
-    memory: float = 0.995
-    """What is left of the knowledge of a user's taste after a day without labels."""
-    surprises: int = 5
-    """Surprises in a row after which half of it is forgotten."""
-    surprise_nats: float = 1.0
     declared_reach: float = 2.0
     """Prior standard deviations of a coordinate that a declared ±1 stands for."""
     declared_noise: float = 1.0
@@ -96,8 +90,6 @@ class Tastes:
         )
         self.others: dict[str, Gaussian] = {}
         """Dimension → w_0 in it, for dimensions other than overall."""
-        self.role_similarity = RoleSimilarity()
-        """What the texts of roles are like."""
         self.roles: dict[str, Person] = {}
         self.users: dict[str, Person] = {}
         self.nobody = self.new_role(), self.new_user()
@@ -142,32 +134,11 @@ class Tastes:
 
     # --- learning ---
 
-    def hear(self, key: str, vector: Floats) -> None:
-        """Take a role's text: the role starts near its kin."""
-        if self.role_similarity.meet(key, vector):
-            self._start(key)
-
-    def _start(self, key: str) -> None:
-        """Make room for a role; until its first label it starts where its kin have come to."""
-        if key not in self.roles:
-            if len(self.roles) >= self.params.roles:
-                return
-            self.roles[key] = self.new_role()
-        role = self.roles[key]
-        if key in self.role_similarity.vectors and not role.learnt().any():
-            prior = self._role_variance
-            total = float(np.einsum("i->", prior)) or 1.0
-            known = {
-                other: KnownRoles(person.learnt(), 1.0 - float(np.einsum("ii->", person.taste.cov)) / total)
-                for other, person in self.roles.items()
-                if other != key and person.learnt().any()
-            }
-            role.declare(np.where(prior > 0, self.role_similarity.prior(key, known, self.D), 0.0), prior)
-
     def meet(self, identity: Identity) -> None:
         """Make room for the people that a label speaks of."""
-        if key := role_key(identity):
-            self._start(key)
+        key = role_key(identity)
+        if key and key not in self.roles and len(self.roles) < self.params.roles:
+            self.roles[key] = self.new_role()
         if identity.user and identity.user not in self.users:
             self.users[identity.user] = self.new_user()
 

@@ -1,6 +1,6 @@
 """What labels say of texts: tastes of everybody, roles and users, where a user's belongs, and its own in a task.
 
-    hᵀ(w_0 + w_role + a(x) ⊙ δ_u + δ_{u,task})
+    hᵀ(w_0 + w_role + a ⊙ δ_u)
 
 Text only, no model's name: what a label says beyond it is `fitrouter.posterior.offsets`.
 """
@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from fitrouter.identity import canonical_role, task_of
+from fitrouter.identity import canonical_role
 from fitrouter.posterior.gaussian import Gaussian
 from fitrouter.posterior.labels import FitParams, Label
 from fitrouter.posterior.likelihoods import Observation
@@ -24,16 +24,14 @@ from fitrouter.posterior.tastes import OVERALL, Block, TastePrior, Tastes, learn
 from fitrouter.types import FeedbackKind, Floats, Identity
 
 
-class TaskContext(NamedTuple):
-    """A user's taste in a task; arrays are float64[D]."""
+class RelevantTaste(NamedTuple):
+    """A user's taste and its relevance to a request; arrays are float64[D]."""
 
-    task: str
     level: float
+    """Prior level of the relevance: 1, or 0 for sensitive roles."""
     relevance: Floats
     learnt: Floats
-    """δ_u without what was declared."""
-    own: Floats
-    """float64[2, D]: mean and variance of δ_{u,task}."""
+    """δ_u without declared values."""
 
 
 class TextPrediction(NamedTuple):
@@ -43,13 +41,11 @@ class TextPrediction(NamedTuple):
     """hᵀw of the population, with what the user declared."""
     role: float = 0.0
     user: float = 0.0
-    task: float = 0.0
-    """The part of `user` that is δ_{u,task}."""
     variance: float = 0.0
     """Of it all; 0 for a text that was not read: what its tastes get wrong is then nothing that labels tell from c."""
     everybody: float = 0.0
     """The population's share of the variance."""
-    where: TaskContext | None = None
+    where: RelevantTaste | None = None
     within: float = 0.0
     """hᵀ of what labels taught of the user's taste, wherever it belongs."""
 
@@ -104,7 +100,7 @@ class TextModel:
         self.D = D
         self.tastes = Tastes(D, params.tastes, names, prior)
         self.relevance = Relevance(D)
-        self.personal, self._task_share = params.personal, params.task_share
+        self.personal = params.personal
         self._sensitive = {canonical_role(role) for role in params.sensitive_roles}
 
     # --- reading ---
@@ -120,21 +116,18 @@ class TextModel:
         role, user = self.people(identity)
         return role or self.tastes.nobody[0], user or self.tastes.nobody[1]
 
-    def where(self, identity: Identity, x: Floats, user: Person) -> TaskContext:
-        """Where a request stands for the user's taste."""
-        task, level = task_of(identity, x), 1.0
-        if identity.role and canonical_role(identity.role) in self._sensitive:
-            task, level = f"sensitive {task}", 0.0
-        relevance = self.relevance.at(task, level)
-        return TaskContext(task, level, relevance, user.learnt(), user.task(task, self._task_share))
+    def relevant(self, identity: Identity, user: Person) -> RelevantTaste:
+        """The user's taste with its relevance to a request of this identity."""
+        sensitive = bool(identity.role) and canonical_role(identity.role) in self._sensitive
+        level = 0.0 if sensitive else 1.0
+        return RelevantTaste(level, self.relevance.at(level), user.learnt())
 
-    def added(self, user: Person, where: TaskContext, relied: float) -> tuple[Floats, Floats]:
-        """What a user's taste adds in a task, as far as it is relied upon: mean float64[D] and covariance [D, D]."""
-        mean = user.base_mean + relied * (where.relevance * where.learnt + where.own[0])
+    def added(self, user: Person, where: RelevantTaste, relied: float) -> tuple[Floats, Floats]:
+        """Mean float64[D] and covariance float64[D, D] of the user's taste, weighted by relevance and stacking."""
+        mean = user.base_mean + relied * (where.relevance * where.learnt)
         counted = relied * where.relevance
         cov = counted[:, None] * counted
         cov *= user.taste.cov
-        cov.reshape(-1)[:: self.D + 1] += (relied * relied) * where.own[1]
         return mean, cov
 
     def heads(self, identity: Identity, dimension: str = OVERALL) -> list[Gaussian]:
@@ -157,12 +150,12 @@ class TextModel:
     def learn(
         self, label: Label, h: Floats, seen: Observation, role: Person | None, user: Person | None, *, read: bool
     ) -> TextPrediction:
-        """Fold into w_0, w_role, δ and δ_{u,task} where the text was read; returns what was thought before."""
+        """Fold into w_0, w_role and δ_u if the text was read; returns the prediction before it."""
         blocks = self._blocks(label)
         if not blocks:
             return TextPrediction()
         if user is not None and label.dimension == OVERALL:
-            return self._learn_in_task(label, h, seen, blocks, role, user, read)
+            return self._learn_user(label, h, seen, blocks, role, user, read)
         found = [block.taste.along(h) for block in blocks]
         means = [mean for _, mean in found]
         variance = sum(float(np.einsum("i,i->", h, gain)) for gain, _ in found)
@@ -171,9 +164,9 @@ class TextModel:
         else:
             variance = 0.0
         everybody = min(float(np.einsum("i,i->", h, found[0][0])), variance)
-        return TextPrediction(means[0], means[1] if role else 0.0, means[-1] if user else 0.0, 0.0, variance, everybody)
+        return TextPrediction(means[0], means[1] if role else 0.0, means[-1] if user else 0.0, variance, everybody)
 
-    def _learn_in_task(
+    def _learn_user(
         self,
         label: Label,
         h: Floats,
@@ -184,45 +177,34 @@ class TextModel:
         read: bool,
     ) -> TextPrediction:
         """The same for a user, whose taste counts as far as it belongs."""
-        where = self.where(label.identity, label.answer.x, user)
-        rows = np.empty((5, self.D))
+        where = self.relevant(label.identity, user)
+        rows = np.empty((3, self.D))
         rows[0] = where.learnt
         np.multiply(where.relevance, where.learnt, out=rows[1])
         rows[2] = user.base_mean
-        rows[3:] = where.own
-        rows[4] *= h
-        within, taste, base, task, spread = np.einsum("bi,i->b", rows, h).tolist()
+        within, personal, base = np.einsum("bi,i->b", rows, h).tolist()
         found = [block.taste.along(h) for block in blocks[:-1]]
         gain, _ = user.taste.along(where.relevance * h)
-        impersonal, of_role, personal = found[0][1] + base, found[1][1] if role else 0.0, taste + task
+        impersonal, of_role = found[0][1] + base, found[1][1] if role else 0.0
         predicted = impersonal + of_role + personal
-        if read:
-            params = self.tastes.params
-            excess = seen.surprise(predicted) - seen.surprise(predicted - personal)
-            if user.surprise(excess, limit=params.surprise_nats, row=params.surprises):
-                gain = user.taste.gain(where.relevance * h)
         total = where.relevance * gain
         for other, _ in found:
             total += other
-        variance = spread + float(np.einsum("i,i->", h, total))
+        variance = float(np.einsum("i,i->", h, total))
         if read:
             innovation = seen.gaussian_update(predicted, variance)
             learn(blocks, [*(other for other, _ in found), gain], innovation)
-            own = rows[3:]  # their gain is the variance times h
-            own[0] += own[1] * innovation.step
-            own[1] = where.own[1] - own[1] * own[1] * innovation.shrink
-            user.tasks[where.task] = own.copy()
         else:
             variance = 0.0
         everybody = min(float(np.einsum("i,i->", h, found[0][0])), variance)
-        return TextPrediction(impersonal, of_role, personal, task, variance, everybody, where, within)
+        return TextPrediction(impersonal, of_role, personal, variance, everybody, where, within)
 
     def revise(self, label: Label, h: Floats, seen: Observation, before: Observation, user: Person | None) -> Revised:
         """Move the means as if the label had been another one, to first order; see `Fit.revise`."""
         blocks = self._blocks(label)
         along = [h] * len(blocks)
         if user is not None and label.dimension == OVERALL:
-            along[-1] = self.where(label.identity, label.answer.x, user).relevance * h
+            along[-1] = self.relevant(label.identity, user).relevance * h
         found = [block.taste.along(v) for block, v in zip(blocks, along, strict=True)]
         own = [float(np.einsum("i,i->", v, gain)) for v, (gain, _) in zip(along, found, strict=True)]
         predicted = sum(mean for _, mean in found)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fitrouter.errors import ConfigError
 from fitrouter.providers._base import Provider
+from fitrouter.providers._failures import from_status
 from fitrouter.providers._faulty import Fault, Faulty
 from fitrouter.providers._litellm import LiteLLM
 from fitrouter.providers._recorded import Recorded
@@ -28,6 +29,7 @@ __all__ = [
     "Secret",
     "Simulated",
     "build_providers",
+    "from_status",
     "topic_of",
 ]
 

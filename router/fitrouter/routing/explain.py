@@ -83,8 +83,8 @@ class _Split:
         now = fit.estimate(identity, x, names, decision.ts)
         # With personalisation off, the logged mean holds the personal terms although they did not decide.
         off = bool(decision.personal)
-        role = everybody if off else fit.taste(role_only, x)
-        both = everybody if off else fit.taste(identity, x)
+        role = everybody if off else fit.taste(role_only)
+        both = everybody if off else fit.taste(identity)
         self.weights = np.stack([everybody, role - everybody, both - role])
         """float64[3, D]: population taste, and the deviations of role and user."""
         with_role = now.blind if off else fit.estimate(role_only, x, names, decision.ts).mean

@@ -16,9 +16,7 @@ from fitrouter.context.features import Reading, context_features, is_followup, r
 from fitrouter.draw import uuid7
 from fitrouter.errors import InvalidRequest, NoEligibleModel
 from fitrouter.hooks import Hooks
-from fitrouter.identity import canonical_role, role_key
 from fitrouter.policies import Uniform
-from fitrouter.posterior.role_similarity import ROLES
 from fitrouter.routing.decider import CurrentModel, Decider
 from fitrouter.routing.eligibility import DROPPABLE, Eligible, Roster, wants
 from fitrouter.routing.variants import called
@@ -28,15 +26,12 @@ from fitrouter.stores.identities import Identities
 from fitrouter.types import (
     AUTO,
     Decision,
-    Event,
     Floats,
     Identity,
     Mode,
     ModelCard,
     PolicyVersion,
     Request,
-    RoleText,
-    pack,
 )
 
 IDENTITY_WAIT_S = 0.5
@@ -70,7 +65,6 @@ class Pipeline:
         hooks: listeners to failures.
         clock: seconds since the epoch.
         droppable: request parameters that may be omitted.
-        append: appends an event; without it the texts of roles are not logged.
     """
 
     def __init__(
@@ -85,7 +79,6 @@ class Pipeline:
         hooks: Hooks,
         clock: Callable[[], float],
         droppable: Collection[str] = (),
-        append: Callable[[Event], object] | None = None,
     ) -> None:
         self.cards, self.aliases = cards, aliases
         self.roster = Roster(cards.values())
@@ -93,8 +86,6 @@ class Pipeline:
         self.decider, self.learner = decider, learner
         self.identities, self.encoder = identities, encoder
         self.hooks, self.clock = hooks, clock
-        self._append = append
-        self._logged_roles: set[str] = set()
         self._ahead: OrderedDict[str, Session] = OrderedDict()
         """Sessions whose last decision is not folded yet."""
         self.droppable = frozenset({*DROPPABLE, *droppable})
@@ -114,7 +105,6 @@ class Pipeline:
             reasons = "; ".join(f"{arm}: {reason}" for arm, reason in can.excluded)
             raise NoEligibleModel(f"no model is eligible for this request: {reasons}", can.excluded)
         identity, session = await self._identity(request)
-        await self._log_role(identity)
         reading = read_prompt(request, asked.history_tokens)
         x = await self._features(reading)
         now = self.clock()
@@ -251,29 +241,6 @@ class Pipeline:
             x = np.zeros(d)
             x[0] = 1.0
             return x
-
-    async def _log_role(self, identity: Identity) -> None:
-        """Log the embedding of a new role's text, so that its prior comes from similar roles."""
-        key = role_key(identity)
-        if self._append is None or not key or key in self._logged_roles or len(self._logged_roles) >= ROLES:
-            return
-        if key in self.learner.fit.tastes.role_similarity.vectors:
-            return
-        self._logged_roles.add(key)
-        try:
-            vectors = await asyncio.to_thread(self.encoder.encode, [canonical_role(identity.role) or ""])
-        except Exception as error:  # noqa: BLE001 - a role without an embedding has the common prior
-            self.hooks.trouble("encoder", error)
-            return
-        self._append(
-            RoleText(
-                id=f"role:{key}:{self.encoder.id}",
-                ts=self.clock(),
-                tenant=identity.tenant,
-                role=key,
-                vector=pack(np.asarray(vectors)[0]),
-            )
-        )
 
     def _uniform(
         self,

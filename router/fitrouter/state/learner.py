@@ -39,7 +39,6 @@ from fitrouter.types import (
     ProfileChange,
     Projection,
     Refit,
-    RoleText,
     Score,
     unpack,
 )
@@ -130,7 +129,7 @@ class Learner:
         fit = self.fit
         priors = [prior.id for prior in (self.prior, self.arm_prior) if prior]
         own = (self.schema, priors, self.votes_per_day, self.expects_scores)
-        text = repr((6, fit.d, fit.D, *own, fit.params, SIGNALS, self.projections.params))
+        text = repr((7, fit.d, fit.D, *own, fit.params, SIGNALS, self.projections.params))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def blank(self) -> Learner:
@@ -182,9 +181,6 @@ class Learner:
                 self._score(event, related)
             case Feedback() as event:
                 self._feedback(event, related)
-            case RoleText() as event:
-                self.fit.tastes.hear(event.role, unpack(event.vector))
-                self._dirty.update(f"role:{key}" for key in self.fit.tastes.roles)
             case ModelChange() as event:
                 # Sorted, so that the rows of arms are contiguous in the order in which decisions read them.
                 arms = sorted(card.arm for card in event.cards)

@@ -1,1 +1,1 @@
-"""Behind `fitrouter_evaluators.replay.candidates.candidates`: one kind of candidate a file."""
+"""Candidates: policies that can be evaluated on a log."""

@@ -1,14 +1,14 @@
-"""What no policy has a say in, under another floor, uniform slice or share.
+"""Exploration mass of a decision's pmf under another floor, uniform slice or traffic share.
 
 A decision's pmf is (1 − Σ rest) · policy + rest (`routing.decider`). With s the share, u the uniform slice, f the
-floor (less where a budget cannot pay for it) and r the traffic of newcomers N:
+floor (reduced where a budget cannot pay for it) and r the traffic share of new arms N:
 
     rest_k = s · inside_k + (1 − s) [k is the default]
     inside_k = ((1 − u) (1 − r) f + u) / K + (1 − u) r [k ∈ N] / |N|
 
-Where the default cannot take a request, s is 1 there. The log holds s, rest, and s ((1 − u) (1 − r) f + u) as `floor`:
-for another s it only matters who the default is; for another f or u also what the live u was, which is not logged.
-Newcomers keep what they had.
+Where the default model is not eligible, s is 1. The log holds s, rest, and s ((1 − u) (1 − r) f + u) as `floor`.
+Another s needs only the default's identity; another f or u also needs the live u, which is not logged. The share of
+new arms stays as logged.
 """
 
 from __future__ import annotations
@@ -21,19 +21,27 @@ from numpy.typing import NDArray
 from fitrouter.errors import ConfigError
 from fitrouter.state.budgets import BudgetParams
 from fitrouter.types import Floats, Mode
-from fitrouter_evaluators.replay.candidates._columns import called, drawn, entries, per_entry, per_row, refuse, sums
+from fitrouter_evaluators.replay.candidates._log_columns import (
+    arm_codes,
+    drawn,
+    entries,
+    per_entry,
+    per_row,
+    refuse,
+    sums,
+)
 from fitrouter_evaluators.replay.candidates._settings import Settings
 from fitrouter_evaluators.replay.log.log import MODES, Ints, Log
 
-_HAIR = 1.0 - 1e-9
-"""The logged floor lies a hair below (`routing.decider`)."""
+_FLOOR_MARGIN = 1.0 - 1e-9
+"""The logged floor is scaled by this to stay below the exact one (`routing.decider`)."""
 _ROUNDING = 1e-12
-_OLD = "an earlier fitrouter or another program wrote it: say 'floor', and all of it is mixed from what you say"
-_FIXED = "floor, uniform_slice and share cannot be changed without it"
+_NO_REST = "an earlier fitrouter or another program wrote it: set 'floor', and the mixture is made from your settings"
+_UNCHANGED = "floor, uniform_slice and share cannot be changed without it"
 
 
-class _Parts(NamedTuple):
-    """What the logged rest of n rows is made of."""
+class _RestTerms(NamedTuple):
+    """Components of the logged rest of n rows."""
 
     share: Floats
     """float64[n]: s."""
@@ -44,11 +52,7 @@ class _Parts(NamedTuple):
 
 
 class Mixture:
-    """The `rest` of a candidate on one log.
-
-    Args:
-        log: what was logged.
-        settings: the candidate's.
+    """Computes a candidate's `rest` on one log.
 
     Raises:
         ConfigError: it needs a default model, and there is none.
@@ -57,79 +61,76 @@ class Mixture:
     def __init__(self, log: Log, settings: Settings) -> None:
         self.log, self.settings = log, settings
         shadow = log.decisions.chosen[log.decisions.mode == MODES.index(Mode.SHADOW)]
-        self._was: Ints = np.unique(log.options.arm[shadow[shadow >= 0]])
+        self._shadowed: Ints = np.unique(log.options.arm[shadow[shadow >= 0]])
         """Arms that took the default's share."""
-        self._takes = self._default() if settings.share is not None and settings.share < 1.0 else self._was
+        self._default_codes = self._default() if settings.share is not None and settings.share < 1.0 else self._shadowed
 
     def rest(self, rows: Ints) -> Floats:
-        """float64[m], flat over the entries of the rows.
-
-        Raises:
-            InvalidLog: the log does not say what is needed.
-            ConfigError: the settings do not.
-        """
+        """float64[m], flat over the entries of the rows."""
         log, settings = self.log, self.settings
         counts = np.diff(log.decisions.start)[rows]
         if log.options.rest is None and settings.floor is not None:
-            return self._plain(rows, counts)
-        rest = per_entry(log, log.options.rest, rows, "what no policy has a say in ('rest')", _OLD)
+            return self._from_settings(rows, counts)
+        rest = per_entry(
+            log, log.options.rest, rows, "the probability that does not depend on the policy ('rest')", _NO_REST
+        )
         if settings.floor is None and settings.uniform_slice is None and settings.share is None:
             return rest
         # Where the router itself failed it drew uniformly, whatever the settings.
-        silent = self._silent(rows, rest, counts)
-        parts = self._parts(rows, rest, counts, silent)
+        failed = self._policy_failed(rows, rest, counts)
+        parts = self._rest_terms(rows, rest, counts, failed)
         if settings.floor is None and settings.uniform_slice is None:
             inside = np.repeat(parts.even / counts, counts) + parts.new
         else:
-            inside = self._inside(rows, parts, counts, silent)
-        return np.where(np.repeat(silent, counts), rest, self._shared(rows, counts, inside, parts.share))
+            inside = self._inside(rows, parts, counts, failed)
+        return np.where(np.repeat(failed, counts), rest, self._shared(rows, counts, inside, parts.share))
 
-    def _plain(self, rows: Ints, counts: Ints) -> Floats:
-        """Of a log that says nothing of it."""
+    def _from_settings(self, rows: Ints, counts: Ints) -> Floats:
+        """For a log without `rest`."""
         floor, slice_ = self.settings.floor or 0.0, self.settings.uniform_slice or 0.0
         inside = np.repeat(((1.0 - slice_) * floor + slice_) / counts, counts)
         return self._shared(rows, counts, inside, np.ones(len(rows)))
 
     def _shared(self, rows: Ints, counts: Ints, inside: Floats, logged: Floats) -> Floats:
-        """With the default's part."""
+        """Adds the default model's share."""
         share = logged if self.settings.share is None else np.full(len(rows), self.settings.share)
         if share.min(initial=1.0) >= 1.0:
             return inside
-        takes = np.isin(self.log.options.arm[entries(self.log, rows)], self._takes)
-        default = self._one(rows, counts, takes, "may be the default of the candidate: say 'default_model'")
+        takes = np.isin(self.log.options.arm[entries(self.log, rows)], self._default_codes)
+        default = self._at_most_one(rows, counts, takes, "may be the candidate's default: set 'default_model'")
         share = np.where(sums(default, counts) > 0.0, share, 1.0)
         return np.repeat(share, counts) * inside + np.repeat(1.0 - share, counts) * default
 
     # --- taking apart ---
 
-    def _silent(self, rows: Ints, rest: Floats, counts: Ints) -> NDArray[np.bool_]:
-        """bool[n]: rows in which no policy was asked."""
+    def _policy_failed(self, rows: Ints, rest: Floats, counts: Ints) -> NDArray[np.bool_]:
+        """bool[n]: rows in which no policy decided."""
         algorithm = self.log.decisions.algorithm
         if algorithm is None:
             return np.zeros(len(rows), dtype=np.bool_)
         found: NDArray[np.bool_] = (algorithm[rows] == "uniform") & (sums(rest, counts) >= 1.0 - _ROUNDING)
         return found
 
-    def _parts(self, rows: Ints, rest: Floats, counts: Ints, silent: NDArray[np.bool_]) -> _Parts:
+    def _rest_terms(self, rows: Ints, rest: Floats, counts: Ints, failed: NDArray[np.bool_]) -> _RestTerms:
         log = self.log
-        share = per_row(log, log.decisions.share, rows, "the share ('share')", _FIXED)
-        floor = per_row(log, log.decisions.floor, rows, "the floor ('floor')", _FIXED)
-        nothing = drawn(log, rows) & (share <= 0.0) & ~silent
+        share = per_row(log, log.decisions.share, rows, "the share ('share')", _UNCHANGED)
+        floor = per_row(log, log.decisions.floor, rows, "the floor ('floor')", _UNCHANGED)
+        nothing = drawn(log, rows) & (share <= 0.0) & ~failed
         if nothing.any():
-            what = "was made with share 0, so that how the policy would have explored is not in it"
-            refuse(log, int(rows[nothing.argmax()]), f"{what}; leave floor, uniform_slice and share as they were")
-        over = rest - np.repeat(floor / _HAIR / counts, counts)
+            problem = "was made with share 0, so the policy's exploration is not in it"
+            refuse(log, int(rows[nothing.argmax()]), f"{problem}; leave floor, uniform_slice and share unchanged")
+        over = rest - np.repeat(floor / _FLOOR_MARGIN / counts, counts)
         took = (over >= np.repeat(1.0 - share, counts) - _ROUNDING) & np.repeat(share < 1.0, counts)
-        if len(self._was):
-            took &= np.isin(log.options.arm[entries(log, rows)], self._was)
-        default = self._one(rows, counts, took, "may have been the default")
+        if len(self._shadowed):
+            took &= np.isin(log.options.arm[entries(log, rows)], self._shadowed)
+        default = self._at_most_one(rows, counts, took, "may have been the default")
         share = np.where(sums(default, counts) > 0.0, share, 1.0)
         new = (over - np.repeat(1.0 - share, counts) * default) / np.repeat(share, counts)
-        none = (new < _ROUNDING) | np.repeat(silent, counts)
-        return _Parts(share, floor / _HAIR / share, np.where(none, 0.0, new))
+        none = (new < _ROUNDING) | np.repeat(failed, counts)
+        return _RestTerms(share, floor / _FLOOR_MARGIN / share, np.where(none, 0.0, new))
 
-    def _one(self, rows: Ints, counts: Ints, is_it: NDArray[np.bool_], what: str) -> Floats:
-        """float64[m], 1 for at most one entry of a draw."""
+    def _at_most_one(self, rows: Ints, counts: Ints, is_it: NDArray[np.bool_], what: str) -> Floats:
+        """float64[m]: indicator of at most one entry per draw."""
         found = is_it.astype(np.float64)
         many = (sums(found, counts) > 1.0) & drawn(self.log, rows)
         if many.any():
@@ -138,15 +139,15 @@ class Mixture:
 
     # --- putting together ---
 
-    def _inside(self, rows: Ints, parts: _Parts, counts: Ints, silent: NDArray[np.bool_]) -> Floats:
-        """float64[m]: the rest within the policy's own share, under another floor or slice."""
+    def _inside(self, rows: Ints, parts: _RestTerms, counts: Ints, failed: NDArray[np.bool_]) -> Floats:
+        """float64[m]: the rest within the policy's share, under another floor or slice."""
         wanted = self.settings
         new = sums(parts.new, counts)
         live = self._live_slice(bool((new > 0.0).any()))
         kept = max(1.0 - live, 1e-300)
         raised = new / kept
         spread = (parts.even - live) / np.maximum(kept * (1.0 - raised), 1e-300)
-        self._same(rows, counts, spread, drawn(self.log, rows) & ~silent)
+        self._check_floor(rows, counts, spread, drawn(self.log, rows) & ~failed)
         if wanted.floor is not None:
             spread = np.minimum(wanted.floor, self._payable(rows, counts))
         slice_ = live if wanted.uniform_slice is None else wanted.uniform_slice
@@ -154,27 +155,19 @@ class Mixture:
         return np.repeat(even / counts, counts) + (1.0 - slice_) / kept * parts.new
 
     def _live_slice(self, newcomers: bool) -> float:
-        """U as it was.
-
-        Raises:
-            ConfigError: it is needed and not known.
-        """
+        """The uniform slice during logging."""
         wanted = self.settings
         if wanted.live is not None:
             return wanted.live.uniform_slice
         if wanted.floor is None or wanted.uniform_slice is None or newcomers:
             raise ConfigError(
-                "floor, uniform_slice: the log adds floor and uniform slice up; name the configuration that was in "
-                "force with 'over: fitrouter.yaml'" + ("" if newcomers else ", or say both")
+                "floor, uniform_slice: the log has only their sum; name the configuration that was in force with "
+                "'over: fitrouter.yaml'" + ("" if newcomers else ", or set both")
             )
         return 0.0
 
-    def _same(self, rows: Ints, counts: Ints, spread: Floats, of: NDArray[np.bool_]) -> None:
-        """Check the configuration against the log.
-
-        Raises:
-            InvalidLog: a row was logged under another floor or slice.
-        """
+    def _check_floor(self, rows: Ints, counts: Ints, spread: Floats, of: NDArray[np.bool_]) -> None:
+        """Raise InvalidLog if a row was logged under another floor or slice than the configuration's."""
         live = self.settings.live
         if live is None or live.uniform_slice >= 1.0:
             return
@@ -182,9 +175,9 @@ class Mixture:
         other = of & (np.abs(spread - wanted) > 1e-9)
         if other.any():
             at = int(other.argmax())
-            what = f"was made under floor {spread[at]:.6g} where uniform_slice was {live.uniform_slice:g}"
+            problem = f"was made with floor {spread[at]:.6g} if uniform_slice was {live.uniform_slice:g}"
             remedy = f"the configuration's floor gives {wanted[at]:.6g}: name the one that was in force, or a window"
-            refuse(self.log, int(rows[at]), f"{what}; {remedy}")
+            refuse(self.log, int(rows[at]), f"{problem}; {remedy}")
 
     def _payable(self, rows: Ints, counts: Ints) -> Floats:
         """float64[n]: the highest floor that a tenant's budget pays for (`fitrouter.state.budgets.Budgets.floor`)."""
@@ -200,18 +193,16 @@ class Mixture:
         return np.where(paced & (mean > 0.0), pays / np.where(mean > 0.0, mean, 1.0), np.inf)
 
     def _default(self) -> Ints:
-        """Codes of who takes what the candidate's share leaves.
-
-        Raises:
-            ConfigError: nobody is known.
-        """
+        """Arm codes of the default model."""
         live, arms = self.settings.live, self.log.names.arms
         name = self.settings.default_model or (live.default_model if live is not None else None)
         if name is None:
-            if not len(self._was):
-                raise ConfigError("share: who takes the other traffic? say 'default_model'; the log does not show it")
-            return self._was
-        codes = called(arms, name)
+            if not len(self._shadowed):
+                raise ConfigError(
+                    "share: set 'default_model', which takes the remaining traffic; the log does not show it"
+                )
+            return self._shadowed
+        codes = arm_codes(arms, name)
         if not len(codes):
             raise ConfigError(f"default_model: there is no arm {name!r} in the log; there are {', '.join(arms)}")
         return codes

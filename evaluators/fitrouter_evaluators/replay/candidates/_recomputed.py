@@ -1,39 +1,43 @@
-"""A policy recomputed from the logged beliefs: another algorithm, other parameters, another price, floor or share."""
+"""Candidate recomputed from the logged posterior with another algorithm, parameter, price, floor or share."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
 from fitrouter.errors import ConfigError, InvalidLog
 from fitrouter.policies import Policy
 from fitrouter.types import Floats
-from fitrouter_evaluators.replay.candidates._base import Described
-from fitrouter_evaluators.replay.candidates._columns import chunks, drawn, entries, per_entry, per_row, refuse, row_name
-from fitrouter_evaluators.replay.candidates._ground import ground
+from fitrouter_evaluators.replay.candidates._base import DescribedCandidate
+from fitrouter_evaluators.replay.candidates._log_columns import (
+    chunks,
+    drawn,
+    entries,
+    per_entry,
+    per_row,
+    refuse,
+    row_name,
+)
 from fitrouter_evaluators.replay.candidates._mixture import Mixture
 from fitrouter_evaluators.replay.candidates._settings import Settings
+from fitrouter_evaluators.replay.candidates._utility import utility_terms
 from fitrouter_evaluators.replay.log.log import Ints, Log
 
 _SAMPLE = 500
-"""Draws on which what is taken over unsaid is checked."""
-_BELIEFS = "there is nothing to recompute a policy from; give its probabilities with 'pmf: FILE'"
+"""Draws on which inherited parameters are checked against the log."""
+_NO_POSTERIOR = "no policy can be recomputed without it; give its probabilities with 'pmf: FILE'"
 _OTHER = "choose another algorithm"
 
 
-class Recomputed(Described):
-    """Settings over the logged policy; with the live ones it gives the logged pmf to 1e-12.
+class RecomputedCandidate(DescribedCandidate):
+    """Changed settings over the logged policy; with unchanged ones it reproduces the logged pmf to 1e-12.
 
-    What is believed of the models, the budget's λ, the switch cost and who is new are as logged.
+    Posteriors, the budget's dual variable, switch costs and the set of new arms are as logged.
 
     Args:
-        settings: what differs.
+        settings: the changes.
         name: for reports.
-        trained_until: the last moment that the settings were chosen by, where that is known.
-        words: what it is, where the settings do not say it all.
-        config: what it is beside the settings, for JSON.
+        trained_until: end of the data by which the settings were chosen.
+        description: replaces the description of the settings.
     """
 
     def __init__(
@@ -42,90 +46,71 @@ class Recomputed(Described):
         *,
         name: str = "",
         trained_until: float | None = None,
-        words: str = "",
-        config: Mapping[str, Any] | None = None,
+        description: str = "",
     ) -> None:
-        said = {"settings": settings.plain(), **(config or {})}
-        super().__init__(words or settings.words(), said, name=name, trained_until=trained_until)
+        super().__init__(description or settings.description(), name=name, trained_until=trained_until)
         self.settings = settings
 
     def pmf(self, log: Log, rows: Ints) -> Floats:
-        """float64[m], flat over the entries of these rows; NaN may stand in rows that are no draws.
-
-        Raises:
-            InvalidLog: the log does not say what is needed.
-            ConfigError: the settings do not.
-        """
+        """float64[m], flat over the entries of these rows; may be NaN in rows that are not draws."""
         policy, mixture = self.policy(log, rows), Mixture(log, self.settings)
         out: list[Floats] = []
         for some in chunks(rows):
-            found = ground(log, some, self.settings, mixture)
-            out.append(found.pmf(policy, *self._beliefs(log, some, policy)))
+            found = utility_terms(log, some, self.settings, mixture)
+            out.append(found.pmf(policy, *self._posterior(log, some, policy)))
         return np.concatenate(out) if out else np.zeros(0)
 
     def policy(self, log: Log, rows: Ints) -> Policy:
-        """What turns beliefs into probabilities.
+        """The policy that maps posteriors to probabilities.
 
         Raises:
-            InvalidLog: the log does not say which algorithm decided, and the settings go by it.
-            ConfigError: what they take over unsaid is not what made the log.
+            InvalidLog: the settings inherit the algorithm, and it is not logged.
+            ConfigError: an inherited parameter does not reproduce the log.
         """
         logged = self.settings.algorithm or _logged_algorithm(log, rows)
         policy = self.settings.policy(logged)
         if parameter := self.settings.inherits(logged):
-            _check(log, rows, policy, parameter, self.settings)
+            _check_parameter(log, rows, policy, parameter, self.settings)
         return policy
 
-    def _beliefs(self, log: Log, rows: Ints, policy: Policy) -> tuple[Floats, Floats, Floats]:
+    def _posterior(self, log: Log, rows: Ints, policy: Policy) -> tuple[Floats, Floats, Floats]:
         """Mean and sd, float64[m], and steps, float64[n]."""
         if not self.settings.personal:
-            _same_beliefs(log, rows)
-        return logged_beliefs(log, rows, policy)
+            _check_personal(log, rows)
+        return logged_posterior(log, rows, policy)
 
 
-def logged_beliefs(log: Log, rows: Ints, policy: Policy) -> tuple[Floats, Floats, Floats]:
-    """Mean and sd of the fit, float64[m], and how much had been learnt, float64[n], as far as a policy reads them.
-
-    Raises:
-        InvalidLog: they are not logged.
-    """
-    mean = per_entry(log, log.options.mean, rows, "what was believed ('mean')", _BELIEFS)
+def logged_posterior(log: Log, rows: Ints, policy: Policy) -> tuple[Floats, Floats, Floats]:
+    """Logged mean and sd of the fit, float64[m], and number of labels, float64[n], as far as the policy uses them."""
+    mean = per_entry(log, log.options.mean, rows, "the posterior mean ('mean')", _NO_POSTERIOR)
     sd, learnt = np.zeros(len(mean)), np.zeros(len(rows))
     if policy.name in {"linear_thompson", "linucb"}:
-        sd = per_entry(log, log.options.sd, rows, "how sure that was ('sd')", _OTHER)
+        sd = per_entry(log, log.options.sd, rows, "the posterior sd ('sd')", _OTHER)
     if policy.name == "squarecb":
-        learnt = per_row(log, log.decisions.steps, rows, "how much had been learnt ('steps')", _OTHER)
+        learnt = per_row(log, log.decisions.steps, rows, "the number of labels learnt ('steps')", _OTHER)
     return mean, sd, learnt
 
 
 def _logged_algorithm(log: Log, rows: Ints) -> str:
-    """The algorithm that made the draws among these rows.
-
-    Raises:
-        InvalidLog: it is not known.
-        ConfigError: there are several.
-    """
     names = log.decisions.algorithm
     found = set() if names is None else set(names[rows[drawn(log, rows)]].tolist()) - {None, ""}
     # A router that fails for a moment draws uniformly.
     found = found - {"uniform"} or found
     if not found:
-        raise InvalidLog(f"{log.source}: which algorithm decided is not logged; say 'algorithm'")
+        raise InvalidLog(f"{log.source}: the algorithm is not logged; set 'algorithm'")
     if len(found) > 1:
-        raise ConfigError(f"algorithm: {', '.join(sorted(found))} decided in {log.source}; say which is meant")
+        raise ConfigError(f"algorithm: {', '.join(sorted(found))} decided in {log.source}; set one of them")
     return str(found.pop())
 
 
-def _check(log: Log, rows: Ints, policy: Policy, parameter: str, settings: Settings) -> None:
-    """What nobody said must reproduce the log.
-
-    Raises:
-        ConfigError: it does not.
-    """
+def _check_parameter(log: Log, rows: Ints, policy: Policy, parameter: str, settings: Settings) -> None:
+    """Raise ConfigError if the inherited parameter does not reproduce the logged pmfs."""
     sample = rows[drawn(log, rows)]
     sample = sample[:: max(len(sample) // _SAMPLE, 1)]
     as_logged = Settings()
-    found = ground(log, sample, as_logged, Mixture(log, as_logged)).pmf(policy, *logged_beliefs(log, sample, policy))
+    found = utility_terms(log, sample, as_logged, Mixture(log, as_logged)).pmf(
+        policy, *logged_posterior(log, sample, policy)
+    )
     made = log.options.prob if log.options.personal is None else log.options.personal
     off = np.abs(found - made[entries(log, sample)]) > 1e-9
     if not off.any():
@@ -134,17 +119,13 @@ def _check(log: Log, rows: Ints, policy: Policy, parameter: str, settings: Setti
     where = "the configuration's" if settings.live is not None else "the default"
     raise ConfigError(
         f"{parameter}: {where} {getattr(policy, parameter):g} of {policy.name!r} does not give what "
-        f"{row_name(log, row)} of {log.source} logged; say 'algorithm' and {parameter!r}, or name the "
+        f"{row_name(log, row)} of {log.source} logged; set 'algorithm' and {parameter!r}, or name the "
         "configuration that was in force"
     )
 
 
-def _same_beliefs(log: Log, rows: Ints) -> None:
-    """The logged means are those with the terms of role and user; the policy must have gone by them.
-
-    Raises:
-        InvalidLog: a draw did not.
-    """
+def _check_personal(log: Log, rows: Ints) -> None:
+    """Raise InvalidLog for a draw of the user-blind policy: the logged means include the user and role terms."""
     if log.options.personal is None:
         return
     owner = np.repeat(rows, np.diff(log.decisions.start)[rows])
@@ -154,6 +135,6 @@ def _same_beliefs(log: Log, rows: Ints) -> None:
         refuse(
             log,
             int(owner[off.argmax()]),
-            "was made without the terms of role and user, and what is believed without them is not logged; say "
+            "was made without the user and role terms, and the posterior mean without them is not logged; set "
             "'personal: true' for a candidate with them, or choose a window",
         )

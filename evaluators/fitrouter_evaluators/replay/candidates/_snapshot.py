@@ -1,9 +1,8 @@
-"""A policy with beliefs of its own: those of a learner as it stood, asked again at every logged decision."""
+"""Candidate with the posterior of a frozen learner, evaluated at every logged decision."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 
@@ -12,8 +11,8 @@ from fitrouter.policies import Policy
 from fitrouter.posterior.labels import Estimate
 from fitrouter.state.learner import Learner
 from fitrouter.types import Floats, Identity
-from fitrouter_evaluators.replay.candidates._columns import drawn, refuse
-from fitrouter_evaluators.replay.candidates._recomputed import Recomputed
+from fitrouter_evaluators.replay.candidates._log_columns import drawn, refuse
+from fitrouter_evaluators.replay.candidates._recomputed import RecomputedCandidate
 from fitrouter_evaluators.replay.candidates._settings import Settings
 from fitrouter_evaluators.replay.log.log import Ints, Log
 
@@ -21,7 +20,7 @@ _NAN = float("nan")
 
 
 class Requests:
-    """A log's decisions as the requests that they were, to ask a learner about."""
+    """Reconstructs a log's requests to evaluate a learner on them."""
 
     def __init__(self, log: Log, learner: Learner) -> None:
         self.log, self.learner = log, learner
@@ -31,13 +30,13 @@ class Requests:
         if x is None or x.shape[1] != learner.fit.d:
             has = "none" if x is None else str(x.shape[1])
             raise ConfigError(
-                f"snapshot: it reads contexts of {learner.fit.d} numbers, and {log.source} has {has}; the "
-                "configuration must be that of the gateway that made the log"
+                f"snapshot: its context has {learner.fit.d} features, and that of {log.source} has {has}; name the "
+                "configuration of the gateway that made the log"
             )
         self._x = x
 
     def estimate(self, row: int) -> Estimate | None:
-        """What the learner believes of the arms that were eligible; None where no context was read."""
+        """The learner's estimates of the eligible arms; None where the row has no context."""
         made = self.log.decisions
         x = self._x[row].astype(np.float64)
         if not np.isfinite(x).all():
@@ -64,18 +63,17 @@ class Requests:
         return self._who[codes]
 
 
-class Snapshot(Recomputed):
-    """Settings over the logged policy, with the fit of a learner that stays as it is.
+class SnapshotCandidate(RecomputedCandidate):
+    """Changed settings over the logged policy, with the posterior of a frozen learner.
 
-    Cost, latency, availability, the budget's λ, the switch cost and who is new are as logged.
+    Cost, latency, availability, the budget's dual variable, switch costs and the set of new arms are as logged.
 
     Args:
-        learner: whose fit; it is not changed. A function makes it from the names of the log's arms.
-        settings: what differs beside it; without `personal`, the terms of role and user count.
+        learner: not modified; or a function that makes it from the names of the log's arms.
+        settings: changes; without `personal`, the user and role terms are used.
         name: for reports.
-        trained_until: the last moment that the learner has learnt from.
-        words: whose it is.
-        config: whose it is, for JSON.
+        trained_until: end of the learner's training data.
+        source: where the learner comes from, in words.
     """
 
     def __init__(
@@ -85,26 +83,22 @@ class Snapshot(Recomputed):
         *,
         name: str = "",
         trained_until: float | None = None,
-        words: str = "a learner as it stood",
-        config: Mapping[str, Any] | None = None,
+        source: str = "a frozen learner",
     ) -> None:
-        own = {"snapshot": dict(config or {})}
-        if isinstance(learner, Learner):
-            own["snapshot"]["digest"] = learner.digest()
-        said = f"the beliefs of {words}; {settings.words()}"
-        super().__init__(settings, name=name, trained_until=trained_until, words=said, config=own)
+        description = f"posterior of {source}; {settings.description()}"
+        super().__init__(settings, name=name, trained_until=trained_until, description=description)
         self._learner = learner
         self._made: tuple[tuple[str, ...], Learner] | None = None
 
     def learner(self, log: Log) -> Learner:
-        """Whose beliefs they are."""
+        """The learner for this log's arms."""
         if not isinstance(self._learner, Learner):
             if self._made is None or self._made[0] != log.names.arms:
                 self._made = log.names.arms, self._learner(log.names.arms)
             return self._made[1]
         return self._learner
 
-    def _beliefs(self, log: Log, rows: Ints, policy: Policy) -> tuple[Floats, Floats, Floats]:  # noqa: ARG002 - its own
+    def _posterior(self, log: Log, rows: Ints, policy: Policy) -> tuple[Floats, Floats, Floats]:  # noqa: ARG002 - its own
         learner = self.learner(log)
         requests, start = Requests(log, learner), log.decisions.start
         counts = np.diff(start)[rows]
@@ -113,7 +107,7 @@ class Snapshot(Recomputed):
         for i in np.flatnonzero(draws).tolist():
             found = requests.estimate(int(rows[i]))
             if found is None:
-                self._silent(log, int(rows[i]))
+                self._check_failed(log, int(rows[i]))
                 continue
             at = slice(ends[i] - counts[i], ends[i])
             mean[at] = found.blind if self.settings.personal is False else found.mean
@@ -121,9 +115,9 @@ class Snapshot(Recomputed):
         return mean, sd, np.full(len(rows), float(learner.fit.labels))
 
     @staticmethod
-    def _silent(log: Log, row: int) -> None:
-        """A decision without a context is one that the router drew uniformly because it failed."""
+    def _check_failed(log: Log, row: int) -> None:
+        """Only decisions that the router drew uniformly after a failure may lack a context."""
         rest = log.options.rest
         at = slice(*log.decisions.start[row : row + 2])
         if rest is None or not rest[at].sum() >= 1.0 - 1e-12:
-            refuse(log, row, "does not say what was read ('features'); a snapshot cannot be asked about it")
+            refuse(log, row, "does not log its context ('features'), which a snapshot needs")

@@ -1,23 +1,23 @@
-"""Candidates that learn while they are replayed.
+"""Candidates that learn during the replay.
 
-A policy that learns is not one pmf: what it does depends on what came of what it did. Three ways to replay one:
+What a learning policy does depends on what its earlier choices returned. There are three ways to evaluate one:
 
-* as it stands: a `Snapshot` is a fixed policy, evaluated like any other (the default);
-* `Rejection`: it meets the logged requests one after another and keeps those at which it would have drawn what was
-  drawn; the kept ones are a history of its own, and it learns from them alone (Li, Chu, Langford and Wang 2011,
-  "Unbiased offline evaluation of contextual-bandit-based news article recommendation algorithms", Algorithm 1);
-* `Progressive`: it learns from everything that was logged and is evaluated as it goes. All decisions count, but it
-  learns from what others drew, which it would not have seen: biased, and said so.
+* `SnapshotCandidate`: frozen, evaluated like any fixed policy (the default);
+* `RejectionCandidate`: meets the logged draws in order, accepts those that it would have made itself, and learns from
+  these alone (Li, Chu, Langford and Wang 2011, "Unbiased offline evaluation of contextual-bandit-based news article
+  recommendation algorithms", Algorithm 1);
+* `ProgressiveCandidate`: learns from everything that was logged and is evaluated as it goes. It uses all decisions,
+  but learns from other data than it would have collected: biased, and marked as such.
 """
 
 from __future__ import annotations
 
 import copy
 from bisect import insort
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from statistics import NormalDist
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,54 +27,54 @@ from fitrouter.policies import Policy
 from fitrouter.state.learner import Learner
 from fitrouter.stores.journal import Journal
 from fitrouter.types import Decision, Floats, Mode, unpack
-from fitrouter_evaluators.replay.candidates._columns import drawn, per_entry, row_name
-from fitrouter_evaluators.replay.candidates._ground import Ground, ground
+from fitrouter_evaluators.replay.candidates._log_columns import drawn, per_entry, row_name
 from fitrouter_evaluators.replay.candidates._mixture import Mixture
-from fitrouter_evaluators.replay.candidates._recomputed import Recomputed
+from fitrouter_evaluators.replay.candidates._recomputed import RecomputedCandidate
+from fitrouter_evaluators.replay.candidates._selective_fold import fold_selected
 from fitrouter_evaluators.replay.candidates._settings import Settings
-from fitrouter_evaluators.replay.candidates._walk import walk
+from fitrouter_evaluators.replay.candidates._utility import UtilityTerms, utility_terms
 from fitrouter_evaluators.replay.log.log import MODES, Ints, Log
 
 _UNIFORM = MODES.index(Mode.UNIFORM)
 
 
-class Replayed(NamedTuple):
-    """What rejection replay found."""
+class RejectionResult(NamedTuple):
+    """Result of rejection sampling."""
 
     value: float
-    """Mean outcome of the kept draws, each as the mean of the decisions that live on it."""
+    """Mean outcome of the accepted draws; a draw's outcome is the mean over its decisions."""
     se: float
     low: float
     high: float
-    """At one look, clustered by draw; NaN with fewer than two draws."""
+    """Limits at one look, clustered by draw; NaN with fewer than two draws."""
     matched: int
-    """Draws that were kept: what the candidate would have lived through."""
+    """Accepted draws."""
     draws: int
-    """Draws that it met."""
+    """Draws met."""
     labels: int
-    """Labels that it learnt from."""
+    """Labels learnt."""
     c: float
-    """Acceptance at the end: a draw is kept with probability c · π / p."""
+    """Acceptance constant at the end: a draw is accepted with probability c · π / p."""
     clipped: float
     """Share of the draws met at which c · π / p was above 1 for some arm."""
     kept: Ints
-    """Rows of the kept draws, in their order."""
+    """Rows of the accepted draws, in order."""
     biased: str
-    """Why the value is not quite the candidate's; empty where it is."""
+    """Why the value is biased; empty if it is not."""
 
 
-class _Agent:
-    """What a learner would do at logged draws, with a ground that was logged."""
+class _ReplayedLearner:
+    """A learner's pmf at logged draws."""
 
     def __init__(self, log: Log, rows: Ints, settings: Settings, policy: Policy, learner: Learner) -> None:
         self.settings, self.policy, self.learner = settings, policy, learner
         self.place = {str(name): i for i, name in enumerate(log.decisions.id[rows])}
         """Decision id → place among the rows."""
-        self.ground: Ground = ground(log, rows, settings, Mixture(log, settings))
-        self.begin = np.cumsum(self.ground.counts) - self.ground.counts
+        self.utility_terms: UtilityTerms = utility_terms(log, rows, settings, Mixture(log, settings))
+        self.begin = np.cumsum(self.utility_terms.counts) - self.utility_terms.counts
 
     def pmf(self, i: int, event: Decision) -> Floats:
-        """float64[K]: its pmf at the i-th row, of which nothing is learnt yet."""
+        """float64[K]: its pmf at the i-th row, before anything of that row is learnt."""
         fit, x = self.learner.fit, unpack(event.features)
         if len(x) == 0:  # the router failed, and no policy was asked
             found = None
@@ -82,22 +82,23 @@ class _Agent:
             found = fit.estimate(event.identity, x, event.eligible, event.ts)
         else:
             raise ConfigError(
-                f"snapshot: it reads contexts of {fit.d} numbers, and decision {event.id!r} has {len(x)}; the "
-                "configuration must be that of the gateway that wrote the journal"
+                f"snapshot: its context has {fit.d} features, and that of decision {event.id!r} has {len(x)}; name the "
+                "configuration of the gateway that wrote the journal"
             )
-        return self.ground.one(i, int(self.begin[i]), self.policy, found, float(fit.labels), self.settings.personal)
+        return self.utility_terms.decision_pmf(
+            i, int(self.begin[i]), self.policy, found, float(fit.labels), self.settings.personal
+        )
 
 
-class _Learning(Recomputed):
-    """A learner at the start of its walk; it is copied for every one.
+class _LearningCandidate(RecomputedCandidate):
+    """Base of learning candidates. The learner is copied for every replay.
 
     Args:
-        learner: fresh, or one that has learnt from what was before the log.
-        journal: opens the journal that the log was made of.
-        settings: what differs from the logged policy; without `personal`, the terms of role and user count.
+        learner: blank, or trained on data before the log.
+        journal: opens the journal that the log was made from.
+        settings: changes; without `personal`, the user and role terms are used.
         name: for reports.
-        trained_until: the last moment that the learner has learnt from.
-        config: whose learner it is, for JSON.
+        trained_until: end of the learner's training data.
     """
 
     how = ""
@@ -110,41 +111,34 @@ class _Learning(Recomputed):
         *,
         name: str = "",
         trained_until: float | None = None,
-        config: Mapping[str, Any] | None = None,
     ) -> None:
-        start = f"from position {learner.seq}" if learner.seq else "from nothing"
-        super().__init__(
-            settings,
-            name=name,
-            trained_until=trained_until,
-            words=f"{settings.words()}; learning {start} {self.how}",
-            config={"learning": {**(config or {}), "digest": learner.digest()}},
-        )
+        start = f"position {learner.seq} of the journal" if learner.seq else "scratch"
+        description = f"{settings.description()}; learning from {start} {self.how}"
+        super().__init__(settings, name=name, trained_until=trained_until, description=description)
         self._begin, self._journal = learner, journal
 
-    def _walk(self, log: Log, rows: Ints, meet: Callable[[_Agent, int, Decision], bool | None]) -> Learner:
-        """Let a copy of the learner walk through the journal, up to the last of these rows.
+    def _replay(self, log: Log, rows: Ints, meet: Callable[[_ReplayedLearner, int, Decision], bool | None]) -> Learner:
+        """Fold a copy of the learner over the journal, up to the last of these draws (in journal order).
 
-        Args:
-            log: made of the journal.
-            rows: draws, in the journal's order.
-            meet: told of each; whether what becomes of it is learnt from, None to end.
+        `meet` is called with each decision (row −1: not among the draws) and returns whether to learn from it, None
+        to end.
 
         Raises:
-            ConfigError: it has learnt from a row already, or the journal does not have one.
+            ConfigError: the learner was trained on a row already, or the journal lacks one.
         """
         learner = copy.deepcopy(self._begin)
         early = rows[log.decisions.seq[rows] <= learner.seq]
         if len(early):
             raise ConfigError(
-                f"snapshot: it has learnt up to position {learner.seq}, and {row_name(log, int(early[0]))} of "
-                f"{log.source} is not after it; say an earlier 'until', or choose a later window"
+                f"snapshot: it was trained up to position {learner.seq}, which is not before "
+                f"{row_name(log, int(early[0]))} "
+                f"of {log.source}; give an earlier 'until', or choose a later window"
             )
-        agent = _Agent(log, rows, self.settings, self.policy(log, rows), learner)
+        agent = _ReplayedLearner(log, rows, self.settings, self.policy(log, rows), learner)
         left = set(agent.place)
         ended = False
 
-        def told(event: Decision) -> bool | None:
+        def accept(event: Decision) -> bool | None:
             nonlocal ended
             i = agent.place.get(event.id, -1)
             if not left:
@@ -155,80 +149,75 @@ class _Learning(Recomputed):
             return found
 
         with self._journal() as journal:
-            walk(journal, learner, told)
+            fold_selected(journal, learner, accept)
         if left and not ended:
             row = rows[agent.place[min(left, key=lambda name: agent.place[name])]]
             raise ConfigError(f"snapshot: the journal does not hold {row_name(log, int(row))} of {log.source}")
         return learner
 
 
-class Progressive(_Learning):
-    """It learns from all that was logged, as it goes; a pmf at each draw, of what was known just before it.
+class ProgressiveCandidate(_LearningCandidate):
+    """Learns from all that was logged; the pmf at each draw uses what was known just before it.
 
-    Doubly robust estimates are right for the policies that it was on its way; `biased` says what they are not.
+    Doubly robust estimates are valid for the sequence of policies it went through; `biased` says why that sequence
+    differs from the candidate's own.
     """
 
-    how = "from all that was logged, as it goes"
+    how = "from every logged decision"
     biased = (
-        "the candidate learnt from every logged answer, also from those that it would not have chosen: what it would "
-        "have learnt by itself is something else"
+        "the candidate learns from every logged answer, including those it would not have chosen, so it learns from "
+        "other data than it would have collected itself"
     )
 
     def pmf(self, log: Log, rows: Ints) -> Floats:
-        """float64[m], flat over the entries of these rows; NaN in rows that are no draws.
-
-        Raises:
-            InvalidLog: the log does not say what is needed.
-            ConfigError: the settings do not, or the journal is another one.
-        """
+        """float64[m], flat over the entries of these rows; NaN in rows that are not draws."""
         counts = np.diff(log.decisions.start)[rows]
         ends = np.cumsum(counts)
         probs = np.full(int(counts.sum()), np.nan)
         places = np.flatnonzero(drawn(log, rows))
         order = places[np.argsort(log.decisions.seq[rows[places]], kind="stable")]
 
-        def meet(agent: _Agent, i: int, event: Decision) -> bool:
+        def meet(agent: _ReplayedLearner, i: int, event: Decision) -> bool:
             if i >= 0:
                 at = order[i]
                 probs[ends[at] - counts[at] : ends[at]] = agent.pmf(i, event)
             return True
 
         if len(order):
-            self._walk(log, rows[order], meet)
+            self._replay(log, rows[order], meet)
         return probs
 
 
-class Rejection(_Learning):
-    """It meets the logged draws in their order and keeps those that could be its own; from these alone it learns.
+class RejectionCandidate(_LearningCandidate):
+    """Meets the logged draws in order, accepts those it could have made itself, and learns from these alone.
 
-    A draw of arm a is kept with probability c · π(a) / p(a): exactly what the candidate itself would have lived
-    through, as long as that is never above 1. On a uniform log over K arms and c = 1 / K this is keeping what it would
-    have drawn itself. c is a constant, so that no kind of request is kept more often than another. A session that was
-    drawn again goes on only where all its earlier draws were kept; sticky turns live and go with their draw; what
-    callers pinned is learnt from and does not count.
+    A draw of arm a is accepted with probability c · π(a) / p(a): the accepted history is distributed as the
+    candidate's own, as long as that is never above 1. On a uniform log over K arms c = 1 / K accepts what the
+    candidate itself would have drawn. c is constant so that no kind of request is over-represented. A redrawn
+    session goes on only if all its earlier draws were accepted; sticky turns follow their draw; pinned requests are
+    learnt from but not counted.
 
-    It has no pmf for estimators: `replay` finds its value.
+    It has no pmf for estimators: `replay` computes its value.
 
     Args:
-        learner: fresh, or one that has learnt from what was before the log.
-        journal: opens the journal that the log was made of.
-        settings: what differs from the logged policy; without `personal`, the terms of role and user count.
-        slice_only: meet the uniform slice's draws alone, whose p is 1 / K.
-        c: acceptance; None for the smallest p of all draws met, which is never too large.
-        quantile: above 0, c grows to this quantile of p / π over the draws met so far, where that is more (Dudík,
-            Erhan, Langford and Li 2012, "Sample-efficient nonstationary policy evaluation for contextual bandits",
-            Algorithm 1): it keeps more, and is a little biased.
-        rounds: end after so many kept draws.
-        seed: of its own draws.
+        learner: blank, or trained on data before the log.
+        journal: opens the journal that the log was made from.
+        settings: changes; without `personal`, the user and role terms are used.
+        slice_only: use only draws of the uniform slice, where p is 1 / K.
+        c: acceptance constant; None: the smallest p of all draws met, which is never too large.
+        quantile: above 0, c grows to this quantile of p / π over the draws met so far (Dudík, Erhan, Langford and Li
+            2012, "Sample-efficient nonstationary policy evaluation for contextual bandits", Algorithm 1): more draws
+            are accepted, with a small bias.
+        rounds: end after this many accepted draws.
+        seed: of the acceptance draws.
         name: for reports.
-        trained_until: the last moment that the learner has learnt from.
-        config: whose learner it is, for JSON.
+        trained_until: end of the learner's training data.
 
     Raises:
         ConfigError: c or quantile is out of range.
     """
 
-    how = "from what it would have drawn itself"
+    how = "from the draws that it accepts"
 
     def __init__(
         self,
@@ -243,24 +232,17 @@ class Rejection(_Learning):
         seed: int = 0,
         name: str = "",
         trained_until: float | None = None,
-        config: Mapping[str, Any] | None = None,
     ) -> None:
         if c is not None and not 0.0 < c <= 1.0:
             raise ConfigError(f"c: {c!r} is not allowed; give an acceptance above 0, at most 1")
         if not 0.0 <= quantile < 1.0:
             raise ConfigError(f"quantile: {quantile!r} is not allowed; give 0, or a share below 1")
-        how = {"slice_only": slice_only, "c": c, "quantile": quantile, "rounds": rounds, "seed": seed}
-        own = {**(config or {}), **how}
-        super().__init__(learner, journal, settings, name=name, trained_until=trained_until, config=own)
+        super().__init__(learner, journal, settings, name=name, trained_until=trained_until)
         self.slice_only, self.c, self.quantile, self.rounds, self.seed = slice_only, c, quantile, rounds, seed
 
     def pmf(self, log: Log, rows: Ints) -> Floats:  # noqa: ARG002 - of every candidate
-        """It has none.
-
-        Raises:
-            ConfigError: always.
-        """
-        raise ConfigError("learning: 'rejection' is replayed, it has no pmf; say 'progressive', or leave it a snapshot")
+        """Not available: raises ConfigError."""
+        raise ConfigError("learning: 'rejection' has no pmf; set 'progressive', or leave 'learning' out for a snapshot")
 
     def replay(
         self,
@@ -271,56 +253,52 @@ class Rejection(_Learning):
         seen: NDArray[np.bool_] | None = None,
         e: Floats | None = None,
         alpha: float = 0.05,
-    ) -> Replayed:
-        """Its value.
+    ) -> RejectionResult:
+        """The value of the candidate.
 
         Args:
-            log: made of the journal.
-            rows: decisions that count; of these, the draws are met.
-            y: float64[n], outcome of each of the log's decisions; NaN where it was not seen.
-            seen: bool[n]; None where y is a number.
-            e: float64[n]: with what probability it was seen; None for 1.
-            alpha: of the interval.
-
-        Raises:
-            InvalidLog: the log does not say what is needed.
-            ConfigError: the settings do not, or the journal is another one.
+            log: made from the journal.
+            rows: decisions that count; the draws among them are met.
+            y: float64[n], outcome of each decision; NaN if unobserved.
+            seen: bool[n], observed; None: where y is a number.
+            e: float64[n], probability of observation; None: 1.
+            alpha: error probability of the interval.
         """
         met = rows[drawn(log, rows)]
         if self.slice_only:
             met = met[log.decisions.mode[met] == _UNIFORM]
         met = met[np.argsort(log.decisions.seq[met], kind="stable")]
-        door = _Door(log, met, self)
-        learner = self._walk(log, met, door.meet) if len(met) else self._begin
-        kept = met[np.array(door.kept, dtype=np.int64)]
+        sampler = _AcceptanceSampler(log, met, self)
+        learner = self._replay(log, met, sampler.meet) if len(met) else self._begin
+        kept = met[np.array(sampler.kept, dtype=np.int64)]
         seen = np.isfinite(y) if seen is None else seen
         value, se = _mean(log, rows, kept, y, seen, np.ones(len(y)) if e is None else e)
         reach = NormalDist().inv_cdf(1.0 - alpha / 2.0) * se
-        return Replayed(
+        return RejectionResult(
             value=value,
             se=se,
             low=value - reach,
             high=value + reach,
             matched=len(kept),
-            draws=door.met,
+            draws=sampler.met,
             labels=learner.fit.labels - self._begin.fit.labels,
-            c=door.c,
-            clipped=door.clipped / max(door.met, 1),
+            c=sampler.c,
+            clipped=sampler.clipped / max(sampler.met, 1),
             kept=kept,
-            biased=door.words(),
+            biased=sampler.bias(),
         )
 
 
-class _Door:
-    """Lets draws in, with the probability at which they are the candidate's own."""
+class _AcceptanceSampler:
+    """Accepts draws with probability c · π / p."""
 
-    def __init__(self, log: Log, rows: Ints, by: Rejection) -> None:
+    def __init__(self, log: Log, rows: Ints, by: RejectionCandidate) -> None:
         self.by, self.rng = by, np.random.default_rng(by.seed)
         counts = np.diff(log.decisions.start)[rows]
         if by.slice_only:
             self._p = np.repeat(1.0 / counts, counts)
         else:
-            self._p = per_entry(log, log.options.prob, rows, "the whole pmf ('probs')", "rejection replay needs it")
+            self._p = per_entry(log, log.options.prob, rows, "the full pmf ('probs')", "rejection replay needs it")
         self._begin = np.cumsum(counts) - counts
         self._chosen = log.decisions.chosen[rows] - log.decisions.start[rows]
         self._session, self._first = log.decisions.session[rows], log.decisions.begins[rows]
@@ -332,8 +310,8 @@ class _Door:
         self.kept: list[int] = []
         self.met = self.clipped = 0
 
-    def meet(self, agent: _Agent, i: int, event: Decision) -> bool | None:
-        """Whether what becomes of a decision is learnt from; None once there are enough."""
+    def meet(self, agent: _ReplayedLearner, i: int, event: Decision) -> bool | None:
+        """Whether to learn from a decision; None once enough draws are accepted."""
         if i < 0:
             return event.mode in {Mode.PINNED, Mode.FORCED} or event.draw_id in self._draws
         if self.by.rounds is not None and len(self.kept) >= self.by.rounds:
@@ -357,21 +335,22 @@ class _Door:
             self.c = min(max(self._least, self._ratios[int(self.by.quantile * len(self._ratios))]), 1.0)
         return keep
 
-    def words(self) -> str:
-        """Why the result is biased."""
+    def bias(self) -> str:
+        """Why the result is biased; empty if it is not."""
         if not self.clipped:
             return ""
         return (
-            f"at {self.clipped} of {self.met} draws the candidate wanted an arm more often than c lets in: it lived "
-            "through somewhat fewer of those than it would have"
+            f"at {self.clipped} of {self.met} draws the acceptance probability c · π / p of some arm was above "
+            f"1 and was "
+            "clipped, so such draws are under-represented"
         )
 
 
 def _mean(log: Log, rows: Ints, kept: Ints, y: Floats, seen: NDArray[np.bool_], e: Floats) -> tuple[float, float]:
-    """Mean outcome of the kept draws, and its standard error, clustered by draw.
+    """Mean outcome of the accepted draws and its standard error, clustered by draw.
 
-    A draw's outcome is the mean of the decisions on it. Of those that are seen with probability e only, each stands for
-    1 / e, and the weights are normalised (Hájek 1971).
+    A draw's outcome is the mean over its decisions; those observed with probability e have weight 1 / e, normalised
+    (Hájek 1971).
     """
     among = rows[np.isin(log.decisions.draw[rows], kept) & (e[rows] > 0.0)]
     draw = np.searchsorted(np.sort(kept), log.decisions.draw[among])

@@ -1,11 +1,10 @@
-"""Estimators of a policy's value at one look: one algorithm a file, all behind `Estimator`."""
+"""Off-policy estimators of a policy's value, all behind the `Estimator` protocol."""
 
 from __future__ import annotations
 
 from fitrouter.errors import InvalidLog
-from fitrouter_evaluators.replay.estimators._base import Estimator, Weighted
-from fitrouter_evaluators.replay.estimators._clipped_dr import ClippedDR
-from fitrouter_evaluators.replay.estimators._clipped_ips import ClippedIPS
+from fitrouter_evaluators.replay.estimators._base import Estimator, WeightedEstimator
+from fitrouter_evaluators.replay.estimators._clipped import ClippedDR, ClippedIPS
 from fitrouter_evaluators.replay.estimators._dm import DirectMethod
 from fitrouter_evaluators.replay.estimators._dr import DR
 from fitrouter_evaluators.replay.estimators._dr_os import DRos
@@ -14,8 +13,7 @@ from fitrouter_evaluators.replay.estimators._paired import Paired
 from fitrouter_evaluators.replay.estimators._rejection import Rejection
 from fitrouter_evaluators.replay.estimators._sndr import SNDR
 from fitrouter_evaluators.replay.estimators._snips import SNIPS
-from fitrouter_evaluators.replay.estimators._subgaussian_dr import SubgaussianDR
-from fitrouter_evaluators.replay.estimators._subgaussian_ips import SubgaussianIPS
+from fitrouter_evaluators.replay.estimators._subgaussian import SubgaussianDR, SubgaussianIPS
 from fitrouter_evaluators.replay.estimators._switch_dr import SwitchDR
 from fitrouter_evaluators.replay.estimators.rounds import Rounds
 
@@ -35,7 +33,7 @@ __all__ = [
     "SubgaussianDR",
     "SubgaussianIPS",
     "SwitchDR",
-    "Weighted",
+    "WeightedEstimator",
     "estimate",
 ]
 
@@ -54,16 +52,16 @@ _EACH: tuple[Estimator, ...] = (
     Rejection(),
 )
 ESTIMATORS: dict[str, Estimator] = {estimator.name: estimator for estimator in _EACH}
-"""Name → estimator, with the λ it has by default."""
+"""Name → estimator with its default λ."""
 
 
 def estimate(estimator: Estimator, rounds: Rounds) -> float:
-    """The estimate over all units; NaN where they say nothing (no weight at all).
+    """The estimate over all units; NaN if the weights sum to zero.
 
     Raises:
         InvalidLog: there are no units.
     """
     columns = estimator.moments(rounds)
     if not columns.shape[1]:
-        raise InvalidLog(f"{estimator.name}: no units to estimate from: widen the window, or shorten the horizon")
+        raise InvalidLog(f"{estimator.name}: there are no units: widen the window, or shorten the horizon")
     return float(estimator.value(columns.mean(axis=1)))

@@ -1,9 +1,9 @@
-"""The seam between rounds and estimates, and what estimators share."""
+"""Estimator protocol and shared base classes."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 
@@ -13,31 +13,31 @@ from fitrouter_evaluators.replay.estimators.rounds import Rounds
 
 
 class Estimator(Protocol):
-    """A smooth function of the means of c columns over the units.
+    """A smooth function of the means of c per-unit columns.
 
-    That is all an interval needs to know: means add up over clusters and slices, the gradient linearises them (delta
-    method), and a bootstrap replicate is the value at other means.
+    Intervals need nothing else: sums add up over clusters and slices, the gradient gives the delta method, and a
+    bootstrap replicate is the value at resampled means.
     """
 
     @property
     def name(self) -> str:
-        """Its key in `ESTIMATORS`."""
+        """Key in `ESTIMATORS`."""
         ...
 
     def moments(self, rounds: Rounds) -> Floats:
-        """float64[c, n]: what each unit adds to each mean."""
+        """float64[c, n]: each unit's contribution to each mean."""
         ...
 
     def value(self, means: Floats) -> Floats:
-        """float64[...] from float64[..., c]: the estimate; NaN where the means say nothing (no weight at all)."""
+        """float64[...] from float64[..., c]: the estimate; NaN where the weights sum to zero."""
         ...
 
     def gradient(self, means: Floats) -> Floats:
-        """float64[..., c] from float64[..., c]: derivatives of `value`."""
+        """float64[..., c] from float64[..., c]: gradient of `value`."""
         ...
 
 
-class Mean(ABC):
+class MeanEstimator(ABC):
     """The mean of one column."""
 
     @abstractmethod
@@ -45,7 +45,7 @@ class Mean(ABC):
         """float64[n]: the column."""
 
     def moments(self, rounds: Rounds) -> Floats:
-        """float64[1, n], see `Estimator`."""
+        """The column as a matrix of one row."""
         return self.score(rounds)[None]
 
     def value(self, means: Floats) -> Floats:
@@ -57,15 +57,15 @@ class Mean(ABC):
         return np.ones_like(means)
 
 
-class Weighted(Mean):
-    """Mean of ŵ · reward, with ŵ what a subclass makes of the weight."""
+class WeightedEstimator(MeanEstimator):
+    """Importance weighting: mean of ŵ · reward, where a subclass shrinks w to ŵ."""
 
     def shrink(self, weight: Floats) -> Floats:
-        """float64[n]: ŵ, between 0 and the weight."""
+        """float64[n]: ŵ, between 0 and w."""
         return weight
 
     def residual(self, rounds: Rounds) -> Floats:
-        """float64[n]: what is weighted."""
+        """float64[n]: the weighted quantity."""
         return rounds.reward
 
     def score(self, rounds: Rounds) -> Floats:
@@ -73,11 +73,11 @@ class Weighted(Mean):
         return self.shrink(rounds.weight) * self.residual(rounds)
 
 
-class Corrected(Weighted):
-    """Mean of base + ŵ · (reward − q): an outcome model, corrected by weighted residuals.
+class DoublyRobustEstimator(WeightedEstimator):
+    """Mean of base + ŵ · (reward − q): an outcome model corrected by weighted residuals.
 
-    Where a unit has several draws, ŵ stands for the product of all its weights; the earlier partial products, inside
-    `Rounds.base`, are left as they are.
+    In a unit of several draws only the product of all weights is shrunk; the partial products inside `Rounds.base`
+    are not.
     """
 
     def residual(self, rounds: Rounds) -> Floats:
@@ -89,43 +89,38 @@ class Corrected(Weighted):
         return rounds.base + super().score(rounds)
 
 
-class Ratio:
-    """The mean of a first column over that of a second."""
+class Shrinkage:
+    """Mixin for estimators that shrink weights with a parameter λ > 0."""
+
+    name: ClassVar[str]
+    default: ClassVar[float]
+    allowed: ClassVar[str] = "give a number above 0, or inf for no shrinkage"
+
+    def __init__(self, lam: float | None = None) -> None:
+        self.lam = self.default if lam is None else float(lam)
+        if not self.valid():
+            raise ConfigError(f"estimator: λ of {self.name!r} is {lam!r}; {self.allowed}")
+
+    def valid(self) -> bool:
+        """Whether λ is allowed."""
+        return self.lam > 0.0
+
+
+class RatioEstimator:
+    """The mean of one column divided by the mean of another."""
 
     def value(self, means: Floats) -> Floats:
         """The ratio of the means."""
         return ratio(means[..., 0], means[..., 1])
 
     def gradient(self, means: Floats) -> Floats:
-        """(1, −value) over the second mean."""
+        """(1, −value) divided by the second mean."""
         under = means[..., 1]
         return np.stack((ratio(np.ones_like(under), under), -ratio(self.value(means), under)), axis=-1)
 
 
 def ratio(over: Floats, under: Floats) -> Floats:
-    """The quotient, and NaN without a warning where `under` is 0."""
+    """The quotient; NaN, without a warning, where the denominator is 0."""
     quotient = np.full(np.shape(under), np.nan)
     np.divide(over, under, out=quotient, where=np.not_equal(under, 0.0))
     return quotient
-
-
-def positive(name: str, lam: float) -> float:
-    """λ of an estimator.
-
-    Raises:
-        ConfigError: it is not over 0.
-    """
-    if not lam > 0.0:
-        raise ConfigError(f"estimator: λ of {name!r} is {lam!r}; allowed is over 0: give one, or inf for no shrinkage")
-    return float(lam)
-
-
-def share(name: str, lam: float) -> float:
-    """λ of an estimator, as a share.
-
-    Raises:
-        ConfigError: it is not in [0, 1).
-    """
-    if not 0.0 <= lam < 1.0:
-        raise ConfigError(f"estimator: λ of {name!r} is {lam!r}; allowed is 0 to below 1: give one, 0 shrinks nothing")
-    return float(lam)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from fitrouter.types import Floats
-from fitrouter_evaluators.replay.estimators._base import Mean
+from fitrouter_evaluators.replay.estimators._base import MeanEstimator
 from fitrouter_evaluators.replay.estimators.rounds import Rounds
 
 
-class DirectMethod(Mean):
-    """Mean of V_1 = Σ_a π(a) q(a): what the outcome model says, whatever happened.
+class DirectMethod(MeanEstimator):
+    """Mean of V_1 = Σ_a π(a) q(a): the outcome model's prediction, with no correction.
 
-    As wrong as its model is, and its interval does not know: for looking beside the others.
+    As biased as the model, and its interval does not show it: for comparison only.
     Reference: Beygelzimer and Langford (2009), "The offset tree for learning with partial labels".
     """
 

@@ -1,4 +1,4 @@
-"""The difference of two policies, unit by unit."""
+"""Paired difference of two policies."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from fitrouter_evaluators.replay.estimators.rounds import Rounds
 class Paired:
     """The estimate of one policy minus that of another on the same units.
 
-    What both share cancels in each unit, so that the interval is that of the difference, not of two unrelated numbers.
+    Noise common to both policies cancels unit by unit, so the interval is that of the difference.
 
     Args:
-        estimator: of both.
+        estimator: for both policies.
         against: the same units, in the same order, under the other policy.
     """
 
@@ -26,10 +26,10 @@ class Paired:
         self._against = estimator.moments(against)
 
     def moments(self, rounds: Rounds) -> Floats:
-        """float64[2c, n]: the columns of both.
+        """float64[2c, n]: the columns of both policies.
 
         Raises:
-            ConfigError: there are more units of one than of the other.
+            ConfigError: the policies have different numbers of units.
         """
         columns = self._estimator.moments(rounds)
         if columns.shape != self._against.shape:
@@ -45,6 +45,6 @@ class Paired:
         return self._estimator.value(one) - self._estimator.value(other)
 
     def gradient(self, means: Floats) -> Floats:
-        """The gradient of the one, and that of the other negated."""
+        """The gradient of one, and that of the other negated."""
         one, other = np.split(means, 2, axis=-1)
         return np.concatenate((self._estimator.gradient(one), -self._estimator.gradient(other)), axis=-1)

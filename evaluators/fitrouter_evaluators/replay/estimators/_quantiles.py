@@ -1,4 +1,4 @@
-"""Quantiles of the normal and of Student's t, without scipy."""
+"""Quantiles of Student's t without scipy."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ from fitrouter.types import Floats
 
 
 def student(p: float, df: Floats) -> Floats:
-    """float64[...]: the quantile of Student's t at p, one half or more; NaN where df is below 1.
+    """float64[...]: the quantile of Student's t at p ≥ ½; NaN where df is below 1.
 
-    Wallace (1959), "Bounds on normal approximations to Student's and the chi-square distributions", §4: the normal
-    quantile, inverted. At p ≥ 0.975 it is never too small, and too large by 1 % at most from df = 5 (p = 0.995); below
-    that p it is within 0.1 % from df = 5. With many degrees of freedom it is the normal quantile.
+    Wallace (1959), "Bounds on normal approximations to Student's and the chi-square distributions", §4, inverted.
+    For p ≥ 0.975 and df ≥ 5 it is at most 1 % too large and never too small; below that p it is within 0.1 %.
 
     Raises:
         ConfigError: p is not in [½, 1).
     """
     if not 0.5 <= p < 1.0:
-        raise ConfigError(f"interval: 1 − α/2 is {p!r}; allowed is ½ to below 1: give an α in (0, 1]")
+        raise ConfigError(f"interval: 1 − α/2 is {p!r}; it must be at least ½ and below 1: give an α in (0, 1]")
     df = np.where(df >= 1.0, df, np.nan)
     z = NormalDist().inv_cdf(p) * (8.0 * df + 3.0) / (8.0 * df + 1.0)
     quantile: Floats = np.sqrt(df * np.expm1(z * z / df))

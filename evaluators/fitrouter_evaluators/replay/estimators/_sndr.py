@@ -1,4 +1,4 @@
-"""Self-normalised doubly robust."""
+"""Self-normalised doubly robust estimator."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fitrouter_evaluators.replay.estimators.rounds import Rounds
 
 
 class SNDR:
-    """Mean of base, plus Σ w · (reward − q) / Σ w.
+    """Mean of base + Σ w · (reward − q) / Σ w.
 
     Reference: Thomas and Brunskill (2016), "Data-efficient off-policy policy evaluation for reinforcement learning"
     (weighted doubly robust), at one step.
@@ -23,11 +23,11 @@ class SNDR:
         return np.stack((rounds.base, rounds.weight * (rounds.reward - rounds.q), rounds.weight))
 
     def value(self, means: Floats) -> Floats:
-        """The mean base and the ratio of the other means."""
+        """The mean base plus the ratio of the other means."""
         return means[..., 0] + ratio(means[..., 1], means[..., 2])
 
     def gradient(self, means: Floats) -> Floats:
-        """1, and (1, −ratio) over the mean weight."""
+        """1, and (1, −ratio) divided by the mean weight."""
         over, under = means[..., 1], means[..., 2]
         one = np.ones_like(under)
         return np.stack((one, ratio(one, under), -ratio(ratio(over, under), under)), -1)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from fitrouter.types import Floats
-from fitrouter_evaluators.replay.estimators._base import Ratio
+from fitrouter_evaluators.replay.estimators._base import RatioEstimator
 from fitrouter_evaluators.replay.estimators.rounds import Rounds
 
 
-class SNIPS(Ratio):
-    """Σ w · reward / Σ w: never outside the rewards' range, consistent, biased by O(1/n).
+class SNIPS(RatioEstimator):
+    """Σ w · reward / Σ w: stays inside the range of rewards; consistent, with bias O(1/n).
 
     Reference: Swaminathan and Joachims (2015), "The self-normalized estimator for counterfactual learning".
     """

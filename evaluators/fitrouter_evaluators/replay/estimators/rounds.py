@@ -1,4 +1,4 @@
-"""What estimators read: one unit of replay a row."""
+"""Input of the estimators: one row for each unit of replay."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from fitrouter.types import Floats
 
 
 class Rounds(NamedTuple):
-    """n units (closed sessions; a decision without a session is one of its own) under one target policy.
+    """n units (closed sessions; a decision without a session is a unit) under one target policy.
 
-    With draws 1 … m in a unit, ρ_j the product of the first j importance weights π(a)/p(a), Q_j the outcome model at
-    draw j and V_j = Σ_a π_j(a) Q_j(a), the doubly robust value of a unit is (Jiang and Li 2016, eq. 10, the reward at
-    the end) V_1 + Σ_{j<m} ρ_j (V_{j+1} − Q_j) + ρ_m (reward − Q_m) = base + weight · (reward − q).
+    For draws 1 … m of a unit, let ρ_j be the product of the first j importance weights π(a)/p(a), Q_j the outcome
+    model at draw j and V_j = Σ_a π_j(a) Q_j(a). The doubly robust value of a unit whose reward comes at its end
+    (Jiang and Li 2016, eq. 10) is V_1 + Σ_{j<m} ρ_j (V_{j+1} − Q_j) + ρ_m (reward − Q_m), which is
+    base + weight · (reward − q).
     """
 
     reward: Floats
@@ -23,10 +24,10 @@ class Rounds(NamedTuple):
     weight: Floats
     """float64[n]: ρ_m."""
     q: Floats
-    """float64[n]: Q_m(a_m), the model's outcome of what was drawn last."""
+    """float64[n]: Q_m(a_m), the outcome model at the last drawn arm."""
     base: Floats
     """float64[n]: V_1 + Σ_{j<m} ρ_j (V_{j+1} − Q_j)."""
     direct: Floats
-    """float64[n]: V_1; equal to `base` where a unit has one draw."""
+    """float64[n]: V_1; equal to `base` for units of one draw."""
     match: NDArray[np.bool_] | None = None
-    """bool[n]: the candidate, drawing for itself, took what was logged; for rejection replay."""
+    """bool[n]: the candidate's own draw equals the logged one; for rejection sampling."""

@@ -1,4 +1,4 @@
-"""Choosing λ from the log itself: how far weights are shrunk, bias against variance."""
+"""Data-driven choice of the shrinkage parameter λ: the bias-variance trade-off."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from fitrouter.errors import ConfigError, InvalidLog
-from fitrouter_evaluators.replay.estimators import ClippedDR, ClippedIPS, DRos, SwitchDR, Weighted
+from fitrouter_evaluators.replay.estimators import ClippedDR, ClippedIPS, DRos, SwitchDR, WeightedEstimator
 from fitrouter_evaluators.replay.estimators._quantiles import student
 from fitrouter_evaluators.replay.estimators.rounds import Rounds
 
@@ -27,44 +27,43 @@ def tuned(
     method: Literal["slope", "mse"] = "slope",
     delta: float = 0.1,
 ) -> tuple[Tunable, float]:
-    """The estimator with the λ that suits these rounds, and that λ. The choice is Open Bandit Pipeline 0.5.7's.
+    """An estimator with λ chosen from the data, and that λ; the same choices as Open Bandit Pipeline 0.5.7.
 
-    An interval made with the chosen λ does not know that it was chosen, nor what bias is left.
+    Intervals made with the chosen λ account neither for the choice nor for the remaining bias.
 
     Args:
         name: clipped_ips, clipped_dr, switch_dr or dr_os.
-        rounds: what is estimated from.
-        lambdas: what to choose from.
+        rounds: the units.
+        lambdas: values to choose from.
         method: slope (SLOPE++) or mse (the least bound on the mean squared error, see `mse_bound`).
-        delta: probability with which a bound inside may fail.
+        delta: failure probability of the bounds used inside.
 
     Raises:
-        ConfigError: λ of that estimator is not tuned, there is no λ to choose from, there is no such method, or delta
-            is not in (0, ½].
+        ConfigError: an argument is not allowed.
         InvalidLog: there are fewer than two units.
     """
     if name not in _KINDS:
-        raise ConfigError(f"tuning: {name!r} has no λ to tune; allowed are {', '.join(sorted(_KINDS))}: name one")
+        raise ConfigError(f"tuning: {name!r} has no λ to tune; choose one of {', '.join(sorted(_KINDS))}")
     if method not in ("slope", "mse"):
-        raise ConfigError(f"tuning: there is no method {method!r}; allowed are 'slope' and 'mse': name one")
+        raise ConfigError(f"tuning: there is no method {method!r}; choose 'slope' or 'mse'")
     if not 0.0 < delta <= 0.5:
-        raise ConfigError(f"tuning: delta is {delta!r}; allowed is above 0 to ½: give a small probability")
+        raise ConfigError(f"tuning: delta is {delta!r}; give a probability above 0, up to ½")
     candidates = [_KINDS[name](lam) for lam in sorted(lambdas)]
     if not candidates:
-        raise ConfigError("tuning: no λ to choose from: give at least one")
+        raise ConfigError("tuning: there is no λ to choose from: give at least one")
     if len(rounds.reward) < 2:
-        raise InvalidLog(f"tuning: {len(rounds.reward)} units; a spread needs two or more: widen the window")
+        raise InvalidLog(f"tuning: {len(rounds.reward)} units; two or more are needed: widen the window")
     best = candidates[(_slope if method == "slope" else _least_mse)(candidates, rounds, delta)]
     return best, best.lam
 
 
 def _slope(candidates: list[Tunable], rounds: Rounds, delta: float) -> int:
-    """SLOPE++: the narrowest estimate that agrees with all wider ones.
+    """SLOPE++: the narrowest estimate that is consistent with all wider ones.
 
     From the widest on: the last one before the first i with |θ_i − θ_j| > c_i + (√6 − 1) c_j for some wider j. Wide
-    ones have little bias, and bias shows as disagreement. Su, Srinath and Krishnamurthy (2020), "Adaptive estimator
-    selection for off-policy evaluation"; sorted by width as in Tucker and Lee (2021), "Improved estimator selection for
-    off-policy evaluation". The width c is Student's, one-sided at delta. Among equals smaller λ come first.
+    estimates have little bias, so bias shows as disagreement. Su, Srinath and Krishnamurthy (2020), "Adaptive
+    estimator selection for off-policy evaluation"; sorted by width as in Tucker and Lee (2021), "Improved estimator
+    selection for off-policy evaluation". The width c is Student's, one-sided at delta; ties go to the smaller λ.
     """
     n = len(rounds.reward)
     columns = [candidate.score(rounds) for candidate in candidates]
@@ -80,13 +79,13 @@ def _slope(candidates: list[Tunable], rounds: Rounds, delta: float) -> int:
 
 
 def _least_mse(candidates: list[Tunable], rounds: Rounds, delta: float) -> int:
-    """The least bound on the mean squared error; among equals the largest λ."""
+    """Index of the smallest bound on the mean squared error; ties go to the largest λ."""
     bounds = np.array([mse_bound(candidate, rounds, delta) for candidate in candidates])
     return int(np.flatnonzero(bounds == bounds.min())[-1])
 
 
-def mse_bound(estimator: Weighted, rounds: Rounds, delta: float = 0.1) -> float:
-    """Variance plus the square of an upper bound on the bias, for rewards in [0, 1].
+def mse_bound(estimator: WeightedEstimator, rounds: Rounds, delta: float = 0.1) -> float:
+    """Upper bound on the mean squared error for rewards in [0, 1]: variance plus squared bias bound.
 
     bias ≤ |mean of (w − ŵ) · residual| + √(2 mean(w²) ln(2/δ) / n) + 2 max(w) ln(2/δ) / 3n (Bernstein). Wang, Agarwal
     and Dudík (2017), "Optimal and adaptive off-policy evaluation in contextual bandits"; Su, Dimakopoulou,

@@ -1,1 +1,1 @@
-"""Import of other systems' logs."""
+"""Imports logs of other systems."""

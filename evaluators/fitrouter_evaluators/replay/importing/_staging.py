@@ -1,8 +1,8 @@
-"""A foreign file as a table: the columns that are asked for, as they are, and the lines that are no rows.
+"""Stages a foreign file as a DuckDB table: the requested columns, unconverted, and the invalid lines.
 
-Headers are read apart from the rows, and columns are known to DuckDB by their position alone (c0, c1, …), so that no
-name in a header can collide with another one, with a keyword, or with the statements. Texts of a map or a file are
-never part of a statement: it refers to them (`Values`).
+Headers are read separately, and DuckDB knows columns by position only (c0, c1, …), so names in a header cannot collide
+with each other, with keywords, or with the statements. Texts of a map or file are bound as variables (`SqlParameters`),
+never part of a statement.
 """
 
 # ruff: noqa: S608 - statements are made of positions and constants
@@ -43,11 +43,7 @@ class Source(NamedTuple):
     """Empty for Parquet."""
 
     def position(self, name: str) -> int:
-        """Position of a column.
-
-        Raises:
-            ConfigError: the header does not have it, or has it more than once.
-        """
+        """Position of a column that the header has exactly once."""
         if self.names.count(name) == 1:
             return self.names.index(name)
         shown = ", ".join(repr(known) for known in self.names[:40]) + (" …" if len(self.names) > 40 else "")
@@ -56,15 +52,15 @@ class Source(NamedTuple):
         raise ConfigError(f"{self.path.name!r} has no column {name!r}; its columns are {shown}")
 
 
-class Values:
-    """Texts that a connection's statements refer to."""
+class SqlParameters:
+    """Binds texts as variables of a connection."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
         self.connection = connection
         self._count = 0
 
     def refer(self, value: str | Sequence[str]) -> str:
-        """SQL that stands for a text, or for a list of texts."""
+        """SQL that refers to a text, or to a list of texts."""
         name = f"value_{self._count}"
         self._count += 1
         single = isinstance(value, str)
@@ -72,35 +68,35 @@ class Values:
         return f"CAST(getvariable('{name}') AS {'VARCHAR' if single else 'VARCHAR[]'})"
 
 
-class Staged(NamedTuple):
-    """A source's rows in a table, in the order of the file: `rowid` counts them from 0."""
+class StagedFile(NamedTuple):
+    """A file's rows in a table, in file order; `rowid` counts from 0."""
 
     source: Source
     table: str
     types: Mapping[str, str]
-    """Name in the header → DuckDB's type."""
+    """Column name → DuckDB type."""
     broken: Mapping[int, str]
-    """Record of the text file, the header being 1, that is no row → why."""
-    values: Values
+    """Number of an invalid record of a text file (the header is 1) → why."""
+    values: SqlParameters
 
     def query(self, sql: str, limit: int = 1_000_000) -> list[tuple[Any, ...]]:
-        """Rows of a query over the table, no more than `limit`."""
+        """At most `limit` rows of a query."""
         return self.values.connection.execute(sql).fetchmany(limit)
 
     def column(self, name: str) -> str:
-        """SQL of a column as it is."""
+        """SQL of a column."""
         return f"c{self.source.position(name)}"
 
     def text(self, name: str) -> str:
-        """SQL of a column as text; NULL where it is empty."""
+        """SQL of a column as text; NULL if empty."""
         return f"nullif(CAST({self.column(name)} AS VARCHAR), '')"
 
     def number(self, name: str) -> str:
-        """SQL of a column as a number; NULL where it holds none."""
+        """SQL of a column as a number; NULL if it is not one."""
         return f"TRY_CAST({self.column(name)} AS DOUBLE)"
 
     def list_of(self, name: str, separator: str | None, kind: str) -> str:
-        """SQL of a column as a list of `kind`; NULL where it holds none."""
+        """SQL of a column as a list of `kind`; NULL if it is not one."""
         column = self.column(name)
         if self.types[name] != "VARCHAR":
             return f"TRY_CAST({column} AS {kind}[])"
@@ -111,12 +107,7 @@ class Staged(NamedTuple):
 
 
 def open_source(path: Path, delimiter: str | None = None) -> Source:
-    """A CSV or Parquet file with its header.
-
-    Raises:
-        ConfigError: there is no such file, or it is of another type.
-        InvalidLog: it is empty, or no Parquet file in spite of its name.
-    """
+    """A CSV or Parquet file with its header."""
     if not path.is_file():
         raise ConfigError(f"there is no file {str(path)!r}; give a CSV or Parquet file")
     name = path.name.lower()
@@ -135,13 +126,8 @@ def open_source(path: Path, delimiter: str | None = None) -> Source:
     return Source(path, tuple(header), delimiter)
 
 
-def stage(values: Values, source: Source, names: Iterable[str], table: str) -> Staged:
-    """Copy columns of a source into a table of the connection that the values belong to.
-
-    Raises:
-        ConfigError: a column is not there.
-        InvalidLog: the file is damaged.
-    """
+def stage(values: SqlParameters, source: Source, names: Iterable[str], table: str) -> StagedFile:
+    """Copy columns of a file into a table."""
     import duckdb
 
     connection = values.connection
@@ -155,16 +141,11 @@ def stage(values: Values, source: Source, names: Iterable[str], table: str) -> S
         raise InvalidLog(f"{source.path.name!r} cannot be read: {error}; write it again") from None
     described = connection.execute(f"SELECT * FROM {table} LIMIT 0").description or []
     types = {source.names[i]: str(cell[1]) for i, cell in zip(wanted, described, strict=True)}
-    return Staged(source, table, types, rejects, values)
+    return StagedFile(source, table, types, rejects, values)
 
 
-def numbered(staged: Staged, rows: Mapping[int, str]) -> list[Problem]:
-    """All problems of a source in the order of the file, by line of a text file and row of a Parquet file, from 1.
-
-    Args:
-        staged: the source with its broken records.
-        rows: `rowid` of a row that cannot be used → why.
-    """
+def numbered(staged: StagedFile, rows: Mapping[int, str]) -> list[Problem]:
+    """All problems of a file by line (text) or row (Parquet), from 1; `rows`: `rowid` of an invalid row → why."""
     if not staged.source.delimiter:
         return [Problem(row + 1, reason) for row, reason in sorted(rows.items())]
     # A row that the other reader did not see, after a quote that nobody closed, is counted in records.
@@ -182,7 +163,7 @@ def numbered(staged: Staged, rows: Mapping[int, str]) -> list[Problem]:
 
 
 def _records(source: Source) -> Iterator[tuple[int, bool]]:
-    """Line on which each record of a text file begins, and whether there is anything in it."""
+    """First line of each record of a text file, and whether the record is non-empty."""
     with _text(source.path) as lines:
         reader = csv.reader(lines, delimiter=source.delimiter)
         line = 1
@@ -201,7 +182,7 @@ def _text(path: Path) -> IO[str]:
 
 
 def _parquet_names(path: Path) -> tuple[str, ...]:
-    """Names as they are in the file; DuckDB itself would rename one of two that differ in case."""
+    """Column names as in the file; DuckDB would rename one of two that differ only in case."""
     import duckdb
 
     try:
@@ -220,7 +201,7 @@ def _parquet_names(path: Path) -> tuple[str, ...]:
 
 
 def _reader(source: Source, table: str) -> tuple[str, dict[str, str]]:
-    """SQL that reads a source as it is, and its parameters."""
+    """SQL that reads a file, and its parameters."""
     path, everything = str(source.path), range(len(source.names))
     if not source.delimiter:
         return f"read_parquet($path) AS t({', '.join(f'c{i}' for i in everything)})", {"path": path}

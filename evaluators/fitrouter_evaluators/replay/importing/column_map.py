@@ -1,4 +1,4 @@
-"""Which column of somebody else's log means what: the map of `fitrouter replay import`."""
+"""Column map of `fitrouter replay import`: which column of a foreign log means what."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import yaml
 from fitrouter.errors import ConfigError
 
 ARM = "{arm}"
-"""Stands for each arm's name in the names of columns."""
+"""Placeholder for each arm's name in column names."""
 
 _MAPS = Path(__file__).parent / "maps"
 
@@ -36,13 +36,13 @@ class _Column(_Part):
 
 
 class Time(_Column):
-    """When it was decided: a date and time (ISO 8601, UTC where it names no zone), or a number of units since 1970."""
+    """Time of a decision: ISO 8601 (UTC unless it names a zone), or a number of units since 1970."""
 
     unit: Literal["s", "ms", "us", "ns"] | None = None
 
 
 class Reward(_Column):
-    """What came of it, on a scale from the worst value to the best."""
+    """The outcome, on a scale from the worst to the best value."""
 
     scale: tuple[float, float] = (0.0, 1.0)
 
@@ -55,13 +55,13 @@ class Reward(_Column):
 
 
 class ListColumn(_Column):
-    """A column of lists. Text holds a JSON list, or values between `separator`s."""
+    """A column of lists: JSON lists, or texts with values between `separator`s."""
 
     separator: str | None = pydantic.Field(None, min_length=1)
 
 
 class PerArm(_Part):
-    """One column for each arm; `{arm}` in the name stands for the arm's."""
+    """One column per arm; `{arm}` in the name stands for the arm's."""
 
     columns: str
 
@@ -81,20 +81,20 @@ class Number(_Column):
     """A numeric feature."""
 
     fill: float | None = None
-    """Stands for an empty cell; a row with one is refused where None."""
+    """Replaces an empty cell; None: such rows are invalid."""
 
 
 class Category(_Part):
-    """A feature with few values: one number for each, 1 where the row has it. An empty cell has none of them."""
+    """A categorical feature, one-hot encoded; an empty cell gives zeros."""
 
     column: str
     kind: Literal["category"]
     limit: int = pydantic.Field(100, ge=1, le=10_000)
-    """How many values there may be."""
+    """Maximum number of distinct values."""
 
 
 class Vector(_Part):
-    """A column of lists of numbers, all of the same length, such as an embedding."""
+    """A column of equally long lists of numbers, such as an embedding."""
 
     column: str
     kind: Literal["vector"]
@@ -115,7 +115,7 @@ Feature: TypeAlias = Annotated[
     | Annotated[PerArm, pydantic.Tag("per arm")],
     pydantic.Discriminator(_kind),
 ]
-"""What a policy may read of a row. The order of the map is the order of the numbers."""
+"""A context feature. Features are concatenated in the order of the map."""
 
 
 class ArmList(_Part):
@@ -219,15 +219,15 @@ class ColumnMap(_Part):
 
 
 def shipped_maps() -> tuple[str, ...]:
-    """Names of the maps that ship."""
+    """Names of the built-in maps."""
     return tuple(sorted(path.stem for path in _MAPS.glob("*.yaml")))
 
 
 def load_map(source: ColumnMap | Mapping[str, Any] | str | os.PathLike[str]) -> ColumnMap:
-    """A map by the name of one that ships, from a YAML file, or from its content.
+    """A map by name (built-in), from a YAML file, or from its content.
 
     Raises:
-        ConfigError: there is no such map, it is no YAML, or it holds what cannot be used.
+        ConfigError: there is no such map, or it is invalid.
     """
     if isinstance(source, ColumnMap):
         return source

@@ -1,1 +1,1 @@
-"""Confidence intervals and confidence sequences."""
+"""Intervals for a single look, and confidence sequences."""

@@ -1,18 +1,17 @@
-"""Exact lower confidence limits for a mean that may drift: wealth spread over bets of several sizes.
+"""Exact lower confidence limits for a mean that may drift, by betting with a mixture of bet sizes.
 
 Let x_i ≥ −k with conditional means μ_i = E[x_i | past]. For a bet λ in (0, 1/k), Π (1 + λx_i)/(1 + λμ_i) is a
-martingale of mean 1. The logarithm is concave, so Π (1 + λμ_i) ≤ (1 + λμ̄_t)^t with μ̄_t the running mean, and the
-martingale is at least exp(Σ log(1 + λx_i) − t log(1 + λμ̄_t)). A mixture of them is one too, so by Ville's inequality
+martingale of mean 1. By concavity Π (1 + λμ_i) ≤ (1 + λμ̄_t)^t with μ̄_t the running mean, so the martingale is at
+least exp(Σ log(1 + λx_i) − t log(1 + λμ̄_t)). The same holds for mixtures, so by Ville's inequality
 
     Σ_λ w_λ exp(Σ_{i≤t} log(1 + λx_i) − t log(1 + λμ̄_t)) < 1/α   at all times t at once, with probability 1 − α.
 
-The left side falls in μ̄_t: the limit is where it equals 1/α. The gamma-exponential mixture gives away more, namely
-log(1 + λx) ≥ λx + (log(1 − λk) + λk)(x/k)² (Fan, Grama and Liu 2015) and log(1 + λμ) ≤ λμ: over the same bets its limit
-is never higher. Where the mean is constant this is betting with fixed bets (Waudby-Smith and Ramdas 2024, §4); an x̂ to
-centre x at would change nothing, since a constant one only renames the bets.
+The left side decreases in μ̄_t: the limit is where it equals 1/α. The gamma-exponential mixture gives away more:
+log(1 + λx) ≥ λx + (log(1 − λk) + λk)(x/k)² (Fan, Grama and Liu 2015) and log(1 + λμ) ≤ λμ, so its limit is never
+higher. For a constant mean this is betting with fixed bets (Waudby-Smith and Ramdas 2024, §4).
 
-A mixture needs no common x: pseudo-outcomes that were truncated at different bounds but have the same conditional means
-may each be bet on. A tight bound buys large bets for few observations, a loose one keeps the variance low for many.
+Pseudo-outcomes truncated at different bounds, with the same conditional means, can each be bet on in one mixture: a
+tight bound allows large bets for few observations, a loose one keeps the variance low for many.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ from fitrouter.types import Floats
 from fitrouter_evaluators.replay.log.log import Ints
 
 SHARES = {0.15: 1.0, 0.4: 1.0, 0.8: 1.0}
-"""Bets, as shares of the largest that cannot ruin, and their weights."""
+"""Bets as shares of the largest admissible one, and their weights."""
 SLOW = {0.04: 0.1, 0.01: 0.1, 0.0025: 0.1}
 """Further bets under the loosest bound, for streams of millions."""
 STEPS = 6
-"""Of Newton's method; the first guess is off by the logarithm of the number of bets at most."""
+"""Newton steps; the first guess is off by at most the log of the number of bets."""
 BLOCK = 1 << 16
-"""Observations at a time, so that memory does not grow with the stream."""
+"""Observations processed at a time."""
 
 
 class Bets(NamedTuple):
@@ -47,11 +46,7 @@ class Bets(NamedTuple):
 
 
 def bets(bounds: Floats) -> Bets:
-    """The mixture: every stream has the same weight.
-
-    Args:
-        bounds: float64[g], positive.
-    """
+    """The mixture for these bounds, float64[g]; every stream has the same weight."""
     loosest = int(np.argmax(bounds))
     rows = []
     for g, bound in enumerate(bounds):
@@ -63,16 +58,13 @@ def bets(bounds: Floats) -> Bets:
 
 
 def lower(x: Floats, bounds: Floats, alpha: float, looks: Ints) -> Floats:
-    """Lower limits of the running mean at each look.
+    """float64[L]: lower limits of the running mean at each look.
 
     Args:
         x: float64[g, n], row j at least −bounds[j]; all rows with the same conditional means.
         bounds: float64[g], positive.
-        alpha: of this one side.
+        alpha: of this side.
         looks: int64[L], ascending, within 1 … n.
-
-    Returns:
-        float64[L].
     """
     on = bets(bounds)
     grown = np.zeros(len(on.size))
@@ -88,7 +80,7 @@ def lower(x: Floats, bounds: Floats, alpha: float, looks: Ints) -> Floats:
 
 
 def _gains(block: Floats, on: Bets, ends: Ints) -> Floats:
-    """Σ log(1 + λx) of each bet, float64[B, parts]: between the ends of parts, and after the last of them."""
+    """Σ log(1 + λx) of each bet, float64[B, parts], between consecutive `ends` and after the last."""
     starts = np.append(0, ends[ends < block.shape[1]])
     sums, work = np.empty((len(on.size), len(starts))), np.empty(block.shape[1])
     for b, (row, size) in enumerate(zip(on.stream, on.size, strict=True)):
@@ -98,10 +90,10 @@ def _gains(block: Floats, on: Bets, ends: Ints) -> Floats:
 
 
 def root(grown: Floats, t: Floats, on: Bets, alpha: float) -> Floats:
-    """Where the wealth against a running mean m is 1/α, for every column; never above it.
+    """float64[L]: the running mean m at which the mixture equals 1/α; never above it.
 
-    The logarithm of the wealth is convex and falls in m. Newton's steps from the left of its zero stay there, so that
-    every iterate is a valid limit; the best single bet gives the first.
+    The log of the mixture is convex and decreasing in m, so Newton steps from the left of the root stay there and every
+    iterate is a valid limit. The best single bet gives the first.
 
     Args:
         grown: float64[B, L], Σ log(1 + λx).

@@ -1,4 +1,4 @@
-"""Where units count: in a slice, together with the other units of their cluster."""
+"""Cells: the units of one cluster in one slice."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _LARGEST = (1 << 31) - 1
 
 
 class Cells(NamedTuple):
-    """G cells, sorted by slice: the units of one cluster in one slice, which stand and fall together."""
+    """G cells, sorted by slice: the units of one cluster in one slice."""
 
     cell: Ints | None
-    """int64[n]: the cell of each unit, G for those in no slice; None where each unit is a cell of its own, in order."""
+    """int64[n]: the cell of each unit, G if in no slice; None if each unit is its own cell, in order."""
     size: Floats
-    """float64[G]: units."""
+    """float64[G]: number of units."""
     edges: Ints
     """int64[S + 1]: slice s has the cells `edges[s]` to `edges[s + 1]`."""
     n: Ints
@@ -48,15 +48,11 @@ class Cells(NamedTuple):
 
 
 def cells_of(n: int, cluster: Ints | None, slices: Ints | None, n_slices: int) -> Cells:
-    """The cells of n units; codes as in `intervals.delta`.
-
-    Raises:
-        ConfigError: the codes cannot be used.
-    """
+    """The cells of n units; codes as in `intervals.deltas`."""
     where = np.zeros(n, dtype=np.int64) if slices is None else _codes("slices", slices, n, -1)
     if n_slices < 1 or (slices is None and n_slices > 1) or where.max(initial=0) >= n_slices:
-        given = "no codes of slices" if slices is None else f"codes of slices up to {where.max(initial=0)}"
-        raise ConfigError(f"interval: {given} for {n_slices} slices; allowed are codes from 0 to n_slices − 1")
+        given = "no slice codes" if slices is None else f"slice codes up to {where.max(initial=0)}"
+        raise ConfigError(f"interval: {given} for {n_slices} slices; codes must be from 0 to n_slices − 1")
     if slices is None and cluster is None:
         return Cells(None, np.ones(n), np.array([0, n]), np.array([n]))
     # Units in no slice come first: their cells are cut off.
@@ -79,7 +75,7 @@ def cells_of(n: int, cluster: Ints | None, slices: Ints | None, n_slices: int) -
 
 
 def _sorted(key: Ints) -> Ints:
-    """`argsort`, stable, of codes from 0, by digits of 16 bits: numpy sorts such by radix, four times as fast."""
+    """Stable `argsort` of non-negative codes by digits of 16 bits: numpy sorts those by radix, four times as fast."""
     order = np.argsort(key.astype(np.uint16), kind="stable")
     largest, shift = int(key.max(initial=0)), 16
     while largest >> shift:
@@ -94,7 +90,7 @@ def _codes(name: str, codes: Ints, n: int, least: int) -> Ints:
     low, high = codes.min(initial=0), codes.max(initial=0)
     if codes.shape != (n,) or low < least or high > _LARGEST:
         raise ConfigError(
-            f"interval: {name} has shape {codes.shape} and codes {low} to {high}; allowed is one code from {least} to "
+            f"interval: {name} has shape {codes.shape} and codes {low} to {high}; give one code from {least} to "
             f"{_LARGEST} for each of the {n} units"
         )
     return codes

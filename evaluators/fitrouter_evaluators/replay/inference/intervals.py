@@ -1,6 +1,6 @@
-"""Intervals that are valid at one look: delta method and cluster bootstrap, several slices at once.
+"""Intervals for a single look: delta method and cluster bootstrap, for several slices at once.
 
-Neither holds when it is looked at again and again until it pleases; that is what `sequences` is for.
+They are not valid for repeated looks; `sequences` is.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fitrouter_evaluators.replay.inference._cells import Cells, cells_of
 from fitrouter_evaluators.replay.log.log import Ints
 
 BAGS = 4096
-"""Clusters beyond this many are resampled in bags; the standard error is then known to 1/√(2 · 4096) = 1.1 %."""
+"""More clusters than this are resampled in bags; the standard error is then known to 1/√(2 · 4096) = 1.1 %."""
 _CHUNK = 1 << 21
 """Resampling weights made at a time."""
 
@@ -28,45 +28,14 @@ class Interval(NamedTuple):
     """Estimates of S slices with intervals."""
 
     value: Floats
-    """float64[S]; NaN where there are no units, or they say nothing."""
+    """float64[S]; NaN if there are no units or their weights sum to zero."""
     se: Floats
-    """float64[S]: standard error; NaN in slices of fewer than two clusters, and so are both limits."""
+    """float64[S]: standard error; NaN, as both limits, for fewer than two clusters."""
     low: Floats
     high: Floats
-    """float64[S]: limits; each is passed with probability α/2."""
+    """float64[S]: limits, each exceeded with probability α/2."""
     n: Ints
     """int64[S]: units."""
-
-
-def delta(
-    estimator: Estimator,
-    rounds: Rounds,
-    *,
-    cluster: Ints | None = None,
-    slices: Ints | None = None,
-    n_slices: int = 1,
-    alpha: float = 0.05,
-) -> Interval:
-    """Value, standard error and limits by linearisation, robust to dependence within clusters.
-
-    With x̄ a slice's mean columns and g the gradient there, a cluster of m units with sums X moves the estimate by
-    φ = g · (X − m x̄) / n. The variance is G / (G − 1) Σ φ² over the G clusters in the slice, and limits are Student's
-    with G − 1 degrees of freedom: the corrections for few clusters. Liang and Zeger (1986), "Longitudinal data analysis
-    using generalized linear models"; for one unit a cluster and a plain mean it is the textbook's interval.
-
-    Args:
-        estimator: a smooth function of mean columns.
-        rounds: n units.
-        cluster: int64[n], codes from 0: units of one code depend on each other; None for units that do not.
-        slices: int64[n], codes from 0 to n_slices − 1, or −1 for none; None for one slice of all.
-        n_slices: S.
-        alpha: probability of missing the truth, for each slice. Many slices are paid for by the caller: α/S is
-            Bonferroni's.
-
-    Raises:
-        ConfigError: alpha, cluster or slices cannot be used.
-    """
-    return deltas((estimator,), rounds, cluster=cluster, slices=slices, n_slices=n_slices, alpha=alpha)[0]
 
 
 def deltas(
@@ -78,7 +47,21 @@ def deltas(
     n_slices: int = 1,
     alpha: float = 0.05,
 ) -> list[Interval]:
-    """`delta` of several estimators; clusters and slices are looked at once."""
+    """Values, standard errors and limits by the delta method, robust to dependence within clusters.
+
+    With x̄ a slice's mean columns and g the gradient there, a cluster of m units with sums X moves the estimate by
+    φ = g · (X − m x̄) / n. The variance is G / (G − 1) Σ φ² over the G clusters of the slice, and limits are Student's
+    with G − 1 degrees of freedom (corrections for few clusters). Liang and Zeger (1986), "Longitudinal data analysis
+    using generalized linear models".
+
+    Args:
+        estimators: smooth functions of mean columns.
+        rounds: n units.
+        cluster: int64[n], codes from 0: units of one cluster may depend on each other; None: all are independent.
+        slices: int64[n], codes from 0 to n_slices − 1, or −1 for none; None: one slice of all units.
+        n_slices: S.
+        alpha: error probability of each slice's interval; corrections for several slices are the caller's.
+    """
     cells = cells_of(len(rounds.reward), cluster, slices, n_slices)
     quantile = student(1.0 - _checked(alpha) / 2.0, cells.clusters.astype(np.float64) - 1.0)
     return [_delta(estimator, rounds, cells, quantile) for estimator in estimators]
@@ -100,51 +83,6 @@ def _delta(estimator: Estimator, rounds: Rounds, cells: Cells, quantile: Floats)
     return Interval(value, se, value - quantile * se, value + quantile * se, cells.n)
 
 
-def bootstrap(
-    estimator: Estimator,
-    rounds: Rounds,
-    *,
-    cluster: Ints | None = None,
-    slices: Ints | None = None,
-    n_slices: int = 1,
-    alpha: float = 0.05,
-    replicates: int = 2000,
-    seed: int = 0,
-) -> Interval:
-    """Value, standard error and percentile limits over resampled clusters.
-
-    Each slice draws as many clusters as it has, with replacement. Beyond `BAGS` of them, clusters are dealt to so many
-    bags at random and bags are drawn (random groups, Wolter 2007, "Introduction to variance estimation", ch. 2): in
-    expectation, variance and skewness stay those of clusters. A slice's result depends on its own units, `replicates`
-    and `seed` alone. Replicates that say nothing (no weight at all) are left out. There is no correction for few
-    clusters: below some thirty, believe `delta`.
-
-    Args:
-        estimator: a smooth function of mean columns.
-        rounds: n units.
-        cluster: as in `delta`.
-        slices: as in `delta`.
-        n_slices: as in `delta`.
-        alpha: as in `delta`.
-        replicates: how many; 2,000 or more for limits at 95 %.
-        seed: of the resampling.
-
-    Raises:
-        ConfigError: alpha, cluster, slices or replicates cannot be used.
-    """
-    some = bootstraps(
-        (estimator,),
-        rounds,
-        cluster=cluster,
-        slices=slices,
-        n_slices=n_slices,
-        alpha=alpha,
-        replicates=replicates,
-        seed=seed,
-    )
-    return some[0]
-
-
 def bootstraps(
     estimators: Sequence[Estimator],
     rounds: Rounds,
@@ -156,9 +94,15 @@ def bootstraps(
     replicates: int = 2000,
     seed: int = 0,
 ) -> list[Interval]:
-    """`bootstrap` of several estimators, which share what is drawn."""
+    """Values, standard errors and percentile limits from resampled clusters; arguments as in `deltas`.
+
+    Each slice resamples its own clusters. More than `BAGS` clusters are dealt at random into that many bags and bags
+    are resampled (random groups, Wolter 2007, "Introduction to variance estimation", ch. 2), which keeps expectation,
+    variance and skewness. Replicates whose weights sum to zero are left out. There is no correction for few clusters:
+    below some thirty, prefer `deltas`.
+    """
     if replicates < 2:
-        raise ConfigError(f"bootstrap: {replicates} replicates; allowed are 2 or more: give some thousands")
+        raise ConfigError(f"bootstrap: {replicates} replicates; at least 2 are needed, some thousands are usual")
     cells = cells_of(len(rounds.reward), cluster, slices, n_slices)
     alpha = _checked(alpha)
     bag, start = _bags(cells.clusters, seed)
@@ -217,5 +161,5 @@ def _spread(values: Floats, alpha: float) -> tuple[float, float, float]:
 
 def _checked(alpha: float) -> float:
     if not 0.0 < alpha < 1.0:
-        raise ConfigError(f"interval: alpha is {alpha!r}; allowed is above 0 to below 1: give the chance of a miss")
+        raise ConfigError(f"interval: alpha is {alpha!r}; it must be above 0 and below 1")
     return alpha

@@ -1,39 +1,36 @@
-"""Confidence sequences: limits that hold at all times at once, however often they are looked at.
+"""Confidence sequences: limits valid at all times at once, however often one looks.
 
 For a stream x_1 … x_n in order of time, such as doubly robust outcomes, the estimand is the running mean of the
-conditional means, (1/t) Σ_{i≤t} E[x_i | past]. It may drift, and what comes next may depend on all that came before, as
-under a logger that learns. Limits at t are made of the first t observations alone.
+conditional means, (1/t) Σ_{i≤t} E[x_i | past]. It may drift and depend on the past, as under a learning logging
+policy. Limits at t use the first t observations only.
 
-* `exact` is for decisions: it covers at every n, and needs to know beforehand how far down an outcome can fall.
-* `asymptotic` is for display: it needs no bound, and covers as n grows.
-* `gamma_exponential_lower` is the mixture that vw-estimators has, and `empirical_bernstein_lower` the closed form for a
-  mean that does not change; `exact_lower` is tighter than both.
+* `exact`, for decisions: covers at every n; needs a lower bound on outcomes known beforehand.
+* `asymptotic`, for display: needs no bound; covers as n grows.
 
-With outcomes of [0, 1] and an outcome model that is cut so that x ≥ −k, a large k costs width at few observations and a
-small one at many. Rows of one stream that were cut at different bounds are bet on together: `BOUNDS` for the value of a
-policy do well from 50 units to 100,000, whatever the weights, and `PAIRED_BOUNDS` for the difference of two.
+With outcomes in [0, 1] and an outcome model truncated so that x ≥ −k, a large k costs width at few observations and a
+small one at many. Rows of one stream truncated at different bounds are combined: `BOUNDS` for the value of a policy do
+well from 50 units to 100,000, whatever the weights, and `PAIRED_BOUNDS` for the difference of two.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from fitrouter.errors import InvalidLog
 from fitrouter.types import Floats
-from fitrouter_evaluators.replay.inference import _betting, _empirical_bernstein, _gamma_exponential
+from fitrouter_evaluators.replay.inference import _betting
 from fitrouter_evaluators.replay.log.log import Ints
 
 Bound: TypeAlias = float | Floats
 BOUNDS = (2.0, 16.0, 128.0)
-"""At which outcomes in [0, 1] are best cut, for the value of a policy (docs/results/replay_intervals.md)."""
+"""Truncation bounds of outcomes in [0, 1] for the value of a policy (docs/results/replay_intervals.md)."""
 PAIRED_BOUNDS = (1.0, 4.0, 16.0)
-"""The same for the difference of two policies, most of which is common to both."""
+"""Truncation bounds for the difference of two policies."""
 ROUNDING = 1e-9
-"""Of a bound, by which an outcome may miss it."""
+"""Relative tolerance of a bound."""
 
 
 class Sequence(NamedTuple):
@@ -47,19 +44,8 @@ class Sequence(NamedTuple):
     """int64[L]: observations seen at each look."""
 
 
-class Path(NamedTuple):
-    """The sequence of one slice of a stream."""
-
-    sequence: Sequence
-    rows: Ints
-    """int64[L]: position in the whole stream of the last observation seen at each look."""
-
-
 def spaced(n: int, points: int = 40, first: int = 50) -> Ints:
-    """Looks: up to `points` counts of observations from `first` to n, evenly on a logarithmic scale; n is the last.
-
-    They hang on n, so a path is drawn with looks of its own at every visit; every one of them is valid.
-    """
+    """Up to `points` looks from `first` to n, evenly spaced on a logarithmic scale."""
     if n <= 0:
         return np.zeros(0, dtype=np.int64)
     return np.unique(np.geomspace(min(first, n), n, points).round().astype(np.int64))
@@ -68,9 +54,9 @@ def spaced(n: int, points: int = 40, first: int = 50) -> Ints:
 def asymptotic(x: Floats, *, alpha: float = 0.05, at: float = 2000.0, looks: Ints | None = None) -> Sequence:
     """A two-sided asymptotic confidence sequence.
 
-    Waudby-Smith, Arbour, Sinha, Kennedy and Ramdas (2024), theorem 2.2, and 2.5 for means that drift. It covers at all
-    times as n grows, under the moments of a martingale central limit theorem. Rare large weights make it too narrow at
-    first: their spread is not seen before they are.
+    Waudby-Smith, Arbour, Sinha, Kennedy and Ramdas (2024), theorem 2.2, and 2.5 for drifting means. It covers as n
+    grows, under the moments of a martingale central limit theorem. Rare large weights make it too narrow at first:
+    their variance is not seen before they occur.
 
     Args:
         x: float64[n].
@@ -96,24 +82,20 @@ def asymptotic(x: Floats, *, alpha: float = 0.05, at: float = 2000.0, looks: Int
 
 
 def exact_lower(x: Floats, bound: Bound, *, alpha: float = 0.025, looks: Ints | None = None) -> Floats:
-    """Exact lower limits of the running mean of the conditional means, which may drift; see `_betting`.
+    """float64[L]: exact lower limits of the running mean of the conditional means, which may drift; see `_betting`.
 
     Args:
-        x: float64[n], or float64[g, n]: g outcomes of every unit that have the same conditional mean.
-        bound: x ≥ −bound, known before the first observation; positive; one number, or float64[g]. A looser one than
-            needed holds too. Where x is an importance weighted outcome that cannot be negative, 1 is a good one.
+        x: float64[n], or float64[g, n]: g outcomes of every unit with the same conditional mean.
+        bound: x ≥ −bound, known before the first observation; positive; one number, or float64[g]. It may be larger
+            than needed. 1 suits non-negative importance-weighted outcomes.
         alpha: of this side.
         looks: int64[L], ascending, within 1 … n; None: after every observation.
-
-    Returns:
-        float64[L].
 
     Raises:
         InvalidLog: an observation is below its bound, or not finite.
     """
-    _level(alpha)
-    rows, bounds = _rows(x, bound)
-    return _betting.lower(rows, bounds, alpha, _looks(looks, rows.shape[1]))
+    rows, bounds, when = checked_stream(x, bound, alpha, looks)
+    return _betting.lower(rows, bounds, alpha, when)
 
 
 def exact(
@@ -135,7 +117,7 @@ def exact(
         bound_low: as in `exact_lower`.
         bound_high: likewise.
         alpha: of both sides together, half for each; or (of the lower limit, of the upper).
-        within: limits that the mean is known to keep.
+        within: known range of the mean.
         looks: int64[L], ascending, within 1 … n; None: after every observation.
 
     Raises:
@@ -154,79 +136,19 @@ def exact(
     return Sequence(running, np.clip(low, *within), np.clip(high, *within), when)
 
 
-def gamma_exponential_lower(
-    x: Floats, bound: float, *, alpha: float = 0.025, cap: float = 1.0, at: float = 2000.0, looks: Ints | None = None
-) -> Floats:
-    """Lower limits by the gamma-exponential mixture: the same estimand as `exact_lower`, wider, one pass over sums.
+# --- checks of arguments ---
 
-    Args:
-        x: float64[n] ≥ −bound.
-        bound: positive.
-        alpha: of this side.
-        cap: what the mean is not expected to exceed. Any number is valid.
-        at: Σ(x − mean)² near which it is tightest.
-        looks: int64[L], ascending, within 1 … n; None: after every observation.
-    """
+
+def checked_stream(x: Floats, bound: Bound, alpha: float, looks: Ints | None) -> tuple[Floats, Floats, Ints]:
+    """Validated (float64[g, n] outcomes, float64[g] bounds, int64[L] looks)."""
     _level(alpha)
     rows, bounds = _rows(x, bound)
-    when = _looks(looks, rows.shape[1])
-    return _gamma_exponential.lower(rows[0], float(bounds[0]), cap, alpha, at)[when - 1]
-
-
-def empirical_bernstein_lower(
-    x: Floats, bound: float, *, alpha: float = 0.025, cap: float = 1.0, looks: Ints | None = None
-) -> Floats:
-    """Lower limits by predictable plug-in bets, for a conditional mean that does not change.
-
-    Args:
-        x: float64[n] ≥ −bound.
-        bound: positive.
-        alpha: of this side.
-        cap: what the mean is not expected to exceed. Any number is valid.
-        looks: int64[L], ascending, within 1 … n; None: after every observation.
-    """
-    _level(alpha)
-    rows, bounds = _rows(x, bound)
-    when = _looks(looks, rows.shape[1])
-    return _empirical_bernstein.lower(rows[0], float(bounds[0]), cap, alpha)[when - 1]
-
-
-def by_slice(
-    of: Callable[[Ints, Ints], Sequence], slices: Ints, n_slices: int, *, points: int = 40, first: int = 50
-) -> list[Path]:
-    """One sequence a slice. Divide alpha by their number where all of them are to hold together.
-
-    Args:
-        of: (rows, looks) → Sequence of these observations, as in
-            `lambda rows, looks: exact(x_low.take(rows, axis=-1), x_high.take(rows, axis=-1), 16.0, 17.0, looks=looks)`.
-        slices: int64[n]: slice of each observation, −1 for none.
-        n_slices: S.
-        points: looks, `spaced` over the observations of each slice.
-        first: the first of them.
-
-    Returns:
-        S paths, empty where a slice is.
-    """
-    if len(slices) and not -1 <= slices.min() <= slices.max() < n_slices:
-        raise ValueError(f"slices are {slices.min()} to {slices.max()}: codes from 0 to {n_slices - 1}, or −1 for none")
-    # Small integers are sorted by their digits.
-    code = slices.astype(np.int16) if n_slices < 1 << 15 else slices
-    order = np.argsort(code, kind="stable")
-    edges = np.searchsorted(code[order], np.arange(n_slices + 1))
-    paths = []
-    for s in range(n_slices):
-        rows = order[edges[s] : edges[s + 1]]
-        looks = spaced(len(rows), points, first)
-        paths.append(Path(of(rows, looks), rows[looks - 1]))
-    return paths
-
-
-# --- what is accepted ---
+    return rows, bounds, _looks(looks, rows.shape[1])
 
 
 def _level(alpha: float) -> None:
     if not 0.0 < alpha < 1.0:
-        raise ValueError(f"alpha is {alpha}: the share of streams that may ever be missed, between 0 and 1")
+        raise ValueError(f"alpha is {alpha}; it must be between 0 and 1")
 
 
 def _looks(looks: Ints | None, n: int) -> Ints:
@@ -243,9 +165,9 @@ def _rows(x: Floats, bound: Bound, *, upper: bool = False) -> tuple[Floats, Floa
     rows = np.atleast_2d(np.asarray(x, dtype=np.float64))
     bounds = np.atleast_1d(np.asarray(bound, dtype=np.float64))
     if bounds.shape != rows.shape[:1]:
-        raise ValueError(f"{len(rows)} streams came with {bounds.size} bounds: one bound for each row of x")
+        raise ValueError(f"{len(rows)} streams came with {bounds.size} bounds; give one bound for each row of x")
     if not (np.isfinite(bounds) & (bounds > 0.0)).all():
-        raise ValueError(f"bounds are {bounds}: they must be positive and finite; one larger than needed is valid")
+        raise ValueError(f"bounds are {bounds}: they must be positive and finite")
     side, sign = ("above", 1.0) if upper else ("below", -1.0)
     for row, edge in zip(_finite(rows), bounds, strict=True):
         limit = edge * (1.0 + ROUNDING)
@@ -253,7 +175,7 @@ def _rows(x: Floats, bound: Bound, *, upper: bool = False) -> tuple[Floats, Floa
             where = int(np.argmax(sign * row > limit))
             raise InvalidLog(
                 f"observation {where} is {row[where]:.6g}, {side} its bound of {sign * edge:.6g}: limits would be "
-                "wrong. Cut the outcome model at the bound, or state one that was known before the first observation"
+                "wrong. Truncate the outcome model, or give a bound that was known before the first observation"
             )
     return rows, bounds
 
@@ -262,5 +184,5 @@ def _finite(rows: Floats) -> Floats:
     for row in rows:
         if len(row) and not (math.isfinite(row.min()) and math.isfinite(row.max())):
             where = int(np.argmin(np.isfinite(row)))
-            raise InvalidLog(f"observation {where} is {row[where]}: leave out units that have no outcome")
+            raise InvalidLog(f"observation {where} is {row[where]}: leave out units without an outcome")
     return rows

@@ -1,1 +1,1 @@
-"""The log that a replay reads: sources, validation and audits."""
+"""Logs: sources, validation and audit."""

@@ -1,8 +1,8 @@
-"""Whole columns out of an open log, in the order of its tables: no Python object a row but for the decision ids.
+"""Fetches whole columns from an open log, in table order, without a Python object per row (except decision ids).
 
-A list column comes as its values one after another, and a column of names as codes: DuckDB hashes the names, and the
-few different ones are looked up once. DuckDB keeps the order of rows in all that is asked of `chosen_decisions` alone
-(SELECT, WHERE and `row_number() OVER ()` on one table), so that columns fetched one by one belong together.
+List columns are fetched flattened and name columns as codes: DuckDB hashes the names, and the distinct ones are looked
+up once. DuckDB preserves row order for queries on `chosen_decisions` alone (SELECT, WHERE and `row_number() OVER ()`
+on one table), so columns fetched separately line up.
 """
 
 # ruff: noqa: S608 - names of tables and columns are constants of our own; names of candidates are quoted
@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fitrouter_evaluators.replay.log._base import literal
+from fitrouter_evaluators.replay.log._connection import literal
+from fitrouter_evaluators.replay.log._constraints import ARRAYS
 from fitrouter_evaluators.replay.log._schema import words
-from fitrouter_evaluators.replay.log._structure import ARRAYS
 from fitrouter_evaluators.replay.log.log import Ints
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ _VOTES = """
     SELECT decision_id, y, asked FROM log_feedback WHERE kind IN ('thumb', 'rating') AND dimension = 'overall'
     QUALIFY row_number() OVER (PARTITION BY decision_id ORDER BY kind = 'rating' DESC, seq DESC) = 1
 """
-"""The verdict on each decision: the last rating, or else the last thumb."""
+"""The label of each decision: its last rating, else its last thumb."""
 
 
 class Arrays(NamedTuple):
@@ -60,17 +60,17 @@ class Coded(NamedTuple):
 
 
 class Scores(NamedTuple):
-    """What the reward model said of answers."""
+    """Reward-model scores."""
 
     row: Ints
-    """Of the decision, −1 where it is not in the window."""
+    """Row of the decision; −1 if it is not in the window."""
     mean: NDArray[Any]
     schema: Coded
     h: Arrays | None
 
 
 class Columns(NamedTuple):
-    """What was read; rows are numbered as in the table."""
+    """Fetched columns; rows are numbered as in the table."""
 
     ids: NDArray[np.object_]
     numbers: dict[str, NDArray[Any]]
@@ -80,7 +80,7 @@ class Columns(NamedTuple):
     """Codes of `arms`."""
     chosen: Ints
     draw: Ints
-    """Row of the decision that `draw_id` names, −1 where it is not there."""
+    """Row of the decision named by `draw_id`; −1 if absent."""
     arrays: dict[str, Arrays]
     candidates: dict[str, Arrays]
     features: Arrays | None
@@ -96,14 +96,7 @@ class Columns(NamedTuple):
 def fetch_columns(
     connection: duckdb.DuckDBPyConnection, since: float | None, until: float | None, features: bool
 ) -> Columns:
-    """All that is needed of an open log whose structure is sound.
-
-    Args:
-        connection: with the views of the log.
-        since: decisions before this time are left out.
-        until: decisions at this time and later are left out.
-        features: whether x and h are read.
-    """
+    """Fetch the decisions in [since, until) and their outcomes from a log that passed `check_structure`."""
     connection.execute("SET VARIABLE since = ?::DOUBLE", [-np.inf if since is None else since])
     connection.execute("SET VARIABLE until = ?::DOUBLE", [np.inf if until is None else until])
     connection.execute(_WINDOW)
@@ -150,7 +143,7 @@ def fetch_columns(
 
 
 class _Names:
-    """The different names of a column, and how to know them by their hashes."""
+    """Distinct names of a column, and their codes by hash."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, sql: str) -> None:
         found = _fetch(
@@ -164,7 +157,7 @@ class _Names:
         assert len(np.unique(self._keys)) == len(self._keys), "two names have one 64-bit hash"
 
     def codes(self, hashes: NDArray[Any]) -> Ints:
-        """int64[n]: the code of each name by its hash, −1 for NULL."""
+        """int64[n]: codes by hash; −1 for NULL."""
         codes = np.full(len(hashes), -1, dtype=np.int64)
         if len(self._keys):
             at = np.minimum(np.searchsorted(self._keys, hashes), len(self._keys) - 1)
@@ -188,7 +181,7 @@ def _arrays(
     *,
     within: _Names | None = None,
 ) -> Arrays:
-    """A list column; of names, their codes."""
+    """A list column; codes for names."""
     lengths = _fetch(connection, f"SELECT coalesce(len({column}), 0) AS n FROM {relation}")["n"].astype(np.int64)
     values = f"SELECT unnest({column}) AS v FROM {relation}"
     if within is None:
@@ -218,7 +211,7 @@ def _at(n: int, places: Ints, values: Ints) -> Ints:
 
 
 def _fetch(connection: duckdb.DuckDBPyConnection, sql: str) -> dict[str, NDArray[Any]]:
-    """Column → values; NULL is 0, or None among texts."""
+    """Column → values; NULL becomes 0, or None in text columns."""
     found: dict[str, Any] = connection.execute(sql).fetchnumpy()
     return {name: _plain(values) for name, values in found.items()}
 

@@ -1,9 +1,8 @@
-"""The journal of a live gateway, or of one that has stopped.
+"""Reads the journal of a running or stopped gateway.
 
-Nobody is held up: the file is opened for reading only, and readers of SQLite's write-ahead log never wait for writers
-nor make them wait. It is read in short transactions, so that the log can be folded into the file meanwhile, and up to
-the row that was the last when reading began. The rows go into a file of our own as the gateway's feed would write
-them, and are read from there like a warehouse: what people erased is not in it.
+The file is opened read-only; readers of SQLite's write-ahead log neither wait for writers nor block them. Short
+transactions let the log be checkpointed meanwhile; reading ends at the row that was last when it began. Rows are
+written to a temporary database in warehouse form, without the data of erased people.
 """
 
 from __future__ import annotations
@@ -20,10 +19,9 @@ import msgspec
 
 from fitrouter.errors import InvalidLog
 from fitrouter.stores.journal import Row
-from fitrouter.stores.warehouse._migrations import migrate
-from fitrouter.stores.warehouse._rows import TABLES, rows_of
-from fitrouter.types import Decision, Erasure, Event, Execution, Score, decode_event
-from fitrouter_evaluators.replay.log._base import Opened, open_duckdb, scratch, view_tables
+from fitrouter.stores.warehouse import TABLES, migrate, rows_of
+from fitrouter.types import Decision, Erasure, Execution, Score, decode_event
+from fitrouter_evaluators.replay.log._connection import OpenLog, open_duckdb, scratch, view_tables
 from fitrouter_evaluators.replay.log._schema import NEEDED, current
 from fitrouter_evaluators.replay.log.refusals import refuse
 
@@ -32,52 +30,48 @@ if TYPE_CHECKING:
 
 
 _VERSION = 1
-"""Of the journal's tables."""
+"""Format version of the journal's tables."""
 _BATCH = 4096
 _PERSONAL = ("decisions", "executions", "scores", "feedback", "profiles")
-"""Tables that somebody's erasure empties of them."""
+"""Tables from which an erasure deletes a person's rows."""
 
 
 @contextmanager
-def opened(path: Path, *, features: bool = True, whole: bool = False) -> Iterator[Opened]:
-    """The journal in a file.
-
-    Args:
-        path: the file.
-        features: False to leave out the long arrays.
-        whole: keep what nobody here reads, for an export.
+def opened(path: Path, *, features: bool = True, whole: bool = False) -> Iterator[OpenLog]:
+    """Open a journal; without `features`, skip the long arrays; `whole` keeps all columns, for an export.
 
     Raises:
-        InvalidLog: it is no journal, is damaged, or a later version wrote it.
+        InvalidLog: it is not a journal, is damaged, or has a later version.
     """
     place = f"journal {str(path)!r}"
     with scratch() as folder, open_duckdb(folder / "log.duckdb", folder) as connection:
         migrate(connection)
-        with closing(_connect(path, place)) as journal:
+        with closing(connect(path, place)) as journal:
             for rows in _batches(journal, place):
                 _insert(connection, rows, place, features or whole, whole)
         schema = current()
         view_tables(connection, place, schema, schema, {table: table for table in NEEDED})
-        yield Opened(connection, place)
+        yield OpenLog(connection, place)
 
 
 def head(path: Path) -> int:
-    """The last sequence number of a journal. Raises as `opened` does."""
+    """The last sequence number of a journal."""
     place = f"journal {str(path)!r}"
-    with closing(_connect(path, place)) as journal:
+    with closing(connect(path, place)) as journal:
         return _head(journal, place)
 
 
-def _connect(path: Path, place: str) -> sqlite3.Connection:
+def connect(path: Path, place: str) -> sqlite3.Connection:
+    """A read-only connection to a journal of a known version."""
     uri = path.absolute().as_uri()
     try:
         return _checked(f"{uri}?mode=ro", place)
     except sqlite3.OperationalError:
         pass
-    try:  # no write-ahead log, and a folder in which none can be made: nobody is writing
+    try:  # read-only folder without a write-ahead log, so there is no writer
         return _checked(f"{uri}?immutable=1", place)
     except sqlite3.Error as error:
-        _damaged(place, error)
+        damaged(place, error)
 
 
 def _checked(uri: str, place: str) -> sqlite3.Connection:
@@ -89,13 +83,13 @@ def _checked(uri: str, place: str) -> sqlite3.Connection:
         raise
     except sqlite3.Error as error:
         journal.close()
-        _damaged(place, error)
+        damaged(place, error)
     if version != _VERSION:
         journal.close()
         refuse(
             place,
-            f"its format is {version}",
-            f"this fitrouter reads {_VERSION}: it is no journal, or a later fitrouter wrote it, read it with that",
+            f"its format version is {version}",
+            f"this version of fitrouter reads {_VERSION}: it is not a journal, or a later version wrote it",
         )
     return journal
 
@@ -104,11 +98,11 @@ def _head(journal: sqlite3.Connection, place: str) -> int:
     try:
         return int(journal.execute("SELECT coalesce(max(seq), 0) FROM events").fetchone()[0])
     except sqlite3.Error as error:
-        _damaged(place, error)
+        damaged(place, error)
 
 
 def _batches(journal: sqlite3.Connection, place: str) -> Iterator[list[Row]]:
-    """All rows up to the one that is the last now."""
+    """All rows up to the current last one."""
     after, last = 0, _head(journal, place)
     while after < last:
         try:
@@ -117,21 +111,26 @@ def _batches(journal: sqlite3.Connection, place: str) -> Iterator[list[Row]]:
                 (after, last, _BATCH),
             ).fetchall()
         except sqlite3.Error as error:
-            _damaged(place, error)
+            damaged(place, error)
         if not found:
             return
-        yield [Row(seq, _event(seq, payload, crc, place)) for seq, payload, crc in found]
+        yield [decode_row(place, *row) for row in found]
         after = found[-1][0]
 
 
-def _event(seq: int, payload: bytes, crc: int, place: str) -> Event:
+def decode_row(place: str, seq: int, payload: bytes, crc: int) -> Row:
+    """The event of a row whose checksum matches."""
     where = f"{place}, row {seq}"
     if zlib.crc32(payload) != crc:
-        refuse(where, "its bytes do not match their checksum", "the disk changed them: restore the file from a backup")
+        refuse(where, "its checksum does not match", "the file is corrupted: restore it from a backup")
     try:
-        return decode_event(payload)
+        return Row(seq, decode_event(payload))
     except msgspec.DecodeError as error:
-        refuse(where, f"it is no event ({error})", "a later fitrouter wrote it, read it with that")
+        refuse(
+            where,
+            f"it cannot be decoded ({error})",
+            "a later version of fitrouter may have written it: read it with that version",
+        )
 
 
 def _insert(
@@ -142,7 +141,9 @@ def _insert(
         try:
             table, found = rows_of(row if whole else _lean(row, features))
         except ValueError as error:
-            refuse(f"{place}, row {row.seq}", f"an array is no whole number of floats ({error})", "the row is damaged")
+            refuse(
+                f"{place}, row {row.seq}", f"an array is not a whole number of floats ({error})", "the row is damaged"
+            )
         if whole or table in NEEDED:
             cells[table].extend(found)
     connection.begin()
@@ -159,7 +160,7 @@ def _insert(
 
 
 def _lean(row: Row, features: bool) -> Row:
-    """The row without arrays that nobody reads: they are most of its bytes."""
+    """The row without unread arrays, which are most of its bytes."""
     event = row.event
     if isinstance(event, Execution) or (isinstance(event, Decision) and not features):
         return Row(row.seq, msgspec.structs.replace(event, features=b""))
@@ -168,8 +169,9 @@ def _lean(row: Row, features: bool) -> Row:
     return row
 
 
-def _damaged(place: str, error: Exception) -> NoReturn:
+def damaged(place: str, error: Exception) -> NoReturn:
+    """Raise `InvalidLog` for a journal that SQLite cannot read."""
     raise InvalidLog(
-        f"{place}: it cannot be read ({error}); it is damaged or no journal: restore it from a backup, or read the "
+        f"{place}: it cannot be read ({error}); it is damaged or not a journal: restore it from a backup, or read the "
         "warehouse"
     ) from error

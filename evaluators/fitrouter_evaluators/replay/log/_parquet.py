@@ -1,4 +1,4 @@
-"""A folder of Parquet files, one a table, as `export` writes them."""
+"""Reads a folder of Parquet tables as written by `export`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
-from fitrouter.stores.warehouse._migrations import MIGRATIONS
-from fitrouter_evaluators.replay.log._base import Opened, open_duckdb, scratch, view_tables
+from fitrouter.stores.warehouse import MIGRATIONS
+from fitrouter_evaluators.replay.log._connection import OpenLog, open_duckdb, scratch, view_tables
 from fitrouter_evaluators.replay.log._schema import NEEDED, schema_after
 from fitrouter_evaluators.replay.log.refusals import refuse
 
@@ -18,11 +18,11 @@ OPTIONAL = ("profiles",)
 
 
 @contextmanager
-def opened(folder: Path) -> Iterator[Opened]:
-    """The tables in a folder.
+def opened(folder: Path) -> Iterator[OpenLog]:
+    """Open the tables of a folder.
 
     Raises:
-        InvalidLog: a table is missing, or is no Parquet file, or has other columns.
+        InvalidLog: a table is missing, damaged, or has other columns.
     """
     import duckdb
 
@@ -44,7 +44,7 @@ def opened(folder: Path) -> Iterator[Opened]:
             found[table] = dict(zip(file.columns, map(str, file.types), strict=True))
         view_tables(connection, place, found, schema_after((next(iter(MIGRATIONS)),)), relations)
         try:
-            yield Opened(connection, place)
+            yield OpenLog(connection, place)
         except duckdb.ProgrammingError:
             raise  # our own fault
         except duckdb.Error as error:
@@ -52,7 +52,7 @@ def opened(folder: Path) -> Iterator[Opened]:
 
 
 def _unglobbed(path: Path) -> str:
-    """The path as a pattern that fits it alone."""
+    """The path with glob characters escaped."""
     return re.sub(r"([*?[])", r"[\1]", str(path))
 
 

@@ -1,4 +1,4 @@
-"""The seeded draws of many decisions at once, bit for bit as `fitrouter.draw.draws` makes them one by one.
+"""Vectorised seeded draws, bit-identical to `fitrouter.draw.draws`.
 
 Philox 4×64 with ten rounds (Salmon, Moraes, Dror and Shaw 2011, "Parallel random numbers: as easy as 1, 2, 3").
 """
@@ -22,7 +22,7 @@ _DASHES = (8, 13, 18, 23)
 
 
 def uuid_words(ids: NDArray[np.object_]) -> _Words | None:
-    """uint64[n, 2]: the upper and the lower half of each UUID; None where one of them is no UUID in its usual form."""
+    """uint64[n, 2]: upper and lower half of each UUID; None if one of them is not in canonical form."""
     n = len(ids)
     try:
         letters = np.array(ids, dtype="S").reshape(n)
@@ -40,14 +40,8 @@ def uuid_words(ids: NDArray[np.object_]) -> _Words | None:
     return np.frombuffer(packed, dtype=">u8").astype(np.uint64).reshape(n, 2) if len(packed) == 16 * n else None
 
 
-def draws_of(seeds: _Words, ids: _Words, words: int = 1) -> Floats:
-    """float64[n, words] uniforms on [0, 1), four at most.
-
-    Args:
-        seeds: uint64[n], installation seeds.
-        ids: uint64[n, 2], see `uuid_words`.
-        words: how many of each decision.
-    """
+def uniforms_of(seeds: _Words, ids: _Words, words: int = 1) -> Floats:
+    """float64[n, words]: up to four uniforms on [0, 1) per decision, from seeds uint64[n] and ids of `uuid_words`."""
     # The counter starts at (0, 0, 0, lower half), and its first word is raised before the first block is made.
     state = [np.ones_like(seeds), np.zeros_like(seeds), np.zeros_like(seeds), ids[:, 1]]
     keys = [seeds, ids[:, 0]]
@@ -63,7 +57,7 @@ def draws_of(seeds: _Words, ids: _Words, words: int = 1) -> Floats:
 
 
 def _product(constant: np.uint64, values: _Words) -> tuple[_Words, _Words]:
-    """The upper and the lower 64 bits of the product, by halves."""
+    """Upper and lower 64 bits of the products."""
     c_high, c_low = constant >> _HALF, constant & _LOW
     v_high, v_low = values >> _HALF, values & _LOW
     cross = c_low * v_high + (c_low * v_low >> _HALF)

@@ -1,6 +1,6 @@
-"""The tables that a log is read from: which columns, of which types, and which of them may be missing.
+"""Columns and types that are read from each log table, and which of them may be missing.
 
-Types are those that the warehouse's own migrations make, so that there is one place that says what they are.
+Types come from the warehouse's migrations.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
-from fitrouter.stores.warehouse._migrations import MIGRATIONS
+from fitrouter.stores.warehouse import MIGRATIONS
 from fitrouter_evaluators.replay.log.refusals import refuse
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ Schema: TypeAlias = Mapping[str, Mapping[str, str]]
 
 
 def words(text: str) -> tuple[str, ...]:
-    """The words of a text."""
     return tuple(text.split())
 
 
@@ -38,7 +37,7 @@ NEEDED = {
     "feedback": words("seq feedback_id decision_id user kind value scale_low scale_high y dimension asked"),
     "profiles": words("seq ts user declared"),
 }
-"""What is read of each table."""
+"""Columns read from each table."""
 
 _NUMBERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT")
 _FITS = {
@@ -51,7 +50,7 @@ _FITS = {
 
 @functools.cache
 def schema_after(steps: tuple[str, ...]) -> Schema:
-    """The tables of a warehouse that these migrations were applied to."""
+    """The tables of a warehouse after these migrations."""
     import duckdb
 
     with duckdb.connect() as connection:
@@ -66,7 +65,7 @@ def current() -> Schema:
 
 
 def schema_of(connection: duckdb.DuckDBPyConnection) -> Schema:
-    """The tables that a connection has."""
+    """The tables of a connection."""
     rows = connection.execute(
         "SELECT table_name, column_name, data_type FROM duckdb_columns() WHERE NOT internal AND schema_name = 'main'"
     ).fetchall()
@@ -77,17 +76,7 @@ def schema_of(connection: duckdb.DuckDBPyConnection) -> Schema:
 
 
 def require(place: str, table: str, found: Mapping[str, str], expected: Mapping[str, str]) -> None:
-    """Check the columns that are read of a table.
-
-    Args:
-        place: the file, for the message.
-        table: its name.
-        found: column → type.
-        expected: column → type of those that must be there; others of the same names may be.
-
-    Raises:
-        InvalidLog: one is missing or holds something else.
-    """
+    """Raise InvalidLog if an expected column of a table is missing or has an incompatible type."""
     full = current()[table]
     for column in NEEDED[table]:
         if column not in found:
@@ -107,13 +96,7 @@ def require(place: str, table: str, found: Mapping[str, str], expected: Mapping[
 
 
 def view(table: str, relation: str, found: Iterable[str]) -> str:
-    """SQL of the temporary view `log_<table>`: every needed column with its type, NULL where the relation lacks it.
-
-    Args:
-        table: name of the table.
-        relation: what it is read from, in SQL.
-        found: the columns that the relation has.
-    """
+    """SQL of the temporary view `log_<table>`: every needed column with its type, NULL where the relation lacks it."""
     kinds, have = current()[table], set(found)
     cells = [
         f"CAST({_quoted(column) if column in have else 'NULL'} AS {kinds[column]}) AS {_quoted(column)}"
@@ -127,7 +110,7 @@ def _quoted(column: str) -> str:
 
 
 def _fits(found: str, expected: str) -> bool:
-    """Whether values of a type can stand in a column of another without a change of meaning."""
+    """Whether values of one type can be cast to another without a change of meaning."""
     if found in (expected, '"NULL"'):
         return True
     if expected.endswith("[]"):

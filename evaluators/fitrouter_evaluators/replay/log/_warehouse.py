@@ -1,13 +1,11 @@
-"""The warehouse's file, while a gateway goes on writing it.
+"""Reads the warehouse file while a gateway writes it.
 
-The gateway is never held up, for three reasons. It answers, learns and keeps verdicts from its journal alone; only its
-feed writes this file, in short batches, and a batch that finds the file taken is tried again a second later, with
-nothing lost. We open the file for reading only, fetch whole columns, and close it before anything is computed. And
-while the feed has it open, we wait a little, and after a few seconds read a copy instead, which takes no lock at all.
+The gateway is not blocked: it works from its journal, and its feed retries when the file is locked. The file is opened
+read-only and closed before anything is computed. If the feed keeps it open for some seconds, a copy is read instead.
 
-A copy made while somebody writes is whole: DuckDB never overwrites a block that the file's header refers to, so a copy
-whose header is still the same afterwards is the state of that header, and what the write-ahead log beside it holds
-comes on top, up to the last transaction that is complete.
+A copy made during a write is consistent: DuckDB never overwrites a block that the file's header refers to, so if the
+header is the same before and after copying, the copy is the state of that header plus the committed transactions in
+the write-ahead log.
 """
 
 from __future__ import annotations
@@ -20,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fitrouter.errors import StoreError
-from fitrouter.stores.warehouse._migrations import MIGRATIONS
-from fitrouter_evaluators.replay.log._base import Opened, open_duckdb, scratch, view_tables
+from fitrouter.stores.warehouse import MIGRATIONS
+from fitrouter_evaluators.replay.log._connection import OpenLog, open_duckdb, scratch, view_tables
 from fitrouter_evaluators.replay.log._schema import NEEDED, schema_after, schema_of
 from fitrouter_evaluators.replay.log.refusals import refuse
 
@@ -30,18 +28,18 @@ if TYPE_CHECKING:
 
 
 PATIENCE_S = 3.0
-"""How long to wait for a writer before a copy is read."""
+"""Seconds to wait for a writer before reading a copy."""
 _HEADER = 3 * 4096
-"""Bytes of the file's three headers; the two last take turns, and a checkpoint ends by writing one of them."""
+"""Bytes of the file's three headers; the last two alternate, and a checkpoint ends by writing one of them."""
 _COPIES = 20
 
 
 @contextmanager
-def opened(path: Path, *, patience_s: float = PATIENCE_S) -> Iterator[Opened]:
-    """The warehouse in a file.
+def opened(path: Path, *, patience_s: float = PATIENCE_S) -> Iterator[OpenLog]:
+    """Open a warehouse.
 
     Raises:
-        InvalidLog: it is no warehouse, is damaged, or has tables that this version does not know.
+        InvalidLog: it is not a warehouse, is damaged, or has unknown migrations.
         StoreError: it is written without a pause, and cannot even be copied.
     """
     place = f"warehouse {str(path)!r}"
@@ -53,18 +51,18 @@ def opened(path: Path, *, patience_s: float = PATIENCE_S) -> Iterator[Opened]:
             schema_after(_steps(connection, place)),
             {table: table for table in NEEDED},
         )
-        yield Opened(connection, place)
+        yield OpenLog(connection, place)
 
 
 def reaches(path: Path, *, patience_s: float = PATIENCE_S) -> int:
-    """The last sequence number of the journal that is in the warehouse. Raises as `opened` does."""
+    """The last journal sequence number in the warehouse."""
     with opened(path, patience_s=patience_s) as log:
         row = log.connection.execute("SELECT seq FROM position").fetchone()
         return int(row[0]) if row else 0
 
 
 def _steps(connection: duckdb.DuckDBPyConnection, place: str) -> tuple[str, ...]:
-    """The migrations that the file has."""
+    """The migrations applied to the file."""
     if "migrations" not in schema_of(connection):
         refuse(place, "it has no table 'migrations'", "give a file that fitrouter's gateway made")
     applied = {name for (name,) in connection.execute("SELECT name FROM migrations").fetchall()}
@@ -96,7 +94,7 @@ def _connected(path: Path, folder: Path, place: str, patience_s: float) -> Itera
 
 
 def _unlocked(path: Path, folder: Path, patience_s: float) -> duckdb.DuckDBPyConnection:
-    """A connection to the file, or to a copy where somebody keeps it open."""
+    """A connection to the file, or to a copy if it stays locked."""
     import duckdb
 
     deadline, wait = time.monotonic() + patience_s, 0.01
@@ -113,11 +111,7 @@ def _unlocked(path: Path, folder: Path, patience_s: float) -> duckdb.DuckDBPyCon
 
 
 def _copied(path: Path, folder: Path) -> Path:
-    """A copy of the file and of its write-ahead log, made between two checkpoints.
-
-    Raises:
-        StoreError: there was a checkpoint during each attempt.
-    """
+    """A copy of the file and its write-ahead log, made between two checkpoints."""
     copy = folder / "copy.duckdb"
     log, log_copy = path.with_name(path.name + ".wal"), copy.with_name(copy.name + ".wal")
     for _ in range(_COPIES):
@@ -137,7 +131,7 @@ def _header(path: Path) -> bytes:
 
 
 def _held(error: Exception) -> bool:
-    """Whether a process has the file open for writing; DuckDB has no code for that."""
+    """Whether another process has the file open for writing; DuckDB has no error code for it."""
     return "Could not set lock" in str(error) or "different configuration" in str(error)
 
 

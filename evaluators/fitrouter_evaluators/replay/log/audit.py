@@ -1,13 +1,12 @@
-"""Are the logged probabilities those that were drawn from? Everything that replay says rests on it.
+"""Tests whether the logged probabilities are those the arms were drawn with: off-policy evaluation depends on it.
 
-Where the seed is known, every draw is made again, bit for bit. Without it, the log can only be bet against: any pmf q'
-that is known before a draw makes a gambler's wealth grow by q'(chosen) / q(chosen), which has mean 1 if the draw came
-from the logged q, so that wealth of 1/α is reached with probability α at most (Ville 1939). Three families of bets are
-those of `monitors.propensities`; a fourth bets that a session, or a user, is given the same arm again, or never again:
-the mark of a model that is kept, or left, by a rule that no probability was logged for.
+With a known seed every draw is repeated bit for bit. Without it the log is tested by betting: for any pmf q' known
+before a draw, the product of q'(chosen) / q(chosen) is an e-process if the draws came from the logged q, so it reaches
+1/α with probability α at most (Ville 1939). Three families of bets are those of `monitors.propensities`; a fourth bets
+that a session or user gets the same arm again, or never again: the mark of an arm kept or avoided by an unlogged rule.
 
-Sums of choices minus probabilities are judged by Freedman's inequality (1975), with the logged variance V and the
-largest step M: P(|S| ≥ t) ≤ 2 exp(−t² / (2 (V + M t/3))). It needs no large numbers, and holds for adaptive logs.
+Sums of choices minus probabilities are tested by Freedman's inequality (1975), with the logged variance V and the
+largest step M: P(|S| ≥ t) ≤ 2 exp(−t² / (2 (V + M t/3))). It is not asymptotic, and holds for adaptive logs.
 """
 
 from __future__ import annotations
@@ -20,32 +19,30 @@ from numpy.typing import NDArray
 
 from fitrouter.monitors.propensities import ALPHA, ARMS, BETA, EPSILON, FIRST, TILT, chi2_tail
 from fitrouter.types import Floats, Mode
-from fitrouter_evaluators.replay.log._drawn import Drawn, blocks, drawn_of
-from fitrouter_evaluators.replay.log._philox import draws_of, uuid_words
-from fitrouter_evaluators.replay.log._wealth import wealth_path
+from fitrouter_evaluators.replay.log._draws import Draws, blocks, draws_of_log
+from fitrouter_evaluators.replay.log._e_process import e_process_path
+from fitrouter_evaluators.replay.log._philox import uniforms_of, uuid_words
 from fitrouter_evaluators.replay.log.log import MODES, Ints, Log
 from fitrouter_evaluators.replay.log.refusals import refuse_where
-from fitrouter_evaluators.replay.results import Check
+from fitrouter_evaluators.replay.report import Check
 
 _AGAIN = np.exp(np.array([-1.5, -0.5, 0.5, 1.5]))
-"""Factors on the odds of the arm that a session had before."""
+"""Factors on the odds of the arm last drawn for the session or user."""
 _EXPECTED = 10.0
-"""χ² looks at arms whose count has at least this variance, the `_WIDEST` greatest of them."""
+"""χ² uses arms whose count has at least this variance, the `_WIDEST` largest of them."""
 _WIDEST = 100
 _UNKNOWN = "the log knows only the propensities of what was drawn"
 
 
 def audit(log: Log) -> list[Check]:
-    """Ask the log; each statistical check rings falsely with probability `propensities.ALPHA` (0.001) at most.
+    """Run all audits on a valid log.
 
-    Args:
-        log: a valid one, see `fitrouter_evaluators.replay.log.validation`.
+    Each statistical test raises a false alarm with probability at most `propensities.ALPHA` (0.001).
 
     Raises:
-        InvalidLog: a draw, or the draw of who is asked, does not come out of its own seed again; the message names the
-            decision.
+        InvalidLog: a draw of an arm or of a label request does not follow from its seed.
     """
-    draws = drawn_of(log)
+    draws = draws_of_log(log)
     if not draws.n:
         return [Check(name="draws", ok=False, detail="nothing was drawn: there is no probability to rest on")]
     return [
@@ -65,8 +62,8 @@ def audit(log: Log) -> list[Check]:
 # --- draws made again ---
 
 
-def _replayed(log: Log, draws: Drawn) -> Check:
-    """Every draw again from its seed, and every draw of who was asked."""
+def _replayed(log: Log, draws: Draws) -> Check:
+    """Repeat every draw, and every draw of a label request, from its seed."""
     name = "draws made again"
     u = _uniforms(log)
     if u is None or not draws.known:
@@ -101,24 +98,24 @@ def _replayed(log: Log, draws: Drawn) -> Check:
 
 
 def _uniforms(log: Log) -> Floats | None:
-    """float64[n, 2]: what each decision was drawn with, and whether it asked; None without seeds."""
+    """float64[n, 2]: each decision's uniforms for its arm and its label request; None without seeds."""
     seeds, words = log.decisions.seed, uuid_words(log.decisions.id)
     if seeds is None or words is None or any(seed is None for seed in seeds.tolist()):
         return None
-    return draws_of(seeds.astype(np.uint64), words, 2)
+    return uniforms_of(seeds.astype(np.uint64), words, 2)
 
 
 # --- bets ---
 
 
-def _bets(log: Log, draws: Drawn) -> Check:
-    """The three families of `fitrouter.monitors.propensities`, whose mean is one gambler's wealth."""
+def _bets(log: Log, draws: Draws) -> Check:
+    """The three families of `fitrouter.monitors.propensities`, averaged into one e-process."""
     draws = draws.take(draws.possible > 1)
     paths = [_uniform(draws), _sharp(draws), _tilted(draws)] if draws.known else [_uniform(draws)]
     return _rung(log, draws, "bets against the probabilities", np.mean(paths, axis=0), "")
 
 
-def _uniform(draws: Drawn) -> Floats:
+def _uniform(draws: Draws) -> Floats:
     """Bets that the mean of 1/(K p) is not 1."""
     excess = 1.0 / (draws.possible * draws.p) - 1.0
     epsilon = EPSILON[:, None]
@@ -129,19 +126,19 @@ def _uniform(draws: Drawn) -> Floats:
     else:  # how small the others are is not known, so that only an excess can be bet upon
         shares = np.broadcast_to(EPSILON[EPSILON > 0.0][:, None], (int((EPSILON > 0.0).sum()), draws.n))
     logs = (np.log1p(share * excess) for share in shares)
-    return wealth_path(logs, np.full(len(shares), 1.0 / len(shares)), draws.n)
+    return e_process_path(logs, np.full(len(shares), 1.0 / len(shares)), draws.n)
 
 
-def _sharp(draws: Drawn) -> Floats:
+def _sharp(draws: Draws) -> Floats:
     """Bets on a sharper or flatter pmf."""
     logs = np.log(np.where(draws.prob > 0.0, draws.prob, 1.0))
     chosen, possible = np.log(draws.p), draws.prob > 0.0
     found = ((beta - 1.0) * chosen - np.log(draws.sums(np.where(possible, np.exp(beta * logs), 0.0))) for beta in BETA)
-    return wealth_path(found, np.full(len(BETA), 1.0 / len(BETA)), draws.n)
+    return e_process_path(found, np.full(len(BETA), 1.0 / len(BETA)), draws.n)
 
 
-def _tilted(draws: Drawn) -> Floats:
-    """Bets on every arm's odds, the first to appear first."""
+def _tilted(draws: Draws) -> Floats:
+    """Bets on every arm's odds, in order of first appearance."""
     arms, first = np.unique(draws.arm, return_index=True)
     arms = arms[np.argsort(first)][:ARMS]
     share = np.where(np.arange(len(arms)) < FIRST, 0.5 / FIRST, 0.5 / (ARMS - FIRST))
@@ -155,16 +152,16 @@ def _tilted(draws: Drawn) -> Floats:
             for tilt in TILT:
                 yield _odds(tilt, q, drew == arm)
 
-    return wealth_path(logs(), np.repeat(share / len(TILT), len(TILT)), draws.n)
+    return e_process_path(logs(), np.repeat(share / len(TILT), len(TILT)), draws.n)
 
 
 def _odds(tilt: float, q: Floats, hit: NDArray[np.bool_]) -> Floats:
-    """Logarithm of what a bet on an arm's odds times `tilt` makes of its stakes."""
+    """Log factor of a bet that an arm's odds are `tilt` times the logged ones."""
     return np.where(hit, math.log(tilt), 0.0) - np.log1p(q * (tilt - 1.0))
 
 
-def _repeats(log: Log, draws: Drawn, thing: str, column: Ints) -> Check:
-    """Bets on the arm that the same session, or user, was given at its last draw."""
+def _repeats(log: Log, draws: Draws, thing: str, column: Ints) -> Check:
+    """Bets on the arm last drawn for the same session or user."""
     name = f"repeats of a {thing}'s arm"
     if not draws.known:
         return Check(name=name, ok=True, detail=f"not possible: {_UNKNOWN}")
@@ -179,13 +176,13 @@ def _repeats(log: Log, draws: Drawn, thing: str, column: Ints) -> Check:
     if not bet.any():
         return Check(name=name, ok=True, detail=f"no {thing} was drawn for twice")
     q, hit = q[bet], (draws.drew == before)[bet]
-    path = wealth_path((_odds(t, q, hit) for t in _AGAIN), np.full(len(_AGAIN), 1.0 / len(_AGAIN)), len(q))
+    path = e_process_path((_odds(t, q, hit) for t in _AGAIN), np.full(len(_AGAIN), 1.0 / len(_AGAIN)), len(q))
     told = f"the last arm came again in {hit.mean():.1%} of {len(q):,} draws, by the log in {q.mean():.1%}; "
     return _rung(log, draws.take(bet), name, path, told)
 
 
-def _rung(log: Log, draws: Drawn, name: str, path: Floats, told: str) -> Check:
-    """What a gambler's wealth says."""
+def _rung(log: Log, draws: Draws, name: str, path: Floats, told: str) -> Check:
+    """The check of an e-process."""
     if not len(path):
         return Check(name=name, ok=True, detail="every draw had one possible arm")
     most = int(np.argmax(path))
@@ -201,8 +198,8 @@ def _rung(log: Log, draws: Drawn, name: str, path: Floats, told: str) -> Check:
 # --- counts ---
 
 
-def _overall(log: Log, draws: Drawn) -> Check:
-    """χ² = DᵀC⁻D of choices minus probabilities, with the covariance that the pmfs say (Pearson's, for many pmfs)."""
+def _overall(log: Log, draws: Draws) -> Check:
+    """χ² = DᵀC⁻D of choices minus probabilities, with the covariance implied by the pmfs."""
     name = "choices against probabilities, χ²"
     if not draws.known:
         return Check(name=name, ok=True, detail=f"not possible: {_UNKNOWN}")
@@ -220,16 +217,16 @@ def _overall(log: Log, draws: Drawn) -> Check:
     return Check(name=name, ok=p >= ALPHA, detail=detail)
 
 
-def _apart(log: Log, draws: Drawn) -> tuple[Floats, Floats]:
-    """float64[A] twice: choices minus probabilities, and the variance that it has."""
+def _apart(log: Log, draws: Draws) -> tuple[Floats, Floats]:
+    """float64[A] twice: choices minus probabilities, and its variance."""
     A = len(log.names.arms)
     expected = np.bincount(draws.arm, weights=draws.prob, minlength=A).astype(np.float64)
     variance = np.bincount(draws.arm, weights=draws.prob * (1.0 - draws.prob), minlength=A).astype(np.float64)
     return np.bincount(draws.drew, minlength=A) - expected, variance
 
 
-def _covariance(draws: Drawn, arms: Ints, A: int) -> Floats:
-    """float64[a, a]: Σ diag(q) − q qᵀ over the draws, of some arms."""
+def _covariance(draws: Draws, arms: Ints, A: int) -> Floats:
+    """float64[a, a]: Σ diag(q) − q qᵀ over the draws, for some arms."""
     place = np.full(A, -1)
     place[arms] = np.arange(len(arms))
     columns, a = place[draws.arm], len(arms)
@@ -245,8 +242,8 @@ def _covariance(draws: Drawn, arms: Ints, A: int) -> Floats:
     return found
 
 
-def _each_arm(log: Log, draws: Drawn) -> Check:
-    """The count of each arm, by Freedman's inequality; the level is shared among the arms."""
+def _each_arm(log: Log, draws: Draws) -> Check:
+    """The count of each arm, by Freedman's inequality with a Bonferroni correction."""
     name = "choices of each arm"
     if not draws.known:
         return Check(name=name, ok=True, detail=f"not possible: {_UNKNOWN}")
@@ -272,8 +269,8 @@ def _freedman(total: float, variance: float, step: float) -> float:
     return 2.0 * math.exp(-total * total / (2.0 * (variance + step * abs(total) / 3.0)))
 
 
-def _mean_weight(draws: Drawn) -> Check:
-    """The mean of 1/(K p), the weight of a policy that chooses evenly: 1 in a true log."""
+def _mean_weight(draws: Draws) -> Check:
+    """The mean of 1/(K p), the importance weight of the uniform policy, which should be 1."""
     name = "mean weight of an even policy"
     weight = 1.0 / (draws.possible * draws.p)
     said = f"{weight.mean():.4f}"
@@ -292,8 +289,8 @@ def _mean_weight(draws: Drawn) -> Check:
 # --- what else is logged of a draw ---
 
 
-def _floor(log: Log, draws: Drawn) -> Check:
-    """Whether every arm had at least floor / K."""
+def _floor(log: Log, draws: Draws) -> Check:
+    """Whether every arm's probability is at least floor / K."""
     name = "floor"
     floor = log.decisions.floor
     if floor is None or not draws.known:
@@ -309,8 +306,8 @@ def _floor(log: Log, draws: Drawn) -> Check:
     return Check(name=name, ok=True, detail=f"the least probability is {least.min():.3g}; none is below its floor")
 
 
-def _slice(log: Log, draws: Drawn) -> Check:
-    """Whether the uniform slice is uniform: rejection replay rests on it."""
+def _slice(log: Log, draws: Draws) -> Check:
+    """Whether draws of the uniform slice are uniform; rejection sampling depends on it."""
     name = "uniform slice"
     mine = log.decisions.mode[draws.rows] == MODES.index(Mode.UNIFORM)
     if not mine.any():
@@ -323,7 +320,7 @@ def _slice(log: Log, draws: Drawn) -> Check:
 
 
 def _asked(log: Log) -> Check:
-    """Whether as many were asked as the probabilities say."""
+    """Whether label requests are as frequent as their logged probabilities say."""
     name = "who was asked"
     rate = log.decisions.asked_probability
     open_ = (rate > 0.0) & (rate < 1.0)

@@ -1,8 +1,8 @@
-"""What was decided and what came of it, as columns: the form in which every source of a log is evaluated.
+"""Logged decisions and their outcomes as columns.
 
-Decisions are rows in the order in which they were made. What a decision says of each arm that could have been chosen is
-ragged, since arms come and go: row i owns the entries `start[i]` to `start[i + 1]` of the flat arrays in `Options`.
-A column is None where the source does not have it, and NaN (numbers) or −1 (codes) where a row does not.
+Decisions are rows in order of time. Values per eligible arm are ragged, since arms come and go: row i owns the entries
+`start[i]` to `start[i + 1]` of the flat arrays in `Options`. A column is None if the source lacks it; missing values
+are NaN (numbers) or −1 (codes).
 """
 
 from __future__ import annotations
@@ -18,13 +18,26 @@ from fitrouter.types import Floats, Mode
 Ints: TypeAlias = NDArray[np.int64]
 
 MODES = tuple(Mode)
-"""Codes of `Decisions.mode` are positions in here."""
+"""Decoding of `Decisions.mode`."""
 DRAWN = frozenset({Mode.ONLINE, Mode.UNIFORM, Mode.SHADOW})
 """Modes whose arm was drawn from the logged pmf."""
+_IS_DRAWN = np.array([mode in DRAWN for mode in MODES])
+
+
+def is_drawn(modes: Ints) -> NDArray[np.bool_]:
+    """bool[n]: whether the arm was drawn from the logged pmf, for codes of `MODES`."""
+    found: NDArray[np.bool_] = _IS_DRAWN[modes]
+    return found
+
+
+def ragged_positions(begin: Ints, counts: Ints) -> Ints:
+    """int64[Σ counts]: begin[i], …, begin[i] + counts[i] − 1 for each i, concatenated."""
+    found: Ints = np.repeat(begin - (np.cumsum(counts) - counts), counts) + np.arange(int(counts.sum()))
+    return found
 
 
 class Names(NamedTuple):
-    """What codes stand for: code c of a column is the name at position c."""
+    """Names by code."""
 
     arms: tuple[str, ...]
     tenants: tuple[str, ...] = ()
@@ -40,17 +53,17 @@ class Decisions(NamedTuple):
     id: NDArray[np.object_]
     """Decision ids."""
     seq: Ints
-    """Position in the journal, or the number of the row in its file: what a message names."""
+    """Position in the journal or row in the file, for messages."""
     ts: Floats
     """Seconds since the epoch."""
     draw: Ints
-    """Row of the decision whose draw it lives on: its own row where it is a draw, −1 where that is not in the log."""
+    """Row of the decision that drew its arm: its own row for a draw, −1 if that decision is not in the log."""
     mode: Ints
     """Codes of `MODES`."""
     start: Ints
     """int64[n + 1]: where each row's entries in `Options` begin."""
     chosen: Ints
-    """Position of the chosen arm in the flat arrays of `Options`, −1 where it is not among the eligible."""
+    """Position of the chosen arm in the flat arrays of `Options`."""
     propensity: Floats
     tenant: Ints
     user: Ints
@@ -59,14 +72,14 @@ class Decisions(NamedTuple):
     session: Ints
     """Codes of `Names`; −1 for none."""
     begins: NDArray[np.bool_]
-    """A draw that begins a session: not one by which a session that goes on was drawn again."""
+    """A draw that begins a session, rather than redrawing a running one."""
     asked: NDArray[np.bool_]
     asked_probability: Floats
-    """Whether feedback was solicited at random, and with what probability."""
+    """Whether feedback was requested at random, and with what probability."""
     learnt: Ints
-    """Last sequence number that the policy had folded; −1 where it is not known."""
+    """Last sequence number folded into the policy; −1 if unknown."""
     x: NDArray[np.float32] | None = None
-    """float32[n, d]: what the policy read."""
+    """float32[n, d]: context features."""
     steps: Floats | None = None
     """Labels that the policy had learnt from."""
     floor: Floats | None = None
@@ -84,7 +97,7 @@ class Decisions(NamedTuple):
 
     @property
     def n(self) -> int:
-        """How many there are."""
+        """Number of decisions."""
         return len(self.ts)
 
 
@@ -101,53 +114,49 @@ class Options(NamedTuple):
     latency: Floats | None = None
     availability: Floats | None = None
     switch: Floats | None = None
-    """0 where leaving costs nothing."""
+    """Utility lost by switching the session's arm; 0 if none."""
     rest: Floats | None = None
-    """Part of each probability that no policy has a say in: probs = (1 − Σ rest) · policy's pmf + rest."""
+    """Probability that does not depend on the policy: probs = (1 − Σ rest) · policy's pmf + rest."""
     twin: Floats | None = None
-    """pmf of the user-blind twin."""
+    """pmf of the user-blind policy."""
     personal: Floats | None = None
-    """pmf with people's terms; equals `prob` where they count."""
+    """pmf with user and role terms; equals `prob` where they are in use."""
     candidates: Mapping[str, Floats] = {}
-    """Shadow candidate → its pmf, NaN in the rows that do not have it."""
+    """Shadow candidate → its pmf, NaN in rows without it."""
 
 
 class Outcomes(NamedTuple):
-    """What came of each of the n decisions."""
+    """Outcomes of the n decisions."""
 
     status: NDArray[np.object_]
-    """ok, partial, cancelled, failed, lost; empty where nothing is known."""
+    """ok, partial, cancelled, failed, lost; empty if unknown."""
     served: Ints
-    """Code of the arm that answered, −1 for none."""
+    """Code of the arm that answered; −1 for none."""
     cost_usd: Floats
     latency_s: Floats
     asked_label: Floats
-    """The verdict in [0, 1] of somebody who was asked at random; NaN without one."""
+    """Label in [0, 1] given on request; NaN without one."""
     free_label: Floats
-    """The verdict in [0, 1] that somebody volunteered; NaN without one."""
+    """Volunteered label in [0, 1]; NaN without one."""
     score: Floats
-    """Mean of the reward model, made before the label was heard; NaN without one."""
+    """Mean score of the reward model, made before the label; NaN without one."""
     h: NDArray[np.float32] | None = None
     """float32[n, D]: response features; NaN rows where there are none."""
     schema: str = ""
-    """Name of the features in h."""
+    """Name of the schema of h."""
 
 
 class Log(NamedTuple):
-    """A log, whatever it was read from."""
+    """A log from any source."""
 
     source: str
-    """What it was read from, for messages and reports."""
+    """The source in words, for messages and reports."""
     names: Names
     decisions: Decisions
     options: Options
     outcomes: Outcomes
     declared: Mapping[int, Mapping[str, float]] = {}
-    """User code → declared values, the last ones in the log."""
-
-    def rows(self) -> Ints:
-        """int64[m]: the decision that each entry of `Options` belongs to."""
-        return np.repeat(np.arange(self.decisions.n), np.diff(self.decisions.start))
+    """User code → latest declared values."""
 
     def per_row(self, values: Floats) -> Floats:
         """float64[n]: sums over each decision's entries. Every decision has at least one."""

@@ -1,4 +1,4 @@
-"""Why a log is refused: always the place, what was found there, and what is allowed."""
+"""Errors for invalid logs: they name the place, the value found, and what is allowed."""
 
 from __future__ import annotations
 
@@ -13,37 +13,20 @@ from fitrouter_evaluators.replay.log.log import Log
 
 
 def refuse(place: str, found: str, allowed: str) -> NoReturn:
-    """Raise for a log, or a part of it, as a whole.
-
-    Args:
-        place: the file or the table.
-        found: what is there.
-        allowed: what may be there, and what to do.
-
-    Raises:
-        InvalidLog: always.
-    """
+    """Raise InvalidLog for a place (a file or table), what was found there, and what is allowed."""
     raise InvalidLog(f"{place}: {found}; {allowed}")
 
 
 def refuse_rows(
     place: str, seq: int, decision_id: str, found: str, allowed: str, *, count: int = 1, table: str = "decisions"
 ) -> NoReturn:
-    """Raise for a row; `count` says how many are like it.
-
-    Raises:
-        InvalidLog: always.
-    """
+    """Raise InvalidLog for a row; `count` rows have the same problem."""
     others = f" ({count - 1} more rows are like it)" if count > 1 else ""
     refuse(f"{place}, table {table}, row {seq} (decision {decision_id!r})", f"{found}{others}", allowed)
 
 
 def refuse_where(log: Log, broken: NDArray[np.bool_], found: str | Callable[[int], str], allowed: str) -> None:
-    """Raise for the first decision at which `broken`, bool[n], holds; nothing where there is none.
-
-    Raises:
-        InvalidLog: there is one.
-    """
+    """Raise InvalidLog for the first decision at which `broken`, bool[n], is true, if there is one."""
     if not broken.any():
         return
     row = int(np.argmax(broken))

@@ -1,6 +1,6 @@
-"""Where logs come from: the warehouse's file, the journal of a live gateway, or a folder of Parquet files.
+"""Reads logs from a warehouse file, a gateway's journal, or a folder of Parquet files.
 
-All three give the same `Log` for the same events, and none of them holds up a gateway that goes on writing.
+All three give the same `Log` for the same events, and none blocks a running gateway.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fitrouter.errors import ConfigError
-from fitrouter.stores.warehouse._rows import TABLES
+from fitrouter.stores.warehouse import TABLES
 from fitrouter_evaluators.replay.log import _journal, _parquet, _warehouse
-from fitrouter_evaluators.replay.log._assembling import assemble
-from fitrouter_evaluators.replay.log._base import Opened, literal
+from fitrouter_evaluators.replay.log._assembly import assemble
 from fitrouter_evaluators.replay.log._columns import fetch_columns
+from fitrouter_evaluators.replay.log._connection import OpenLog, literal
+from fitrouter_evaluators.replay.log._constraints import check_structure, erased
 from fitrouter_evaluators.replay.log._schema import schema_of
-from fitrouter_evaluators.replay.log._structure import check_structure, erased
 from fitrouter_evaluators.replay.log.log import Log
 from fitrouter_evaluators.replay.log.validation import validate
 
 JOURNAL, WAREHOUSE = "journal.db", "fitrouter.duckdb"
-"""Their names in a gateway's folder."""
+"""File names in a gateway's folder."""
 _FEED_S = 1.5
-"""Time in which a feed that lives has fed."""
+"""Seconds within which a running feed catches up."""
 
 
 def read_log(
@@ -35,23 +35,22 @@ def read_log(
     until: float | None = None,
     features: bool = True,
 ) -> Log:
-    """A log, checked: structure, values, and the draws of sessions; see `fitrouter_evaluators.replay.log.validation`.
+    """Read and validate a log; see `fitrouter_evaluators.replay.log.validation`.
 
-    Rows are in the order of time, and of the journal where times are equal. Of several votes on a decision the last
-    rating counts, or else the last thumb; its `asked` says which label it is. Outcomes of people who were erased
-    while they were under way are left out, and counted in the log's `source`.
+    Rows are in order of time, then of the journal. A decision's label is its last rating, else its last thumb.
+    Outcomes of users who were erased while a request was in progress are left out and counted in the log's `source`.
 
     Args:
-        path: a warehouse (`*.duckdb`), a journal (`*.db`), a folder of Parquet files, or a gateway's folder, where the
-            warehouse is read if it has all that the journal has now, and else the journal. A warehouse of a million
-            decisions is read in seconds, a journal in minutes.
-        since: seconds since the epoch; decisions before are left out.
-        until: likewise; decisions at that time and later are left out.
+        path: a warehouse (`*.duckdb`), a journal (`*.db`), a folder of Parquet files, or a gateway's folder, of
+            which the warehouse is read if it is up to date with the journal, else the journal. A warehouse of a
+            million decisions takes seconds, a journal minutes.
+        since: seconds since the epoch; earlier decisions are left out.
+        until: decisions at this time and later are left out.
         features: False to leave out x and h, most of a log's bytes.
 
     Raises:
-        ConfigError: there is nothing of these at the path.
-        InvalidLog: the log would give wrong numbers; the message names what, where, and what to do.
+        ConfigError: there is no log at the path.
+        InvalidLog: estimates from the log would be wrong; the message says what, where, and what to do.
         StoreError: the file is written without a pause; try again.
     """
     with _opened(Path(path), features=features) as log:
@@ -64,11 +63,7 @@ def read_log(
 
 
 def export(log_path: str | os.PathLike[str], folder: str | os.PathLike[str]) -> list[Path]:
-    """Write a log's tables as Parquet, `decisions.parquet` and so on; returns the files.
-
-    Args:
-        log_path: as in `read_log`.
-        folder: where to; it is made, and must not hold such files yet.
+    """Write a log's tables as Parquet (`decisions.parquet` …) into a new folder; returns the files.
 
     Raises:
         ConfigError: the folder holds such files, or there is no log at the path.
@@ -94,8 +89,8 @@ def export(log_path: str | os.PathLike[str], folder: str | os.PathLike[str]) -> 
 
 
 @contextmanager
-def _opened(path: Path, *, features: bool = True, whole: bool = False) -> Iterator[Opened]:
-    """The log at a path, by what lies there."""
+def _opened(path: Path, *, features: bool = True, whole: bool = False) -> Iterator[OpenLog]:
+    """The log at a path, by the type of what is there."""
     journal, warehouse = path / JOURNAL, path / WAREHOUSE
     if path.is_file():
         journalled = _is_journal(path)
@@ -124,10 +119,7 @@ def _opened(path: Path, *, features: bool = True, whole: bool = False) -> Iterat
 
 
 def _behind(journal: Path, warehouse: Path) -> int:
-    """Rows of the journal that the warehouse lacks; what is written from now on does not count.
-
-    A live gateway's feed brings them over once a second, so that it is waited for once.
-    """
+    """Rows of the journal that the warehouse lacks; waits once for a running feed to catch up."""
     head = _journal.head(journal)
     behind = head - _warehouse.reaches(warehouse)
     if behind > 0:
@@ -137,6 +129,6 @@ def _behind(journal: Path, warehouse: Path) -> int:
 
 
 def _is_journal(path: Path) -> bool:
-    """Whether a file is one of SQLite, as the journal is; what is neither is told by DuckDB."""
+    """Whether a file is an SQLite database, as journals are."""
     with path.open("rb") as file:
         return file.read(16) == b"SQLite format 3\x00" or path.suffix == ".db"

@@ -1,1 +1,5 @@
-"""Reports as text and as one HTML page."""
+"""Renders reports as text and as HTML."""
+
+from fitrouter_evaluators.replay.render._formatting import verdict
+
+__all__ = ["verdict"]

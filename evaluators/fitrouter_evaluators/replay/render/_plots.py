@@ -1,4 +1,4 @@
-"""The pictures of a report, each for a wide and for a narrow screen."""
+"""Plots of a report as SVG, each in a wide and a narrow layout."""
 
 from __future__ import annotations
 
@@ -6,34 +6,34 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from fitrouter_evaluators.replay.render._sections import policies
-from fitrouter_evaluators.replay.render._svg import Axis, Canvas, finite, ticks
-from fitrouter_evaluators.replay.render._words import (
+from fitrouter_evaluators.replay.render._formatting import (
     Metric,
-    Numbers,
-    best,
+    NumberFormat,
+    best_estimate,
     count,
     metric_of,
     percent,
-    plain,
+    printable,
     slices,
     usual_interval,
     weight,
 )
-from fitrouter_evaluators.replay.results import Arm, Band, Estimated, Histogram, Report, Satisfied
+from fitrouter_evaluators.replay.render._svg import Axis, Canvas, finite, ticks
+from fitrouter_evaluators.replay.render._tables import policies
+from fitrouter_evaluators.replay.report import ArmShare, Band, PolicyEstimate, Report, UserSatisfaction, WeightHistogram
 
 _WIDE, _NARROW = 720.0, 340.0
 _SMALL = 500.0
-"""Under this width labels stand above what they name."""
+"""Below this width labels stand above what they name."""
 _DIGIT, _LINES = 6.9, 8
-"""Pixels of a digit of 11 px, and horizontal lines of a picture."""
+"""Pixels of a digit of 11 px, and horizontal grid lines."""
 _FAR = 30.0
-"""Powers of ten beyond which nothing is a weight."""
+"""Maximum |log10| of a plotted weight."""
 _POLICIES = (("logged", "bar"), ("against", "square"), ("candidate", "diamond"))
 
 
 class Figure(NamedTuple):
-    """A picture twice, as SVG, and what it shows."""
+    """A titled plot in both layouts, as SVG."""
 
     title: str
     wide: str
@@ -41,7 +41,7 @@ class Figure(NamedTuple):
 
 
 class _Row(NamedTuple):
-    """A line of a forest plot: an interval around a value, and where there is one, the value it is compared with."""
+    """A row of a forest plot: an interval, and optionally a value to compare with."""
 
     label: str
     value: float
@@ -53,8 +53,8 @@ class _Row(NamedTuple):
 
 
 def figures(report: Report) -> dict[str, list[Figure]]:
-    """Section → its pictures; a section without data for one has none."""
-    numbers, metric = Numbers.of(report), metric_of(report.metric)
+    """Section → its plots."""
+    numbers, metric = NumberFormat.of(report), metric_of(report.metric)
     differs = f"difference in {metric.axis if metric.unit != '0 to 1' else metric.name}"
     found = {
         "any-time": _sequences([b for b in report.bands if not b.slice], differs, "Difference by units seen"),
@@ -66,7 +66,10 @@ def figures(report: Report) -> dict[str, list[Figure]]:
             figure
             for slice_ in dict.fromkeys(b.slice for b in report.personal)
             for figure in _sequences(
-                [b for b in report.personal if b.slice == slice_], differs, plain(slice_) or "everybody", policy=None
+                [b for b in report.personal if b.slice == slice_],
+                differs,
+                printable(slice_) or "all users",
+                policy=None,
             )
         ],
     }
@@ -81,7 +84,7 @@ def _figure(title: str, draw: Callable[[float], str]) -> Figure:
 
 
 def _sequences(bands: Sequence[Band], axis: str, title: str, policy: str | None = "difference") -> list[Figure]:
-    """The exact sequence as an area, the asymptotic one as dashed lines, over the number of units seen."""
+    """Exact sequence as an area and asymptotic one as dashed lines, over the number of units seen."""
     drawn = [b for b in bands if b.at and (policy is None or b.policy == policy) and len(finite(b.means)) > 1]
     if not drawn:
         return []
@@ -123,7 +126,7 @@ def _sequence(bands: Sequence[Band], axis: str, title: str, width: float) -> str
 
 
 def _settled(bands: Sequence[Band]) -> tuple[float, float]:
-    """Limits of the vertical axis: zero, and the sequences without their first tenth, when they are still wide."""
+    """Limits of the vertical axis: zero, and the sequences without their wide first tenth."""
     values = [0.0]
     for band in bands:
         late = [i for i, n in enumerate(band.at) if n >= 0.1 * band.at[-1]]
@@ -138,7 +141,7 @@ def _padded(values: Sequence[float], part: float = 0.06) -> tuple[float, float]:
 
 
 def _grid(canvas: Canvas, x: Axis, y: Axis, most: int) -> None:
-    """Lines and numbers of both axes."""
+    """Grid lines and tick labels of both axes."""
     for value, written in ticks(y.low, y.high, _LINES):
         canvas.line(x.start, y(value), x.end, y(value), "grid")
         canvas.text(x.start - 6, y(value) + 4, written, "tick", anchor="end")
@@ -149,7 +152,7 @@ def _grid(canvas: Canvas, x: Axis, y: Axis, most: int) -> None:
 
 
 def _legend(canvas: Canvas, names: Sequence[tuple[str, str]], left: float, width: float) -> None:
-    """Keys in one line, or in two where the picture is narrow."""
+    """Legend in one line, or in two in the narrow layout."""
     at, line = left, 30.0
     for kind, name in names:
         room = 30 + 6.2 * len(name)
@@ -166,8 +169,8 @@ def _legend(canvas: Canvas, names: Sequence[tuple[str, str]], left: float, width
 # --- forests: intervals below each other ---
 
 
-def _estimates(report: Report, differs: str, axis: str, numbers: Numbers) -> list[Figure]:
-    """The difference by each estimator; and each policy, on one axis."""
+def _estimates(report: Report, differs: str, axis: str, numbers: NumberFormat) -> list[Figure]:
+    """The difference by estimator; and each policy, on a common axis."""
     everybody = [e for e in report.estimates if not e.slice]
     usual = usual_interval(everybody)
     rows = {
@@ -176,41 +179,41 @@ def _estimates(report: Report, differs: str, axis: str, numbers: Numbers) -> lis
     }
     difference = _forest("Difference, by estimator", rows.pop("difference", []), differs, zero=True)
     both = [row for each in rows.values() for row in each]
-    each = [_forest(f"{plain(name).capitalize()}, by estimator", rows[name], axis, beside=both) for name in rows]
+    each = [_forest(f"{printable(name).capitalize()}, by estimator", rows[name], axis, beside=both) for name in rows]
     return [*difference, *(figure for figures in each for figure in figures)]
 
 
-def _row(e: Estimated, numbers: Numbers, usual: str) -> _Row:
+def _row(e: PolicyEstimate, numbers: NumberFormat, usual: str) -> _Row:
     # The table says with which λ.
     parts = [e.estimator.split(" (")[0], *([e.labels] if e.labels != "observed" else [])]
     parts += [e.interval] if e.interval != usual else []
-    label = ", ".join(plain(part) for part in parts) + (" ⚠" if e.biased else "")
+    label = ", ".join(printable(part) for part in parts) + (" ⚠" if e.biased else "")
     signed = e.policy == "difference"
     written = f"{numbers.value(e.value, signed=signed)} ({numbers.interval(e.low, e.high, signed=signed)})"
     kind = "warned" if e.biased else "against" if e.policy == "against" else "candidate"
     return _Row(label, e.value, e.low, e.high, written, kind)
 
 
-def _slices(report: Report, axis: str, numbers: Numbers) -> list[Figure]:
-    """The difference in each slice: at one look, and exactly at any time."""
+def _slices(report: Report, axis: str, numbers: NumberFormat) -> list[Figure]:
+    """The difference in each slice: at one look, and at any time."""
     rows = []
     for slice_ in slices(report):
-        estimate = best(report, slice_)
+        estimate = best_estimate(report, slice_)
         bands = [b for b in report.bands if (b.slice, b.policy) == (slice_, "difference")]
         if estimate is not None:
-            rows.append(_row(estimate, numbers, estimate.interval)._replace(label=plain(slice_)))
+            rows.append(_row(estimate, numbers, estimate.interval)._replace(label=printable(slice_)))
         for b in bands:
             written = f"{numbers.value(b.value, signed=True)} ({numbers.interval(b.low, b.high, signed=True)})"
-            label = plain(slice_) if estimate is None and b is bands[0] else f"at any time, {plain(b.kind)}"
+            label = printable(slice_) if estimate is None and b is bands[0] else f"at any time, {printable(b.kind)}"
             rows.append(_Row(label, b.value, b.low, b.high, written, "sequence"))
     return _forest("Difference, by slice", rows, axis, zero=True)
 
 
-def _satisfied(rows: Sequence[Satisfied], metric: Metric, numbers: Numbers) -> list[Figure]:
-    """The mean, the worst-served tenth, and how many lose."""
+def _satisfied(rows: Sequence[UserSatisfaction], metric: Metric, numbers: NumberFormat) -> list[Figure]:
+    """Mean, worst-off tenth, and share of users worse off."""
     spread, losers = [], []
     for s in rows:
-        role = plain(s.role) or "everybody"
+        role = printable(s.role) or "all users"
         spread.append(_Row(f"{role}: mean", s.mean, s.mean, s.mean, numbers.value(s.mean)))
         tenth = f"{numbers.value(s.worst_decile)} ({numbers.interval(s.worst_decile_low, s.worst_decile_high)})"
         limits = (s.worst_decile, s.worst_decile_low, s.worst_decile_high)
@@ -218,18 +221,18 @@ def _satisfied(rows: Sequence[Satisfied], metric: Metric, numbers: Numbers) -> l
         written = f"{percent(s.worse_off)} ({percent(s.worse_off_low)} … {percent(s.worse_off_high)})"
         shares = (100 * s.worse_off, 100 * s.worse_off_low, 100 * s.worse_off_high)
         losers.append(_Row(role, *shares, written))
-    first = _forest("Mean and worst-served tenth (hollow: against)", spread, metric.axis)
-    return [*first, *_forest("Users who are worse off", losers, "users (%)", zero=True)]
+    first = _forest("Mean and worst-off tenth (hollow: against)", spread, metric.axis)
+    return [*first, *_forest("Users worse off", losers, "users (%)", zero=True)]
 
 
 def _forest(
     title: str, rows: Sequence[_Row], axis: str, *, zero: bool = False, beside: Sequence[_Row] = ()
 ) -> list[Figure]:
-    """Intervals, on an axis that holds those `beside` them as well."""
-    drawn = [row for row in rows if math.isfinite(row.value)]
+    """Forest plot on an axis that also covers the rows in `beside`."""
+    drawn = [row for row in rows if finite([row.value])]
     if not drawn:
         return []
-    span = _span([row for row in (*drawn, *beside) if math.isfinite(row.value)], zero=zero)
+    span = _span([row for row in (*drawn, *beside) if finite([row.value])], zero=zero)
     return [_figure(title, lambda width: _drawn_forest(title, drawn, axis, width, span, zero=zero))]
 
 
@@ -265,7 +268,7 @@ def _drawn_forest(
 
 
 def _interval(canvas: Canvas, x: Axis, y: float, row: _Row) -> None:
-    """A line with ends, an arrow where it goes on, and a mark at the value."""
+    """A line with end caps, or arrows where it exceeds the axis, and a mark at the value."""
     low = row.low if math.isfinite(row.low) else -math.inf
     high = row.high if math.isfinite(row.high) else math.inf
     from_, to = x(max(low, x.low)), x(min(high, x.high))
@@ -283,21 +286,21 @@ def _interval(canvas: Canvas, x: Axis, y: float, row: _Row) -> None:
 
 
 def _span(rows: Sequence[_Row], *, zero: bool) -> tuple[float, float]:
-    """Limits of the axis: all values, and intervals up to three times as wide as is usual."""
+    """Limits of the axis: all values, and intervals up to three times the median width."""
     widths = sorted(finite(row.high - row.low for row in rows))
     most = 3 * widths[len(widths) // 2] if widths else math.inf
     values = finite(v for row in rows for v in (row.value, row.ghost))
     for row in rows:
-        values += [max(row.low, row.value - most)] if math.isfinite(row.low) else []
-        values += [min(row.high, row.value + most)] if math.isfinite(row.high) else []
+        values += [max(row.low, row.value - most)] if finite([row.low]) else []
+        values += [min(row.high, row.value + most)] if finite([row.high]) else []
     return _padded([*values, 0.0] if zero else values)
 
 
 # --- overlap ---
 
 
-def _shares(arms: Sequence[Arm]) -> list[Figure]:
-    """How often each model was drawn, and would be."""
+def _shares(arms: Sequence[ArmShare]) -> list[Figure]:
+    """Share of the draws of each model, logged and under each policy."""
     drawn = [a for a in arms if finite((a.logged, a.against, a.candidate))]
     if not drawn:
         return []
@@ -305,7 +308,7 @@ def _shares(arms: Sequence[Arm]) -> list[Figure]:
     return [_figure(title, lambda width: _drawn_shares(drawn, title, width))]
 
 
-def _drawn_shares(arms: Sequence[Arm], title: str, width: float) -> str:
+def _drawn_shares(arms: Sequence[ArmShare], title: str, width: float) -> str:
     narrow = width < _SMALL
     step, top = (36.0, 26.0) if narrow else (26.0, 26.0)
     left, right = (10.0, width - 14) if narrow else (230.0, width - 24)
@@ -322,7 +325,7 @@ def _drawn_shares(arms: Sequence[Arm], title: str, width: float) -> str:
         canvas.text(
             left if narrow else left - 12,
             y - 11 if narrow else y + 4,
-            plain(arm.arm),
+            printable(arm.arm),
             anchor="start" if narrow else "end",
             room=right - left if narrow else left - 16,
         )
@@ -332,7 +335,7 @@ def _drawn_shares(arms: Sequence[Arm], title: str, width: float) -> str:
             canvas.line(x(min(there)), y, x(max(there)), y, "stem")
         for (policy, shape), share in zip(_POLICIES, shares, strict=True):
             if math.isfinite(share):
-                canvas.mark(x(share), y, policy, shape, f"{plain(arm.arm)}, {policy}: {percent(share / 100)}")
+                canvas.mark(x(share), y, policy, shape, f"{printable(arm.arm)}, {policy}: {percent(share / 100)}")
     at = left
     for policy, shape in _POLICIES:
         canvas.mark(at + 5, 11, policy, shape)
@@ -342,8 +345,8 @@ def _drawn_shares(arms: Sequence[Arm], title: str, width: float) -> str:
     return canvas.svg()
 
 
-def _weights(histograms: Sequence[Histogram]) -> list[Figure]:
-    """Importance weights on a logarithmic scale, a panel a policy."""
+def _weights(histograms: Sequence[WeightHistogram]) -> list[Figure]:
+    """Histograms of importance weights on a logarithmic scale, one panel per policy."""
     drawn = [h for h in histograms if sum(h.counts) and all(abs(edge) < _FAR for edge in h.edges)]
     if not drawn:
         return []
@@ -351,7 +354,7 @@ def _weights(histograms: Sequence[Histogram]) -> list[Figure]:
     return [_figure(title, lambda width: _drawn_weights(drawn, title, width))]
 
 
-def _drawn_weights(histograms: Sequence[Histogram], title: str, width: float) -> str:
+def _drawn_weights(histograms: Sequence[WeightHistogram], title: str, width: float) -> str:
     panel, left, right = 100.0, 52.0, width - 12
     canvas = Canvas(width, panel * len(histograms) + 40, title, "units by importance weight, on a logarithmic scale")
     x = Axis(*_padded([edge for h in histograms for edge in h.edges], 0.01), left, right)
@@ -368,7 +371,7 @@ def _drawn_weights(histograms: Sequence[Histogram], title: str, width: float) ->
         if x.holds(0.0):
             canvas.line(x(0.0), base - panel + 28, x(0.0), base, "zero")
         canvas.line(left, base, right, base, "stroke")
-        canvas.text(left, base - panel + 22, f"{plain(histogram.policy)}: units", "label")
+        canvas.text(left, base - panel + 22, f"{printable(histogram.policy)}: units", "label")
     bottom = panel * len(histograms)
     for power in range(math.ceil(x.low), math.floor(x.high) + 1):
         least = "≤" if power <= min(edge for h in histograms for edge in h.edges) else ""

@@ -1,4 +1,4 @@
-"""Small pictures as SVG text: shapes with classes, whose colours the page's style sheet knows."""
+"""Minimal SVG drawing: shapes with CSS classes, coloured by the page's style sheet."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from html import escape
 from typing import NamedTuple
 
 _LETTER = 7.0
-"""Pixels that a letter of 12 px takes, on the wide side."""
+"""Width of a 12 px letter in pixels, rounded up."""
+
+
+_DRAWABLE = 1e150
 
 
 class Axis(NamedTuple):
@@ -20,17 +23,16 @@ class Axis(NamedTuple):
     end: float
 
     def __call__(self, x: float) -> float:
-        """The pixel of a value; values far outside stay drawable."""
+        """The pixel of a value; values far outside are clamped."""
         part = (x - self.low) / (self.high - self.low)
         return self.start + min(max(part, -9.0), 10.0) * (self.end - self.start)
 
     def holds(self, x: float) -> bool:
-        """Whether a value is on the axis."""
         return self.low <= x <= self.high
 
 
 class Canvas:
-    """A picture of `width` × `height` pixels, with a title and a description for those who cannot see it."""
+    """An SVG image with a title and a description for screen readers."""
 
     def __init__(self, width: float, height: float, title: str, says: str) -> None:
         self.width, self.height = width, height
@@ -40,27 +42,25 @@ class Canvas:
         ]
 
     def svg(self) -> str:
-        """The picture."""
         return "".join((*self._parts, "</svg>"))
 
     def line(self, x1: float, y1: float, x2: float, y2: float, kind: str) -> None:
-        """A straight line."""
         ends = f'x1="{_px(x1)}" y1="{_px(y1)}" x2="{_px(x2)}" y2="{_px(y2)}"'
         self._parts.append(f'<line class="{kind}" {ends}/>')
 
     def path(self, points: Iterable[tuple[float, float]], kind: str, *, closed: bool = False) -> None:
-        """A line through points, or the area that they enclose."""
+        """A polyline, or a closed polygon."""
         steps = " ".join(f"{_px(x)},{_px(y)}" for x, y in points)
         shape = "polygon" if closed else "polyline"
         self._parts.append(f'<{shape} class="{kind}" points="{steps}"/>')
 
     def rect(self, x: float, y: float, width: float, height: float, kind: str, title: str = "") -> None:
-        """A rectangle; the title shows where a pointer rests."""
+        """A rectangle with an optional tooltip."""
         size = f'x="{_px(x)}" y="{_px(y)}" width="{_px(max(width, 0))}" height="{_px(max(height, 0))}"'
         self._parts.append(f'<rect class="{kind}" {size}>{_titled(title)}</rect>')
 
     def mark(self, x: float, y: float, kind: str, shape: str = "circle", title: str = "") -> None:
-        """A small circle, square, diamond or bar, so that nobody depends on colours."""
+        """A small circle, square, diamond or bar: shapes distinguish marks without colours."""
         if shape == "circle":
             self._parts.append(f'<circle class="{kind}" cx="{_px(x)}" cy="{_px(y)}" r="4">{_titled(title)}</circle>')
             return
@@ -77,25 +77,24 @@ class Canvas:
     def text(
         self, x: float, y: float, words: str, kind: str = "label", *, anchor: str = "start", room: float = 0
     ) -> None:
-        """Words; those that do not fit into `room` pixels are shortened, and stand in full where a pointer rests."""
+        """A text; if it exceeds `room` pixels it is shortened, with the full text as tooltip."""
         short = fitted(words, room) if room else words
         title = _titled(words) if short != words else ""
         at = f'x="{_px(x)}" y="{_px(y)}" text-anchor="{anchor}"'
         self._parts.append(f'<text class="{kind}" {at}>{escape(short)}{title}</text>')
 
     def open(self, x: float, y: float, width: float, height: float) -> None:
-        """A window through which what follows is seen, in the same coordinates, until `close`."""
+        """Begin a clipped region in the same coordinates, until `close`."""
         size = f"{_px(x)} {_px(y)} {_px(width)} {_px(height)}"
         at = f'x="{_px(x)}" y="{_px(y)}" width="{_px(width)}" height="{_px(height)}"'
         self._parts.append(f'<svg {at} viewBox="{size}" overflow="hidden">')
 
     def close(self) -> None:
-        """The end of a window."""
+        """End of the clipped region."""
         self._parts.append("</svg>")
 
 
 def _px(x: float) -> str:
-    """A coordinate to a tenth of a pixel."""
     return f"{round(x, 1) + 0.0:g}"
 
 
@@ -104,12 +103,12 @@ def _titled(title: str) -> str:
 
 
 def finite(values: Iterable[float]) -> list[float]:
-    """Those that can be drawn."""
-    return [x for x in values if math.isfinite(x)]
+    # Differences of larger numbers overflow, and an axis would have no scale.
+    return [x for x in values if abs(x) < _DRAWABLE]
 
 
 def fitted(words: str, room: float) -> str:
-    """Words shortened in the middle, where names differ least."""
+    """The text shortened in the middle, where names differ least."""
     most = max(int(room / _LETTER), 3)
     if len(words) <= most:
         return words
@@ -118,7 +117,7 @@ def fitted(words: str, room: float) -> str:
 
 
 def ticks(low: float, high: float, most: int = 6) -> Sequence[tuple[float, str]]:
-    """At most so many round values from low to high, and how they are written."""
+    """At most `most` round values from low to high, with labels."""
     if not (math.isfinite(low) and math.isfinite(high) and high > low):
         return ()
     raw = (high - low) / most

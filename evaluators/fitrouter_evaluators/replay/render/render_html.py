@@ -1,4 +1,4 @@
-"""A report as one HTML page that needs nothing else: no network, no script, pictures inside."""
+"""Renders a report as a self-contained HTML page without scripts."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from importlib.resources import files
 from typing import TypeAlias
 
 from fitrouter.errors import ConfigError
-from fitrouter_evaluators.replay.render._plots import figures
-from fitrouter_evaluators.replay.render._sections import Column, Grid, Line, header, sections
-from fitrouter_evaluators.replay.render._words import (
-    Numbers,
-    best,
+from fitrouter_evaluators.replay.render._formatting import (
+    NumberFormat,
+    best_estimate,
     count,
-    headline,
-    instant,
+    headline_interval,
     number,
     percent,
-    plain,
+    printable,
+    utc_time,
     verdict,
     weight,
 )
-from fitrouter_evaluators.replay.results import Band, Histogram, Report
+from fitrouter_evaluators.replay.render._plots import figures
+from fitrouter_evaluators.replay.render._tables import Column, TableData, TableRow, header, sections
+from fitrouter_evaluators.replay.report import Band, Report, WeightHistogram
 
 _Point: TypeAlias = tuple[int, float, float, float]
 _POINTS = 40
@@ -29,7 +29,7 @@ _TONES = {"promote": "good", "keep": "bad"}
 
 
 def html(report: Report) -> str:
-    """The page; the same report gives the same bytes.
+    """The page; equal reports give equal bytes.
 
     Raises:
         ConfigError: jinja2 is not installed.
@@ -37,7 +37,9 @@ def html(report: Report) -> str:
     try:
         from jinja2 import Environment, StrictUndefined
     except ImportError as error:
-        raise ConfigError("a page needs jinja2; install 'fitrouter[replay]', or ask for --text or --json") from error
+        raise ConfigError(
+            "HTML reports need jinja2; install 'fitrouter[replay]', or ask for --text or --json"
+        ) from error
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string(
         files("fitrouter_evaluators.replay.render").joinpath("report.html.j2").read_text(encoding="utf-8")
@@ -46,20 +48,20 @@ def html(report: Report) -> str:
     return template.render(
         verdict=verdict(report),
         tone=_TONES.get(gate.verdict, "open") if gate is not None else "none",
-        reasons=[plain(reason) for reason in gate.reasons] if gate is not None else [],
+        reasons=[printable(reason) for reason in gate.reasons] if gate is not None else [],
         tiles=_tiles(report),
         header=header(report),
         sections=sections(report),
         figures=figures(report),
         drawn={name: grid for name, grid in _drawn(report) if grid.lines},
-        version=plain(report.version),
-        made=instant(report.made),
+        version=printable(report.version),
+        made=utc_time(report.made),
     )
 
 
 def _tiles(report: Report) -> list[tuple[str, str, str]]:
-    """The four numbers that are looked at first: what, how much, and what it is of."""
-    numbers, top, once = Numbers.of(report), headline(report), best(report)
+    """The four headline numbers: (name, value, note)."""
+    numbers, top, once = NumberFormat.of(report), headline_interval(report), best_estimate(report)
     found = [("units", count(report.window.units), f"{count(report.window.users)} users")]
     if top is not None:
         limits = numbers.interval(top.low, top.high, signed=True)
@@ -69,13 +71,13 @@ def _tiles(report: Report) -> list[tuple[str, str, str]]:
     if known is not None:
         part = f"{percent(known.ess / known.n)} of the units" if known.n else ""
         found.append(("effective sample size", number(known.ess), part))
-        found.append(("outside the log", percent(known.unsupported), "of the candidate's mass"))
+        found.append(("unsupported", percent(known.unsupported), "of the candidate's mass"))
     return found
 
 
-def _drawn(report: Report) -> list[tuple[str, Grid]]:
-    """The numbers behind the pictures, by section."""
-    numbers = Numbers.of(report)
+def _drawn(report: Report) -> list[tuple[str, TableData]]:
+    """The plotted numbers as tables, by section."""
+    numbers = NumberFormat.of(report)
     everybody = [b for b in report.bands if not b.slice]
     return [
         ("any-time", _paths(everybody, numbers, signed=False)),
@@ -84,11 +86,11 @@ def _drawn(report: Report) -> list[tuple[str, Grid]]:
     ]
 
 
-def _paths(bands: Sequence[Band], numbers: Numbers, *, signed: bool) -> Grid:
+def _paths(bands: Sequence[Band], numbers: NumberFormat, *, signed: bool) -> TableData:
     lines = [
-        Line(
+        TableRow(
             (
-                ", ".join(plain(part) for part in (b.slice, b.policy, b.kind) if part),
+                ", ".join(printable(part) for part in (b.slice, b.policy, b.kind) if part),
                 count(at),
                 numbers.value(mean, signed=signed or b.policy == "difference"),
                 numbers.interval(low, high, signed=signed or b.policy == "difference"),
@@ -98,19 +100,21 @@ def _paths(bands: Sequence[Band], numbers: Numbers, *, signed: bool) -> Grid:
         for at, mean, low, high in _thinned(list(zip(b.at, b.means, b.lows, b.highs, strict=True)))
     ]
     names = (Column("sequence", False), Column("units seen"), Column("running mean"), Column("limits"))
-    return Grid(names, tuple(lines), "The numbers behind the picture", True)
+    return TableData(names, tuple(lines), "The numbers behind the picture", True)
 
 
 def _thinned(points: list[_Point]) -> list[_Point]:
-    """At most so many, the first and the last among them; JSON has them all."""
+    """At most `_POINTS` + 1 points, with the first and last; JSON has all."""
     last = len(points) - 1
     return points if last < _POINTS else [points[i * last // _POINTS] for i in range(_POINTS + 1)]
 
 
-def _bins(histograms: Sequence[Histogram]) -> Grid:
+def _bins(histograms: Sequence[WeightHistogram]) -> TableData:
     lines = [
-        Line((plain(h.policy), f"{weight(low)} … {weight(high)}", count(n)))
+        TableRow((printable(h.policy), f"{weight(low)} … {weight(high)}", count(n)))
         for h in histograms
         for low, high, n in zip(h.edges, h.edges[1:], h.counts, strict=False)
     ]
-    return Grid((Column("policy", False), Column("weight"), Column("units")), tuple(lines), "Weights in numbers", True)
+    return TableData(
+        (Column("policy", False), Column("weight"), Column("units")), tuple(lines), "Weights in numbers", True
+    )

@@ -1,4 +1,4 @@
-"""A report as text: tables that a person can read, at 80 columns and without colour."""
+"""Renders a report as text tables of 80 columns without colour."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from fitrouter_evaluators.replay.render._sections import Grid, Section, header, sections
-from fitrouter_evaluators.replay.render._words import instant, plain, verdict, weight
-from fitrouter_evaluators.replay.results import Histogram, Report
+from fitrouter_evaluators.replay.render._formatting import printable, utc_time, verdict, weight
+from fitrouter_evaluators.replay.render._tables import Section, TableData, header, sections
+from fitrouter_evaluators.replay.report import Report, WeightHistogram
 
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 _STYLES = {"head": "bold", "warning": "yellow", "bad": "red", "good": "green"}
@@ -23,18 +23,18 @@ _VERDICTS = {"promote": "bold green", "keep": "bold red"}
 def text(report: Report, width: int = 80) -> str:
     """The report without colour, in lines of at most `width` columns (60 or more)."""
     page = Console(file=io.StringIO(), width=width, color_system=None, force_terminal=False, legacy_windows=False)
-    for part in parts(report):
+    for part in renderables(report):
         page.print(part, markup=False, highlight=False, emoji=False)
     written = page.file.getvalue()  # type: ignore[attr-defined]
     return "\n".join(line.rstrip() for line in written.splitlines()) + "\n"
 
 
-def parts(report: Report) -> Iterator[RenderableType]:
-    """What a rich console prints, from the verdict to the warnings."""
+def renderables(report: Report) -> Iterator[RenderableType]:
+    """Parts of the report for a rich console, from the verdict to the warnings."""
     answer = report.gate.verdict if report.gate is not None else ""
     yield Text(verdict(report), style=_VERDICTS.get(answer, "bold"))
     for reason in report.gate.reasons if report.gate is not None else ():
-        yield Padding(Text(plain(reason)), (0, 0, 0, 2))
+        yield Padding(Text(printable(reason)), (0, 0, 0, 2))
     yield ""
     facts = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     facts.add_column(style="dim")
@@ -46,11 +46,11 @@ def parts(report: Report) -> Iterator[RenderableType]:
         yield ""
         yield _section(section, report)
     yield ""
-    yield Text(f"fitrouter {plain(report.version)}, {instant(report.made)} UTC", style="dim")
+    yield Text(f"fitrouter {printable(report.version)}, {utc_time(report.made)} UTC", style="dim")
 
 
 def _section(section: Section, report: Report) -> Group:
-    lines: list[RenderableType] = [Text(section.title.upper(), style="bold"), Text(section.says, style="dim")]
+    lines: list[RenderableType] = [Text(section.title.upper(), style="bold"), Text(section.summary, style="dim")]
     for grid in section.grids:
         if grid.caption:
             lines += ["", Text(grid.caption)]
@@ -63,8 +63,8 @@ def _section(section: Section, report: Report) -> Group:
     return Group(*lines)
 
 
-def _table(grid: Grid) -> RenderableType:
-    """A table; what stands under the head of a group is indented."""
+def _table(grid: TableData) -> RenderableType:
+    """A table; rows under a group's head are indented."""
     grouped = any(line.kind == "head" for line in grid.lines)
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for column in grid.columns:
@@ -76,9 +76,9 @@ def _table(grid: Grid) -> RenderableType:
     return table
 
 
-def _weights(histogram: Histogram) -> Text:
-    """The histogram of one policy's importance weights in a line, on a logarithmic scale."""
+def _weights(histogram: WeightHistogram) -> Text:
+    """A policy's importance weights as a one-line histogram on a logarithmic scale."""
     top = max(histogram.counts, default=0)
     bars = "".join(_BLOCKS[math.ceil(8 * n / top)] if top else " " for n in histogram.counts)
     low, high = (weight(histogram.edges[i]) if histogram.edges else "" for i in (0, -1))
-    return Text(f"weights of {plain(histogram.policy)}: {low} │{bars}│ {high}")
+    return Text(f"weights of {printable(histogram.policy)}: {low} │{bars}│ {high}")

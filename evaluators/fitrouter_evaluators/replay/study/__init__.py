@@ -1,1 +1,1 @@
-"""Replay of one metric: units, outcomes, outcome models, labels and diagnostics."""
+"""Analysis of one metric: units, outcomes, outcome models, labels and diagnostics."""

@@ -1,7 +1,7 @@
-"""Ridge regression in pieces: one shared model, each group's own shrunk to it, and a penalty that proves itself.
+"""Ridge regression with per-group deviations from shared coefficients; penalty chosen out of sample.
 
-How much is shrunk is chosen from `STRENGTHS` by squared errors on examples that a model had not learnt from: of the
-past in time, of other folds otherwise. So a prediction reads nothing that it must not (`_past.Split`).
+The penalty strength is chosen from `STRENGTHS` by squared errors on examples not yet trained on: later ones in a
+progressive split, those of other folds in cross-fitting.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from numpy.typing import NDArray
 
 from fitrouter.types import Floats
 from fitrouter_evaluators.replay.log.log import Ints
-from fitrouter_evaluators.replay.study._past import Split
+from fitrouter_evaluators.replay.study._splits import Split
 
 STRENGTHS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
-"""Of the penalty, relative to each block's own: rare rewards ask for the greatest."""
+"""Relative to each block's penalty; rare rewards need the largest."""
 LEVEL = 0.2
-"""The most of it that is on the shared level: that is soon known, whatever else is noise."""
+"""Upper limit of the strength on the shared intercept, which few examples determine."""
 OWN = 1.5
-"""Penalty on what is a group's own, relative to the shared model's."""
+"""Penalty on group deviations relative to the shared model's."""
 DOUBT = 1.5
-"""Examples' worth of squared error that a strength has to be better by than its neighbour nearer to 1."""
+"""Advantage, in examples' squared error, that a strength needs over its neighbour nearer to 1."""
 MOST_DIMS = 64
-"""More dimensions of a context than this are projected at random: what is to be learnt from few labels is coarse."""
+"""Contexts of more dimensions are projected at random: few labels identify only coarse effects."""
 
 
 class Examples(NamedTuple):
@@ -40,11 +40,11 @@ class Examples(NamedTuple):
     weight: Floats
     groups: int
     blocks: tuple[tuple[int, float], ...]
-    """(columns, variance of the noise beside that of what they explain) of each block of columns."""
+    """(columns, ratio of noise variance to explained variance) of each block of columns."""
 
 
 def projected(x: NDArray[np.float32]) -> NDArray[np.float32]:
-    """float32[n, min(d, 64)] of float32[n, d]; NaN counts as 0."""
+    """float32[n, min(d, 64)] from float32[n, d]; NaN becomes 0."""
     d = x.shape[1]
     if d <= MOST_DIMS:
         return np.asarray(np.nan_to_num(x, nan=0.0))
@@ -54,9 +54,9 @@ def projected(x: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def ridges(examples: Examples, split: Split) -> Iterator[Floats]:
-    """float64[groups + 1, p] for each part: coefficients of each group, and the shared ones in the last row."""
+    """For each part float64[groups + 1, p]: coefficients of each group, the shared ones last."""
     pieces = _pieces(examples, split)
-    yield from (_in_time if split.in_time else _in_folds)(examples, pieces, split.parts)
+    yield from (_in_time if split.progressive else _in_folds)(examples, pieces, split.parts)
 
 
 class _Sums:
@@ -69,7 +69,7 @@ class _Sums:
         self.weight = 0.0
 
     def add(self, examples: Examples, rows: Ints, sign: float = 1.0) -> None:
-        """Learn rows; they are sorted by group."""
+        """Add rows, sorted by group."""
         group = examples.group[rows]
         edges = np.flatnonzero(np.diff(group, prepend=-1, append=examples.groups))
         for a, b in pairwise(edges):
@@ -81,7 +81,7 @@ class _Sums:
             self.weight += sign * float(w.sum())
 
     def fit(self, examples: Examples, strength: float) -> Floats:
-        """Coefficients of each group, and the shared ones last: float64[groups + 1, p]."""
+        """float64[groups + 1, p]: coefficients of each group, the shared ones last."""
         p = examples.phi.shape[1]
         theta = np.zeros((examples.groups + 1, p))
         if self.weight <= 1e-9:
@@ -99,7 +99,7 @@ class _Sums:
         return theta
 
     def _penalty(self, examples: Examples, squares: Floats) -> Floats:
-        """float64[p]: a block of any size and scale explains as much beforehand as its ratio says."""
+        """float64[p]: scaled so that a block's prior explained variance depends on its ratio only."""
         found, at = np.empty(len(squares)), 0
         for columns, ratio in examples.blocks:
             mean = float(squares[at : at + columns].sum()) / self.weight
@@ -135,7 +135,7 @@ def _in_folds(examples: Examples, pieces: list[Ints], parts: int) -> Iterator[Fl
 
 
 def _best(errors: Floats, weight: float) -> int:
-    """The strength with the least error; 1, unless others are better by more than luck."""
+    """Index of the strength with the least error; 1 unless others are better by more than `DOUBT`."""
     middle = STRENGTHS.index(1.0)
     doubt = DOUBT * np.abs(np.arange(len(STRENGTHS)) - middle)
     return int((errors + doubt * errors[middle] / max(weight, 1.0)).argmin()) if weight > 0.0 else middle

@@ -1,4 +1,4 @@
-"""How much a log knows of a policy: weights, effective sample size, and the mass that it knows nothing of."""
+"""Overlap diagnostics: importance weights, effective sample size, unsupported probability mass."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ import numpy as np
 from fitrouter.types import Floats
 from fitrouter_evaluators.replay.estimators import DR, DirectMethod, estimate
 from fitrouter_evaluators.replay.estimators.rounds import Rounds
-from fitrouter_evaluators.replay.results import Arm, Diagnostics, Histogram
+from fitrouter_evaluators.replay.report import ArmShare, Diagnostics, WeightHistogram
 from fitrouter_evaluators.replay.study.study import Pmfs
 from fitrouter_evaluators.replay.study.units import Units
 
 BINS = 40
 SMALLEST = 1e-4
-"""Weights below this are counted there."""
+"""Smaller weights are counted in the first bin."""
 
 
 def diagnose(policy: str, units: Units, pmf: Floats, rounds: Rounds, low: float, high: float) -> Diagnostics:
-    """What must be known beside an estimate.
+    """Diagnostics of a policy.
 
     Args:
         policy: candidate or against.
         units: n of them.
-        pmf: float64[m], the policy's, in the order of `Units.entries`.
-        rounds: the units under it.
-        low: least outcome of a unit.
-        high: greatest.
+        pmf: float64[m], in the order of `Units.entries`.
+        rounds: the units under the policy.
+        low: minimum outcome of a unit.
+        high: maximum.
     """
     weight, n = rounds.weight, units.n
     squares = float(np.square(weight).sum())
@@ -49,7 +49,7 @@ def diagnose(policy: str, units: Units, pmf: Floats, rounds: Rounds, low: float,
 
 
 def unsupported(units: Units, pmf: Floats) -> Floats:
-    """float64[n]: the policy's probability of going, in a unit, where the logged pmf is 0; unknown pmfs count as 0."""
+    """float64[n]: the policy's probability, in each unit, of an arm whose logged probability is 0 (unknown pmfs: 0)."""
     p = units.log.options.prob[units.entries()]
     there = np.where(p == 0.0, pmf, 0.0)
     each = np.add.reduceat(there, units.entry_start()[:-1]) if len(there) else np.zeros(0)
@@ -59,15 +59,15 @@ def unsupported(units: Units, pmf: Floats) -> Floats:
     return 1.0 - kept
 
 
-def histogram(policy: str, weight: Floats) -> Histogram:
-    """How importance weights spread, over bins of log10 w."""
+def weight_histogram(policy: str, weight: Floats) -> WeightHistogram:
+    """Histogram of importance weights over log10 w."""
     logs = np.log10(np.maximum(weight, SMALLEST))
     counts, edges = np.histogram(logs, bins=BINS, range=(np.log10(SMALLEST), max(float(logs.max(initial=0.0)), 1.0)))
-    return Histogram(policy=policy, edges=edges.tolist(), counts=counts.tolist())
+    return WeightHistogram(policy=policy, edges=edges.tolist(), counts=counts.tolist())
 
 
-def arms(units: Units, pmfs: Pmfs) -> list[Arm]:
-    """How often each arm was drawn, and would be, over the draws at which it could be."""
+def arm_shares(units: Units, pmfs: Pmfs) -> list[ArmShare]:
+    """Mean logged and target probability of each arm over the draws at which it was eligible."""
     entries = units.entries()
     code, names = units.log.options.arm[entries], units.log.names.arms
     p = units.log.options.prob[entries]
@@ -83,7 +83,7 @@ def arms(units: Units, pmfs: Pmfs) -> list[Arm]:
         p = drawn
     logged, candidate, against = mean(p), mean(pmfs.candidate), mean(pmfs.against)
     found = [
-        Arm(
+        ArmShare(
             arm=name,
             logged=float(logged[k]),
             against=float(against[k]),

@@ -1,9 +1,8 @@
-"""The outcome model Q_j(a): what a unit's outcome would have been expected to be, had a been drawn at its draw j.
+"""Outcome model Q_j(a): expected outcome of a unit if arm a is drawn at its draw j.
 
-It may be wrong: doubly robust estimates and sequences are unbiased with any Q that was made before the draw. How good
-it is decides how wide they are, with tens of labels as with a million. One ridge for all arms reads what the router
-expected of the arm (the model's start: before there are outcomes, Q is that) and the context; each arm's own is shrunk
-to it, so an arm that appears later starts from what holds for all.
+Doubly robust estimates and sequences are unbiased for any Q made before the draw; a better Q makes them narrower. One
+ridge for all arms reads the logged expectation of the arm (where it starts) and the context; per-arm deviations are
+shrunk to it, so a new arm starts from the shared model.
 """
 
 from __future__ import annotations
@@ -12,17 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fitrouter.types import Floats
-from fitrouter_evaluators.replay.log.log import Ints
-from fitrouter_evaluators.replay.study._past import Split, by_folds, by_time
+from fitrouter_evaluators.replay.log.log import Ints, ragged_positions
 from fitrouter_evaluators.replay.study._ridge import Examples, projected, ridges
+from fitrouter_evaluators.replay.study._splits import Split, fold_split, progressive_split
 from fitrouter_evaluators.replay.study.units import Units
 
 LIMIT = 200_000
-"""Draws that are learnt from, at even distances: more add nothing to a model of this size."""
+"""Maximum number of training draws, evenly spaced: more add nothing to a model of this size."""
 CHUNK = 16_384
-"""Draws that are predicted together."""
+"""Draws predicted at a time."""
 BLOCKS = ((1, 5.0), (1, 30.0))
-"""The intercept, and the slope of what was expected: see `_ridge.Examples`."""
+"""Intercept and slope of the logged expectation; see `_ridge.Examples`."""
 CONTEXT = 15.0
 
 
@@ -42,20 +41,19 @@ def predict(
 
     Args:
         units: n of them.
-        y: float64[n], their outcomes; NaN where nothing is known.
-        weight: float64[n], how much each teaches, e.g. the labels behind it; 0 for nothing.
-        expected: float64[entries of the log's options], what was logged as expected (`outcomes.expected`).
-        low: of the outcome's range.
-        high: likewise.
-        adaptive: the logger learns, so a unit's prediction is made of those that had ended before it began; else of
-            those in other folds.
-        folds: how many, of whole clusters.
+        y: float64[n], outcomes; NaN if unobserved.
+        weight: float64[n], training weights, such as numbers of labels.
+        expected: float64[entries of the log's options], the logged expectation (`outcomes.logged_expectation`).
+        low: lower end of the outcome's range.
+        high: upper end.
+        adaptive: train on units that had ended before each began; else on other folds.
+        folds: number of folds of whole clusters.
         seed: of the folds.
     """
     if not units.n:
         return np.zeros(0)
     teaches = (weight > 0.0) & ~np.isnan(y)
-    split = by_time(units, teaches.astype(np.int64)) if adaptive else by_folds(units, folds, seed)
+    split = progressive_split(units, teaches.astype(np.int64)) if adaptive else fold_split(units, folds, seed)
     world = _World(units, expected, low, high)
     examples = world.examples(np.where(teaches, y, 0.0), np.where(teaches, weight, 0.0), split)
     q = np.empty(int(world.start[-1]))
@@ -73,7 +71,7 @@ def predict(
 
 
 class _World:
-    """What the model reads of draws and arms, and its outcomes, on [0, 1]."""
+    """Features and outcomes of draws and arms, scaled to [0, 1]."""
 
     def __init__(self, units: Units, expected: Floats | None, low: float, high: float) -> None:
         decisions = units.log.decisions
@@ -86,18 +84,18 @@ class _World:
             self.blocks = (*BLOCKS, (projected(decisions.x[:1]).shape[1], CONTEXT))
 
     def context(self, draws: Ints) -> NDArray[np.float32]:
-        """float32[draws, d]; d is 0 where the log has none."""
+        """float32[draws, d]; d is 0 for a log without contexts."""
         x = self.units.log.decisions.x
         return np.zeros((len(draws), 0), np.float32) if x is None else projected(x[self.units.draw[draws]])
 
     def base(self, positions: Ints) -> Floats:
-        """float64: what was expected, on [0, 1], at positions in the options; the middle where nothing was."""
+        """float64: the logged expectation on [0, 1] at positions in the options; ½ where there is none."""
         if self.expected is None:
             return np.full(len(positions), 0.5)
         return np.nan_to_num(np.clip((self.expected[positions] - self.low) / self.span, 0.0, 1.0), nan=0.5)
 
     def examples(self, y: Floats, weight: Floats, split: Split) -> Examples:
-        """The draws of units that teach; what is learnt is how the outcome differs from what was expected."""
+        """Training draws; the target is the outcome minus the logged expectation."""
         units, decisions = self.units, self.units.log.decisions
         unit = units.of_draw()
         rows = np.flatnonzero((weight > 0.0)[unit] & (split.piece < split.parts)[unit])
@@ -112,10 +110,9 @@ class _World:
         return Examples(unit[rows], arm, phi, outcome - base, weight[unit[rows]], self.arms, self.blocks)
 
     def fill(self, q: Floats, draws: Ints, theta: Floats) -> None:
-        """Predict some draws by the coefficients of each arm."""
+        """Predict these draws with the coefficients of each arm."""
         begin, count = self.start[draws], self.start[draws + 1] - self.start[draws]
-        row = np.repeat(np.arange(len(draws)), count)
-        entry = np.arange(len(row)) + np.repeat(begin - np.concatenate([[0], np.cumsum(count)[:-1]]), count)
+        row, entry = np.repeat(np.arange(len(draws)), count), ragged_positions(begin, count)
         position = entry + np.repeat(self.units.log.decisions.start[self.units.draw[draws]] - begin, count)
         arm = self.units.log.options.arm[position]
         base = self.base(position)

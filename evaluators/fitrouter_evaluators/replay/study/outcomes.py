@@ -1,7 +1,7 @@
-"""What a replay is about: one number a decision, how likely it was to be seen, and the range that it keeps.
+"""Metrics: an outcome for each decision, its probability of being observed, and its range.
 
-Human labels are rare, and who is heard matters more than how many are: only those who were asked at random set a level.
-An answer that never came is an outcome, and a known one. Cost and latency are known of everything that was executed.
+Human labels are rare and selected: only labels requested at random are unbiased. A missing answer is a known outcome.
+Cost and latency are known for everything executed.
 """
 
 from __future__ import annotations
@@ -18,88 +18,90 @@ from fitrouter.types import Floats
 from fitrouter_evaluators.replay.log.log import Log
 from fitrouter_evaluators.replay.study.units import Units
 
-STREAMS = ("asked", "volunteered", "naive")
-"""Whose labels count: of people asked at random; of volunteers; of all alike, as if they were a random sample."""
+STREAMS = ("asked", "naive")
+"""Which labels count: those of users asked at random, or all labels as if they were a random sample."""
 UNANSWERED = ("failed", "lost")
-"""Statuses of answers that never came: the worst outcome, known without asking."""
+"""Statuses without an answer: the worst outcome, known without a label."""
 
 
-class Observed(NamedTuple):
-    """What is known of the n decisions of a log. Outcomes are y = label + known; labels are in [0, 1]."""
+class MetricOutcomes(NamedTuple):
+    """Outcomes y = label + known of a log's n decisions; labels are in [0, 1]."""
 
     metric: str
     label: Floats
-    """float64[n]: the part that somebody has to be asked for; 0 where not seen."""
+    """float64[n]: the part given by a label; 0 if unobserved."""
     known: Floats
-    """float64[n]: the part that is known of every decision that counts."""
+    """float64[n]: the part known for every decision that counts."""
     certain: NDArray[np.bool_]
-    """bool[n]: nobody has to be asked."""
+    """bool[n]: known without a label."""
     asked: NDArray[np.bool_]
-    """bool[n]: somebody was."""
+    """bool[n]: a label was requested."""
     seen: NDArray[np.bool_]
-    """bool[n]: certain, or asked and answered."""
+    """bool[n]: certain, or requested and given."""
     e: Floats
-    """float64[n]: probability of being asked; 1 where nobody has to be, 0 where the decision does not count."""
+    """float64[n]: probability of the request; 1 if certain, 0 if the decision does not count."""
     low: float
     high: float
     """The range of y."""
     scale: float = 1.0
-    """Of the labels: 0 for a metric that has none."""
+    """Scale of labels in the outcome; 0 for a metric without labels."""
     fixed: bool = True
-    """The range was known before the log; exact sequences need that."""
+    """The range was known before the log, as exact sequences require."""
 
     @property
     def y(self) -> Floats:
-        """float64[n]: outcomes; NaN where not seen."""
+        """float64[n]: outcomes; NaN if unobserved."""
         return np.where(self.seen, self.label + self.known, np.nan)
 
     @property
     def counts(self) -> NDArray[np.bool_]:
-        """bool[n]: decisions that could be seen."""
+        """bool[n]: decisions whose outcome could be observed."""
         return self.e > 0.0
 
 
-def observe(log: Log, metric: str = "fit", *, stream: str = "asked", ceiling: float | None = None) -> Observed:
+def observe_metric(
+    log: Log, metric: str = "fit", *, stream: str = "asked", ceiling: float | None = None
+) -> MetricOutcomes:
     """The outcomes of a log's decisions.
 
-    * ``fit``: people's verdicts. An answer that never came is 0.
-    * ``cost`` in USD and ``latency`` in s of what was executed; a lost answer cost nothing, and how long it took is not
-      known: it does not count for latency.
-    * ``utility``: fit − cost_weight · cost / unit − latency_weight · latency / unit, with the weights of each decision.
-      What the budget's dual variable adds is left out: it is a means of pacing, and no preference.
-    * ``score``: the reward model's mean. For looking: it is no outcome.
+    * ``fit``: human labels; an answer that never came is 0.
+    * ``cost`` in USD and ``latency`` in s of what was executed; a lost answer costs nothing, and does not count for
+    latency.
+    * ``utility``: fit − cost_weight · cost / unit − latency_weight · latency / unit, with each decision's weights.
+      The budget's dual variable is left out: it paces spending and is not a preference.
+    * ``score``: the reward model's mean, for inspection only.
 
     Args:
         log: with n decisions.
         metric: one of `METRICS`.
         stream: one of `STREAMS`, for fit and utility.
-        ceiling: the most that counts of a cost (USD), a latency (s), or of what a utility loses by both; more is cut.
-            None: the largest in the log, for which exact sequences do not hold (`Observed.fixed`).
+        ceiling: cap on a cost (USD), a latency (s), or the loss of utility to both. None: the largest in the log,
+            for which exact sequences are not valid (`MetricOutcomes.fixed`).
 
     Raises:
-        InvalidLog: no such metric or stream, or a label outside [0, 1].
+        InvalidLog: an argument is not allowed.
     """
     if metric not in _METRICS:
-        raise InvalidLog(f"metric {metric!r}: there is none of this name; use one of {', '.join(METRICS)}")
+        raise InvalidLog(f"there is no metric {metric!r}; use one of {', '.join(METRICS)}")
     if stream not in STREAMS:
-        raise InvalidLog(f"labels {stream!r}: there is no such stream; use one of {', '.join(STREAMS)}")
+        raise InvalidLog(f"there is no label stream {stream!r}; use one of {', '.join(STREAMS)}")
     if ceiling is not None and not 0.0 < ceiling < np.inf:
-        raise InvalidLog(f"ceiling {ceiling!r}: it has to be a positive number")
+        raise InvalidLog(f"ceiling {ceiling!r}: it must be a positive number")
     return _METRICS[metric](log, stream, ceiling)
 
 
-def counted(units: Units, observed: Observed) -> Units:
-    """The units with at least one decision that counts; the others are counted as excluded."""
+def with_outcomes(units: Units, observed: MetricOutcomes) -> Units:
+    """The units with at least one decision that counts; the others are excluded."""
     counts = observed.counts[units.member]
     if counts.all():
         return units
-    return units.select(units.total(counts) > 0.0, f"nothing could be known of their {observed.metric}")
+    return units.select(units.total(counts) > 0.0, f"{observed.metric} not observable")
 
 
-def expected(log: Log, metric: str = "fit") -> Floats | None:
-    """float64[m]: what was expected of a metric at the time, for each entry of `Options`; None where nothing is logged.
+def logged_expectation(log: Log, metric: str = "fit") -> Floats | None:
+    """float64[m]: logged expectation of a metric for each entry of `Options`, NaN where missing; None if not logged.
 
-    The fit is that of an arm times the probability that it answers. NaN where a row has none.
+    The expected fit is the posterior mean times the arm's availability.
     """
     options, decisions = log.options, log.decisions
     if metric in {"cost", "latency"}:
@@ -120,17 +122,17 @@ def expected(log: Log, metric: str = "fit") -> Floats | None:
     return mean - burden
 
 
-def _fit(log: Log, stream: str, ceiling: float | None) -> Observed:  # noqa: ARG001 - fit has its range
+def _fit(log: Log, stream: str, ceiling: float | None) -> MetricOutcomes:  # noqa: ARG001 - fit has its range
     decisions, outcomes = log.decisions, log.outcomes
-    asked_label, free_label = _verdicts(log, outcomes.asked_label), _verdicts(log, outcomes.free_label)
+    asked_label, free_label = outcomes.asked_label, outcomes.free_label
     if stream == "asked":
         e = np.clip(_or(decisions.asked_probability, 0.0), 0.0, 1.0)
         asked, label = decisions.asked & (e > 0.0), asked_label
     else:
         e, asked = np.ones(decisions.n), np.ones(decisions.n, dtype=bool)
-        label = free_label if stream == "volunteered" else np.where(np.isnan(asked_label), free_label, asked_label)
+        label = np.where(np.isnan(asked_label), free_label, asked_label)
     never = np.isin(outcomes.status, UNANSWERED)
-    return Observed(
+    return MetricOutcomes(
         metric="fit",
         label=np.where(never | ~asked, 0.0, _or(label, 0.0)),
         known=np.zeros(decisions.n),
@@ -143,7 +145,7 @@ def _fit(log: Log, stream: str, ceiling: float | None) -> Observed:  # noqa: ARG
     )
 
 
-def _utility(log: Log, stream: str, ceiling: float | None) -> Observed:
+def _utility(log: Log, stream: str, ceiling: float | None) -> MetricOutcomes:
     decisions, outcomes = log.decisions, log.outcomes
     cost = _price(decisions.cost_weight, decisions.cost_unit_usd, decisions.n) * _or(outcomes.cost_usd, 0.0)
     wait = _price(decisions.latency_weight, decisions.latency_unit_s, decisions.n) * _or(outcomes.latency_s, 0.0)
@@ -154,11 +156,11 @@ def _utility(log: Log, stream: str, ceiling: float | None) -> Observed:
     return fit._replace(metric="utility", known=-np.minimum(cost + wait, most), low=-most, fixed=fixed)
 
 
-def _amount(name: str, values: Floats, ceiling: float | None) -> Observed:
-    """An amount that is known where it is not NaN."""
+def _amount(name: str, values: Floats, ceiling: float | None) -> MetricOutcomes:
+    """A metric that is known where it is not NaN."""
     most = float(np.nanmax(values, initial=0.0)) if ceiling is None else ceiling
     there = ~np.isnan(values)
-    return Observed(
+    return MetricOutcomes(
         metric=name,
         label=np.zeros(len(values)),
         known=np.clip(_or(values, 0.0), 0.0, most),
@@ -173,16 +175,16 @@ def _amount(name: str, values: Floats, ceiling: float | None) -> Observed:
     )
 
 
-def _cost(log: Log, stream: str, ceiling: float | None) -> Observed:  # noqa: ARG001 - nobody is asked
+def _cost(log: Log, stream: str, ceiling: float | None) -> MetricOutcomes:  # noqa: ARG001 - nobody is asked
     lost = (log.outcomes.status == "lost") & np.isnan(log.outcomes.cost_usd)
     return _amount("cost", np.where(lost, 0.0, log.outcomes.cost_usd), ceiling)
 
 
-def _latency(log: Log, stream: str, ceiling: float | None) -> Observed:  # noqa: ARG001 - nobody is asked
+def _latency(log: Log, stream: str, ceiling: float | None) -> MetricOutcomes:  # noqa: ARG001 - nobody is asked
     return _amount("latency", log.outcomes.latency_s, ceiling)
 
 
-def _score(log: Log, stream: str, ceiling: float | None) -> Observed:  # noqa: ARG001 - nobody is asked
+def _score(log: Log, stream: str, ceiling: float | None) -> MetricOutcomes:  # noqa: ARG001 - nobody is asked
     outcomes = log.outcomes
     least, most = float(np.nanmin(outcomes.score, initial=0.0)), float(np.nanmax(outcomes.score, initial=1.0))
     score = np.where(np.isin(outcomes.status, UNANSWERED), least, outcomes.score)
@@ -191,23 +193,15 @@ def _score(log: Log, stream: str, ceiling: float | None) -> Observed:  # noqa: A
     return shifted._replace(known=shifted.known + least, low=least, high=most, fixed=fixed)
 
 
-_METRICS: Mapping[str, Callable[[Log, str, float | None], Observed]] = MappingProxyType(
+_METRICS: Mapping[str, Callable[[Log, str, float | None], MetricOutcomes]] = MappingProxyType(
     {"fit": _fit, "cost": _cost, "latency": _latency, "utility": _utility, "score": _score}
 )
 METRICS = tuple(_METRICS)
-"""What a replay can be about."""
-
-
-def _verdicts(log: Log, values: Floats) -> Floats:
-    wrong = np.flatnonzero((values < 0.0) | (values > 1.0))
-    if len(wrong):
-        row = int(log.decisions.seq[wrong[0]])
-        raise InvalidLog(f"{log.source}, row {row}: a label of {values[wrong[0]]}; labels have to be in [0, 1]")
-    return values
+"""Metrics that can be evaluated."""
 
 
 def _price(weight: Floats | None, unit: Floats | None, n: int) -> Floats:
-    """float64[n]: fit that one USD, or one second, takes away; 0 where it has no price."""
+    """float64[n]: utility lost per USD, or per second."""
     price = np.zeros(n)
     if weight is not None and unit is not None:
         np.divide(_or(weight, 0.0), unit, out=price, where=unit > 0.0)

@@ -1,23 +1,22 @@
-"""How satisfaction differs between users, and whose falls: the distribution of users' true means under a candidate.
+"""Distribution of users' true mean outcomes under a candidate.
 
-A user's mean over n units is their true mean plus luck of variance σ²/n, and with a few labels a user the luck is
-larger than anything true: the worst tenth of raw means is mostly the unlucky tenth. So the luck is taken out:
+A user's mean over n units is their true mean plus noise of variance σ²/n; with few labels per user the noise exceeds
+the true differences, and the worst tenth of raw means is mostly noise. So it is deconvolved:
 
-1. σ² is pooled over users, since few have the units for one of their own.
+1. σ² is pooled over users.
 2. The variance between users τ² and the mean are those of a random-effects model by the method of moments (Paule and
-   Mandel 1982), floored at 0. A user counts once where users differ, and by their units where they do not.
-3. From that normal the distribution G of the true means is roughened by a few steps of EM, each the mean of the users'
+   Mandel 1982), floored at 0.
+3. From that normal the distribution G of the true means is roughened by a few EM steps, each the mean of the users'
    posteriors under the last (Laird and Louis 1991, "Smoothing the nonparametric estimate of a prior distribution by
-   roughening"; the first step is the estimate of Shen and Louis 1998). Skewed and two-humped truths show, and luck
-   does not.
+   roughening"; the first step is the estimate of Shen and Louis 1998). Skewed and bimodal truths show, noise does not.
 
-Intervals are percentiles of a bootstrap over users, valid at one look. The worst tenth hangs on how smooth G is taken
-to be, so its interval holds those of a light and of the full roughening. Where no difference between users shows
-(τ² = 0) all of them have the mean: the share of those who are worse off is then 0 or 1 by its sign, and its interval
-reaches to both where luck may have made that sign. Users whom both policies treat alike in every unit are no worse off.
+Intervals are percentiles of a bootstrap over users, valid at one look. The worst tenth depends on the smoothness of G,
+so its interval covers those of light and of full roughening. If no difference between users shows (τ² = 0) all users
+have the mean: the share of users worse off is then 0 or 1 by its sign, and its interval reaches to both if the sign is
+uncertain. Users whom both policies treat alike in every unit are not worse off.
 
-What it assumes: how often somebody comes does not hang on how satisfied they are; luck is about normal once averaged.
-With four labels a user and heavy weights the second fails: intervals of 95 % held the truth in 80 to 90 % of worlds.
+Assumptions: visit frequency is independent of satisfaction; averaged noise is about normal. With four labels a user
+and heavy weights the second fails: nominal 95 % intervals covered 80 to 90 %.
 """
 
 from __future__ import annotations
@@ -30,19 +29,19 @@ from numpy.typing import NDArray
 
 from fitrouter.types import Floats
 from fitrouter_evaluators.replay.log.log import Ints
-from fitrouter_evaluators.replay.results import Satisfied
+from fitrouter_evaluators.replay.report import UserSatisfaction
 
 LEAST = 10
-"""Users without whom there is no worst tenth, and units beyond the first of each without which σ² is not known."""
+"""Minimum users for a worst tenth, and minimum units beyond the first of each user for σ²."""
 LIGHT, FULL = 2, 20
-"""Steps of EM. Few keep the normal's tails, many make luck into groups of users."""
+"""EM steps: few keep the normal's tails, many turn noise into groups."""
 SAME = 1e-12
-"""Outcomes that differ by less are those of policies that treat a user alike."""
+"""Outcomes that differ by less count as equal."""
 WORK = 3_000_000
-"""Users times replicates, from which on there are fewer replicates, though a hundred."""
+"""Users × replicates above which replicates are reduced, to at least 100."""
 GRID = 161
 REACH = 6.0
-"""The grid reaches this many τ from the mean."""
+"""Extent of the grid around the mean, in units of τ."""
 
 
 def satisfaction(
@@ -57,23 +56,23 @@ def satisfaction(
     alpha: float = 0.05,
     replicates: int = 300,
     seed: int = 0,
-) -> list[Satisfied]:
-    """How satisfaction differs between users under a candidate, and beside `against`.
+) -> list[UserSatisfaction]:
+    """Distribution of true user means under a candidate, and beside `against`.
 
     Args:
-        x: float64[n], doubly robust outcome of each unit under the candidate: unbiased, labels divided by their odds.
+        x: float64[n], unbiased (doubly robust) outcome of each unit under the candidate.
         x0: float64[n], the same under `against`.
-        user: int[n] codes; units of nobody (−1) are left out.
-        role: int[n] codes of `roles`; units without one count for everybody only.
+        user: int[n] codes; units without a user (−1) are left out.
+        role: int[n] codes of `roles`; units without a role count in the total only.
         roles: names.
-        low: least satisfaction that there is; true means are not below.
-        high: greatest.
+        low: lower end of the range of true means.
+        high: upper end.
         alpha: of each interval.
         replicates: of the bootstrap.
         seed: of the bootstrap.
 
     Returns:
-        Everybody first, then each role that has at least ten users, and ten units beyond the first of each.
+        All users first, then each role with at least ten users and ten units beyond the first of each.
     """
     known = user >= 0
     scopes = [("", known), *((name, known & (role == code)) for code, name in enumerate(roles))]
@@ -89,7 +88,7 @@ def satisfaction(
         worse, worse_low, worse_high = _worse_off(x[here] - x0[here], who, U, multiplicity, high - low, alpha)
         worst_low, worst_high = candidate.worst_ends(alpha)
         found.append(
-            Satisfied(
+            UserSatisfaction(
                 role=name,
                 users=U,
                 mean=float(candidate.mean[0]),
@@ -108,14 +107,14 @@ def satisfaction(
 
 
 def _resampled(U: int, replicates: int, seed: int) -> Floats:
-    """float64[1 + replicates, U]: how often each user counts; the first row is the log as it is."""
+    """float64[1 + replicates, U]: multiplicity of each user; the first row is the original sample."""
     rng = np.random.default_rng([seed, U])
     drawn = rng.multinomial(U, np.full(U, 1.0 / U), size=int(np.clip(WORK // U, min(100, replicates), replicates)))
     return np.concatenate([np.ones((1, U)), drawn.astype(np.float64)])
 
 
 def _percentiles(values: Floats, alpha: float) -> tuple[float, float]:
-    """Of the replicates, never without the estimate itself."""
+    """Percentiles of the replicates, extended to contain the estimate."""
     low, high = np.quantile(values[1:], (alpha / 2.0, 1.0 - alpha / 2.0)) if len(values) > 1 else (values[0], values[0])
     return float(min(low, values[0])), float(max(high, values[0]))
 
@@ -123,7 +122,7 @@ def _percentiles(values: Floats, alpha: float) -> tuple[float, float]:
 def _worse_off(
     difference: Floats, who: NDArray[Any], U: int, multiplicity: Floats, span: float, alpha: float
 ) -> tuple[float, float, float]:
-    """Share of the users whose true difference is below 0, and its interval."""
+    """Share of users with a negative true difference, and its interval."""
     apart = np.bincount(who, np.abs(difference) > SAME, U) > 0
     kept, U_apart = apart[who], int(apart.sum())
     if min(U_apart, int(kept.sum()) - U_apart) < LEAST:  # nearly all are treated alike, and little is known of the rest
@@ -136,7 +135,7 @@ def _worse_off(
 
 
 class _People(NamedTuple):
-    """What is known of U users."""
+    """Sufficient statistics of U users."""
 
     n: Floats
     """float64[U], units."""
@@ -151,26 +150,26 @@ class _People(NamedTuple):
         return cls(n, mean, np.bincount(who, (x - mean[who]) ** 2, U).astype(np.float64))
 
     def luck(self, multiplicity: Floats) -> Floats:
-        """float64[R, U]: variance of each user's mean around their true one."""
+        """float64[R, U]: sampling variance of each user's mean."""
         freedom = np.maximum((multiplicity * (self.n - 1.0)).sum(axis=1), 1.0)
         pooled = (multiplicity * self.squares).sum(axis=1) / freedom
         return np.asarray(np.maximum(pooled, 1e-18)[:, None] / self.n)
 
 
 class _Distribution(NamedTuple):
-    """Of the users' true means; float64[R], one for each row of multiplicities."""
+    """Summaries of the distribution of true means; float64[R], one for each row of multiplicities."""
 
     mean: Floats
     sd: Floats
     worst_decile: Floats
     light_decile: Floats
-    """The same after few steps."""
+    """The worst decile after `LIGHT` steps."""
     below_zero: Floats
-    """Share of them."""
+    """Share of users below 0."""
 
     @classmethod
     def of(cls, people: _People, multiplicity: Floats, low: float, high: float) -> _Distribution:
-        """The first row by itself: its grid does not hang on the replicates."""
+        """Computes the first row separately, so that its grid does not depend on the replicates."""
         parts = [cls._of(people, rows, low, high) for rows in (multiplicity[:1], multiplicity[1:]) if len(rows)]
         return cls(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
@@ -196,7 +195,7 @@ class _Distribution(NamedTuple):
         return min(full[0], light[0]), max(full[1], light[1])
 
     def below(self, part: Floats, alpha: float) -> tuple[float, float, float]:
-        """Share below 0 with its interval, where these users are `part` of all."""
+        """Share below 0 with its interval, if these users are the share `part` of all."""
         share = self.below_zero * part
         low, high = _percentiles(share, alpha)
         if np.quantile(self.sd, alpha / 2.0) == 0.0:  # all of them may have the mean
@@ -206,7 +205,7 @@ class _Distribution(NamedTuple):
 
 
 def _moments(raw: Floats, luck: Floats, multiplicity: Floats) -> tuple[Floats, Floats]:
-    """Mean and variance of true means, float64[R] each: Σ (raw − mean)² / (τ² + luck) is what chance makes of it."""
+    """Mean and variance of true means, float64[R] each, solving Σ (raw − mean)² / (τ² + noise) = its expectation."""
 
     def spread(between: Floats) -> tuple[Floats, Floats]:
         weight = multiplicity / (between[:, None] + luck)
@@ -224,7 +223,7 @@ def _moments(raw: Floats, luck: Floats, multiplicity: Floats) -> tuple[Floats, F
 
 
 def _roughened(start: Floats, grid: Floats, raw: Floats, luck: Floats, multiplicity: Floats) -> tuple[Floats, Floats]:
-    """float64[R, GRID] each: mass of the true means after few and after all steps of EM from `start`."""
+    """float64[R, GRID] each: mass of the true means after `LIGHT` and after `FULL` EM steps from `start`."""
     distance = (raw[:, None] - grid) ** 2 / luck[:, None]
     likelihood = np.exp(-0.5 * (distance - distance.min(axis=1, keepdims=True)))
     light = mass = start / start.sum(axis=1, keepdims=True)
@@ -243,6 +242,6 @@ def _worst_decile(grid: Floats, mass: Floats) -> Floats:
 
 
 def _below(grid: Floats, mass: Floats, at: float) -> Floats:
-    """Mass below a point, each mass spread over its cell of the grid."""
+    """Mass below a point, each grid point's mass spread over its cell."""
     width = grid[1] - grid[0]
     return np.asarray(mass @ np.clip((at - grid) / width + 0.5, 0.0, 1.0))

@@ -1,11 +1,10 @@
-"""What it would mean if those who were asked and said nothing would have said otherwise.
+"""Sensitivity to non-response: how far limits move if users who did not answer would have rated differently.
 
-Nothing in a log says so; a bound has to be assumed, and is stated. The odds of answering differ at most by a factor Γ
-between any two people who were asked, whatever they would have said (a marginal sensitivity model; Zhao, Small and
-Bhattacharya 2019, section 2). Then the verdicts of those who said nothing are those of people who answered, tilted by
-at most Γ: the least mean gives the verdicts below some threshold Γ times the weight of those above. For thumbs with a
-share μ of people content this is μ / (μ + Γ (1 − μ)) to Γ μ / (Γ μ + 1 − μ). Γ = 1: they would have said the same;
-Γ = ∞: the worst and the best (Manski 1990).
+A marginal sensitivity model (Zhao, Small and Bhattacharya 2019, section 2): the odds of responding differ by at most a
+factor Γ between any two users asked, whatever their ratings. The labels of non-respondents are then those of
+respondents, reweighted by at most Γ: the least mean weights labels below some threshold by Γ. For thumbs with mean μ
+it ranges from μ / (μ + Γ (1 − μ)) to Γ μ / (Γ μ + 1 − μ). Γ = 1: missing at random; Γ = ∞: worst and best case
+(Manski 1990).
 """
 
 from __future__ import annotations
@@ -16,18 +15,18 @@ from numpy.typing import NDArray
 from fitrouter.errors import InvalidLog
 from fitrouter.types import Floats
 from fitrouter_evaluators.replay.log.log import Ints
-from fitrouter_evaluators.replay.study.outcomes import Observed
+from fitrouter_evaluators.replay.study.outcomes import MetricOutcomes
 from fitrouter_evaluators.replay.study.units import Units
 
 GAMMA = 2.0
 
 
-def tilted(y: Floats, weight: Floats, gamma: float) -> tuple[float, float]:
-    """The least and the largest mean of a distribution whose density ratio to a given one varies by at most gamma.
+def tilted_means(y: Floats, weight: Floats, gamma: float) -> tuple[float, float]:
+    """Least and largest mean under density ratios that vary by at most gamma.
 
     Args:
-        y: float64[N] in [0, 1], in ascending order.
-        weight: float64[N], the given distribution.
+        y: float64[N] in [0, 1], ascending.
+        weight: float64[N], the base distribution.
         gamma: at least 1.
     """
     total = float(weight.sum())
@@ -41,31 +40,27 @@ def tilted(y: Floats, weight: Floats, gamma: float) -> tuple[float, float]:
     return min(average, float(low.min())), max(average, float(high.max()))
 
 
-def widen(
+def silence_margins(
     units: Units,
-    observed: Observed,
+    observed: MetricOutcomes,
     weight: Floats,
     *,
     gamma: float = GAMMA,
     slices: Ints | None = None,
     n_slices: int = 1,
 ) -> tuple[Floats, Floats]:
-    """(float64[n_slices], float64[n_slices]): by how much the lower and the upper limit of an estimate move apart.
+    """(float64[n_slices], float64[n_slices]): margins by which to widen the lower and the upper limit of an estimate.
 
-    An estimate takes those who said nothing as those who answered; so its limits, less and more these, hold for every
-    way of answering inside the bound. Units with positive and negative weights are looked at apart: what is worst for
-    the one is best for the other.
+    Widened limits hold for every response mechanism within the bound. Units with positive and negative weights are
+    treated separately: the worst case of one is the best of the other.
 
     Args:
         units: n of them.
-        observed: what is known of the decisions.
-        weight: float64[n], importance weights, or their differences for a paired difference of two policies.
-        gamma: Γ ≥ 1; inf for no assumption at all.
-        slices: int64[n], codes; −1 for none. None: all are one slice.
-        n_slices: how many.
-
-    Raises:
-        InvalidLog: gamma is below 1.
+        observed: outcomes of the decisions.
+        weight: float64[n], importance weights, or differences of them for a paired difference.
+        gamma: Γ ≥ 1; inf for no assumption.
+        slices: int64[n], codes; −1 for none. None: one slice of all.
+        n_slices: their number.
     """
     asked = _Asked(units, observed, weight, gamma)
     slices = np.zeros(units.n, dtype=np.int64) if slices is None else slices
@@ -75,11 +70,11 @@ def widen(
 
 
 class _Asked:
-    """Those who were asked, in ascending order of what they said."""
+    """Decisions whose label was requested, by ascending label."""
 
-    def __init__(self, units: Units, observed: Observed, weight: Floats, gamma: float) -> None:
+    def __init__(self, units: Units, observed: MetricOutcomes, weight: Floats, gamma: float) -> None:
         if not gamma >= 1.0:
-            raise InvalidLog(f"gamma {gamma!r}: it has to be at least 1; 1 is for people who answer at random")
+            raise InvalidLog(f"gamma {gamma!r}: it must be at least 1 (1: users respond at random)")
         self.gamma, self.scale = gamma, observed.scale
         rows = np.flatnonzero(observed.asked[units.member])
         rows = rows[np.argsort(observed.label[units.member[rows]], kind="stable")]
@@ -90,7 +85,7 @@ class _Asked:
         self.weight = weight[self.unit] / (turns[self.unit] * observed.e[member])
 
     def moves(self, some: NDArray[np.bool_], n: int) -> tuple[float, float]:
-        """How much the mean over n units moves down and up, by the people in some (bool[asked]) of them."""
+        """Margins of the mean over n units, from the requests in `some` (bool[asked])."""
         down = up = 0.0
         for sign in (1.0, -1.0):
             mine = some & (sign * self.weight > 0.0)
@@ -99,7 +94,7 @@ class _Asked:
             if mass == 0.0:
                 continue
             y, w = self.y[heard], np.abs(self.weight[heard])
-            low, high = tilted(y, w, self.gamma)
+            low, high = tilted_means(y, w, self.gamma)
             # Where nobody answered, nothing is known of what they were taken for.
             mean = float((w * y).sum() / w.sum()) if w.sum() > 0.0 else np.nan
             less, more = (1.0, 1.0) if np.isnan(mean) else (mean - low, high - mean)

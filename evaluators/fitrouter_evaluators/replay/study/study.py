@@ -1,8 +1,8 @@
-"""One metric of two policies on one log: everything that estimates and sequences are made of, made once.
+"""Study: one metric of two policies on one log, with shared nuisance models for estimates and sequences.
 
-Two versions of what is learnt from the log itself (the outcome model, predictions of labels): *in time*, of what had
-ended before a unit began, for sequences and for logs of a policy that learns; *across folds*, where the logger did not
-learn, for estimates at one look, which can then use all of the log.
+The outcome model and label predictions are trained twice: progressively (on units that had ended before each began),
+for sequences and for logs of a learning policy; and cross-fitted, for estimates at one look if the logging policy does
+not learn.
 """
 
 from __future__ import annotations
@@ -17,38 +17,38 @@ from fitrouter.errors import InvalidLog
 from fitrouter.types import Floats, Mode
 from fitrouter_evaluators.replay.estimators.rounds import Rounds
 from fitrouter_evaluators.replay.log.log import MODES, Ints, Log
-from fitrouter_evaluators.replay.study.labels import (
-    Sample,
-    chances,
-    labelled,
-    outcomes_of,
-    powered,
-    predictions,
-    rewards,
-)
 from fitrouter_evaluators.replay.study.outcome_model import predict
-from fitrouter_evaluators.replay.study.outcomes import counted, expected, observe
-from fitrouter_evaluators.replay.study.pseudo import Pseudo, pseudo, rounds_of, subset
+from fitrouter_evaluators.replay.study.outcomes import logged_expectation, observe_metric, with_outcomes
+from fitrouter_evaluators.replay.study.prediction_powered import (
+    Sample,
+    label_probabilities,
+    labelled_sample,
+    observed_means,
+    powered_rewards,
+    predict_labels,
+    tune_predictions,
+)
+from fitrouter_evaluators.replay.study.pseudo_outcomes import PseudoOutcomes, pseudo_outcomes, rounds_of, subset
 from fitrouter_evaluators.replay.study.units import Units
 
 STILL = frozenset({"uniform", "fixed"})
-"""Algorithms that do not learn from the log."""
+"""Algorithms that do not learn."""
 
 
 class Pmfs(NamedTuple):
-    """Two policies, on every entry of the log's options; NaN where they were not asked."""
+    """Two policies' probabilities on every entry of the log's options; NaN where not computed."""
 
     candidate: Floats
     against: Floats
 
     def of(self, units: Units) -> Pmfs:
-        """Their probabilities in the order of `Units.entries`."""
+        """The probabilities in the order of `Units.entries`."""
         entries = units.entries()
         return Pmfs(self.candidate[entries], self.against[entries])
 
 
-class _Learnt(NamedTuple):
-    """What is learnt from the log, in time or across folds."""
+class _NuisanceModels(NamedTuple):
+    """Outcome model q, label predictions f, label probabilities."""
 
     q: Floats
     f: Floats
@@ -59,109 +59,114 @@ class Study:
     """A metric under the candidate, under `against`, and their paired difference.
 
     Args:
-        units: closed and mature; those without anything to know of the metric are left out here.
+        units: closed and mature; those without outcomes of the metric are left out.
         pmfs: on the whole log.
         metric: one of `outcomes.METRICS`.
-        ceiling: see `outcomes.observe`.
+        ceiling: see `outcomes.observe_metric`.
 
     Raises:
-        InvalidLog: nothing is known of the metric.
+        InvalidLog: no unit has an outcome of the metric.
     """
 
     def __init__(self, units: Units, pmfs: Pmfs, metric: str, *, ceiling: float | None = None) -> None:
-        self.observed = observe(units.log, metric, ceiling=ceiling)
+        self.observed = observe_metric(units.log, metric, ceiling=ceiling)
         self.metric, self.ceiling = metric, ceiling
-        self.units = counted(units, self.observed)
+        self.units = with_outcomes(units, self.observed)
         if not self.units.n:
             raise InvalidLog(
-                f"nothing is known of {metric} in {units.log.source}: no closed session has an outcome that counts; "
-                "ask people (feedback.ask in the configuration), wait, or widen the window"
+                f"{metric} is not known for any closed session of {units.log.source}; request feedback "
+                f"(feedback.ask in the "
+                "configuration), wait, or widen the window"
             )
         self.pmfs = pmfs.of(self.units)
         self.weight = self.units.weights(self.pmfs.candidate)[1], self.units.weights(self.pmfs.against)[1]
         self.learns = learns(units.log)
-        self._streams: dict[str, Pseudo] = {}
+        self._streams: dict[str, PseudoOutcomes] = {}
 
     # --- what is learnt ---
 
     @cached_property
-    def in_time(self) -> _Learnt:
-        """From what had ended before each unit began."""
+    def progressive(self) -> _NuisanceModels:
+        """Trained on units that had ended before each began."""
         return self._learnt(adaptive=True)
 
     @cached_property
-    def at_once(self) -> _Learnt:
-        """For one look: across folds where the logger did not learn."""
-        return self.in_time if self.learns else self._learnt(adaptive=False)
+    def cross_fitted(self) -> _NuisanceModels:
+        """For one look: cross-fitted if the logging policy does not learn."""
+        return self.progressive if self.learns else self._learnt(adaptive=False)
 
-    def _learnt(self, *, adaptive: bool) -> _Learnt:
+    def _learnt(self, *, adaptive: bool) -> _NuisanceModels:
         units, observed = self.units, self.observed
-        y, heard = outcomes_of(units, observed)
+        y, heard = observed_means(units, observed)
         q = predict(
             units,
             y,
             heard,
-            expected=expected(units.log, self.metric),
+            expected=logged_expectation(units.log, self.metric),
             low=observed.low,
             high=observed.high,
             adaptive=adaptive,
         )
-        return _Learnt(q, predictions(units, observed, adaptive=adaptive), chances(units, observed, adaptive=adaptive))
+        return _NuisanceModels(
+            q,
+            predict_labels(units, observed, adaptive=adaptive),
+            label_probabilities(units, observed, adaptive=adaptive),
+        )
 
     # --- at one look ---
 
     @property
     def has_labels(self) -> bool:
-        """Whether people have to be asked for a part of it."""
+        """Whether the metric depends on labels."""
         return self.observed.scale > 0.0
 
     @cached_property
     def powered(self) -> tuple[Rounds, Rounds]:
-        """Candidate and against, by prediction-powered outcomes, or by those that are known of all."""
-        learnt = self.at_once
+        """Rounds of candidate and against, with prediction-powered or fully known outcomes."""
+        learnt = self.cross_fitted
         found = []
         for pmf, weight in zip(self.pmfs, self.weight, strict=True):
             f = self._tuned(learnt, weight, adaptive=self.learns)
-            reward = rewards(self.units, self.observed, f, learnt.chance)
+            reward = powered_rewards(self.units, self.observed, f, learnt.chance)
             found.append(rounds_of(self.units, pmf, learnt.q, reward))
         return found[0], found[1]
 
     @cached_property
     def paired(self) -> tuple[Rounds, Rounds]:
         """The same with one prediction for both, tuned for their difference."""
-        learnt = self.at_once
+        learnt = self.cross_fitted
         f = self._tuned(learnt, self.weight[0] - self.weight[1], adaptive=self.learns)
-        reward = rewards(self.units, self.observed, f, learnt.chance)
+        reward = powered_rewards(self.units, self.observed, f, learnt.chance)
         return self._both(reward)
 
     @cached_property
     def asked(self) -> tuple[tuple[Rounds, Rounds], NDArray[np.bool_]]:
         """By the units alone of which somebody was asked, and which these are."""
-        return self._sampled(labelled(self.units, self.observed, self.at_once.chance))
+        return self._sampled(labelled_sample(self.units, self.observed, self.cross_fitted.chance))
 
     @cached_property
     def naive(self) -> tuple[tuple[Rounds, Rounds], NDArray[np.bool_]]:
-        """By all labels alike, as if those who spoke up were a random sample: what is to be warned of."""
-        every = observe(self.units.log, self.metric, stream="naive", ceiling=self.ceiling)
-        return self._sampled(labelled(self.units, every, (every.e[self.units.member] > 0.0).astype(np.float64)))
+        """By all labels as if they were a random sample, which is biased."""
+        every = observe_metric(self.units.log, self.metric, stream="naive", ceiling=self.ceiling)
+        return self._sampled(labelled_sample(self.units, every, (every.e[self.units.member] > 0.0).astype(np.float64)))
 
     def _sampled(self, sample: Sample) -> tuple[tuple[Rounds, Rounds], NDArray[np.bool_]]:
         one, other = (subset(each, sample.keep, sample.factor) for each in self._both(sample.reward))
         return (one, other), sample.keep
 
     def _both(self, reward: Floats) -> tuple[Rounds, Rounds]:
-        one, other = (rounds_of(self.units, pmf, self.at_once.q, reward) for pmf in self.pmfs)
+        one, other = (rounds_of(self.units, pmf, self.cross_fitted.q, reward) for pmf in self.pmfs)
         return one, other
 
-    def _tuned(self, learnt: _Learnt, weight: Floats, *, adaptive: bool) -> Floats:
+    def _tuned(self, learnt: _NuisanceModels, weight: Floats, *, adaptive: bool) -> Floats:
         if not self.has_labels:
             return learnt.f
-        return powered(self.units, self.observed, learnt.f, learnt.chance, weight=weight, adaptive=adaptive)
+        return tune_predictions(self.units, self.observed, learnt.f, learnt.chance, weight=weight, adaptive=adaptive)
 
     # --- at all times ---
 
-    def stream(self, policy: str) -> Pseudo:
-        """Outcomes of the `candidate`, `against`, or their `difference`, with bounds that were known beforehand."""
+    def stream(self, policy: str) -> PseudoOutcomes:
+        """Pseudo-outcomes of the `candidate`, `against`, or their `difference`, within bounds known beforehand."""
         if policy not in self._streams:
             one, other = self.pmfs
             u, v = self.weight
@@ -174,14 +179,14 @@ class Study:
         u, v = self.weight
         return {"candidate": u, "against": v, "difference": u - v}[policy]
 
-    def _stream(self, pmf: Floats, other: Floats | None, weight: Floats) -> Pseudo:
-        learnt = self.in_time
+    def _stream(self, pmf: Floats, other: Floats | None, weight: Floats) -> PseudoOutcomes:
+        learnt = self.progressive
         f = self._tuned(learnt, weight, adaptive=True)
-        return pseudo(self.units, pmf, other, learnt.q, self.observed, f, learnt.chance)
+        return pseudo_outcomes(self.units, pmf, other, learnt.q, self.observed, f, learnt.chance)
 
 
 def learns(log: Log) -> bool:
-    """Whether the logging policy may have learnt from what it logged."""
+    """Whether the logging policy may have learnt from the log."""
     decisions = log.decisions
     if decisions.algorithm is not None and set(decisions.algorithm) <= STILL:
         return False
@@ -189,8 +194,8 @@ def learns(log: Log) -> bool:
     return not bool((decisions.mode[drawn] == MODES.index(Mode.UNIFORM)).all())
 
 
-def whole(units: Units) -> NDArray[np.bool_]:
-    """bool[n]: units whose logged pmfs are known whole; imported logs may have propensities alone."""
+def has_full_pmf(units: Units) -> NDArray[np.bool_]:
+    """bool[n]: units whose logged pmfs are known in full; imported logs may have only propensities."""
     known = ~np.isnan(units.log.options.prob[units.entries()])
     if known.all():
         return np.ones(units.n, dtype=bool)
@@ -199,7 +204,7 @@ def whole(units: Units) -> NDArray[np.bool_]:
     return found
 
 
-def uniform_only(units: Units) -> Ints:
-    """int64[…]: units whose draws all fell into the uniform slice, for rejection replay."""
+def in_uniform_slice(units: Units) -> Ints:
+    """int64[…]: units whose draws are all of the uniform slice, for rejection sampling."""
     drawn = units.log.decisions.mode[units.draw] == MODES.index(Mode.UNIFORM)
     return np.flatnonzero(np.logical_and.reduceat(drawn, units.draw_start[:-1])) if units.n else np.zeros(0, np.int64)

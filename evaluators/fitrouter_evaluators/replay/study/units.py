@@ -1,9 +1,9 @@
-"""Units of replay: closed sessions, each from a draw that begins it to the next such draw of the same session.
+"""Units of replay: closed sessions, from a draw that begins one to the next such draw of the same session.
 
-A candidate is replayed as a session policy (DESIGN §3): a session's first decision is a draw, its later turns live on
-that draw until the session is drawn again, by rules that every candidate shares. So importance weights belong to draws,
-multiply over the draws of a unit, and meet the mean outcome of all its decisions. Weights of single rows, with the pmf
-that each turn *would* have had, are biased: sticky turns were not drawn from it.
+Candidates are evaluated as session policies (DESIGN §3): later turns of a session keep its draw until the session is
+redrawn, by rules that all candidates share. So importance weights belong to draws, multiply over the draws of a unit,
+and apply to the mean outcome of its decisions. Weights of single rows, with the pmf that each turn *would* have had,
+are biased: sticky turns were not drawn from it.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fitrouter.types import Floats, Mode
-from fitrouter_evaluators.replay.log.log import DRAWN, MODES, Decisions, Ints, Log
+from fitrouter_evaluators.replay.log.log import MODES, Decisions, Ints, Log, is_drawn, ragged_positions
 
 
 class Units(NamedTuple):
-    """n units in the order of their first draws, as ragged rows of a log. Every unit has a draw and a decision."""
+    """n units in order of their first draws, as ragged rows of a log. Every unit has a draw and a decision."""
 
     log: Log
     member: Ints
-    """Rows of decisions, grouped by unit and in order of time within one."""
+    """Rows of decisions, grouped by unit, in order of time within each."""
     start: Ints
     """int64[n + 1]: unit u owns `member[start[u]:start[u + 1]]`."""
     draw: Ints
@@ -31,19 +31,19 @@ class Units(NamedTuple):
     draw_start: Ints
     """int64[n + 1]: unit u owns `draw[draw_start[u]:draw_start[u + 1]]`."""
     cluster: Ints
-    """Code of the session, from 0; a session that went silent and came back is two units of one cluster."""
+    """Session code, from 0; a session that resumed after silence is two units of one cluster."""
     user: Ints
     role: Ints
     task: Ints
-    """Codes of `Names`, of the first decision."""
+    """Codes of `Names`, from the first decision."""
     ts: Floats
-    """Of the first draw."""
+    """Time of the first draw."""
     excluded: Mapping[str, int]
-    """Reason → decisions that are in no unit."""
+    """Reason → number of decisions in no unit."""
 
     @property
     def n(self) -> int:
-        """How many there are."""
+        """Number of units."""
         return len(self.start) - 1
 
     @property
@@ -65,37 +65,28 @@ class Units(NamedTuple):
         return np.repeat(np.arange(self.n), self.draws)
 
     def entry_start(self) -> Ints:
-        """int64[draws + 1]: where each draw begins in what `entries` lists."""
+        """int64[draws + 1]: where each draw begins in `entries`."""
         start = self.log.decisions.start
         return np.concatenate([[0], np.cumsum(start[self.draw + 1] - start[self.draw])])
 
     def entries(self) -> Ints:
-        """int64[m]: positions in `Options` of the arms of all draws, concatenated. Flat pmfs and models follow it."""
-        start, own, rows = self.log.decisions.start, self.entry_start(), self.draw
-        if len(rows) and (np.diff(rows) == 1).all():
-            return np.arange(int(start[rows[0]]), int(start[rows[-1] + 1]))
-        return np.repeat(start[self.draw] - own[:-1], np.diff(own)) + np.arange(own[-1])
+        """int64[m]: positions in `Options` of the arms of all draws; the order of flat pmfs and models."""
+        start = self.log.decisions.start
+        return ragged_positions(start[self.draw], start[self.draw + 1] - start[self.draw])
 
     def chosen(self) -> Ints:
-        """int64[draws]: position of each draw's arm in what `entries` lists."""
+        """int64[draws]: position of each drawn arm in `entries`."""
         decisions = self.log.decisions
         return self.entry_start()[:-1] + decisions.chosen[self.draw] - decisions.start[self.draw]
 
     def propensity(self) -> Floats:
-        """float64[draws]: probability with which each draw's arm was drawn."""
+        """float64[draws]: probability of each drawn arm."""
         decisions = self.log.decisions
         p: Floats = self.log.options.prob[decisions.chosen[self.draw]]
         return np.where(np.isnan(p), decisions.propensity[self.draw], p)
 
     def weights(self, pmf: Floats) -> tuple[Floats, Floats]:
-        """(float64[draws], float64[n]): importance weights π(a)/p(a) of the draws, and their products over each unit.
-
-        Args:
-            pmf: float64[m], the target's probabilities in the order of `entries`.
-
-        Raises:
-            ValueError: the pmf has another length.
-        """
+        """(float64[draws], float64[n]): importance weights π(a)/p(a), and their products over each unit."""
         if len(pmf) != self.entry_start()[-1]:
             raise ValueError(f"a pmf of {len(pmf)} entries, but the units' draws have {self.entry_start()[-1]}")
         weight = pmf[self.chosen()] / self.propensity()
@@ -103,19 +94,15 @@ class Units(NamedTuple):
             return weight, weight
         return weight, np.multiply.reduceat(weight, self.draw_start[:-1])
 
-    def mean(self, values: NDArray[Any]) -> Floats:
-        """float64[n]: means over the members of each unit; values are of members."""
-        return self.total(values) / self.turns
-
     def total(self, values: NDArray[Any]) -> Floats:
-        """float64[n]: sums over the members of each unit; values are of members."""
+        """float64[n]: sums of member values over each unit."""
         if len(values) == self.n:
             return values.astype(np.float64)
         sums: Floats = np.add.reduceat(values.astype(np.float64), self.start[:-1])
         return sums
 
     def select(self, keep: NDArray[np.bool_], reason: str = "") -> Units:
-        """The units in `keep` (bool[n]); the others' decisions count as excluded for a reason, where it is given."""
+        """The units in `keep` (bool[n]); with a reason, the others' decisions count as excluded for it."""
         if keep.all():
             return self
         excluded = dict(self.excluded)
@@ -136,10 +123,10 @@ class Units(NamedTuple):
 
 
 class _Sorted(NamedTuple):
-    """Which unit each decision is in."""
+    """Assignment of decisions to units."""
 
     first: Ints
-    """int64[n]: row of the draw that began the unit, −1 in none."""
+    """int64[n]: row of the draw that began the unit; −1 if in none."""
     ended: NDArray[np.bool_]
     """bool[n], at such rows: the session began anew later."""
     lost: NDArray[np.bool_]
@@ -158,18 +145,18 @@ def closed_units(
     """The closed and mature units of a log that began in a window, with all their draws in the log.
 
     Pinned and forced decisions are in no unit, and break none. A decision without a session is a unit, closed at once.
-    Everything that is out is counted by its reason.
+    Excluded decisions are counted by reason.
 
     Args:
-        log: what was decided, in order of time.
-        since: seconds since the epoch; units that began before are out.
-        until: units that began then or later are out.
-        horizon_s: seconds that an outcome is waited for; units with a younger decision are out, labelled or not.
-        idle_s: seconds of silence that close a session.
-        now: seconds since the epoch; the last decision of the log where None.
+        log: decisions in order of time.
+        since: seconds since the epoch; earlier units are excluded.
+        until: units that began then or later are excluded.
+        horizon_s: units with a decision younger than this are excluded, labelled or not.
+        idle_s: silence that closes a session.
+        now: seconds since the epoch; None: time of the last decision.
     """
     decisions = log.decisions
-    drawn = np.isin(decisions.mode, [MODES.index(mode) for mode in DRAWN])
+    drawn = is_drawn(decisions.mode)
     excluded = {mode.value: int((decisions.mode == MODES.index(mode)).sum()) for mode in (Mode.PINNED, Mode.FORCED)}
     found = _assigned(decisions, drawn)
     inside = np.flatnonzero(found.first >= 0)
@@ -212,7 +199,7 @@ class _Limits(NamedTuple):
 
 
 def _refused(log: Log, found: _Sorted, member: Ints, begin: Ints, limits: _Limits) -> dict[str, NDArray[np.bool_]]:
-    """Reason → the units that it holds for; units are the runs of `member` that start at `begin`."""
+    """Reason → units it excludes; units are the runs of `member` that start at `begin`."""
     decisions, head = log.decisions, found.first[member[begin]]
     ts = decisions.ts[member]
     # A session is silent from the end of its last answer on.
@@ -258,7 +245,7 @@ def _assigned(decisions: Decisions, drawn: NDArray[np.bool_]) -> _Sorted:
 
 
 def _session_key(decisions: Decisions) -> Ints:
-    """Sessions of two tenants are two, whatever their names."""
+    """Session codes per tenant."""
     return decisions.session * (int(decisions.tenant.max(initial=-1)) + 2) + decisions.tenant + 1
 
 

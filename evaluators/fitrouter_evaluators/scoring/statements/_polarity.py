@@ -1,13 +1,13 @@
-"""What a statement speaks of, and whether it is for or against it.
+"""Content of a stated preference, and whether it is for or against it.
 
 `units` reads one English statement into signed pieces of content: `Unit("bullet lists", -1)`. Words of attitude
 ("hate", "skip", "no", "instead of", "get on my nerves") set the sign and are taken out, so that a statement and its
 negation have the same content and opposite signs. The rules are scopes, not counts of negative words:
 
-- a flip ("not", "avoid", "without") turns what follows it in its clause; with nothing behind it, what stands before
+- a flip ("not", "avoid", "without") turns what follows it in its clause; with nothing after it, what precedes
   it ("examples are not for me"); two of them cancel ("don't skip the numbers");
-- a complaint behind its object ("lists annoy me") turns the clause;
-- excess ("too", "overly", "endless") is against its object whatever stands before it ("not too long");
+- a complaint after its object ("lists annoy me") turns the clause;
+- excess ("too", "overly", "endless") is against its object whatever precedes it ("not too long");
 - contrast ("rather than", "instead of", "over", "than") turns what follows it against the clause's own sign;
 - a clause ends at punctuation, at a conjunction, and before a new command ("don't hedge and give me numbers").
 
@@ -36,7 +36,7 @@ _FLIP, _AGAINST, _EXCESS, _CONTRAST, _FOR, _CUT, _SKIP = "FLIP", "AGAINST", "EXC
 
 
 def units(statement: str) -> tuple[Unit, ...]:
-    """The content of a statement, in order; empty for a text without any.
+    """Signed pieces of content of a statement, in order.
 
     >>> units("Don't hedge; be direct.")
     (Unit(text='hedge', sign=-1.0), Unit(text='direct', sign=1.0))
@@ -74,7 +74,7 @@ def _clauses(tokens: list[str]) -> list[list[str]]:
 
 
 def _starts_clause(tokens: list[str], i: int) -> bool:
-    """Whether a new clause begins behind the comma or conjunction at i."""
+    """Whether a new clause begins after the comma or conjunction at i."""
     rest = tokens[i + 1 :]
     while rest and rest[0] in words.LEADS:
         rest = rest[1:]
@@ -105,7 +105,7 @@ def _read(clause: list[str]) -> list[Unit]:
     """The units of one clause."""
     sign, base, excess, last, trailing = 1.0, 1.0, False, False, False
     runs: list[tuple[float, bool, list[str]]] = []
-    pending = 1.0  # flips since the last content: they turn an AGAINST, or, with nothing behind them, the clause
+    pending = 1.0  # flips since the last content: they reverse an AGAINST, or, with nothing after them, the clause
     for i, token in enumerate(clause):
         if token == _FLIP and runs and i > 1 and clause[i - 1] in words.AUXILIARIES and _content(clause[i - 2]):
             runs = [(-s, e, w) for s, e, w in runs]  # "lists do not belong here" denies its subject
@@ -132,6 +132,6 @@ def _read(clause: list[str]) -> list[Unit]:
             last = False
     if trailing:  # "you hedge too much"
         runs = [(s, True, w) for s, _, w in runs]
-    if pending < 0.0:  # a flip with nothing behind it
+    if pending < 0.0:  # a flip with nothing after it
         runs = [(-s, e, w) for s, e, w in runs]
     return [Unit(" ".join(w), -1.0 if e else s) for s, e, w in runs]

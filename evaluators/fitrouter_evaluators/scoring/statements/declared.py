@@ -1,17 +1,17 @@
-"""Declared values: a preference in words becomes a prior over named dimensions of an answer.
+"""Declared values: maps a stated preference to a prior over named dimensions of an answer.
 
-"I dislike bullet points" → structure −. `_polarity` takes a statement apart into pieces of content and their signs;
-the mapping says which dimensions a piece speaks of, and from which side:
+"I dislike bullet points" → structure −. `_polarity` splits a statement into signed pieces of content; the mapping gives
+the dimensions that a piece concerns, and on which side:
 
     relevance(u) = r · φ(u),   side(u) = s · φ(u),   value = mean of sign(u) · side(u) over the pieces that are relevant
 
 φ is a Gaussian kernel on the piece's encoder vector beside its words and their beginnings; r and s are kernel ridge
 regressions (Saunders et al. 1998) on `preferences.json`, statements that we wrote, with the sign outside. So a
-negation turns every dimension that the statement names, whatever the encoder makes of the word "not".
+negation reverses every dimension of the statement, independently of how the encoder represents "not".
 
-The mapping is computed from the corpus when an encoder is first used, and kept by the encoder's id: nothing trained
-ships. The variance of a value is the mean squared leave-one-out error of its dimension on the corpus. What is not
-understood (another language, another subject, nothing at all) has no effect, and says so.
+The mapping is computed from the corpus when an encoder is first used, and cached by the encoder's id. The variance of a
+value is the mean squared leave-one-out error of its dimension on the corpus. Statements that are not understood
+(another language or subject) have no effect, and a reason is given.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import re
 import threading
 from collections.abc import Mapping, Sequence
 from importlib import resources
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -32,63 +32,33 @@ from fitrouter_evaluators.scoring.statements._polarity import Unit, units
 from fitrouter_evaluators.scoring.statements._polarity_words import FOREIGN, FUNCTION
 
 _LONGEST = 1000
-"""Characters of a statement; a longer text is no statement of a preference."""
+"""Maximum characters of a statement."""
 _WIDTH = 0.5
 """γ of the kernel exp(−γ |x − x'|²); x consists of two unit vectors, so that |x − x'|² ≤ 8."""
 _RIDGE = 0.1
 _RELEVANT = 0.25
-"""A piece speaks of a dimension from this relevance on, if no other is twice as relevant; by cross-validation."""
+"""Relevance from which a piece concerns a dimension, if no other is twice as relevant; by cross-validation."""
 _SAYS = 0.1
-"""A smaller value says nothing."""
+"""Smaller values are dropped."""
 
 
 class Belief(msgspec.Struct, frozen=True):
-    """What a statement says of one dimension: a value in [−1, 1] and its variance."""
+    """Declared value of one dimension in [−1, 1], and its variance."""
 
     mean: float
     variance: float
 
 
 class DeclaredTaste(msgspec.Struct, frozen=True):
-    """What was declared, by dimension; nothing where it was not understood, with the reason."""
+    """Declared values by dimension; empty with a reason if the statement was not understood."""
 
     values: dict[str, Belief]
     understood: bool = True
     reason: str = ""
 
-    def observations(self, names: Sequence[str]) -> tuple[Floats, Floats, Floats]:
-        """Pseudo-observations along h: X float64[m, D] of rows e_d, y float64[m], variance float64[m].
-
-        `names` are those of h (`ResponseFeatures.names`); dimensions that h lacks are left out.
-        """
-        at = {name: i for i, name in enumerate(names)}
-        known = [(at[name], belief) for name, belief in self.values.items() if name in at]
-        X = np.zeros((len(known), len(names)))
-        X[np.arange(len(known)), [i for i, _ in known]] = 1.0
-        return X, np.array([b.mean for _, b in known]), np.array([b.variance for _, b in known])
-
-
-class Refiner(Protocol):
-    """Reads a statement again, with what the mapping made of it: an LLM judge, for one."""
-
-    def refine(self, statement: str, taste: DeclaredTaste) -> DeclaredTaste:
-        """The taste to use; the given one where there is nothing to add."""
-        ...
-
-
-class RecordedRefiner:
-    """Gives back what it was given for known statements, and leaves the others as they are."""
-
-    def __init__(self, known: Mapping[str, DeclaredTaste]) -> None:
-        self._known = dict(known)
-
-    def refine(self, statement: str, taste: DeclaredTaste) -> DeclaredTaste:
-        """The recorded taste of this statement."""
-        return self._known.get(statement, taste)
-
 
 class Preferences(msgspec.Struct, frozen=True):
-    """Statements that mean the same: values −1…1 by dimension; none for statements about something else."""
+    """Statements of one meaning, with values −1…1 by dimension; no values for other subjects."""
 
     values: dict[str, float]
     statements: tuple[str, ...]
@@ -107,12 +77,12 @@ def _nothing(reason: str) -> DeclaredTaste:
 
 
 def _words(text: str) -> list[str]:
-    """Words and their beginnings, so that 'illustrate' and 'illustrations' have something in common."""
+    """Words and their prefixes, so that 'illustrate' and 'illustrations' are similar."""
     return sorted({part for word in text.split() for part in (word, f"{word[:4]}_", f"{word[:6]}_")})
 
 
 class _Mapping(NamedTuple):
-    """A fitted mapping: kernel features of the corpus' pieces, and what each contributes."""
+    """A fitted mapping: kernel features of the corpus' pieces, and their contributions."""
 
     dimensions: tuple[str, ...]
     vocabulary: dict[str, int]
@@ -145,7 +115,7 @@ def _kernel(a: Floats, b: Floats) -> Floats:
 
 
 def _fit(encoder: Encoder) -> _Mapping:
-    """The mapping of an encoder, from the whole corpus."""
+    """Fit the mapping of an encoder to the whole corpus."""
     corpus = [(units(text), group.values) for group in preferences() for text in group.statements]
     corpus = [(pieces, values) for pieces, values in corpus if pieces]
     dimensions = tuple(dict.fromkeys(name for _, values in corpus for name in values))
@@ -186,34 +156,31 @@ def _mapping(encoder: Encoder) -> _Mapping:
 
 
 class DeclaredValues:
-    """Reads stated preferences. Safe to share between threads.
+    """Maps stated preferences to declared values. Thread-safe.
 
     Args:
         encoder: any; the first one of its id encodes the corpus, about 800 short texts.
-        refiner: asked after the mapping, for every statement that is not blank or too long.
     """
 
-    def __init__(self, encoder: Encoder, refiner: Refiner | None = None) -> None:
+    def __init__(self, encoder: Encoder) -> None:
         self._encoder = encoder
-        self._refiner = refiner
 
     def read(self, statement: str) -> DeclaredTaste:
-        """What one statement declares; a text that is not understood has no effect.
+        """Map one statement; a text that is not understood has no effect.
 
         Raises:
-            Exception: what the encoder or the refiner raises; no text is an error.
+            Exception: the encoder failed; no text is an error.
         """
         if not any(map(str.isalpha, statement)):
             return _nothing("it has no words")
         if len(statement) > _LONGEST:
             return _nothing(f"it has {len(statement)} characters; a statement has at most {_LONGEST}")
-        taste = self._map(statement)
-        return taste if self._refiner is None else self._refiner.refine(statement, taste)
+        return self._map(statement)
 
     def read_all(self, statements: Sequence[str]) -> DeclaredTaste:
-        """What several statements declare together: the mean per dimension, each weighed by its precision.
+        """Map several statements together: the precision-weighted mean per dimension.
 
-        Where they disagree the variance grows by the spread of their means.
+        Disagreement adds the spread of their means to the variance.
         """
         tastes = [self.read(statement) for statement in statements]
         by_name: dict[str, list[Belief]] = {}
@@ -229,7 +196,7 @@ class DeclaredValues:
             return _nothing("it is not English")
         pieces = units(statement)
         if not pieces:
-            return _nothing("it names nothing that an answer can have more or less of")
+            return _nothing("it names no property of an answer")
         mapping = _mapping(self._encoder)
         values = _values(mapping, pieces, self._encoder)
         found = {
@@ -237,11 +204,11 @@ class DeclaredValues:
             for name, value, variance in zip(mapping.dimensions, values, mapping.variance, strict=True)
             if abs(value) >= _SAYS
         }
-        return DeclaredTaste(found) if found else _nothing("it speaks of no dimension that is known")
+        return DeclaredTaste(found) if found else _nothing("it concerns no known dimension")
 
 
 def _values(mapping: _Mapping, pieces: Sequence[Unit], encoder: Encoder) -> Floats:
-    """float64[dimensions]: the mean over the pieces that speak of a dimension, 0 where none does."""
+    """float64[dimensions]: mean over the pieces that concern a dimension, 0 without any."""
     texts = [piece.text for piece in pieces]
     side, relevance = mapping(encoder.encode(texts), texts)
     named = (relevance >= _RELEVANT) & (relevance >= 0.5 * relevance.max(axis=1, keepdims=True))
@@ -262,7 +229,7 @@ _LETTERS = re.compile(r"[^\W\d_]+")
 
 
 def _foreign(statement: str) -> bool:
-    """Whether another script, or the little words of another language, outweigh English."""
+    """Whether another script, or function words of another language, outweigh English."""
     found = _LETTERS.findall(statement.lower())
     letters = "".join(found)
     if sum(letter > "ɏ" for letter in letters) * 4 > len(letters):

@@ -1,14 +1,14 @@
 """Words and phrases that the style dimensions count, lower case, English.
 
-Each entry matches whole words only. A text in another language counts none of them: its lexical dimensions sit at the
-value of a plain text, and the measured ones (length, structure, code, digits, …) still vary.
+Each entry matches whole words only. Texts in other languages match none, so that their lexical dimensions are constant;
+measured ones (length, structure, code, digits, …) still vary.
 """
 
 from __future__ import annotations
 
 
 def phrases(text: str) -> tuple[str, ...]:
-    """One phrase a line or between commas."""
+    """Split a list of phrases at commas and line ends."""
     return tuple(part.strip() for part in text.replace("\n", ",").split(",") if part.strip())
 
 

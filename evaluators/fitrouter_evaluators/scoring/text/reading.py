@@ -1,4 +1,4 @@
-"""One pass over an answer's text that all style dimensions share."""
+"""A tokenised answer text, shared by all style dimensions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import re
 
 CAP = 20_000
-"""Characters that are read from each end of a text."""
+"""Characters read at each end of a text."""
 
 # Scripts without spaces between words give one token a character; any other run of letters is one word.
 _SPACELESS = "\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
@@ -44,7 +44,7 @@ class Lexicon:
 
 
 class Reading:
-    """A text, tokenised once: fenced code is set apart, the rest is `prose`, lower-cased once for words and phrases."""
+    """A text, tokenised once: fenced code is separated, the rest is lower-cased `prose`."""
 
     __slots__ = ("chars", "counts", "prose", "root", "sentences", "spaced", "text", "total", "words")
 
@@ -64,5 +64,5 @@ class Reading:
         self.sentences = max(1, sum(len(part) > 3 for part in _SENTENCE.split(self.prose)))
 
     def rate(self, count: float) -> float:
-        """A count per square root of words: between a total, which grows with length, and a share, which fades."""
+        """Count per square root of words: a compromise between a total and a share, which depend on length."""
         return count / self.root

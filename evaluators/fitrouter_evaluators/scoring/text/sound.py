@@ -1,8 +1,8 @@
-"""Measures of whether an answer is sound writing that answers its prompt, in any style.
+"""Measures of soundness: whether a text is coherent writing that answers its prompt, in any style.
 
-They count what length alone would reward: words that differ, not words; and what only looks like an answer: repeated
-passages, the prompt said again, signs without words, words without grammar, and speech to whoever grades the answer.
-Both ends of a text are read (`EDGE` characters each), so that the time is bounded.
+They separate content from length (distinct words instead of words) and detect what only looks like an answer: repeated
+passages, repetition of the prompt, symbols without words, words without grammar, and appeals to a grader. Only `EDGE`
+characters of each end are read, which bounds the time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fitrouter_evaluators.scoring.text.reading import Reading, clip_text
 from fitrouter_evaluators.scoring.text.sound_words import FUNCTION_WORDS, GRADER, PRAISE
 
 EDGE = 3072
-"""Characters that are read of each end of an answer."""
+"""Characters read at each end of an answer."""
 
 _PROMPT_EDGE = 1024
 _FUNCTION_WORDS = frozenset(FUNCTION_WORDS)
@@ -51,12 +51,12 @@ _SYMBOL = re.compile(r"[^\w\s.,;:!?'\"()*#|’“”–-]")
 
 
 class Asked(NamedTuple):
-    """What a prompt asks for, read once."""
+    """Features of a prompt."""
 
     words: frozenset[str]
     triples: frozenset[tuple[str, str, str]]
     openings: tuple[str, ...]
-    """The beginnings of its paragraphs: who repeats them repeats the prompt."""
+    """Beginnings of its paragraphs, to detect repetition of the prompt."""
     function_share: float
     foreign: float
     translates: bool
@@ -68,7 +68,7 @@ class Asked(NamedTuple):
 
 @functools.lru_cache(maxsize=1024)
 def asked(prompt: str) -> Asked:
-    """Read a prompt; the last thousand are kept."""
+    """Read a prompt; the last thousand are cached."""
     text = clip_text(prompt, _PROMPT_EDGE)
     reading = Reading(text)
     words = reading.words
@@ -114,12 +114,12 @@ MEASURES = (
 
 
 def measure_soundness(prompt: Asked, text: str, reading: Reading | None = None) -> list[float]:
-    """One number a measure, NaN where there is none; `reading` is the text's, where it is known."""
+    """One value per measure, NaN if undefined; `reading` is that of the text, if known."""
     if reading is None or len(text) > 2 * EDGE:
         text = clip_text(text, EDGE)
         reading = Reading(text)
     n, counts = reading.total, reading.counts
-    # Code is writing too: what is set apart as code counts among the words here.
+    # Words in code blocks count here.
     words = reading.words if "```" not in text else Reading(text.replace("```", "\n")).words
     distinct = counts.keys() if words is reading.words else set(words)
     triples = set(zip(words, words[1:], words[2:], strict=False))
@@ -155,7 +155,7 @@ def measure_soundness(prompt: Asked, text: str, reading: Reading | None = None) 
 
 
 def grader_talk(reading: Reading) -> float:
-    """Log of the number of phrases that speak to a grader: instructions to ignore, marks, verdicts."""
+    """Log of the number of phrases that address a grader: instructions to ignore, marks, verdicts."""
     counts, spaced = reading.counts, reading.spaced
     found = sum(counts[word] for word in _GRADER_WORDS & counts.keys())
     found += sum(spaced.count(phrase) for words, phrase in _GRADER_PHRASES if all(word in counts for word in words))
@@ -163,7 +163,7 @@ def grader_talk(reading: Reading) -> float:
 
 
 def _shared(part: list[str], rest: list[str], prompt: Asked) -> float:
-    """Share of a part's content words, but for the prompt's, that the rest has too; NaN where there is no rest."""
+    """Share of a part's content words, without the prompt's, that recur in the rest; NaN without a rest."""
     if len(rest) < _WORDS // 2:
         return math.nan
     own = set(part) - _FUNCTION_WORDS - prompt.words
@@ -171,7 +171,7 @@ def _shared(part: list[str], rest: list[str], prompt: Asked) -> float:
 
 
 def _praise(text: str, reading: Reading) -> float:
-    """Log of the number of sentences at both ends that speak to the reader in words of praise."""
+    """Log of the number of sentences at both ends that praise the reader."""
     if not (_PRAISE & reading.counts.keys() and _READER & reading.counts.keys()):
         return 0.0
     found = 0

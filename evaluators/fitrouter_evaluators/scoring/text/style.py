@@ -1,18 +1,16 @@
-"""Named style dimensions of an answer: what a person can read, as numbers.
+"""Named style dimensions of an answer.
 
 Each dimension is a pure function of the text, always finite; `STYLE` fixes their order. Counts are taken per square
 root of words. `measure` gives the raw values and `standardise` puts them on one scale: centre and scale are constants
-of the package (`_constants`), clipped to ±3, so that the same text has the same features in every installation and
-for ever.
+of the package (`_constants`), clipped to ±3, so that the same text has the same features in every installation.
 
 **Data sheet of the constants.** Made by `python -m benchmarks.research.calibrate FOLDER OUT` from the 960
 answers (80 questions, two turns, six models) of MT-bench, `model_answer/*.jsonl` (Zheng et al. 2023,
 arXiv:2306.05685). The answers are under Apache-2.0, which allows derived numbers to ship; no text ships. Centre is
-the mean and scale the standard deviation, as `calibrate` describes. They stand for English answers of 2023: newer
-models write longer and with more structure, and so lie above the centre.
+the mean and scale the standard deviation, as `calibrate` describes. They describe English answers of 2023: newer
+models write longer and with more structure, and lie above the centre.
 
-The lexical dimensions know English only. Nothing here is a judgement: a high value is neither good nor bad until a
-person says so.
+The lexical dimensions know English only. A high value is neither good nor bad; users' tastes weigh it.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ CLIP = 3.0
 
 
 class Dimension(NamedTuple):
-    """One named property of a text. Call it with the text for its raw value."""
+    """A named property of a text; calling it gives the raw value."""
 
     name: str
     description: str
@@ -98,13 +96,13 @@ def emphasis(r: Reading) -> float:
 
 @_dimension
 def hedging(r: Reading) -> float:
-    """May, might, perhaps, it depends: words that hold a claim back."""
+    """Hedges such as may, might, perhaps, it depends."""
     return r.rate(_hedges.count(r))
 
 
 @_dimension
 def warmth(r: Reading) -> float:
-    """Turning to the reader: you, let's, I hope, feel free, exclamation marks."""
+    """Address of the reader: you, let's, I hope, feel free, exclamation marks."""
     return r.rate(_warm.count(r) + r.prose.count("!") + r.prose.count("！"))
 
 
@@ -122,7 +120,7 @@ def word_length(r: Reading) -> float:
 
 @_dimension
 def code(r: Reading) -> float:
-    """1 with a fenced block of code; up to 0.5 for inline code alone."""
+    """1 with a fenced code block; up to 0.5 for inline code alone."""
     if "```" in r.text:
         return 1.0
     return min(len(_INLINE_CODE.findall(r.text)), 4) / 8 if "`" in r.text else 0.0
@@ -169,13 +167,13 @@ def refusal(r: Reading) -> float:
 
 @_dimension
 def assertiveness(r: Reading) -> float:
-    """Definitely, always, must, of course: words that leave no doubt."""
+    """Words of certainty such as definitely, always, must, of course."""
     return r.rate(_assertive.count(r))
 
 
 @_dimension
 def flattery(r: Reading) -> float:
-    """Great question, you're absolutely right, brilliant: praise of the asker."""
+    """Praise of the user, such as great question, you're absolutely right."""
     return r.rate(_flattery.count(r))
 
 
@@ -193,7 +191,7 @@ def concreteness(r: Reading) -> float:
 
 @_dimension
 def personal(r: Reading) -> float:
-    """The answer speaks of itself: I, my."""
+    """First person singular: I, my."""
     return r.rate(_personal.count(r))
 
 

@@ -8,13 +8,15 @@ from pathlib import Path
 from fitrouter.context.encoders._base import Encoder
 from fitrouter.context.encoders._cached import Cached
 from fitrouter.context.encoders._hashing import Hashing
-from fitrouter.context.encoders._int8 import Int8Encoder
-from fitrouter.context.encoders._minilm import SentenceTransformerEncoder
+from fitrouter.context.encoders._int8 import INT8_FILES, Int8Encoder, int8_folder
+from fitrouter.context.encoders._minilm import MINILM_SHA256, SentenceTransformerEncoder, minilm_path
 from fitrouter.context.encoders._static import Static
 from fitrouter.errors import ConfigError
 
 __all__ = [
     "ENCODERS",
+    "INT8_FILES",
+    "MINILM_SHA256",
     "Cached",
     "Encoder",
     "Hashing",
@@ -22,6 +24,8 @@ __all__ = [
     "SentenceTransformerEncoder",
     "Static",
     "get_encoder",
+    "int8_folder",
+    "minilm_path",
 ]
 
 ENCODERS = ("hashing", "minilm", "minilm-int8", "static")

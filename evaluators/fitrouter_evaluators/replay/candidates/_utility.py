@@ -1,0 +1,134 @@
+"""Logged terms of a decision's utility other than the posterior of the fit.
+
+utility = availability · (fit − price) − switch, with price = (cost weight / unit + λ / budget unit) · USD +
+(latency weight / unit) · seconds, in the same order of operations as `routing.decider`, so that ties stay ties. The
+budget's dual variable λ is the logged one: how another policy's spending would have changed it is unknown.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from fitrouter.policies import Batched, Beliefs, Policy, proposals
+from fitrouter.posterior.labels import Estimate
+from fitrouter.types import Floats
+from fitrouter_evaluators.replay.candidates._log_columns import by_size, entries, per_entry, per_row, sums
+from fitrouter_evaluators.replay.candidates._mixture import Mixture
+from fitrouter_evaluators.replay.candidates._settings import Settings
+from fitrouter_evaluators.replay.log.log import Ints, Log
+
+
+class UtilityTerms(NamedTuple):
+    """n decisions with m entries altogether."""
+
+    names: tuple[str, ...]
+    """Arm names by code."""
+    counts: Ints
+    """int64[n]: numbers of eligible arms."""
+    arm: Ints
+    availability: Floats
+    price: Floats
+    switch: Floats
+    rest: Floats
+    """arm, availability, price, switch and rest are [m]."""
+
+    def pmf(self, policy: Policy, mean: Floats, sd: Floats, steps: Floats) -> Floats:
+        """float64[m]: a policy's pmf for posterior means and sds, float64[m], after `steps` labels, float64[n]."""
+        utility = self.availability * (mean - self.price) - self.switch
+        sd = self.availability * sd
+        names = np.array(self.names, dtype=object)
+        pmf = np.empty(len(utility))
+        for rows, at in by_size(self.counts):
+            arms = () if isinstance(policy, Batched) else names[self.arm[at]].tolist()
+            pmf[at] = proposals(policy, arms, utility[at], sd[at], steps[rows])
+        return self._mixed(pmf)
+
+    def decision_pmf(
+        self, i: int, begin: int, policy: Policy, found: Estimate | None, steps: float, personal: bool | None = None
+    ) -> Floats:
+        """float64[K]: a policy's pmf at row i, whose entries start at `begin`, under another learner's estimate.
+
+        Args:
+            i: the row.
+            begin: its first entry.
+            policy: maps posteriors to probabilities.
+            found: posterior of fit and availability; None where no policy decided.
+            steps: number of labels learnt.
+            personal: False leaves out the user and role terms.
+        """
+        at = slice(begin, begin + int(self.counts[i]))
+        rest = self.rest[at]
+        if found is None:
+            alone: Floats = rest / rest.sum()
+            return alone
+        mean = found.blind if personal is False else found.mean
+        beliefs = Beliefs(
+            arms=tuple(self.names[code] for code in self.arm[at].tolist()),
+            utility=found.availability * (mean - self.price[at]) - self.switch[at],
+            sd=found.availability * found.sd,
+            steps=steps,
+        )
+        probs: Floats = (1.0 - rest.sum()) * policy.propose(beliefs) + rest
+        probs /= probs.sum()
+        return probs
+
+    def _mixed(self, pmf: Floats) -> Floats:
+        counts = self.counts
+        probs: Floats = np.repeat(1.0 - sums(self.rest, counts), counts) * pmf + self.rest
+        probs /= np.repeat(sums(probs, counts), counts)
+        return probs
+
+
+def utility_terms(log: Log, rows: Ints, settings: Settings, mixture: Mixture) -> UtilityTerms:
+    """The logged terms of these rows under a candidate's settings.
+
+    Raises:
+        InvalidLog: a needed column is not logged.
+    """
+    options, made = log.options, log.decisions
+    at = entries(log, rows)
+    counts = np.diff(made.start)[rows]
+    m = len(at)
+    usd = _unit_price(log, rows, settings.cost_weight, made.cost_weight, made.cost_unit_usd, "cost")
+    if made.budget_weight is not None and made.budget_unit_usd is not None:
+        weight = made.budget_weight[rows]
+        # λ is 0 where there is no budget, and then so is the unit.
+        usd = usd + np.divide(weight, made.budget_unit_usd[rows], out=np.zeros(len(rows)), where=weight > 0.0)
+    wait = _unit_price(log, rows, settings.latency_weight, made.latency_weight, made.latency_unit_s, "latency")
+    price = _price(log, rows, usd, options.cost, "cost") + _price(log, rows, wait, options.latency, "latency")
+    return UtilityTerms(
+        names=log.names.arms,
+        counts=counts,
+        arm=options.arm[at],
+        availability=np.ones(m) if options.availability is None else options.availability[at],
+        price=price,
+        switch=np.zeros(m) if options.switch is None else options.switch[at],
+        rest=mixture.rest(rows),
+    )
+
+
+def _unit_price(
+    log: Log, rows: Ints, setting: float | None, logged: Floats | None, unit: Floats | None, name: str
+) -> Floats:
+    """float64[n]: utility lost per dollar or per second."""
+    if setting == 0.0:
+        return np.zeros(len(rows))
+    if setting is None:
+        weight = per_row(log, logged, rows, f"the {name} weight ('{name}_weight')", f"set '{name}_weight'")
+    else:
+        weight = np.full(len(rows), setting)
+    if not (weight > 0.0).any():
+        return np.zeros(len(rows))
+    units = per_row(log, unit, rows, f"the unit of '{name}_weight'", f"set '{name}_weight: 0'")
+    return np.divide(weight, units, out=np.zeros(len(rows)), where=weight > 0.0)
+
+
+def _price(log: Log, rows: Ints, price: Floats, amount: Floats | None, name: str) -> Floats:
+    """float64[m]: utility lost to cost or latency."""
+    counts = np.diff(log.decisions.start)[rows]
+    if not (price > 0.0).any():
+        return np.zeros(int(counts.sum()))
+    spent = per_entry(log, amount, rows, f"the expected {name} ('{name}')", f"set '{name}_weight: 0'")
+    return np.repeat(price, counts) * spent

@@ -1,0 +1,122 @@
+"""Candidate protocol, and loading of candidates from files and settings."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+from fitrouter.config import Config, load_config
+from fitrouter.errors import ConfigError
+from fitrouter.types import Floats
+from fitrouter_evaluators.replay.candidates._candidate_file import (
+    KINDS,
+    CandidateFile,
+    SnapshotSection,
+    parse_candidate,
+    read_candidate,
+)
+from fitrouter_evaluators.replay.candidates._from_log import FixedCandidate, LoggedCandidate, UniformCandidate
+from fitrouter_evaluators.replay.candidates._journal import open_journal
+from fitrouter_evaluators.replay.candidates._learners import from_journal, from_prior, utc_seconds
+from fitrouter_evaluators.replay.candidates._pmf_file import PmfFile
+from fitrouter_evaluators.replay.candidates._recomputed import RecomputedCandidate
+from fitrouter_evaluators.replay.candidates._settings import Settings
+from fitrouter_evaluators.replay.candidates._snapshot import SnapshotCandidate
+from fitrouter_evaluators.replay.candidates.learning import ProgressiveCandidate, RejectionCandidate
+from fitrouter_evaluators.replay.log.log import Ints, Log
+
+
+class Candidate(Protocol):
+    """A policy to evaluate: a pmf over the eligible arms of every draw."""
+
+    @property
+    def description(self) -> str:
+        """The policy in words."""
+        ...
+
+    @property
+    def trained_until(self) -> float | None:
+        """End of its training data in seconds since the epoch; None if unknown or not trained on the log."""
+        ...
+
+    def pmf(self, log: Log, rows: Ints) -> Floats:
+        """float64[m]: its pmf at these rows, flat over their entries in `Options`.
+
+        Only draws matter: other rows may be NaN.
+
+        Raises:
+            InvalidLog: a needed column is not logged.
+            ConfigError: the candidate does not fit the log.
+        """
+        ...
+
+
+def load_candidate(source: str | os.PathLike[str] | Mapping[str, Any], *, config: Config | None = None) -> Candidate:
+    """Load a candidate.
+
+    Args:
+        source: a candidate.yaml, its content, or one of the words current, uniform, twin, personal.
+        config: the configuration in force during logging; `over` in the file takes precedence.
+
+    Raises:
+        ConfigError: lists every invalid setting with what is allowed.
+    """
+    if isinstance(source, Mapping):
+        file = parse_candidate(dict(source))
+    elif isinstance(source, str) and source in KINDS[:4]:
+        file = parse_candidate(source)
+    else:
+        file = read_candidate(source)
+    if file.over is not None:
+        config = load_config(file.over)
+    return _build(file, config)
+
+
+def _build(file: CandidateFile, config: Config | None) -> Candidate:
+    name, moment = file.name, file.trained_until
+    until = None if moment is None else utc_seconds(moment)
+    match file.kind:
+        case "uniform":
+            return UniformCandidate(name=name)
+        case "fixed":
+            return FixedCandidate(str(file.fixed), file.floor or 0.0, name=name)
+        case "candidate":
+            return LoggedCandidate("candidate", str(file.candidate), name=name, trained_until=until)
+        case "current" | "twin" | "personal" as kind:
+            return LoggedCandidate(kind, name=name, trained_until=until)
+        case "pmf":
+            return PmfFile(Path(str(file.pmf)), name=name, trained_until=until)
+        case _ if file.snapshot is not None:
+            return _snapshot(file.snapshot, file, config, until)
+        case _:
+            return RecomputedCandidate(Settings.of(file, config), name=name, trained_until=until)
+
+
+def _snapshot(section: SnapshotSection, file: CandidateFile, config: Config | None, until: float | None) -> Candidate:
+    if config is None:
+        raise ConfigError("snapshot: it needs the gateway's configuration; name it with 'over: fitrouter.yaml'")
+    settings = Settings.of(file, config)
+    if section.prior is not None:
+        prior = section.prior
+        return SnapshotCandidate(
+            lambda arms: from_prior(prior, config, arms),
+            settings,
+            name=file.name,
+            trained_until=until,
+            source=f"the prior {prior.name}",
+        )
+    assert section.journal is not None
+    path, begin = section.journal, section.until
+    if file.learning is not None and begin is None:
+        begin = 0
+    learner, trained = from_journal(path, config, begin)
+    last = max((moment for moment in (until, trained) if moment is not None), default=None)
+    if file.learning is not None:
+        candidate = ProgressiveCandidate if file.learning == "progressive" else RejectionCandidate
+        opened = partial(open_journal, path)
+        return candidate(learner, opened, settings, name=file.name, trained_until=last)
+    source = f"the learner at position {learner.seq} of {path.name}"
+    return SnapshotCandidate(learner, settings, name=file.name, trained_until=last, source=source)

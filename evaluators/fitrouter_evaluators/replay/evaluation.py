@@ -1,0 +1,447 @@
+"""Off-policy evaluation of a candidate on a log, and the gate's decision.
+
+`evaluate` validates the log, selects its closed sessions, computes both policies' pmfs at every draw, and derives
+estimates, sequences, diagnostics, user satisfaction and the gate's decision from one `Study` per metric.
+"""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import time
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from fitrouter.errors import ConfigError, InvalidLog
+from fitrouter.types import Floats
+from fitrouter_evaluators.replay.candidates.learning import RejectionCandidate
+from fitrouter_evaluators.replay.candidates.load import Candidate
+from fitrouter_evaluators.replay.estimators import DR
+from fitrouter_evaluators.replay.estimators.rounds import Rounds
+from fitrouter_evaluators.replay.gate import GateEvidence, decide, sequence_levels
+from fitrouter_evaluators.replay.gate_file import Gate
+from fitrouter_evaluators.replay.inference._bands import asymptotic_band, exact_band
+from fitrouter_evaluators.replay.log.audit import audit
+from fitrouter_evaluators.replay.log.log import Ints, Log
+from fitrouter_evaluators.replay.report import (
+    Band,
+    Check,
+    Diagnostics,
+    GateDecision,
+    PolicyEstimate,
+    Report,
+    UserSatisfaction,
+    Window,
+)
+from fitrouter_evaluators.replay.study import personalisation
+from fitrouter_evaluators.replay.study._estimate_rows import Slices, difference_rows, policy_rows, slices_of
+from fitrouter_evaluators.replay.study.diagnostics import arm_shares, diagnose, weight_histogram
+from fitrouter_evaluators.replay.study.satisfaction import satisfaction
+from fitrouter_evaluators.replay.study.sensitivity import silence_margins
+from fitrouter_evaluators.replay.study.study import Pmfs, Study, has_full_pmf
+from fitrouter_evaluators.replay.study.units import Units, closed_units
+
+POLICIES = ("candidate", "against")
+MIN_ESS_PER_USER = 5.0
+"""Minimum effective sample size per user for satisfaction across users."""
+
+
+class ReplaySettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of an evaluation."""
+
+    metric: str = "fit"
+    by: tuple[str, ...] = ()
+    """Slices: role, task, user_group."""
+    since: float | None = None
+    until: float | None = None
+    """Units that begin in [since, until), in seconds since the epoch."""
+    horizon_s: float = 0.0
+    """Younger decisions are excluded, labelled or not."""
+    idle_s: float = 3600.0
+    """Silence that closes a session."""
+    alpha: float = 0.05
+    sensitivity: float = 2.0
+    """Γ, see `sensitivity`."""
+    groups: dict[str, str] = {}
+    """User → group; default: the values users declared."""
+
+
+def evaluate(
+    log: Log, candidate: Candidate, against: Candidate, settings: ReplaySettings, gate: Gate | None = None
+) -> Report:
+    """Evaluate a candidate against another policy on a log.
+
+    Raises:
+        InvalidLog: estimates from the log would be wrong, it has no usable unit, or the candidate was trained on it.
+        ConfigError: a policy or the gate needs what the log does not have.
+    """
+    checks = audit(log)
+    units = _units(log, settings)
+    _check_training_window(candidate, units)
+    biased = _check_gateable(candidate, gate)
+    if isinstance(candidate, RejectionCandidate):
+        return _rejection_report(candidate, against, units, settings, checks)
+    pmfs = Pmfs(*(_pmf_at_draws(policy, units) for policy in (candidate, against)))
+    ceilings = {} if gate is None else {str(metric): most for metric, most in gate.ceilings.items()}
+    study = Study(units, pmfs, settings.metric, ceiling=ceilings.get(settings.metric))
+    groups = _groups(log, settings.groups)
+    slices = slices_of(study.units, settings.by, groups)
+    known = _diagnostics(study)
+    warnings = [biased] if biased else []
+    warnings += _warnings(study, settings)
+    people = _satisfaction(study, known[0], settings.alpha, warnings)
+    bands = _bands(study, settings, slices, warnings)
+    return Report(
+        candidate=candidate.description,
+        against=against.description,
+        metric=settings.metric,
+        window=_window(study, settings),
+        alpha=settings.alpha,
+        estimates=[
+            _mark_biased(row, biased)
+            for row in (*difference_rows(study, slices, settings.alpha), *policy_rows(study, settings.alpha))
+        ],
+        bands=bands,
+        diagnostics=known,
+        checks=checks,
+        histograms=[weight_histogram(name, w) for name, w in zip(POLICIES, study.weight, strict=True)],
+        arms=arm_shares(study.units, study.pmfs),
+        satisfaction=people,
+        personal=_personalisation(units, settings, warnings),
+        correction=_correction(slices, settings.alpha),
+        sensitivity=_sensitivity_note(study, settings.sensitivity),
+        warnings=warnings,
+        gate=None
+        if gate is None
+        else _gate_decision(gate, units, pmfs, study, _GateInputs(checks, known, people, groups)),
+        version=importlib.metadata.version("fitrouter"),
+        made=time.time(),
+    )
+
+
+# --- learning candidates ---
+
+
+def _check_gateable(candidate: Candidate, gate: Gate | None) -> str:
+    """Why a candidate's estimates are biased; empty if not. Raises ConfigError for a gate on biased estimates."""
+    biased: str = getattr(candidate, "biased", "")
+    if gate is not None and (biased or isinstance(candidate, RejectionCandidate)):
+        why = biased or "rejection sampling has no confidence sequences"
+        raise ConfigError(f"the gate cannot decide on {candidate.description}: {why}; gate a snapshot of it instead")
+    return biased
+
+
+def _mark_biased(row: PolicyEstimate, biased: str) -> PolicyEstimate:
+    concerned = biased and row.policy != "against" and not row.biased
+    return msgspec.structs.replace(row, biased=biased) if concerned else row
+
+
+def _rejection_report(
+    candidate: RejectionCandidate, against: Candidate, units: Units, settings: ReplaySettings, checks: list[Check]
+) -> Report:
+    """Report of rejection sampling: the candidate on its accepted draws, `against` on the whole log."""
+    other = _pmf_at_draws(against, units)
+    study = Study(units, Pmfs(other, other), settings.metric)
+    observed = study.observed
+    found = candidate.replay(
+        units.log, study.units.member, observed.y, seen=observed.seen, e=observed.e, alpha=settings.alpha
+    )
+    own = PolicyEstimate(
+        policy="candidate",
+        estimator="rejection",
+        labels="asked" if study.has_labels else "observed",
+        value=found.value,
+        se=found.se,
+        low=found.low,
+        high=found.high,
+        n=found.matched,
+        alpha=settings.alpha,
+        biased=found.biased,
+    )
+    said = (
+        f"the candidate accepted {found.matched} of {found.draws} draws and learnt from {found.labels} labels; "
+        f"its value "
+        "is that of this short history, while `against` is evaluated on the whole log"
+    )
+    return Report(
+        candidate=candidate.description,
+        against=against.description,
+        metric=settings.metric,
+        window=_window(study, settings),
+        alpha=settings.alpha,
+        estimates=[own, *(row for row in policy_rows(study, settings.alpha) if row.policy == "against")],
+        bands=[],
+        diagnostics=[each for each in _diagnostics(study) if each.policy == "against"],
+        checks=checks,
+        warnings=[said, *_warnings(study, settings)],
+        version=importlib.metadata.version("fitrouter"),
+        made=time.time(),
+    )
+
+
+# --- the population ---
+
+
+def _units(log: Log, settings: ReplaySettings) -> Units:
+    units = closed_units(
+        log, since=settings.since, until=settings.until, horizon_s=settings.horizon_s, idle_s=settings.idle_s
+    )
+    if not units.n:
+        reasons = "; ".join(f"{count} {reason}" for reason, count in units.excluded.items()) or "the log is empty"
+        raise InvalidLog(f"{log.source}: there is no closed session to evaluate ({reasons}); widen the window, or wait")
+    return units
+
+
+def _check_training_window(candidate: Candidate, units: Units) -> None:
+    """Raise InvalidLog if the candidate was trained on outcomes of the window."""
+    first = float(units.ts[0])
+    if candidate.trained_until is not None and candidate.trained_until > first:
+        raise InvalidLog(
+            f"the candidate ({candidate.description}) was trained until {_utc(candidate.trained_until)}, inside the "
+            f"window that begins at {_utc(first)}, so it was trained on outcomes it would be evaluated on; begin the "
+            "window later (--since), or train it on earlier data"
+        )
+
+
+def _pmf_at_draws(policy: Candidate, units: Units) -> Floats:
+    """float64[options]: the policy's pmf at the units' draws, NaN elsewhere."""
+    found = np.full(len(units.log.options.arm), np.nan)
+    found[units.entries()] = policy.pmf(units.log, units.draw)
+    return found
+
+
+def _groups(log: Log, given: Mapping[str, str]) -> dict[int, str]:
+    if not given:
+        return personalisation.declared_groups(log)
+    codes = {name: code for code, name in enumerate(log.names.users)}
+    return {codes[user]: group for user, group in given.items() if user in codes}
+
+
+def _window(study: Study, settings: ReplaySettings) -> Window:
+    units, observed = study.units, study.observed
+    ts = units.log.decisions.ts[units.member]
+    heard = (observed.asked & observed.seen)[units.member]
+    return Window(
+        source=units.log.source,
+        since=float(ts.min()),
+        until=float(ts.max()),
+        decisions=len(units.member),
+        units=units.n,
+        draws=len(units.draw),
+        users=len(np.unique(units.user[units.user >= 0])),
+        labelled=int((units.total(heard) > 0.0).sum()) if study.has_labels else units.n,
+        horizon_s=settings.horizon_s,
+        idle_s=settings.idle_s,
+        excluded=dict(units.excluded),
+    )
+
+
+# --- sequences ---
+
+
+def _bands(study: Study, settings: ReplaySettings, slices: list[Slices], warnings: list[str]) -> list[Band]:
+    """Sequences of the difference, of both policies, and of the difference in every slice."""
+    known = has_full_pmf(study.units)
+    if not known.all():
+        warnings.append(
+            f"{int((~known).sum())} units have propensities but not the full pmf, so there are no exact "
+            f"sequences and the "
+            "gate cannot decide"
+        )
+        return _display(study, settings.alpha)
+    alpha, found = settings.alpha, []
+    for policy in ("difference", *POLICIES):
+        band = exact_band(
+            *study.stream(policy), alpha=(0.5 * alpha, 0.5 * alpha), policy=policy, centre=_doubly_robust(study, policy)
+        )
+        every = np.arange(study.units.n)
+        found.append(_widened(band, _silence(study, policy, every, settings.sensitivity)))
+    found += _display(study, alpha)
+    stream, share = study.stream("difference"), alpha / max(sum(len(each.names) for each in slices), 1)
+    bounds, centre = (stream.bound_low, stream.bound_high), _doubly_robust(study, "difference")
+    for name, here in _slice_rows(slices):
+        ends, rows = (0.5 * share, 0.5 * share), (stream.low[:, here], stream.high[:, here])
+        band = exact_band(*rows, *bounds, alpha=ends, where=name, centre=centre[here])
+        found.append(_widened(band, _silence(study, "difference", here, settings.sensitivity)))
+    return found
+
+
+def _silence(study: Study, policy: str, rows: Ints, gamma: float) -> tuple[float, float]:
+    """Margins for non-response of the lower and the upper limit over some units."""
+    codes = np.full(study.units.n, -1)
+    codes[rows] = 0
+    less, more = silence_margins(
+        study.units, study.observed, study.widening(policy), gamma=gamma, slices=codes, n_slices=1
+    )
+    return float(less[0]), float(more[0])
+
+
+def _display(study: Study, alpha: float) -> list[Band]:
+    """Asymptotic sequences of the doubly robust outcomes."""
+    policies = ("difference", *POLICIES)
+    return [asymptotic_band(_doubly_robust(study, policy), alpha=alpha, policy=policy) for policy in policies]
+
+
+def _doubly_robust(study: Study, policy: str) -> Floats:
+    """float64[n]: doubly robust outcomes of a policy, or of the difference."""
+    if policy == "difference":
+        one, other = (_robust(rounds) for rounds in study.paired)
+        return one - other
+    return _robust(study.powered[POLICIES.index(policy)])
+
+
+def _robust(rounds: Rounds) -> Floats:
+    found: Floats = DR().moments(rounds)[0]
+    return found
+
+
+def _widened(band: Band, silent: tuple[float, float]) -> Band:
+    """The band with its limits moved apart, at its end and along its path."""
+    less, more = silent
+    if less == 0.0 and more == 0.0:
+        return band
+    return msgspec.structs.replace(
+        band,
+        low=band.low - less,
+        high=band.high + more,
+        lows=[low - less for low in band.lows],
+        highs=[high + more for high in band.highs],
+    )
+
+
+def _slice_rows(slices: list[Slices]) -> Iterator[tuple[str, Ints]]:
+    for kind in slices:
+        for code, name in enumerate(kind.names):
+            yield name, np.flatnonzero(kind.codes == code)
+
+
+# --- diagnostics and warnings ---
+
+
+def _diagnostics(study: Study) -> list[Diagnostics]:
+    low, high = study.observed.low, study.observed.high
+    return [
+        diagnose(name, study.units, pmf, rounds, low, high)
+        for name, pmf, rounds in zip(POLICIES, study.pmfs, study.powered, strict=True)
+    ]
+
+
+def _satisfaction(study: Study, known: Diagnostics, alpha: float, warnings: list[str]) -> list[UserSatisfaction]:
+    """Satisfaction across users, for the metric fit only."""
+    users = len(np.unique(study.units.user[study.units.user >= 0]))
+    if study.metric != "fit" or not users:
+        return []
+    if known.ess < MIN_ESS_PER_USER * users:
+        warnings.append(
+            f"an effective sample size of {known.ess:.0f} for {users} users is too small to estimate how satisfaction "
+            "differs between users"
+        )
+        return []
+    one, other = (_robust(rounds) for rounds in study.paired)
+    return satisfaction(one, other, study.units.user, study.units.role, study.units.log.names.roles, alpha=alpha)
+
+
+def _personalisation(units: Units, settings: ReplaySettings, warnings: list[str]) -> list[Band]:
+    """Value of personalisation, if user-blind pmfs were logged."""
+    found = personalisation.with_blind_pmf(units.select(has_full_pmf(units)))
+    if found.said:
+        warnings.append(found.said)
+    if not found.units.n:
+        return []
+    pmfs = np.full((2, len(units.log.options.arm)), np.nan)
+    pmfs[:, found.units.entries()] = found.personal, found.blind
+    study = Study(found.units, Pmfs(*pmfs), settings.metric)
+    one, other = (_robust(rounds) for rounds in study.paired)
+    groups = _groups(units.log, settings.groups)
+    return personalisation.personalisation_bands(
+        study.units, one - other, *study.stream("difference"), groups=groups, alpha=settings.alpha
+    )
+
+
+def _warnings(study: Study, settings: ReplaySettings) -> list[str]:
+    said = []
+    if study.metric == "score":
+        said.append("a score is a model's prediction: use it for inspection, and decide by human ratings (fit)")
+    if not study.observed.fixed:
+        said.append(
+            f"the range of {study.metric} was taken from the log, so its exact sequences are valid only if no "
+            f"larger value "
+            "was possible; set a cap in the gate (ceilings)"
+        )
+    if study.has_labels and settings.horizon_s == 0.0:
+        said.append("no horizon is set, so late labels are missing, and late labels are often negative")
+    return said
+
+
+def _correction(slices: list[Slices], alpha: float) -> str:
+    count = sum(len(each.names) for each in slices)
+    return f"Bonferroni: each of the {count} slices at α = {alpha / count:.3g}" if count else ""
+
+
+def _sensitivity_note(study: Study, gamma: float) -> str:
+    """The assumption about non-response and its effect."""
+    asked = study.observed.asked[study.units.member]
+    answered = (study.observed.asked & study.observed.seen)[study.units.member]
+    if not study.has_labels or not asked.any():
+        return ""
+    share = answered.sum() / asked.sum()
+    if share == 1.0:
+        return "all feedback requests were answered"
+    less, more = _silence(study, "difference", np.arange(study.units.n), gamma)
+    return (
+        f"{share:.0%} of feedback requests were answered; assuming that the odds of answering differ between "
+        f"users by at "
+        f"most a factor Γ = {gamma:g}, whatever their rating, moves the exact limits of the difference by −{less:.3g} "
+        f"and +{more:.3g}"
+    )
+
+
+# --- the gate ---
+
+
+class _GateInputs(NamedTuple):
+    """Inputs of the gate beside sequences."""
+
+    checks: list[Check]
+    known: list[Diagnostics]
+    people: list[UserSatisfaction]
+    groups: Mapping[int, str]
+
+
+def _gate_decision(gate: Gate, units: Units, pmfs: Pmfs, study: Study, found: _GateInputs) -> GateDecision:
+    """The gate's decision, from exact sequences at its own levels."""
+    kinds = sorted({rail.slice.split("=")[0] for rail in gate.guardrails if rail.slice})
+    studies: dict[str, Study] = {gate.metric: study}
+    for rail in gate.guardrails:
+        if rail.metric not in studies:
+            studies[rail.metric] = Study(units, pmfs, rail.metric, ceiling=gate.ceilings.get(rail.metric))
+    places = {m: dict(_slice_rows(slices_of(each.units, kinds, found.groups))) for m, each in studies.items()}
+    names = sorted({name for each in places.values() for name in each})
+    evidence = []
+    for level in sequence_levels(gate, names):
+        of, here = studies[level.metric], places[level.metric].get(level.slice)
+        rows = np.arange(of.units.n) if not level.slice else here
+        if rows is not None and len(rows):
+            evidence.append(_evidence(of, rows, level.slice, (level.low, level.high), gate.sensitivity))
+    return decide(gate, evidence, found.known, satisfaction=found.people, checks=found.checks)
+
+
+def _evidence(study: Study, rows: Ints, name: str, ends: tuple[float, float], gamma: float) -> GateEvidence:
+    stream = study.stream("difference")
+    band = exact_band(
+        stream.low[:, rows], stream.high[:, rows], stream.bound_low, stream.bound_high, alpha=ends, where=name
+    )
+    return GateEvidence(
+        metric=study.metric,
+        band=band,
+        silence=_silence(study, "difference", rows, gamma),
+        span=study.observed.high - study.observed.low,
+        fixed=study.observed.fixed,
+    )
+
+
+def _utc(ts: float) -> str:
+    return datetime.datetime.fromtimestamp(ts, tz=datetime.UTC).isoformat(timespec="seconds")

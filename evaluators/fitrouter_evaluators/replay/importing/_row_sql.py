@@ -1,0 +1,254 @@
+"""SQL that turns the staged columns into decisions, with the reason for each invalid row."""
+
+# ruff: noqa: S608 - statements are made of positions, numbers and constants, and refer to texts (`SqlParameters`)
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fitrouter.errors import ConfigError, InvalidLog
+from fitrouter_evaluators.replay.importing._feature_sql import Check, Features, cell_reason, reasons
+from fitrouter_evaluators.replay.importing._staging import Source, StagedFile
+from fitrouter_evaluators.replay.importing.column_map import ARM, ArmList, ArmsFile, ColumnMap, ListColumn, PerArm
+
+ARM_LIMIT = 1000
+"""More distinct values than this are not arms but ids."""
+
+_IDENTITY = ("tenant", "user", "role", "task", "session")
+_SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+_NEAR = 1e-12
+"""Rounding error of a sum of doubles."""
+
+
+def columns_of(columns: ColumnMap, source: Source) -> list[str]:
+    """Names of the columns that a map reads; for per-arm columns, all that match."""
+    parts = (columns.reward, columns.time, columns.eligible, columns.pmf, *columns.features)
+    plain = (columns.arm, columns.propensity, columns.id, columns.cost_usd, columns.latency_s)
+    names = [name for name in (*plain, *(getattr(columns, field) for field in _IDENTITY)) if name is not None]
+    for part in parts:
+        if isinstance(part, PerArm):
+            before, _, after = part.columns.partition(ARM)
+            fits = [name for name in source.names if name.startswith(before) and name.endswith(after)]
+            size = len(before) + len(after)
+            names += [name for name in fits if len(name) > size and source.names.count(name) == 1]
+        elif part is not None:
+            names.append(part.column)
+    return names
+
+
+def find_arms(columns: ColumnMap, staged: StagedFile, second: StagedFile | None) -> tuple[str, ...]:
+    """The arms in sorted order: those of the map, of the arms file, or all that occur."""
+    if isinstance(columns.arms, ArmList):
+        return tuple(sorted(columns.arms.names))
+    if second is not None and isinstance(columns.arms, ArmsFile):
+        name = second.text(columns.arms.column)
+        found = [row[0] for row in second.query(f"SELECT {name} FROM {second.table} ORDER BY rowid", ARM_LIMIT + 1)]
+        for row, arm in enumerate(found):
+            if arm is None or found.index(arm) < row:
+                raise InvalidLog(
+                    f"{second.source.path.name!r}, row {row + 1}: the arm is {arm!r}; name every arm once in column "
+                    f"{columns.arms.column!r}"
+                )
+    else:
+        occur = f"SELECT {staged.text(columns.arm)} AS arm FROM {staged.table}"
+        if columns.eligible is not None:
+            names = staged.list_of(columns.eligible.column, columns.eligible.separator, "VARCHAR")
+            occur += f" UNION SELECT unnest({names}) FROM {staged.table}"
+        found = [
+            row[0] for row in staged.query(f"SELECT DISTINCT arm FROM ({occur}) WHERE arm IS NOT NULL", ARM_LIMIT + 1)
+        ]
+    if len(found) > ARM_LIMIT:
+        raise ConfigError(
+            f"there are more than {ARM_LIMIT} arms; is {columns.arm!r} the column of the arm that was chosen?"
+        )
+    return tuple(sorted(found))
+
+
+def rows_sql(columns: ColumnMap, staged: StagedFile, arms: Sequence[str], features: Features) -> str:
+    """SELECT of one decision per staged row: `row`, its cells, and `reason` if it is invalid.
+
+    Cells are id, ts, tenant, "user", role, task, session, chosen, eligible (sorted), probs (in its order; empty if only
+    the propensity is known), propensity, reward (on its scale), cost_usd, latency_s, features.
+    """
+    every = staged.values.refer(arms)
+    time, time_check = _time(columns, staged)
+    plain = _identity(columns, staged) | {
+        "id": staged.text(columns.id) if columns.id else f"{staged.values.refer(_stem(staged))} || '-' || (rowid + 1)",
+        "ts": time,
+        "chosen": staged.text(columns.arm),
+        "reward": staged.number(columns.reward.column),
+        "drawn": staged.number(columns.propensity) if columns.propensity else "NULL::DOUBLE",
+        "cost_usd": staged.number(columns.cost_usd) if columns.cost_usd else "0.0",
+        "latency_s": staged.number(columns.latency_s) if columns.latency_s else "0.0",
+        "features": features.sql,
+        "listed": _listed(columns, staged),
+    }
+    given = ", ".join(f'{sql} AS "{name}"' for name, sql in plain.items())
+    checks = [
+        ("id IS NULL", "'the id is empty; every row has one of its own'"),
+        time_check,
+        ("chosen IS NULL", "'no arm was chosen; name it'"),
+        *_eligible_checks(columns, staged, arms, every),
+        *_pmf_checks(columns),
+        *_propensity_checks(columns),
+        *_outcome_checks(columns, staged),
+        *features.checks,
+    ]
+    return f"""
+        WITH given AS (SELECT rowid AS "row", *, {given} FROM {staged.table}),
+        sorted AS (SELECT *, {every if columns.eligible is None else "list_sort(listed)"} AS eligible FROM given),
+        measured AS (SELECT *, {_pmf(columns, staged, arms, every)} AS pmf FROM sorted),
+        scaled AS (SELECT *, list_sum(pmf) AS total FROM measured),
+        probable AS (SELECT *, {_probs(columns)} AS probs FROM scaled),
+        complete AS (SELECT *, {_propensity(columns)} AS propensity FROM probable)
+        SELECT "row", id, ts, tenant, "user", role, task, session, chosen, eligible, probs, propensity, reward,
+            cost_usd, latency_s, features, {reasons(checks)} AS reason
+        FROM complete
+    """
+
+
+def _stem(staged: StagedFile) -> str:
+    return staged.source.path.name.split(".")[0]
+
+
+def _identity(columns: ColumnMap, staged: StagedFile) -> dict[str, str]:
+    found = {}
+    for field in _IDENTITY:
+        column, constant = getattr(columns, field), getattr(columns.constants, field)
+        found[field] = "NULL::VARCHAR"
+        if column is not None:
+            found[field] = staged.text(column)
+        elif constant is not None:
+            found[field] = staged.values.refer(constant)
+    return found | {"tenant": f"coalesce({found['tenant']}, 'default')"}
+
+
+def _time(columns: ColumnMap, staged: StagedFile) -> tuple[str, Check]:
+    if columns.time is None:
+        return "CAST(rowid + 1 AS DOUBLE)", ("false", "''")
+    name, kind = columns.time.column, staged.types[columns.time.column]
+    if columns.time.unit:
+        seconds, allowed = f"{staged.number(name)} * {_SECONDS[columns.time.unit]!r}", "a number"
+    elif kind == "VARCHAR":
+        seconds = f"epoch_us(TRY_CAST({staged.column(name)} AS TIMESTAMPTZ)) / 1e6"
+        allowed = "a date and time as in ISO 8601"
+    elif kind.startswith(("TIMESTAMP", "DATE")):
+        seconds, allowed = f"epoch_us({staged.column(name)}) / 1e6", "a date and time"
+    else:
+        raise ConfigError(f"time: column {name!r} holds numbers; say in which `unit`: s, ms, us or ns")
+    reason = cell_reason(staged, "the time", staged.text(name), f"allowed is {allowed}: correct it, or give its `unit`")
+    return seconds, ("NOT coalesce(isfinite(ts), false)", reason)
+
+
+def _listed(columns: ColumnMap, staged: StagedFile) -> str:
+    """The eligible arms in the row's order; NULL if the map has no such column."""
+    if columns.eligible is None:
+        return "NULL::VARCHAR[]"
+    return staged.list_of(columns.eligible.column, columns.eligible.separator, "VARCHAR")
+
+
+def _eligible_checks(columns: ColumnMap, staged: StagedFile, arms: Sequence[str], every: str) -> list[Check]:
+    shown = staged.values.refer(", ".join(arms[:20]) + (" …" if len(arms) > 20 else ""))
+    arm = "'the arm ''' || left(chosen, 80)"
+    if columns.eligible is None:
+        among = f"{arm} || ''' is none of ' || {shown} || '; name all arms in `arms`'"
+        return [("NOT list_contains(eligible, chosen)", among)]
+    row = "left(CAST(listed AS VARCHAR), 200)"
+    hole = "'eligible is no list of arms; give a JSON list, or the `separator` between the names'"
+    return [
+        ("NOT coalesce(len(listed) > 0 AND list_count(listed) = len(listed), false)", hole),
+        ("len(list_distinct(listed)) < len(listed)", f"'eligible is ' || {row} || '; name every arm once'"),
+        (f"NOT list_has_all({every}, listed)", f"'eligible is ' || {row} || '; arms of the map are ' || {shown}"),
+        (
+            "NOT list_contains(listed, chosen)",
+            f"{arm} || ''' was chosen, and eligible were ' || {row} || '; name all that could have been drawn'",
+        ),
+    ]
+
+
+def _pmf(columns: ColumnMap, staged: StagedFile, arms: Sequence[str], every: str) -> str:
+    """The row's probabilities in the order of `eligible`; NULL if there are none."""
+    pmf = columns.pmf
+    if columns.constants.mode == "uniform":
+        return "list_transform(eligible, lambda a: 1.0::DOUBLE / len(eligible))"
+    if pmf is None:
+        return "NULL::DOUBLE[]"
+    if isinstance(pmf, PerArm):
+        has_full_pmf = f"[{', '.join(staged.number(pmf.of(arm)) for arm in arms)}]"
+        if columns.eligible is None:
+            return has_full_pmf
+        return f"list_transform(eligible, lambda a: {has_full_pmf}[list_position({every}, a)])"
+    given = staged.list_of(pmf.column, pmf.separator, "DOUBLE")
+    order = "listed"
+    if columns.eligible is None:
+        assert isinstance(columns.arms, ArmList)
+        order = staged.values.refer(columns.arms.names)
+    pairs = f"list_sort(list_zip({order}, {given}))"
+    return f"CASE WHEN len({given}) = len(eligible) THEN list_transform({pairs}, lambda pair: pair[2]) END"
+
+
+def _pmf_checks(columns: ColumnMap) -> list[Check]:
+    if columns.pmf is None:
+        return []
+    shown = "left(CAST(pmf AS VARCHAR), 200)"
+    checks: list[Check] = []
+    if isinstance(columns.pmf, ListColumn):
+        short = "'pmf is no list of ' || len(eligible) || ' numbers; give one for each eligible arm'"
+        checks.append(("pmf IS NULL", short))
+    inside = "list_bool_and(list_transform(pmf, lambda p: coalesce(p >= 0 AND p <= 1 + 1e-9, false)))"
+    return [
+        *checks,
+        (f"NOT {inside}", f"'pmf is ' || {shown} || '; allowed are numbers from 0 to 1, one for each eligible arm'"),
+        (
+            f"NOT abs(total - 1) <= {columns.tolerance + _NEAR!r}",
+            f"'pmf sums to ' || total || ' over the eligible arms; it must be 1 within the `tolerance` of "
+            f"{columns.tolerance:g}'",
+        ),
+    ]
+
+
+def _probs(columns: ColumnMap) -> str:
+    """The probabilities, renormalised unless their sum is 1 up to rounding."""
+    if columns.pmf is None and columns.constants.mode != "uniform":
+        return "[]::DOUBLE[]"
+    return f"CASE WHEN abs(total - 1) <= {_NEAR!r} THEN pmf ELSE list_transform(pmf, lambda p: p / total) END"
+
+
+def _propensity(columns: ColumnMap) -> str:
+    known = columns.pmf is not None or columns.constants.mode == "uniform"
+    return "probs[list_position(eligible, chosen)]" if known else "drawn"
+
+
+def _propensity_checks(columns: ColumnMap) -> list[Check]:
+    checks: list[Check] = []
+    if columns.propensity is not None:
+        checks += [
+            (
+                "NOT coalesce(drawn > 0 AND drawn <= 1, false)",
+                "'the propensity is ' || coalesce(CAST(drawn AS VARCHAR), 'no number') || '; what was drawn had a "
+                "probability above 0 and up to 1: give the one that it was drawn with'",
+            ),
+            (
+                f"abs(drawn - propensity) > {columns.tolerance + _NEAR!r}",
+                "'the propensity is ' || drawn || ', and the pmf has ' || propensity || ' for the arm; they are one "
+                f"number, within the `tolerance` of {columns.tolerance:g}'",
+            ),
+        ]
+    zero = "'the pmf gives the chosen arm the probability 0; what was drawn had one: give the pmf it was drawn from'"
+    return [*checks, ("NOT coalesce(propensity > 0, false)", zero)]
+
+
+def _outcome_checks(columns: ColumnMap, staged: StagedFile) -> list[Check]:
+    low, high = columns.reward.scale
+    text = staged.text(columns.reward.column)
+    checks = [
+        (
+            f"NOT coalesce(reward BETWEEN {low!r} AND {high!r}, false)",
+            cell_reason(staged, "the reward", text, f"its scale goes from {low:g} to {high:g}"),
+        )
+    ]
+    for name, column in (("cost_usd", columns.cost_usd), ("latency_s", columns.latency_s)):
+        if column is not None:
+            reason = cell_reason(staged, name, staged.text(column), "allowed are finite numbers from 0 on")
+            checks.append((f"NOT coalesce({name} >= 0 AND isfinite({name}), false)", reason))
+    return checks

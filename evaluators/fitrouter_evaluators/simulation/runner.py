@@ -1,0 +1,187 @@
+"""In-process runner: decisions, answers and votes of a simulation as the events of a gateway.
+
+`Decider` decides and `Learner.apply` folds every event in journal order, so that sessions, budgets, arm counts,
+availability and monitors are exercised as in a gateway. Network, disk, identities and texts are left out: contexts,
+response features, tokens and votes come from the caller as numbers.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from fitrouter.policies import Policy
+from fitrouter.routing.decider import Decider, Rules
+from fitrouter.serving.recorder import execution_of
+from fitrouter.state.learner import Learner
+from fitrouter.stores.journal import Row
+from fitrouter.types import (
+    Attempt,
+    Decision,
+    Event,
+    Feedback,
+    FeedbackKind,
+    Floats,
+    Identity,
+    ModelCard,
+    ModelChange,
+    Score,
+    pack,
+)
+
+
+class Turn(NamedTuple):
+    """A decision that was answered, with all its events so far: what a vote on it is folded with."""
+
+    decision: Decision
+    events: tuple[Event, ...]
+
+
+class InProcess:
+    """A router without a gateway.
+
+    Args:
+        learner: folds the events; without a scorer it must not expect scores.
+        policy: proposes probabilities.
+        rules: of the decider; `rules.seed` seeds all draws.
+        cards: the models on offer at the start.
+        ts: time of the start.
+    """
+
+    def __init__(
+        self, learner: Learner, policy: Policy, rules: Rules, cards: Sequence[ModelCard], ts: float = 0.0
+    ) -> None:
+        self.learner, self.cards = learner, tuple(cards)
+        self.decider = Decider(policy, learner, rules)
+        self.offer(cards, ts)
+
+    def fold(self, event: Event, related: Sequence[Event] = ()) -> None:
+        """Fold an event at the next position of the journal.
+
+        Args:
+            event: what happened.
+            related: earlier events of its decision.
+        """
+        self.learner.apply(Row(self.learner.seq + 1, event), related)
+
+    def offer(self, cards: Sequence[ModelCard], ts: float) -> None:
+        """Replace the models on offer, or their prices."""
+        self.cards, name = tuple(cards), f"registry {self.learner.seq}"
+        self.fold(ModelChange(id=name, ts=ts, cards=self.cards, registry=name))
+
+    def decide(
+        self,
+        number: int,
+        ts: float,
+        identity: Identity,
+        x: Floats,
+        *,
+        cards: Sequence[ModelCard] | None = None,
+        prompt_tokens: int = 0,
+    ) -> Decision:
+        """Draw a model for a request. Nothing is folded before `answer`.
+
+        Args:
+            number: of the request; it becomes the decision id, which keys the draw.
+            ts: seconds since the epoch.
+            identity: of the user; without a session the request is a conversation of its own.
+            x: float64[d], the context.
+            cards: the eligible models; all on offer if None.
+            prompt_tokens: estimated.
+        """
+        name = str(uuid.UUID(int=number))
+        if identity.session is None:
+            identity = msgspec.structs.replace(identity, session=name)
+        return self.decider.decide(
+            name,
+            ts,
+            identity,
+            x,
+            self.cards if cards is None else cards,
+            prompt_tokens=prompt_tokens,
+            seq=self.learner.seq,
+        )
+
+    def answer(
+        self,
+        decision: Decision,
+        *,
+        h: Floats | None = None,
+        prompt_tokens: int = 0,
+        completion_tokens: int = 0,
+        seconds: float = 0.0,
+        cost_usd: float = 0.0,
+    ) -> Turn:
+        """Fold a decision, the answer of its model, and the answer's score.
+
+        Args:
+            decision: of `decide`.
+            h: float64[D], response features; None where no scorer runs.
+            prompt_tokens: as the provider counted them.
+            completion_tokens: of the answer.
+            seconds: latency of the answer.
+            cost_usd: of the answer.
+        """
+        arm = decision.chosen
+        execution = execution_of(
+            decision,
+            decision.ts,
+            status="ok",
+            served_by=arm,
+            attempts=(Attempt(model=arm, probability=1.0, ms=1000.0 * seconds),),
+            prompt_tokens=prompt_tokens,
+            completion_tokens=completion_tokens,
+            cost_usd=cost_usd,
+            latency_ms=1000.0 * seconds,
+        )
+        events: list[Event] = [decision, execution]
+        if h is not None:
+            events.append(
+                Score(
+                    id=f"{decision.id}:score",
+                    ts=decision.ts,
+                    decision_id=decision.id,
+                    identity=decision.identity,
+                    served_by=arm,
+                    features=decision.features,
+                    h=pack(h),
+                    schema=self.learner.schema,
+                )
+            )
+        for place, event in enumerate(events):
+            self.fold(event, events[:place])
+        return Turn(decision, tuple(events))
+
+    def vote(
+        self,
+        turn: Turn,
+        kind: FeedbackKind,
+        value: float,
+        *,
+        scale: tuple[float, float] = (0.0, 1.0),
+        ts: float | None = None,
+    ) -> None:
+        """Fold the user's vote on an answer.
+
+        Args:
+            turn: of `answer`.
+            kind: of the vote.
+            value: on the scale.
+            scale: lowest and highest value of a rating.
+            ts: time of the vote; that of the decision if None.
+        """
+        decision = turn.decision
+        vote = Feedback(
+            id=f"{decision.id}:{kind.value}",
+            ts=decision.ts if ts is None else ts,
+            decision_id=decision.id,
+            identity=decision.identity,
+            kind=kind,
+            value=float(value),
+            scale=scale,
+            asked=decision.asked,
+        )
+        self.fold(vote, turn.events)
