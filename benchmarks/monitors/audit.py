@@ -21,8 +21,8 @@ import numpy as np
 from fitrouter.monitors.propensities import ALPHA, audit
 from fitrouter.policies import SquareCB
 from fitrouter.posterior.labels import Answered, Label
-from fitrouter.posterior.model import Fit
 from fitrouter.routing.decider import Decider, Rules
+from fitrouter.state.learner import Learner
 from fitrouter.types import Decision, FeedbackKind, Floats, Identity, ModelCard
 
 K, D_X, D_H = 8, 6, 4
@@ -32,12 +32,13 @@ LABELS = 1500
 
 def log(seed: int, decisions: int, gamma: float) -> list[Decision]:
     rng = np.random.default_rng([4, seed])
-    fit = Fit(D_X, D_H)
+    learner = Learner(D_X, D_H)
+    fit = learner.fit
     cards = [ModelCard(name=f"m{k}", provider="p") for k in range(K)]
     for card in cards:
         fit.arms.row(card.arm)
     worth = rng.normal(0.0, 0.15, (K, D_X))
-    decider = Decider(SquareCB(gamma), fit, Rules(seed=seed))
+    decider = Decider(SquareCB(gamma), learner, Rules(seed=seed))
     found, every = [], max(decisions // LABELS, 1)
     for t in range(decisions):
         x = np.concatenate([[1.0], rng.normal(0.0, 0.5, D_X - 1)])

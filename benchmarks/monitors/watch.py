@@ -81,7 +81,8 @@ def foresight(seed: int, labels: int, real: Callable[[int], float]) -> tuple[boo
     terms, luck = rng.normal(0.0, 0.13, labels), rng.random(labels)
     helped, off = False, -1
     for t in range(labels):
-        twin.foresee("", float(luck[t] < blind[t] + real(t) * terms[t]), float(blind[t]), float(terms[t]))
+        y, b, term = float(luck[t] < blind[t] + real(t) * terms[t]), float(blind[t]), float(terms[t])
+        twin.observe_prediction("", y=y, blind=b, term=term)
         helped = helped or twin.report().verdict == "helps"  # type: ignore[union-attr]
         if off < 0 and twin.off():
             off = t

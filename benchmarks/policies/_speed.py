@@ -25,7 +25,6 @@ from fitrouter.context.features import Reading, context_features, context_names
 from fitrouter.hooks import Hooks
 from fitrouter.policies import Beliefs, LinearThompson, SquareCB
 from fitrouter.posterior.labels import Answered, Label
-from fitrouter.posterior.model import Fit
 from fitrouter.routing.decider import Decider, Rules
 from fitrouter.routing.pipeline import Pipeline
 from fitrouter.state.learner import Learner
@@ -97,7 +96,8 @@ def _ours_us() -> dict[str, Any]:
 
     K, D = 32, 38
     cards = [ModelCard(name=f"m{k:02d}", provider="p") for k in range(K)]
-    fit, xs = _taught(cards, D)
+    learner, xs = _taught(cards, D)
+    fit = learner.fit
     rng = np.random.default_rng(1)
     who, name, h = (
         Identity(user="u1", role="r1"),
@@ -112,7 +112,7 @@ def _ours_us() -> dict[str, Any]:
     for policy in (SquareCB(2560.0), LinearThompson(0.3)):
         found[f"pmf_{policy.name}_us"] = median_us(lambda: policy.propose(state))  # noqa: B023 - called at once
         found[f"pmf_{policy.name}_all_alike_us"] = median_us(lambda: policy.propose(wide))  # noqa: B023
-        decider = Decider(policy, fit, Rules())
+        decider = Decider(policy, learner, Rules())
         found[f"propose_{policy.name}_us"] = median_us(lambda: decider.decide(name, 1e9, who, next(turn), cards))  # noqa: B023
     found["estimate_us"] = median_us(lambda: fit.estimate(who, next(turn), state.arms, 1e9))
     raw = Raw(384)
@@ -122,14 +122,15 @@ def _ours_us() -> dict[str, Any]:
         lambda: fit.learn(Label(who, Answered("m03", next(turn), h), 1.0, FeedbackKind.THUMB, ts=1e9))
     )
     found["response_us"] = median_us(lambda: fit.arms.observe_response(3, next(turn), h))
-    return found | _whole_us(Decider(SquareCB(640.0), fit, Rules()), cards)
+    return found | _whole_us(Decider(SquareCB(640.0), learner, Rules()), cards)
 
 
 def _taught(cards: Any, D: int) -> tuple[Any, Any]:
-    """A fit that has seen 3,000 answers and as many labels of 50 users in 5 roles, and contexts, float64[200, d]."""
+    """A learner after 3,000 answers and as many labels of 50 users in 5 roles, and float64[200, d] contexts."""
     rng = np.random.default_rng(0)
     d = len(context_names())
-    fit = Fit(d, D)
+    learner = Learner(d, D)
+    fit = learner.fit
     text = rng.normal(size=(200, d - 1))
     xs = np.concatenate([np.ones((200, 1)), text / np.linalg.norm(text, axis=1, keepdims=True)], axis=1)
     for card in cards:
@@ -142,13 +143,12 @@ def _taught(cards: Any, D: int) -> tuple[Any, Any]:
         who = Identity(user=f"u{u}", role=f"r{u % 5}")
         liked = float(rng.random() < 0.5 + 0.01 * k)
         fit.learn(Label(who, Answered(cards[k].arm, x, h), liked, FeedbackKind.THUMB, ts=1e9 + n))
-    return fit, xs
+    return learner, xs
 
 
 def _whole_us(decider: Any, cards: Any) -> dict[str, Any]:
     """From a request to its decision, with the shipped encoder and a cold cache."""
-    learner = Learner(decider.fit.d, decider.fit.D)
-    learner.fit = decider.fit
+    learner = decider.learner
     words = WORDS
 
     def request(n: int, history: int, size: int) -> Request:

@@ -20,8 +20,8 @@ from fitrouter.context.encoders import Static
 from fitrouter.context.features import context_features, context_names, read_prompt
 from fitrouter.policies import SquareCB
 from fitrouter.posterior.labels import Answered, Label
-from fitrouter.posterior.model import Fit
 from fitrouter.routing.decider import Decider, Rules
+from fitrouter.state.learner import Learner
 from fitrouter.types import FeedbackKind, Identity, ModelCard, Request
 
 D_H = 38
@@ -38,9 +38,10 @@ def cpu_us(call: Callable[[], object], runs: int = 300, rounds: int = 7) -> floa
     return round(1e6 * best, 1)
 
 
-def lived(d: int, K: int, rng: np.random.Generator) -> tuple[Fit, list[Label]]:
-    """A fit of an installation some hundred labels old, and labels to go on with."""
-    fit, who = Fit(d, D_H), Identity(user="u", role="r")
+def lived(d: int, K: int, rng: np.random.Generator) -> tuple[Learner, list[Label]]:
+    """The learner of an installation some hundred labels old, and labels to go on with."""
+    learner, who = Learner(d, D_H), Identity(user="u", role="r")
+    fit = learner.fit
     labels = []
     for i in range(10 * K):
         x, h = rng.normal(size=d) * 0.3, rng.normal(size=D_H)
@@ -50,7 +51,7 @@ def lived(d: int, K: int, rng: np.random.Generator) -> tuple[Fit, list[Label]]:
         labels.append(Label(who, answer, float(rng.integers(2)), FeedbackKind.THUMB))
     for label in labels:
         fit.learn(label)
-    return fit, labels
+    return learner, labels
 
 
 def main() -> None:
@@ -59,11 +60,13 @@ def main() -> None:
     found: dict[str, object] = {"read_and_encode_us": cpu_us(lambda: context_features(read_prompt(request), encoder))}
     rng, d, name = np.random.default_rng(0), len(context_names()), str(uuid.UUID(int=7))
     for K in [int(argument) for argument in sys.argv[1:]] or [2, 8, 32]:
-        fit, labels = lived(d, K, rng)
+        learner, labels = lived(d, K, rng)
+        fit = learner.fit
         cards = [ModelCard(name=f"m{k:02d}", provider="p") for k in range(K)]
         names = tuple(card.arm for card in cards)
-        decider, rounds = Decider(SquareCB(640.0), fit, Rules()), itertools.cycle(labels)
-        who, (_, x, h) = labels[0].identity, labels[0].answer
+        decider, rounds = Decider(SquareCB(640.0), learner, Rules()), itertools.cycle(labels)
+        who, answer = labels[0].identity, labels[0].answer
+        x, h = answer.x, answer.h
         assert h is not None
         calls: dict[str, Callable[[], object]] = {
             "decide_us": lambda: decider.decide(name, 0.0, who, x, cards),  # noqa: B023 - called at once

@@ -136,9 +136,8 @@ def _decider(config: Config, cards: list[ModelCard], learner: Learner, encoder: 
     parameters = config.policy.model_dump(include=set(CandidateConfig.model_fields))
     return Decider(
         build_policy(**parameters, default_model=default_arm),
-        learner.fit,
+        learner,
         _rules(config, cards, default_arm, encoder),
-        projections=learner.projections,
         parameters=parameters,
         candidates={name: candidate.model_dump() for name, candidate in config.policy.candidates.items()},
     )

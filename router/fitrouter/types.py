@@ -7,8 +7,9 @@ one row of the journal, and all learned state is a fold over the events. Arrays 
 
 from __future__ import annotations
 
+import abc
 import enum
-from typing import Any, Protocol, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import msgspec
 import numpy as np
@@ -454,13 +455,27 @@ def unpack(payload: bytes) -> Floats:
     return np.frombuffer(payload, dtype="<f4").astype(np.float64)
 
 
-class Projection(Protocol):
-    """Protocol for learned state that is stored under a name."""
+class Projection(abc.ABC):
+    """State computed from events and stored under its own name, as the msgpack of one value."""
+
+    stored_type: ClassVar[Any]
+    """Type of the value that is stored."""
 
     def dump(self) -> bytes:
-        """Serialise the state exactly."""
-        ...
+        """The state as bytes, without loss."""
+        return msgspec.msgpack.encode(self._store())
 
     def load(self, payload: bytes) -> bool:
-        """Restore the state; returns False, unchanged, if the bytes are invalid."""
-        ...
+        """Restore a state that `dump` returned. False, and unchanged, if the bytes are damaged or inconsistent."""
+        try:
+            return self._restore(msgspec.msgpack.decode(payload, type=self.stored_type))
+        except (msgspec.DecodeError, ValueError):
+            return False
+
+    @abc.abstractmethod
+    def _store(self) -> Any:
+        """The state as a value of `stored_type`."""
+
+    @abc.abstractmethod
+    def _restore(self, stored: Any) -> bool:
+        """Check all of a value of `stored_type`, then take it over. False, and unchanged, if it is inconsistent."""

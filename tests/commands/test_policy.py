@@ -134,7 +134,7 @@ def test_monitors_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
         "config_hash": "h",
         "outlook": {
             "personalisation": msgspec.to_builtins({"": helps, "tax analyst": harms}),
-            "flattered": {"alpha": "the score flatters model alpha by 0.12 ± 0.03"},
+            "flattered": {"alpha": "the reward model overrates model alpha by 0.12 ± 0.03"},
             "evidence_against_propensities": 0.5,
         },
     }
@@ -144,7 +144,7 @@ def test_monitors_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
         "helps: +0.0200 per label (+0.0100 … +0.0300, 90 labels)",
         "personal terms as tax analyst harms: -0.0500",
         "switched off",
-        "flatters model alpha by 0.12 ± 0.03",
+        "overrates model alpha by 0.12 ± 0.03",
         "match their logged probabilities",
     ):
         assert words in shown

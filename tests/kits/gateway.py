@@ -94,9 +94,8 @@ def make_router(
         providers=providers or {"echo": Echo()},
         decider=Decider(
             SquareCB(),
-            learner.fit,
+            learner,
             rules or Rules(registry="r1"),
-            projections=learner.projections,
             candidates=more.pop("candidates", None),
         ),
         learner=learner,

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from fitrouter.policies import Policy, SquareCB
-from fitrouter.routing.decider import Decider, Rules, Stay
+from fitrouter.routing.decider import CurrentModel, Decider, Rules
 from fitrouter.state.learner import Learner, read_batch
 from fitrouter.state.projections import ProjectionParams
 from fitrouter.stores.journal import Entry, MemoryJournal
@@ -178,15 +178,11 @@ class Town:
         self.learner = self.blank()
         self.decider = Decider(
             self.policy,
-            self.learner.fit,
+            self.learner,
             self.rules,
-            projections=self.learner.projections,
             candidates=dict(self.candidates),
         )
-        self._others = {
-            name: Decider(policy, self.learner.fit, rules, projections=self.learner.projections)
-            for name, (policy, rules) in self.others.items()
-        }
+        self._others = {name: Decider(policy, self.learner, rules) for name, (policy, rules) in self.others.items()}
         self.said: dict[str, dict[str, Decision]] = {name: {} for name in self.others}
         self.count = 0
         self.cards: list[ModelCard] = []
@@ -238,14 +234,14 @@ class Town:
         name = str(uuid.UUID(int=(self.seed + 1) << 64 | self.count))
         session = last.identity.session if last else f"s{self.count}"
         who = Identity(user=user, session=session, role=None if user is None else "tester")
-        stay = None
+        current = None
         if last is not None and again:
-            stay = Stay(last.chosen, {card.arm: 2e-4 for card in self.cards if card.arm != last.chosen})
+            current = CurrentModel(last.chosen, {card.arm: 2e-4 for card in self.cards if card.arm != last.chosen})
         seq = self.learner.seq
-        decision = self.decider.decide(name, self.now, who, x, self.cards, prompt_tokens=50, seq=seq, stay=stay)
+        decision = self.decider.decide(name, self.now, who, x, self.cards, prompt_tokens=50, seq=seq, current=current)
         for other, decider in self._others.items():
             self.said[other][name] = decider.decide(
-                name, self.now, who, x, self.cards, prompt_tokens=50, seq=seq, stay=stay
+                name, self.now, who, x, self.cards, prompt_tokens=50, seq=seq, current=current
             )
         if last is not None and not again and last.chosen in decision.eligible:
             bare: dict[str, object] = {"probs": (), "twin": (), "personal": (), "candidates": {}, "rest": (), "new": ()}

@@ -1,4 +1,4 @@
-"""E-processes and confidence sequences hold however often they are looked at."""
+"""E-processes and confidence sequences are valid at every look."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fitrouter.monitors.e_process import RICH, Moments, Wealth
+from fitrouter.monitors.e_process import WEALTH_CAP, EProcess, Moments
 
 
 def peak(xs: np.ndarray, low: float) -> float:
-    wealth, top = Wealth(), 1.0
+    wealth, top = EProcess(), 1.0
     for x in xs:
         wealth.bet(float(x), low)
         top = max(top, wealth.value)
     return top
 
 
-def test_a_gambler_does_not_get_rich_against_the_truth() -> None:
+def test_false_alarms_are_rare_under_the_hypothesis() -> None:
     """Ville's inequality: under the hypothesis the wealth ever reaches 20 in at most 5 % of streams."""
     rng = np.random.default_rng(1)
     ruin = [peak(rng.choice([-1.0, 1.0], 500), -1.0) for _ in range(150)]
@@ -28,19 +28,19 @@ def test_a_gambler_does_not_get_rich_against_the_truth() -> None:
     assert np.mean(np.array(rare) >= 20.0) <= 0.05
 
 
-def test_the_wealth_of_a_fair_game_is_one_on_average() -> None:
-    """The mixture over stakes and beginnings spends exactly the wealth that it has: E = 1 over all outcomes."""
+def test_the_expected_value_of_a_fair_game_is_one() -> None:
+    """The weights over stakes and starting times sum to 1: the mean e-value over all outcomes is 1."""
     values = []
     for outcome in range(2**9):
-        wealth = Wealth()
+        wealth = EProcess()
         for i in range(9):
             wealth.bet(1.0 if outcome >> i & 1 else -1.0, -1.0)
         values.append(wealth.value)
     assert math.isclose(float(np.mean(values)), 1.0, rel_tol=1e-12)
 
 
-def test_an_effect_is_found_even_if_it_begins_late() -> None:
-    """A mean of .3 on ±1 makes the gambler rich within 300 observations, at once or after 3,000 with mean −.3."""
+def test_late_effects_are_found() -> None:
+    """A mean of .3 on ±1 is significant within 300 observations, at once or after 3,000 with mean −.3."""
     rng = np.random.default_rng(2)
     good = np.where(rng.random(300) < 0.65, 1.0, -1.0)
     bad = np.where(rng.random(3000) < 0.35, 1.0, -1.0)
@@ -50,24 +50,24 @@ def test_an_effect_is_found_even_if_it_begins_late() -> None:
 
 
 def test_wealth_stays_finite() -> None:
-    """Certain wins for ever end at a bound; a certain loss never goes below 0."""
-    wealth = Wealth()
+    """Wins stop at the cap; losses never lead below 0, also beyond the promised bound."""
+    wealth = EProcess()
     for _ in range(3000):
         wealth.bet(1.0, -1.0)
-    assert wealth.value <= RICH
+    assert wealth.value <= WEALTH_CAP
     for _ in range(3000):
-        wealth.bet(-9.0, -1.0)  # below the bound that was promised: cut
+        wealth.bet(-9.0, -1.0)  # below the promised bound: clipped
     assert 0.0 <= wealth.value < 1.0
 
 
-def test_a_confidence_sequence_covers_all_the_time() -> None:
-    """A 95 % sequence for the mean of skewed outcomes, looked at from 20 to 1,000, misses in few streams."""
+def test_a_confidence_sequence_covers_at_all_times() -> None:
+    """A 95 % sequence for the mean of skewed outcomes, checked from 20 to 1,000 observations, misses in at most 5 %."""
     rng = np.random.default_rng(3)
     missed = 0
     for _ in range(150):
         moments, ever = Moments(), False
         for i, x in enumerate(rng.beta(1.0, 3.0, 1000)):
-            moments.see(float(x))
+            moments.add(float(x))
             if i >= 20 and i % 5 == 0:
                 ever = ever or abs(moments.mean - 0.25) > moments.half_width(0.05, prior=(2.0, 0.05))
         missed += ever
@@ -76,9 +76,9 @@ def test_a_confidence_sequence_covers_all_the_time() -> None:
 
 
 @given(st.lists(st.floats(-1, 1), max_size=40), st.integers(0, 8), st.binary(max_size=60))
-def test_wealth_round_trips_and_rejects_what_is_not_its_own(xs: list[float], spoilt: int, junk: bytes) -> None:
-    """What `dump` made is restored bit for bit; other bytes leave everything as it was."""
-    wealth, other = Wealth(), Wealth()
+def test_the_state_round_trips_and_rejects_corruption(xs: list[float], cut: int, junk: bytes) -> None:
+    """A dumped state is restored bit for bit; other bytes change nothing."""
+    wealth, other = EProcess(), EProcess()
     for x in xs:
         wealth.bet(x, -1.0)
     payload = wealth.dump()
@@ -88,8 +88,8 @@ def test_wealth_round_trips_and_rejects_what_is_not_its_own(xs: list[float], spo
     wealth.bet(0.25, -1.0)
     assert other.value == wealth.value
     before = other.dump()
-    for values in (np.full(6, math.nan), np.full(6, -1.0), np.full(6, 2 * RICH), np.full(6, 0.5)):
+    for values in (np.full(6, math.nan), np.full(6, -1.0), np.full(6, 2 * WEALTH_CAP), np.full(6, 0.5)):
         assert not other.load(values.tobytes())
     assert len(junk) == len(payload) or not other.load(junk)
-    assert not other.load(payload[: 5 * spoilt])
+    assert not other.load(payload[: 5 * cut])
     assert other.dump() == before

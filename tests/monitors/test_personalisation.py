@@ -1,4 +1,4 @@
-"""What personalisation buys: the estimate is unbiased, the verdicts hold however often they are looked at."""
+"""Personalisation monitor: the gain is unbiased, and the verdicts are valid at every look."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROLE = role_key(WHO)
 
 
 def pmf(means: np.ndarray, floor: float = 0.05) -> np.ndarray:
-    """Nearly greedy, as a router that has learnt for long."""
+    """A nearly greedy pmf."""
     p = np.full(len(means), floor / len(means))
     p[means.argmax()] += 1.0 - floor
     return p
@@ -45,43 +45,43 @@ def decision(probs: np.ndarray, twin: np.ndarray, mean: np.ndarray, chosen: int,
     return msgspec.structs.replace(made, **changes)
 
 
-def report(twin: PersonalisationMonitor, role: str | None = None) -> Report:
-    found = twin.report(role)
+def report(monitor: PersonalisationMonitor, role: str | None = None) -> Report:
+    found = monitor.report(role)
     assert found is not None
     return found
 
 
-def test_the_gain_is_unbiased_whatever_the_prediction() -> None:
-    """Over all draws and labels, the mean of z is V(personal) − V(blind), also where the term is off."""
+def test_the_gain_is_unbiased_for_every_prediction() -> None:
+    """Over all draws and labels, the mean of z is V(personal) − V(blind), also while the term is switched off."""
     rng = np.random.default_rng(1)
     for off in (False, True):
         personal, blind, mean, worth = (rng.dirichlet(np.ones(K)) for _ in range(4))
         probs, expected = blind if off else personal, 0.0
         for a in range(K):
             for y, q in ((1.0, worth[a]), (0.0, 1.0 - worth[a])):
-                twin, candidate = PersonalisationMonitor(), tuple(personal.tolist()) if off else ()
-                twin.observe(decision(probs, blind, mean, a, personal=candidate), y)
-                expected += probs[a] * q * report(twin).gain
+                monitor, candidate = PersonalisationMonitor(), tuple(personal.tolist()) if off else ()
+                monitor.observe(decision(probs, blind, mean, a, personal=candidate), y)
+                expected += probs[a] * q * report(monitor).gain
         assert math.isclose(expected, float(((personal - blind) * worth).sum()), abs_tol=1e-12)
 
 
 def play(rng: np.random.Generator, worth: np.ndarray, labels: int, boost: float) -> tuple[PersonalisationMonitor, bool]:
-    """Labels of personal decisions that are `boost` better than the twin's; whether the interval ever missed."""
-    twin, missed, total = PersonalisationMonitor(), False, 0.0
+    """A monitor after labels of an arm that is `boost` better; whether its interval ever missed the gain."""
+    monitor, missed, total = PersonalisationMonitor(), False, 0.0
     for t in range(labels):
         blind_means, personal_means = worth.copy(), worth.copy()
         best = int(rng.integers(K))
         truth = worth.copy()
         truth[best] += boost
-        personal_means[best] += 0.5  # the personal one prefers another arm in most decisions, rightly or not
+        personal_means[best] += 0.5  # the personal pmf prefers another arm in most decisions
         probs, blind = pmf(personal_means), pmf(blind_means)
         a = int(rng.choice(K, p=probs))
-        twin.observe(decision(probs, blind, worth, a), float(rng.random() < truth[a]))
+        monitor.observe(decision(probs, blind, worth, a), float(rng.random() < truth[a]))
         total += float(((probs - blind) * truth).sum())
         if t >= 50 and t % 10 == 0:
-            found = report(twin)
+            found = report(monitor)
             missed = missed or not found.low <= total / (t + 1) <= found.high
-    return twin, missed
+    return monitor, missed
 
 
 def test_the_interval_covers_at_all_times() -> None:
@@ -94,28 +94,29 @@ def test_the_interval_covers_at_all_times() -> None:
 def foresight(
     seed: int, labels: int, real: Callable[[int], float], roles: int = 1
 ) -> tuple[PersonalisationMonitor, int, bool]:
-    """Labels of which a term of sd .13 says the share `real(t)`; when it went off, whether "helps" was ever said."""
-    rng, twin, off, helped = np.random.default_rng(seed), PersonalisationMonitor(), -1, False
+    """Labels of which a term of sd .13 explains the share `real(t)`; when it went off, if "helps" was reported."""
+    rng, monitor, off, helped = np.random.default_rng(seed), PersonalisationMonitor(), -1, False
     blind = np.clip(rng.normal(0.6, 0.15, labels), 0.05, 0.95)
     terms, luck = rng.normal(0.0, 0.13, labels), rng.random(labels)
     for t in range(labels):
         y = float(luck[t] < blind[t] + real(t) * terms[t])
-        twin.foresee(f"r{t % roles}" if roles > 1 else ROLE, y, float(blind[t]), float(terms[t]))
-        if off < 0 and twin.off(ROLE):
+        role = f"r{t % roles}" if roles > 1 else ROLE
+        monitor.observe_prediction(role, y=y, blind=float(blind[t]), term=float(terms[t]))
+        if off < 0 and monitor.off(ROLE):
             off = t
-        helped = helped or report(twin).verdict == "helps"
-    return twin, off, helped
+        helped = helped or report(monitor).verdict == "helps"
+    return monitor, off, helped
 
 
-def test_a_term_that_says_nothing_never_helps() -> None:
-    """S = 0: "helps" in at most 5 % of 20 streams of 3,000 labels, looked at after each; most are switched off."""
+def test_a_term_without_effect_never_helps() -> None:
+    """S = 0: "helps" in at most 5 % of 20 streams of 3,000 labels, checked after each; most are switched off."""
     runs = [foresight(seed, 3000, lambda _t: 0.0) for seed in range(20)]
     assert sum(helped for _, _, helped in runs) <= 1
     assert sum(off >= 0 for _, off, _ in runs) >= 16
 
 
-def test_a_term_that_is_real_stays_on_and_is_said_to_help() -> None:
-    """Half real or all real: hardly ever switched off in 3,000 labels, and said to help."""
+def test_a_real_term_stays_on_and_helps() -> None:
+    """A term that is half or fully real is not switched off in 3,000 labels, and reported to help."""
     for real in (lambda _t: 0.5, lambda _t: 1.0):
         runs = [foresight(100 + seed, 3000, real) for seed in range(10)]
         assert not any(off >= 0 for _, off, _ in runs)
@@ -124,14 +125,14 @@ def test_a_term_that_is_real_stays_on_and_is_said_to_help() -> None:
     assert abs(found.real - 1.0) < 0.25
 
 
-def test_tastes_that_turn_switch_the_term_off() -> None:
+def test_alternating_tastes_switch_the_term_off() -> None:
     """Harm: after every 300 labels the term points the wrong way until it is learnt anew; off in at least 80 %."""
     runs = [foresight(200 + seed, 3000, lambda t: -0.6 if t % 300 < 150 else 0.6) for seed in range(10)]
     assert sum(off >= 0 for _, off, _ in runs) >= 8
 
 
-def test_harm_that_comes_late_is_found_and_help_that_comes_later_too() -> None:
-    """Real for 1,500 labels, then against the truth: off. Then real again: on."""
+def test_late_harm_and_later_help_are_found() -> None:
+    """Real for 1,500 labels, then with the wrong sign: off. Then real again: on."""
     wrong = foresight(7, 3500, lambda t: 1.0 if t < 1500 else -0.5)
     assert wrong[1] > 1500
     assert report(wrong[0]).verdict == "harms"
@@ -140,45 +141,45 @@ def test_harm_that_comes_late_is_found_and_help_that_comes_later_too() -> None:
     assert not again.off(ROLE)
 
 
-def test_each_role_has_a_switch_of_its_own() -> None:
-    """A role that the term misleads is switched off; one that it serves stays on, whatever is said overall."""
-    rng, twin = np.random.default_rng(3), PersonalisationMonitor()
+def test_roles_have_their_own_switches() -> None:
+    """The term is switched off for the role that it harms and stays on for the one it helps, whatever holds overall."""
+    rng, monitor = np.random.default_rng(3), PersonalisationMonitor()
     for t in range(6000):
         role, real = ("bad", -0.8) if t % 3 else ("good", 1.0)
         term, b = float(rng.normal(0.0, 0.13)), 0.5
-        twin.foresee(role, float(rng.random() < b + real * term), b, term)
-    assert twin.off("bad")
-    assert not twin.off("good")
-    assert twin.off("never seen") == report(twin).off
-    assert report(twin, "good").verdict == "helps"
-    assert report(twin, "bad").verdict == "harms"
-    assert twin.roles() == ["good", "bad"]
-    assert twin.report("never seen") is None
+        monitor.observe_prediction(role, y=float(rng.random() < b + real * term), blind=b, term=term)
+    assert monitor.off("bad")
+    assert not monitor.off("good")
+    assert monitor.off("never seen") == report(monitor).off
+    assert report(monitor, "good").verdict == "helps"
+    assert report(monitor, "bad").verdict == "harms"
+    assert monitor.roles() == ["good", "bad"]
+    assert monitor.report("never seen") is None
 
 
-def test_only_drawn_decisions_speak() -> None:
-    """Sticky, pinned and forced decisions, and labels that are none, leave no trace; all parts of the draw count."""
+def test_only_drawn_decisions_count() -> None:
+    """Sticky, pinned and forced decisions and invalid labels change nothing; all modes of a draw count."""
     p, q = pmf(np.array([1.0, 0, 0, 0])), pmf(np.array([0, 1.0, 0, 0]))
-    twin, blank = PersonalisationMonitor(), PersonalisationMonitor().dump()
+    monitor, blank = PersonalisationMonitor(), PersonalisationMonitor().dump()
     made = decision(p, q, np.full(K, 0.5), 0)
     for mode in (Mode.STICKY, Mode.PINNED, Mode.FORCED):
-        twin.observe(msgspec.structs.replace(made, mode=mode), 1.0)
-    twin.observe(msgspec.structs.replace(made, probs=(), twin=()), 1.0)
-    twin.observe(msgspec.structs.replace(made, twin=(0.5, 0.5)), 1.0)
-    twin.observe(made, math.nan)
-    twin.observe(made, 1.5)
-    twin.foresee(ROLE, 1.0, math.nan, 0.1)
-    twin.foresee(ROLE, 1.0, 0.5, 0.0)
-    assert twin.dump() == blank
+        monitor.observe(msgspec.structs.replace(made, mode=mode), 1.0)
+    monitor.observe(msgspec.structs.replace(made, probs=(), twin=()), 1.0)
+    monitor.observe(msgspec.structs.replace(made, twin=(0.5, 0.5)), 1.0)
+    monitor.observe(made, math.nan)
+    monitor.observe(made, 1.5)
+    monitor.observe_prediction(ROLE, y=1.0, blind=math.nan, term=0.1)
+    monitor.observe_prediction(ROLE, y=1.0, blind=0.5, term=0.0)
+    assert monitor.dump() == blank
     for mode in (Mode.ONLINE, Mode.UNIFORM, Mode.SHADOW):
-        twin.observe(msgspec.structs.replace(made, mode=mode), 1.0)
-    assert report(twin).n == 3
+        monitor.observe(msgspec.structs.replace(made, mode=mode), 1.0)
+    assert report(monitor).n == 3
     assert report(PersonalisationMonitor()).verdict == "not known"
     assert math.isinf(report(PersonalisationMonitor()).high)
 
 
 def test_the_state_round_trips_and_rejects_corruption(subtests: pytest.Subtests) -> None:
-    """Restored state goes on bit for bit; bytes that are not sound leave everything unchanged."""
+    """A restored state continues bit for bit; invalid bytes change nothing."""
     for spoil in (
         "gain",
         "wealth",
@@ -188,12 +189,12 @@ def test_the_state_round_trips_and_rejects_corruption(subtests: pytest.Subtests)
     ):
         with subtests.test(spoil=spoil):
             one, _ = play(np.random.default_rng(5), np.array([0.5, 0.45, 0.4, 0.35]), 60, 0.1)
-            one.foresee(ROLE, 1.0, 0.4, 0.2)
+            one.observe_prediction(ROLE, y=1.0, blind=0.4, term=0.2)
             payload, two = one.dump(), PersonalisationMonitor()
             assert two.load(payload)
             assert two.dump() == payload
-            for twin in (one, two):
-                twin.foresee("other", 0.0, 0.4, 0.2)
+            for monitor in (one, two):
+                monitor.observe_prediction("other", y=0.0, blind=0.4, term=0.2)
             assert one.dump() == two.dump()
             stored = msgspec.msgpack.decode(payload)
             match spoil:

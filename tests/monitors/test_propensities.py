@@ -1,4 +1,4 @@
-"""An honest log is believed; one whose propensities are not those of the draws is not."""
+"""Propensity audit: a correct log raises no alarm, altered propensities do."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def logged(probs: Floats, number: int, seed: int) -> Decision:
 
 
 def log(seed: int, n: int) -> list[Decision]:
-    """Honest decisions over six or eight arms, some nearly certain."""
+    """Correctly logged decisions over six or eight arms, some nearly certain."""
     rng = np.random.default_rng(seed)
     found = []
     for number in range(n):
@@ -78,13 +78,13 @@ def arm_times(factor: float) -> Callable[[Decision], Decision]:
     return alter
 
 
-HONEST = log(1, 6000)
+CORRECT = log(1, 6000)
 
 
-def test_an_honest_log_is_believed() -> None:
-    """Three honest logs: every draw replays, χ² is ordinary, no family of bets gets near its alarm."""
+def test_a_correct_log_raises_no_alarm() -> None:
+    """Three correct logs: every draw replays, χ² is not significant, and no e-value comes near the alarm."""
     for seed in (1, 2, 3):
-        found = audit(HONEST if seed == 1 else log(seed, 1500))
+        found = audit(CORRECT if seed == 1 else log(seed, 1500))
         assert found.ok
         assert not found.violations
         assert found.fired_at is None
@@ -103,18 +103,18 @@ def test_an_honest_log_is_believed() -> None:
         (lambda d: relabel(d, 0.9 * np.array(d.probs) + 0.1 / len(d.probs)), "uniform"),
     ],
 )
-def test_altered_propensities_ring_the_alarm(alter: Callable[[Decision], Decision], family: str) -> None:
-    """Draws from another pmf than the logged one: the alarm rings on the way, also by the bets made for it alone."""
-    found = audit((alter(decision) for decision in HONEST), replays=False)
+def test_altered_propensities_raise_the_alarm(alter: Callable[[Decision], Decision], family: str) -> None:
+    """Draws from another pmf than the logged one raise the alarm, also that of the matching family alone."""
+    found = audit((alter(decision) for decision in CORRECT), replays=False)
     assert found.fired_at is not None
     assert found.peak["all"] >= 1.0 / ALPHA
     assert found.peak[family] >= 1.0 / ALPHA
     assert not found.ok
 
 
-def test_broken_invariants_are_named() -> None:
-    """Sum, floor, propensity, choice and replay: each is counted, with the first decision that breaks it."""
-    made = HONEST[:8]
+def test_violated_invariants_are_counted() -> None:
+    """Sum, floor, propensity, choice and replay: each violation is counted, with the first decision."""
+    made = CORRECT[:8]
     p = made[0].probs
     made[0] = msgspec.structs.replace(made[0], probs=(0.95 * p[0], *p[1:]))
     made[1] = msgspec.structs.replace(made[1], floor=1.0)
@@ -131,13 +131,13 @@ def test_broken_invariants_are_named() -> None:
     assert not found.ok
 
 
-def test_chi2_alone_finds_an_arm_that_is_drawn_too_often() -> None:
-    """An arm's probability 20 % too low in 6,000 decisions."""
-    assert audit(map(arm_times(0.8), HONEST), replays=False).chi2_p < ALPHA
+def test_chi2_finds_an_arm_that_is_drawn_too_often() -> None:
+    """An arm whose logged probability is 20 % too low in 6,000 decisions is significant."""
+    assert audit(map(arm_times(0.8), CORRECT), replays=False).chi2_p < ALPHA
 
 
-def test_an_empty_log_is_honest() -> None:
-    """Nothing to see, nothing wrong; one eligible arm says nothing either."""
+def test_an_empty_log_is_correct() -> None:
+    """No decisions, or one eligible arm: no alarm."""
     assert audit([]).ok
     found = audit([logged(np.ones(1), 0, 1)])
     assert found.ok
@@ -145,7 +145,7 @@ def test_an_empty_log_is_honest() -> None:
 
 
 def test_every_family_is_a_fair_game() -> None:
-    """Over all draws from the logged pmfs the e-value is 1 on average, zero probabilities included."""
+    """The mean e-value over all draws from the logged pmfs is 1, zero probabilities included."""
     pmfs = [np.array([0.6, 0.3, 0.1]), np.array([0.05, 0.95]), np.array([0.5, 0.0, 0.5])]
     totals: dict[str, float] = {}
     for number in range(3 * 2 * 3):
@@ -161,20 +161,19 @@ def test_every_family_is_a_fair_game() -> None:
     assert totals == pytest.approx(dict.fromkeys(("uniform", "sharp", "arm", "all"), 1.0), rel=1e-12)
 
 
-def test_the_fold_round_trips_and_rejects_corruption() -> None:
-    """Restored state goes on bit for bit; bytes that are not sound leave everything unchanged."""
+def test_the_state_round_trips_and_rejects_corruption() -> None:
+    """A restored state continues bit for bit; invalid bytes change nothing."""
     one, two = Propensities(), Propensities()
     assert math.isnan(one.mean_inverse)
-    for decision in HONEST[:300]:
+    for decision in CORRECT[:300]:
         one.observe(decision)
     payload = one.dump()
     assert two.load(payload)
-    for decision in HONEST[300:320]:
+    for decision in CORRECT[300:320]:
         one.observe(decision)
         two.observe(decision)
     assert one.dump() == two.dump()
     assert one.evidence == two.evidence
-    assert not one.alarm
     before = two.dump()
     stored = msgspec.msgpack.decode(payload)
     for place, junk in ((0, b"x"), (3, ["a", "a"]), (4, -1), (5, math.inf)):

@@ -17,8 +17,8 @@ from fitrouter.draw import replay
 from fitrouter.errors import ConfigError
 from fitrouter.policies import Beliefs, Fixed, LinearThompson, Policy, SquareCB, build_policy
 from fitrouter.posterior.labels import Answered, Label
-from fitrouter.posterior.model import Fit
 from fitrouter.routing.decider import Decider, Rules
+from fitrouter.state.learner import Learner
 from fitrouter.types import FeedbackKind, Identity, ModelCard
 
 
@@ -188,11 +188,13 @@ def test_decisions_keep_the_floor_and_replay(
     name: str, seed: int, floor: float, uniform_slice: float, share: float, eligible: set[int]
 ) -> None:
     """A logged pmf covers the eligible arms alone, sums to 1 and is nowhere under its floor; its draw replays."""
-    fit = _taught(seed)
+    learner = _taught(seed)
     rules = Rules(floor=floor, uniform_slice=uniform_slice, share=share, default_arm="a0", seed=seed)
     able = [card for k, card in enumerate(cards(6)) if k in eligible]
     x = np.random.default_rng(seed).normal(size=3)
-    decision = Decider(make(name), fit, rules).decide(str(uuid.UUID(int=seed << 64 | seed)), 1.0, Identity(), x, able)
+    decision = Decider(make(name), learner, rules).decide(
+        str(uuid.UUID(int=seed << 64 | seed)), 1.0, Identity(), x, able
+    )
     assert decision.eligible == tuple(card.arm for card in able)
     assert len(decision.probs) == len(able)
     assert abs(sum(decision.probs) - 1) < 1e-12
@@ -206,8 +208,8 @@ def test_decisions_keep_the_floor_and_replay(
 @pytest.mark.parametrize("name", NAMES)
 def test_arms_come_and_go_at_any_time(name: str) -> None:
     """A model that nobody saw can be chosen at once; one that is gone stays away, and comes back as it was left."""
-    fit = _taught(3)
-    decider = Decider(make(name), fit, Rules(floor=0.05))
+    learner = _taught(3)
+    decider = Decider(make(name), learner, Rules(floor=0.05))
     x = np.array([1.0, 0.2, -0.1])
 
     def probs(*names: int) -> tuple[float, ...]:
@@ -222,15 +224,16 @@ def test_arms_come_and_go_at_any_time(name: str) -> None:
     assert probs(0, 1, 2) == before
 
 
-def _taught(seed: int) -> Fit:
-    """A fit with some labels of four of six models."""
+def _taught(seed: int) -> Learner:
+    """A learner with some labels of four of six models."""
     rng = np.random.default_rng(seed)
-    fit = Fit(3, 1)
+    learner = Learner(3, 1)
     for n in range(20):
         x = np.concatenate([[1.0], rng.normal(size=2) * 0.5])
         arm = f"a{rng.integers(4)}"
-        fit.learn(Label(Identity(), Answered(arm, x, np.ones(1)), float(rng.random() < 0.6), FeedbackKind.THUMB, ts=n))
-    return fit
+        answered, y = Answered(arm, x, np.ones(1)), float(rng.random() < 0.6)
+        learner.fit.learn(Label(Identity(), answered, y, FeedbackKind.THUMB, ts=n))
+    return learner
 
 
 # --- each policy ---

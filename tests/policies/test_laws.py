@@ -32,7 +32,7 @@ class Town:
     def __init__(self, algorithm: str, broken: str | None) -> None:
         self.broken = broken
         self.learner = Learner(3, 1, expects_scores=False, votes_per_day=10**6)
-        self.decider = Decider(make(algorithm), self.learner.fit, Rules(floor=FLOOR))
+        self.decider = Decider(make(algorithm), self.learner, Rules(floor=FLOOR))
         self.rng = np.random.default_rng(0)
         self.rounds = 0
 

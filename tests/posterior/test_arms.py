@@ -202,9 +202,6 @@ def test_a_flattered_arm_is_judged_by_its_labels_alone() -> None:
         other.arms.row(name)
     assert all(other.arms.load(name, fit.arms.dump(name)) for name in fit.arms.names)
     assert other.arms.distrusts("flatterer#kind")
-    fit.trust("flatterer")
-    assert not fit.arms.distrusted
-    assert fit.profile(x, names)[0, 1] > 1.0
 
 
 def test_a_score_that_flatters_is_found_out_by_the_fit() -> None:

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from tests.kits.replay import log_of
 from tests.kits.replay_logs import ONLINE, STICKY, make_log
 from tests.kits.replay_story import story
-from tests.monitors.test_propensities import HONEST, arm_times, chosen_times, relabel
+from tests.monitors.test_propensities import CORRECT, arm_times, chosen_times, relabel
 
 from fitrouter.draw import draws, landing, replay
 from fitrouter.errors import InvalidLog
-from fitrouter.monitors.e_process import Mixture
+from fitrouter.monitors.e_process import MixtureEProcess
 from fitrouter.monitors.propensities import ALPHA
 from fitrouter.monitors.propensities import audit as audit_of_events
 from fitrouter.types import Decision, Mode
@@ -70,9 +70,9 @@ def test_the_e_process_path_matches_the_online_mixture(seed: int, n: int) -> Non
     """Observation by observation equal to `fitrouter.monitors.e_process.Mixture`, also near 0."""
     rng = np.random.default_rng(seed)
     factors, weights = np.exp(rng.normal(-0.1, 1.0, (3, n))), np.array([0.2, 0.3, 0.4])
-    fold, one_by_one = Mixture(weights), []
+    fold, one_by_one = MixtureEProcess(weights), []
     for column in factors.T:
-        fold.grow(column)
+        fold.multiply(column)
         one_by_one.append(fold.value)
     np.testing.assert_allclose(e_process_path(np.log(factors), weights, n), one_by_one, rtol=1e-9)
 
@@ -80,7 +80,7 @@ def test_the_e_process_path_matches_the_online_mixture(seed: int, n: int) -> Non
 @pytest.mark.parametrize("alter", [None, chosen_times(1.05), arm_times(0.8)])
 def test_the_audit_matches_the_online_monitor(alter: Callable[[Decision], Decision] | None) -> None:
     """The e-process and χ² equal those of the gateway's monitor, on valid and altered logs."""
-    events = [d if alter is None else alter(d) for d in HONEST[:3000]]
+    events = [d if alter is None else alter(d) for d in CORRECT[:3000]]
     watched = audit_of_events(events, replays=False)
     log = log_of(events)
     checks = found(log._replace(decisions=log.decisions._replace(seed=None)))
@@ -246,13 +246,13 @@ def test_a_greedy_switch_logged_as_a_draw_is_detected() -> None:
 )
 def test_altered_probabilities_are_detected_without_seeds(alter: Callable[[Decision], Decision]) -> None:
     """Draws from another pmf than the logged one are detected by a bet or a count."""
-    log = log_of([alter(d) for d in HONEST])
+    log = log_of([alter(d) for d in CORRECT])
     assert failed(log._replace(decisions=log.decisions._replace(seed=None)))
 
 
 def test_a_single_altered_draw_is_named() -> None:
     """One changed arm, logged with its own probability, is named."""
-    log = log_of(HONEST)
+    log = log_of(CORRECT)
     log = log._replace(decisions=log.decisions._replace(draw=np.arange(log.decisions.n)))
     chosen = log.decisions.chosen.copy()
     first, last = log.decisions.start[4321], log.decisions.start[4322]
@@ -262,8 +262,8 @@ def test_a_single_altered_draw_is_named() -> None:
     validate(wrong)
     with pytest.raises(InvalidLog, match=r"row 4322 \(decision") as refused:
         audit(wrong)
-    assert HONEST[4321].id in str(refused.value)
-    assert repr(replay(HONEST[4321])) in str(refused.value)
+    assert CORRECT[4321].id in str(refused.value)
+    assert repr(replay(CORRECT[4321])) in str(refused.value)
 
 
 def test_label_requests_are_audited() -> None:

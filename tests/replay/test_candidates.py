@@ -177,7 +177,7 @@ async def test_a_routers_own_journal_is_reproduced(tmp_path: Path) -> None:
             await router.feedback(answer.decision.id, FeedbackKind.THUMB, float(i % 3 > 0))
             await router.settled()
             if i == 40:
-                router._decider.fit.estimate = None  # type: ignore[assignment]
+                router._decider.learner.fit.estimate = None  # type: ignore[assignment]
         log = log_of(row.event for row in router._journal.tail(0, 100_000))
     rows = draws_of(log)
     assert (column(log, "algorithm")[rows] == "uniform").any()

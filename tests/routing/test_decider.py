@@ -1,4 +1,4 @@
-"""Decisions: exact pmfs, exact draws, and steps aside where they must."""
+"""Decisions: exact pmfs and exact, replayable draws."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from fitrouter.draw import renormalise, replay
 from fitrouter.policies import Beliefs, SquareCB
-from fitrouter.posterior.model import Fit
 from fitrouter.routing.decider import Decider, Rules
 from fitrouter.routing.eligibility import Roster, Wants
+from fitrouter.state.learner import Learner
 from fitrouter.types import Decision, Identity, Mode, ModelCard, Prices, decode_event, encode_event
 
 X = np.array([1.0, 0.3, -0.2])
@@ -23,18 +23,18 @@ def cards(K: int) -> list[ModelCard]:
     return [ModelCard(name=f"m{k:02d}", provider="p", prices=Prices(output=10.0 * k)) for k in range(K)]
 
 
-def fit(seed: int, K: int) -> Fit:
-    """A fit that has beliefs."""
+def learner(seed: int, K: int) -> Learner:
+    """A learner whose arms differ."""
     rng = np.random.default_rng(seed)
-    made = Fit(len(X), 2)
+    made = Learner(len(X), 2)
     for card in cards(K):
-        k = made.arms.row(card.arm)
-        made.arms.correction[k] = rng.normal(size=len(X)) * 0.2
+        k = made.fit.arms.row(card.arm)
+        made.fit.arms.correction[k] = rng.normal(size=len(X)) * 0.2
     return made
 
 
 def decide(rules: Rules, number: int = 1, K: int = 4, seed: int = 0) -> Decision:
-    decider = Decider(SquareCB(20.0), fit(seed, K), rules)
+    decider = Decider(SquareCB(20.0), learner(seed, K), rules)
     return decider.decide(str(uuid.UUID(int=number)), 1.0, Identity(user="u"), X, cards(K))
 
 
@@ -69,8 +69,8 @@ def test_invariants_of_a_decision(rules: Rules, number: int, K: int, seed: int) 
 
 @settings(max_examples=100)
 @given(rules=rules_, K=st.integers(1, 12), seed=st.integers(0, 50))
-def test_the_log_says_what_the_policy_was_worth(rules: Rules, K: int, seed: int) -> None:
-    """From what was logged the policy's own pmf, and so the pmf of any other policy, is the marginal one again."""
+def test_the_policys_pmf_can_be_recomputed_from_the_log(rules: Rules, K: int, seed: int) -> None:
+    """Applied to the logged predictions, the policy and the logged mixture give the logged pmf."""
     decision = decide(rules, K=K, seed=seed)
     usd = decision.cost_weight / decision.cost_unit_usd
     burden = usd * np.array(decision.cost) + decision.latency_weight / decision.latency_unit_s * np.array(
@@ -84,10 +84,10 @@ def test_the_log_says_what_the_policy_was_worth(rules: Rules, K: int, seed: int)
 
 
 def test_draws_follow_the_logged_pmf() -> None:
-    """Over many decisions 1/(K p) averages 1 and arms come as often as their probability says (χ² at 1e-6)."""
+    """Over many decisions 1/(K p) averages 1 and arms are as frequent as their probabilities (χ² at 1e-6)."""
     rules = Rules(floor=0.2, uniform_slice=0.05, share=0.7, default_arm="m01", seed=11)
     n, K = 8_000, 4
-    decider = Decider(SquareCB(20.0), fit(0, K), rules)
+    decider = Decider(SquareCB(20.0), learner(0, K), rules)
     rng = np.random.default_rng(5)
     made = [decider.decide(str(uuid.UUID(bytes=rng.bytes(16))), 1.0, Identity(user="u"), X, cards(K)) for _ in range(n)]
     weights = np.array([1 / (K * decision.propensity) for decision in made])
@@ -100,36 +100,36 @@ def test_draws_follow_the_logged_pmf() -> None:
     assert modes[Mode.UNIFORM] == pytest.approx(0.7 * 0.05, abs=0.01)
 
 
-def test_share_zero_is_shadow() -> None:
-    """With share 0 the default model takes everything while the policy's beliefs are still logged."""
+def test_a_share_of_zero_is_shadow_mode() -> None:
+    """With share 0 the default model takes all requests while the policy's predictions are logged."""
     decision = decide(Rules(share=0.0, default_arm="m02"))
     assert (decision.chosen, decision.propensity, decision.mode) == ("m02", 1.0, Mode.SHADOW)
     assert len(decision.mean) == 4
 
 
-def test_a_default_that_is_not_eligible_takes_nothing() -> None:
-    """Where the default model is excluded, the policy routes all of the request."""
+def test_an_ineligible_default_takes_no_traffic() -> None:
+    """If the default model is excluded, the policy routes the whole request."""
     decision = decide(Rules(share=0.1, default_arm="gone"))
     assert decision.mode is Mode.ONLINE
     assert min(decision.probs) > 0
 
 
-def test_costs_move_the_pmf_towards_the_cheap() -> None:
-    """A weight on cost lowers the probability of the dearest model, and nothing is relearnt for it."""
+def test_a_cost_weight_favours_cheap_models() -> None:
+    """A weight on cost lowers the probability of the most expensive model at once."""
     free, dear = decide(Rules()), decide(Rules(cost_weight=1.0))
     assert dear.probs[-1] < free.probs[-1]
     assert dear.mean == free.mean
 
 
-def test_decisions_are_replayable_by_any_process() -> None:
-    """The same id and seed give the same decision; another seed gives another draw now and then."""
+def test_decisions_are_reproducible() -> None:
+    """The same id and seed give the same decision; another seed can give another draw."""
     assert decide(Rules(seed=1), 5) == decide(Rules(seed=1), 5)
     assert len({decide(Rules(seed=seed, floor=1.0), 5).chosen for seed in range(40)}) == 4
 
 
 @given(number=st.integers(0, 2**128 - 1))
 def test_fallbacks_are_drawn_from_the_same_pmf(number: int) -> None:
-    """Each next model comes from the pmf without those that failed, with its conditional probability; at last none."""
+    """Each fallback is drawn from the pmf without the failed models, with its conditional probability; then None."""
     decision = decide(Rules(floor=0.3), number)
     failed = [decision.chosen]
     while (following := renormalise(decision, failed, len(failed))) is not None:
@@ -141,8 +141,8 @@ def test_fallbacks_are_drawn_from_the_same_pmf(number: int) -> None:
     assert sorted(failed) == sorted(decision.eligible)
 
 
-def test_eligibility_gives_reasons() -> None:
-    """A model that lacks a capability or room is excluded, with the reason, and order is canonical."""
+def test_exclusions_have_reasons() -> None:
+    """A model without a capability or enough context is excluded with the reason, and the order is canonical."""
     small = ModelCard(name="z", provider="p", context_window=100)
     plain = ModelCard(name="b", provider="p", capabilities=("streaming",))
     able = ModelCard(name="a", provider="p", capabilities=("streaming", "tools"), revision="2")

@@ -15,7 +15,7 @@ from tests.kits.learner import D_H, D_X, fold, story
 from fitrouter.policies import Beliefs, SquareCB
 from fitrouter.posterior.labels import FitParams
 from fitrouter.posterior.model import Fit
-from fitrouter.routing.decider import Decider, Rules, Stay
+from fitrouter.routing.decider import CurrentModel, Decider, Rules
 from fitrouter.routing.explain import explain
 from fitrouter.routing.explanation import TERMS, Account, Explanation
 from fitrouter.routing.explanation_text import FEATURES
@@ -172,11 +172,11 @@ def test_the_utilities_are_those_that_the_policy_saw(personal: bool) -> None:
     """Given to the policy again, the explained utilities make the logged pmf: nothing that moved it is left out."""
     learner = learnt()
     rules = Rules(floor=0.0, newcomer_floor=0.0, cost_weight=0.4, latency_weight=0.2, personal=personal)
-    decider = Decider(SquareCB(gamma=30.0), learner.fit, rules)
+    decider = Decider(SquareCB(gamma=30.0), learner, rules)
     cards = [ModelCard(name=name, provider="p", prices=Prices(output=40.0 * (i + 1))) for i, name in enumerate("abc")]
-    stay = Stay("b", {"a": 0.001, "c": 0.0})
-    for held in (None, stay):
-        decision = decider.decide(str(uuid.UUID(int=5)), 5000.0, ANN, np.ones(D_X) * 0.4, cards, stay=held)
+    current = CurrentModel("b", {"a": 0.001, "c": 0.0})
+    for held in (None, current):
+        decision = decider.decide(str(uuid.UUID(int=5)), 5000.0, ANN, np.ones(D_X) * 0.4, cards, current=held)
         found = explain([decision], learner.fit, cost_unit_usd=0.01, latency_unit_s=10.0)
         sums(found)
         assert bool(decision.personal) is not personal

@@ -1,4 +1,4 @@
-"""What the policy family does to a request, through the whole router."""
+"""Routing through the whole router: variants, parameters, sessions, budgets, new arms and the quality floor."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def ask(text: str = "hello", *, session: str | None = None, **params: object) ->
 
 
 async def test_a_variant_is_an_arm_whose_prefix_comes_first(tmp_path: Path) -> None:
-    """Arms are model × variant; a call goes out in the variant's way, and the caller's own words and options win."""
+    """Arms are model × variant; a call has the variant's prefix and options, and the caller's own take precedence."""
     echo = Echo()
     terse = Variant(name="terse", prefix="Be brief.", params={"temperature": 0.1, "top_p": 0.5})
     card = ModelCard(name="alpha", provider="echo", target="alpha", variants=(terse,))
@@ -56,8 +56,8 @@ async def test_parameters_exclude_or_are_dropped(tmp_path: Path) -> None:
     assert echo.calls[-1].params == {"max_tokens": 5}
 
 
-async def test_a_session_is_drawn_again_by_rule_only(tmp_path: Path) -> None:
-    """Turns are sticky until the rule's number of user turns; then a draw of its own says why, with the switch cost."""
+async def test_a_session_is_drawn_again_after_n_user_turns(tmp_path: Path) -> None:
+    """Turns are sticky until the nth user turn; the new draw logs the reason and the switching cost."""
     async with make_router(tmp_path, rules=Rules(redraw_every=3, consistency=0.5, floor=0.03)) as router:
         made = []
         for turn in range(8):
@@ -74,8 +74,8 @@ async def test_a_session_is_drawn_again_by_rule_only(tmp_path: Path) -> None:
     assert all(made[i].draw_id == made[max(d for d in drawn if d <= i)].id for i in range(8))
 
 
-async def test_a_session_leaves_a_model_that_fails(tmp_path: Path) -> None:
-    """A stay that did not answer is drawn again at the next turn, and the draw names the reason."""
+async def test_a_session_is_drawn_again_after_a_failure(tmp_path: Path) -> None:
+    """After a failure, the next turn is drawn again and logs the reason."""
     broken = Echo()
 
     async def refuse(call: object) -> None:
@@ -103,8 +103,8 @@ def budgeted(usd: float) -> Learner:
     return Learner(len(context_names()), 1, expects_scores=False, projections=params)
 
 
-async def test_a_budget_prices_cost_and_forbids_what_it_cannot_pay(tmp_path: Path) -> None:
-    """λ and its unit are logged; a model dearer than the allowance is excluded with a reason; the cheapest stays."""
+async def test_a_budget_weighs_cost_and_caps_it(tmp_path: Path) -> None:
+    """λ and its unit are logged; a model above the cap is excluded with a reason, the cheapest never is."""
     dear = ModelCard(name="dear", provider="echo", target="dear", prices=Prices(output=1000.0))
     cheap = ModelCard(name="cheap", provider="echo", target="cheap", prices=Prices(output=0.1))
     async with make_router(tmp_path, models=[dear, cheap], learner=budgeted(1e-4)) as router:
@@ -115,8 +115,8 @@ async def test_a_budget_prices_cost_and_forbids_what_it_cannot_pay(tmp_path: Pat
     assert decision.budget_unit_usd == 1e-4
 
 
-async def test_spending_raises_the_price_of_cost(tmp_path: Path) -> None:
-    """Executions above the ceiling raise λ for that tenant and for no other, and it survives a restart of the fold."""
+async def test_spending_raises_the_cost_weight(tmp_path: Path) -> None:
+    """Executions above the limit raise λ for that tenant only, and it survives a restart."""
     learner = budgeted(1e-5)
     async with make_router(tmp_path, learner=learner) as router:
         before = learner.projections.budgets.weight("default", 0.0)
@@ -130,8 +130,8 @@ async def test_spending_raises_the_price_of_cost(tmp_path: Path) -> None:
         assert fresh.digest() == learner.digest()
 
 
-async def test_newcomers_have_a_raised_floor_for_a_while(tmp_path: Path) -> None:
-    """A model that joins others is drawn with its share until it was asked often enough, and the log says so."""
+async def test_new_arms_have_an_exploration_share(tmp_path: Path) -> None:
+    """An arm that joins later is drawn with its share until it has enough calls, and decisions log it."""
     learner = Learner(len(context_names()), 1, expects_scores=False)
     rules = Rules(newcomer_pulls=4, newcomer_floor=0.4)
     async with make_router(tmp_path, models=cards(["alpha", "beta"]), learner=learner, rules=rules) as router:
@@ -147,28 +147,28 @@ async def test_newcomers_have_a_raised_floor_for_a_while(tmp_path: Path) -> None
     assert second.floor < first.floor == third.floor
 
 
-def test_who_is_new() -> None:
-    """Who joins late is new: first whatever is believed, then while it has few labels; not who was there at first."""
+def test_which_arms_are_new() -> None:
+    """An arm that joins late is new: first unconditionally, then while it has few labels; the first arms never are."""
     pulls = ArmCounts()
     for arm in ("old", "rare"):
         pulls.join(arm)
     pulls.observe([Attempt(model="old", probability=1.0)] * 100)
     pulls.join("late")
     arms = ("late", "old", "rare")
-    assert pulls.newcomers(arms, 20, 60) == (("late", False),)
+    assert pulls.new_arms(arms, 20, 60) == (("late", False),)
     pulls.observe([Attempt(model="late", probability=1.0)] * 20)
-    assert pulls.newcomers(arms, 20, 60) == (("late", True),)
+    assert pulls.new_arms(arms, 20, 60) == (("late", True),)
     restored = ArmCounts()
     assert restored.load(pulls.dump())
     for _ in range(60):
-        pulls.hear("late")
-    assert pulls.newcomers(arms, 20, 60) == ()
+        pulls.observe_label("late")
+    assert pulls.new_arms(arms, 20, 60) == ()
     restored.observe([Attempt(model="late", probability=1.0)] * 180)
-    assert restored.newcomers(arms, 20, 60) == ()
+    assert restored.new_arms(arms, 20, 60) == ()
 
 
-async def test_a_budget_pays_for_newcomers_too(tmp_path: Path) -> None:
-    """The raised floor of a dear newcomer, a quarter of the traffic, shrinks to what the ceiling can pay."""
+async def test_a_budget_limits_the_share_of_new_arms(tmp_path: Path) -> None:
+    """The share of an expensive new arm, a quarter of the traffic, is reduced to what the limit allows."""
     old = ModelCard(name="old", provider="echo", target="old", prices=Prices(output=1.0))
     dear = ModelCard(name="dear", provider="echo", target="dear", prices=Prices(output=5.0))
     learner = budgeted(1e-3)
@@ -183,8 +183,8 @@ async def test_a_budget_pays_for_newcomers_too(tmp_path: Path) -> None:
     assert 0.01 < decision.probs[place] < 0.2
 
 
-async def test_a_prior_of_models_that_cannot_be_read_costs_nothing_but_itself(tmp_path: Path) -> None:
-    """A damaged file is trouble on a metric, and the router starts and answers without it."""
+async def test_a_damaged_arm_prior_is_ignored(tmp_path: Path) -> None:
+    """A damaged file is reported as trouble, and the router starts and answers without it."""
     (tmp_path / "arms.prior").write_bytes(b"no prior")
     (tmp_path / "fitrouter.yaml").write_text(
         "encoder: hashing\nscorer: {encoder: hashing, prior: none}\n"
@@ -202,8 +202,8 @@ async def test_a_prior_of_models_that_cannot_be_read_costs_nothing_but_itself(tm
     assert [notice.part for notice in notices if isinstance(notice, Trouble)] == ["policy"]
 
 
-async def test_the_base_layer_goes_before_taste(tmp_path: Path) -> None:
-    """A model whose answers fail base labels is excluded with the reason, whatever the policy thinks of it."""
+async def test_the_quality_floor_precedes_tastes(tmp_path: Path) -> None:
+    """A model with bad base labels is excluded with the reason, whatever its predicted rating."""
     rules = Rules(base_delta=0.2)
     async with make_router(tmp_path, models=cards(["alpha", "beta"]), rules=rules) as router:
         for i in range(40):
@@ -212,4 +212,4 @@ async def test_the_base_layer_goes_before_taste(tmp_path: Path) -> None:
         await router.settled()
         decision = (await router.complete(ask())).decision
     assert decision.eligible == ("beta",)
-    assert dict(decision.excluded)["alpha"].startswith("base layer")
+    assert dict(decision.excluded)["alpha"].startswith("quality floor")

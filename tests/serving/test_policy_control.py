@@ -124,7 +124,7 @@ async def test_the_outlook_is_json_and_names_no_other_tenants_roles(tmp_path: Pa
     async with make_router(tmp_path) as router:
         twin = router._learner.projections.personalisation
         for key in ("default\x1fanalyst", "other\x1fspy"):
-            twin.foresee(key, 1.0, 0.5, 0.1)
+            twin.observe_prediction(key, y=1.0, blind=0.5, term=0.1)
         outlook = router.policy.outlook()
     assert set(outlook.personalisation) == {"", "analyst"}
     assert outlook.flattered == {}

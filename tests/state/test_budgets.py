@@ -1,4 +1,4 @@
-"""Budgets: spending stays under its ceiling in every window, recovers from a shock, and the state is a fold."""
+"""Budgets: spending stays within the limit in every window, recovers from a shock, and the state round-trips."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def spend(
     delay: int = 0,
     means: tuple[float, ...] = (3e-5, 5e-4, 9e-4, 1.5e-2),
 ) -> Floats:
-    """Costs of a stream whose models are the better the dearer, chosen by utility with noise in fit and in cost."""
+    """Costs of a stream of choices by utility; more expensive models are better, ratings and costs are noisy."""
     rng = np.random.default_rng(seed)
     worth = np.array([0.79, 0.925, 0.929, 0.936])[: len(means)]
     budgets = Budgets(BudgetParams(usd_per_request=ceiling))
@@ -52,14 +52,14 @@ def spend(
 
 
 def windows(costs: Floats, after: int) -> Floats:
-    """Mean cost of every window of `WINDOW` requests that begins after so many."""
+    """Mean cost of every window of `WINDOW` requests that begins after `after` requests."""
     total = np.concatenate([[0.0], np.cumsum(costs[after:])])
     means: Floats = (total[WINDOW:] - total[:-WINDOW]) / WINDOW
     return means
 
 
-def test_every_window_of_500_stays_within_two_percent_of_the_ceiling(subtests: pytest.Subtests) -> None:
-    """The floor's spending included, after the first 200 requests; and the money that is there is spent."""
+def test_every_window_of_500_stays_within_two_percent_of_the_limit(subtests: pytest.Subtests) -> None:
+    """Including the floor's spending, after the first 200 requests; and the budget is used."""
     for seed in range(3):
         for ceiling in (
             2e-4,
@@ -73,8 +73,8 @@ def test_every_window_of_500_stays_within_two_percent_of_the_ceiling(subtests: p
                 assert costs[200:].mean() >= 0.85 * ceiling
 
 
-def test_a_ceiling_that_nobody_reaches_changes_nothing() -> None:
-    """Where even the dearest model is under the ceiling, λ goes to its lowest value and the floor is whole."""
+def test_a_limit_that_is_never_reached_changes_nothing() -> None:
+    """If even the most expensive model costs less than the limit, λ falls to its minimum and the floor is unreduced."""
     budgets = Budgets(BudgetParams(usd_per_request=1.0))
     for t in range(300):
         budgets.observe("t", float(t), 0.01)
@@ -84,22 +84,22 @@ def test_a_ceiling_that_nobody_reaches_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("ceiling", [1e-3, 4e-3])
-def test_a_tenfold_price_shock_is_back_inside_within_200_requests(ceiling: float) -> None:
-    """All models cost ten times as much at once, and nobody says so: expected costs stay wrong by ten."""
+def test_recovery_from_a_tenfold_price_shock_within_200_requests(ceiling: float) -> None:
+    """All real costs rise tenfold at once, while expected costs stay as they were."""
     costs = spend(ceiling, shock=1200, requests=2600)
     assert windows(costs, 1400).max() <= 1.02 * ceiling
     assert costs[1400:].mean() >= 0.7 * ceiling
 
 
-def test_executions_that_come_late_and_out_of_order_are_kept_within_the_ceiling() -> None:
-    """Twenty answers are always under way: the sum is still held."""
+def test_late_executions_out_of_order_stay_within_the_limit() -> None:
+    """With twenty pending answers at all times, the limit still holds."""
     costs = spend(1e-3, delay=20)
     assert windows(costs, 200).max() <= 1.02e-3
     assert costs[200:].mean() >= 0.85e-3
 
 
-def test_what_is_under_way_is_as_good_as_spent() -> None:
-    """A decision lowers what the next one may cost before its own answer has ended; what it cost then replaces it."""
+def test_pending_decisions_count_as_spent() -> None:
+    """A decision lowers the cap of the next one before its answer has ended; its real cost then replaces it."""
     budgets = Budgets(BudgetParams(usd_per_request=1e-3))
     before = budgets.cap("t", 0.0)
     budgets.observe_decision("t", 0.0, 0.005, "a")
@@ -109,8 +109,8 @@ def test_what_is_under_way_is_as_good_as_spent() -> None:
     assert budgets.cap("t", 1.0) == pytest.approx(before - 0.002 + 0.98e-3)
 
 
-def test_costs_that_prove_higher_than_expected_are_believed() -> None:
-    """Where every answer costs ten times as much as expected, models that are expected to cost a tenth are left."""
+def test_expected_costs_are_corrected_by_real_ones() -> None:
+    """If every answer costs ten times the expected, the cap falls to a tenth."""
     budgets = Budgets(BudgetParams(usd_per_request=1e-3))
     for t in range(200):
         budgets.observe_decision("t", float(t), 0.5e-3, str(t))
@@ -118,7 +118,7 @@ def test_costs_that_prove_higher_than_expected_are_believed() -> None:
     assert budgets.cap("t", 200.0) < 2e-3 / 7
 
 
-def test_a_tenant_without_a_budget_pays_no_price() -> None:
+def test_a_tenant_without_a_budget_has_no_cost_weight() -> None:
     """No λ, no cap, no state."""
     budgets = Budgets(None, {"paying": BudgetParams(usd_per_request=1e-3)})
     budgets.observe("other", 1.0, 5.0)
@@ -129,8 +129,8 @@ def test_a_tenant_without_a_budget_pays_no_price() -> None:
     assert budgets.dump() == Budgets(None, budgets.tenants).dump()
 
 
-def test_tenants_do_not_pay_for_each_other() -> None:
-    """One tenant's spending leaves another's λ where it was."""
+def test_tenants_are_independent() -> None:
+    """One tenant's spending does not change another's λ."""
     params = BudgetParams(usd_per_request=1e-3)
     budgets = Budgets(params)
     for t in range(50):
@@ -139,7 +139,7 @@ def test_tenants_do_not_pay_for_each_other() -> None:
     assert budgets.weight("b", 50.0) == params.start
 
 
-def test_the_floor_spends_at_most_its_share_of_the_ceiling() -> None:
+def test_the_floor_spends_at_most_its_share_of_the_limit() -> None:
     """Floor · mean cost ≤ floor_share · unit, whatever the costs."""
     budgets = Budgets(BudgetParams(usd_per_request=2e-4))
     costs = np.array([3e-5, 5e-4, 1.5e-2])
@@ -147,8 +147,8 @@ def test_the_floor_spends_at_most_its_share_of_the_ceiling() -> None:
     assert floor * costs.mean() == pytest.approx(0.05 * 2e-4)
 
 
-def test_a_period_shares_what_is_left_among_the_requests_to_come() -> None:
-    """What is left of the money, over what is left of the requests at the rate seen so far."""
+def test_the_rest_of_a_period_is_divided_among_the_expected_requests() -> None:
+    """The unit is the rest of the budget over the expected number of requests at the rate so far."""
     day = BudgetParams(usd_per_period=10.0, period_s=1000.0)
     budgets = Budgets(day)
     for n in range(1000):  # the first period teaches the rate: one request a second
@@ -162,8 +162,8 @@ def test_a_period_shares_what_is_left_among_the_requests_to_come() -> None:
     assert budgets.cap("t", 1250.0) == 0.0
 
 
-def test_an_answer_that_ends_after_its_period_counts_where_it_belongs() -> None:
-    """Executions come a little out of order: times decide, not their order."""
+def test_late_executions_count_in_their_period() -> None:
+    """The time of an Execution decides, not its position."""
     budgets = Budgets(BudgetParams(usd_per_period=1.0, period_s=100.0))
     for ts, cost in ((90.0, 0.1), (101.0, 0.2), (99.0, 0.3)):
         budgets.observe("t", ts, cost)
@@ -171,8 +171,8 @@ def test_an_answer_that_ends_after_its_period_counts_where_it_belongs() -> None:
     assert budgets.spent("t", 150.0) == pytest.approx(0.2)
 
 
-def test_the_hard_cap_of_a_request_leaves_the_cheapest() -> None:
-    """Models that are expected to cost more are excluded with a reason; somebody always answers."""
+def test_the_hard_cap_keeps_the_cheapest_model() -> None:
+    """Models that are expected to cost more are excluded with a reason; one always remains."""
     budgets = Budgets(BudgetParams(usd_per_request_max=0.001))
     cap = budgets.cap("t", 0.0)
     assert over_cap(("a", "b", "c"), np.array([0.01, 0.0005, 0.002]), cap) == [
@@ -213,7 +213,7 @@ _EVENTS = st.lists(
 @settings(max_examples=60)
 @given(_EVENTS, _EVENTS, st.booleans())
 def test_the_state_is_restored_exactly(before: list[Any], after: list[Any], period: bool) -> None:
-    """A dump taken anywhere continues as if nothing had happened, bit for bit; λ and units stay finite and positive."""
+    """A restored state continues bit for bit; λ and units stay finite and positive."""
     params = BudgetParams(usd_per_request=1e-3, usd_per_period=5.0 if period else None, period_s=1000.0, bucket=5.0)
     first, second = Budgets(params), Budgets(params)
     for event in before:
@@ -231,8 +231,8 @@ def test_the_state_is_restored_exactly(before: list[Any], after: list[Any], peri
 
 @settings(max_examples=40)
 @given(st.integers(0, 400), st.binary(min_size=1, max_size=8))
-def test_bytes_that_are_not_sound_change_nothing(at: int, noise: bytes) -> None:
-    """Whatever is loaded, the state is either refused or one that can be dumped and used."""
+def test_invalid_bytes_change_nothing(at: int, noise: bytes) -> None:
+    """Any bytes are either rejected or give a state that can be dumped and used."""
     params = BudgetParams(usd_per_request=1e-3, usd_per_period=5.0, bucket=5.0)
     budgets = Budgets(params)
     for t in range(30):

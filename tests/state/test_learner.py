@@ -1,4 +1,4 @@
-"""The fold: deterministic, exact over snapshots, and true to the five laws."""
+"""Learner: deterministic folds, exact snapshots, and the five laws of learning."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fitrouter.types import Decision, Execution, Feedback, FeedbackKind, Identit
 
 @settings(max_examples=20)
 @given(seed=st.integers(0, 1000))
-def test_fold_is_deterministic(seed: int) -> None:
+def test_folding_is_deterministic(seed: int) -> None:
     """The same journal gives the same state, bit for bit."""
     journal = story(seed)
     assert fold(journal).digest() == fold(journal).digest()
@@ -26,8 +26,8 @@ def test_fold_is_deterministic(seed: int) -> None:
 
 @settings(max_examples=20)
 @given(seed=st.integers(0, 1000), cut=st.integers(1, 120))
-def test_snapshot_and_the_rest_equal_the_whole(seed: int, cut: int) -> None:
-    """A learner restored from a snapshot at any position ends where one that never stopped ends."""
+def test_a_restored_learner_ends_in_the_same_state(seed: int, cut: int) -> None:
+    """A learner restored from a snapshot at any position ends in the same state as one that never stopped."""
     journal = story(seed)
     straight = fold(journal)
     journal.save(fold(journal, until=cut).snapshot())
@@ -39,7 +39,7 @@ def test_snapshot_and_the_rest_equal_the_whole(seed: int, cut: int) -> None:
 
 @settings(max_examples=10)
 @given(seed=st.integers(0, 1000), cut=st.integers(1, 60), more=st.integers(1, 60))
-def test_later_snapshots_save_what_changed(seed: int, cut: int, more: int) -> None:
+def test_later_snapshots_hold_the_changes(seed: int, cut: int, more: int) -> None:
     """Two snapshots, the second of dirty keys only, hold the state of the second."""
     journal = story(seed)
     first = fold(journal, until=cut)
@@ -52,8 +52,8 @@ def test_later_snapshots_save_what_changed(seed: int, cut: int, more: int) -> No
 
 @given(at=st.integers(0, 10_000), junk=st.binary(min_size=1, max_size=8))
 @settings(max_examples=50)
-def test_damaged_snapshots_are_refused_whole(at: int, junk: bytes) -> None:
-    """A state with a damaged part is not used, or the damage is invisible to reading; never half of it."""
+def test_damaged_snapshots_are_rejected_as_a_whole(at: int, junk: bytes) -> None:
+    """A snapshot with a damaged value is not loaded, not even in part."""
     journal = story(3)
     snapshot = fold(journal).snapshot()
     key = sorted(snapshot.state)[at % len(snapshot.state)]
@@ -66,15 +66,15 @@ def test_damaged_snapshots_are_refused_whole(at: int, junk: bytes) -> None:
         assert fresh.seq == 0
 
 
-def test_states_of_other_settings_are_not_mixed() -> None:
-    """A snapshot of other prior scales is ignored, so that the fold starts from zero."""
+def test_snapshots_of_other_settings_are_ignored() -> None:
+    """With other prior scales, folding starts from the beginning."""
     journal = story(1)
     other = learner(params=FitParams(tastes=TasteParams(user=0.5)))
     assert not other.restore(fold(journal).snapshot())
 
 
-def test_votes_before_the_score_wait_for_it() -> None:
-    """A vote that comes before its answer's score teaches the same as one that comes after it."""
+def test_votes_wait_for_the_score() -> None:
+    """A vote before its answer's score has the same effect as one after it."""
     digests = []
     for early in (True, False):
         log = Log(MemoryJournal(), np.random.default_rng(0))
@@ -89,8 +89,8 @@ def test_votes_before_the_score_wait_for_it() -> None:
     assert digests[0] == digests[1]
 
 
-def test_scores_are_features_not_rewards() -> None:
-    """Law 5: without a label no taste, correction, offset or reliance moves, however many scores come."""
+def test_scores_are_features_and_not_labels() -> None:
+    """Without labels, scores change no taste, correction, offset or stacking weight."""
     log = Log(MemoryJournal(), np.random.default_rng(0))
     for _ in range(30):
         log.score(log.answer("ann", "a"))
@@ -105,22 +105,22 @@ def test_scores_are_features_not_rewards() -> None:
     assert state.arms.profile[k].any(), "responses teach the profile"
 
 
-def test_scores_of_another_schema_teach_nothing() -> None:
-    """Features of another encoder never mix with these."""
+def test_scores_of_another_schema_are_ignored() -> None:
+    """Features of another scorer are never mixed with these."""
     log = Log(MemoryJournal(), np.random.default_rng(0))
     log.score(log.answer("ann", "a"), schema="other")
     arms, prior = fold(log.journal).fit.arms, learner().fit.arms
     assert arms.profile[arms.row("a")].tobytes() == prior.profile[0].tobytes()
 
 
-def test_an_arm_that_was_never_asked_is_believed_average() -> None:
-    """Before any response a model is expected to be worth the prior level: new arms are tried."""
+def test_new_arms_start_at_the_prior_level() -> None:
+    """Before any response, the predicted rating is the prior level, so that new arms are tried."""
     mean = learner().fit.estimate(Identity(user="ann"), np.array([1.0, 0.3, 0, 0, 0]), ("new",), 0.0).mean
     assert mean[0] == pytest.approx(FitParams().tastes.level)
 
 
 def after_votes(*values: float) -> Fit:
-    """The fit after one answer that was voted on so."""
+    """The fit after votes on one answer."""
     log = Log(MemoryJournal(), np.random.default_rng(0))
     name = log.answer("ann", "a")
     log.score(name)
@@ -131,7 +131,7 @@ def after_votes(*values: float) -> Fit:
 
 @pytest.mark.parametrize("block", ["population", "user", "correction", "offset"])
 def test_a_later_vote_supersedes(block: str) -> None:
-    """Up then down teaches what down alone teaches, up to a tenth of the difference between up and down."""
+    """Up then down equals down alone, up to a tenth of the difference between up and down."""
 
     def read(fit: Fit) -> np.ndarray:
         return {
@@ -148,8 +148,8 @@ def test_a_later_vote_supersedes(block: str) -> None:
     assert np.abs(read(changed) - read(down)).max() < 0.1 * gap
 
 
-def test_repeated_votes_stop_counting_for_others() -> None:
-    """From the fourth vote on a model and day on, only the user's own terms learn."""
+def test_repeated_votes_are_capped() -> None:
+    """From the fourth vote on a model and day, only the user's own terms are updated."""
     log = Log(MemoryJournal(), np.random.default_rng(0))
     moved = []
     for _ in range(5):
@@ -170,7 +170,7 @@ def test_repeated_votes_stop_counting_for_others() -> None:
 
 
 def test_anonymous_callers_count_as_one_voter() -> None:
-    """Leaving the user out does not get round the cap."""
+    """Omitting the user does not circumvent the cap."""
     log = Log(MemoryJournal(), np.random.default_rng(0))
     for _ in range(3):
         name = log.answer(None, "a")
@@ -183,8 +183,8 @@ def test_anonymous_callers_count_as_one_voter() -> None:
     assert fold(log.journal).fit.tastes.population.mean.tobytes() == three
 
 
-def test_an_outage_teaches_nothing_of_writing() -> None:
-    """500 failed calls move what is believed of availability, and of nothing else."""
+def test_outages_change_availability_only() -> None:
+    """500 failed calls change the availability posterior and nothing else."""
     log = Log(MemoryJournal(), np.random.default_rng(0))
     for _ in range(20):
         name = log.answer("ann", "a")
@@ -202,8 +202,8 @@ def test_an_outage_teaches_nothing_of_writing() -> None:
     assert after.fit.arms.availability(row, now + 86_400)[0] > 0.9, "an outage is forgotten"
 
 
-def test_reading_leaves_no_trace() -> None:
-    """Estimating for unknown users, roles and arms changes no state: decisions are not part of the fold."""
+def test_reading_changes_no_state() -> None:
+    """Estimates for unknown users, roles and arms change no state."""
     state = fold(story(2))
     before = state.digest()
     who = Identity(user="nobody", role="unheard of")
@@ -214,8 +214,8 @@ def test_reading_leaves_no_trace() -> None:
     assert state.digest() == before
 
 
-def test_erasure_forgets_the_user() -> None:
-    """After an erasure nothing of the user's own is kept, in memory or in the next snapshot."""
+def test_erasure_removes_the_user() -> None:
+    """After an erasure, the user's posteriors are gone from memory and from the next snapshot."""
     journal = story(5)
     state = fold(journal)
     assert "bob" not in state.fit.tastes.users
@@ -225,8 +225,8 @@ def test_erasure_forgets_the_user() -> None:
     assert "bob" not in restored.fit.tastes.users
 
 
-def test_a_user_is_served_by_their_taste() -> None:
-    """Two users who like opposite things get opposite rankings of two models that write differently."""
+def test_users_with_opposite_tastes_get_opposite_rankings() -> None:
+    """Two users who prefer opposite features get opposite rankings of two models that differ in them."""
     log = Log(MemoryJournal(), np.random.default_rng(0))
     for i in range(400):
         user, arm = ("ann", "bob")[i % 2], ("a", "b")[(i // 2) % 2]
@@ -245,8 +245,8 @@ def test_a_user_is_served_by_their_taste() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "   ", "{{name}}", None])
-def test_roles_without_a_name_are_no_roles(text: str | None) -> None:
-    """A role that is empty once its template is stripped gets no terms."""
+def test_empty_roles_are_no_roles(text: str | None) -> None:
+    """A role whose canonical form is empty gets no terms."""
     log = Log(MemoryJournal(), np.random.default_rng(0))
     name = log.answer("ann", "a", role=text)  # type: ignore[arg-type]
     log.score(name)
@@ -254,8 +254,8 @@ def test_roles_without_a_name_are_no_roles(text: str | None) -> None:
     assert not fold(log.journal).fit.tastes.roles
 
 
-def test_heads_on_a_device_are_a_cache_of_the_fold() -> None:
-    """Means and sds of a batch on torch's device equal the fold's own to 1e-5, also after it moved on."""
+def test_heads_on_a_device_equal_the_posteriors() -> None:
+    """Means and sds of a batch on a torch device equal the posterior's to 1e-5, also after later updates."""
     from fitrouter_evaluators.scoring import DeviceHeads
 
     journal = story(4)
@@ -272,8 +272,8 @@ def test_heads_on_a_device_are_a_cache_of_the_fold() -> None:
         fold(journal, state)
 
 
-def test_an_alarm_reaches_everybody_in_the_snapshot() -> None:
-    """What an alarm changes in people who did not speak is saved with it: the restored state is the state."""
+def test_alarms_mark_all_users_as_changed() -> None:
+    """Changes that an alarm makes to other users are part of the next snapshot."""
     known = Learner(3, 2, expects_scores=False)
     fit = known.fit
     x = np.array([1.0, 0.2, 0.1])

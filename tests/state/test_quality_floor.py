@@ -1,4 +1,4 @@
-"""The base layer excludes who is not good enough for anybody, on evidence, with a reason, and never everybody."""
+"""Quality floor: unreliable arms are excluded with a reason, after enough labels, and never all of them."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def taught(
     return layer
 
 
-def test_the_arm_that_fails_is_excluded_with_a_reason() -> None:
-    """P(ok) of .6 is below .9 and named; the arm that was never judged is not excluded."""
+def test_an_unreliable_arm_is_excluded_with_a_reason() -> None:
+    """P(ok) of .6 is below .9 and given in the reason; an arm without labels is not excluded."""
     layer = taught(np.random.default_rng(1), {("bad", "c"): 0.6, ("good", "c"): 0.97}, 200)
     (arm, reason), *others = layer.excluded(ARMS, "c", 0.1, 1e9)
     assert arm == "bad"
     assert not others
-    assert reason.startswith("base layer: P(ok) 0.")
+    assert reason.startswith("quality floor: P(ok) 0.")
     assert reason.endswith("below 0.900 in c")
     chances = layer.ok(ARMS, "c", 1e9)
     assert abs(chances[0] - 0.6) < 0.1
@@ -40,8 +40,8 @@ def test_the_arm_that_fails_is_excluded_with_a_reason() -> None:
     assert chances[0] < chances[2] < chances[1]  # the new one is like everybody
 
 
-def test_an_arm_can_fail_in_one_cluster_alone() -> None:
-    """Clusters are learnt apart and shrunk to the arm: an unseen one is like the arm."""
+def test_clusters_are_separate() -> None:
+    """An arm can be excluded in one cluster only; an unseen cluster has the arm's rate."""
     layer = taught(np.random.default_rng(2), {("a", "law"): 0.5, ("a", "code"): 0.99, ("b", "law"): 0.98}, 150)
     assert [arm for arm, _ in layer.excluded(("a", "b"), "law", 0.2, 1e9)] == ["a"]
     assert not layer.excluded(("a", "b"), "code", 0.2, 1e9)
@@ -49,8 +49,8 @@ def test_an_arm_can_fail_in_one_cluster_alone() -> None:
     assert law < unseen < code
 
 
-def test_somebody_always_stays() -> None:
-    """Where all are below the bound, the best stays and every reason says so; δ = 1 excludes nobody."""
+def test_one_arm_always_remains() -> None:
+    """If all arms are below the bound, the best one stays and the reasons name it; δ = 1 excludes no arm."""
     layer = taught(np.random.default_rng(3), {("a", "c"): 0.3, ("b", "c"): 0.6}, 100)
     excluded = layer.excluded(("a", "b"), "c", 0.05, 1e9)
     assert [arm for arm, _ in excluded] == ["a"]
@@ -61,7 +61,7 @@ def test_somebody_always_stays() -> None:
 
 
 def test_a_few_bad_labels_do_not_exclude() -> None:
-    """Two bad labels are no verdict; evidence fades, so that an excluded arm is tried again."""
+    """Two bad labels are too few; counts decay, so that an excluded arm is tried again."""
     layer = QualityFloor()
     for _ in range(2):
         layer.observe("a", "c", 0.0, 1e9)
@@ -72,8 +72,8 @@ def test_a_few_bad_labels_do_not_exclude() -> None:
     assert not layer.excluded(("a", "b"), "c", 0.05, 1e9 + 150 * DAY)
 
 
-def test_what_is_no_label_teaches_nothing() -> None:
-    """NaN leaves no trace; ½ is ok."""
+def test_nan_is_skipped() -> None:
+    """NaN changes nothing; ½ is ok."""
     layer = QualityFloor()
     blank = layer.dump()
     layer.observe("a", "c", math.nan)
@@ -87,10 +87,8 @@ def test_what_is_no_label_teaches_nothing() -> None:
     st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("xy"), st.booleans(), st.floats(0, 1e7)), max_size=60),
     st.floats(0.0, 1.0),
 )
-def test_chances_are_probabilities_and_the_fold_is_exact(
-    labels: list[tuple[str, str, bool, float]], delta: float
-) -> None:
-    """P(ok) is in (0, 1); somebody stays; a restored state goes on bit for bit."""
+def test_probabilities_and_exact_state(labels: list[tuple[str, str, bool, float]], delta: float) -> None:
+    """P(ok) is in (0, 1); an arm remains; a restored state continues bit for bit."""
     one, two = QualityFloor(), QualityFloor()
     for arm, cluster, ok, ts in labels:
         one.observe(arm, cluster, float(ok), ts)
@@ -105,7 +103,7 @@ def test_chances_are_probabilities_and_the_fold_is_exact(
 
 @pytest.mark.parametrize("spoil", ["negative", "nan", "orphan", "twice"])
 def test_corruption_is_rejected(spoil: str) -> None:
-    """Bytes that are not sound leave everything unchanged."""
+    """Invalid bytes change nothing."""
     layer = taught(np.random.default_rng(4), {("a", "c"): 0.5, ("b", "c"): 0.9}, 5)
     payload = layer.dump()
     stored = msgspec.msgpack.decode(payload)

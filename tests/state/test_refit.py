@@ -1,4 +1,4 @@
-"""Laws of the exact re-fit: it is the fold of what remains."""
+"""The exact refit is the fold of the remaining events."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.kits.learner import Log, fold, learner, story
 
 from fitrouter.hooks import Hooks
+from fitrouter.state.digest import StateDigest
 from fitrouter.state.follower import Follower
 from fitrouter.state.learner import Learner
 from fitrouter.state.refit import refit
@@ -19,7 +20,7 @@ from fitrouter.types import Erasure, Feedback, FeedbackKind, ProfileChange, Refi
 
 
 def without(journal: MemoryJournal, subject: str) -> MemoryJournal:
-    """The same journal as if the subject had never been there."""
+    """The journal without the events of a subject."""
     rest = MemoryJournal()
     for row in journal.tail(0, 10_000):
         identity = getattr(row.event, "identity", None)
@@ -59,7 +60,7 @@ def named() -> Learner:
 
 @settings(max_examples=15)
 @given(seed=st.integers(0, 10_000))
-def test_a_refit_after_a_deletion_is_the_fold_without_that_user(seed: int) -> None:
+def test_a_refit_after_an_erasure_is_the_fold_without_that_user(seed: int) -> None:
     """Bit for bit, with all kinds of feedback in the journal."""
     journal = busy(seed, corrected=False)
     again = refit(journal, named(), journal.head())
@@ -68,8 +69,8 @@ def test_a_refit_after_a_deletion_is_the_fold_without_that_user(seed: int) -> No
 
 @settings(max_examples=15)
 @given(seed=st.integers(0, 10_000))
-def test_a_refit_reads_each_vote_as_it_stands(seed: int) -> None:
-    """A journal in which votes were changed re-fits to that of a journal with the last votes alone."""
+def test_a_refit_uses_the_last_version_of_each_vote(seed: int) -> None:
+    """A journal with changed votes has the same refit as one with the last votes only."""
     journal = busy(seed)
     last = {}
     for row in journal.tail(0, 10_000):
@@ -84,7 +85,7 @@ def test_a_refit_reads_each_vote_as_it_stands(seed: int) -> None:
 
 
 def test_the_running_fold_is_near_the_refit_after_corrections() -> None:
-    """What a changed thumb teaches to first order lies nearer to the exact re-fit than not changing it does."""
+    """The first-order correction of a changed thumb is nearer to the exact refit than no correction."""
     log = Log(MemoryJournal(), np.random.default_rng(0))
     names = []
     for _ in range(30):
@@ -99,15 +100,27 @@ def test_the_running_fold_is_near_the_refit_after_corrections() -> None:
     assert np.abs(running - exact).max() < 0.3 * np.abs(stale - exact).max()
 
 
-def test_refit_stops_where_it_is_told() -> None:
-    """Events after the position do not count."""
+def test_a_refit_stops_at_the_position() -> None:
+    """Later events are not folded."""
     journal = story(3)
     assert refit(journal, learner(), 20).digest() == fold(journal, until=20).digest()
 
 
+async def test_a_refit_invalidates_the_cached_digest() -> None:
+    """After a refit to the same position, the digest is that of the refitted state."""
+    journal = busy(3)
+    live = named()
+    fold(journal, live)
+    digests = StateDigest(live)
+    before = await digests.digest()
+    live.take(refit(journal, live, live.seq))
+    assert before[0] == live.seq
+    assert await digests.digest() == (live.seq, live.digest()) != before
+
+
 @pytest.mark.parametrize("ask", [Refit(id="refit", ts=1.0), Erasure(id="again", ts=1.0, subject="ann")])
 async def test_the_follower_refits_beside_the_requests(ask: Refit | Erasure) -> None:
-    """An erasure or a Refit in the journal ends in the re-fitted state, here and where one starts later."""
+    """An Erasure or a Refit leads to the refitted state, in a running process and after a restart."""
     journal = busy(11)
     journal.append(Entry(ask)).result()
     mine = named()

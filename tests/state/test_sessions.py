@@ -1,4 +1,4 @@
-"""Sessions: what a conversation lives on, when it is drawn again, what leaving costs, and no flip-flop."""
+"""Sessions: the present draw, redraws, switching costs, and no oscillation between models."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.kits.learner import learner, story
 from fitrouter.context.features import is_followup, session_key
 from fitrouter.policies import Beliefs, SquareCB
 from fitrouter.state.learner import read_batch
-from fitrouter.state.sessions import EVERY, IDLE_S, Session, Sessions, begins_turn, switch_cost, why_redraw
+from fitrouter.state.sessions import EVERY, IDLE_S, Session, Sessions, begins_turn, redraw_reason, switch_cost
 from fitrouter.stores.journal import Row
 from fitrouter.types import (
     Attempt,
@@ -34,7 +34,7 @@ STAY = Session("d1", "a", 1000.0, turns=1)
 def decision(
     number: int, chosen: str = "a", *, draw: int | None = None, key: str | None = "s", mode: Mode | None = None
 ) -> Decision:
-    """Decision `number` at `number` seconds; sticky where it lives on an earlier draw."""
+    """Decision `number` at `number` seconds; sticky if it follows an earlier draw."""
     return Decision(
         id=f"d{number}",
         ts=float(number),
@@ -57,7 +57,7 @@ def execution(
     tokens: int = 0,
     key: str = "s",
 ) -> Execution:
-    """How decision `number` ended: the chosen one's attempt with its error, then whoever served."""
+    """The Execution of decision `number`: the attempt at the chosen model with its error, then the one that served."""
     attempts = [Attempt(model=chosen, probability=1.0, error=error)]
     if served not in {None, chosen}:
         attempts.append(Attempt(model=str(served), probability=0.5))
@@ -93,22 +93,22 @@ def known(sessions: Sessions, key: str = "s") -> Session:
 # --- the fold ------------------------------------------------------------------------------------------------------
 
 
-def test_a_session_lives_on_its_draw_and_counts_user_turns() -> None:
+def test_a_session_keeps_its_draw_and_counts_user_turns() -> None:
     """Sticky turns keep draw and arm; an agent's steps inside a turn do not count."""
     sessions = fold(decision(1), decision(2, draw=1))
     sessions.observe_decision(decision(3, draw=1), user_turn=False)
     assert known(sessions) == Session("d1", "a", 3.0, turns=2)
 
 
-def test_a_new_draw_begins_the_count_anew_and_the_cache_stays() -> None:
-    """After a re-draw turns and failures are those of the new draw; who has the prompt cached is still known."""
+def test_a_redraw_resets_the_counts_and_keeps_the_cache() -> None:
+    """After a redraw, turns and failures start anew; the model with the cached prompt stays known."""
     sessions = fold(decision(1), execution(1, error="ProviderTimeout", served="b", tokens=900), decision(2, "c"))
     assert known(sessions) == Session("d2", "c", 2.0, 1, 0, "b", 900, 1.0)
 
 
 @pytest.mark.parametrize("mode", [Mode.PINNED, Mode.FORCED])
-def test_what_a_caller_chose_moves_no_session(mode: Mode) -> None:
-    """Pinned and forced turns leave the session where it was, and their failures are not its own."""
+def test_pinned_and_forced_turns_change_no_session(mode: Mode) -> None:
+    """Pinned and forced turns leave the session unchanged, and their failures do not count."""
     sessions = fold(decision(1), decision(2, "b", mode=mode), execution(2, "b", served=None, error="ProviderTimeout"))
     assert known(sessions) == Session("d1", "a", 1.0, turns=1)
     assert len(fold(decision(1, key=None), decision(2, mode=mode))) == 0
@@ -123,22 +123,22 @@ def test_what_a_caller_chose_moves_no_session(mode: Mode) -> None:
         (None, "ProviderRejected", 1),
     ],
 )
-def test_failures_in_a_row_are_those_of_the_stay(served: str | None, error: str | None, failures: int) -> None:
-    """A fallback's answer does not excuse the stay, an answer of its own does; a refusal is nobody's failure."""
+def test_failures_are_those_of_the_drawn_model(served: str | None, error: str | None, failures: int) -> None:
+    """A fallback's answer does not reset the failures, the model's own does; a rejected request is no failure."""
     first = execution(1, error="ProviderTimeout", served=None)
     sessions = fold(decision(1), first, decision(2, draw=1), execution(2, served=served, error=error))
     assert known(sessions).failures == failures
 
 
-def test_an_execution_that_comes_late_says_nothing_of_the_new_draw() -> None:
-    """The last draw's failure, logged after the next draw, is not counted against the new model."""
+def test_late_executions_do_not_count_for_the_new_draw() -> None:
+    """A failure of the last draw that is logged after the next one does not count for the new model."""
     sessions = fold(decision(1), decision(2, "b"), execution(1, served=None, error="ProviderTimeout"))
     assert known(sessions).failures == 0
     assert fold(execution(1)).get("s") is None
 
 
-def test_only_the_last_sessions_are_remembered() -> None:
-    """The least recently used goes first; a turn, not an answer, is a use."""
+def test_the_number_of_sessions_is_bounded() -> None:
+    """The least recently used session is dropped first; a decision counts as use, an answer does not."""
     sessions = Sessions(limit=2)
     for number, key in ((1, "x"), (2, "y")):
         sessions.observe_decision(decision(number, key=key))
@@ -171,10 +171,8 @@ event_ = st.one_of(
 
 @settings(max_examples=100)
 @given(events=st.lists(event_, max_size=30), more=st.lists(event_, max_size=10))
-def test_state_round_trips_exactly_and_goes_on_as_before(
-    events: list[Decision | Execution], more: list[Decision | Execution]
-) -> None:
-    """A restored fold is the same fold, order of use included."""
+def test_the_state_round_trips_exactly(events: list[Decision | Execution], more: list[Decision | Execution]) -> None:
+    """A restored state continues as the original, order of use included."""
     sessions, restored = fold(*events), Sessions()
     assert restored.load(sessions.dump())
     for event in more:
@@ -204,8 +202,8 @@ def test_state_that_cannot_be_is_refused(subtests: pytest.Subtests) -> None:
 
 
 @given(cut=st.integers(0, 60), flip=st.integers(0, 255))
-def test_corrupted_state_never_makes_an_unsound_session(cut: int, flip: int) -> None:
-    """Whatever a damaged byte does, what is loaded afterwards has finite times and counts that can be."""
+def test_corrupted_state_never_gives_an_invalid_session(cut: int, flip: int) -> None:
+    """With any damaged byte, loaded sessions have finite times and non-negative counts."""
     payload = bytearray(fold(decision(1), execution(1, tokens=5)).dump())
     payload[cut % len(payload)] ^= flip
     sessions = Sessions()
@@ -242,7 +240,7 @@ def test_a_session_is_drawn_again_by_rules_that_all_candidates_share(subtests: p
     ):
         with subtests.test(changes=changes, known_of_the_request=known_of_the_request, reason=reason):
             session = msgspec.structs.replace(STAY, **changes)
-            assert why_redraw(session, **{"eligible": ARMS, "now": 1010.0, **known_of_the_request}) == reason
+            assert redraw_reason(session, **{"eligible": ARMS, "now": 1010.0, **known_of_the_request}) == reason
 
 
 def test_an_agents_steps_begin_no_user_turn(subtests: pytest.Subtests) -> None:
@@ -272,8 +270,8 @@ CARDS = [
 CACHED = msgspec.structs.replace(STAY, cached_arm="a", cached_tokens=50_000, cached_ts=1000.0)
 
 
-def test_leaving_forgoes_the_discount_on_what_is_cached() -> None:
-    """Expected costs plus the switch cost differ as the bills do: the stay pays (1 − discount) on its prefix."""
+def test_switching_forgoes_the_cache_discount() -> None:
+    """Expected costs plus the switching cost differ as the bills do: the cached prefix costs (1 − discount)."""
     prompt = 60_000
     full = np.array([card.prices.input * prompt / 1e6 for card in CARDS])
     bill = full.copy()
@@ -283,8 +281,8 @@ def test_leaving_forgoes_the_discount_on_what_is_cached() -> None:
     assert switch_cost(CARDS, CACHED, prompt, 1100.0).tolist() == pytest.approx([0.0, 0.09, 0.09])
 
 
-def test_a_shorter_prompt_has_no_more_cached_than_it_is_long() -> None:
-    """A history that was cut down counts only as far as it goes."""
+def test_a_shortened_prompt_limits_the_cached_tokens() -> None:
+    """At most the length of the prompt counts as cached."""
     assert switch_cost(CARDS, CACHED, 2000, 1100.0)[1] == pytest.approx(2.0 * 0.9 * 2000 / 1e6)
 
 
@@ -305,7 +303,7 @@ def test_nothing_is_lost_where_nothing_is_cached(subtests: pytest.Subtests) -> N
 
 
 def pmf(mean: Floats, stay: int, cost: float) -> Floats:
-    """The logged pmf of a re-draw: SquareCB's over the stay and all others, with the switch cost, and a floor."""
+    """The logged pmf of a redraw: SquareCB's with the switching cost, and a floor."""
     utility = mean - cost
     utility[stay] += cost
     beliefs = Beliefs(arms=ARMS, utility=utility, sd=np.full(3, 0.1), steps=2000.0)
@@ -313,7 +311,7 @@ def pmf(mean: Floats, stay: int, cost: float) -> Floats:
 
 
 def switches(means: Floats, draws: list[int], cost: float) -> float:
-    """Expected number of switches of an agent's session, exactly: Σ over draws of P(another than the stay)."""
+    """Expected number of switches of an agent's session: Σ over draws of P(another than the present model)."""
     total, held = 0.0, np.full(3, 1 / 3)
     for t in draws:
         moves = np.stack([pmf(means[t], stay, cost) for stay in range(3)])
@@ -329,7 +327,7 @@ def drawn_at(every: int, fails_at: tuple[int, ...] = ()) -> list[int]:
     for t in range(30):
         spoken = t % 5 == 0
         session = sessions.get("s")
-        if session is not None and why_redraw(session, eligible=ARMS, now=float(t), user_turn=spoken, every=every):
+        if session is not None and redraw_reason(session, eligible=ARMS, now=float(t), user_turn=spoken, every=every):
             again.append(t)
             draw = t
         sessions.observe_decision(decision(t, draw=None if t == draw else draw), user_turn=spoken)
@@ -337,8 +335,8 @@ def drawn_at(every: int, fails_at: tuple[int, ...] = ()) -> list[int]:
     return again
 
 
-def test_an_agents_run_is_drawn_again_no_more_often_than_the_rule_says() -> None:
-    """Thirty calls in six user turns: re-draws fall on every nth user turn and after failures, nowhere else."""
+def test_redraws_of_an_agents_session() -> None:
+    """Thirty calls in six user turns: redraws happen at every nth user turn and after failures only."""
     assert drawn_at(0) == []
     assert drawn_at(1) == [5, 10, 15, 20, 25]
     assert drawn_at(2) == [10, 20]
@@ -347,8 +345,8 @@ def test_an_agents_run_is_drawn_again_no_more_often_than_the_rule_says() -> None
     assert drawn_at(2, fails_at=(12, 13)) == [10, 13, 14, 25]
 
 
-def test_no_flip_flop_inside_an_agents_run(subtests: pytest.Subtests) -> None:
-    """With noisy posteriors the rule cuts the expected switches of 30 calls below its draws, and the cost cuts more."""
+def test_few_switches_in_an_agents_session(subtests: pytest.Subtests) -> None:
+    """With noisy posteriors there are fewer switches than draws in 30 calls, and even fewer with the switching cost."""
     for seed in range(10):
         with subtests.test(seed=seed):
             rng = np.random.default_rng(seed)
@@ -361,8 +359,8 @@ def test_no_flip_flop_inside_an_agents_run(subtests: pytest.Subtests) -> None:
             assert costly[2] < len(by_rule) * (0.05 * 2 / 3 + 0.02)
 
 
-def test_a_gain_beyond_the_cost_still_moves_a_session() -> None:
-    """The cost is weighed, not a lock: a much better model is found, and every model keeps its floor."""
+def test_gains_above_the_switching_cost_prevail() -> None:
+    """A much better model is still chosen, and every model keeps its floor."""
     better = pmf(np.array([0.4, 0.4, 0.9]), stay=0, cost=0.1)
     assert better[2] > 0.9
     assert pmf(np.array([0.9, 0.1, 0.1]), stay=0, cost=9.0).min() >= 0.05 / 3
@@ -376,9 +374,7 @@ text_ = st.text(min_size=1, max_size=20).filter(str.strip)
 
 @settings(max_examples=50)
 @given(system=st.none() | text_, opening=text_, turns=st.lists(st.tuples(text_, text_), min_size=1, max_size=4))
-def test_clients_without_session_ids_have_sessions(
-    system: str | None, opening: str, turns: list[tuple[str, str]]
-) -> None:
+def test_sessions_without_client_ids(system: str | None, opening: str, turns: list[tuple[str, str]]) -> None:
     """Each later turn of a plain client's conversation finds the session of its first."""
     messages = [{"role": "system", "content": system}] if system else []
     messages.append({"role": "user", "content": opening})
@@ -394,7 +390,7 @@ def test_clients_without_session_ids_have_sessions(
 
 
 def test_missing_session_ids_do_not_disable_learning() -> None:
-    """The same answers and votes without any session teach the same, bit for bit."""
+    """Answers and votes without sessions lead to the same state, bit for bit."""
     journal = story(3, 60)
     states = []
     for known_ in (True, False):

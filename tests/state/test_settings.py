@@ -1,4 +1,4 @@
-"""Settings of the policy at run time: versions over the configuration, as events."""
+"""Runtime settings: versions over the configuration, as events."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def change(action: str, name: str = "", **settings: Any) -> PolicyChange:
 
 
 def test_versions_stack_and_are_restored() -> None:
-    """Each change lies over the one before; restoring goes back step by step, and below the first is the file."""
+    """Each change overrides the one before; restoring goes back step by step to the configuration file."""
     control = PolicySettings()
     control.observe(change("set", share=0.05))
     control.observe(change("promote", "bold", gamma=9.0))
@@ -30,8 +30,8 @@ def test_versions_stack_and_are_restored() -> None:
     assert (control.live, control.settings) == ("configuration", {})
 
 
-def test_a_new_file_goes_before() -> None:
-    """A start under another configuration drops what was laid over the old one."""
+def test_a_new_configuration_takes_precedence() -> None:
+    """A start with another configuration drops the overrides of the old one."""
     control = PolicySettings()
     control.observe(change("set", share=0.05))
     control.observe(change("config"))
@@ -39,8 +39,8 @@ def test_a_new_file_goes_before() -> None:
     assert control.config_hash == "h"
 
 
-def test_unknown_changes_are_passed_over() -> None:
-    """A log of a later version may hold actions and settings that are not known here."""
+def test_unknown_changes_are_ignored() -> None:
+    """Actions and settings of a later version change nothing."""
     control = PolicySettings()
     control.observe(change("levitate", share=0.5))
     assert control.history == []
@@ -50,7 +50,7 @@ def test_unknown_changes_are_passed_over() -> None:
 
 @given(st.lists(st.sampled_from(["set", "promote", "restore", "config"]), max_size=100))
 def test_state_round_trips(actions: list[str]) -> None:
-    """What is stored reads back exactly, and the history is bounded."""
+    """The state round-trips exactly, and the history is bounded."""
     control = PolicySettings()
     for i, action in enumerate(actions):
         control.observe(change(action, f"v{i}", share=1 / (i + 1)))
@@ -64,8 +64,8 @@ def test_state_round_trips(actions: list[str]) -> None:
 @pytest.mark.parametrize(
     "payload", [b"", b"x", PolicySettings().dump()[:-1], b"\x92\x91\x92\xa1v\x81\xa5share\x05\xa1h"]
 )
-def test_damaged_state_is_refused(payload: bytes) -> None:
-    """Bytes that are no state change nothing; a share of 5 cannot come back."""
+def test_damaged_state_is_rejected(payload: bytes) -> None:
+    """Invalid bytes and settings out of range change nothing."""
     control = PolicySettings()
     control.observe(change("set", share=0.05))
     before = control.dump()
@@ -91,7 +91,6 @@ def test_bad_settings_are_named(subtests: pytest.Subtests) -> None:
             check_settings(settings)
 
 
-def test_every_setting_has_a_value_that_passes() -> None:
-    """The table of settings can be used in full."""
+def test_every_setting_accepts_a_valid_value() -> None:
     values = {name: {str: "squarecb", bool: True}.get(allowed, 0.5) for name, allowed in SETTINGS.items()}  # type: ignore[call-overload]
     assert check_settings(values) == values

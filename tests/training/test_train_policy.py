@@ -93,7 +93,7 @@ def regrets(rows: Sequence[MatrixRow], prior: ArmPrior | None, seed: int) -> np.
         assert prior.apply(learner.fit.arms, MODELS) == MODELS
     for name in MODELS:
         learner.fit.arms.row(name)
-    decider = Decider(SquareCB(gamma=640.0), learner.fit, Rules(floor=0.05, newcomer_floor=0.0, seed=seed))
+    decider = Decider(SquareCB(gamma=640.0), learner, Rules(floor=0.05, newcomer_floor=0.0, seed=seed))
     cards = [ModelCard(name=name, provider="s") for name in MODELS]
     lost, seq = [], 0
     for i, row in enumerate(rows):

@@ -189,8 +189,8 @@ def test_labels_of_numpy_scalars_have_the_same_effect(seed: int) -> None:
         scalars.learn(Label(who, numpy, np.float64(y), kind, np.bool_(True), tokens=np.int32(9), ts=np.float64(ts)))  # type: ignore[arg-type]
         ints.learn(Label(who, answer, bool(y) if i % 2 else y, kind, tokens=9, ts=ts))
     for other in (scalars, ints):
-        assert {name: part.dump() for name, part in other.parts().items()} == {
-            name: part.dump() for name, part in plain.parts().items()
+        assert {name: part.dump() for name, part in other.named().items()} == {
+            name: part.dump() for name, part in plain.named().items()
         }
         assert [(key, person.dump()) for key, person in other.tastes.users.items()] == [
             (key, person.dump()) for key, person in plain.tastes.users.items()

@@ -55,7 +55,7 @@ class InProcess:
         self, learner: Learner, policy: Policy, rules: Rules, cards: Sequence[ModelCard], ts: float = 0.0
     ) -> None:
         self.learner, self.cards = learner, tuple(cards)
-        self.decider = Decider(policy, learner.fit, rules, projections=learner.projections)
+        self.decider = Decider(policy, learner, rules)
         self.offer(cards, ts)
 
     def fold(self, event: Event, related: Sequence[Event] = ()) -> None:

@@ -1,9 +1,9 @@
-"""Drift: a model that became another one in silence.
+"""Drift detection: a CUSUM test for changes of a model behind an unchanged name.
 
-Each arm has a two-sided cumulative sum of its standardised residuals z = (y − ŷ) / sd (Page 1954, "Continuous
-inspection schemes"): up ← max(0, up + z − slack), down ← max(0, down − z − slack). It fires where one of them passes
-the threshold, and starts again; what was learnt of the arm is then to be held less firmly (`posterior.model`). It is a
-fold like everything learnt, and it sees labels only: a score is never an outcome.
+Each arm has a two-sided cumulative sum of the standardised residuals z = (y − ŷ) / sd of its labels (Page 1954,
+"Continuous inspection schemes"): up ← max(0, up + z − slack), down ← max(0, down − z − slack). If one of them exceeds
+the threshold, the alarm is raised and both restart at 0; `posterior.model` then inflates the arm's variances. Scores
+of a reward model are never used as outcomes.
 """
 
 from __future__ import annotations
@@ -13,97 +13,92 @@ from typing import NamedTuple
 
 import msgspec
 
+from fitrouter.types import Projection
+
 
 class DriftParams(msgspec.Struct, frozen=True, kw_only=True):
-    """When an arm counts as drifted, in standard deviations of one label.
+    """Parameters of the CUSUM test, in standard deviations of one label.
 
-    A model that gets worse by .2 (labels in [0, 1], sd about .46) shifts z by .44. Half of a shift is the slack with
-    the shortest delay (Lorden 1971); a little more of it is taken, because a router chooses a model where it
-    overestimates it, so that residuals of chosen arms lean down without any drift. The threshold is then set by false
-    alarms: one in about 18,000 labels of an arm where nothing changes, one in 2,000 where residuals lean by .11; it
-    fires about 75 labels after a shift of .2 and 25 after one of .4 (docs/results/labs.md).
+    A model that gets worse by .2 (labels in [0, 1], sd about .46) shifts z by .44. A slack of half the shift has the
+    shortest detection delay (Lorden 1971). We take a little more, because a router chooses arms that it overestimates,
+    which biases the residuals of chosen arms downwards without any drift. The threshold follows from the rate of false
+    alarms: one in about 18,000 labels of an unchanged arm, one in 2,000 with residuals biased by .11. The median delay
+    is about 75 labels for a shift of .2 and 25 for one of .4 (docs/results/labs.md).
     """
 
     threshold: float = 14.0
     slack: float = 0.3
     clip: float = 3.0
-    """|z| counts up to this, so that no single label can be an alarm."""
+    """Bound of |z|, so that no single label can raise the alarm."""
     warmup: int = 30
-    """Labels of an arm that are not summed, at first and after an alarm: residuals are large while it is learnt."""
+    """Labels that are not summed at first and after an alarm: residuals are large while an arm is being learnt."""
 
 
-class Sums(NamedTuple):
-    """An arm's statistics."""
+class CusumStatistics(NamedTuple):
+    """The CUSUM statistics of one arm."""
 
     labels: int = 0
-    """Since the start, or the last alarm."""
+    """Labels since the start or the last alarm."""
     up: float = 0.0
     down: float = 0.0
-    """How far its labels were above and below what was predicted, beyond the slack; in [0, threshold]."""
+    """Cumulative sums of labels above and below their predictions, beyond the slack; in [0, threshold]."""
 
 
 class _Stored(msgspec.Struct, array_like=True):
     arms: list[tuple[str, int, float, float]]
 
 
-class Drift:
-    """The sums of every arm.
+class Drift(Projection):
+    """Two-sided CUSUM tests, one for each arm.
 
     >>> drift = Drift(DriftParams(threshold=3.0, warmup=0))
     >>> [drift.observe("a", -1.0) for _ in range(5)]
     [False, False, False, False, True]
     >>> drift.statistics("a")
-    Sums(labels=0, up=0.0, down=0.0)
+    CusumStatistics(labels=0, up=0.0, down=0.0)
     """
+
+    stored_type = _Stored
 
     def __init__(self, params: DriftParams | None = None) -> None:
         self.params = params or DriftParams()
-        self._sums: dict[str, Sums] = {}
+        self._sums: dict[str, CusumStatistics] = {}
 
     def observe(self, arm: str, z: float) -> bool:
-        """Fold one pooled label's standardised residual, taken before the label was learnt. True where it fires.
+        """Add the standardised residual of one pooled label. Returns whether the alarm is raised.
 
-        A z that is no number says nothing and leaves no trace.
+        Args:
+            arm: whose answer was labelled.
+            z: residual of the prediction made before the label was learnt; NaN is skipped.
         """
         if math.isnan(z):
             return False
         params, before = self.params, self.statistics(arm)
         labels = before.labels + 1
         if labels <= params.warmup:
-            self._sums[arm] = Sums(labels)
+            self._sums[arm] = CusumStatistics(labels)
             return False
         z = min(max(z, -params.clip), params.clip)
         up = max(0.0, before.up + z - params.slack)
         down = max(0.0, before.down - z - params.slack)
         if max(up, down) > params.threshold:
-            self._sums[arm] = Sums()
+            self._sums[arm] = CusumStatistics()
             return True
-        self._sums[arm] = Sums(labels, up, down)
+        self._sums[arm] = CusumStatistics(labels, up, down)
         return False
 
-    def statistics(self, arm: str) -> Sums:
-        """The sums of an arm; zeros for one that has no label yet."""
-        return self._sums.get(arm, Sums())
-
-    def forget(self, arm: str) -> None:
-        """Start an arm again, as one that has no label yet."""
-        self._sums.pop(arm, None)
+    def statistics(self, arm: str) -> CusumStatistics:
+        """The statistics of an arm; zeros before its first label."""
+        return self._sums.get(arm, CusumStatistics())
 
     # --- state ---
 
-    def dump(self) -> bytes:
-        """The state, exactly; the same state has the same bytes, whatever the order that arms came in."""
-        return msgspec.msgpack.encode(
-            _Stored([(arm, sums.labels, sums.up, sums.down) for arm, sums in sorted(self._sums.items())])
-        )
+    def _store(self) -> _Stored:
+        # Sorted by name, so that the same state has the same bytes whatever the order in which arms appeared.
+        return _Stored([(arm, sums.labels, sums.up, sums.down) for arm, sums in sorted(self._sums.items())])
 
-    def load(self, payload: bytes) -> bool:
-        """Restore the state; False, and unchanged, where the bytes cannot be what `dump` made."""
-        try:
-            stored = msgspec.msgpack.decode(payload, type=_Stored)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            return False
-        sums = {arm: Sums(labels, up, down) for arm, labels, up, down in stored.arms}
+    def _restore(self, stored: _Stored) -> bool:
+        sums = {arm: CusumStatistics(labels, up, down) for arm, labels, up, down in stored.arms}
         limit = self.params.threshold
         if len(sums) != len(stored.arms) or not all(
             s.labels >= 0 and 0.0 <= s.up <= limit and 0.0 <= s.down <= limit for s in sums.values()

@@ -1,7 +1,7 @@
-"""Evidence that may be looked at after every observation: e-processes by betting, and confidence sequences.
+"""E-processes by betting, and asymptotic confidence sequences: valid at every look and under optional stopping.
 
-An e-process is the wealth of a gambler who bets against a hypothesis; where the hypothesis holds, it ever reaches 1/α
-with probability α at most (Ville 1939), however often it is looked at and whenever one stops.
+An e-process is the wealth of a bettor who starts with 1 and bets against a hypothesis. If the hypothesis holds, the
+wealth ever reaches 1/α with probability at most α (Ville 1939), however often it is looked at.
 
 References: Waudby-Smith and Ramdas (2024), "Estimating means of bounded random variables by betting"; Shin, Ramdas and
 Rinaldo (2024), "E-detectors"; Waudby-Smith, Arbour, Sinha, Kennedy and Ramdas (2024), "Time-uniform central limit
@@ -18,27 +18,27 @@ import numpy as np
 from fitrouter.types import Floats
 
 STAKES = np.array([0.06, 0.15, 0.3, 0.55, 0.9])
-"""Shares of the largest stake that cannot ruin; the gambler spreads his wealth over them."""
-RICH = 1e100
-"""Wealth stops growing here: less than it might be, so still an e-process, and never infinite."""
+"""Bets as shares of the largest one that cannot lead to a loss of everything; the wealth is spread over them."""
+WEALTH_CAP = 1e100
+"""Upper bound of the wealth. A capped e-process is still an e-process, and it stays finite."""
 
 
-def waiting(n: int) -> float:
-    """Share of the wealth that is not staked yet after n observations.
+def unstaked(n: int) -> float:
+    """Share of the initial wealth that is not staked yet after n observations.
 
-    Two thirds of it enter at the first, and the rest slowly, so that an effect that begins late is found too.
+    Two thirds of it enter at the first observation and the rest slowly, so that effects that begin late are found too.
     """
     return 0.5 / math.log2(n + 2) if n else 1.0
 
 
-class Mixture:
-    """Wealth that is spread over G strategies and over the times at which betting begins.
+class MixtureEProcess:
+    """Mixture of e-processes over G strategies and over the times at which betting begins.
 
-    Σ_s w_s E_{s:t} with Σ w_s = 1 is an e-process as each E is one. The sum over s needs one number a strategy
-    (Shiryaev and Roberts' recursion).
+    Σ_s w_s E_{s:t} with Σ w_s = 1 is an e-process because each E is one. The sum over the starting times s needs one
+    number per strategy (the Shiryaev–Roberts recursion).
 
     Args:
-        weights: float64[G] of the strategies, with sum at most 1; what they leave is never staked.
+        weights: float64[G] of the strategies, with sum at most 1; the remainder is never staked.
     """
 
     def __init__(self, weights: Floats) -> None:
@@ -46,50 +46,54 @@ class Mixture:
         self.idle = 1.0 - float(weights.sum())
         self.n = 0
         self.staked = np.zeros(len(weights))
-        """float64[G]: wealth in play under each strategy, in shares of its own."""
+        """float64[G]: staked wealth of each strategy, in units of its weight."""
 
     @property
     def value(self) -> float:
-        """The wealth now; 1 at the start."""
-        left = self.idle + (1.0 - self.idle) * waiting(self.n)
+        """The e-value; 1 at the start."""
+        left = self.idle + (1.0 - self.idle) * unstaked(self.n)
         return left + float((self.weights * self.staked).sum())
 
-    def grow(self, factors: Floats) -> None:
-        """Fold what an observation makes of the stakes: float64[G] ≥ 0, each of mean ≤ 1 given the past."""
-        enters = waiting(self.n) - waiting(self.n + 1)
-        self.staked = np.minimum((self.staked + enters) * factors, RICH)
+    def multiply(self, factors: Floats) -> None:
+        """Multiply the staked wealth by the pay-off of one observation.
+
+        Args:
+            factors: float64[G] ≥ 0, each with mean ≤ 1 given the past under the hypothesis.
+        """
+        enters = unstaked(self.n) - unstaked(self.n + 1)
+        self.staked = np.minimum((self.staked + enters) * factors, WEALTH_CAP)
         self.n += 1
 
     def dump(self) -> bytes:
-        """The state, exactly."""
+        """The state as float64 bytes."""
         return np.concatenate([[float(self.n)], self.staked]).tobytes()
 
     def load(self, payload: bytes) -> bool:
-        """Restore the state; False, and unchanged, where the bytes cannot be what `dump` made."""
+        """Restore a state that `dump` returned. False, and unchanged, if the bytes are damaged or inconsistent."""
         if len(payload) != 8 * (1 + len(self.weights)):
             return False
         values = np.frombuffer(payload, dtype=np.float64)
-        sound = bool(np.isfinite(values).all() and (values >= 0).all() and (values[1:] <= RICH).all())
-        if not sound or values[0] != math.floor(values[0]):
+        valid = bool(np.isfinite(values).all() and (values >= 0).all() and (values[1:] <= WEALTH_CAP).all())
+        if not valid or values[0] != math.floor(values[0]):
             return False
         self.n, self.staked = int(values[0]), values[1:].copy()
         return True
 
 
-class Wealth(Mixture):
-    """An e-process against "given the past, no observation has a mean above 0"."""
+class EProcess(MixtureEProcess):
+    """An e-process against the hypothesis that no observation has a mean above 0 given the past."""
 
     def __init__(self) -> None:
         super().__init__(np.full(len(STAKES), 1.0 / len(STAKES)))
 
     def bet(self, x: float, low: float) -> None:
-        """Fold an observation x.
+        """Bet on one observation.
 
         Args:
-            x: with mean ≤ 0 given the past, if the hypothesis holds.
-            low: a bound x ≥ low (negative) that was known before it.
+            x: the observation; its mean given the past is ≤ 0 under the hypothesis.
+            low: a lower bound of x (negative) that was known before it.
         """
-        self.grow(1.0 + STAKES * max(x / -low, -1.0))
+        self.multiply(1.0 + STAKES * max(x / -low, -1.0))
 
 
 class Moments(msgspec.Struct, array_like=True):
@@ -99,19 +103,23 @@ class Moments(msgspec.Struct, array_like=True):
     mean: float = 0.0
     squares: float = 0.0
 
-    def see(self, x: float) -> None:
-        """Fold one observation."""
+    def add(self, x: float) -> None:
+        """Add one observation."""
         self.n += 1
         step = x - self.mean
         self.mean += step / self.n
         self.squares += step * (x - self.mean)
 
     def half_width(self, alpha: float, *, at: int = 200, prior: tuple[float, float] = (2.0, 1.0)) -> float:
-        """Half the width of a 1 − α asymptotic confidence sequence for the mean; infinite before two observations.
+        """Half the width of a 1 − α asymptotic confidence sequence for the mean; infinite for n < 2.
 
-        It covers the running mean at all times at once as n grows, under the same moments as the central limit theorem;
-        it is tightest near `at` observations (theorem 2.2 of the reference, with the mixture's scale for that time).
-        The variance starts at `prior`: (observations that it stands for, its value).
+        It covers the running mean at all times at once as n grows, under the moment conditions of the central limit
+        theorem (Waudby-Smith, Arbour et al. 2024, theorem 2.2).
+
+        Args:
+            alpha: probability that it ever misses.
+            at: number of observations at which it is tightest; it fixes the scale of the Gaussian mixture.
+            prior: observations that the prior variance stands for, and that variance.
         """
         if self.n < 2:
             return math.inf
@@ -121,6 +129,6 @@ class Moments(msgspec.Struct, array_like=True):
         return math.sqrt(variance * 2.0 * grown / (self.n * self.n * scale) * math.log(math.sqrt(grown) / alpha))
 
     @property
-    def sound(self) -> bool:
+    def valid(self) -> bool:
         """Whether these can be the moments of a stream."""
         return self.n >= 0 and math.isfinite(self.mean) and math.isfinite(self.squares) and self.squares >= 0.0

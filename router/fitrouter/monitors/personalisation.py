@@ -1,23 +1,23 @@
-"""What personalisation buys, looked at continuously, and where it is to be switched off.
+"""Personalisation monitor: anytime-valid tests of whether the terms of role and user help, and an automatic switch.
 
-Every decision logs two pmfs over the same arms: with the terms of role and user, and without them (its blind twin). Two
-questions are asked of every label, overall and per role, and may be looked at after each:
+Every decision logs two pmfs over the same arms: the personal one, and that of a user-blind policy without the terms of
+role and user. Each label updates two statistics, overall and per role:
 
-* **Value.** z = Δ_a / p_a · (y − m_a) + Σ_k Δ_k m_k, with Δ the difference of the pmfs, p the logged one, a the model
-  drawn and m any prediction made before the label, has the mean V(personal) − V(blind) whatever m is (doubly
-  robust, Dudík, Langford and Li 2011). Its variance given the past is Σ Δ²/p times about that of y − m, known before
-  the label, so intervals do not wait for rare draws to show how wide they ought to be. It is unbiased, and slow: where
-  the two disagree, the blind one's model is drawn as rarely as the floor allows.
-* **Foresight.** Does the personal term predict people's labels? With b the prediction without it and s the term at full
-  strength, the squared error falls by (y − b)² − (y − b − rs)² on average if more than r/2 of the term is real. Every
-  label speaks to that, whatever was drawn. Less than a third real (r = ⅔) switches the term off: one that is to help
-  must first foresee. More than an eighth real (r = ¼) is what "helps" needs.
+* **Value.** z = Δ_a / p_a · (y − m_a) + Σ_k Δ_k m_k, where Δ is the difference of the two pmfs, p the logged pmf, a the
+  arm drawn and m any prediction made before the label. Its mean is V(personal) − V(blind) for every m (doubly robust:
+  Dudík, Langford and Li 2011). Its variance given the past is about Σ Δ²/p times that of y − m, known before the
+  label, so that intervals need not wait for rare draws to become wide enough. It is unbiased but noisy: where the two
+  policies disagree, the arm of the blind one is drawn as rarely as the floor allows.
+* **Prediction.** Let b be the prediction of y without the personal term s. The squared error falls on average by
+  (y − b)² − (y − b − rs)² if more than r/2 of the term is real. Every label bears on this, whichever arm was drawn.
+  A term of which less than a third is real (r = ⅔) is switched off; more than an eighth must be real (r = ¼) for the
+  verdict "helps".
 
-Bets against each (`e_process`) give e-processes, and the mean of the two decides. So "helps" is ever said with
-probability α at most where, given the past, the term raises neither the value of any decision nor the foresight of any
-label; the same holds for "harms"; roles share an α of their own. A third of each gambler's wealth is kept for effects
-that begin late (tastes that turn). A switch starts the bets on the next one anew: each switching off, and each
-switching on again, is wrong with probability α at most.
+Each hypothesis is tested by betting (`e_process`), and the mean of two e-processes decides. "Helps" is therefore ever
+reported with probability at most α if, given the past, the term improves neither the value of any decision nor the
+prediction of any label, and likewise "harms"; the roles share another α. A third of each e-process's wealth is
+reserved for effects that begin late, such as changing tastes. A switch restarts the bets, so that each switching off
+and each switching on again is wrong with probability at most α.
 """
 
 from __future__ import annotations
@@ -29,46 +29,48 @@ import msgspec
 import numpy as np
 
 from fitrouter.identity import role_key
-from fitrouter.monitors.e_process import Wealth
-from fitrouter.types import Decision
+from fitrouter.monitors.e_process import EProcess
+from fitrouter.types import Decision, Projection
 
 Verdict: TypeAlias = Literal["helps", "harms", "not known"]
 
 ROLES = 32
-"""Modes whose model was drawn from `probs`; which of them it was hangs on the draw, so all count or none."""
+"""Roles that are tested on their own, in order of appearance."""
 HELPS, HARMS = 0.25, 2.0 / 3.0
-"""Strengths r at which the term's foresight is tested."""
+"""Strengths r at which the predictions of the term are tested."""
 NOISE = 0.25
-"""Prior variance of y − m."""
+"""Prior variance of y − m: the largest one of a label in [0, 1]."""
 TIGHT = 64.0
-"""The interval is tightest where Σ z has about eight times this variance, as some thousand labels give it."""
-GAMBLERS = ("value_up", "value_down", "foresees", "misleads")
+"""Scale of the Gaussian mixture: the interval is tightest where Σ z has about eight times this variance, which takes
+some thousand labels."""
+BETS = ("value_up", "value_down", "foresees", "misleads")
+"""Names under which the e-processes of a scope are stored."""
 
 
 class PersonalisationParams(msgspec.Struct, frozen=True, kw_only=True):
-    """Levels of the verdicts and of the intervals."""
+    """Level of the verdicts and of the intervals."""
 
     alpha: float = 0.05
 
 
 class Report(NamedTuple):
-    """What personalisation buys in one role, or overall."""
+    """Value of personalisation in one role, or overall."""
 
     n: int
     """Labelled decisions that were drawn."""
     gain: float
-    """V(personal) − V(blind), in labels of [0, 1]."""
+    """Estimate of V(personal) − V(blind), in units of a label in [0, 1]."""
     low: float
     high: float
-    """An interval for it that covers at all times (asymptotic)."""
+    """Bounds of its asymptotic confidence sequence, valid at all times."""
     verdict: Verdict
     real: float
-    """Share of the personal term that labels bear out; NaN before there are any."""
+    """Share of the personal term that labels confirm: the slope of y − b on s; NaN before any label."""
     off: bool
 
 
-class _Scope(msgspec.Struct, array_like=True):
-    """Sums of one role, or of all."""
+class _Totals(msgspec.Struct, array_like=True):
+    """Sums over the labels of one role, or of all."""
 
     n: int = 0
     gain: float = 0.0
@@ -78,54 +80,54 @@ class _Scope(msgspec.Struct, array_like=True):
     seen: int = 0
     cross: float = 0.0
     power: float = 0.0
-    """Number of labels foreseen, Σ s(y − b) and Σ s²."""
+    """Number of labels with a prediction, Σ s(y − b) and Σ s²."""
     off: bool = False
     wealth: dict[str, bytes] = {}
+    """Stored e-processes, by the names in `BETS`."""
 
 
 class _Stored(msgspec.Struct, array_like=True):
-    scopes: list[tuple[str, _Scope]]
+    scopes: list[tuple[str, _Totals]]
     squares: tuple[float, float]
 
 
-class _Watched:
-    """A scope with its gamblers."""
+class _Scope:
+    """The totals and e-processes of one role, or of all."""
 
-    def __init__(self, scope: _Scope) -> None:
-        self.scope = scope
-        self.wealth = {name: Wealth() for name in GAMBLERS}
-
-    def evidence(self, value: str, foresight: str) -> float:
-        return 0.5 * (self.wealth[value].value + self.wealth[foresight].value)
+    def __init__(self, totals: _Totals) -> None:
+        self.totals = totals
+        self.bets = {name: EProcess() for name in BETS}
 
     @property
     def helps(self) -> float:
         """The e-value against "it does not help"."""
-        return self.evidence("value_up", "foresees")
+        return 0.5 * (self.bets["value_up"].value + self.bets["foresees"].value)
 
     @property
     def harms(self) -> float:
         """The e-value against "it does not harm"."""
-        return self.evidence("value_down", "misleads")
+        return 0.5 * (self.bets["value_down"].value + self.bets["misleads"].value)
 
 
-class PersonalisationMonitor:
-    """The fold; see the module. Labels are those on [0, 1] of the dimension `overall`, each once, in sequence order."""
+class PersonalisationMonitor(Projection):
+    """Tests of the personal terms over labels in [0, 1] of the dimension `overall`, each once, in sequence order."""
+
+    stored_type = _Stored
 
     def __init__(self, params: PersonalisationParams | None = None) -> None:
         self.params = params or PersonalisationParams()
-        self._all = _Watched(_Scope())
-        self._roles: dict[str, _Watched] = {}
+        self._all = _Scope(_Totals())
+        self._roles: dict[str, _Scope] = {}
         self._squares = (0.0, 0.0)
         """Σ (y − m)² and their number."""
 
-    # --- the fold ---
+    # --- learning ---
 
     def observe(self, decision: Decision, y: float) -> None:
-        """Fold what a label says of the value of personal decisions.
+        """Update the value statistics with a labelled decision.
 
         Args:
-            decision: that was labelled. Pinned, forced and sticky ones are skipped, and those without a twin.
+            decision: that was labelled. One that was not drawn, or has no user-blind pmf, is skipped.
             y: the label in [0, 1].
         """
         personal, blind = decision.personal or decision.probs, decision.twin or decision.probs
@@ -141,121 +143,121 @@ class PersonalisationMonitor:
         a = decision.eligible.index(decision.chosen)
         direct, weight = float((delta * m).sum()), delta / p
         z = float(weight[a]) * (y - float(m[a])) + direct
-        # The least and the most that z could have been, as they were known before the draw.
+        # Bounds of z over all draws and labels, known before the draw as betting requires.
         low = direct + float(np.minimum(-weight * m, weight * (1.0 - m)).min())
         high = direct + float(np.maximum(-weight * m, weight * (1.0 - m)).max())
         self._squares = self._squares[0] + (y - float(m[a])) ** 2, self._squares[1] + 1.0
-        for watched in self._scopes(role_key(decision.identity)):
-            scope = watched.scope
-            scope.n += 1
-            scope.gain += z
-            scope.spread += float((delta * weight).sum())
-            # Never more than a unit a label is staked, or differences that are too small to matter would be proven.
-            watched.wealth["value_up"].bet(z, min(low, -1.0))
-            watched.wealth["value_down"].bet(-z, min(-high, -1.0))
-            self._switch(watched)
+        for scope in self._scopes(role_key(decision.identity)):
+            totals = scope.totals
+            totals.n += 1
+            totals.gain += z
+            totals.spread += float((delta * weight).sum())
+            # A bound of at least 1 limits the stakes; without it, negligible differences would become significant.
+            scope.bets["value_up"].bet(z, min(low, -1.0))
+            scope.bets["value_down"].bet(-z, min(-high, -1.0))
+            self._switch(scope)
 
-    def foresee(self, role: str, y: float, blind: float, term: float) -> None:
-        """Fold what a label says of the personal term's foresight, whoever answered.
+    def observe_prediction(self, role: str, *, y: float, blind: float, term: float) -> None:
+        """Update the prediction statistics with a label, whichever arm answered.
 
         Args:
-            role: its key (`fitrouter.posterior.tastes.role_key`), empty for none.
+            role: key of the role (`fitrouter.identity.role_key`), empty for none.
             y: the label in [0, 1].
-            blind: what was predicted of it without the terms of role and user.
-            term: what these add at full strength, before the label was learnt.
+            blind: its prediction without the terms of role and user.
+            term: the sum of these terms at full strength, before the label was learnt.
         """
         if not (0.0 <= y <= 1.0 and math.isfinite(blind) and math.isfinite(term)) or term == 0.0:
             return
         b = min(max(blind, 0.0), 1.0)
-        for watched in self._scopes(role):
-            scope = watched.scope
-            scope.seen += 1
-            scope.cross += term * (y - b)
-            scope.power += term * term
-            watched.wealth["foresees"].bet(_better(y, b, (HARMS if scope.off else HELPS) * term), -1.0)
-            watched.wealth["misleads"].bet(-_better(y, b, HARMS * term), -1.0)
-            self._switch(watched)
+        for scope in self._scopes(role):
+            totals = scope.totals
+            totals.seen += 1
+            totals.cross += term * (y - b)
+            totals.power += term * term
+            scope.bets["foresees"].bet(_error_reduction(y, b, (HARMS if totals.off else HELPS) * term), -1.0)
+            scope.bets["misleads"].bet(-_error_reduction(y, b, HARMS * term), -1.0)
+            self._switch(scope)
 
-    def _scopes(self, role: str) -> list[_Watched]:
+    def _scopes(self, role: str) -> list[_Scope]:
         if role and role not in self._roles and len(self._roles) < ROLES:
-            self._roles[role] = _Watched(_Scope())
+            self._roles[role] = _Scope(_Totals())
         return [self._all, *([self._roles[role]] if role in self._roles else [])]
 
-    def _switch(self, watched: _Watched) -> None:
-        """Off where it harms, on again where what came later says that it helps."""
-        scope, enough = watched.scope, self._enough(watched)
-        if (watched.helps if scope.off else watched.harms) >= enough:
-            scope.off = not scope.off
-            for name in GAMBLERS:
-                watched.wealth[name] = Wealth()
+    def _switch(self, scope: _Scope) -> None:
+        """Switch the term off if it harms, and on again if later labels show that it helps."""
+        totals = scope.totals
+        if (scope.helps if totals.off else scope.harms) >= self._threshold(scope):
+            totals.off = not totals.off
+            for name in BETS:
+                scope.bets[name] = EProcess()
 
-    def _enough(self, watched: _Watched) -> float:
-        """The e-value that is a verdict."""
-        return (1.0 if watched is self._all else float(len(self._roles))) / self.params.alpha
+    def _threshold(self, scope: _Scope) -> float:
+        """The e-value from which a verdict is given: 1/α overall, Bonferroni-corrected for roles."""
+        return (1.0 if scope is self._all else float(len(self._roles))) / self.params.alpha
 
     # --- reading ---
 
     def off(self, role: str = "") -> bool:
-        """Whether the personal term is to be left out of a role's decisions (its pmf is logged as a candidate then)."""
+        """Whether the decisions of a role leave out the personal terms; their pmf is then logged as a candidate.
+
+        A role follows its own verdict where it has one, else the overall switch.
+        """
         own = self._roles.get(role)
-        if own is not None and (own.scope.off or self._verdict(own) == "helps"):
-            return own.scope.off
-        return self._all.scope.off
+        if own is not None and (own.totals.off or self._verdict(own) == "helps"):
+            return own.totals.off
+        return self._all.totals.off
 
     def report(self, role: str | None = None) -> Report | None:
-        """What is known, overall or of one role; None for a role without labels."""
-        watched = self._all if role is None else self._roles.get(role)
-        if watched is None:
+        """The report overall or of one role; None for a role without labels."""
+        scope = self._all if role is None else self._roles.get(role)
+        if scope is None:
             return None
-        scope = watched.scope
-        gain, half = (scope.gain / scope.n, self._half_width(scope)) if scope.n else (0.0, math.inf)
-        real = scope.cross / scope.power if scope.power > 0.0 else math.nan
-        return Report(scope.n, gain, gain - half, gain + half, self._verdict(watched), real, scope.off)
+        totals = scope.totals
+        gain, half = (totals.gain / totals.n, self._half_width(totals)) if totals.n else (0.0, math.inf)
+        real = totals.cross / totals.power if totals.power > 0.0 else math.nan
+        return Report(totals.n, gain, gain - half, gain + half, self._verdict(scope), real, totals.off)
 
     def roles(self) -> list[str]:
         """Roles that have a report."""
         return list(self._roles)
 
-    def _verdict(self, watched: _Watched) -> Verdict:
-        if watched.scope.off or watched.harms >= self._enough(watched):
+    def _verdict(self, scope: _Scope) -> Verdict:
+        if scope.totals.off or scope.harms >= self._threshold(scope):
             return "harms"
-        return "helps" if watched.helps >= self._enough(watched) else "not known"
+        return "helps" if scope.helps >= self._threshold(scope) else "not known"
 
-    def _half_width(self, scope: _Scope) -> float:
-        """Of a Gaussian mixture over the martingale's own clock: its variance given the past (`Moments.half_width`)."""
+    def _half_width(self, totals: _Totals) -> float:
+        """Half-width of the confidence sequence: a Gaussian mixture in the intrinsic time of the martingale Σ z.
+
+        As `Moments.half_width`, with the accumulated variance given the past in place of the number of observations.
+        """
         noise = (10.0 * NOISE + self._squares[0]) / (10.0 + self._squares[1])
-        clock = noise * scope.spread
+        clock = noise * totals.spread
         if not clock > 0.0:
-            return 0.0 if scope.n else math.inf
+            return 0.0 if totals.n else math.inf
         grown = clock / TIGHT + 1.0
         reach = 2.0 * grown * TIGHT * math.log(math.sqrt(grown) / self.params.alpha)
-        return math.sqrt(reach) / scope.n
+        return math.sqrt(reach) / totals.n
 
     # --- state ---
 
-    def dump(self) -> bytes:
-        """The state, exactly."""
+    def _store(self) -> _Stored:
         scopes = []
-        for key, watched in (("", self._all), *self._roles.items()):
-            wealth = {name: gambler.dump() for name, gambler in watched.wealth.items()}
-            scopes.append((key, msgspec.structs.replace(watched.scope, wealth=wealth)))
-        return msgspec.msgpack.encode(_Stored(scopes, self._squares))
+        for key, scope in (("", self._all), *self._roles.items()):
+            wealth = {name: bet.dump() for name, bet in scope.bets.items()}
+            scopes.append((key, msgspec.structs.replace(scope.totals, wealth=wealth)))
+        return _Stored(scopes, self._squares)
 
-    def load(self, payload: bytes) -> bool:
-        """Restore the state; False, and unchanged, where the bytes cannot be what `dump` made."""
-        try:
-            stored = msgspec.msgpack.decode(payload, type=_Stored)
-        except (msgspec.DecodeError, ValueError):
-            return False
-        found: dict[str, _Watched] = {}
-        for key, scope in stored.scopes:
-            watched = _Watched(msgspec.structs.replace(scope, wealth={}))
-            sums = (scope.gain, scope.spread, scope.cross, scope.power, *stored.squares)
-            sound = all(math.isfinite(part) for part in sums) and min(scope.spread, scope.power, *stored.squares) >= 0.0
-            sound = sound and min(scope.n, scope.seen) >= 0 and set(scope.wealth) == set(GAMBLERS)
-            if not sound or not all(watched.wealth[name].load(state) for name, state in scope.wealth.items()):
+    def _restore(self, stored: _Stored) -> bool:
+        found: dict[str, _Scope] = {}
+        for key, totals in stored.scopes:
+            scope = _Scope(msgspec.structs.replace(totals, wealth={}))
+            sums = (totals.gain, totals.spread, totals.cross, totals.power, *stored.squares)
+            valid = all(map(math.isfinite, sums)) and min(totals.spread, totals.power, *stored.squares) >= 0.0
+            valid = valid and min(totals.n, totals.seen) >= 0 and set(totals.wealth) == set(BETS)
+            if not valid or not all(scope.bets[name].load(state) for name, state in totals.wealth.items()):
                 return False
-            found[key] = watched
+            found[key] = scope
         if "" not in found or len(found) != len(stored.scopes) or len(found) > ROLES + 1:
             return False
         self._all, self._squares = found.pop(""), stored.squares
@@ -263,7 +265,7 @@ class PersonalisationMonitor:
         return True
 
 
-def _better(y: float, b: float, term: float) -> float:
-    """By how much the term lowers the squared error, in [−1, 1]."""
+def _error_reduction(y: float, b: float, term: float) -> float:
+    """Reduction of the squared error by the term, in [−1, 1]."""
     p = min(max(b + term, 0.0), 1.0)
     return (y - b) ** 2 - (y - p) ** 2

@@ -1,16 +1,16 @@
-"""Are the logged probabilities those that the draws came from? Everything that replay and reports say rests on it.
+"""Propensity audit: a sequential test that draws come from the logged pmfs, on which replay and reports rely.
 
-A wrong log is told by bets against it. Any pmf q' that is known before the draw makes the wealth of a gambler grow by
-q'(chosen) / q(chosen), which has mean 1 if the draw came from the logged q; so its product is an e-process, and the
-alarm at 1/α is false with probability α at most, for ever (Ville 1939). Three families of q' are mixed:
+The test bets against the log. For any pmf q' that is known before the draw, q'(chosen) / q(chosen) has mean 1 if the
+draw came from the logged pmf q. The product of these factors is therefore an e-process, and an alarm at 1/α is ever
+false with probability at most α (Ville 1939). Three families of alternatives q' are mixed:
 
-* `uniform`: (1 − ε) q + ε/K, whose factor is 1 − ε + ε / (K q(chosen)): a bet that the mean of 1/(K·p) is above 1
-  (ε > 0) or below it (ε < 0);
+* `uniform`: (1 − ε) q + ε/K, with the factor 1 − ε + ε / (K q(chosen)): a bet that the mean of 1/(K·p) is above 1
+  (ε > 0) or below 1 (ε < 0);
 * `sharp`: q^β / Σ q^β, for draws from a sharper or flatter pmf than the logged one;
-* `arm`: q with one arm's odds changed by 5 % or 20 %, for every arm.
+* `arm`: q with the odds of one arm changed by 5 % or 20 %, for every arm.
 
-`Propensities` is the fold that watches for ever; `audit` reads a log once, and looks at its invariants, the replay of
-every draw, and χ² of the choices besides.
+`Propensities` runs the test continuously. `audit` checks a whole log once: the test, the invariants of each decision,
+the replay of each draw, and a χ² test of the choices.
 """
 
 from __future__ import annotations
@@ -23,17 +23,19 @@ import msgspec
 import numpy as np
 
 from fitrouter.draw import replay
-from fitrouter.monitors.e_process import Mixture
-from fitrouter.types import Decision, Floats
+from fitrouter.monitors.e_process import MixtureEProcess
+from fitrouter.types import Decision, Floats, Projection
 
 ALPHA = 1e-3
 """Level of the alarm."""
 FIRST, ARMS = 8, 40
-"""Half of the `arm` wealth is for the first arms that appear, half for the next; later ones are not bet upon."""
+"""Half of the `arm` wealth is for the first `FIRST` arms that appear, half for the others up to `ARMS`."""
 EPSILON = np.array([-0.9, -0.5, 0.005, 0.03, 0.2])
-"""Shares ε; negative ones in units of the most that leaves q' ≥ 0."""
+"""ε of the `uniform` family; negative ones in units of the largest |ε| with q' ≥ 0."""
 BETA = np.array([0.8, 0.95, 1.05, 1.25])
+"""Exponents β of the `sharp` family."""
 TILT = np.exp(np.array([-0.2, -0.05, 0.05, 0.2]))
+"""Factors of an arm's odds in the `arm` family."""
 
 
 class _Stored(msgspec.Struct, array_like=True):
@@ -45,21 +47,23 @@ class _Stored(msgspec.Struct, array_like=True):
     inverse: float
 
 
-class Propensities:
-    """The fold over decisions that were drawn; see the module."""
+class Propensities(Projection):
+    """Sequential test of the propensities of drawn decisions."""
+
+    stored_type = _Stored
 
     def __init__(self) -> None:
-        self._uniform = Mixture(np.full(len(EPSILON), 1.0 / len(EPSILON)))
-        self._sharp = Mixture(np.full(len(BETA), 1.0 / len(BETA)))
+        self._uniform = MixtureEProcess(np.full(len(EPSILON), 1.0 / len(EPSILON)))
+        self._sharp = MixtureEProcess(np.full(len(BETA), 1.0 / len(BETA)))
         shares = np.where(np.arange(ARMS) < FIRST, 0.5 / FIRST, 0.5 / (ARMS - FIRST))
-        self._arm = Mixture(np.repeat(shares / len(TILT), len(TILT)))
+        self._arm = MixtureEProcess(np.repeat(shares / len(TILT), len(TILT)))
         self._arms: dict[str, int] = {}
         self.n = 0
         self._inverse = 0.0
         """Σ 1/(K·p)."""
 
     def observe(self, decision: Decision) -> None:
-        """Fold one decision; one that was not drawn, or whose pmf is none, is skipped (`audit` tells of the latter)."""
+        """Test one decision. One that was not drawn is skipped, and so is an invalid pmf, which `audit` reports."""
         q = np.array(decision.probs)
         if not decision.mode.drawn or len(q) != len(decision.eligible) or decision.chosen not in decision.eligible:
             return
@@ -72,16 +76,16 @@ class Propensities:
         self._inverse += 1.0 / (K * p)
         if K == 1:
             return
-        # (1 − ε) q + ε/K ≥ 0 for ε ≥ −r / (1 − r), with r = K min q ≤ 1.
+        # q' = (1 − ε) q + ε/K is ≥ 0 for ε ≥ −r / (1 − r), with r = K min q ≤ 1.
         least = min(float(possible.min()) * K, 0.5)
         epsilon = np.where(EPSILON < 0.0, EPSILON * least / (1.0 - least), EPSILON)
-        self._uniform.grow(1.0 + epsilon * (1.0 / (K * p) - 1.0))
+        self._uniform.multiply(1.0 + epsilon * (1.0 / (K * p) - 1.0))
         logs = np.log(possible)
-        self._sharp.grow(np.exp((BETA - 1.0) * math.log(p)) / np.exp(np.multiply.outer(BETA, logs)).sum(axis=1))
-        self._arm.grow(self._tilted(decision.eligible, q, chosen))
+        self._sharp.multiply(np.exp((BETA - 1.0) * math.log(p)) / np.exp(np.multiply.outer(BETA, logs)).sum(axis=1))
+        self._arm.multiply(self._tilted(decision.eligible, q, chosen))
 
     def _tilted(self, eligible: tuple[str, ...], q: Floats, chosen: int) -> Floats:
-        """float64[ARMS · G]: q'(chosen) / q(chosen) for every arm's odds changed; 1 for arms that are not eligible."""
+        """float64[ARMS · G]: q'(chosen) / q(chosen) of the `arm` family; 1 for arms that are not eligible."""
         for arm in eligible:
             if arm not in self._arms and len(self._arms) < ARMS:
                 self._arms[arm] = len(self._arms)
@@ -93,36 +97,25 @@ class Propensities:
 
     @property
     def evidence(self) -> dict[str, float]:
-        """Family → its e-value against an honest log, and their mean as `all`."""
+        """Family → its e-value against the logged pmfs, and the mean of these as `all`."""
         found = {"uniform": self._uniform.value, "sharp": self._sharp.value, "arm": self._arm.value}
         return {**found, "all": sum(found.values()) / len(found)}
 
     @property
-    def alarm(self) -> bool:
-        """Whether the log cannot be believed, at level `ALPHA`."""
-        return self.evidence["all"] >= 1.0 / ALPHA
-
-    @property
     def mean_inverse(self) -> float:
-        """Mean of 1/(K·p), 1 in an honest log; NaN before any decision."""
+        """Mean of 1/(K·p), which is 1 in expectation if the log is right; NaN before any decision."""
         return self._inverse / self.n if self.n else math.nan
 
-    def dump(self) -> bytes:
-        """The state, exactly."""
-        parts = (self._uniform.dump(), self._sharp.dump(), self._arm.dump())
-        return msgspec.msgpack.encode(_Stored(*parts, list(self._arms), self.n, self._inverse))
+    def _store(self) -> _Stored:
+        wealth = self._uniform.dump(), self._sharp.dump(), self._arm.dump()
+        return _Stored(*wealth, list(self._arms), self.n, self._inverse)
 
-    def load(self, payload: bytes) -> bool:
-        """Restore the state; False, and unchanged, where the bytes cannot be what `dump` made."""
-        try:
-            stored = msgspec.msgpack.decode(payload, type=_Stored)
-        except (msgspec.DecodeError, ValueError):
-            return False
+    def _restore(self, stored: _Stored) -> bool:
         fresh = Propensities()
-        sound = fresh._uniform.load(stored.uniform) and fresh._sharp.load(stored.sharp) and fresh._arm.load(stored.arm)
-        sound = sound and stored.n >= fresh._uniform.n and math.isfinite(stored.inverse) and stored.inverse >= 0.0
+        valid = fresh._uniform.load(stored.uniform) and fresh._sharp.load(stored.sharp) and fresh._arm.load(stored.arm)
+        valid = valid and stored.n >= fresh._uniform.n and math.isfinite(stored.inverse) and stored.inverse >= 0.0
         arms = {arm: k for k, arm in enumerate(stored.arms)}
-        if not sound or len(arms) != len(stored.arms) or len(arms) > ARMS:
+        if not valid or len(arms) != len(stored.arms) or len(arms) > ARMS:
             return False
         fresh._arms, fresh.n, fresh._inverse = arms, stored.n, stored.inverse
         self.__dict__.update(fresh.__dict__)
@@ -130,7 +123,7 @@ class Propensities:
 
 
 class Audit(NamedTuple):
-    """What a log says of itself."""
+    """Result of `audit`."""
 
     decisions: int
     drawn: int
@@ -141,28 +134,28 @@ class Audit(NamedTuple):
     chi2: float
     chi2_dof: int
     chi2_p: float
-    """Of the choices against the logged pmfs; good for one look."""
+    """χ² test of the choices against the logged pmfs; unlike the e-values valid for a single look only."""
     mean_inverse: float
     """Mean of 1/(K·p)."""
     peak: dict[str, float]
-    """Family → the largest e-value on the way; `all` is the one with the alarm."""
+    """Family → its largest e-value; `all` raises the alarm."""
     fired_at: int | None
-    """Drawn decision at which the alarm rang."""
+    """Number of drawn decisions at which the alarm was raised; None if it was not."""
 
     @property
     def ok(self) -> bool:
-        """Nothing is broken and nothing rang; χ² at `ALPHA` too."""
+        """Whether no invariant is violated, no alarm was raised, and χ² is not significant at `ALPHA`."""
         return not self.violations and self.fired_at is None and not self.chi2_p < ALPHA
 
 
 def audit(decisions: Iterable[Decision], *, replays: bool = True) -> Audit:
-    """Check a log, in the order of its decisions.
+    """Check the propensities of a log.
 
     Args:
-        decisions: of the log.
-        replays: draw every decision again from its seed; False where a log's seeds are not known.
+        decisions: of the log, in order.
+        replays: repeat each draw from its seed; False if the seeds are not known.
     """
-    watch, counts = Propensities(), _Counts()
+    test, counts = Propensities(), _ChoiceCounts()
     violations: dict[str, int] = {}
     first: dict[str, str] = {}
     peak: dict[str, float] = {}
@@ -177,19 +170,19 @@ def audit(decisions: Iterable[Decision], *, replays: bool = True) -> Audit:
         for name in broken:
             violations[name] = violations.get(name, 0) + 1
             first.setdefault(name, decision.id)
-        watch.observe(decision)
+        test.observe(decision)
         if "pmf" not in broken and "chosen" not in broken:
-            counts.see(decision)
-        evidence = watch.evidence
+            counts.add(decision)
+        evidence = test.evidence
         peak = {name: max(value, peak.get(name, 1.0)) for name, value in evidence.items()}
         if fired is None and evidence["all"] >= 1.0 / ALPHA:
             fired = drawn
     chi2, dof = counts.statistic()
-    return Audit(seen, drawn, violations, first, chi2, dof, chi2_tail(chi2, dof), watch.mean_inverse, peak, fired)
+    return Audit(seen, drawn, violations, first, chi2, dof, chi2_tail(chi2, dof), test.mean_inverse, peak, fired)
 
 
 def _broken(decision: Decision, replays: bool) -> list[str]:
-    """Names of the invariants that a drawn decision breaks."""
+    """Names of the invariants that a drawn decision violates."""
     q, K = np.array(decision.probs), len(decision.eligible)
     if len(q) != K or not np.isfinite(q).all() or not abs(float(q.sum()) - 1.0) < 1e-12:
         return ["pmf"]
@@ -205,38 +198,38 @@ def _broken(decision: Decision, replays: bool) -> list[str]:
     return broken
 
 
-class _Counts:
-    """Choices minus logged probabilities, summed per arm, with their covariance."""
+class _ChoiceCounts:
+    """Sums of choices minus logged probabilities per arm, with their covariance."""
 
     def __init__(self) -> None:
         self.arms: dict[str, int] = {}
-        self.apart = np.zeros(0)
+        self.excess = np.zeros(0)
         self.cov = np.zeros((0, 0))
 
-    def see(self, decision: Decision) -> None:
+    def add(self, decision: Decision) -> None:
         for arm in decision.eligible:
             self.arms.setdefault(arm, len(self.arms))
-        grown = len(self.arms) - len(self.apart)
+        grown = len(self.arms) - len(self.excess)
         if grown:
-            self.apart, self.cov = np.pad(self.apart, (0, grown)), np.pad(self.cov, ((0, grown), (0, grown)))
+            self.excess, self.cov = np.pad(self.excess, (0, grown)), np.pad(self.cov, ((0, grown), (0, grown)))
         q = np.array(decision.probs)
         rows = np.array([self.arms[arm] for arm in decision.eligible])
-        self.apart[rows] -= q
-        self.apart[self.arms[decision.chosen]] += 1.0
+        self.excess[rows] -= q
+        self.excess[self.arms[decision.chosen]] += 1.0
         self.cov[np.ix_(rows, rows)] += np.diag(q) - np.multiply.outer(q, q)
 
     def statistic(self) -> tuple[float, int]:
-        """χ² = DᵀC⁺D and the rank of C (Pearson's, for pmfs that differ from draw to draw)."""
-        if not len(self.apart) or not self.cov.any():
+        """χ² = DᵀC⁺D and the rank of C: Pearson's statistic for pmfs that vary between draws."""
+        if not len(self.excess) or not self.cov.any():
             return 0.0, 0
         values, vectors = np.linalg.eigh(self.cov)
         use = values > 1e-9 * values.max()
-        along = np.einsum("ij,i->j", vectors[:, use], self.apart)
+        along = np.einsum("ij,i->j", vectors[:, use], self.excess)
         return float((along * along / values[use]).sum()), int(use.sum())
 
 
 def chi2_tail(x: float, dof: int) -> float:
-    """P(χ² ≥ x), in closed form for whole degrees of freedom.
+    """Survival function P(χ² ≥ x), in closed form for integer degrees of freedom.
 
     >>> round(chi2_tail(14.067140449, 7), 6), round(chi2_tail(5.991464547, 2), 6)
     (0.05, 0.05)

@@ -1,16 +1,16 @@
-"""The alarm that a reward model cannot be hacked in silence: it tells whose answers the score flatters.
+"""Reward-model bias: a sequential test for arms whose answers the reward model overrates.
 
-The residual of a label is what the text was thought to be worth minus what the person said, hᵀw − y, before the label
-was learnt. Everybody's text may be misjudged a little, and every model is somewhat better or worse than its text (c_k
-says so); an arm that *stands out* of the others flatters the score. Per arm k and label, the hypothesis is
+The residual of a label is the text's predicted rating minus the person's, hᵀw − y, before the label is learnt. The
+residuals of all arms share a level, and every model is somewhat better or worse than its text (its correction c_k).
+An outlier among the arms is evidence of reward hacking. For each arm k and label, the hypothesis is
 
     H0: E[residual | past] ≤ b + max(tolerance, reach · √(s² + se²))
 
-b is the other arms' mean residual as it was known before the label, each arm counting once however much traffic it has
-(a random-effects mean, DerSimonian and Laird 1986); s is how far those arms lie from each other, with a prior of a few
-imagined arms; se is the error of b. It is tested by betting (`e_process`): among arms known from the start the
-chance that any of them is ever flagged although H0 holds for all its labels is at most α, looked at continuously (an
-arm that joins as the K-th adds α/K). An arm that is flagged stays so until `clear`, and counts in no b or s.
+b is the mean residual of the other arms before the label, each arm counting once whatever its traffic (a
+random-effects mean: DerSimonian and Laird 1986); s is the standard deviation between these arms, with a prior worth a
+few arms; se is the standard error of b. H0 is tested by betting (`e_process`), valid at every look. Among arms known
+from the start, the probability that any of them is ever flagged although H0 holds for its labels is at most α; an arm
+that joins as the K-th adds α/K. A flagged arm stays flagged, and is left out of b and s.
 """
 
 from __future__ import annotations
@@ -21,36 +21,36 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from fitrouter.monitors.e_process import Moments, Wealth
-from fitrouter.types import Floats
+from fitrouter.monitors.e_process import EProcess, Moments
+from fitrouter.types import Floats, Projection
 
 ARMS, ROLES, CLUSTERS = 512, 32, 64
-"""How many are told apart, in order of appearance."""
+"""Arms, roles and clusters with statistics of their own, in order of appearance."""
 MEMORY = 200
-"""An arm's level is a mean over about this many of its last labels, as tastes that are being learnt move all levels."""
+"""Labels over which an arm's mean residual is averaged: tastes that are still being learnt move all residuals."""
 ENOUGH = 10
-"""Labels of other arms before anything is staked."""
+"""Labels of other arms before an arm is tested."""
 NOISE = 0.1
 """Prior variance of a residual."""
 
 
 class RewardBiasParams(msgspec.Struct, frozen=True, kw_only=True):
-    """What is ordinary. Chosen so that models whose c_k has an sd of .1 raise no alarm: docs/results/watch.md."""
+    """Parameters of the test, chosen so that arms whose c_k has an sd of .1 raise no alarm (docs/results/watch.md)."""
 
     alpha: float = 0.01
     tolerance: float = 0.03
-    """An excess up to this is never an alarm."""
+    """Smallest excess that can raise the alarm."""
     reach: float = 2.25
-    """Standard deviations of the other arms that are ordinary."""
+    """Allowed distance from the mean of the other arms, in standard deviations."""
     ordinary: float = 0.07
     ordinary_arms: float = 4.0
-    """Prior of s, and the number of arms that it stands for."""
+    """Prior value of s, and the number of arms that it stands for."""
     reported_alpha: float = 0.05
-    """Intervals that are reported cover with 1 − this, at all times."""
+    """1 − coverage of the reported intervals, valid at all times."""
 
 
 class BiasFinding(NamedTuple):
-    """By how much the score flatters, with half the width of an anytime-valid (asymptotic) interval."""
+    """Estimated bias of the reward model, with the half-width of an asymptotic confidence sequence."""
 
     bias: float
     half_width: float
@@ -58,16 +58,16 @@ class BiasFinding(NamedTuple):
 
 
 class _Baseline(NamedTuple):
-    """What the other arms are like."""
+    """Residuals of the other arms."""
 
     mean: float
     error: float
-    """Standard error of `mean`, as the mean of these arms."""
+    """Standard error of `mean` for these arms."""
     ordinary: float
-    """Standard deviation with which one more arm would lie around `mean`."""
+    """Predictive standard deviation of another arm around `mean`."""
 
 
-class _Level(msgspec.Struct, array_like=True):
+class _MeanResidual(msgspec.Struct, array_like=True):
     """An arm's mean residual over its last labels."""
 
     n: int = 0
@@ -75,7 +75,7 @@ class _Level(msgspec.Struct, array_like=True):
 
 
 class _Cell(msgspec.Struct, array_like=True):
-    """Excess over the baseline of one arm, or of one arm for one role or in one cluster."""
+    """Excess residual of one arm over the baseline, overall or for one role or cluster."""
 
     arm: str
     kind: str
@@ -84,7 +84,7 @@ class _Cell(msgspec.Struct, array_like=True):
 
 
 class _Stored(msgspec.Struct, array_like=True):
-    arms: list[tuple[str, _Level, bytes]]
+    arms: list[tuple[str, _MeanResidual, bytes]]
     cells: list[_Cell]
     noise: tuple[float, float]
     roles: list[str]
@@ -92,36 +92,38 @@ class _Stored(msgspec.Struct, array_like=True):
     raised: list[str]
 
 
-class RewardBiasMonitor:
-    """The fold; see the module. Rows are labels of the dimension `overall`, in sequence order."""
+class RewardBiasMonitor(Projection):
+    """Tests of all arms over labels of the dimension `overall`, in sequence order."""
+
+    stored_type = _Stored
 
     def __init__(self, params: RewardBiasParams | None = None) -> None:
         self.params = params or RewardBiasParams()
-        self._levels: dict[str, _Level] = {}
-        self._wealth: dict[str, Wealth] = {}
+        self._levels: dict[str, _MeanResidual] = {}
+        self._wealth: dict[str, EProcess] = {}
         self._cells: dict[tuple[str, str, str], _Cell] = {}
         self._noise = (0.0, 0.0)
-        """Squared residuals around their arm's level, and their number."""
+        """Sum of squared residuals around their arm's mean, and their number."""
         self._roles: dict[str, None] = {}
         self._clusters: dict[str, None] = {}
         self._raised: dict[str, None] = {}
 
-    # --- the fold ---
+    # --- learning ---
 
     def observe(self, arm: str, role: str | None, cluster: str | None, residual: float) -> bool:
-        """Fold one label's residual hᵀw − y, cut to [−1, 1]; True where it raises the alarm on its arm.
+        """Test the residual hᵀw − y of one label. Returns whether it raises the alarm for its arm.
 
         Args:
-            arm: whose answer was judged.
-            role: of the person, None for none.
+            arm: whose answer was labelled.
+            role: of the person; None for none.
             cluster: or task of the prompt.
-            residual: with w as it was before the label; NaN is skipped.
+            residual: with w as it was before the label, clipped to [−1, 1]; one that is not finite is skipped.
         """
         if not math.isfinite(residual) or (arm not in self._levels and len(self._levels) >= ARMS):
             return False
         r = min(max(residual, -1.0), 1.0)
         if arm not in self._levels:
-            self._levels[arm], self._wealth[arm] = _Level(), Wealth()
+            self._levels[arm], self._wealth[arm] = _MeanResidual(), EProcess()
         level, wealth = self._levels[arm], self._wealth[arm]
         baseline = self._baseline(arm)
         if baseline is not None:
@@ -132,7 +134,7 @@ class RewardBiasMonitor:
                     key = arm, kind, name
                     if key not in self._cells:
                         self._cells[key] = _Cell(arm, kind, name, Moments())
-                    self._cells[key].excess.see(r - baseline.mean)
+                    self._cells[key].excess.add(r - baseline.mean)
         if level.n:
             self._noise = self._noise[0] + (r - level.mean) ** 2, self._noise[1] + 1.0
         level.n += 1
@@ -142,16 +144,8 @@ class RewardBiasMonitor:
             return True
         return False
 
-    def clear(self, arm: str) -> None:
-        """Forget the alarm on an arm, and what led to it: somebody has looked into it."""
-        self._raised.pop(arm, None)
-        if arm in self._wealth:
-            self._wealth[arm] = Wealth()
-        for key in [key for key in self._cells if key[0] == arm]:
-            del self._cells[key]
-
     def _known(self, kind: str, name: str) -> bool:
-        """Whether there is room for this role or cluster."""
+        """Whether this role or cluster has, or now gets, statistics of its own."""
         if not kind:
             return True
         seen, room = (self._roles, ROLES) if kind == "role" else (self._clusters, CLUSTERS)
@@ -160,7 +154,7 @@ class RewardBiasMonitor:
         return name in seen
 
     def _baseline(self, arm: str) -> _Baseline | None:
-        """What the arms beside this one are like; None where too little is known of them."""
+        """Random-effects estimates over the other arms; None if they have too few labels."""
         others = [level for name, level in self._levels.items() if name != arm and name not in self._raised and level.n]
         n = np.array([level.n for level in others], dtype=np.float64)
         if n.sum() < ENOUGH:
@@ -170,7 +164,7 @@ class RewardBiasMonitor:
         error = noise / np.minimum(n, MEMORY)
         prior = self.params.ordinary**2
         centre, _ = _pool(mean, prior + error)
-        # One arm far out tells little of the spread of ordinary ones: what it adds is cut.
+        # The contribution of each arm to s² is clipped: one outlier must not make other outliers look ordinary.
         apart = np.minimum(np.maximum((mean - centre) ** 2 - error, 0.0), 9.0 * prior)
         seen = self.params.ordinary_arms + float(len(others) - 1)
         spread = (self.params.ordinary_arms * prior + float(apart.sum())) / seen
@@ -182,9 +176,12 @@ class RewardBiasMonitor:
     # --- reading ---
 
     def excess(self, arm: str, *, role: str | None = None, cluster: str | None = None) -> BiasFinding | None:
-        """By how much the arm's answers are flattered more than the others' (negative: less); None without labels.
+        """Bias of the reward model on an arm relative to the other arms; None without labels.
 
-        Give `role` or `cluster` for that cell alone.
+        Args:
+            arm: its name.
+            role: restricts it to labels of one role.
+            cluster: restricts it to one cluster of prompts.
         """
         kind, name = ("role", role) if role is not None else ("cluster", cluster) if cluster is not None else ("", "")
         cell = self._cells.get((arm, kind, name or ""))
@@ -195,7 +192,7 @@ class RewardBiasMonitor:
         return BiasFinding(cell.excess.mean, math.hypot(own, 2.0 * baseline.error), cell.excess.n)
 
     def cells(self, arm: str) -> list[tuple[str, str, BiasFinding]]:
-        """("role" or "cluster", its name, excess) of an arm, the largest excess first."""
+        """("role" or "cluster", its name, bias) of an arm, the largest bias first."""
         found = []
         for _, kind, name in (key for key in self._cells if key[0] == arm and key[1]):
             excess = self.excess(arm, role=name) if kind == "role" else self.excess(arm, cluster=name)
@@ -203,57 +200,39 @@ class RewardBiasMonitor:
                 found.append((kind, name, excess))
         return sorted(found, key=lambda cell: (-cell[2].bias, cell[0], cell[1]))
 
-    def evidence(self, arm: str) -> float:
-        """The e-value against "this arm is ordinary"."""
-        return self._wealth[arm].value if arm in self._wealth else 1.0
-
     def flagged(self) -> dict[str, BiasFinding]:
-        """The arms whose scores are not to be counted, with what is known of them now."""
+        """Arms whose scores are ignored, with the present estimate of their bias."""
         found = {arm: self.excess(arm) for arm in self._raised}
         return {arm: excess or BiasFinding(math.nan, math.inf, 0) for arm, excess in found.items()}
 
     def describe(self, arm: str) -> str:
-        """One sentence on an arm."""
+        """A sentence on the reward model's bias for an arm, for operators."""
         found = self.excess(arm)
         if found is None or not math.isfinite(found.half_width):
-            return f"too few labels to say whether the score flatters model {arm}"
+            return f"too few labels to tell whether the reward model overrates model {arm}"
         by = f"{abs(found.bias):.2f} ± {found.half_width:.2f}"
         if arm in self._raised:
-            return f"the score flatters model {arm} by {by}"
+            return f"the reward model overrates model {arm} by {by}"
         if found.bias - found.half_width > 0.0:
-            return f"the score favours model {arm} by {by}, which may still be ordinary"
+            return f"the reward model overrates model {arm} by {by}, within the normal range"
         if found.bias + found.half_width < 0.0:
-            return f"the score underrates model {arm} by {by}"
-        return f"the score judges model {arm} like the others (± {found.half_width:.2f})"
+            return f"the reward model underrates model {arm} by {by}"
+        return f"the reward model rates model {arm} like the other models (± {found.half_width:.2f})"
 
     # --- state ---
 
-    def dump(self) -> bytes:
-        """The state, exactly."""
+    def _store(self) -> _Stored:
         arms = [(arm, level, self._wealth[arm].dump()) for arm, level in self._levels.items()]
-        return msgspec.msgpack.encode(
-            _Stored(
-                arms,
-                list(self._cells.values()),
-                self._noise,
-                list(self._roles),
-                list(self._clusters),
-                list(self._raised),
-            )
-        )
+        cells, names = list(self._cells.values()), (self._roles, self._clusters, self._raised)
+        return _Stored(arms, cells, self._noise, *(list(each) for each in names))
 
-    def load(self, payload: bytes) -> bool:
-        """Restore the state; False, and unchanged, where the bytes cannot be what `dump` made."""
-        try:
-            stored = msgspec.msgpack.decode(payload, type=_Stored)
-        except (msgspec.DecodeError, ValueError):
-            return False
-        wealth = {arm: Wealth() for arm, _, _ in stored.arms}
-        sound = all(wealth[arm].load(state) for arm, _, state in stored.arms) and len(wealth) == len(stored.arms)
-        sound = sound and all(level.n >= 1 and abs(level.mean) <= 1.0 for _, level, _ in stored.arms)
-        sound = sound and all(cell.arm in wealth and cell.excess.sound for cell in stored.cells)
-        sound = sound and all(math.isfinite(part) and part >= 0.0 for part in stored.noise)
-        if not sound or not set(stored.raised) <= set(wealth):
+    def _restore(self, stored: _Stored) -> bool:
+        wealth = {arm: EProcess() for arm, _, _ in stored.arms}
+        valid = all(wealth[arm].load(state) for arm, _, state in stored.arms) and len(wealth) == len(stored.arms)
+        valid = valid and all(level.n >= 1 and abs(level.mean) <= 1.0 for _, level, _ in stored.arms)
+        valid = valid and all(cell.arm in wealth and cell.excess.valid for cell in stored.cells)
+        valid = valid and all(math.isfinite(part) and part >= 0.0 for part in stored.noise)
+        if not valid or not set(stored.raised) <= set(wealth):
             return False
         self._levels, self._wealth = {arm: level for arm, level, _ in stored.arms}, wealth
         self._cells = {(cell.arm, cell.kind, cell.name): cell for cell in stored.cells}
@@ -264,7 +243,7 @@ class RewardBiasMonitor:
 
 
 def _pool(mean: Floats, variance: Floats) -> tuple[float, float]:
-    """Mean weighted by precision, and the total precision."""
+    """Precision-weighted mean, and the total precision."""
     weights = 1.0 / variance
     precision = float(weights.sum())
     return float((mean * weights).sum()) / precision, precision

@@ -344,18 +344,11 @@ class Arms:
             cov[k] += share * (prior - cov[k])
 
     def distrust(self, name: str) -> None:
-        """Let the mean text of the other arms stand for this one's; how much better it is, is to be learnt anew."""
-        self._suspect(name, 1.0)
-
-    def trust(self, name: str) -> None:
-        """Let an arm's own text stand for it again."""
-        self._suspect(name, 0.0)
-
-    def _suspect(self, name: str, suspect: float) -> None:
+        """Predict an arm's features by the mean of the other arms from now on, and reset its level to the prior's."""
         k = self.model(name)
-        if self.suspect[k] == suspect:
+        if self.suspect[k]:
             return
-        self.suspect[k] = suspect
+        self.suspect[k] = 1.0
         self._remember_distrusted()
         state = self.corrections[k]
         state[0], state[:, 0] = 0.0, 0.0

@@ -64,8 +64,24 @@ class Gaussian:
         self.state = np.subtract(self.state, new, out=new)
 
     def valid(self) -> bool:
-        """Every number is finite and no variance is negative."""
+        """Whether every number is finite and no variance is negative."""
         return bool(np.isfinite(self.state).all() and (np.diag(self.cov) >= 0).all())
+
+    def dump(self) -> tuple[bytes, bytes]:
+        """Mean and covariance as native float64 bytes."""
+        return self.mean.tobytes(), self.cov.tobytes()
+
+    @classmethod
+    def load(cls, mean: bytes, cov: bytes, D: int) -> Gaussian:
+        """The Gaussian that `dump` stored.
+
+        Raises:
+            ValueError: another dimension, a number that is not finite, or a negative variance.
+        """
+        found = cls(np.frombuffer(mean).reshape(D), np.frombuffer(cov).reshape(D, D))
+        if not found.valid():
+            raise ValueError("not the mean and covariance of a Gaussian")
+        return found
 
 
 def change(gain: Floats, innovation: GaussianUpdate) -> Floats:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import msgspec
+from fitrouter.types import Projection
 
 COEFFICIENTS = (0.5, 1.0)
 """Shares of a term that the hypotheses add."""
@@ -20,12 +20,14 @@ LEAST, MOST = -7.0, 10.0
 """Nats between which evidence is remembered."""
 
 
-class InclusionTest:
+class InclusionTest(Projection):
     """The fold over labels.
 
     Args:
         terms: how many there are.
     """
+
+    stored_type = list[list[float]]
 
     def __init__(self, terms: int) -> None:
         self.evidence = [[0.0] * len(COEFFICIENTS) for _ in range(terms)]
@@ -54,19 +56,13 @@ class InclusionTest:
 
     # --- state ---
 
-    def dump(self) -> bytes:
-        """The state, exactly."""
-        return msgspec.msgpack.encode(self.evidence)
+    def _store(self) -> list[list[float]]:
+        return self.evidence
 
-    def load(self, payload: bytes) -> bool:
-        """Restore the state; False, and unchanged, where the bytes cannot be what `dump` made."""
-        try:
-            evidence = msgspec.msgpack.decode(payload, type=list[list[float]])
-        except (msgspec.DecodeError, UnicodeDecodeError):
+    def _restore(self, stored: list[list[float]]) -> bool:
+        if [len(nats) for nats in stored] != [len(COEFFICIENTS)] * len(self.evidence):
             return False
-        if [len(nats) for nats in evidence] != [len(COEFFICIENTS)] * len(self.evidence):
+        if not all(LEAST <= nats <= MOST for row in stored for nats in row):
             return False
-        if not all(LEAST <= nats <= MOST for row in evidence for nats in row):
-            return False
-        self.evidence = evidence
+        self.evidence = stored
         return True

@@ -118,8 +118,8 @@ class Fit:
         """Where tastes belong."""
         return self.texts.relevance
 
-    def parts(self) -> dict[str, Projection]:
-        """Small pieces of state by name, to be stored beside arms, people and the learner's scalars."""
+    def named(self) -> dict[str, Projection]:
+        """Name → projection other than arms and people; the names are keys of snapshots."""
         return {
             "drift": self.drift,
             "flattery": self.reward_bias,
@@ -429,14 +429,6 @@ class Fit:
         model = base_arm(arm)
         self.arms.distrust(model)
         self.alarms += 1
-        for person in (*self.tastes.roles.values(), *self.tastes.users.values()):
-            person.forget(model, 0.0)
-
-    def trust(self, arm: str) -> None:
-        """Read an arm's own text again, from what was learnt of it meanwhile: somebody has looked into it."""
-        model = base_arm(arm)
-        self.arms.trust(model)
-        self.reward_bias.clear(model)
         for person in (*self.tastes.roles.values(), *self.tastes.users.values()):
             person.forget(model, 0.0)
 

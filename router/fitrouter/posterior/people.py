@@ -14,7 +14,7 @@ import numpy as np
 from fitrouter.posterior.arms import base_arm
 from fitrouter.posterior.gaussian import Gaussian
 from fitrouter.posterior.rating_scale import RatingScale
-from fitrouter.types import Floats
+from fitrouter.types import Floats, Projection
 
 DAY_S = 86_400.0
 """Seconds of a day."""
@@ -45,13 +45,15 @@ class Sums(NamedTuple):
     """float64[K]; v is the variance of d_k given c."""
 
 
-class Person:
+class Person(Projection):
     """A taste δ (Gaussian over float64[D]), offsets d_k (Gaussian scalars) and a rating scale, with today's votes.
 
     Args:
         variance: float64[D], prior variances of the taste's coordinates.
         offset_variance: prior variance of each d_k.
     """
+
+    stored_type = _Stored
 
     def __init__(self, variance: Floats, offset_variance: float) -> None:
         self.base_mean = np.zeros(len(variance))
@@ -131,40 +133,29 @@ class Person:
 
     # --- state ---
 
-    def dump(self) -> bytes:
-        """The state, exactly."""
-        return msgspec.msgpack.encode(
-            _Stored(
-                self.taste.mean.tobytes(),
-                self.taste.cov.tobytes(),
-                self.base_mean.tobytes(),
-                self.base_variance.tobytes(),
-                [(name, block.mean.tobytes(), block.cov.tobytes()) for name, block in sorted(self.others.items())],
-                [(model, record.tobytes()) for model, record in sorted(self.offsets.items())],
-                (self.scale.state.mean.tobytes(), self.scale.state.cov.tobytes()),
-                self.day,
-                sorted(self.votes.items()),
-                sorted(self.pooled),
-            )
+    def _store(self) -> _Stored:
+        return _Stored(
+            *self.taste.dump(),
+            self.base_mean.tobytes(),
+            self.base_variance.tobytes(),
+            [(name, *block.dump()) for name, block in sorted(self.others.items())],
+            [(model, record.tobytes()) for model, record in sorted(self.offsets.items())],
+            self.scale.state.dump(),
+            self.day,
+            sorted(self.votes.items()),
+            sorted(self.pooled),
         )
 
-    def load(self, payload: bytes) -> bool:
-        """Restore the state; False, and unchanged, where the bytes cannot be what `dump` made."""
-        try:
-            stored = msgspec.msgpack.decode(payload, type=_Stored)
-            D = len(self.taste.mean)
-            taste = Gaussian(_floats(stored.mean, D), _floats(stored.cov, D, D))
-            base_mean, base_variance = _floats(stored.base_mean, D), _floats(stored.base_variance, D)
-            others = {name: Gaussian(_floats(mean, D), _floats(cov, D, D)) for name, mean, cov in stored.others}
-            offsets = {model: np.frombuffer(record, dtype=np.float64).copy() for model, record in stored.offsets}
-            sound = all(len(record) > 2 for record in offsets.values())
-            scale = Gaussian(_floats(stored.scale[0], 2), _floats(stored.scale[1], 2, 2))
-        except (msgspec.DecodeError, ValueError):
-            return False
-        sound = sound and all(block.valid() for block in (taste, scale, *others.values()))
-        sound = sound and bool(np.isfinite(base_mean).all() and (base_variance >= 0).all())
-        sound = sound and len({len(record) for record in offsets.values()}) <= 1
-        if not sound or not all(np.isfinite(record).all() and record[-1] >= 0 for record in offsets.values()):
+    def _restore(self, stored: _Stored) -> bool:
+        D = len(self.taste.mean)
+        taste, scale = Gaussian.load(stored.mean, stored.cov, D), Gaussian.load(*stored.scale, 2)
+        others = {name: Gaussian.load(mean, cov, D) for name, mean, cov in stored.others}
+        base_mean, base_variance = _floats(stored.base_mean, D), _floats(stored.base_variance, D)
+        offsets = {model: _floats(record, -1) for model, record in stored.offsets}
+        valid = bool(np.isfinite(base_mean).all() and (base_variance >= 0).all())
+        valid = valid and len({len(record) for record in offsets.values()}) <= 1
+        valid = valid and all(len(record) > 2 and record[-1] >= 0 for record in offsets.values())
+        if not valid or not all(np.isfinite(record).all() for record in offsets.values()):
             return False
         self.taste, self.others, self.scale.state = taste, others, scale
         self.base_mean, self.base_variance = base_mean, base_variance

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from fitrouter.posterior.gaussian import gaussian_update
-from fitrouter.types import Floats
+from fitrouter.types import Floats, Projection
 
 LEVEL, FEATURE = 0.1, 0.6
 """Prior variances of b and e_d, chosen on seeds that no results page uses."""
@@ -24,8 +24,10 @@ class _Stored(msgspec.Struct, array_like=True):
     levels: list[tuple[float, bytes]]
 
 
-class Relevance:
+class Relevance(Projection):
     """Posterior of b and e, one for each prior level: 1, and 0 for sensitive roles."""
+
+    stored_type = _Stored
 
     def __init__(self, D: int) -> None:
         self.D = D
@@ -63,19 +65,11 @@ class Relevance:
         moved = gaussian_update(predicted, spread, residual, noise=noise)
         self.levels[level] = np.stack([mean + gain * moved.step, variance - gain * gain * moved.shrink])
 
-    def dump(self) -> bytes:
-        """Serialise the state exactly."""
-        return msgspec.msgpack.encode(
-            _Stored([(level, block.tobytes()) for level, block in sorted(self.levels.items())])
-        )
+    def _store(self) -> _Stored:
+        return _Stored([(level, block.tobytes()) for level, block in sorted(self.levels.items())])
 
-    def load(self, payload: bytes) -> bool:
-        """Restore the state; returns False, unchanged, if the bytes are invalid."""
-        try:
-            stored = msgspec.msgpack.decode(payload, type=_Stored)
-            levels = {level: np.frombuffer(block).reshape(2, 1 + self.D).copy() for level, block in stored.levels}
-        except (msgspec.DecodeError, ValueError):
-            return False
+    def _restore(self, stored: _Stored) -> bool:
+        levels = {level: np.frombuffer(block).reshape(2, 1 + self.D).copy() for level, block in stored.levels}
         if not all(bool(np.isfinite(block).all() and (block[1] >= 0).all()) for block in levels.values()):
             return False
         self.levels = levels

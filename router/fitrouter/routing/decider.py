@@ -1,4 +1,9 @@
-"""From beliefs to a decision: the whole pmf first, one seeded draw from it, all of it logged."""
+"""Decider: from predicted ratings and costs to a logged decision: the whole pmf first, then one seeded draw from it.
+
+A decision's pmf is a mixture, (1 − Σ rest) · policy + rest: `rest` is the probability mass that exploration rules set
+(floor, uniform slice, new arms, default model), known before the policy's own pmf. Logging it lets replay evaluate any
+other policy under the same rules.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
@@ -22,15 +27,15 @@ from fitrouter.types import Decision, Floats, Identity, Mode, ModelCard, PolicyV
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings that turn a policy's pmf into the logged one."""
+    """Settings that turn a policy's pmf into the logged pmf."""
 
     floor: float = 0.05
     uniform_slice: float = 0.0
     share: float = 1.0
     default_arm: str | None = None
     newcomer_floor: float = 0.25
-    """Share of the traffic of models that joined late: for `newcomer_pulls` calls wherever they are eligible, then for
-    `newcomer_labels` labels wherever they may be the best, one standard deviation above what is believed of them."""
+    """Exploration share of new arms: on every eligible request until `newcomer_pulls` calls, then until
+    `newcomer_labels` labels on requests where an arm's utility plus one standard deviation exceeds the best utility."""
     newcomer_pulls: int = 20
     newcomer_labels: int = 60
     ask: float = 0.0
@@ -39,76 +44,87 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     latency_weight: float = 0.0
     latency_unit_s: float = 10.0
     base_delta: float | None = None
-    """Models whose answer breaks the base layer with a higher probability are excluded; the safest stays."""
+    """δ of the quality floor: models with P(ok) < 1 − δ are excluded, except the best one; None switches it off."""
     consistency: float = 0.02
-    """Fit that it costs a session to hear another model."""
+    """Utility that switching a session to another model costs."""
     redraw_every: int = 8
-    """User turns after which a session is drawn again; 0: never for that."""
+    """User turns after which a session is drawn again; 0 for no limit."""
     idle_s: float = 3600.0
-    """A session that was silent for longer begins anew."""
+    """Idle seconds that end a session."""
     force: str = ""
-    """A model that takes every request that it can take, in an emergency; those decisions have no pmf."""
+    """Emergency override: a model that takes every request it can take; these decisions have no pmf."""
     personal: bool = True
     impersonal_roles: tuple[str, ...] = ()
-    """Canonical roles in whose service nobody's taste counts."""
+    """Canonical roles whose decisions leave out the personal terms."""
     seed: int = 0
     config_hash: str = ""
     registry: str = ""
     encoder: str = ""
 
 
-class Stay(NamedTuple):
-    """The model that a session lives on, where it is drawn again."""
+class CurrentModel(NamedTuple):
+    """The present model of a session that is drawn again."""
 
     arm: str
     usd: Mapping[str, float]
-    """arm → what the prompt costs more there, because another has it in its cache."""
+    """arm → cost of losing the prompt cache, in USD."""
 
 
-class _Mix(NamedTuple):
-    """How a policy's pmf becomes the marginal one: `scale · pmf + rest`, the rest being known before it."""
+class _Mixture(NamedTuple):
+    """Mixture of a policy's pmf with exploration: `scale · pmf + rest`."""
 
     scale: float
     rest: Floats
-    """float64[K]: floor, uniform slice, newcomers and the default's share."""
+    """Mass of the floor, uniform slice, new arms and default model: float64[K]."""
     uniform: float
-    """The uniform slice's part of every probability."""
+    """Mass of the uniform slice on each arm."""
     default: float
-    """The default model's share, on its own arm."""
+    """Mass of the default model's share, on its own arm."""
     floor: float
     """Every probability is at least floor / K."""
 
     def probs(self, pmf: Floats) -> Floats:
-        """float64[K], the marginal pmf."""
+        """The marginal pmf: float64[K]."""
         probs = self.scale * pmf + self.rest
         probs /= probs.sum()
         return probs
 
 
+class LearnedState(Protocol):
+    """The state that a decision reads; `fitrouter.state.learner.Learner` in a router."""
+
+    @property
+    def fit(self) -> Fit:
+        """Posteriors of ratings, cost, latency and availability."""
+        ...
+
+    @property
+    def projections(self) -> Projections:
+        """Runtime settings, budgets, arm counts and monitors."""
+        ...
+
+
 class Decider:
-    """Makes decisions from one policy, the fit model and the projections, without changing any of them.
+    """Makes decisions with one policy from the learned state, which it never changes.
 
     Args:
-        policy: turns beliefs into probabilities.
-        fit: the beliefs.
-        rules: the configuration's.
-        projections: run-time settings, budgets, arm counts and monitors.
-        parameters: the configured policy's, for changes at run time that name only some.
-        candidates: policies in shadow, each decision logs their pmfs.
+        policy: maps predicted utilities to probabilities.
+        learner: the learned state. Its attributes are read anew for each decision, since a refit replaces them.
+        rules: settings of the configuration.
+        parameters: of the configured policy, for runtime changes that name only some of them.
+        candidates: name → settings of shadow policies, whose pmfs are logged with each decision.
     """
 
     def __init__(
         self,
         policy: Policy,
-        fit: Fit,
+        learner: LearnedState,
         rules: Rules,
         *,
-        projections: Projections | None = None,
         parameters: Mapping[str, Any] | None = None,
         candidates: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
-        self.policy, self.fit, self.rules = policy, fit, rules
-        self.projections = projections or Projections()
+        self.policy, self.learner, self.rules = policy, learner, rules
         self.parameters = {"algorithm": policy.name, **(parameters or {})}
         self.candidates = {name: dict(settings) for name, settings in (candidates or {}).items()}
         self._shadows = {name: self.build(settings, shadow=True) for name, settings in self.candidates.items()}
@@ -116,8 +132,8 @@ class Decider:
         self._live: tuple[dict[str, Any], Policy, Rules] | None = None
 
     def live(self) -> tuple[Policy, Rules]:
-        """The policy and the rules in force: the configuration with what was said at run time over it."""
-        settings = self.projections.policy_settings.settings
+        """The policy and the rules in force: the configuration with the runtime settings over it."""
+        settings = self.learner.projections.policy_settings.settings
         if not settings:
             return self.policy, self.rules
         if self._live is None or settings != self._live[0]:
@@ -129,10 +145,10 @@ class Decider:
         return self._live[1:]
 
     def build(self, settings: Mapping[str, Any], *, shadow: bool = False) -> Policy:
-        """The policy that these settings, laid over the configuration, make.
+        """Build the policy of settings that override the configuration.
 
         Raises:
-            ConfigError: they make none.
+            ConfigError: the settings are invalid.
         """
         wanted = self.parameters | {k: v for k, v in settings.items() if k not in Rules.__struct_fields__}
         return build_policy(**wanted, default_model=self.rules.default_arm, shadow=shadow)
@@ -148,75 +164,75 @@ class Decider:
         excluded: tuple[tuple[str, str], ...] = (),
         prompt_tokens: int = 0,
         seq: int = 0,
-        stay: Stay | None = None,
+        current: CurrentModel | None = None,
     ) -> Decision:
-        """A drawn decision over the eligible cards (canonical order, at least one).
+        """Compute the pmf over the eligible models and draw one.
 
         Args:
             decision_id: UUIDv7; keys the draw.
             ts: seconds since the epoch.
-            identity: who asks.
-            features: float64[d], the context.
-            cards: the eligible models.
-            excluded: the others, with reasons.
-            prompt_tokens: estimated.
-            seq: the last sequence number that the fit has folded.
-            stay: where a session is drawn again, what it lives on.
+            identity: of the request.
+            features: the context, float64[d].
+            cards: the eligible models in canonical order, at least one.
+            excluded: (arm, reason) of the other models.
+            prompt_tokens: estimated length of the prompt.
+            seq: last sequence number folded into the learned state.
+            current: the session's present model, if a session is drawn again.
         """
         policy, rules = self.live()
         payload = pack(features)
-        stage = self._stage(rules, ts, identity, unpack(payload), cards, prompt_tokens, stay)
-        blind, personal = stage.pmf(stage.beliefs.blind, policy), stage.pmf(stage.beliefs.mean, policy)
-        counts = self._personal(rules, identity)
-        probs = personal if counts else blind
+        context = self._context(rules, ts, identity, unpack(payload), cards, prompt_tokens, current)
+        blind, personal = context.pmf(context.beliefs.blind, policy), context.pmf(context.beliefs.mean, policy)
+        personalised = self._personalised(rules, identity)
+        probs = personal if personalised else blind
         u = draws(rules.seed, decision_id, 2)
-        chosen, mode = _draw(probs, stage.mix, stage.names, rules.default_arm, float(u[0]))
-        shadows = {name: tuple(stage.pmf(stage.beliefs.mean, by).tolist()) for name, by in self._shadows.items()}
+        chosen, mode = _draw(probs, context.mixture, context.names, rules.default_arm, float(u[0]))
+        shadows = {name: tuple(context.pmf(context.beliefs.mean, by).tolist()) for name, by in self._shadows.items()}
         return Decision(
             id=decision_id,
             ts=ts,
             draw_id=decision_id,
             identity=identity,
             mode=mode,
-            excluded=(*excluded, *stage.excluded),
+            excluded=(*excluded, *context.excluded),
             probs=tuple(probs.tolist()),
-            chosen=stage.names[chosen],
+            chosen=context.names[chosen],
             propensity=float(probs[chosen]),
             features=payload,
             twin=tuple(blind.tolist()),
-            personal=() if counts else tuple(personal.tolist()),
+            personal=() if personalised else tuple(personal.tolist()),
             candidates=shadows,
             asked=bool(u[1] < rules.ask),
             policy=PolicyVersion(algorithm=policy.name, config_hash=rules.config_hash, seq=seq),
-            **stage.logged(),
+            **context.logged(),
             **_logged(rules),
         )
 
-    def _priced(self, cards: Sequence[ModelCard]) -> Floats:
-        """float64[2, K]: input and output prices in USD per million tokens; most requests have those of the last."""
+    def _price_table(self, cards: Sequence[ModelCard]) -> Floats:
+        """Input and output prices in USD per million tokens, float64[2, K]; cached, as most requests have the same."""
         known = [card.prices for card in cards]
         if self._prices[0] != known:
             self._prices = known, np.array([[p.input for p in known], [p.output for p in known]])
         return self._prices[1]
 
-    def _personal(self, rules: Rules, identity: Identity) -> bool:
-        """Whether the terms of role and user count: allowed, and not known to harm (`monitors.personalisation`)."""
+    def _personalised(self, rules: Rules, identity: Identity) -> bool:
+        """Whether the terms of role and user count: allowed, and not switched off by the personalisation monitor."""
         if not rules.personal or canonical_role(identity.role) in rules.impersonal_roles:
             return False
-        return not self.projections.personalisation.off(role_key(identity))
+        return not self.learner.projections.personalisation.off(role_key(identity))
 
-    def _newcomers(self, rules: Rules, names: tuple[str, ...], beliefs: Estimate, burden: Floats) -> tuple[str, ...]:
-        """Who has the raised floor in this request; the same with and without the terms of people."""
+    def _new_arms(self, rules: Rules, names: tuple[str, ...], beliefs: Estimate, penalty: Floats) -> tuple[str, ...]:
+        """New arms with an exploration share in this request; independent of the personal terms."""
         if not rules.newcomer_floor:
             return ()
-        young = self.projections.arm_counts.newcomers(names, rules.newcomer_pulls, rules.newcomer_labels)
-        if not any(tried for _, tried in young):
-            return tuple(arm for arm, _ in young)
-        utility = beliefs.availability * (beliefs.blind - burden)
-        hopeful = utility + beliefs.availability * beliefs.sd >= utility.max()
-        return tuple(arm for arm, tried in young if not tried or hopeful[names.index(arm)])
+        new = self.learner.projections.arm_counts.new_arms(names, rules.newcomer_pulls, rules.newcomer_labels)
+        if not any(tried for _, tried in new):
+            return tuple(arm for arm, _ in new)
+        utility = beliefs.availability * (beliefs.blind - penalty)
+        promising = utility + beliefs.availability * beliefs.sd >= utility.max()
+        return tuple(arm for arm, tried in new if not tried or promising[names.index(arm)])
 
-    def _stage(
+    def _context(
         self,
         rules: Rules,
         ts: float,
@@ -224,20 +240,22 @@ class Decider:
         x: Floats,
         cards: Sequence[ModelCard],
         prompt_tokens: int,
-        stay: Stay | None,
-    ) -> _Stage:
-        """What is believed and what it costs, before any policy looks at it."""
-        tenant, budgets = identity.tenant, self.projections.budgets
+        current: CurrentModel | None,
+    ) -> _Context:
+        """Predictions, costs and exclusions of a request, the same for every policy."""
+        tenant, budgets = identity.tenant, self.learner.projections.budgets
         excluded: tuple[tuple[str, str], ...] = ()
         while True:
             names = tuple(card.arm for card in cards)
-            beliefs = self.fit.estimate(identity, x, names, ts)
-            prices = self._priced(cards)
+            beliefs = self.learner.fit.estimate(identity, x, names, ts)
+            prices = self._price_table(cards)
             cost = prices[0] * (prompt_tokens / 1e6) + prices[1] * (beliefs.tokens / 1e6)
             cap = budgets.cap(tenant, ts)
             barred = [] if cap == math.inf else over_cap(names, cost, cap)
             if rules.base_delta is not None and not barred:
-                barred = self.projections.quality_floor.excluded(names, task_of(identity, x), rules.base_delta, ts)
+                barred = self.learner.projections.quality_floor.excluded(
+                    names, task_of(identity, x), rules.base_delta, ts
+                )
             if not barred:
                 break
             excluded = (*excluded, *barred)
@@ -245,55 +263,55 @@ class Decider:
             cards = [card for card in cards if card.arm not in out]
         weight, unit = budgets.weight(tenant, ts), budgets.unit(tenant, ts)
         usd = rules.cost_weight / rules.cost_unit_usd + weight / unit
-        burden = usd * cost + (rules.latency_weight / rules.latency_unit_s) * beliefs.seconds
-        new = self._newcomers(rules, names, beliefs, burden)
-        raised = 0.0
+        penalty = usd * cost + (rules.latency_weight / rules.latency_unit_s) * beliefs.seconds
+        new = self._new_arms(rules, names, beliefs, penalty)
+        share = 0.0
         if new:
-            raised = budgets.floor(tenant, cost[[names.index(arm) for arm in new]], rules.newcomer_floor, ts)
-        return _Stage(
+            share = budgets.floor(tenant, cost[[names.index(arm) for arm in new]], rules.newcomer_floor, ts)
+        return _Context(
             names=names,
             excluded=excluded,
             beliefs=beliefs,
             cost=cost,
-            burden=burden,
+            penalty=penalty,
             sd=beliefs.availability * beliefs.sd,
             budget=(weight, unit) if weight else (0.0, 0.0),
-            switch=None if stay is None else _switch(stay, names, rules.consistency, usd),
-            mix=_mix(rules, names, new, budgets.floor(tenant, cost, rules.floor, ts), raised),
+            switch=None if current is None else _switch(current, names, rules.consistency, usd),
+            mixture=_mix(rules, names, floor=budgets.floor(tenant, cost, rules.floor, ts), new=new, new_share=share),
             new=new,
-            steps=float(self.fit.labels),
+            steps=float(self.learner.fit.labels),
         )
 
 
-class _Stage(NamedTuple):
-    """One request as every policy sees it; arrays are float64[K]."""
+class _Context(NamedTuple):
+    """What a request looks like to every policy; arrays are float64[K]."""
 
     names: tuple[str, ...]
     excluded: tuple[tuple[str, str], ...]
-    """Arms that money or safety forbids, with reasons."""
+    """Arms excluded by budget or quality floor, with reasons."""
     beliefs: Estimate
     cost: Floats
-    burden: Floats
-    """Fit that cost and latency take away."""
+    penalty: Floats
+    """Utility that expected cost and latency take away."""
     sd: Floats
-    """Of the utility."""
+    """Standard deviation of the utility."""
     budget: tuple[float, float]
     """The tenant's λ, and the USD of a unit."""
     switch: Floats | None
-    mix: _Mix
+    mixture: _Mixture
     new: tuple[str, ...]
     steps: float
 
     def pmf(self, mean: Floats, policy: Policy) -> Floats:
-        """float64[K]: the marginal pmf of a policy that believes in `mean`."""
-        utility = self.beliefs.availability * (mean - self.burden)
+        """The marginal pmf of a policy for predicted ratings `mean`: float64[K]."""
+        utility = self.beliefs.availability * (mean - self.penalty)
         if self.switch is not None:
             utility = utility - self.switch
         beliefs = Beliefs(arms=self.names, utility=utility, sd=self.sd, steps=self.steps)
-        return self.mix.probs(policy.propose(beliefs))
+        return self.mixture.probs(policy.propose(beliefs))
 
     def logged(self) -> dict[str, Any]:
-        """Its fields of a `Decision`."""
+        """Its fields of the `Decision`."""
         beliefs = self.beliefs
         return {
             "eligible": self.names,
@@ -305,15 +323,15 @@ class _Stage(NamedTuple):
             "budget_weight": self.budget[0],
             "budget_unit_usd": self.budget[1],
             "switch": () if self.switch is None else tuple(self.switch.tolist()),
-            "floor": self.mix.floor,
+            "floor": self.mixture.floor,
             "new": self.new,
-            "rest": tuple(self.mix.rest.tolist()),
+            "rest": tuple(self.mixture.rest.tolist()),
             "steps": self.steps,
         }
 
 
 def _logged(rules: Rules) -> dict[str, Any]:
-    """The rules' fields of a `Decision`."""
+    """Fields of the rules in a `Decision`."""
     return {
         "cost_weight": rules.cost_weight,
         "cost_unit_usd": rules.cost_unit_usd,
@@ -327,32 +345,32 @@ def _logged(rules: Rules) -> dict[str, Any]:
     }
 
 
-def _mix(rules: Rules, names: tuple[str, ...], new: Sequence[str], spread: float, raised: float) -> _Mix:
-    """Floor (`spread`) and newcomers (`raised`) in the policy's share, beside the slice and the default."""
+def _mix(rules: Rules, names: tuple[str, ...], *, floor: float, new: Sequence[str], new_share: float) -> _Mixture:
+    """The mixture of a request: floor and new arms take from the policy, after the default model and the slice."""
     K = len(names)
-    # Where the default model is not eligible, the policy has all of the request.
+    # If the default model is not eligible, the policy routes the whole request.
     share = rules.share if rules.default_arm in names else 1.0
-    policy = share * (1.0 - rules.uniform_slice) * (1.0 - raised)
+    policy = share * (1.0 - rules.uniform_slice) * (1.0 - new_share)
     uniform = share * rules.uniform_slice / K
-    rest = np.full(K, policy * spread / K + uniform)
+    rest = np.full(K, policy * floor / K + uniform)
     for arm in new:
-        rest[names.index(arm)] += share * (1.0 - rules.uniform_slice) * raised / len(new)
+        rest[names.index(arm)] += share * (1.0 - rules.uniform_slice) * new_share / len(new)
     if share < 1.0 and rules.default_arm is not None:
         rest[names.index(rules.default_arm)] += 1.0 - share
-    # A hair below, so that rounding in the mixture cannot put a probability under its logged floor.
-    floor = (policy * spread + uniform * K) * (1.0 - 1e-9)
-    return _Mix(policy * (1.0 - spread), rest, uniform, 1.0 - share, floor)
+    # Slightly lower, so that rounding in the mixture cannot put a probability below the logged floor.
+    logged = (policy * floor + uniform * K) * (1.0 - 1e-9)
+    return _Mixture(policy * (1.0 - floor), rest, uniform, 1.0 - share, logged)
 
 
-def _switch(stay: Stay, names: tuple[str, ...], consistency: float, usd: float) -> Floats:
-    """float64[K]: the fit that it costs to leave the stay, for consistency and for the lost prompt cache."""
-    return np.array([(0.0 if arm == stay.arm else consistency) + usd * stay.usd.get(arm, 0.0) for arm in names])
+def _switch(current: CurrentModel, names: tuple[str, ...], consistency: float, usd: float) -> Floats:
+    """Utility that leaving the session's present model costs, float64[K]: inconsistency and the lost prompt cache."""
+    return np.array([(0.0 if arm == current.arm else consistency) + usd * current.usd.get(arm, 0.0) for arm in names])
 
 
-def _draw(probs: Floats, mix: _Mix, names: tuple[str, ...], default: str | None, u: float) -> tuple[int, Mode]:
-    """The arm that u falls on, and the part of its probability that u falls in: policy, uniform slice, default."""
+def _draw(probs: Floats, mixture: _Mixture, names: tuple[str, ...], default: str | None, u: float) -> tuple[int, Mode]:
+    """The arm that u falls on, and the component of its probability that u falls in: policy, slice or default."""
     chosen, left = landing(probs, u)
-    shadow = mix.default if names[chosen] == default else 0.0
+    shadow = mixture.default if names[chosen] == default else 0.0
     if left <= shadow:
         return chosen, Mode.SHADOW if shadow else Mode.ONLINE
-    return chosen, Mode.UNIFORM if left <= shadow + mix.uniform else Mode.ONLINE
+    return chosen, Mode.UNIFORM if left <= shadow + mixture.uniform else Mode.ONLINE

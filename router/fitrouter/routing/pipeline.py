@@ -17,11 +17,11 @@ from fitrouter.draw import uuid7
 from fitrouter.errors import InvalidRequest, NoEligibleModel
 from fitrouter.hooks import Hooks
 from fitrouter.policies import Uniform
-from fitrouter.routing.decider import Decider, Stay
+from fitrouter.routing.decider import CurrentModel, Decider
 from fitrouter.routing.eligibility import DROPPABLE, Eligible, Roster, wants
 from fitrouter.routing.variants import called
 from fitrouter.state.learner import Learner
-from fitrouter.state.sessions import LIMIT, Session, begins_turn, moved, switch_cost, why_redraw
+from fitrouter.state.sessions import LIMIT, Session, advance, begins_turn, redraw_reason, switch_cost
 from fitrouter.stores.identities import Identities
 from fitrouter.types import (
     AUTO,
@@ -109,9 +109,9 @@ class Pipeline:
         x = await self._features(reading)
         now = self.clock()
         user_turn = begins_turn(request.messages)
-        redraw, stay = "", None
+        redraw, current = "", None
         if session is not None:
-            redraw, stay = self._redraw(session, can, asked.prompt_tokens, now, user_turn)
+            redraw, current = self._redraw(session, can, asked.prompt_tokens, now, user_turn)
         decision_id = uuid7(now)
         try:
             drawn = self.decider.decide(
@@ -123,7 +123,7 @@ class Pipeline:
                 excluded=can.excluded,
                 prompt_tokens=asked.prompt_tokens,
                 seq=self.learner.seq,
-                stay=stay,
+                current=current,
             )
         except Exception as error:  # noqa: BLE001 - routing never fails because learning did
             self.hooks.trouble("policy", error)
@@ -149,11 +149,11 @@ class Pipeline:
 
     def _redraw(
         self, session: Session, can: Eligible, prompt_tokens: int, now: float, user_turn: bool
-    ) -> tuple[str, Stay | None]:
-        """The reason of a redraw, empty for none; and the option to stay, if the session's model is still eligible."""
+    ) -> tuple[str, CurrentModel | None]:
+        """The reason of a redraw, empty for none; and the session's present model, if it is still eligible."""
         rules = self.decider.rules
         arms = [card.arm for card in can.cards]
-        reason = why_redraw(
+        reason = redraw_reason(
             session,
             eligible=arms,
             excluded=can.excluded,
@@ -165,7 +165,7 @@ class Pipeline:
         if not reason or reason == "idle" or session.arm not in arms:
             return reason, None
         usd = switch_cost(can.cards, session, prompt_tokens, now)
-        return reason, Stay(session.arm, dict(zip(arms, usd.tolist(), strict=True)))
+        return reason, CurrentModel(session.arm, dict(zip(arms, usd.tolist(), strict=True)))
 
     def _pinned(self, model: str) -> str | None:
         """The arm that a request pins, None for routing."""
@@ -196,7 +196,7 @@ class Pipeline:
             return
         before = self._session(key)
         if before is None or before.ts < decision.ts:
-            self._ahead[key] = moved(before, decision, decision.user_turn)
+            self._ahead[key] = advance(before, decision, decision.user_turn)
             if len(self._ahead) > LIMIT:
                 self._ahead.popitem(last=False)
 
@@ -252,8 +252,7 @@ class Pipeline:
     ) -> Decision:
         """A uniform decision without any learned state, with exact propensities."""
         rules = msgspec.structs.replace(self.decider.rules, share=1.0, cost_weight=0.0, latency_weight=0.0)
-        blank = Learner(1, 1).fit
-        decision = Decider(Uniform(), blank, rules).decide(
+        decision = Decider(Uniform(), Learner(1, 1), rules).decide(
             decision_id, now, identity, np.ones(1), eligible, excluded=excluded
         )
         version = PolicyVersion(algorithm="uniform", config_hash=rules.config_hash)

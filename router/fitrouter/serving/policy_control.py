@@ -80,7 +80,7 @@ class PolicyControl:
     def standing(self) -> Standing:
         """The policy in force."""
         policy, rules = self._decider.live()
-        control = self._decider.projections.policy_settings
+        control = self._decider.learner.projections.policy_settings
         return Standing(
             live=control.live,
             algorithm=policy.name,
@@ -92,7 +92,7 @@ class PolicyControl:
 
     def outlook(self, tenant: str = "default") -> Outlook:
         """Reports of the monitors, with the roles of one tenant."""
-        projections, bias = self._decider.projections, self._decider.fit.reward_bias
+        projections, bias = self._decider.learner.projections, self._decider.learner.fit.reward_bias
         found = {}
         for key in ("", *projections.personalisation.roles()):
             owner, _, role = key.partition("\x1f")
@@ -127,7 +127,7 @@ class PolicyControl:
             )
         if checked.get("force") and checked["force"] not in self._models:
             raise InvalidRequest(f"force: unknown model {checked['force']!r}; models are {', '.join(self._models)}")
-        self._try(self._decider.projections.policy_settings.settings | checked)
+        self._try(self._decider.learner.projections.policy_settings.settings | checked)
         return await self._append("set", settings=checked)
 
     async def promote(self, name: str) -> Standing:
@@ -151,13 +151,13 @@ class PolicyControl:
             InvalidRequest: the configuration itself is in force.
             StoreError: it cannot be made durable now; try again.
         """
-        if not self._decider.projections.policy_settings.history:
+        if not self._decider.learner.projections.policy_settings.history:
             raise InvalidRequest("there is no previous version: the configuration is in force")
         return await self._append("restore")
 
     async def apply_configuration(self) -> None:
         """Drop run-time overrides if the configuration changed since they were made. Called at the start."""
-        control = self._decider.projections.policy_settings
+        control = self._decider.learner.projections.policy_settings
         if control.history and control.config_hash != self._decider.rules.config_hash:
             await self._append("config")
 

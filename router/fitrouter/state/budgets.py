@@ -1,19 +1,19 @@
-"""Budgets: what a tenant may spend, as a price on cost that decisions read.
+"""Budgets: a tenant's spending limit, enforced by a dual variable λ on cost and a cap on the cost of a request.
 
-A decision subtracts λ·cost/unit from its utility: cost in units of what a request may cost, λ in fit. λ is the dual of
-the budget constraint, and a virtual queue holds it: a bucket that fills by `aim` units a request, up to `bucket`, and
-that costs empty (Neely 2010, "Stochastic network optimization", §4: drift plus penalty with virtual queues). What any
-run of requests costs is then at most aim · requests + bucket, and what the last of them cost too much, whatever their
-order. log λ is a slow integral of how empty the bucket is, which finds the price that the ceiling is worth (dual
-ascent with multiplicative steps: Balseiro, Lu and Mirrokni 2023, "The best of many worlds: dual mirror descent for
-online allocation problems", Operations Research 71), plus a fast term in proportion to it, which answers chance and
-shocks.
+A decision subtracts λ · cost/unit from each utility: the unit is the USD that a request costs on average at the limit,
+λ is in units of predicted rating. λ is the dual variable of the budget constraint and is driven by a token bucket (a
+virtual queue: Neely 2010, "Stochastic network optimization", §4) that each request fills by `aim` units, up to
+`bucket`, and each cost empties. Any sequence of requests therefore costs at most aim · requests + bucket, plus the
+excess of the last one. log λ is the sum of a slow integral of how empty the bucket is, which converges to the price of
+the constraint (dual ascent with multiplicative steps: Balseiro, Lu and Mirrokni 2023, "The best of many worlds: dual
+mirror descent for online allocation problems", Operations Research 71), and a fast proportional term, which reacts to
+chance and shocks.
 
-A model that is expected to cost more than the bucket holds is excluded before the pmf, with a logged reason
-(`over_cap`; the cheapest always stays, and what costs little more than the ceiling). Expected costs are believed as far
-as they have proved true.
+A model that is expected to cost more than the bucket holds is excluded before the pmf is computed, with a logged
+reason (`over_cap`), except the cheapest one and those that cost little more than the unit. Expected costs are
+multiplied by the ratio of real to expected costs seen so far, if above 1.
 
-A fold: no clock, no random numbers; times come from events, and may come out of order.
+Times come from events, possibly out of order; there is no clock.
 """
 
 from __future__ import annotations
@@ -25,56 +25,56 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import numpy as np
 
-from fitrouter.types import Floats
+from fitrouter.types import Floats, Projection
 
 LOWEST, HIGHEST = 1e-4, 10.0
-"""Bounds of λ, in fit per unit: from a tie-break to more than any gain in fit can pay."""
+"""Bounds of λ, in rating per unit: from a tie-break to more than any gain in rating can outweigh."""
 DEEP = 3.0
-"""How empty the bucket counts as at most in λ: one dear answer is no reason to pay any price, time pays it back."""
+"""Bound of the emptiness in the fast term: time repays one expensive answer, it does not justify any price."""
 PERIODS = 2
-"""Periods that are kept: late events of the last one still count there."""
+"""Number of periods kept, so that late events of the last one still count there."""
 RATE_PRIOR = 0.02
-"""Share of a period for which the rate of requests that was known before counts."""
+"""Weight of the last period's request rate, as a share of a period."""
 FIRST_RATE = 1000.0
-"""Requests a period before any period is known."""
+"""Assumed number of requests in a period before any is known."""
 PENDING = 4096
-"""Decisions whose answer is awaited that are remembered, the last ones."""
+"""Number of decisions without an Execution that are kept, the last ones."""
 DRIFT_MEMORY = 0.97
-"""What is left of the comparison of expected and real costs after another request."""
+"""Decay per request of the sums of real and expected costs."""
 DRIFT_PRIOR = 5.0
-"""Units for which expected costs are believed before they are compared with real ones."""
+"""Prior weight of "expected costs are right", in units."""
 
 
 class BudgetParams(msgspec.Struct, frozen=True, kw_only=True):
-    """What one tenant may spend, and how it is kept.
+    """Spending limits of a tenant, and how they are enforced.
 
     Raises:
-        ValueError: a number is not allowed.
+        ValueError: a number is out of range.
     """
 
     usd_per_request: float | None = None
-    """Ceiling of the mean cost of a request."""
+    """Limit of the mean cost of a request."""
     usd_per_period: float | None = None
-    """Ceiling of what a period costs."""
+    """Limit of the cost of a period."""
     period_s: float = 86_400.0
     usd_per_request_max: float | None = None
     """Models whose expected cost exceeds this are excluded."""
     hard: bool = True
-    """Models that the bucket or the rest of the period cannot pay are excluded; else only λ steers."""
+    """Whether models that cost more than the bucket or the rest of the period are excluded; else only λ applies."""
     aim: float = 0.98
-    """Share of the ceiling that fills the bucket, so that chance does not push the mean over it."""
+    """Share of the limit that fills the bucket; below 1, so that chance does not push the mean over the limit."""
     bucket: float = 15.0
-    """Units that can be saved: n requests cost at most aim · n + bucket, and what the last one costs too much."""
+    """Size of the bucket in units: n requests cost at most aim · n + bucket, plus the excess of the last one."""
     modest: float = 2.0
-    """Units that a model may be expected to cost though the bucket is empty; a third of it in two buckets of debt."""
+    """Allowed expected cost in units if the bucket is empty; it falls to a third at two buckets of debt."""
     start: float = 0.01
     """λ before the first request."""
     slow: float = 0.02
-    """How far log λ moves in a request by an empty bucket, and back by a full one."""
+    """Step of log λ per request: up by this if the bucket is empty, down if it is full."""
     fast: float = 0.5
-    """How much higher log λ is while the bucket is empty than while it is half full."""
+    """Proportional term of log λ: its increase if the bucket is empty instead of half full."""
     floor_share: float = 0.05
-    """Share of the ceiling that the exploration floor may spend."""
+    """Share of the limit that the exploration floor spends at most."""
 
     def __post_init__(self) -> None:
         for name in ("usd_per_request", "usd_per_period", "period_s", "usd_per_request_max"):
@@ -89,22 +89,22 @@ class BudgetParams(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"start is {self.start!r}; allowed is {LOWEST} to {HIGHEST}")
 
     @property
-    def paced(self) -> bool:
-        """Whether there is a ceiling that λ keeps."""
+    def limited(self) -> bool:
+        """Whether there is a limit that λ enforces."""
         return self.usd_per_request is not None or self.usd_per_period is not None
 
 
 class _Account:
-    """What is known of one tenant's spending."""
+    """Spending of one tenant."""
 
     def __init__(self, params: BudgetParams) -> None:
         self.log_weight = math.log(params.start)
         self.level = 0.5 * params.bucket
-        """Units that may be spent at once; below 0 a debt."""
+        """Contents of the bucket in units; negative for a debt."""
         self.pending: OrderedDict[str, float] = OrderedDict()
-        """Decision → units that it is expected to cost, until its Execution tells."""
+        """Decision without an Execution → expected cost in units."""
         self.compared = (0.0, 0.0)
-        """Fading sums of the real and of the expected costs of the same requests, in units."""
+        """Decaying sums of the real and of the expected costs of the same requests, in units."""
         self.periods: dict[int, tuple[float, int]] = {}
         """Period → USD and requests."""
         self.first = 0.0
@@ -120,13 +120,15 @@ class _Stored(msgspec.Struct, array_like=True):
     first: float
 
 
-class Budgets:
-    """The spending of all tenants.
+class Budgets(Projection):
+    """Budgets and spending of all tenants.
 
     Args:
-        default: of tenants that are not named; None for no budget.
-        tenants: tenant → its own.
+        default: budget of tenants that are not named; None for none.
+        tenants: tenant → budget.
     """
+
+    stored_type = dict[str, _Stored]
 
     def __init__(self, default: BudgetParams | None = None, tenants: Mapping[str, BudgetParams] | None = None) -> None:
         self.default, self.tenants = default, dict(tenants or {})
@@ -137,18 +139,18 @@ class Budgets:
         return self.tenants.get(tenant, self.default)
 
     def known(self) -> list[str]:
-        """Tenants that have spent."""
+        """Tenants with a budget that have spent."""
         return sorted(self._accounts)
 
     # --- learning ---
 
     def observe_decision(self, tenant: str, ts: float, expected_usd: float, decision_id: str) -> None:
-        """Fold what a decision's model is expected to cost: it is as good as spent until `observe` says what it was.
+        """Reserve the expected cost of a decision until `observe` reports the real one.
 
-        Without it, everything is learnt from real costs alone, which suffices where few answers are under way at once.
+        Optional: it matters if many answers are pending at once.
         """
         params = self.params(tenant)
-        if params is None or not params.paced or not (math.isfinite(expected_usd) and math.isfinite(ts)):
+        if params is None or not params.limited or not (math.isfinite(expected_usd) and math.isfinite(ts)):
             return
         account = self._account(tenant, params, ts)
         account.pending[decision_id] = self._units(tenant, ts, expected_usd)
@@ -156,7 +158,7 @@ class Budgets:
             account.pending.popitem(last=False)
 
     def observe(self, tenant: str, ts: float, cost_usd: float, decision_id: str = "") -> None:
-        """Fold what one request cost (every Execution; one that failed may have cost 0)."""
+        """Book the cost of a request, also of a failed one."""
         params = self.params(tenant)
         if params is None or not (math.isfinite(cost_usd) and math.isfinite(ts)):
             return
@@ -164,12 +166,12 @@ class Budgets:
         account = self._account(tenant, params, ts)
         if params.usd_per_period is not None:
             self._count(account, int(ts // params.period_s), max(cost_usd, 0.0))
-        if not params.paced:
+        if not params.limited:
             return
         expected = account.pending.pop(decision_id, None)
         if expected is not None:
-            real, said = account.compared
-            account.compared = DRIFT_MEMORY * real + cost, DRIFT_MEMORY * said + expected
+            real, predicted = account.compared
+            account.compared = DRIFT_MEMORY * real + cost, DRIFT_MEMORY * predicted + expected
         account.level = min(account.level + params.aim, params.bucket) - cost
         moved = account.log_weight + params.slow * min(_empty(params, account), 1.0)
         account.log_weight = min(max(moved, math.log(LOWEST)), math.log(HIGHEST))
@@ -194,9 +196,9 @@ class Budgets:
     # --- reading ---
 
     def weight(self, tenant: str, ts: float = 0.0) -> float:  # noqa: ARG002 - every reading is of a time
-        """λ ≥ 0: fit that one unit costs."""
+        """λ ≥ 0: rating that one unit of cost is worth."""
         params = self.params(tenant)
-        if params is None or not params.paced:
+        if params is None or not params.limited:
             return 0.0
         account = self._accounts.get(tenant)
         if account is None:
@@ -205,9 +207,9 @@ class Budgets:
         return min(max(math.exp(account.log_weight + fast), LOWEST), HIGHEST)
 
     def unit(self, tenant: str, ts: float = 0.0) -> float:
-        """USD that a request may cost on average, at a time; infinite without a ceiling.
+        """USD that a request costs on average at the limit; infinite without a limit.
 
-        Of a period it is what is left, shared among the requests that are still to come at the rate seen so far.
+        For a period's limit, the rest of the money divided by the expected number of requests until its end.
         """
         params = self.params(tenant)
         if params is None:
@@ -220,7 +222,7 @@ class Budgets:
 
     @staticmethod
     def _to_come(params: BudgetParams, account: _Account | None, ts: float) -> float:
-        """Requests until the end of the period, at least one."""
+        """Expected number of requests until the end of the period, at least one."""
         period = int(ts // params.period_s)
         start, rate, n = period * params.period_s, FIRST_RATE, 0
         if account is not None:
@@ -233,19 +235,19 @@ class Budgets:
         return max(1.0, rate * (1.0 - (ts / params.period_s - period)))
 
     def spent(self, tenant: str, ts: float) -> float:
-        """USD in the period that a time belongs to; 0 for a budget without one."""
+        """USD spent in the period of a time; 0 for a budget without a period's limit."""
         params, account = self.params(tenant), self._accounts.get(tenant)
         if params is None or account is None:
             return 0.0
         return account.periods.get(int(ts // params.period_s), (0.0, 0))[0]
 
     def cap(self, tenant: str, ts: float) -> float:
-        """USD that one request may be expected to cost now, for `over_cap`; 0 leaves the cheapest model alone."""
+        """Largest expected cost of one request now, in USD, for `over_cap`; 0 allows only the cheapest model."""
         params = self.params(tenant)
         if params is None:
             return math.inf
         cap = math.inf if params.usd_per_request_max is None else params.usd_per_request_max
-        if not (params.hard and params.paced):
+        if not (params.hard and params.limited):
             return cap
         if params.usd_per_period is not None:
             cap = min(cap, max(params.usd_per_period - self.spent(tenant, ts), 0.0))
@@ -254,19 +256,19 @@ class Budgets:
             return min(cap, 0.5 * params.bucket * self.unit(tenant, ts))
         level = _level(params, account)
         modest = params.modest * min(max(1.0 + level / (3.0 * params.bucket), 1.0 / 3.0), 1.0)
-        return min(cap, max(level, modest) * self.unit(tenant, ts) / _believed(account))
+        return min(cap, max(level, modest) * self.unit(tenant, ts) / _cost_ratio(account))
 
     def floor(self, tenant: str, costs: Floats, floor: float, ts: float = 0.0) -> float:
-        """The exploration floor that this budget can pay: at most `floor_share` of the ceiling is spent by it.
+        """The exploration floor, reduced so that it spends at most `floor_share` of the limit.
 
         Args:
             tenant: whose budget.
-            costs: float64[K], expected USD of the eligible models.
-            floor: share of the traffic that is to be spread over all of them.
-            ts: of the request.
+            costs: expected USD of the models that the floor explores, float64[K].
+            floor: share of the traffic that explores.
+            ts: time of the request.
         """
         params = self.params(tenant)
-        if params is None or not params.paced:
+        if params is None or not params.limited:
             return floor
         spends = floor * float(np.einsum("k->", costs)) / len(costs)
         pays = params.floor_share * self.unit(tenant, ts)
@@ -274,32 +276,24 @@ class Budgets:
 
     # --- state ---
 
-    def dump(self) -> bytes:
-        """The state, exactly."""
-        return msgspec.msgpack.encode(
-            {
-                tenant: _Stored(
-                    account.log_weight,
-                    account.level,
-                    list(account.pending.items()),
-                    account.compared,
-                    [(period, usd, n) for period, (usd, n) in sorted(account.periods.items())],
-                    account.first,
-                )
-                for tenant, account in sorted(self._accounts.items())
-            }
-        )
+    def _store(self) -> dict[str, _Stored]:
+        return {
+            tenant: _Stored(
+                account.log_weight,
+                account.level,
+                list(account.pending.items()),
+                account.compared,
+                [(period, usd, n) for period, (usd, n) in sorted(account.periods.items())],
+                account.first,
+            )
+            for tenant, account in sorted(self._accounts.items())
+        }
 
-    def load(self, payload: bytes) -> bool:
-        """Restore the state; False, and unchanged, where the bytes cannot be what `dump` made."""
-        try:
-            stored = msgspec.msgpack.decode(payload, type=dict[str, _Stored])
-        except (msgspec.DecodeError, ValueError):
-            return False
+    def _restore(self, stored: dict[str, _Stored]) -> bool:
         accounts = {}
         for tenant, found in stored.items():
             params = self.params(tenant)
-            if params is None or not _sound(found, params):
+            if params is None or not _valid(found, params):
                 return False
             account = accounts[tenant] = _Account(params)
             account.log_weight, account.first, account.compared = found.log_weight, found.first, found.compared
@@ -311,9 +305,9 @@ class Budgets:
 
 
 def _level(params: BudgetParams, account: _Account) -> float:
-    """Units that the bucket holds once the decisions that are under way have cost what is expected of them."""
-    under_way = params.aim * len(account.pending) - _believed(account) * math.fsum(account.pending.values())
-    return min(account.level + under_way, params.bucket)
+    """Contents of the bucket in units after the expected costs of pending decisions."""
+    pending = params.aim * len(account.pending) - _cost_ratio(account) * math.fsum(account.pending.values())
+    return min(account.level + pending, params.bucket)
 
 
 def _empty(params: BudgetParams, account: _Account) -> float:
@@ -321,14 +315,14 @@ def _empty(params: BudgetParams, account: _Account) -> float:
     return 1.0 - 2.0 * _level(params, account) / params.bucket
 
 
-def _believed(account: _Account) -> float:
-    """Real costs in expected ones, at least 1: how far expected costs are to be raised before they are believed."""
-    real, said = account.compared
-    return max((real + DRIFT_PRIOR) / (said + DRIFT_PRIOR), 1.0)
+def _cost_ratio(account: _Account) -> float:
+    """Ratio of real to expected costs, at least 1, by which expected costs are corrected."""
+    real, predicted = account.compared
+    return max((real + DRIFT_PRIOR) / (predicted + DRIFT_PRIOR), 1.0)
 
 
-def _sound(stored: _Stored, params: BudgetParams) -> bool:
-    """Whether every number is one that folding could have led to."""
+def _valid(stored: _Stored, params: BudgetParams) -> bool:
+    """Whether every number is possible."""
     costs = [*stored.compared, *(expected for _, expected in stored.pending)]
     numbers = [stored.log_weight, stored.level, stored.first, *costs, *(usd for _, usd, _ in stored.periods)]
     return (
@@ -343,7 +337,7 @@ def _sound(stored: _Stored, params: BudgetParams) -> bool:
 
 
 def over_cap(names: Sequence[str], costs: Floats, cap: float) -> list[tuple[str, str]]:
-    """(arm, reason) of the models that are too dear for one request; the cheapest never is.
+    """(arm, reason) of the models that are too expensive for one request; never the cheapest one.
 
     Args:
         names: K arms.

@@ -1,7 +1,7 @@
-"""The learner: one fold over the journal, and the driver that reads ahead for it.
+"""Learner: folds journal events into the reward model and the projections, and dumps and restores their state.
 
-`Learner.apply` is the fold. It is deterministic: no clock, no random numbers, no I/O, events in sequence order. What it
-needs of earlier events of the same decision is handed to it (`related`), so that its state stays small.
+`Learner.apply` is deterministic: no clock, no random numbers, no I/O, events in sequence order. It receives the earlier
+events of the same decision (`related`) from its caller, so that the state need not hold them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeGuard
 
 import msgspec
-import numpy as np
 
 from fitrouter.identity import role_key, task_of
 from fitrouter.posterior.arm_prior import ArmPrior
@@ -46,13 +45,13 @@ from fitrouter.types import (
 
 
 class Batch(NamedTuple):
-    """Rows to fold, each with the earlier events of its decision that the fold needs."""
+    """Rows of the journal, each with the earlier events of its decision."""
 
     rows: Sequence[tuple[Row, Sequence[Event]]]
 
 
 def read_batch(journal: Journal, after: int, limit: int = 256) -> Batch:
-    """The next rows and what they refer to, a pair's other answer included. It blocks: call it off the loop."""
+    """Read the next rows and the events they refer to, a pair's other answer included. Blocks on disk I/O."""
     rows = []
     for row in journal.tail(after, limit):
         related: list[Event] = []
@@ -66,7 +65,7 @@ def read_batch(journal: Journal, after: int, limit: int = 256) -> Batch:
 
 
 class _Scalars(msgspec.Struct, array_like=True):
-    """The small state, stored as one value."""
+    """Small values that are stored together in every snapshot."""
 
     population: tuple[bytes, bytes]
     others: list[tuple[str, bytes, bytes]]
@@ -81,19 +80,19 @@ class _Scalars(msgspec.Struct, array_like=True):
 
 
 class Learner:
-    """Everything the router knows: the fit model, open decisions and sessions, at one position of the journal.
+    """All learned state at one position of the journal: reward model, projections and open decisions.
 
     Args:
         d: length of the context x.
         D: length of the response features h.
-        schema: name of the response features; scores with another name teach nothing.
-        params: prior scales of the fit.
+        schema: name of the response features; scores of another schema are ignored.
+        params: prior scales of the reward model.
         names: of the response features.
-        prior: what tastes are like elsewhere.
-        votes_per_day: a user's votes on one model and day that count for others.
-        expects_scores: labels wait for the answer's score; False where no scorer runs.
-        projections: settings of the projections beside the fit model.
-        arm_prior: what is believed of models before the first label.
+        prior: trained prior of tastes.
+        votes_per_day: votes of a user on one model and day that update terms shared with other users.
+        expects_scores: whether labels wait for the answer's score; False if no scorer runs.
+        projections: settings of the other projections.
+        arm_prior: trained priors of models.
     """
 
     def __init__(
@@ -118,14 +117,15 @@ class Learner:
         self.expects_scores = expects_scores
         self.seq = 0
         self.stale = 0
-        """Position up to which everything is to be folded again (`fitrouter.state.refit`); 0 where nothing is."""
+        """Position up to which a refit is pending (`fitrouter.state.refit`); 0 for none."""
         self.open: dict[str, float] = {}
-        """Decisions without an Execution, with their time."""
+        """Time of each decision without an Execution."""
         self._dirty: set[str] = set()
+        """Keys that changed since the last snapshot."""
 
     @property
     def version(self) -> str:
-        """Sixteen hex digits: states of different versions never mix."""
+        """Sixteen hex digits of a hash of all settings that the state depends on; only equal versions are restored."""
         fit = self.fit
         priors = [prior.id for prior in (self.prior, self.arm_prior) if prior]
         own = (self.schema, priors, self.votes_per_day, self.expects_scores)
@@ -133,7 +133,7 @@ class Learner:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def blank(self) -> Learner:
-        """A learner like this one that has folded nothing."""
+        """A new learner with the same settings."""
         return Learner(
             self.fit.d,
             self.fit.D,
@@ -148,28 +148,27 @@ class Learner:
         )
 
     def take(self, other: Learner) -> None:
-        """Become what another learner is, in place: deciders hold this fit and these projections."""
-        self.fit.__dict__.update(other.fit.__dict__)
-        self.projections.__dict__.update(other.projections.__dict__)
+        """Replace this learner's state by another's; everything is then part of the next snapshot."""
+        self.fit, self.projections = other.fit, other.projections
         self.open, self.seq, self.stale = other.open, other.seq, other.stale
         self._dirty = {key for key, _ in self.state() if key != "scalars" and not key.startswith("part:")}
 
     def score(self, identity: Identity, h: Floats, dimension: str = OVERALL) -> tuple[float, float]:
-        """Mean and sd of this user's reward for an answer with features h."""
+        """Posterior mean and sd of this user's rating of an answer with features h."""
         return self.fit.score(identity, h, dimension)
 
     def dimensions(self) -> tuple[str, ...]:
-        """Dimensions beside `overall` that somebody has judged."""
+        """Labelled dimensions other than `overall`."""
         return tuple(self.fit.tastes.others)
 
     def heads(self, identity: Identity, dimension: str = OVERALL) -> list[Gaussian]:
-        """The blocks whose sum is this user's reward weights in a dimension."""
+        """The posteriors whose sum is this user's taste in a dimension."""
         return self.fit.heads(identity, dimension)
 
-    # --- the fold ---
+    # --- folding ---
 
     def apply(self, row: Row, related: Sequence[Event] = ()) -> None:
-        """Fold one event. Rows come in sequence order; one that was folded already is skipped."""
+        """Fold one event. Rows come in sequence order; an earlier one is skipped."""
         if row.seq <= self.seq:
             return
         self.seq = row.seq
@@ -183,7 +182,7 @@ class Learner:
             case Feedback() as event:
                 self._feedback(event, related)
             case ModelChange() as event:
-                # Arms that are decided between together stand side by side.
+                # Sorted, so that the rows of arms are contiguous in the order in which decisions read them.
                 arms = sorted(card.arm for card in event.cards)
                 if self.arm_prior is not None:
                     self.arm_prior.apply(self.fit.arms, arms)
@@ -206,11 +205,11 @@ class Learner:
                 pass
 
     def _touch(self, *arms: str) -> None:
-        """What is known of arms has changed; a variant's model holds what variants share."""
+        """Mark arms as changed, and the base arms that variants share posteriors with."""
         self._dirty.update(f"arm:{name}" for arm in arms for name in (arm, base_arm(arm)))
 
     def apply_batch(self, batch: Batch) -> int:
-        """Fold a batch; returns its length."""
+        """Fold a batch. Returns its length."""
         for row, related in batch.rows:
             self.apply(row, related)
         return len(batch.rows)
@@ -230,7 +229,7 @@ class Learner:
         self.projections.sessions.observe_execution(event)
         self.projections.budgets.observe(event.identity.tenant, event.ts, event.cost_usd, event.decision_id)
         for attempt in event.attempts:
-            # A refused request says nothing about whether the model answers.
+            # Rejected requests are no evidence on availability.
             if attempt.error not in {"ProviderRejected", "ContextOverflow"}:
                 arms.observe_answer(arms.model(attempt.model), attempt.error is None, event.ts)
                 self._touch(attempt.model)
@@ -261,7 +260,7 @@ class Learner:
         return h if score.status == "ok" and score.schema == self.schema and len(h) == self.fit.D else None
 
     def _answered(self, decision_id: str, events: Sequence[Event]) -> Answered | None:
-        """The answer of a decision as far as it is known; None where it is not there yet, or can teach nothing."""
+        """The answer of a decision; None if it is missing or waits for its score, or belongs to another encoder."""
         for event in events:
             if isinstance(event, Score) and event.decision_id == decision_id:
                 x = unpack(event.features)
@@ -275,7 +274,7 @@ class Learner:
         return None
 
     def _vote(self, vote: Feedback, events: Sequence[Event], earlier: Feedback | None = None) -> None:
-        """Learn from a vote, or change what an earlier one taught."""
+        """Learn from a vote, or correct an earlier version of it."""
         answer = self._answered(vote.decision_id, events)
         against = self._answered(vote.other, events) if vote.other else None
         pair = vote.kind is FeedbackKind.PAIR
@@ -300,22 +299,23 @@ class Learner:
             self.fit.revise(label, earlier.y)
         else:
             alarms = self.fit.alarms
-            self._watched(label, self.fit.learn(label), events)
+            self._monitor(label, self.fit.learn(label), events)
             if self.fit.alarms != alarms:
                 self._dirty.update(key for key, _ in self.state() if key.partition(":")[0] in {"arm", "user"})
             for arm in (answer, against):
                 if arm is not None and pooled and vote.dimension == OVERALL:
-                    self.projections.arm_counts.hear(arm.arm)
+                    self.projections.arm_counts.observe_label(arm.arm)
         self._touch(*(arm.arm for arm in (answer, against) if arm))
         self._dirty.update(f"user:{key}" for key in (vote.identity.user, f"anonymous {vote.identity.tenant}") if key)
         self._dirty.update(f"role:{key}" for key in self.fit.tastes.roles)
 
-    def _watched(self, label: Label, predicted: Prequential | None, events: Sequence[Event]) -> None:
-        """Hand a label that was learnt to what looks at personalisation."""
+    def _monitor(self, label: Label, predicted: Prequential | None, events: Sequence[Event]) -> None:
+        """Update the personalisation monitor with a label and its prequential prediction."""
         if predicted is None:
             return
         monitor = self.projections.personalisation
-        monitor.foresee(role_key(label.identity), *predicted)
+        y, blind, term = predicted
+        monitor.observe_prediction(role_key(label.identity), y=y, blind=blind, term=term)
         decision = next((event for event in events if isinstance(event, Decision)), None)
         if decision is not None and 0.0 <= label.y <= 1.0:
             monitor.observe(decision, label.y)
@@ -323,10 +323,10 @@ class Learner:
     # --- state ---
 
     def dirty(self) -> Iterator[tuple[str, bytes]]:
-        """Keys that changed since `clean`, with their bytes; an erased key has none."""
+        """Keys that changed since the last snapshot, with their bytes; none for an erased key."""
         for key in sorted(self._dirty):
             yield key, self._dump(key)
-        yield from self._parts()
+        yield from self._small_state()
 
     def state(self) -> Iterator[tuple[str, bytes]]:
         """All keys in order, with their bytes."""
@@ -334,19 +334,19 @@ class Learner:
         keys += [f"role:{key}" for key in self.fit.tastes.roles] + [f"user:{key}" for key in self.fit.tastes.users]
         for key in sorted(keys):
             yield key, self._dump(key)
-        yield from self._parts()
+        yield from self._small_state()
 
-    def _parts(self) -> Iterator[tuple[str, bytes]]:
-        """The small state, which is stored every time."""
-        for name, part in self._named().items():
-            yield f"part:{name}", part.dump()
+    def _small_state(self) -> Iterator[tuple[str, bytes]]:
+        """State that is part of every snapshot."""
+        for name, projection in self._projections().items():
+            yield f"part:{name}", projection.dump()
         yield "scalars", self._scalars()
 
-    def _named(self) -> dict[str, Projection]:
-        return {**self.fit.parts(), **self.projections.parts()}
+    def _projections(self) -> dict[str, Projection]:
+        return {**self.fit.named(), **self.projections.named()}
 
     def digest(self) -> str:
-        """sha256 over the whole state."""
+        """sha256 of the whole state."""
         digest = hashlib.sha256(self.version.encode())
         for key, payload in self.state():
             digest.update(key.encode())
@@ -354,13 +354,13 @@ class Learner:
         return digest.hexdigest()
 
     def snapshot(self) -> Snapshot:
-        """What changed since the last one, to be saved at this position."""
+        """The changes since the last snapshot, at this position."""
         state = dict(self.dirty())
         self._dirty.clear()
         return Snapshot(self.seq, {f"{self.version}/{key}": payload for key, payload in state.items()})
 
     def restore(self, snapshot: Snapshot) -> bool:
-        """Start from a snapshot. False, and unchanged, where it is of another version or a part of it is not sound."""
+        """Restore a snapshot. False, and unchanged, if it has another version or is damaged."""
         prefix = f"{self.version}/"
         state = {key[len(prefix) :]: payload for key, payload in snapshot.state.items() if key.startswith(prefix)}
         if "scalars" not in state:
@@ -383,8 +383,8 @@ class Learner:
                 if not self.fit.arms.load(name, payload):
                     return False
             elif kind == "part":
-                part = self._named().get(name)
-                if part is None or not part.load(payload):
+                projection = self._projections().get(name)
+                if projection is None or not projection.load(payload):
                     return False
             elif payload:
                 tastes = self.fit.tastes
@@ -405,11 +405,10 @@ class Learner:
         fit = self.fit
         return msgspec.msgpack.encode(
             _Scalars(
-                _bytes(fit.tastes.population),
-                [(name, *_bytes(block)) for name, block in fit.tastes.others.items()],
+                fit.tastes.population.dump(),
+                [(name, *block.dump()) for name, block in fit.tastes.others.items()],
                 fit.relevance.dump(),
-                fit.stack.mean.tobytes(),
-                fit.stack.cov.tobytes(),
+                *fit.stack.dump(),
                 fit.labels,
                 [(kind, squares, n) for kind, (squares, n) in sorted(fit.residuals.items())],
                 self.stale,
@@ -422,12 +421,10 @@ class Learner:
         try:
             stored = msgspec.msgpack.decode(payload, type=_Scalars)
             D = self.fit.D
-            population = _gaussian(*stored.population, D)
-            others = {name: _gaussian(mean, cov, D) for name, mean, cov in stored.others}
-            stack = _gaussian(stored.stack_mean, stored.stack_cov, 4)
+            population = Gaussian.load(*stored.population, D)
+            others = {name: Gaussian.load(mean, cov, D) for name, mean, cov in stored.others}
+            stack = Gaussian.load(stored.stack_mean, stored.stack_cov, 4)
         except (msgspec.DecodeError, ValueError):
-            return False
-        if not all(block.valid() for block in (population, stack, *others.values())):
             return False
         if not self.fit.relevance.load(stored.relevance):
             return False
@@ -435,7 +432,7 @@ class Learner:
         self.fit.stack = stack
         self.fit.labels, self.stale = stored.labels, stored.stale
         self.fit.residuals = {kind: (squares, n) for kind, squares, n in stored.residuals}
-        for name in stored.arms:  # rows keep their order
+        for name in stored.arms:  # in their order, which fixes their rows
             self.fit.arms.row(name)
         self.open = dict(stored.open)
         return True
@@ -454,18 +451,5 @@ def _votes_on(event: Event, decision_id: str) -> TypeGuard[Feedback]:
 
 
 def _key(vote: Feedback) -> tuple[str, str, str]:
-    """A later vote with the same key supersedes an earlier one on the same answer."""
+    """Key of a vote: a later vote on the same answer with the same key supersedes an earlier one."""
     return vote.kind.value, vote.dimension, vote.other
-
-
-def _bytes(block: Gaussian) -> tuple[bytes, bytes]:
-    return block.mean.tobytes(), block.cov.tobytes()
-
-
-def _gaussian(mean: bytes, cov: bytes, D: int) -> Gaussian:
-    """The block that `_bytes` took apart.
-
-    Raises:
-        ValueError: it has another dimension.
-    """
-    return Gaussian(np.frombuffer(mean).reshape(D).copy(), np.frombuffer(cov).reshape(D, D).copy())

@@ -1,7 +1,4 @@
-"""What is folded beside the fit: settings at run time, sessions, money, who is new, what personalisation buys.
-
-The learner feeds it, the decider reads it. Each part is stored under its own name.
-"""
+"""Projections of the journal other than the reward model: settings, sessions, budgets, arm counts and monitors."""
 
 from __future__ import annotations
 
@@ -18,14 +15,16 @@ from fitrouter.state.settings import PolicySettings
 from fitrouter.types import Attempt, Projection
 
 
-class _Newcomers(msgspec.Struct, array_like=True):
+class _Stored(msgspec.Struct, array_like=True):
     counts: dict[str, int]
     labels: dict[str, int]
     joined: dict[str, int]
 
 
-class ArmCounts:
-    """How often each arm was asked and judged, and which of them joined late."""
+class ArmCounts(Projection):
+    """Calls and labels of each arm, and which arms joined late."""
+
+    stored_type = _Stored
 
     def __init__(self) -> None:
         self.counts: dict[str, int] = {}
@@ -33,28 +32,29 @@ class ArmCounts:
         self.labels: dict[str, int] = {}
         """arm → labels."""
         self.joined: dict[str, int] = {}
-        """arm → how often the busiest one had been asked when it was first heard of."""
+        """arm → calls of the busiest arm when it joined."""
 
     def join(self, arm: str) -> None:
-        """Note that an arm is on offer."""
+        """Register an arm."""
         if arm not in self.joined:
             self.joined[arm] = max(self.counts.values(), default=0)
 
     def observe(self, attempts: Sequence[Attempt]) -> None:
-        """Fold the calls of one request."""
+        """Count the calls of one request."""
         for attempt in attempts:
             self.join(attempt.model)
             self.counts[attempt.model] = self.counts.get(attempt.model, 0) + 1
 
-    def hear(self, arm: str) -> None:
-        """Fold that an answer was judged."""
+    def observe_label(self, arm: str) -> None:
+        """Count a label of an arm's answer."""
         self.labels[arm] = self.labels.get(arm, 0) + 1
 
-    def newcomers(self, arms: Sequence[str], pulls: int, labels: int) -> tuple[tuple[str, bool], ...]:
-        """Arms that joined when another had been asked five times `pulls`, and whether they were asked `pulls` times.
+    def new_arms(self, arms: Sequence[str], pulls: int, labels: int) -> tuple[tuple[str, bool], ...]:
+        """New arms, each with whether it has had `pulls` calls.
 
-        An arm stays one until it has that many labels, or ten times `pulls` calls, where few are judged. At an
-        installation's beginning all are new, and none is treated as such.
+        An arm is new if the busiest arm had at least five times `pulls` calls when it joined, so that no arm is new at
+        the start of an installation. It stays new until it has `labels` labels, or ten times `pulls` calls if few of
+        its answers are labelled.
         """
         busiest = max((self.counts.get(arm, 0) for arm in arms), default=0)
         found = []
@@ -65,16 +65,10 @@ class ArmCounts:
                 found.append((arm, count >= pulls))
         return tuple(found)
 
-    def dump(self) -> bytes:
-        """The state, exactly."""
-        return msgspec.msgpack.encode(_Newcomers(self.counts, self.labels, self.joined))
+    def _store(self) -> _Stored:
+        return _Stored(self.counts, self.labels, self.joined)
 
-    def load(self, payload: bytes) -> bool:
-        """Restore the state; False, and unchanged, where the bytes cannot be what `dump` made."""
-        try:
-            stored = msgspec.msgpack.decode(payload, type=_Newcomers)
-        except (msgspec.DecodeError, ValueError):
-            return False
+    def _restore(self, stored: _Stored) -> bool:
         if any(n < 0 for part in (stored.counts, stored.labels, stored.joined) for n in part.values()):
             return False
         self.counts, self.labels, self.joined = stored.counts, stored.labels, stored.joined
@@ -82,15 +76,15 @@ class ArmCounts:
 
 
 class ProjectionParams(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of the parts; states that were made under others do not fit."""
+    """Settings of the projections. They are part of the state's version: snapshots made with others are not loaded."""
 
     budget: BudgetParams | None = None
-    """Of every tenant that has none of its own."""
+    """Default budget of tenants."""
     tenants: Mapping[str, BudgetParams] = {}
 
 
 class Projections:
-    """The parts, by name."""
+    """All projections other than the reward model."""
 
     def __init__(self, params: ProjectionParams | None = None) -> None:
         self.params = params or ProjectionParams()
@@ -102,8 +96,8 @@ class Projections:
         self.propensities = Propensities()
         self.budgets = Budgets(self.params.budget, self.params.tenants)
 
-    def parts(self) -> dict[str, Projection]:
-        """Name → part, in a fixed order."""
+    def named(self) -> dict[str, Projection]:
+        """Name → projection, in a fixed order; the names are keys of snapshots."""
         return {
             "base layer": self.quality_floor,
             "budgets": self.budgets,

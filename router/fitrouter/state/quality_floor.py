@@ -1,8 +1,8 @@
-"""The base layer: whether an answer is right, safe and complete enough for anybody, before taste has a say.
+"""Quality floor: excludes arms whose answers are too often wrong, unsafe or incomplete, whatever users prefer.
 
-P(ok | arm, cluster) is a Beta per arm and task cluster, shrunk to the arm's own level, and that to everybody's: each
-level stands for a few labels of the next. It is learnt from labels of the dimension `base` alone. An arm is eligible
-where P(ok) ≥ 1 − δ; one that was hardly judged is, and evidence fades, so that an arm that was excluded is tried again.
+P(ok | arm, cluster) is a Beta posterior per arm and cluster of prompts. Its prior mean is the arm's rate, whose prior
+mean is the overall rate; each prior counts as a few labels. Only labels of the dimension `base` are used. An arm is
+eligible if P(ok) ≥ 1 − δ, or if it has few such labels. Counts decay, so that an excluded arm is tried again.
 """
 
 from __future__ import annotations
@@ -13,29 +13,30 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from fitrouter.types import Floats
+from fitrouter.types import Floats, Projection
 
 BASE = "base"
-"""Dimension of the labels that teach it: y ≥ ½ is ok."""
+"""Dimension of its labels; y ≥ ½ is ok."""
 ARMS, CLUSTERS = 512, 64
+"""Arms and clusters with counts of their own, in order of appearance."""
 
 
 class QualityFloorParams(msgspec.Struct, frozen=True, kw_only=True):
-    """Prior and memory."""
+    """Prior and decay."""
 
     ok: float = 19.0
     bad: float = 1.0
-    """Beta prior of everybody's level."""
+    """Beta prior of the overall rate."""
     arm_labels: float = 10.0
     cluster_labels: float = 10.0
-    """Labels that everybody's level stands for in an arm's, and the arm's in a cluster's."""
+    """Labels that the overall rate counts for in an arm's prior, and the arm's rate in a cluster's."""
     judged: float = 3.0
-    """Labels of its own, faded, before an arm can be excluded."""
+    """Decayed number of labels before an arm can be excluded."""
     half_life_s: float = 30 * 86_400.0
 
 
 class _Count(msgspec.Struct, array_like=True):
-    """Fading counts, and the time that they are of."""
+    """Decaying counts, and their time."""
 
     ok: float = 0.0
     bad: float = 0.0
@@ -43,33 +44,35 @@ class _Count(msgspec.Struct, array_like=True):
 
 
 class _Stored(msgspec.Struct, array_like=True):
-    everybody: _Count
+    overall: _Count
     arms: list[tuple[str, _Count]]
     cells: list[tuple[str, str, _Count]]
 
 
-class QualityFloor:
-    """The fold over base labels; see the module."""
+class QualityFloor(Projection):
+    """Hierarchical Beta posteriors of P(ok)."""
+
+    stored_type = _Stored
 
     def __init__(self, params: QualityFloorParams | None = None) -> None:
         self.params = params or QualityFloorParams()
-        self._everybody = _Count()
+        self._overall = _Count()
         self._arms: dict[str, _Count] = {}
         self._cells: dict[tuple[str, str], _Count] = {}
         self._clusters: set[str] = set()
 
     def observe(self, arm: str, cluster: str, y: float, ts: float = 0.0) -> None:
-        """Fold one label of the dimension `base`.
+        """Add one label of the dimension `base`.
 
         Args:
-            arm: whose answer it was.
+            arm: whose answer was labelled.
             cluster: or task of the prompt.
             y: in [0, 1]; ok from ½ on.
-            ts: seconds since the epoch; times that run backwards do not fade anything.
+            ts: seconds since the epoch; a time before the last label's causes no decay.
         """
         if not (math.isfinite(y) and math.isfinite(ts)) or (arm not in self._arms and len(self._arms) >= ARMS):
             return
-        counts = [self._everybody, self._arms.setdefault(arm, _Count())]
+        counts = [self._overall, self._arms.setdefault(arm, _Count())]
         if cluster in self._clusters or len(self._clusters) < CLUSTERS:
             self._clusters.add(cluster)
             counts.append(self._cells.setdefault((arm, cluster), _Count()))
@@ -79,36 +82,36 @@ class QualityFloor:
             count.ts = max(count.ts, ts)
 
     def _left(self, count: _Count, now: float) -> float:
-        """Share of the evidence that is left."""
+        """Share of the counts that is left."""
         return math.exp2(-max(now - count.ts, 0.0) / self.params.half_life_s)
 
     def _read(self, count: _Count | None, now: float) -> tuple[float, float]:
-        """(ok, all) as far as they are left."""
+        """Decayed counts: (ok, all)."""
         if count is None:
             return 0.0, 0.0
         left = self._left(count, now)
         return count.ok * left, (count.ok + count.bad) * left
 
     def ok(self, arms: Sequence[str], cluster: str, now: float = 0.0) -> Floats:
-        """float64[K]: P(ok) of each arm's next answer in a cluster."""
+        """P(ok) of each arm's next answer in a cluster: float64[K]."""
         p = self.params
-        ok, n = self._read(self._everybody, now)
-        everybody = (p.ok + ok) / (p.ok + p.bad + n)
+        ok, n = self._read(self._overall, now)
+        overall = (p.ok + ok) / (p.ok + p.bad + n)
         found = []
         for arm in arms:
             ok, n = self._read(self._arms.get(arm), now)
-            level = (p.arm_labels * everybody + ok) / (p.arm_labels + n)
+            level = (p.arm_labels * overall + ok) / (p.arm_labels + n)
             ok, n = self._read(self._cells.get((arm, cluster)), now)
             found.append((p.cluster_labels * level + ok) / (p.cluster_labels + n))
         return np.array(found)
 
     def excluded(self, arms: Sequence[str], cluster: str, delta: float, now: float = 0.0) -> list[tuple[str, str]]:
-        """(arm, reason) of the arms whose P(ok) is below 1 − δ. Never all of them: the best one stays.
+        """(arm, reason) of the arms whose P(ok) is below 1 − δ, except the best one if all are.
 
         Args:
-            arms: that are eligible otherwise.
+            arms: otherwise eligible arms.
             cluster: or task of the prompt.
-            delta: share of answers that need not be ok; 1 or more excludes nobody.
+            delta: tolerated share of answers that are not ok; 1 or more excludes no arm.
             now: seconds since the epoch.
         """
         known = [arm for arm in arms if arm in self._arms]
@@ -123,26 +126,20 @@ class QualityFloor:
             below.remove(best)
             stays = f"; {best} stays, the best with {chances[best]:.3f}"
         limit = f"below {1.0 - delta:.3f} in {cluster}"
-        return [(arm, f"base layer: P(ok) {chances[arm]:.3f} is {limit}{stays}") for arm in below]
+        return [(arm, f"quality floor: P(ok) {chances[arm]:.3f} is {limit}{stays}") for arm in below]
 
-    def dump(self) -> bytes:
-        """The state, exactly."""
+    def _store(self) -> _Stored:
         cells = [(arm, cluster, count) for (arm, cluster), count in self._cells.items()]
-        return msgspec.msgpack.encode(_Stored(self._everybody, list(self._arms.items()), cells))
+        return _Stored(self._overall, list(self._arms.items()), cells)
 
-    def load(self, payload: bytes) -> bool:
-        """Restore the state; False, and unchanged, where the bytes cannot be what `dump` made."""
-        try:
-            stored = msgspec.msgpack.decode(payload, type=_Stored)
-        except (msgspec.DecodeError, ValueError):
-            return False
+    def _restore(self, stored: _Stored) -> bool:
         arms = dict(stored.arms)
         cells = {(arm, cluster): count for arm, cluster, count in stored.cells}
-        counts = [stored.everybody, *arms.values(), *cells.values()]
-        sound = all(math.isfinite(c.ok + c.bad + c.ts) and min(c.ok, c.bad) >= 0.0 for c in counts)
-        whole = len(arms) == len(stored.arms) and len(cells) == len(stored.cells)
-        if not sound or not whole or not all(arm in arms for arm, _ in cells):
+        counts = [stored.overall, *arms.values(), *cells.values()]
+        valid = all(math.isfinite(c.ok + c.bad + c.ts) and min(c.ok, c.bad) >= 0.0 for c in counts)
+        unique = len(arms) == len(stored.arms) and len(cells) == len(stored.cells)
+        if not valid or not unique or not all(arm in arms for arm, _ in cells):
             return False
-        self._everybody, self._arms, self._cells = stored.everybody, arms, cells
+        self._overall, self._arms, self._cells = stored.overall, arms, cells
         self._clusters = {cluster for _, cluster in cells}
         return True

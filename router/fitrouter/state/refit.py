@@ -1,8 +1,7 @@
-"""The exact re-fit: everything folded again from the journal, without those who were erased, each vote as it stands.
+"""Exact refit: rebuilds the state from the journal, without erased users and with the last version of each vote.
 
-The running fold corrects a changed vote to first order and leaves what an erased user taught in the pooled blocks. The
-re-fit reads the journal again as if the last vote had been the only one and the erased had never been there. It is a
-function of the journal and the position alone, so every process that follows it ends in the same bits.
+The running fold corrects a changed vote only to first order, and keeps an erased user's influence on the blocks that
+users share. A refit is a function of the journal and a position alone, so that all processes end in the same bits.
 """
 
 from __future__ import annotations
@@ -17,22 +16,24 @@ _ROWS = 256
 
 
 def refit(journal: Journal, like: Learner, until: int, pause: Callable[[], None] = lambda: None) -> Learner:
-    """A fresh learner, folded up to a position. Blocks on the disk and takes long: run it beside the requests.
+    """A new learner, folded up to a position. Slow, and blocks on disk I/O: run it in a thread.
 
     Args:
-        journal: what happened.
-        like: whose settings to use.
-        until: the last sequence number that counts.
-        pause: called between batches, to let others work.
+        journal: the event log.
+        like: the learner whose settings are used.
+        until: the last sequence number.
+        pause: called between batches.
     """
-    erased, last = _survey(journal, until)
+    erased, last_votes = _survey(journal, until)
     fresh = like.blank()
     for row, related in _rows(journal, until):
         if not isinstance(row.event, Erasure) and _subject(row.event) in erased:
             continue
-        if isinstance(row.event, Feedback) and last[_vote(row.event)] != row.event.id:
+        if isinstance(row.event, Feedback) and last_votes[_vote_key(row.event)] != row.event.id:
             continue
-        kept = [event for event in related if not isinstance(event, Feedback) or last[_vote(event)] == event.id]
+        kept = [
+            event for event in related if not isinstance(event, Feedback) or last_votes[_vote_key(event)] == event.id
+        ]
         fresh.apply(row, kept)
         if row.seq % _ROWS == 0:
             pause()
@@ -42,20 +43,20 @@ def refit(journal: Journal, like: Learner, until: int, pause: Callable[[], None]
 
 
 def _survey(journal: Journal, until: int) -> tuple[set[str], dict[tuple[str, ...], str]]:
-    """Who was erased, and the id of the last vote under each key."""
+    """Erased subjects, and the id of the last vote of each key."""
     erased: set[str] = set()
-    last: dict[tuple[str, ...], str] = {}
+    last_votes: dict[tuple[str, ...], str] = {}
     after = 0
     while rows := journal.tail(after, _ROWS):
         for row in rows:
             if row.seq > until:
-                return erased, last
+                return erased, last_votes
             if isinstance(row.event, Erasure):
                 erased.add(row.event.subject)
             elif isinstance(row.event, Feedback):
-                last[_vote(row.event)] = row.event.id
+                last_votes[_vote_key(row.event)] = row.event.id
         after = rows[-1].seq
-    return erased, last
+    return erased, last_votes
 
 
 def _rows(journal: Journal, until: int) -> Iterator[tuple[Row, Sequence[Event]]]:
@@ -68,7 +69,7 @@ def _rows(journal: Journal, until: int) -> Iterator[tuple[Row, Sequence[Event]]]
         after = rows[-1][0].seq
 
 
-def _vote(vote: Feedback) -> tuple[str, ...]:
+def _vote_key(vote: Feedback) -> tuple[str, ...]:
     return vote.decision_id, vote.kind.value, vote.dimension, vote.other
 
 

@@ -1,11 +1,10 @@
-"""Sessions: which model a conversation lives on, when it is drawn again, and what it costs to leave.
+"""Sessions: the model of a conversation, when it is drawn again, and the cost of switching.
 
-A session's first decision is a draw; its later turns are sticky. It is drawn again by rules that every candidate
-shares (every n user turns, the stay failed, the prompt outgrew it, silence) and never by what a policy believes: a
-switch that follows the policy's own means biases replay (by +.10 where the mean weight was 1.00). The new draw is over
-the stay and all other models, with the cost of leaving inside the logged pmf.
-
-`Sessions` is a fold over decisions and executions; the rest is pure functions of a session.
+The first decision of a session is a draw; later turns keep its model (they are sticky). When a session is drawn again
+depends on rules that all policies share (every n user turns, a failure, a prompt that no longer fits, silence), never
+on the policy's predictions: a switch that follows the policy's own means biases replay (by +.10 in a simulation whose
+mean weight was 1.00). The new draw is over the present model and all others, with the switching cost inside the logged
+pmf.
 """
 
 from __future__ import annotations
@@ -17,48 +16,50 @@ from collections.abc import Collection, Iterator, Sequence
 import msgspec
 import numpy as np
 
-from fitrouter.types import Decision, Execution, Floats, Message, Mode, ModelCard
+from fitrouter.types import Decision, Execution, Floats, Message, Mode, ModelCard, Projection
 
 EVERY = 8
-"""User turns after which a session is drawn again."""
+"""Default number of user turns between draws."""
 IDLE_S = 3600.0
-"""A session that was silent for longer begins anew."""
+"""Default number of idle seconds after which a session ends."""
 CACHE_S = 300.0
-"""Providers keep a prompt for at least this long."""
+"""Seconds for which providers keep a prompt cached, at least."""
 CACHE_TOKENS = 1024
-"""Prompts shorter than this are not cached."""
+"""Length of the shortest prompt that providers cache."""
 LIMIT = 4096
-"""Sessions that are remembered, the last ones first."""
+"""Number of sessions kept, the most recently used."""
 
 _TOOL_PARTS = ("tool_result", "function_call_output")
 
 
 class Session(msgspec.Struct, frozen=True, array_like=True):
-    """What a conversation lives on."""
+    """The draw that a conversation follows, and the state of its prompt cache."""
 
     draw_id: str
-    """The decision whose draw it was."""
+    """Id of the decision that was drawn."""
     arm: str
-    """The model that was drawn: the stay."""
+    """The model that was drawn."""
     ts: float
-    """Of the last decision, seconds since the epoch."""
+    """Time of the last decision, in seconds since the epoch."""
     turns: int = 0
-    """User turns on this draw, its own included; an agent's steps within a turn do not count."""
+    """User turns since the draw, its own included; an agent's steps within a turn do not count."""
     failures: int = 0
-    """Turns in a row at which the stay did not answer."""
+    """Consecutive turns in which the model failed."""
     cached_arm: str = ""
-    """Who answered last, and so has the prompt in its cache."""
+    """The model that answered last, which has the prompt cached."""
     cached_tokens: int = 0
-    """Tokens of that prompt."""
+    """Length of that prompt."""
     cached_ts: float = 0.0
 
-    def _sound(self) -> bool:
+    def _valid(self) -> bool:
         counts = min(self.turns, self.failures, self.cached_tokens)
         return bool(self.draw_id and self.arm and math.isfinite(self.ts + self.cached_ts) and counts >= 0)
 
 
-class Sessions:
-    """The sessions of the last conversations, least recently used first. A fold: no clock, no I/O, nothing random."""
+class Sessions(Projection):
+    """The most recently used sessions, computed from decisions and executions."""
+
+    stored_type = list[tuple[str, Session]]
 
     def __init__(self, limit: int = LIMIT) -> None:
         self.limit = limit
@@ -71,33 +72,33 @@ class Sessions:
         return iter(self._known)
 
     def get(self, key: str) -> Session | None:
-        """The session of a key, None where none is known."""
+        """The session of a key; None for an unknown one."""
         return self._known.get(key)
 
     def observe_decision(self, decision: Decision, *, user_turn: bool = True) -> None:
-        """Fold a decision. Pinned and forced ones are the caller's own choice and move no session.
+        """Update the session of a decision. Pinned and forced decisions leave it unchanged.
 
         Args:
-            decision: as it was logged.
-            user_turn: a person began it, see `begins_turn`; False for an agent's steps.
+            decision: as logged.
+            user_turn: whether it begins a user turn (`begins_turn`); False for an agent's steps.
         """
         key = decision.identity.session
         if key is None or decision.mode in {Mode.PINNED, Mode.FORCED}:
             return
-        after = moved(self._known.get(key), decision, user_turn)
+        after = advance(self._known.get(key), decision, user_turn)
         self._known[key] = after
         self._known.move_to_end(key)
         if len(self._known) > self.limit:
             self._known.popitem(last=False)
 
     def observe_execution(self, execution: Execution) -> None:
-        """Fold how an answer of the stay ended; those of earlier draws and of pinned models say nothing about it."""
+        """Update the failures and the prompt cache. Answers of earlier draws and of pinned models are ignored."""
         key = execution.identity.session
         before = None if key is None else self._known.get(key)
         if key is None or before is None or execution.chosen != before.arm:
             return
         after = before
-        # A request that was refused is at fault itself; one that was given up says nothing.
+        # A rejected request is not the model's failure, and neither is one that the caller cancelled.
         if any(attempt.model == before.arm and attempt.error not in _NO_FAILURE for attempt in execution.attempts):
             after = msgspec.structs.replace(after, failures=before.failures + 1)
         elif execution.served_by == before.arm:
@@ -111,31 +112,25 @@ class Sessions:
             )
         self._known[key] = after
 
-    def dump(self) -> bytes:
-        """The state, exactly."""
-        return msgspec.msgpack.encode(list(self._known.items()))
+    def _store(self) -> list[tuple[str, Session]]:
+        return list(self._known.items())
 
-    def load(self, payload: bytes) -> bool:
-        """Restore the state; False, and unchanged, where the bytes cannot be what `dump` made."""
-        try:
-            items = msgspec.msgpack.decode(payload, type=list[tuple[str, Session]])
-        except (msgspec.DecodeError, ValueError):
-            return False
-        known = OrderedDict(items)
-        if len(known) < len(items) or len(items) > self.limit or not all(s._sound() for s in known.values()):
+    def _restore(self, stored: list[tuple[str, Session]]) -> bool:
+        known = OrderedDict(stored)
+        if len(known) < len(stored) or len(stored) > self.limit or not all(s._valid() for s in known.values()):
             return False
         self._known = known
         return True
 
 
-def moved(before: Session | None, decision: Decision, user_turn: bool) -> Session:
-    """A session after one more decision, as long as nobody knows how its answer ended."""
+def advance(before: Session | None, decision: Decision, user_turn: bool) -> Session:
+    """The session after another decision whose answer has not ended yet."""
     turn = int(user_turn)
     if before is None:
         return Session(decision.draw_id, decision.chosen, decision.ts, turn)
     if decision.draw_id == before.draw_id:
         return msgspec.structs.replace(before, ts=decision.ts, turns=before.turns + turn)
-    # The last answer's prompt stays in its cache, whoever is drawn now.
+    # The prompt stays cached at the model that answered last, whichever model is drawn now.
     cached = before.cached_arm, before.cached_tokens, before.cached_ts
     return Session(decision.draw_id, decision.chosen, decision.ts, turn, 0, *cached)
 
@@ -144,7 +139,7 @@ _NO_FAILURE = (None, "ProviderRejected")
 
 
 def begins_turn(messages: Sequence[Message]) -> bool:
-    """Whether a request begins a user turn: its last message is a person's words, and no tool's output.
+    """Whether a request begins a user turn: its last message is a user's text, not the output of a tool.
 
     >>> begins_turn([{"role": "user", "content": "And now?"}])
     True
@@ -160,7 +155,7 @@ def begins_turn(messages: Sequence[Message]) -> bool:
     return not any(isinstance(part, dict) and part.get("type") in _TOOL_PARTS for part in content)
 
 
-def why_redraw(
+def redraw_reason(
     session: Session,
     *,
     eligible: Collection[str],
@@ -170,22 +165,22 @@ def why_redraw(
     every: int = EVERY,
     idle_s: float = IDLE_S,
 ) -> str:
-    """Why a session's next turn is a draw; empty where it is sticky.
+    """Reason for which a session's next turn is drawn; empty if it is sticky.
 
-    * ``idle``: it was silent for too long. Nothing is left of it: the draw is a new session's.
-    * ``context``: the prompt has outgrown the stay.
-    * ``ineligible``: the stay cannot take this request for another reason, or is gone.
-    * ``failed``: the stay did not answer at its last turn.
-    * ``turns``: it is time; never inside an agent's run, which begins with a user turn.
+    * ``idle``: the session was idle for too long and has ended; a new one begins.
+    * ``context``: the prompt no longer fits the model's context window.
+    * ``ineligible``: the model cannot take this request for another reason, or was removed.
+    * ``failed``: the model failed in the last turn.
+    * ``turns``: the draw is `every` user turns old. Never between an agent's steps, only when a user turn begins.
 
     Args:
-        session: as it stands.
+        session: the session so far.
         eligible: arms that can take the request.
         excluded: (arm, reason) of the others.
         now: seconds since the epoch.
-        user_turn: the request begins a user turn, see `begins_turn`.
-        every: user turns on one draw; 0 for no limit.
-        idle_s: seconds of silence that end a session.
+        user_turn: whether the request begins a user turn (`begins_turn`).
+        every: user turns between draws; 0 for no limit.
+        idle_s: idle seconds that end a session.
     """
     if now - max(session.ts, session.cached_ts) > idle_s:
         return "idle"
@@ -205,19 +200,19 @@ def switch_cost(
     cache_s: float = CACHE_S,
     cache_tokens: int = CACHE_TOKENS,
 ) -> Floats:
-    """float64[K] in USD: what the prompt costs more at each model, because another has the session's prefix cached.
+    """Cost of losing the prompt cache: float64[K], in USD, 0 for the model that has the session's prefix cached.
 
-    Everybody's expected cost already has the prompt at its full price. The model that answered last pays
-    input price × (1 − cache_discount) on the part that it has seen, so going to any other forgoes
-    input price × cache_discount × min(cached, prompt) tokens: the same sum for all of them, and 0 for itself.
+    The expected cost of each model contains the prompt at full price. The model that answered last pays only
+    input price × (1 − cache_discount) for the prefix that it has cached, so that a switch to any other model forgoes
+    input price × cache_discount × min(cached, prompt) tokens, at the prices of the model that is left.
 
     Args:
         cards: the eligible models.
-        session: as it stands.
-        prompt_tokens: of the request, estimated.
+        session: the session so far.
+        prompt_tokens: estimated length of the prompt.
         now: seconds since the epoch.
-        cache_s: how long prompts are kept.
-        cache_tokens: the shortest prompt that is.
+        cache_s: seconds for which prompts are cached.
+        cache_tokens: length of the shortest prompt that is cached.
     """
     cost = np.zeros(len(cards))
     cached = min(session.cached_tokens, prompt_tokens)

@@ -1,8 +1,8 @@
-"""What the policy is told to do at run time: weights, share, and which version is live.
+"""Runtime settings of the policy: weights, traffic share, and the version in force.
 
-The configuration file gives the base; a `PolicyChange` event lays settings over it, and another takes them away again,
-so that a new weight or a promotion needs no restart, is logged, and is the same in every process that reads the
-journal. A file that was changed since goes before: a start under a new configuration drops what was laid over the old.
+`PolicyChange` events override settings of the configuration file and restore them. A new weight or a promoted policy
+therefore needs no restart, is logged, and holds in every process that reads the journal. A changed configuration file
+takes precedence: a start with a new one drops all overrides.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from fitrouter.errors import InvalidRequest
-from fitrouter.types import PolicyChange
+from fitrouter.types import PolicyChange, Projection
 
 _POSITIVE, _FRACTION, _WEIGHT = (1e-9, math.inf), (0.0, 1.0), (0.0, math.inf)
 SETTINGS: dict[str, tuple[float, float] | type] = {
@@ -31,31 +31,31 @@ SETTINGS: dict[str, tuple[float, float] | type] = {
     "personal": bool,
     "force": str,
 }
-"""Name → its range, or its type. `force` is a model that takes all it can, empty for none."""
+"""Setting → allowed range, or type. `force` is a model that takes every request it can take; empty for none."""
 
 VERSIONS = 64
-"""Versions that can be restored, the last ones."""
+"""Number of versions kept for `restore`."""
 
 
 def check_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings, each of its type and in its range.
+    """Validate settings and convert numbers to float.
 
     Raises:
-        InvalidRequest: there is no such setting, or its value cannot be.
+        InvalidRequest: an unknown setting, or a value of the wrong type or out of range.
 
     >>> check_settings({"share": 0.05, "personal": True})
     {'share': 0.05, 'personal': True}
     """
     if not settings:
-        raise InvalidRequest(f"no setting was given; allowed are {sorted(SETTINGS)}")
+        raise InvalidRequest(f"no setting given; allowed are {sorted(SETTINGS)}")
     checked: dict[str, Any] = {}
     for name, value in settings.items():
         allowed = SETTINGS.get(name)
         if allowed is None:
-            raise InvalidRequest(f"there is no setting {name!r}; allowed are {sorted(SETTINGS)}")
+            raise InvalidRequest(f"unknown setting {name!r}; allowed are {sorted(SETTINGS)}")
         if isinstance(allowed, type):
             if not isinstance(value, allowed):
-                raise InvalidRequest(f"{name}: {value!r} is no {'text' if allowed is str else 'true or false'}")
+                raise InvalidRequest(f"{name}: {value!r} is not {'a text' if allowed is str else 'true or false'}")
             checked[name] = value
             continue
         low, high = allowed
@@ -72,18 +72,20 @@ class _Stored(msgspec.Struct, array_like=True):
     config_hash: str
 
 
-class PolicySettings:
-    """The versions of the policy so far: each a name and what it lays over the configuration."""
+class PolicySettings(Projection):
+    """History of the policy's versions: names, and the settings that override the configuration."""
+
+    stored_type = _Stored
 
     def __init__(self) -> None:
         self.history: list[tuple[str, dict[str, Any]]] = []
-        """The last one is in force; none: the configuration is."""
+        """The last version is in force; if empty, the configuration is."""
         self.config_hash = ""
-        """The configuration that the history was made under."""
+        """Hash of the configuration that the history belongs to."""
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What is laid over the configuration now."""
+        """Settings that override the configuration now."""
         return self.history[-1][1] if self.history else {}
 
     @property
@@ -92,7 +94,7 @@ class PolicySettings:
         return self.history[-1][0] if self.history else "configuration"
 
     def observe(self, change: PolicyChange) -> None:
-        """Fold one change. What is not understood changes nothing: a log may come from a later version."""
+        """Apply a change. Unknown actions and settings are ignored: the journal can come from a later version."""
         match change.action:
             case "set" | "promote":
                 known = {name: value for name, value in change.settings.items() if name in SETTINGS}
@@ -106,18 +108,15 @@ class PolicySettings:
                 return
         self.config_hash = change.config_hash or self.config_hash
 
-    def dump(self) -> bytes:
-        """The state, exactly."""
-        return msgspec.msgpack.encode(_Stored(self.history, self.config_hash))
+    def _store(self) -> _Stored:
+        return _Stored(self.history, self.config_hash)
 
-    def load(self, payload: bytes) -> bool:
-        """Restore the state; False, and unchanged, where the bytes cannot be what `dump` made."""
+    def _restore(self, stored: _Stored) -> bool:
         try:
-            stored = msgspec.msgpack.decode(payload, type=_Stored)
             for _, settings in stored.history:
                 if settings:
                     check_settings(settings)
-        except (msgspec.DecodeError, ValueError, InvalidRequest):
+        except InvalidRequest:
             return False
         self.history, self.config_hash = stored.history, stored.config_hash
         return True

@@ -1,4 +1,4 @@
-"""E-process over a whole log, vectorised: the path of `fitrouter.monitors.e_process.Mixture`."""
+"""E-process over a whole log, vectorised: the path of `fitrouter.monitors.e_process.MixtureEProcess`."""
 
 from __future__ import annotations
 
