@@ -42,7 +42,7 @@ def convert_fields(value: Any) -> None:
     Raises:
         TypeError: a field holds a value that cannot be converted to the field's type.
     """
-    kind: Any = type(value)
+    kind: Any = type(value)  # mypy takes a class with a metaclass for unhashable
     for name, hint in _scalar_fields(kind):
         given = getattr(value, name)
         if type(given) is hint:
@@ -51,7 +51,7 @@ def convert_fields(value: Any) -> None:
         try:
             plain = float(plain) if hint is float and isinstance(plain, Real) else msgspec.convert(plain, hint)
         except (OverflowError, msgspec.ValidationError) as error:
-            raise TypeError(f"{kind.__name__}.{name} is {given!r}: {error}") from None
+            raise TypeError(f"{type(value).__name__}.{name} is {given!r}: {error}") from None
         msgspec.structs.force_setattr(value, name, plain)
 
 

@@ -301,7 +301,7 @@ def test_an_agent_without_any_of_the_models_is_told() -> None:
         ("huge", "ProviderUnavailable"),
         ("tiny", "ProviderUnavailable"),
     ]
-    with pytest.raises(ConfigError, match=r"given were .* would ask huge .*, tiny"):
+    with pytest.raises(ConfigError, match=r"got .* planned huge .*, tiny"):
         step.result()
 
 
