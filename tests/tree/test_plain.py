@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tests.kits.learner import D_H, D_X, SCHEMA
 
@@ -155,7 +155,7 @@ def test_events_of_numpy_scalars_fold_to_the_same_state(seed: int) -> None:
     events = told(seed, 40)
     scalars = [(in_numpy(event), [in_numpy(other) for other in related]) for event, related in events]
     plain, other = folded(events), folded(scalars)
-    assert plain.fit.alarms, "an alarm has dumped the state in the middle of the fold"
+    assume(plain.fit.alarms)  # so that an alarm dumps the state in the middle of the fold
     assert dict(other.state()) == dict(plain.state())
     assert other.digest() == plain.digest()
     empty = dict(learner().state())
