@@ -122,8 +122,8 @@ def test_rejection_learns_from_accepted_draws_only() -> None:
     walked: list[Any] = []
 
     class Seen(RejectionCandidate):
-        def _walk(self, *args: Any) -> Any:
-            walked.append(super()._walk(*args))
+        def _replay(self, *args: Any) -> Any:
+            walked.append(super()._replay(*args))
             return walked[-1]
 
     first = Seen(town.blank(), opened(town.journal), SHARP, seed=4)
@@ -171,7 +171,7 @@ def test_a_larger_acceptance_constant_is_marked_as_biased() -> None:
     for found in (bold, fixed):
         assert found.matched > 2 * safe.matched
         assert 0.0 < found.clipped < 1.0
-        assert "somewhat fewer" in found.biased
+        assert "under-represented" in found.biased
     assert bold.c > safe.c
     assert fixed.c == 0.5
 
@@ -275,8 +275,8 @@ def test_progressive_with_live_settings_reproduces_the_log() -> None:
     two = rows[:2][::-1]  # a draw, and a re-draw or a sticky turn of its session
     K = int(log.decisions.start[1])
     np.testing.assert_allclose(candidate.pmf(log, two)[-K:], log.options.prob[:K], rtol=0, atol=1e-12)
-    assert "also from those that it would not have chosen" in candidate.biased
-    assert "learning from nothing from all that was logged" in candidate.description
+    assert "including those it would not have chosen" in candidate.biased
+    assert "learning from scratch from every logged decision" in candidate.description
 
 
 def test_progressive_uses_no_later_events() -> None:
@@ -303,7 +303,7 @@ def test_a_learner_trained_on_the_log_is_refused() -> None:
     town = Town(seed=5)
     town.live(20)
     log = town.log()
-    message = rf"learnt up to position {town.learner.seq}, and row 2 \("
+    message = rf"trained up to position {town.learner.seq}, which is not before row 2 \("
     with pytest.raises(ConfigError, match=message):
         ProgressiveCandidate(town.learner, opened(town.journal), SHARP).pmf(log, rows_of(log))
     with pytest.raises(ConfigError, match=message):
@@ -325,9 +325,9 @@ def test_rejection_needs_probabilities() -> None:
     town = logged(0, 5)
     log = town.log()
     bare = log._replace(options=log.options._replace(prob=np.full(15, np.nan)))
-    with pytest.raises(InvalidLog, match="the whole pmf"):
+    with pytest.raises(InvalidLog, match="the full pmf"):
         rejection(town).replay(bare, rows_of(log), log.outcomes.free_label)
-    with pytest.raises(ConfigError, match="say 'progressive'"):
+    with pytest.raises(ConfigError, match="set 'progressive'"):
         rejection(town).pmf(log, rows_of(log))
     for wrong in ({"c": 0.0}, {"c": 1.5}, {"quantile": 1.0}):
         with pytest.raises(ConfigError, match="is not allowed"):

@@ -145,7 +145,7 @@ def test_a_profile_that_cannot_be_meant_is_refused(http: httpx.Client, subtests:
         ({"user": "ann", "values": {"warmth": 2}}, "−1"),
         ({"user": "ann", "statements": [7]}, "string"),
         ({"user": "ann", "statements": ["x"] * 65}, "64"),
-        ({"user": "ann", "mood": 1}, "no such field"),
+        ({"user": "ann", "mood": 1}, "unknown field"),
     ):
         with subtests.test(body=body, words=words):
             reply = http.put("/v1/profile", json=body)
