@@ -1,4 +1,4 @@
-"""A crew's working day without its machinery."""
+"""The work of a crew without CrewAI: its model calls and ratings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fitrouter_integrations.feedback import rate
 
 
 def work(crew: Crew, llm: FitrouterLLM, readers: Readers, **inputs: str) -> None:
-    """The calls that a crew makes, each for its agent and its task, and their readers' stars; see `Crew.kickoff`."""
+    """The calls of a crew, each with its agent and task, and the ratings of their readers; see `Crew.kickoff`."""
     for task in crew.tasks:
         task.start_time = datetime.now(UTC)  # as a crew does: a run of its own is a conversation of its own
         task.interpolate_inputs_and_add_conversation_history(inputs)

@@ -1,4 +1,4 @@
-"""What a router has learnt, told beside the truth that only a simulation knows."""
+"""What a router has learned, compared with the simulated truth."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _mean(decisions: Sequence[Decision]) -> dict[str, float]:
 
 
 def best(of: Mapping[str, float]) -> str:
-    """The model with most."""
+    """The model with the largest value."""
     return max(of, key=of.__getitem__)
 
 

@@ -1,4 +1,4 @@
-"""Simulated people: what they like of a text, and how many stars they give it."""
+"""Simulated users: their tastes and star ratings."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NOISE = 0.15
 
 
 def words(least: float, most: float) -> Taste:
-    """Wants a length: 0 at `least` words and 1 at `most`, or the other way round."""
+    """Taste for a length: 0 at `least` words and 1 at `most`, or the reverse."""
     return lambda text: between(least, most, len(text.split()))
 
 
@@ -38,7 +38,7 @@ def plain_points(text: str) -> float:
 
 
 def between(low: float, high: float, value: float) -> float:
-    """Where a value lies on the way from `low` (0) to `high` (1)."""
+    """Position of a value between `low` (0) and `high` (1)."""
     return min(1.0, max(0.0, (value - low) / (high - low)))
 
 

@@ -1,4 +1,4 @@
-"""Who can answer in the examples: eleven models' recorded responses, or three simulated models where there are none."""
+"""Models for the examples: recorded responses of eleven models, or three simulated models."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PERSONAS = {
 
 
 class Pool(NamedTuple):
-    """Models, what they are asked, and what people can like of texts such as theirs."""
+    """Models, prompts, and the attributes that users may like in their texts."""
 
     provider: Mapping[str, Any]
     models: tuple[str, ...]
@@ -67,7 +67,7 @@ def chosen_pool(about: str | None, cases: Sequence[str]) -> Pool:
 
 
 def simulated(cases: Sequence[str]) -> Pool:
-    """Three models with manners of their own. Their texts are short: a hundred words are many."""
+    """Three models with different styles and short texts."""
     tastes = {"few words": words(150, 20), "at length": words(50, 120), "in points": plain_points}
     provider = {"kind": "simulated", "options": {"speed": 1e6, **PERSONAS}}
     return Pool(provider, tuple(PERSONAS), tuple(cases), tastes, rounds=60)
@@ -88,7 +88,7 @@ def recorded(path: Path) -> Pool:
 
 
 def configured(pool: Pool, folder: str) -> Config:
-    """A pool as a configuration says it, with its data in a folder."""
+    """A pool as a configuration with a data folder."""
     return parse_config(
         {
             "data": folder,
@@ -104,7 +104,7 @@ def configured(pool: Pool, folder: str) -> Config:
 
 @contextmanager
 def routed(pool: Pool) -> Iterator[Router]:
-    """A router in this process over a pool, in a folder that goes with it."""
+    """A router in this process over a pool, in a temporary folder."""
     with tempfile.TemporaryDirectory() as folder:
         os.environ["CREWAI_STORAGE_DIR"] = str(Path(folder) / "crewai")
         router = Router.from_config(configured(pool, folder))
@@ -117,7 +117,7 @@ Table = Mapping[str, Mapping[str, float]]
 
 
 def answers(pool: Pool) -> dict[str, list[str]]:
-    """Model → its answer to each of the cases."""
+    """Model → its answer to each case."""
     provider = build_providers(configured(pool, "unused"))["pool"]
 
     async def of(model: str) -> list[str]:
@@ -129,7 +129,7 @@ def answers(pool: Pool) -> dict[str, list[str]]:
 
 
 def truth(pool: Pool, tastes: Mapping[str, Taste]) -> Table:
-    """How satisfied each taste is with each model, in the mean over all cases: what is to be found out."""
+    """Mean satisfaction of each taste with each model over all cases."""
     texts = answers(pool)
     return {
         name: {model: sum(map(taste, said)) / len(said) for model, said in texts.items()}

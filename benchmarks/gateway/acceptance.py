@@ -46,7 +46,7 @@ def recorded() -> dict[tuple[str, str], str]:
 
 
 class Client:
-    """One openai client that asks on behalf of users, checks every answer, and rates a few."""
+    """An openai client that makes requests for users, checks every answer, and rates a few."""
 
     def __init__(self, url: str, answers: dict[tuple[str, str], str]) -> None:
         self.url, self.answers = url, answers
@@ -88,7 +88,7 @@ class Client:
 
 
 def run(folder: Path, requests: int = 2000, users: int = 50, workers: int = 1, threads: int = 8) -> dict[str, Any]:
-    """Send the requests, wait until all is at rest, and look at everything that was written."""
+    """Send the requests, wait until everything is processed, and check all that was logged."""
     file = write_config(folder)
     data = load_config(file).data
     result: dict[str, Any] = {"requests": requests, "users": users, "workers": workers}
@@ -121,7 +121,7 @@ def run(folder: Path, requests: int = 2000, users: int = 50, workers: int = 1, t
 
 
 def explained(url: str, ids: Sequence[str]) -> int:
-    """How many decisions explain themselves."""
+    """Number of decisions with an explanation."""
     with httpx.Client(base_url=url, timeout=30.0) as http:
         stories = [http.get(f"/v1/decisions/{id_}").json() for id_ in ids]
     return sum(
@@ -131,7 +131,7 @@ def explained(url: str, ids: Sequence[str]) -> int:
 
 
 def takeover(gateway: Gateway, reports: dict[int, dict[str, Any]]) -> float:
-    """Kill -9 the worker that holds the scorer lease; seconds until another one holds it."""
+    """Kill -9 the worker with the scorer lease; seconds until another one holds it."""
     holder = next(pid for pid, report in reports.items() if "scorer" in report["leases"])
     kill_9(holder)
     began = time.monotonic()
@@ -145,7 +145,7 @@ def takeover(gateway: Gateway, reports: dict[int, dict[str, Any]]) -> float:
 
 
 def decisions_of(data: Path) -> list[Decision]:
-    """All decisions of a journal that nobody writes."""
+    """All decisions of a journal that is not in use."""
     journal = SqliteJournal(data / "journal.db")
     found: list[Decision] = []
     after = 0
@@ -174,7 +174,7 @@ def invariants(decisions: Sequence[Decision]) -> dict[str, Any]:
 
 
 def passed(result: dict[str, Any]) -> bool:
-    """Whether everything that must hold does, however long it took."""
+    """Whether all invariants hold, whatever the time."""
     n = result["requests"]
     checks = result["invariants"]
     return (

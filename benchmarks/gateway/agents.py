@@ -1,12 +1,12 @@
-"""What an adapter costs a call, beside the frameworks' own clients: CPU and wall time, and calls a second at once.
+"""Overhead of each adapter per call, compared with the frameworks' own clients: CPU time, wall time, and throughput.
 
     OMP_NUM_THREADS=1 python -m benchmarks.gateway.agents --json results/agents.json --table table.md
 
-Simulated models that answer at once, so that what is left is overhead. *Near* is a router in this process, *far* a
-gateway of one worker in another, both with the journal on disk and the scorer behind them; *loopback* is a bare server
-of the OpenAI protocol in a third. Rounds go through all rows in turn, so that what else the machine does hits them all.
-CPU is that of this process with all its threads, and of the server, as medians over rounds; what is left to fold and to
-score after an answer is waited for and counted. Prints JSON.
+Simulated models answer at once, so that only overhead is left. *Near* is a router in this process, *far* a gateway of
+one worker in another process, both with the journal on disk and a scorer; *loopback* is a bare server of the OpenAI
+protocol in a third process. Rounds cycle through all rows, so that other load affects them alike. CPU time includes all
+threads of this process and the server, as medians over rounds; folding and scoring after an answer are waited for and
+counted. Prints JSON.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _number = count()
 
 
 class Turn(NamedTuple):
-    """One call: nobody's before, of a user who is known."""
+    """One call of a known user."""
 
     messages: list[dict[str, Any]]
     user: str
@@ -83,7 +83,7 @@ def turn() -> Turn:
 
 
 class Row(NamedTuple):
-    """One way to ask; `call` waits, or gives something to await."""
+    """One way to make a call; `call` blocks, or returns an awaitable."""
 
     group: str
     name: str
@@ -97,7 +97,7 @@ class Row(NamedTuple):
 
 
 def near_rows(router: Router, client: Client) -> Iterator[Row]:
-    """A router in this process: as it is, and through every adapter. The adapters share one of their own."""
+    """A router in this process: directly, and through every adapter."""
     simulated = Simulated.from_options(dict.fromkeys(NAMES, PERSONA))
     target = client.backend.router  # type: ignore[attr-defined]
     yield Row(
@@ -113,7 +113,7 @@ def near_rows(router: Router, client: Client) -> Iterator[Row]:
 
 
 def adapter_rows(group: str, target: Any, pids: tuple[int, ...]) -> Iterator[Row]:
-    """Our adapters over a router or a gateway."""
+    """The adapters over a router or a gateway."""
     import litellm
 
     from fitrouter_integrations.crewai import FitrouterLLM
@@ -140,7 +140,7 @@ def adapter_rows(group: str, target: Any, pids: tuple[int, ...]) -> Iterator[Row
 
 
 def far_rows(url: str, pids: tuple[int, ...], session: aiohttp.ClientSession) -> Iterator[Row]:
-    """A gateway: the bare request, ours, and the frameworks' own clients."""
+    """A gateway: plain HTTP, the adapters, and the frameworks' own clients."""
     import litellm
     from crewai import LLM
     from langchain_openai import ChatOpenAI
@@ -165,7 +165,7 @@ def far_rows(url: str, pids: tuple[int, ...], session: aiohttp.ClientSession) ->
 
 
 def loopback_rows(url: str, pid: int, session: aiohttp.ClientSession) -> Iterator[Row]:
-    """A server that routes nothing."""
+    """A server without routing."""
     import litellm
 
     def own(t: Turn) -> dict[str, Any]:
@@ -177,7 +177,7 @@ def loopback_rows(url: str, pid: int, session: aiohttp.ClientSession) -> Iterato
 
 
 async def posted(session: aiohttp.ClientSession, base: str, t: Turn, model: str = AUTO) -> Any:
-    """The least that a client of HTTP can do."""
+    """The cheapest possible HTTP client."""
     body = {"model": model, "messages": t.messages, "user": t.user, "metadata": t.named()}
     async with session.post(f"{base}/chat/completions", json=body) as response:
         assert response.status == 200, await response.text()
@@ -215,7 +215,7 @@ def loopback() -> Iterator[tuple[str, int]]:
 
 
 def used_s(pids: tuple[int, ...]) -> float:
-    """Processor seconds of processes so far."""
+    """CPU seconds of processes so far."""
     fields = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in pids]
     return sum(int(each[11]) + int(each[12]) for each in fields) / os.sysconf("SC_CLK_TCK")
 
@@ -224,7 +224,7 @@ def used_s(pids: tuple[int, ...]) -> float:
 
 
 class Found:
-    """What was measured of a row, round by round."""
+    """Measurements of a row, round by round."""
 
     def __init__(self) -> None:
         self.wall: list[float] = []
@@ -245,7 +245,7 @@ class Found:
 
 
 async def quiet(pids: tuple[int, ...]) -> None:
-    """Wait until nothing is left to do, here and there; 3 seconds at most."""
+    """Wait until all background work is done, at most 3 seconds."""
     for _ in range(30):
         before = time.process_time() + used_s(pids)
         await asyncio.sleep(0.1)
@@ -254,7 +254,7 @@ async def quiet(pids: tuple[int, ...]) -> None:
 
 
 async def one_by_one(row: Row, calls: int, found: Found) -> None:
-    """Calls one after the other."""
+    """Sequential calls."""
     cpu, served = time.process_time(), used_s(row.pids)
     for _ in range(calls):
         asked, started = turn(), time.perf_counter()
@@ -269,7 +269,7 @@ async def one_by_one(row: Row, calls: int, found: Found) -> None:
 
 
 async def at_once(row: Row, calls: int, pool: ThreadPoolExecutor, found: Found) -> None:
-    """Calls of 32 that never rest: tasks where they are awaited, threads else."""
+    """32 concurrent calls: tasks for async rows, else threads."""
     left = iter(range(calls))
 
     async def task() -> None:
@@ -324,7 +324,7 @@ BASES = {
 
 
 def table(rows: dict[str, dict[str, float]]) -> str:
-    """The rows of the page; `×` is against the barest way of the same place."""
+    """The rows of the page; `×` is relative to the cheapest row of the same place."""
     head = "| | CPU ms | × | of the server | p50 ms | × | p99 ms | calls/s at 32 |\n|---|---|---|---|---|---|---|---|\n"
     lines = []
     for name, row in rows.items():

@@ -33,7 +33,7 @@ PROMPT = "What are the names of some famous actors that started their careers on
 
 
 class Load:
-    """Threads that ask and rate without pause, and remember what was acknowledged."""
+    """Threads that make requests and give feedback, and remember what was acknowledged."""
 
     def __init__(self, threads: int = 4) -> None:
         self.url = ""
@@ -87,7 +87,7 @@ class Load:
 
 
 def run(folder: Path, kills: int, workers: int, prefill: int = 0, seed: int = 0) -> dict[str, Any]:
-    """Kill the gateway again and again; look at the journal after each start, and at the state at the end."""
+    """Kill the gateway repeatedly; check the journal after each start, and the state at the end."""
     file = write_config(folder)
     if prefill:
         fill(load_config(file).data, prefill)
@@ -116,7 +116,7 @@ def run(folder: Path, kills: int, workers: int, prefill: int = 0, seed: int = 0)
 
 
 def checked(file: Path, load: Load, reports: dict[int, dict[str, Any]], ready: list[float]) -> dict[str, Any]:
-    """What was lost or doubled, and whether the state was the fold of the journal."""
+    """Lost and doubled events, and whether the state is the fold of the journal."""
     router = Router.from_config(load_config(file))
     journal, learner = router._journal, router._learner
     ids = Counter(event.id for event in events(journal))
@@ -148,7 +148,7 @@ def events(journal: Journal) -> Iterator[Event]:
 
 
 def fill(data: Path, count: int) -> None:
-    """A journal of `count` events of earlier traffic."""
+    """Fill a journal with `count` events of earlier traffic."""
     journal = SqliteJournal(data / "journal.db")
     identity = Identity(user="an earlier user")
     version = PolicyVersion(algorithm="squarecb")

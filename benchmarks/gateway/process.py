@@ -1,4 +1,4 @@
-"""A gateway in processes of its own, for benchmarks and tests: start it, ask who is there, stop it, kill it."""
+"""A gateway in its own processes, for benchmarks and tests."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def write_config(folder: Path, **changes: Any) -> Path:
 
 
 class Gateway:
-    """`fitrouter serve` on a free port. Use it as a context manager: no process outlives it."""
+    """`fitrouter serve` on a free port. As a context manager it ends all processes."""
 
     def __init__(self, config: Path, workers: int = 1) -> None:
         self.config, self.workers = config, workers
@@ -122,7 +122,7 @@ class Gateway:
 
 
 def kill_9(pid: int) -> None:
-    """Kill a process at once; one that is gone already is fine."""
+    """Kill a process; one that has ended is ignored."""
     try:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -130,7 +130,7 @@ def kill_9(pid: int) -> None:
 
 
 def alive(pid: int) -> bool:
-    """Whether a process is there and runs."""
+    """Whether a process exists and runs."""
     try:
         return (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

@@ -1,16 +1,16 @@
-"""From a configuration to a router with all its parts."""
+"""Builds the arguments of `Router` from a configuration."""
 
 from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TypedDict
 
 import msgspec
 
 from fitrouter.config import CandidateConfig, Config
-from fitrouter.context.encoders import Cached, get_encoder
+from fitrouter.context.encoders import Cached, Encoder, get_encoder
 from fitrouter.context.features import context_names
 from fitrouter.errors import ArtifactError, ConfigError
 from fitrouter.hooks import Hooks
@@ -28,9 +28,29 @@ from fitrouter.state.budgets import BudgetParams
 from fitrouter.state.learner import Learner
 from fitrouter.state.projections import ProjectionParams
 from fitrouter.stores.identities import Identities
-from fitrouter.stores.journal import SqliteJournal
+from fitrouter.stores.journal import Journal, SqliteJournal
 from fitrouter.stores.warehouse import Warehouse, WarehouseFeed
 from fitrouter.types import ModelCard
+
+
+class RouterParts(TypedDict):
+    """The keyword arguments of `Router`, so that `Router(**assemble(config))` is type-checked."""
+
+    cards: Sequence[ModelCard]
+    providers: Mapping[str, Provider]
+    decider: Decider
+    learner: Learner
+    journal: Journal
+    identities: Identities
+    encoder: Encoder
+    timers: Timers
+    aliases: Mapping[str, str]
+    droppable: Collection[str]
+    hooks: Hooks
+    services: Sequence[Service]
+    feed: WarehouseFeed
+    scorer: ScorerPlugin | None
+    clock: Callable[[], float]
 
 
 def assemble(
@@ -39,22 +59,22 @@ def assemble(
     hooks: Hooks | None = None,
     clock: Callable[[], float] = time.time,
     providers: Mapping[str, Provider] | None = None,
-) -> dict[str, Any]:
-    """The arguments of `Router` for a configuration, with the scorer and the warehouse as services.
+) -> RouterParts:
+    """Build the arguments of `Router` from a configuration; the scorer and the warehouse feed become its services.
 
     Args:
         config: all settings.
-        hooks: who listens.
-        clock: seconds since the epoch, for every event; simulations have their own.
-        providers: by their names in the configuration; each takes the place of what is described there.
+        hooks: called with every notice.
+        clock: seconds since the epoch, for the timestamps of all events; a simulation passes its own.
+        providers: instances to use instead of the configured providers of the same names.
 
     Raises:
-        ConfigError: a part cannot be made.
+        ConfigError: a setting cannot be used.
     """
     hooks = hooks or Hooks()
     config.data.mkdir(parents=True, exist_ok=True)
     cards = expand(model.card() for model in config.models)
-    answering = _providers(config, providers or {})
+    connected = _providers(config, providers or {})
     encoder = Cached(get_encoder(config.encoder))
     scorer = load_scorer(config)
     learner = _learner(config, encoder.id, scorer, hooks)
@@ -67,7 +87,7 @@ def assemble(
         services.append(Service("scorer", scorer.step, hooks, idle_s=0.02))
     return {
         "cards": cards,
-        "providers": answering,
+        "providers": connected,
         "decider": _decider(config, cards, learner, encoder.id),
         "learner": learner,
         "journal": journal,
@@ -90,9 +110,9 @@ def assemble(
 
 def _providers(config: Config, given: Mapping[str, Provider]) -> dict[str, Provider]:
     if unknown := sorted(given.keys() - config.providers.keys()):
-        raise ConfigError(f"providers: {unknown} were given; the configuration names {sorted(config.providers)}")
-    described = {name: settings for name, settings in config.providers.items() if name not in given}
-    return {**build_providers(config.model_copy(update={"providers": described})), **given}
+        raise ConfigError(f"unknown providers {unknown}; the configuration has {sorted(config.providers)}")
+    configured = {name: settings for name, settings in config.providers.items() if name not in given}
+    return {**build_providers(config.model_copy(update={"providers": configured})), **given}
 
 
 def _learner(config: Config, encoder: str, scorer: ScorerPlugin | None, hooks: Hooks) -> Learner:
@@ -124,7 +144,7 @@ def _decider(config: Config, cards: list[ModelCard], learner: Learner, encoder: 
 
 
 def _arm_prior(config: Config, encoder: str, scorer: ScorerPlugin | None, hooks: Hooks) -> ArmPrior | None:
-    """The file of the configuration; without it, or with one that cannot be used, models start unknown."""
+    """The configured prior of the models; None without one, and where its file cannot be used (reported to hooks)."""
     if config.policy.prior is None:
         return None
     dim, schema = (scorer.dim, scorer.schema) if scorer else (1, "")

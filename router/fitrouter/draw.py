@@ -1,4 +1,4 @@
-"""Identifiers, and draws from a logged pmf that any process can replay."""
+"""UUIDv7 identifiers, and reproducible draws from logged probabilities."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fitrouter.types import Decision, Floats
 
 
 def uuid7(now: float, entropy: Callable[[int], bytes] = os.urandom) -> str:
-    """A UUIDv7 (RFC 9562, §5.7) of the time `now`, in seconds since the epoch.
+    """A UUIDv7 (RFC 9562, §5.7) of the time `now`, seconds since the epoch.
 
     >>> uuid7(1.0, lambda n: bytes(n))
     '00000000-03e8-7000-8000-000000000000'
@@ -24,9 +24,9 @@ def uuid7(now: float, entropy: Callable[[int], bytes] = os.urandom) -> str:
 
 
 def draws(seed: int, decision_id: str, n: int) -> Floats:
-    """float64[n] uniforms on [0, 1) of one decision: Philox 4×64 keyed by (seed, decision id).
+    """float64[n] uniforms on [0, 1) of a decision: Philox 4×64 keyed by (seed, decision id) (Salmon et al. 2011).
 
-    There is no shared state, so that any process can replay a logged draw (Salmon et al. 2011).
+    A counter-based generator has no state to share, so that any process can replay a logged draw.
 
     >>> draws(7, "00000000-03e8-7000-8000-000000000000", 2).round(6).tolist()
     [0.593276, 0.15889]
@@ -36,13 +36,13 @@ def draws(seed: int, decision_id: str, n: int) -> Floats:
         key=np.array([seed, number >> 64], dtype=np.uint64),
         counter=np.array([0, 0, 0, number & (2**64 - 1)], dtype=np.uint64),
     )
-    # What Generator.random makes of the same words, without the time it takes to build one.
+    # The conversion of Generator.random, without the time it takes to construct one.
     uniforms: Floats = np.multiply(philox.random_raw(n) >> np.uint64(11), 2.0**-53, dtype=np.float64)
     return uniforms
 
 
 def landing(probs: Floats, u: float) -> tuple[int, float]:
-    """The index that a uniform u on [0, 1) falls on, and how much of its probability lies above u."""
+    """The index drawn by a uniform u on [0, 1) (inverse CDF), and how much of its probability mass lies above u."""
     edges = np.cumsum(probs)
     at = u * edges[-1]
     index = min(int(np.searchsorted(edges, at, side="right")), len(probs) - 1)
@@ -50,15 +50,18 @@ def landing(probs: Floats, u: float) -> tuple[int, float]:
 
 
 def replay(decision: Decision) -> str:
-    """The arm that the logged draw leads to; equals `decision.chosen` for every drawn decision."""
+    """The arm that the logged seed and probabilities draw; equals `decision.chosen` for every drawn decision."""
     u = draws(decision.seed, decision.id, 1)
     return decision.eligible[landing(np.array(decision.probs), float(u[0]))[0]]
 
 
 def renormalise(decision: Decision, failed: Sequence[str], attempt: int) -> tuple[str, float] | None:
-    """The next arm after failures: drawn from the same pmf without them. Returns (arm, conditional probability).
+    """Draw the next arm after failures, from the same pmf without the failed arms.
 
-    `attempt` is 1 for the first fallback; every attempt has a uniform of its own. None where no arm is left.
+    `attempt` is 1 for the first fallback; every attempt has its own uniform.
+
+    Returns:
+        (arm, conditional probability); None if no arm is left.
     """
     left = [(arm, p) for arm, p in zip(decision.eligible, decision.probs, strict=True) if arm not in failed and p > 0]
     if not left:

@@ -15,7 +15,7 @@ _SPACE = re.compile(r"[\s_\-]+")
 
 @functools.lru_cache(maxsize=4096)
 def canonical_role(role: str | None) -> str | None:
-    """The id of a role: template fields stripped, casefolded, one space between words; None where nothing is left.
+    """The id of a role: template fields stripped, casefolded, one space between words; None if nothing is left.
 
     >>> canonical_role("  Senior_Tax-Analyst {company}")
     'senior tax analyst'
@@ -26,7 +26,7 @@ def canonical_role(role: str | None) -> str | None:
 
 
 def role_key(identity: Identity) -> str:
-    """Roles belong to their tenant; empty for no role."""
+    """The key of a role within its tenant; empty without a role."""
     return _role_key(identity.tenant, identity.role) if identity.role else ""
 
 
@@ -37,10 +37,10 @@ def _role_key(tenant: str, role: str) -> str:
 
 
 def task_of(identity: Identity, x: Floats) -> str:
-    """The task of a request: the client's label, else one of 16 clusters of prompts.
+    """The task of a request: the client's label, or else one of 16 prompt clusters.
 
     The clusters are the orthants of the four leading text directions of x, which are ordered by variance: they need no
-    data and never change.
+    training data and never change.
     """
     if identity.task:
         return f"task {canonical_role(identity.task)}"

@@ -1,36 +1,31 @@
-"""Plain Python values in place of numpy scalars, converted where events and labels are made.
+"""Converts numpy scalars in the fields of events and labels to plain Python values.
 
-`np.float64` is a subclass of `float`, so type checkers let it through; msgspec does not encode it, and a projection
-that has folded one cannot be stored. Events and labels therefore convert their fields when they are made, and no
-projection has to convert what it stores.
+`np.float64` is a subclass of `float`, so type checkers accept it, but msgspec does not encode it, and a projection that
+has folded one could not be stored. Events and labels convert their fields when they are made, so that no projection has
+to.
 """
 
 from __future__ import annotations
 
 import functools
-import operator
-import types
 import typing
-from collections.abc import Callable
 from numbers import Real
-from typing import Any, TypeAlias
+from typing import Any
 
 import msgspec
 import numpy as np
 
-Converter: TypeAlias = Callable[[Any], Any]
-"""Returns the value itself where it is plain; raises a TypeError for a value of another kind."""
-
+_LEAVES = frozenset((float, int, bool, str, Any, type(None), ...))
 _encoder = msgspec.msgpack.Encoder()
 
 
 def make_plain(value: Any) -> None:
-    """Convert the fields of a frozen msgspec.Struct in place where msgspec could not encode it as it is.
+    """Convert the fields of a frozen msgspec.Struct in place if msgspec cannot encode it as it is.
 
-    Nearly every event is plain, and one is made for each request: encoding it tells so in less than a microsecond.
+    Nearly every event is plain, and each request makes several; encoding one is the cheapest test.
 
     Raises:
-        TypeError: a field holds something that is no number, or no text.
+        TypeError: a field holds a value that cannot be converted to the field's type.
     """
     try:
         _encoder.encode(value)
@@ -39,112 +34,46 @@ def make_plain(value: Any) -> None:
 
 
 def convert_fields(value: Any) -> None:
-    """Convert the numbers and texts in the fields of a frozen msgspec.Struct to `float`, `int`, `bool` and `str`.
+    """Convert the numbers and strings in the fields of a frozen msgspec.Struct to `float`, `int`, `bool` and `str`.
 
-    Integers and truth values in a `float` field become floats, as they do when an event is read from a journal. NaN
-    and infinities stay: a fold skips them.
+    Integers and booleans in a `float` field become floats, as when an event is read from a journal. NaN and infinities
+    stay: the learner skips such events.
 
     Raises:
-        TypeError: a field holds something that is no number, or no text.
+        TypeError: a field holds a value that cannot be converted to the field's type.
     """
-    kind: Any = type(value)
-    for name, convert in _converters(kind):
+    kind: Any = type(value)  # mypy takes a class with a metaclass for unhashable
+    for name, hint in _scalar_fields(kind):
         given = getattr(value, name)
+        if type(given) is hint:
+            continue
+        plain = _plain(given)
         try:
-            plain = convert(given)
-        except (OverflowError, TypeError) as error:
-            raise TypeError(f"{type(value).__name__}.{name}: {given!r} was given; {error}") from None
-        if plain is not given:
-            msgspec.structs.force_setattr(value, name, plain)
+            plain = float(plain) if hint is float and isinstance(plain, Real) else msgspec.convert(plain, hint)
+        except (OverflowError, msgspec.ValidationError) as error:
+            raise TypeError(f"{type(value).__name__}.{name} is {given!r}: {error}") from None
+        msgspec.structs.force_setattr(value, name, plain)
 
 
 @functools.cache
-def _converters(cls: type) -> tuple[tuple[str, Converter], ...]:
-    """(field, converter) of the fields that hold numbers or texts."""
-    found = ((name, _converter(hint)) for name, hint in typing.get_type_hints(cls).items())
-    return tuple((name, convert) for name, convert in found if convert is not None)
+def _scalar_fields(cls: type) -> tuple[tuple[str, Any], ...]:
+    """(name, type) of the fields that hold numbers and strings, and tuples and dicts of them."""
+    return tuple((name, hint) for name, hint in typing.get_type_hints(cls).items() if _is_scalar(hint))
 
 
-def _converter(hint: Any) -> Converter | None:
-    """The converter of a type; None for one that holds no numbers and texts itself, such as another struct."""
-    if hint in _LEAVES:
-        return _LEAVES[hint]
+def _is_scalar(hint: Any) -> bool:
     parts = typing.get_args(hint)
-    match typing.get_origin(hint):
-        case types.UnionType:
-            return _optional(*(part for part in parts if part is not types.NoneType))
-        case origin if origin is tuple:
-            return _tuple(*(part for part in parts if part is not ...))
-        case origin if origin is dict:
-            return _dict(*parts)
-    return None
+    return hint in _LEAVES or (bool(parts) and all(map(_is_scalar, parts)))
 
 
-def _optional(kind: Any) -> Converter | None:
-    convert = _converter(kind)
-    return None if convert is None else lambda value: None if value is None else convert(value)
-
-
-def _tuple(kind: Any, *_: Any) -> Converter | None:
-    """Of a tuple whose members are all of one type."""
-    convert = _converter(kind)
-    if convert is None:
-        return None
-
-    def members(value: Any) -> Any:
-        plain = tuple(map(convert, value))
-        return value if all(map(operator.is_, plain, value)) else plain
-
-    return members
-
-
-def _dict(key: Any, kind: Any) -> Converter | None:
-    of_key, of_value = _converter(key), _converter(kind)
-    if of_key is None or of_value is None:
-        return None
-    return lambda value: {of_key(name): of_value(part) for name, part in value.items()}
-
-
-def _float(value: Any) -> float:
-    if type(value) is float:
-        return value
-    if isinstance(value, Real | np.bool_):
-        return float(value)
-    raise TypeError("give a number")
-
-
-def _int(value: Any) -> int:
-    if type(value) is int:
-        return value
-    try:
-        return int(operator.index(value))
-    except TypeError:
-        raise TypeError("give a whole number") from None
-
-
-def _bool(value: Any) -> bool:
-    if isinstance(value, bool | np.bool_):
-        return bool(value)
-    raise TypeError("give True or False")
-
-
-def _str(value: Any) -> str:
-    if type(value) is str:
-        return value
-    if isinstance(value, str):
-        return str.__str__(value)
-    raise TypeError("give a text")
-
-
-def _any(value: Any) -> Any:
-    """A setting of any type, with numpy scalars in the lists and dicts in it too."""
-    if isinstance(value, np.generic):
-        return value.item()
+def _plain(value: Any) -> Any:
+    """The value with numpy scalars converted, in lists and dicts too; tuples become lists, as when they are decoded."""
+    if isinstance(value, np.floating):
+        return float(value)  # tolist() would leave a longdouble as it is
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
     if isinstance(value, list | tuple):
-        return [_any(part) for part in value]
+        return [_plain(member) for member in value]
     if isinstance(value, dict):
-        return {_any(name): _any(part) for name, part in value.items()}
+        return {_plain(key): _plain(member) for key, member in value.items()}
     return value
-
-
-_LEAVES: dict[Any, Converter] = {float: _float, int: _int, bool: _bool, str: _str, Any: _any}

@@ -1,4 +1,4 @@
-"""Laws of the fast forms of MiniLM: what they compute is what float32 computes, nearly, and what is missing is said."""
+"""Int8 and half-precision MiniLM: vectors close to float32, and clear errors for missing files."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fitrouter.context.encoders import Int8Encoder, get_encoder
-from fitrouter.context.encoders._int8 import int8_folder
-from fitrouter.context.encoders._minilm import SentenceTransformerEncoder
+from fitrouter.context.encoders import Int8Encoder, SentenceTransformerEncoder, get_encoder, int8_folder
 from fitrouter.errors import ArtifactError, ConfigError
 from fitrouter.types import Floats
 from fitrouter_evaluators.training import train_int8
@@ -82,7 +80,7 @@ def test_an_int8_row_depends_on_its_own_text(small: tuple[Path, Floats]) -> None
 
 @needs_tools
 def test_int8_is_found_by_name(small: tuple[Path, Floats], monkeypatch: pytest.MonkeyPatch) -> None:
-    """FITROUTER_INT8 says where it lies; the id names the very file."""
+    """FITROUTER_INT8 is the folder; the id changes with the file."""
     monkeypatch.setenv("FITROUTER_INT8", str(small[0]))
     digest = json.loads((small[0] / "int8.json").read_text())["sha256"]["encoder.onnx"]
     assert get_encoder("minilm-int8").id == f"minilm-int8-{digest[:12]}"
@@ -90,23 +88,23 @@ def test_int8_is_found_by_name(small: tuple[Path, Floats], monkeypatch: pytest.M
 
 @needs_tools
 def test_a_changed_file_is_refused(small: tuple[Path, Floats], tmp_path: Path) -> None:
-    """A graph that is not the one that was made, a missing one, and a manifest that is none."""
+    """A changed graph, a missing graph and an invalid manifest are ArtifactErrors."""
     for name in ("int8.json", "encoder.onnx", "tokenizer.json"):
         (tmp_path / name).write_bytes((small[0] / name).read_bytes())
     with (tmp_path / "encoder.onnx").open("ab") as file:
         file.write(b"\0")
-    with pytest.raises(ArtifactError, match=r"sha256.*make it anew"):
+    with pytest.raises(ArtifactError, match=r"sha256.*make it again"):
         Int8Encoder(tmp_path)
     (tmp_path / "encoder.onnx").unlink()
-    with pytest.raises(ArtifactError, match=r"cannot be read.*make it anew"):
+    with pytest.raises(ArtifactError, match=r"cannot be read.*make it again"):
         Int8Encoder(tmp_path)
     for text in ("{}", "[]", "no json", '{"sha256": {"encoder.onnx": "", "tokenizer.json": ""}}'):
         (tmp_path / "int8.json").write_text(text)
-        with pytest.raises(ArtifactError, match="no manifest"):
+        with pytest.raises(ArtifactError, match="not a manifest"):
             Int8Encoder(tmp_path)
 
 
-def test_what_is_missing_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_dependencies_are_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No folder, no onnxruntime, no tools: each message names the remedy."""
     monkeypatch.delenv("FITROUTER_INT8", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

@@ -1,4 +1,4 @@
-"""Every encoder keeps the same promises, and each its own."""
+"""Laws of all encoders, and of each one."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fitrouter.context import encoders
-from fitrouter.context.encoders import ENCODERS, Cached, Encoder, Hashing, Static, get_encoder
-from fitrouter.context.encoders._int8 import int8_folder
+from fitrouter.context.encoders import ENCODERS, Cached, Encoder, Hashing, Static, get_encoder, int8_folder
 from fitrouter.errors import ArtifactError, ConfigError
 
 DATA = Path(encoders.__file__).parent / "data"
@@ -80,7 +79,7 @@ def test_the_same_text_gives_the_same_vector(encoder: Encoder) -> None:
     assert np.array_equal(encoder.encode(TEXTS[:7]), encoder.encode(TEXTS[:7]))
 
 
-def test_company_does_not_matter(encoder: Encoder) -> None:
+def test_vectors_do_not_depend_on_the_batch(encoder: Encoder) -> None:
     """A text's vector is the same to 1e-5 alone, in a batch, and in another order."""
     together = encoder.encode(TEXTS[:9])
     alone = np.vstack([encoder.encode([text]) for text in TEXTS[:9]])
@@ -123,14 +122,14 @@ _PIECES = st.one_of(
 
 @settings(max_examples=500)
 @given(st.lists(st.one_of(_PIECES, st.text(max_size=8))).map("".join))
-def test_known_words_change_no_token(text: str) -> None:
-    """Whatever is remembered of words, the tokens are the tokenizer's own."""
+def test_cached_words_have_the_tokenizers_tokens(text: str) -> None:
+    """With any words in the cache, the tokens are the tokenizer's own."""
     text = text.encode("utf-8", "replace").decode()
     assert _STATIC._ids(text) == _STATIC._tokenizer.encode(text, add_special_tokens=False).ids
 
 
-def test_static_forgets_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The memory of words is bounded, and a text is read alike before and after it is emptied."""
+def test_the_word_cache_of_static_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cache of words is bounded, and a text has the same tokens before and after it is emptied."""
     monkeypatch.setattr("fitrouter.context.encoders._static._WORDS", 4)
     static, text = Static(), "one two three four five six seven one two"
     assert static._ids(text) == static._tokenizer.encode(text, add_special_tokens=False).ids
@@ -177,7 +176,7 @@ def test_a_missing_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_a_folder_that_is_no_encoder_is_refused(manifest: str, tmp_path: Path) -> None:
     """A manifest of any other shape is an ArtifactError, never a KeyError."""
     (tmp_path / "static.json").write_text(manifest)
-    with pytest.raises(ArtifactError, match="no manifest"):
+    with pytest.raises(ArtifactError, match="not a manifest"):
         Static(tmp_path)
 
 
@@ -186,16 +185,16 @@ def test_sizes_must_fit(tmp_path: Path) -> None:
     shutil.copytree(DATA, tmp_path / "data")
     manifest = json.loads((DATA / "static.json").read_text())
     (tmp_path / "data" / "static.json").write_text(json.dumps(manifest | {"tokens": manifest["tokens"] - 1}))
-    with pytest.raises(ArtifactError, match="do not fit"):
+    with pytest.raises(ArtifactError, match="do not match"):
         Static(tmp_path / "data")
 
 
-def test_a_folder_of_one_s_own_is_an_encoder() -> None:
+def test_a_trained_folder_is_an_encoder() -> None:
     """What `fitrouter train encoder` writes can be named by its folder."""
     assert get_encoder(str(DATA)).id == Static().id
 
 
-def test_the_cache_asks_once_and_forgets_the_oldest() -> None:
+def test_the_cache_is_least_recently_used() -> None:
     """A known text is not encoded again, duplicates in one batch once; the text used longest ago goes first."""
     asked: list[str] = []
 
@@ -216,7 +215,7 @@ def test_the_cache_asks_once_and_forgets_the_oldest() -> None:
     assert np.array_equal(cached.encode(["b", "c", "a"]), Hashing(32).encode(["b", "c", "a"]))
 
 
-def test_a_cached_vector_cannot_be_spoilt() -> None:
+def test_results_are_copies_of_cached_vectors() -> None:
     """Writing into a result leaves the cache alone."""
     cached = Cached(Hashing(32), 4)
     expected = cached.encode(["a b"]).copy()

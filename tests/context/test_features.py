@@ -1,7 +1,8 @@
-"""What is read of a request."""
+"""Features of a request."""
 
 from __future__ import annotations
 
+import gc
 import sys
 from typing import Any
 
@@ -51,7 +52,7 @@ def agent_history(steps: int, observation: str = "row 1\n" * 50) -> tuple[dict[s
 
 
 def test_the_last_user_turn_is_read_and_tool_output_is_not() -> None:
-    """In a ten-step tool agent the text is the person's request, not what tools said; its turn is the first."""
+    """In a ten-step tool agent the text is the user's request, not tool output; it is the first turn."""
     reading = read_prompt(ask(*agent_history(10), params={"tools": [{"type": "function"}]}))
     assert reading.text == "Find the total of 2024."
     assert reading.tools
@@ -60,7 +61,7 @@ def test_the_last_user_turn_is_read_and_tool_output_is_not() -> None:
 
 
 def test_tool_results_inside_user_messages_are_not_read() -> None:
-    """Anthropic-style tool results stand in user messages: they are neither text nor a turn."""
+    """Anthropic-style tool results inside user messages are neither text nor a turn."""
     result = [{"type": "tool_result", "tool_use_id": "t", "content": "SECRET OUTPUT", "text": "SECRET"}]
     reading = read_prompt(ask(user("Sum it up"), {"role": "assistant", "content": "ok"}, user(result)))
     assert reading.text == "Sum it up"
@@ -75,7 +76,7 @@ def test_reminder_blocks_of_frameworks_are_not_read(tag: str) -> None:
 
 
 def test_a_turn_of_reminders_only_leads_to_the_turn_before() -> None:
-    """Where the last user message holds nothing of the user, the one before is read."""
+    """If the last user message has no text of the user, the one before is read."""
     reading = read_prompt(ask(user("Write a poem"), user("<system-reminder>x</system-reminder>")))
     assert reading.text == "Write a poem"
 
@@ -90,14 +91,14 @@ def test_a_turn_of_reminders_only_leads_to_the_turn_before() -> None:
         max_size=6,
     )
 )
-def test_the_message_that_is_heard_reads_like_all_of_them(messages: list[dict[str, Any]]) -> None:
-    """Of a whole history one message is enough to know what was asked; where there is none, nothing was."""
+def test_the_last_user_message_alone_gives_the_same_text(messages: list[dict[str, Any]]) -> None:
+    """The last user message alone gives the text of the whole history; without one the text is empty."""
     message = last_user_message(messages)
     assert read_prompt(ask(*messages)).text == ("" if message is None else read_prompt(ask(message)).text)
 
 
 def test_an_unclosed_reminder_is_the_users_text() -> None:
-    """Someone who asks about the tag itself is read in full."""
+    """The text of a user who asks about the tag itself is kept in full."""
     assert read_prompt(ask(user("What is <system-reminder> for?"))).text == "What is <system-reminder> for?"
 
 
@@ -176,11 +177,13 @@ def test_a_hundred_thousand_token_history_costs_no_more_reading() -> None:
             nonlocal count
             count += event in {"call", "c_call"}
 
+        gc.disable()  # its callbacks would be counted too
         sys.setprofile(tracer)
         try:
             reading = read_prompt(request)
         finally:
             sys.setprofile(None)
+            gc.enable()
         assert reading.text == "Find the total of 2024."
         return count
 
@@ -275,7 +278,7 @@ def test_estimate_tokens_counts_text_calls_tools_and_images() -> None:
 
 
 def test_needs(subtests: pytest.Subtests) -> None:
-    """What a request needs of a model is read off its parameters and its whole history."""
+    """Required capabilities come from the parameters and the whole history."""
     for request_, expected in (
         (ask(user("a")), set()),
         (ask(user("a"), stream=True), {"streaming"}),

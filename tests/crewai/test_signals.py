@@ -1,4 +1,4 @@
-"""What becomes of a crew's answers is feedback on the decisions that they came from, and never fails a crew."""
+"""FitrouterSignals: events of a crew become feedback on the right decisions, and never fail a crew."""
 
 from __future__ import annotations
 
@@ -80,14 +80,14 @@ def after(rejected: int) -> Any:
 
 
 def test_it_is_off_by_default(llm: FitrouterLLM) -> None:
-    """Without it no crew says anything."""
+    """Without it no crew sends feedback."""
     run(agent(llm), guardrail=lambda output: (True, output))
     assert said(llm) == []
     assert watchers == []
 
 
-def test_guardrails_judge_the_answer_that_they_saw(llm: FitrouterLLM, signals: FitrouterSignals) -> None:
-    """The rejected answer is left, the one that passes is taken; each vote is on its own decision."""
+def test_guardrails_rate_the_answer_that_they_checked(llm: FitrouterLLM, signals: FitrouterSignals) -> None:
+    """The rejected answer gets `accept` 0, the passing one 1, each on its own decision."""
     run(agent(llm), guardrail=after(1))
     assert said(llm) == [
         (0, "accept", "overall", 0.0),
@@ -115,21 +115,21 @@ def test_a_late_listener_still_finds_the_right_decision(llm: FitrouterLLM, signa
 
 
 def test_a_task_that_fails(llm: FitrouterLLM, signals: FitrouterSignals) -> None:
-    """Its last answer is left; the crew fails as it would have."""
+    """Its last answer gets `accept` 0; the crew fails as it would have."""
     with pytest.raises(Exception, match="validation after 1 retries"):
         run(agent(llm), guardrail=lambda output: (False, "never"), guardrail_max_retries=1)
     votes = set(said(llm))
     assert votes == {(i, *vote, 0.0) for i in (0, 1) for vote in (("accept", "overall"), ("thumb", "base"))}
 
 
-def test_a_completed_task_says_nothing_of_taste(llm: FitrouterLLM, signals: FitrouterSignals) -> None:
-    """Almost every task is completed: that is a label of the base, not of the fit."""
+def test_a_completed_task_is_not_a_taste_label(llm: FitrouterLLM, signals: FitrouterSignals) -> None:
+    """Almost every task is completed: a label of the quality floor, not of taste."""
     run(agent(llm))
     assert said(llm) == [(0, "thumb", "base", 1.0)]
 
 
-def test_tools_have_a_head_of_their_own(llm: FitrouterLLM, signals: FitrouterSignals) -> None:
-    """A call of a tool that fails, and one that works, are votes in `tools`."""
+def test_tools_have_their_own_dimension(llm: FitrouterLLM, signals: FitrouterSignals) -> None:
+    """Working and failing tool calls are votes in `tools`."""
 
     @tool("adder")
     def adder(a: int, b: int) -> str:
@@ -176,8 +176,8 @@ class Person:
         return formatted_answer
 
 
-def test_people_who_are_asked(llm: FitrouterLLM) -> None:
-    """Who wants changes asks for another answer, who is content takes it; how they are asked stays as it was."""
+def test_human_input(llm: FitrouterLLM) -> None:
+    """Requested changes are `regenerate`, acceptance is `accept`; CrewAI's own prompts are unchanged."""
     person = Person("shorter", "warmer")
     token = set_provider(person)
     try:
@@ -194,8 +194,8 @@ def test_people_who_are_asked(llm: FitrouterLLM) -> None:
     ]
 
 
-async def test_people_who_are_asked_in_an_async_crew(llm: FitrouterLLM) -> None:
-    """The same where the crew awaits."""
+async def test_human_input_in_an_async_crew(llm: FitrouterLLM) -> None:
+    """The same in an async crew."""
     token = set_provider(Person("shorter"))
     try:
         with FitrouterSignals():
@@ -217,7 +217,7 @@ async def test_people_who_are_asked_in_an_async_crew(llm: FitrouterLLM) -> None:
         ("hm", ["perhaps", "never"], []),
     ],
 )
-def test_people_in_a_flow(
+def test_human_feedback_in_a_flow(
     llm: FitrouterLLM,
     signals: FitrouterSignals,
     monkeypatch: pytest.MonkeyPatch,
@@ -225,7 +225,7 @@ def test_people_in_a_flow(
     outcomes: list[str],
     expected: list[Any],
 ) -> None:
-    """An outcome that has a value is a thumb on what the person read, not on the call that sums up their words."""
+    """An outcome with a value is a thumb on the reviewed answer, not on the call that classifies the words."""
     writer = agent(llm, "Writer")
 
     class Desk(Flow):  # type: ignore[type-arg]
@@ -241,16 +241,16 @@ def test_people_in_a_flow(
 
 
 def test_an_outcome_is_up_or_down() -> None:
-    """A thumb knows nothing between; nothing is switched on."""
+    """Other values are an error, and nothing is switched on."""
     with pytest.raises(ConfigError, match=r"outcomes: .*'maybe': 0.5"):
         FitrouterSignals({"approved": 1.0, "maybe": 0.5})
     assert watchers == []
 
 
-def test_a_crew_never_fails_by_it(
+def test_failing_feedback_does_not_fail_a_crew(
     llm: FitrouterLLM, signals: FitrouterSignals, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Feedback that is not taken is logged; the crew answers."""
+    """Feedback that cannot be recorded is logged."""
 
     def down(self: FitrouterLLM, vote: Any) -> str:
         raise ConnectionError("no gateway")

@@ -1,4 +1,4 @@
-"""What happens in crews is feedback on the right decision: near and far, blocking and awaited, in crowds, and off."""
+"""FitrouterSignals in process and through a gateway, blocking and async, with concurrent crews."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_a_guardrail_rejects_and_passes(here: Place, run: Run) -> None:
 
 
 @pytest.mark.usefixtures("signals")
-def test_a_guardrail_in_words_judges_the_answer_and_not_itself(here: Place, run: Run) -> None:
+def test_an_llm_guardrail_rates_the_answer_and_not_itself(here: Place, run: Run) -> None:
     """The agent's model judges, too; the verdict is on what it judged."""
     one = agent(here.llm())
     run(crew([one], [task(one, guardrail="must be polite")]))
@@ -177,8 +177,8 @@ def test_a_person_wants_changes_and_is_content(here: Place, run: Run) -> None:
 # --- off, and crowds ---
 
 
-def test_off_means_off(here: Place, run: Run) -> None:
-    """Never made, or closed: nothing is said, and nothing is kept."""
+def test_nothing_is_sent_when_off(here: Place, run: Run) -> None:
+    """If it was never created, or is closed, nothing is sent or kept."""
     with FitrouterSignals() as signals:
         pass
     one = agent(here.llm(), tools=[adder])
@@ -189,7 +189,7 @@ def test_off_means_off(here: Place, run: Run) -> None:
 
 
 @pytest.mark.usefixtures("signals")
-def test_crews_at_once_are_told_apart(here: Place) -> None:
+def test_concurrent_crews_do_not_mix(here: Place) -> None:
     """Crews in many threads over one object: each verdict is on its own crew's answers, none is lost."""
     llm = here.llm()
 

@@ -1,4 +1,4 @@
-"""Agents of many steps: one model to the end, another one in its place when it fails, and errors that reach people."""
+"""Agents of many steps: session stickiness, fallbacks, and errors."""
 
 from __future__ import annotations
 
@@ -161,25 +161,25 @@ def fails(llm: FitrouterLLM, error: type[Exception], match: str) -> Exception:
     return raised.value
 
 
-def test_an_unknown_model_is_told_to_who_kicked_off(here: Place) -> None:
+def test_an_unknown_model_is_an_error_of_the_kickoff(here: Place) -> None:
     """The error of the router, with what is allowed or where it is said; and nobody is asked."""
     fails(here.llm(model="nobody"), InvalidRequest, "unknown model 'nobody'")
     assert here.models.calls == []
 
 
-def test_that_all_models_failed_is_told(here: Place) -> None:
+def test_if_all_models_fail_the_error_lists_them(here: Place) -> None:
     """Who was tried, and what the last one said."""
     here.models.script = lambda call: ProviderUnavailable("the cable is cut", 503)
     fails(here.llm(), AllModelsFailed, "no model answered; tried .*the cable is cut")
 
 
-def test_a_refusal_is_told(here: Place) -> None:
+def test_a_refusal_is_raised(here: Place) -> None:
     """A provider that refuses the request itself is not replaced: its word reaches the crew."""
     here.models.script = lambda call: ProviderRejected("against the rules", 400)
     fails(here.llm(), ProviderRejected, "against the rules")
 
 
-def test_nobody_who_can_is_told(here: Place) -> None:
+def test_no_eligible_model_lists_the_reasons(here: Place) -> None:
     """Each model with its reason."""
     image = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}]
     assert not here.llm().supports_multimodal()
@@ -187,7 +187,7 @@ def test_nobody_who_can_is_told(here: Place) -> None:
         here.llm().call([{"role": "user", "content": image}])
 
 
-def test_errors_are_not_repeated_where_that_is_forbidden(here: Place) -> None:
+def test_max_retry_limit_is_respected(here: Place) -> None:
     """How often an agent tries again is CrewAI's `max_retry_limit`: 0 asks once."""
     here.models.script = lambda call: ProviderRejected("against the rules", 400)
     one = agent(here.llm(), max_retry_limit=0)
@@ -232,7 +232,7 @@ def test_an_answer_of_another_type_fails_once(here: Place) -> None:
 LONG = "word " * 160_000
 
 
-def test_a_history_that_does_not_fit_is_said_in_crewais_words(here: Place) -> None:
+def test_a_history_that_does_not_fit_is_crewais_error(here: Place) -> None:
     """CrewAI takes it as a history to sum up; it still is the router's error."""
     with pytest.raises(FitrouterError, match=r"context length exceeded.*needs about \d+ tokens, has 128000") as raised:
         here.llm().call(LONG)
@@ -241,7 +241,7 @@ def test_a_history_that_does_not_fit_is_said_in_crewais_words(here: Place) -> No
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_a_history_that_does_not_fit_is_summed_up(here: Place, asynchronous: bool) -> None:
+def test_a_history_that_does_not_fit_is_summarised(here: Place, asynchronous: bool) -> None:
     """What is too long for every model is asked for in parts, and the agent finishes."""
 
     @tool("library")
@@ -272,7 +272,7 @@ def test_a_provider_that_says_it_is_too_long(here: Place) -> None:
     assert is_context_length_exceeded(raised.value)
 
 
-def test_long_histories_are_summed_up_before_they_are_sent(here: Place) -> None:
+def test_long_histories_are_summarised_before_they_are_sent(here: Place) -> None:
     """CrewAI knows the window and how much there is: no model is asked in vain."""
     history = [{"role": "user", "content": "word " * 60_000}, {"role": "assistant", "content": "word " * 60_000}]
     llm = here.llm()
@@ -289,7 +289,7 @@ def test_long_histories_are_summed_up_before_they_are_sent(here: Place) -> None:
     ]
 
 
-def test_the_models_are_asked_for_once(here: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_are_fetched_once(here: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """CrewAI wants to know before each call what a model can do; a gateway is asked only the first time."""
     llm = here.llm()
     asked: list[int] = []

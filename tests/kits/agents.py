@@ -1,4 +1,4 @@
-"""Models for tests of agent frameworks: they call tools, follow schemas, and stop where they are told."""
+"""Scripted models for tests of agent frameworks: they call tools and follow schemas."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class Agent:
 
 
 def agent_router(folder: Path, agent: Any = None, names: Sequence[str] = NAMES, **more: Any) -> Router:
-    """A router over models that can do all that agents ask for."""
+    """A router over models with all capabilities that agents need."""
     cards = [
         ModelCard(name=name, provider="agent", target=name, prices=Prices(input=1.0, output=2.0), parameters=None)
         for name in names

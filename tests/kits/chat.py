@@ -1,4 +1,4 @@
-"""A chat model over scripted models, near and far, for tests of ChatFitrouter."""
+"""ChatFitrouter over scripted models, in process and through a gateway."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Steps(Agent):
 
 
 class Says:
-    """Answers with one message, whole, or in the deltas that are given."""
+    """Answers with one message, whole or in the given deltas."""
 
     def __init__(self, message: dict[str, Any], deltas: list[dict[str, Any]] | None = None) -> None:
         self.message, self.deltas = {"role": "assistant", "content": "", **message}, deltas
@@ -79,7 +79,7 @@ class Says:
 
 @contextmanager
 def chat(folder: Path, where: str, provider: Any, **more: Any) -> Iterator[tuple[ChatFitrouter, Router]]:
-    """The chat model over a provider's three models, `near` or `far`, and the router behind it."""
+    """The chat model over three scripted models, `near` (in process) or `far` (through a gateway), and its router."""
     names, able = more.pop("names", NAMES), more.pop("able", ABLE)
     window = more.pop("window", 128_000)
     cards = [
@@ -103,13 +103,13 @@ def chat(folder: Path, where: str, provider: Any, **more: Any) -> Iterator[tuple
 
 
 def events(router: Router, kind: type[Any]) -> list[Any]:
-    """Of the journal."""
+    """The events of the journal."""
     assert isinstance(router._journal, MemoryJournal)
     return [row.event for row in router._journal.tail(0, 100_000) if isinstance(row.event, kind)]
 
 
 def asked(model: Any, how: str, *arguments: Any, **named: Any) -> Any:
-    """The answer of a model, or the last state of a graph, by any entry point; pieces are put together."""
+    """The answer of a model, or the final state of a graph, by any entry point; chunks are joined."""
     if how == "invoke":
         return model.invoke(*arguments, **named)
     if how == "ainvoke":
@@ -128,6 +128,6 @@ async def _all(model: Any, arguments: Any, named: Any) -> list[Any]:
 
 
 def sent(provider: Any) -> list[dict[str, Any]]:
-    """The messages of the last call, as a provider would put them on the wire."""
+    """The messages of the last call, as a provider sends them."""
     found: list[dict[str, Any]] = json.loads(json.dumps(provider.calls[-1].messages))
     return found

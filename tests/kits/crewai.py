@@ -1,4 +1,4 @@
-"""What tests of crews stand on: models that follow a script, one router for many tests, and no way out of here."""
+"""Kit for tests of crews: scripted models, a router shared by many tests, and a ban on outside connections."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def place(folder: Path, *, far: bool, **more: Any) -> Iterator[Place]:
 
 @contextmanager
 def nobody_leaves(folder: Path) -> Iterator[None]:
-    """Asserts that nothing away from here is connected to or looked up; CrewAI keeps its files in the folder."""
+    """Asserts that nothing outside this machine is connected to or looked up; CrewAI's files go to the folder."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("CREWAI_STORAGE_DIR", str(folder / "crew"))
         patched.chdir(folder)
@@ -128,15 +128,15 @@ def adder(a: int, b: int) -> str:
 
 
 def agent(llm: Any, role: str = "Researcher", **more: Any) -> Agent:
-    """Somebody."""
+    """An agent."""
     return Agent(role=role, goal="find out", backstory="a person", llm=llm, verbose=False, **more)
 
 
 def task(who: Agent | None = None, what: str = "Say hello", **more: Any) -> Task:
-    """Something to do."""
+    """A task."""
     return Task(description=what, expected_output="text", agent=who, **more)
 
 
 def crew(agents: Sequence[Agent], tasks: Sequence[Task], **more: Any) -> Crew:
-    """People with tasks."""
+    """A crew."""
     return Crew(agents=list(agents), tasks=list(tasks), verbose=False, **more)

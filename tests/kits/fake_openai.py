@@ -25,7 +25,7 @@ _WORD = 6
 
 
 class Reply:
-    """Raw pieces of an answer: bytes, seconds to sleep, or HANG. The connection is closed afterwards unless kept."""
+    """Raw pieces of a response: bytes, seconds to sleep, or HANG. The connection is closed afterwards unless kept."""
 
     def __init__(self, *pieces: bytes | float | str, keep: bool = False) -> None:
         self.pieces = pieces

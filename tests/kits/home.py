@@ -1,4 +1,4 @@
-"""Proof that nothing leaves the machine."""
+"""Proof that no test connects to another machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _HERE = {"127.0.0.1", "localhost", None}
 
 @contextmanager
 def stays_home(patched: pytest.MonkeyPatch) -> Iterator[list[Any]]:
-    """Addresses that are connected to or looked up; at its end it asserts that none of them is away from here."""
+    """Records connections and lookups; on exit it asserts that all were local."""
     found: list[Any] = []
     connected, looked_up = socket.socket.connect, socket.getaddrinfo
 

@@ -1,4 +1,4 @@
-"""Chat models of LangChain for tests: they call tools for as many steps as they are told, fail, and are slow."""
+"""Scripted LangChain chat models: they call tools for a number of steps, fail, or are slow."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Chat(BaseChatModel):
 
 
 class Streamed(Chat):
-    """Says its answer word by word."""
+    """Streams its answer word by word."""
 
     def _stream(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> Iterator[Any]:
         for word in self._answer(messages, kwargs).text.split(" "):
@@ -87,19 +87,19 @@ class Streamed(Chat):
 
 
 class Busy(Exception):
-    """What a provider's client raises for a model that has too much to do."""
+    """A rate limit error of a provider's client."""
 
     status_code = 429
 
 
 class Refused(Exception):
-    """What a provider's client raises for a request that is at fault."""
+    """An invalid request error of a provider's client."""
 
     status_code = 400
 
 
 def router_over(folder: Path, models: Any, **more: Any) -> Router:
-    """A router that keeps everything in memory and has cards of these names."""
+    """An in-memory router with cards of these names."""
     cards = [ModelCard(name=name, provider="agent", prices=Prices(input=1.0, output=2.0)) for name in models]
     timers = Timers(deadline_s=PATIENCE_S, first_token_s=PATIENCE_S, chunk_gap_s=PATIENCE_S)
     return make_router(folder, models=cards, **{"timers": timers, **more})
@@ -125,13 +125,13 @@ def placed(where: str, folder: Path, models: dict[str, Chat], **more: Any) -> It
 
 
 def logged(router: Router, kind: type[Any]) -> list[Any]:
-    """Events of a router in this process, once it has written all down."""
+    """Events of a router in this process, once all are durable."""
     asyncio.run(connect(router)._await(router.settled))
     return written(router, kind)
 
 
 def written(router: Router, kind: type[Any]) -> list[Any]:
-    """Events that a router, wherever it runs, has written down."""
+    """Durable events of a router in this process or behind a gateway."""
     assert isinstance(router._journal, MemoryJournal)
     return [row.event for row in router._journal.tail(0, 100_000) if isinstance(row.event, kind)]
 
@@ -153,6 +153,6 @@ def answers(messages: list[Any]) -> list[AIMessage]:
 
 
 def close_all() -> None:
-    """End every router that a test connected to."""
+    """Close every router that a test connected to."""
     _client._close_all()
     _client._clients.clear()

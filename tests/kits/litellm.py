@@ -1,4 +1,4 @@
-"""What tests of litellm stand on: a registered provider, an observer, and proof that nothing leaves the machine."""
+"""Kit for tests of litellm: a registered provider, an observer, and a ban on outside connections."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Desk:
 
 
 class Fails(Agent):
-    """Raises what it was made with, at once or after the first piece."""
+    """Raises an error at once or after the first chunk."""
 
     def __init__(self, error: Exception, late: bool = False) -> None:
         super().__init__()
@@ -79,13 +79,13 @@ class Fails(Agent):
 
 
 def events(router: Router, kind: type = object) -> list[Any]:
-    """What stands in a router's journal."""
+    """The events of a router's journal."""
     assert isinstance(router._journal, MemoryJournal)
     return [row.event for row in router._journal.tail(0, 10_000) if isinstance(row.event, kind)]
 
 
 def seen_by(observer: FitrouterObserver, number: int, kind: type = Execution) -> list[Any]:
-    """The events of a kind in the journal of an observer's own router, once there are so many."""
+    """Events of a kind in the journal of an observer's router, once there are enough."""
 
     def there() -> list[Any]:
         router = observer.client.backend.router  # type: ignore[attr-defined]
@@ -96,12 +96,12 @@ def seen_by(observer: FitrouterObserver, number: int, kind: type = Execution) ->
 
 
 def text(chunks: list[Any]) -> str:
-    """What a stream said."""
+    """The text of a stream."""
     return "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
 
 
 def arguments(chunks: list[Any]) -> dict[int, str]:
-    """The arguments of the tools that a stream called."""
+    """The arguments of the tool calls of a stream."""
     found: dict[int, str] = {}
     for chunk in chunks:
         for call in (chunk.choices and chunk.choices[0].delta.tool_calls) or []:
@@ -122,7 +122,7 @@ def standing(router: Router, far: bool) -> Iterator[Any]:
 
 @contextmanager
 def observing(folder: Path) -> Iterator[FitrouterObserver]:
-    """An observer of OpenAI's models, called back by litellm."""
+    """An observer of OpenAI's models, registered with litellm."""
     config = folder / "fitrouter.yaml"
     config.write_text(OBSERVED)
     with connect(config):
@@ -134,7 +134,7 @@ def observing(folder: Path) -> Iterator[FitrouterObserver]:
 
 @contextmanager
 def at_home(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A litellm without providers of others; fails where an address away from here was connected to or looked up."""
+    """Remove other providers from litellm; fails on connections and lookups outside this machine."""
     monkeypatch.setattr(litellm, "custom_provider_map", [])
     monkeypatch.setattr(litellm, "suppress_debug_info", True)
     with stays_home(monkeypatch):
@@ -143,7 +143,7 @@ def at_home(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @asynccontextmanager
 async def called_back() -> AsyncIterator[None]:
-    """Litellm's callbacks end with the test, and so does the task that runs them."""
+    """Removes litellm's callbacks and their task after the test."""
     yield
     await GLOBAL_LOGGING_WORKER.flush()
     await GLOBAL_LOGGING_WORKER.stop()

@@ -1,4 +1,4 @@
-"""FitrouterCallbackHandler: what is said of runs, failing tools and retries become feedback on the right decision."""
+"""FitrouterCallbackHandler: feedback on runs, failing tools and retries reaches the right decision."""
 
 from __future__ import annotations
 
@@ -83,8 +83,8 @@ def run(runnable: Any, given: Any, config: Any, how: str = "invoke") -> Any:
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("how", HOW)
-def test_a_verdict_on_a_run_is_one_on_its_answer(asked: Any, how: str, when: str) -> None:
-    """By the run's id, before the run or after it, whole or streamed."""
+def test_feedback_on_a_run_reaches_its_answer(asked: Any, how: str, when: str) -> None:
+    """By the run's id, before or after the run, whole or streamed."""
     model, router, handler = asked
     run_id = uuid.uuid4()
     if when == "before":
@@ -98,8 +98,8 @@ def test_a_verdict_on_a_run_is_one_on_its_answer(asked: Any, how: str, when: str
 
 @pytest.mark.parametrize("kind", ["chat model", "middleware"])
 @pytest.mark.parametrize("how", HOW)
-def test_a_verdict_on_an_agents_run_is_one_on_its_last_answer(tmp_path: Path, how: str, kind: str) -> None:
-    """The outermost run of an agent of two steps means the second, even where the verdict came before the first."""
+def test_feedback_on_an_agents_run_reaches_its_last_answer(tmp_path: Path, how: str, kind: str) -> None:
+    """The outermost run of two steps means the second, even if the feedback came before the first."""
     if kind == "middleware":
         models = team()
         middleware, router = routed(tmp_path, models)
@@ -123,8 +123,8 @@ def test_a_verdict_on_an_agents_run_is_one_on_its_last_answer(tmp_path: Path, ho
     ]
 
 
-def test_verdicts_come_late_and_in_any_order(asked: Any) -> None:
-    """The first run is judged after the second, and judged again."""
+def test_feedback_is_accepted_late_and_in_any_order(asked: Any) -> None:
+    """The first run is rated after the second, and rated again."""
     model, router, handler = asked
     runs = [uuid.uuid4(), uuid.uuid4()]
     for run_id in runs:
@@ -160,8 +160,8 @@ READ: dict[str, tuple[str, dict[str, Any], tuple[FeedbackKind, float, str]]] = {
 
 
 @pytest.mark.parametrize("case", READ)
-def test_keys_and_scores_are_read_as_langsmith_means_them(asked: Any, case: str) -> None:
-    """Each key has its kind and dimension; one that is not known is a dimension."""
+def test_keys_and_scores_follow_langsmith(asked: Any, case: str) -> None:
+    """Each key has its kind and dimension; an unknown key is a dimension."""
     model, router, _ = asked
     handler = FitrouterCallbackHandler(model, keys={"liked": (FeedbackKind.COPY, "overall")})
     key, arguments, (kind, y, dimension) = READ[case]
@@ -183,10 +183,8 @@ REFUSED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_taken_is_logged_and_raises_nothing(
-    asked: Any, case: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The caller hears False, the log says why, and nothing reaches the journal."""
+def test_invalid_feedback_is_logged_and_does_not_raise(asked: Any, case: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The caller gets False, the log has the reason, and nothing reaches the journal."""
     model, router, handler = asked
     run_id = uuid.uuid4()
     model.invoke("hi", {"callbacks": [handler], "run_id": run_id})
@@ -196,14 +194,14 @@ def test_what_cannot_be_taken_is_logged_and_raises_nothing(
     assert heard(router, handler) == []
 
 
-def test_who_carries_nothing_is_refused() -> None:
-    """The mistake is told where the handler is made, and not by silence afterwards."""
+def test_an_object_without_feedback_is_refused() -> None:
+    """The error is raised when the handler is created."""
     with pytest.raises(InvalidRequest, match="cannot send feedback"):
         FitrouterCallbackHandler(None)  # type: ignore[arg-type]
 
 
-def test_a_run_without_an_answer_says_so(asked: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """Feedback on a run that the router had no part in is dropped, early or late, and the log says it."""
+def test_feedback_on_a_run_without_an_answer_is_dropped(asked: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """Feedback on a run that did not use the router is dropped, early or late, and logged."""
     _, router, handler = asked
     early, late = uuid.uuid4(), uuid.uuid4()
     assert handler.create_feedback(early, "thumb", score=1)
@@ -218,8 +216,8 @@ def test_a_run_without_an_answer_says_so(asked: Any, caplog: pytest.LogCaptureFi
 
 
 @pytest.mark.parametrize("how", HOW)
-def test_a_tool_that_fails_is_told_of_the_answer_that_asked(asked: Any, how: str) -> None:
-    """`tools` 0 on the step that asked for the failing tool, nothing on any other; the run's error is its own."""
+def test_a_failing_tool_counts_for_the_answer_that_called_it(asked: Any, how: str) -> None:
+    """`tools` 0 on the step that called the failing tool, nothing on any other; the run's error is unchanged."""
     model, router, handler = asked
     agent = create_agent(model, [broken])
     with pytest.raises(ValueError, match="no such number"):
@@ -228,15 +226,15 @@ def test_a_tool_that_fails_is_told_of_the_answer_that_asked(asked: Any, how: str
 
 
 @pytest.mark.parametrize("how", HOW)
-def test_tools_that_work_are_told_once(asked: Any, how: str) -> None:
-    """`tools` 1 on the step whose calls all worked; a step without tools says nothing."""
+def test_working_tools_count_once(asked: Any, how: str) -> None:
+    """`tools` 1 on the step whose calls all worked; a step without tools has no vote."""
     model, router, handler = asked
     run(create_agent(model, [add]), {"messages": [("user", "2+3?")]}, {"callbacks": [handler]}, how)
     assert heard(router, handler) == [(decided(router)[0], FeedbackKind.THUMB, 1.0, "tools")]
 
 
-def test_a_tool_that_works_at_its_second_try_was_asked_for_well(asked: Any) -> None:
-    """The failure is told, and taken back when the same call works."""
+def test_a_tool_that_works_when_repeated_counts_as_good(asked: Any) -> None:
+    """The failure is reported, and corrected when the same call works."""
     model, router, handler = asked
     tries: list[int] = []
 
@@ -272,8 +270,8 @@ class Wrong(Agent):
 
 
 @pytest.mark.parametrize("function", [{"name": "nothing"}, {"arguments": "{"}])
-def test_a_call_of_no_tool_and_one_that_is_no_json_are_failures(tmp_path: Path, function: dict[str, str]) -> None:
-    """The model made it up: `tools` 0."""
+def test_unknown_tools_and_invalid_json_are_failures(tmp_path: Path, function: dict[str, str]) -> None:
+    """An unknown tool or invalid arguments are `tools` 0."""
     router = agent_router(tmp_path, Wrong(**function))
     with connect(router):
         model = ChatFitrouter(router=router)
@@ -283,8 +281,8 @@ def test_a_call_of_no_tool_and_one_that_is_no_json_are_failures(tmp_path: Path, 
         assert heard(router, handler) == [(decided(router)[0], FeedbackKind.THUMB, 0.0, "tools")]
 
 
-def test_tools_of_the_middlewares_answers_are_told_too(tmp_path: Path) -> None:
-    """An answer that FitrouterMiddleware routed is known by its node's end."""
+def test_tools_of_the_middlewares_answers_count(tmp_path: Path) -> None:
+    """An answer routed by FitrouterMiddleware is found at the end of its node."""
     models = {"only": Chat(name_="only")}
     middleware, router = routed(tmp_path, models)
     handler = FitrouterCallbackHandler(middleware)
@@ -298,7 +296,7 @@ def test_tools_of_the_middlewares_answers_are_told_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["invoke", "ainvoke"])
-def test_a_chain_that_runs_again_had_no_use_for_the_first_answer(asked: Any, how: str) -> None:
+def test_a_retried_chain_counts_as_regenerated(asked: Any, how: str) -> None:
     """`regenerate` 1 on the answer before each retry, and nothing on the last."""
     model, router, handler = asked
     seen: list[Any] = []
@@ -331,10 +329,8 @@ class Deaf:
 
 
 @pytest.mark.parametrize("error", [StoreError("full"), UnknownDecision("who?"), RuntimeError("boom")])
-def test_a_router_that_takes_no_feedback_harms_no_run(
-    asked: Any, error: Exception, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The agent finishes, and the log says what was lost."""
+def test_failing_feedback_does_not_fail_a_run(asked: Any, error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    """The agent finishes, and the loss is logged."""
     model, _, _ = asked
     deaf = Deaf(error)
     handler = FitrouterCallbackHandler(deaf, patience_s=0.0)
@@ -345,8 +341,8 @@ def test_a_router_that_takes_no_feedback_harms_no_run(
     assert type(error).__name__ in caplog.text
 
 
-def test_what_it_remembers_is_bounded(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """Runs, tool calls and waiting verdicts are forgotten, the oldest first."""
+def test_its_memory_is_bounded(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Runs, tool calls and waiting votes are dropped, the oldest first."""
     monkeypatch.setattr(_callbacks, "LIMIT", 8)
     handler = FitrouterCallbackHandler(Deaf(StoreError("full")), patience_s=0.0)
     for i in range(100):
@@ -373,8 +369,8 @@ def test_what_it_remembers_is_bounded(monkeypatch: pytest.MonkeyPatch, caplog: p
     assert "too many unknown runs" in caplog.text
 
 
-def test_many_runs_at_once_cross_nothing(asked: Any) -> None:
-    """200 agents in threads and on a loop, one handler: each verdict is on its own run's last answer."""
+def test_concurrent_runs_do_not_mix(asked: Any) -> None:
+    """200 agents in threads and on a loop, one handler: each vote is on its own run's last answer."""
     model, router, handler = asked
     agent = create_agent(model, [add])
     runs = [uuid.uuid4() for _ in range(200)]
@@ -425,8 +421,8 @@ for _ in range(5):
 """
 
 
-def test_a_process_that_ends_loses_no_verdict(tmp_path: Path) -> None:
-    """What was said just before the end is sent before the router closes."""
+def test_an_exiting_process_loses_no_feedback(tmp_path: Path) -> None:
+    """Feedback given just before the exit is sent before the router closes."""
     (tmp_path / "fitrouter.yaml").write_text(SETTINGS, encoding="utf-8")
     ran = subprocess.run(
         [sys.executable, "-c", ENDS], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False

@@ -1,4 +1,4 @@
-"""ChatFitrouter in LangGraph and in agents: steps, failures, threads, interrupts, fan-out and streams; near and far."""
+"""ChatFitrouter in LangGraph and in agents: steps, failures, threads, interrupts, fan-out and streams."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_a_model_that_fails_before_its_tool_call_is_replaced(
 
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("where", WHERE)
-def test_tools_are_called_side_by_side(tmp_path: Path, where: str, how: str) -> None:
+def test_parallel_tool_calls(tmp_path: Path, where: str, how: str) -> None:
     """Several calls of one answer, beside its text, all run, and each result goes back to its call."""
     provider = Steps(1, width=3)
     with chat(tmp_path, where, provider) as (model, _):
@@ -149,8 +149,8 @@ def graph_of(model: Any, checkpointer: Any = None) -> Any:
 
 
 @pytest.mark.parametrize("how", HOW)
-def test_a_graph_by_hand_keeps_its_thread(tmp_path: Path, how: str) -> None:
-    """With a checkpointer turns add up, the model sees them all, and the thread is one session."""
+def test_a_custom_graph_keeps_its_thread(tmp_path: Path, how: str) -> None:
+    """With a checkpointer turns accumulate, the model sees them all, and the thread is one session."""
     provider = Steps(2)
     with chat(tmp_path, "near", provider) as (model, router):
         graph = graph_of(model, InMemorySaver())
@@ -165,8 +165,8 @@ def test_a_graph_by_hand_keeps_its_thread(tmp_path: Path, how: str) -> None:
         assert len({each.identity.session for each in events(router, Decision)}) == 1
 
 
-def test_time_travel_asks_again(tmp_path: Path) -> None:
-    """A graph that goes on from an earlier state gives another answer of another decision; the first one stays."""
+def test_time_travel_is_a_new_decision(tmp_path: Path) -> None:
+    """A graph resumed from an earlier state gets a new decision; the first one stays."""
     with chat(tmp_path, "near", Steps(1)) as (model, router):
         graph = graph_of(model, InMemorySaver())
         thread: RunnableConfig = {"configurable": {"thread_id": "t1"}}
@@ -213,8 +213,8 @@ class Branch(Fan):
 
 @pytest.mark.parametrize("how", ["invoke", "ainvoke"])
 @pytest.mark.parametrize("where", WHERE)
-def test_a_fan_out_crosses_nothing(tmp_path: Path, where: str, how: str) -> None:
-    """Twenty branches of `Send`, each a subgraph with a user of its own: each answer is that of its question."""
+def test_a_fan_out_does_not_mix(tmp_path: Path, where: str, how: str) -> None:
+    """Twenty branches of `Send`, each a subgraph with its own user: each answer belongs to its question."""
     with chat(tmp_path, where, Agent()) as (model, router):
 
         def one(state: Any) -> Any:
@@ -242,7 +242,7 @@ def test_a_fan_out_crosses_nothing(tmp_path: Path, where: str, how: str) -> None
 
 
 @pytest.mark.parametrize("where", WHERE)
-def test_streamed_tokens_say_who_spoke(tmp_path: Path, where: str) -> None:
+def test_streamed_tokens_carry_the_decision(tmp_path: Path, where: str) -> None:
     """`messages`, `updates` and `custom` at once: the pieces of each answer add up to it, decision, usage and cost."""
     with chat(tmp_path, where, Steps(1)) as (model, _):
 
@@ -274,7 +274,7 @@ def test_streamed_tokens_say_who_spoke(tmp_path: Path, where: str) -> None:
             assert whole.response_metadata["cost_usd"] > 0
 
 
-def test_events_tell_of_each_answer(tmp_path: Path) -> None:
+def test_events_carry_each_decision(tmp_path: Path) -> None:
     """`astream_events` of an agent: the end of each model's run has its decision, and pieces came before it."""
 
     async def run() -> tuple[list[Any], int]:
@@ -301,8 +301,8 @@ class Slow(Agent):
 
 
 @pytest.mark.parametrize("where", WHERE)
-def test_a_stream_that_is_left_early_ends_its_models_work(tmp_path: Path, where: str) -> None:
-    """Who has read enough breaks off: the model is stopped, and the log says so."""
+def test_leaving_a_stream_early_ends_the_model_call(tmp_path: Path, where: str) -> None:
+    """The model call is cancelled and logged as such."""
     with chat(tmp_path, where, Slow(), timers=Timers(deadline_s=90.0, chunk_gap_s=90.0)) as (model, router):
         for piece in model.stream("tell me"):
             assert piece.text == "Well, "

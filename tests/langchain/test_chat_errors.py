@@ -1,4 +1,4 @@
-"""What goes wrong with ChatFitrouter: each error is ours and LangChain's, whose retries and fallbacks know it."""
+"""Errors of ChatFitrouter: each is the router's and LangChain's, whose retries and fallbacks understand it."""
 
 from __future__ import annotations
 
@@ -86,8 +86,8 @@ def test_each_error_is_ours_and_langchains(tmp_path: Path, case: str, where: str
 
 
 @pytest.mark.parametrize("how", HOW)
-def test_nobody_at_the_gateways_address(how: str) -> None:
-    """It is an error of the connection, to be tried again, and says where it looked."""
+def test_an_unreachable_gateway(how: str) -> None:
+    """A connection error that may be retried, with the URL."""
     model = ChatFitrouter(router="http://127.0.0.1:9")
     with pytest.raises(errors.Unreachable, match=r"127\.0\.0\.1:9") as raised:
         asked(model, how, "hi")
@@ -119,8 +119,8 @@ def test_a_wrong_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) 
         ({"top_p": 0.5}, "top_p.*model_kwargs"),
     ],
 )
-def test_settings_that_cannot_be_used(made: dict[str, Any], says: str) -> None:
-    """The message says what was given and what to give; nothing is ignored in silence, and nothing asked again."""
+def test_invalid_settings(made: dict[str, Any], says: str) -> None:
+    """The message has the value and the remedy; nothing is ignored silently."""
     with pytest.raises(ConfigError, match=f"(?s){says}") as raised:
         ChatFitrouter(**{"router": "missing.yaml", **made}).invoke("hi")
     assert not getattr(raised.value, "is_retryable", False)
@@ -135,7 +135,7 @@ def agent_of(model: Any, *middleware: Any) -> Any:
 
 @pytest.mark.parametrize("how", ["invoke", "ainvoke"])
 @pytest.mark.parametrize("where", WHERE)
-def test_retries_try_again_what_may_succeed(tmp_path: Path, where: str, how: str) -> None:
+def test_retries_repeat_what_may_succeed(tmp_path: Path, where: str, how: str) -> None:
     """`ModelRetryMiddleware` and `with_retry` get an answer where the first round of all models failed."""
     patient = ModelRetryMiddleware(max_retries=2, initial_delay=0.0, jitter=False, on_failure="error")
     down = ProviderUnavailable("down", 503)
@@ -147,8 +147,8 @@ def test_retries_try_again_what_may_succeed(tmp_path: Path, where: str, how: str
         assert asked(chain, how, "hi").text.endswith("heard hi")
 
 
-def test_retries_leave_alone_what_cannot_succeed(tmp_path: Path) -> None:
-    """A request that is at fault is asked once."""
+def test_retries_do_not_repeat_invalid_requests(tmp_path: Path) -> None:
+    """An invalid request is sent once."""
     patient = ModelRetryMiddleware(max_retries=3, initial_delay=0.0, jitter=False, on_failure="error")
     provider = Failing(ProviderRejected("bad", 400))
     with chat(tmp_path, "near", provider) as (model, _):

@@ -1,4 +1,4 @@
-"""What ChatFitrouter tells models of a conversation, and what its answers say; near and far, whole and streamed."""
+"""Conversion of conversations and answers by ChatFitrouter, whole and streamed."""
 
 from __future__ import annotations
 
@@ -114,15 +114,15 @@ CASES: dict[str, tuple[BaseMessage, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_each_message_is_told_in_the_openai_format(name: str) -> None:
-    """What LangChain and providers put into a message goes out as the OpenAI format has it, and nothing else does."""
+def test_messages_are_converted_to_the_openai_format(name: str) -> None:
+    """Fields of LangChain and providers are converted, others dropped."""
     message, expected = CASES[name]
     assert messages_of([message]) == (expected,)
 
 
 @pytest.mark.parametrize("where", WHERE)
-def test_a_conversation_arrives_as_it_was(tmp_path: Path, where: str) -> None:
-    """All kinds of messages in one history, a system message in its middle: the model reads each, in order."""
+def test_a_conversation_arrives_complete(tmp_path: Path, where: str) -> None:
+    """All kinds of messages in one history, with a system message in the middle, arrive in order."""
     provider = Agent()
     history = [HumanMessage("start"), *(message for message, _ in CASES.values())]
     history.insert(2, SystemMessage("from now on, French"))
@@ -133,7 +133,7 @@ def test_a_conversation_arrives_as_it_was(tmp_path: Path, where: str) -> None:
     assert [*sent(provider)[1:2], *sent(provider)[3:]] == expected
 
 
-def test_a_call_that_was_no_json_keeps_its_tools_answer() -> None:
+def test_an_invalid_tool_call_keeps_its_answer() -> None:
     """A tool's error goes back to the call that it answers; a call that nobody answered is left out."""
     bad: Any = {"name": "look", "args": "{oops", "id": "c1", "error": "no JSON", "type": "invalid_tool_call"}
     said = AIMessage("", invalid_tool_calls=[bad, {**bad, "id": "c2"}])
@@ -143,22 +143,22 @@ def test_a_call_that_was_no_json_keeps_its_tools_answer() -> None:
 
 @pytest.mark.parametrize("where", WHERE)
 @pytest.mark.parametrize("how", HOW)
-def test_half_a_character_does_no_harm(tmp_path: Path, where: str, how: str) -> None:
-    """A lone surrogate, as broken files have them, is asked about like any text."""
+def test_lone_surrogates_are_accepted(tmp_path: Path, where: str, how: str) -> None:
+    """A lone surrogate, as in broken files, is sent like any text."""
     with chat(tmp_path, where, Agent()) as (model, _):
         assert "heard" in asked(model, how, "half \ud800 a character").text
 
 
 @pytest.mark.parametrize("history", [[], [RemoveMessage(id="1")], [HumanMessage([{"type": "image"}])]])
-def test_what_cannot_be_told_says_where(history: list[Any]) -> None:
-    """An error names the message."""
+def test_an_inconvertible_message_is_named(history: list[Any]) -> None:
+    """The error names the message."""
     with pytest.raises(InvalidRequest, match=r"^messages"):
         messages_of(history)
 
 
 @pytest.mark.parametrize("where", WHERE)
-def test_a_hundred_thousand_tokens_are_one_question(tmp_path: Path, where: str) -> None:
-    """A very long history is told whole."""
+def test_a_very_long_history_is_sent_whole(tmp_path: Path, where: str) -> None:
+    """100,000 tokens are one request."""
     provider = Agent()
     history = [HumanMessage("word " * 100), AIMessage("word " * 100)] * 400 + [HumanMessage("and?")]
     with chat(tmp_path, where, provider) as (model, _):
@@ -198,8 +198,8 @@ PIECES = [
 
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("where", WHERE)
-def test_thoughts_go_back_within_their_turn(tmp_path: Path, where: str, how: str) -> None:
-    """What a model thought and signed goes back to it with its tools' results, whole also where it was streamed."""
+def test_thinking_goes_back_within_its_turn(tmp_path: Path, where: str, how: str) -> None:
+    """Signed thinking is sent back with the tools' results, whole also if it was streamed."""
     provider = Says(WHOLE, PIECES)
     with chat(tmp_path, where, provider, names=("claude-x",)) as (model, _):
         said = asked(model, how, "hi")
@@ -218,16 +218,16 @@ def test_thoughts_go_back_within_their_turn(tmp_path: Path, where: str, how: str
         assert sent(provider)[1] == {"role": "assistant", "content": "Hm.", "tool_calls": [told()]}
 
 
-def test_a_turn_that_is_over_binds_nobody() -> None:
-    """Signed blocks of other providers' messages are told within their turn alone; unsigned ones to nobody."""
+def test_thinking_of_earlier_turns_is_dropped() -> None:
+    """Signed blocks of other providers are sent within their turn only; unsigned ones never."""
     said = AIMessage([SIGNED, {"type": "thinking", "thinking": "unsigned"}, {"type": "text", "text": "Hm"}, HIDDEN])
     within = messages_of([HumanMessage("hi"), said])[1]["content"]
     assert [part["type"] for part in within] == ["thinking", "text", "redacted_thinking"]
     assert messages_of([HumanMessage("hi"), said, HumanMessage("so?")])[1]["content"] == "Hm"
 
 
-def test_another_makers_extras_are_not_sent() -> None:
-    """Only what our own answers kept goes back: what other classes keep there is theirs."""
+def test_extras_of_other_classes_are_not_sent() -> None:
+    """Only fields that the router's own answers stored are sent back."""
     said = AIMessage("Hm", additional_kwargs={"reasoning_content": "so", CALLS: {}})
     assert messages_of([HumanMessage("hi"), said])[1] == {"role": "assistant", "content": "Hm"}
     ours = said.model_copy(update={"response_metadata": OURS})
@@ -235,8 +235,8 @@ def test_another_makers_extras_are_not_sent() -> None:
 
 
 @given(st.lists(st.text(min_size=1, max_size=5), min_size=1, max_size=6), st.lists(st.booleans(), max_size=6))
-def test_thoughts_in_any_pieces_are_the_same(words: list[str], signed: list[bool]) -> None:
-    """However blocks are cut, they are put together to what was thought: pieces until a signature are one block."""
+def test_thinking_in_any_chunks_is_the_same(words: list[str], signed: list[bool]) -> None:
+    """However blocks are cut, they are joined to the same result; chunks up to a signature are one block."""
     extras, whole = Extras(), list[dict[str, Any]]()
     for i, end in enumerate([*signed, True]):
         for word in words:
@@ -257,7 +257,7 @@ def test_thoughts_in_any_pieces_are_the_same(words: list[str], signed: list[bool
 @pytest.mark.parametrize("tools", [False, True])
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("where", WHERE)
-def test_pieces_add_up_to_the_whole(tmp_path: Path, where: str, how: str, tools: bool) -> None:
+def test_chunks_add_up_to_the_whole(tmp_path: Path, where: str, how: str, tools: bool) -> None:
     """Whole or in pieces an answer has the same text, calls, usage, cost and kind of metadata, and one id."""
 
     def look(value: int) -> str:
@@ -298,8 +298,8 @@ class Tokens(BaseCallbackHandler):
 
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("where", WHERE)
-def test_each_piece_is_told_once(tmp_path: Path, where: str, how: str) -> None:
-    """Callbacks hear each token with its piece; usage is in one of them, the decision in the first, the cost last."""
+def test_each_chunk_is_reported_once(tmp_path: Path, where: str, how: str) -> None:
+    """Callbacks get each token with its chunk; usage in one of them, the decision in the first, the cost last."""
     tokens = Tokens()
     with chat(tmp_path, where, Agent(), streaming=True) as (model, _):
         answer = asked(model, how, "hi", {"callbacks": [tokens]})
@@ -311,8 +311,8 @@ def test_each_piece_is_told_once(tmp_path: Path, where: str, how: str) -> None:
     assert {piece.id for piece in pieces if piece.text or piece.response_metadata} == {answer.id}
 
 
-def test_nothing_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture, recwarn: Any) -> None:
-    """A day's work says nothing beside its answers."""
+def test_no_warnings(tmp_path: Path, caplog: pytest.LogCaptureFixture, recwarn: Any) -> None:
+    """Normal use emits no warnings."""
     caplog.set_level(logging.WARNING)
     with chat(tmp_path, "near", Agent()) as (model, _):
         model.invoke([HumanMessage([{"type": "file", "base64": PNG, "mime_type": "application/pdf"}])])

@@ -1,4 +1,4 @@
-"""Answers of a schema: each method, each form of a schema, agents with both strategies, and what is not as asked."""
+"""Structured answers: each method, each form of a schema, both agent strategies, and invalid answers."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ SCHEMAS: dict[str, Any] = {
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("strict", [None, True, False])
 @pytest.mark.parametrize("method", METHODS)
-def test_a_class_is_filled_in(tmp_path: Path, method: Any, strict: Any, how: str) -> None:
+def test_a_class_is_parsed(tmp_path: Path, method: Any, strict: Any, how: str) -> None:
     """Parts, lists, enumerations and what may be missing come as objects of the class; strict goes to the model."""
     provider = Agent()
     with chat(tmp_path, "near", provider) as (model, _):
@@ -79,8 +79,8 @@ def test_a_class_is_filled_in(tmp_path: Path, method: Any, strict: Any, how: str
 @pytest.mark.parametrize("raw", [False, True])
 @pytest.mark.parametrize("form", SCHEMAS)
 @pytest.mark.parametrize("method", METHODS)
-def test_any_form_of_a_schema_is_filled_in(tmp_path: Path, method: Any, form: str, raw: bool) -> None:
-    """A dictionary comes of all forms that OpenAI and LangChain have, with or without a name."""
+def test_any_form_of_a_schema_is_parsed(tmp_path: Path, method: Any, form: str, raw: bool) -> None:
+    """All forms of OpenAI's and LangChain's schemas give a dict, with or without a name."""
     with chat(tmp_path, "far", Agent()) as (model, _):
         found: Any = model.with_structured_output(SCHEMAS[form], method=method, include_raw=raw).invoke("hi")
     if raw:
@@ -102,8 +102,8 @@ BROKEN: dict[str, tuple[str, dict[str, Any], type[Exception]]] = {
 
 
 @pytest.mark.parametrize("case", BROKEN)
-def test_what_is_not_of_the_schema_is_an_error(tmp_path: Path, case: str) -> None:
-    """It raises, or with `include_raw` comes as the error beside the answer; it is never silently nothing."""
+def test_an_invalid_answer_is_an_error(tmp_path: Path, case: str) -> None:
+    """It raises, or with `include_raw` is returned beside the answer; it is never silently nothing."""
     method, said, kind = BROKEN[case]
     if "arguments" in said:
         said = {"tool_calls": [{"id": "c1", "type": "function", "function": {"name": "Thing", **said}}]}
@@ -116,14 +116,14 @@ def test_what_is_not_of_the_schema_is_an_error(tmp_path: Path, case: str) -> Non
     assert found["raw"].response_metadata["decision_id"]
 
 
-def test_json_in_a_fence_is_read(tmp_path: Path) -> None:
-    """Models like to wrap it."""
+def test_json_in_a_code_fence_is_parsed(tmp_path: Path) -> None:
+    """Models often wrap JSON in a code fence."""
     with chat(tmp_path, "near", Says({"content": '```json\n{"number": 1}\n```'})) as (model, _):
         assert model.with_structured_output(Plain, method="json_mode").invoke("hi") == {"number": 1}
 
 
-def test_mistakes_say_what_to_do(tmp_path: Path) -> None:
-    """A method that is none, and tools beside a schema."""
+def test_invalid_arguments_are_errors(tmp_path: Path) -> None:
+    """An unknown method, and tools beside a schema."""
     with chat(tmp_path, "near", Agent()) as (model, _):
         with pytest.raises(InvalidRequest, match="json_schema"):
             model.with_structured_output(Thing, method="xml")  # type: ignore[arg-type]

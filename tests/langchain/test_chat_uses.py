@@ -1,4 +1,4 @@
-"""ChatFitrouter with what LangChain has around chat models: caches, limits, histories, counters, tracing."""
+"""ChatFitrouter with LangChain's caches, rate limiters, histories, counters and tracing."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def test_a_cached_answer_keeps_its_decision(tmp_path: Path, where: str, how: str
 
 
 @pytest.mark.parametrize("how", ["invoke", "ainvoke"])
-def test_a_cache_gives_nobody_anothers_answer(tmp_path: Path, how: str) -> None:
-    """Another user, role or task is another question, however it is said; another session of the same is not."""
+def test_the_cache_key_includes_the_identity(tmp_path: Path, how: str) -> None:
+    """Another user, role or task misses the cache, whatever channel gives it; another session hits it."""
     with chat(tmp_path, "near", Agent(), cache=InMemoryCache()) as (model, router):
         asked(model, how, "hi", user="ann")
         asked(model, how, "hi", {"metadata": {"user_id": "ann", "thread_id": "t1"}})
@@ -113,8 +113,8 @@ def test_a_tokenizer_that_is_given_is_used() -> None:
 
 
 @pytest.mark.usefixtures("alone")
-def test_nothing_is_traced_unless_somebody_wants_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without LangSmith's variables no connection is made, whatever a model is asked."""
+def test_nothing_is_traced_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without LangSmith's variables no connection is made."""
     for name in ("LANGSMITH_TRACING", "LANGCHAIN_TRACING_V2", "LANGSMITH_API_KEY", "LANGCHAIN_API_KEY"):
         monkeypatch.delenv(name, raising=False)
     with chat(tmp_path, "near", Agent()) as (model, _):
@@ -138,7 +138,7 @@ class Counting(BaseRateLimiter):
 
 
 @pytest.mark.parametrize("how", HOW)
-def test_a_rate_limiter_is_asked_once_for_each_question(tmp_path: Path, how: str) -> None:
+def test_a_rate_limiter_is_asked_once_per_request(tmp_path: Path, how: str) -> None:
     """Whole or streamed."""
     limiter = Counting()
     with chat(tmp_path, "near", Agent(), rate_limiter=limiter) as (model, _):
@@ -148,7 +148,7 @@ def test_a_rate_limiter_is_asked_once_for_each_question(tmp_path: Path, how: str
 
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("setting", [{"streaming": True}, {"disable_streaming": True}, {"streaming": False}, {}])
-def test_streaming_is_as_set(tmp_path: Path, setting: dict[str, Any], how: str) -> None:
+def test_streaming_follows_the_setting(tmp_path: Path, setting: dict[str, Any], how: str) -> None:
     """`streaming` always asks in pieces, `disable_streaming` never; else it is as the caller wants it."""
     provider = Agent()
     with chat(tmp_path, "near", provider, **setting) as (model, _):
@@ -188,7 +188,7 @@ def _history() -> InMemoryChatMessageHistory:
 
 
 @pytest.mark.parametrize("where", WHERE)
-def test_batches_cross_nothing(tmp_path: Path, where: str) -> None:
+def test_batches_do_not_mix(tmp_path: Path, where: str) -> None:
     """Each answer of a batch is that of its question and of its own decision, in the order of the questions."""
     with chat(tmp_path, where, Agent()) as (model, router):
         configs: Any = [{"metadata": {"user_id": f"user{i}"}} for i in range(30)]

@@ -1,4 +1,4 @@
-"""Copies, dumps and pickles of the chat model: they reach the same router, and none of them holds the key."""
+"""Copies, dumps and pickles of the chat model reach the same router and contain no key."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def test_a_dump_holds_no_key_and_loads_where_it_is_allowed(url: str, monkeypatch
     assert made.api_key.get_secret_value() == KEY
 
 
-def test_a_router_of_this_process_is_left_out_of_a_dump(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A dump cannot hold a live router: it is loaded with the one that the environment names."""
+def test_a_router_object_is_not_dumped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The dump is loaded with the router from the environment."""
     router = agent_router(tmp_path)
     with connect(router):
         dumped = dumpd(ChatFitrouter(router=router))
@@ -80,8 +80,8 @@ def test_copies_share_the_router(tmp_path: Path, url: str, far: bool) -> None:
         assert model.model_copy(update={"router": "http://127.0.0.1:9"}).client is not client
 
 
-def test_a_pickle_holds_no_key_and_asks_again(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pickle leaves the key and the connection out; both are found again where it is loaded."""
+def test_a_pickle_contains_no_key(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pickle leaves the key and the connection out; both are restored where it is loaded."""
     model = ChatFitrouter(router=url, api_key=KEY, user="ann")
     assert model.invoke("hi").content
     payload = pickle.dumps(model)
@@ -94,7 +94,7 @@ def test_a_pickle_holds_no_key_and_asks_again(url: str, monkeypatch: pytest.Monk
     assert made.asdict() == model.asdict()
 
 
-def test_a_spawned_worker_asks_with_a_pickle(url: str) -> None:
+def test_a_spawned_worker_loads_a_pickle(url: str) -> None:
     """A process of its own can use what another one pickled."""
     code = (
         "import pickle, sys\n"
@@ -110,8 +110,8 @@ def test_a_spawned_worker_asks_with_a_pickle(url: str) -> None:
     assert ran.stdout.strip()
 
 
-def test_a_live_router_says_why_it_is_not_pickled(tmp_path: Path) -> None:
-    """The message says what to give instead."""
+def test_pickling_a_router_object_is_an_error(tmp_path: Path) -> None:
+    """The message says what to use instead."""
     router = agent_router(tmp_path)
     with connect(router), pytest.raises(ConfigError, match="path of its configuration"):
         pickle.dumps(ChatFitrouter(router=router))

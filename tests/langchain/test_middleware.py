@@ -1,4 +1,4 @@
-"""FitrouterMiddleware: a router, near or far, between the chat models of an agent."""
+"""FitrouterMiddleware: routing between the chat models of an agent."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _closed() -> Iterator[None]:
 
 @pytest.mark.parametrize("where", WHERE)
 @pytest.mark.parametrize("how", HOW)
-def test_an_answer_says_what_was_decided(tmp_path: Path, how: str, where: str) -> None:
+def test_an_answer_carries_its_decision(tmp_path: Path, how: str, where: str) -> None:
     """Model, decision, propensity and cost are on the message, and the log has the same with tokens and latency."""
     models = team()
     with placed(where, tmp_path, models) as (middleware, router):
@@ -202,8 +202,8 @@ def test_every_channel_reaches_the_log(tmp_path: Path, channel: str, how: str) -
                 assert kwargs.get("temperature") == (0.1 if before else None)
 
 
-def test_verdicts_are_those_of_the_middlewares_tenant(tmp_path: Path) -> None:
-    """What a tenant's agent was answered can be judged through its middleware, and through nobody else's."""
+def test_feedback_belongs_to_the_middlewares_tenant(tmp_path: Path) -> None:
+    """A tenant's answers can be rated through its own middleware only."""
     models = team(steps=0)
     middleware, router = routed(tmp_path, models, tenant="acme", user="ann")
     (said,) = answers(run(create_agent(models["fast"], middleware=[middleware])))
@@ -261,7 +261,7 @@ class Sum(BaseModel):
 
 
 @pytest.mark.parametrize("how", HOW)
-def test_structured_answers_come_through(tmp_path: Path, how: str) -> None:
+def test_structured_answers_are_returned(tmp_path: Path, how: str) -> None:
     """An agent with a response format has its parsed answer, and the message says what was decided."""
     models = team()
     middleware, _ = routed(tmp_path, models)
@@ -297,7 +297,7 @@ def test_an_agent_that_is_interrupted_stops_and_continue_session(tmp_path: Path)
 
 
 @pytest.mark.parametrize("where", WHERE)
-def test_tokens_are_streamed_through(tmp_path: Path, where: str) -> None:
+def test_tokens_are_streamed(tmp_path: Path, where: str) -> None:
     """`stream_mode="messages"` gives the words of the model that was chosen, to plain code and to awaiting code."""
     models = {name: Streamed(name_=name, steps=0) for name in ("deep", "fast")}
     with placed(where, tmp_path, models) as (middleware, router):
@@ -330,8 +330,8 @@ VARIED = {
 
 
 @pytest.mark.parametrize("system", ["You are kind.", None])
-def test_variants_are_asked_in_their_way(tmp_path: Path, system: str | None) -> None:
-    """A variant's prefix leads the system text, and its parameters are the settings of the model's call."""
+def test_variants_change_the_request(tmp_path: Path, system: str | None) -> None:
+    """A variant's prefix leads the system text, and its parameters are model settings."""
     models = {"only": Chat(name_="only", steps=0)}
     config = parse_config({**VARIED, "data": str(tmp_path / "data")})
     agent = create_agent(models["only"], middleware=[FitrouterMiddleware(models, router=config)], system_prompt=system)
@@ -351,8 +351,8 @@ class Cool(AgentMiddleware[Any, Any]):
         return handler(request.override(model_settings={"temperature": 0.9}))
 
 
-def test_an_agents_own_settings_go_before_a_variants(tmp_path: Path) -> None:
-    """As a caller's parameters do: the variant only fills in what is not said."""
+def test_an_agents_settings_override_a_variants(tmp_path: Path) -> None:
+    """A variant's parameters are defaults."""
     models = {"only": Chat(name_="only", steps=0)}
     middleware = FitrouterMiddleware(models, router=parse_config({**VARIED, "data": str(tmp_path / "data")}))
     agent = create_agent(models["only"], middleware=[Cool(), middleware])

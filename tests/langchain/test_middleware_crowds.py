@@ -1,4 +1,4 @@
-"""FitrouterMiddleware among others: many agents at once, agents within agents, and other middleware."""
+"""FitrouterMiddleware with concurrent agents, nested agents and other middleware."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def _check_crowd(router: Router, runs: list[list[Any]]) -> None:
 
 @pytest.mark.parametrize(("where", "n"), [("near", 200), ("far", 50)])
 @pytest.mark.parametrize("how", ["threads", "asyncio"])
-def test_a_crowd_of_agents_crosses_nothing(tmp_path: Path, how: str, where: str, n: int) -> None:
-    """Agents of twenty people at once: nothing is lost, and nobody's step is answered or logged as another's."""
+def test_concurrent_agents_do_not_mix(tmp_path: Path, how: str, where: str, n: int) -> None:
+    """Agents of twenty users at once: no step is lost, or answered or logged as another's."""
     models = team(pause_s=0.005)
 
     def config(i: int) -> Any:
@@ -91,7 +91,7 @@ def test_plain_code_works_inside_a_running_loop(tmp_path: Path, where: str) -> N
         assert "heard hi" in asyncio.run(cell())["messages"][-1].text
 
 
-def test_one_middleware_serves_loops_that_come_and_go(tmp_path: Path) -> None:
+def test_one_middleware_serves_several_event_loops(tmp_path: Path) -> None:
     """Each `asyncio.run` has a loop of its own; the router has another."""
     models = team(steps=0)
     middleware, router = routed(tmp_path, models)
@@ -106,7 +106,7 @@ def test_one_middleware_serves_loops_that_come_and_go(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("where", WHERE)
 @pytest.mark.parametrize("how", HOW)
-def test_an_agent_that_asks_another_is_routed_as_two(tmp_path: Path, how: str, where: str) -> None:
+def test_nested_agents_have_sessions_of_their_own(tmp_path: Path, how: str, where: str) -> None:
     """A tool that runs an agent over the same middleware: each role has a session of its own in the thread."""
     models = team()
     with placed(where, tmp_path, models) as (middleware, router):
@@ -184,7 +184,7 @@ def test_two_routers_in_one_agent_are_refused_by_langchain(tmp_path: Path) -> No
         create_agent(models["fast"], middleware=routers)
 
 
-def test_threads_go_on_over_turns(tmp_path: Path) -> None:
+def test_threads_continue_over_turns(tmp_path: Path) -> None:
     """A thread with a checkpointer stays on its model over user turns."""
     from langgraph.checkpoint.memory import InMemorySaver
 

@@ -1,4 +1,4 @@
-"""FitrouterMiddleware where something fails: a model, or the router itself."""
+"""FitrouterMiddleware when a model or the router fails."""
 
 from __future__ import annotations
 
@@ -153,8 +153,8 @@ def test_a_stream_that_breaks_before_its_tool_call_is_replaced(tmp_path: Path) -
     assert broken.attempts[0].model == executions[0].served_by != broken.served_by
 
 
-def test_an_answer_that_breaks_off_is_begun_again_by_another_model(tmp_path: Path) -> None:
-    """What was streamed of the first answer was seen and is not taken back; the state holds the second alone."""
+def test_a_broken_answer_is_restarted_by_another_model(tmp_path: Path) -> None:
+    """Chunks of the first answer were seen already; the state has the second one only."""
 
     class Torn(Streamed):
         def _stream(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
@@ -183,8 +183,8 @@ def test_an_answer_that_breaks_off_is_begun_again_by_another_model(tmp_path: Pat
 
 @pytest.mark.parametrize("where", WHERE)
 @pytest.mark.parametrize("how", HOW)
-def test_where_all_fail_the_agent_sees_what_its_model_raised(tmp_path: Path, how: str, where: str) -> None:
-    """The last model's own exception comes out, with a note of what was tried and the decision's id."""
+def test_if_all_fail_the_last_exception_is_raised(tmp_path: Path, how: str, where: str) -> None:
+    """With a note of the attempts and the decision id."""
     models = team(fails=until(1, ConnectionError("no route")))
     with placed(where, tmp_path, models) as (middleware, router):
         agent = create_agent(models["fast"], [add], middleware=[middleware])
@@ -199,8 +199,8 @@ def test_where_all_fail_the_agent_sees_what_its_model_raised(tmp_path: Path, how
 
 
 @pytest.mark.parametrize("how", HOW)
-def test_a_request_that_is_at_fault_is_not_tried_again(tmp_path: Path, how: str) -> None:
-    """A 400 of the model's provider comes out as it is, after one attempt."""
+def test_an_invalid_request_is_not_retried(tmp_path: Path, how: str) -> None:
+    """A provider's 400 is raised after one attempt."""
     models = team(fails=until(1, Refused("no such field")))
     middleware, router = routed(tmp_path, models)
     agent = create_agent(models["fast"], [add], middleware=[middleware])
@@ -225,8 +225,8 @@ class Overflow(ContextOverflowError, ProviderRejected):
         (Busy("slow down"), "ProviderUnavailable"),
     ],
 )
-def test_what_another_model_may_take_is_asked_of_it(tmp_path: Path, error: Exception, name: str) -> None:
-    """A window that is too small and a limit that is reached are the model's, not the request's."""
+def test_limits_of_one_model_are_retried_with_another(tmp_path: Path, error: Exception, name: str) -> None:
+    """A small context window and a rate limit belong to the model, not to the request."""
     models = team(steps=0)
     first_breaks(models, error, after=0)
     middleware, router = routed(tmp_path, models)
@@ -236,8 +236,8 @@ def test_what_another_model_may_take_is_asked_of_it(tmp_path: Path, error: Excep
 
 
 @pytest.mark.parametrize("how", HOW)
-def test_a_model_that_is_too_slow_is_given_up(tmp_path: Path, how: str) -> None:
-    """After its share of the deadline another model is asked, and what the slow one says later is dropped."""
+def test_a_slow_model_is_abandoned(tmp_path: Path, how: str) -> None:
+    """After its share of the deadline another model is tried, and a late answer is dropped."""
     models = {"slow": Chat(name_="slow", pause_s=9.0, steps=0), "quick": Chat(name_="quick", steps=0)}
     middleware, router = routed(tmp_path, models, over={"timers": Timers(deadline_s=10.0), "rules": FAIR})
     agent = create_agent(models["quick"], middleware=[middleware])
@@ -283,7 +283,7 @@ def step_of(asked: list[str], models: dict[str, Chat], left_s: float) -> Step:
     return Step(plan, Request(messages=()), request, models, deadline=time.monotonic() + left_s)
 
 
-def test_nobody_is_asked_after_the_deadline() -> None:
+def test_no_model_is_called_after_the_deadline() -> None:
     """A model that fails once time is over was the last: no further call is paid for."""
     step = step_of(["deep", "fast", "wide"], team(), left_s=0.0)
     assert step.next() is not None
@@ -293,7 +293,7 @@ def test_nobody_is_asked_after_the_deadline() -> None:
         step.result()
 
 
-def test_an_agent_without_any_of_the_models_is_told() -> None:
+def test_an_agent_without_the_planned_models_is_an_error() -> None:
     """A plan of which nothing can be asked here is a mistake of names, and no failure of models."""
     step = step_of(["huge", "tiny"], team(), left_s=30.0)
     assert step.next() is None
@@ -301,7 +301,7 @@ def test_an_agent_without_any_of_the_models_is_told() -> None:
         ("huge", "ProviderUnavailable"),
         ("tiny", "ProviderUnavailable"),
     ]
-    with pytest.raises(ConfigError, match=r"given were .* would ask huge .*, tiny"):
+    with pytest.raises(ConfigError, match=r"got .* planned huge .*, tiny"):
         step.result()
 
 

@@ -1,4 +1,4 @@
-"""FitrouterMiddleware: what it is made with, and what must agree."""
+"""FitrouterMiddleware: its settings, and agreement between the models of agent and router."""
 
 from __future__ import annotations
 
@@ -158,31 +158,31 @@ def test_models_that_a_gateway_gets_later_stop_no_agent(tmp_path: Path, how: str
 
 
 def test_models_and_routers_must_agree(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A configuration or a router with other models is a mistake; one that knows fewer leaves the others unasked."""
+    """A router with other models is an error; with fewer models, the others are never called."""
     config = parse_config({**SLOW, "data": str(tmp_path / "data")})
     for router in (config, agent_router(tmp_path)):
-        with pytest.raises(ConfigError, match=r"given were \['deep', 'fast', 'wide'\]"):
+        with pytest.raises(ConfigError, match=r"got \['deep', 'fast', 'wide'\]"):
             FitrouterMiddleware(team(), router=router)
     with caplog.at_level(logging.WARNING):
         FitrouterMiddleware(team(), router=router_over(tmp_path, ["deep", "fast"]))
-    assert "wide will never be asked" in caplog.text
+    assert "wide will never be called" in caplog.text
     with pytest.raises(ConfigError, match="other"):
         Router.from_config(config, providers={"other": connect})  # type: ignore[dict-item]
 
 
 MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
-    "a price of nobody": ({"prices": {"slow": (1.0, 2.0)}}, "no model 'slow'"),
+    "a price of nobody": ({"prices": {"slow": (1.0, 2.0)}}, "unknown model 'slow'"),
     "half a price": ({"prices": {"fast": (1.0,)}}, "input, output"),
     "a setting that is none": ({"polcy": {}}, "did you mean 'policy'"),
-    "settings beside a router": ({"router": "x.yaml", "policy": {}, "data": "d"}, "so was data, policy"),
-    "prices beside a gateway": ({"router": "http://127.0.0.1:9", "prices": {"fast": (1.0, 2.0)}}, "so was prices"),
+    "settings beside a router": ({"router": "x.yaml", "policy": {}, "data": "d"}, "router and data, policy"),
+    "prices beside a gateway": ({"router": "http://127.0.0.1:9", "prices": {"fast": (1.0, 2.0)}}, "router and prices"),
     "a file that is not there": ({"router": "nowhere.yaml"}, "there is no file"),
 }
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_mistakes_are_told(mistake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each says what was given and what is allowed."""
+def test_invalid_settings_are_errors(mistake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message has the value and what is allowed."""
     monkeypatch.chdir(tmp_path)
     settings, told = MISTAKES[mistake]
     with pytest.raises(ConfigError, match=told):

@@ -1,4 +1,4 @@
-"""litellm: `fitrouter/auto` as a model; nothing leaves the machine."""
+"""The litellm provider: `fitrouter/auto` as a model."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def desk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Desk]:
         yield Desk(register(target), router, agent)
 
 
-def test_whole_answers_say_what_was_decided(desk: Desk) -> None:
+def test_whole_answers_carry_the_decision(desk: Desk) -> None:
     """An answer has text, usage, model, decision id, propensity and cost; litellm counts that cost as its own."""
     answer = litellm.completion(model=AUTO, messages=HELLO)
     decision = desk.decisions()[-1]
@@ -76,7 +76,7 @@ def test_whole_answers_say_what_was_decided(desk: Desk) -> None:
     assert answer.model_dump()["fitrouter"]["decision_id"] == decision.id
 
 
-def test_streamed_answers_say_what_was_decided(desk: Desk) -> None:
+def test_streamed_answers_carry_the_decision(desk: Desk) -> None:
     """The first chunk says who answers, the last what it cost; usage comes once where it was asked for."""
     chunks = list(litellm.completion(model=AUTO, messages=HELLO, stream=True, stream_options={"include_usage": True}))
     decision = desk.decisions()[-1]
@@ -134,7 +134,7 @@ def test_a_named_model_is_pinned(desk: Desk) -> None:
     assert desk.decisions()[-1].mode == "pinned"
 
 
-async def test_awaiting_and_blocking_inside_a_running_loop(desk: Desk) -> None:
+async def test_async_and_blocking_calls_inside_a_running_loop(desk: Desk) -> None:
     """All four kinds of call work inside a running event loop, many at once, and none is lost or crossed."""
     whole = await litellm.acompletion(model=AUTO, messages=HELLO, tools=TOOLS)
     assert whole.choices[0].message.tool_calls[0].function.name == "add"
@@ -151,8 +151,8 @@ async def test_awaiting_and_blocking_inside_a_running_loop(desk: Desk) -> None:
 # --- identity: what tests/litellm/test_identity.py leaves ---
 
 
-def test_identities_that_cannot_be_say_so(tmp_path: Path) -> None:
-    """A value that is no text, and a tenant that a client of litellm's proxy names, are errors of the request."""
+def test_invalid_identities_are_errors(tmp_path: Path) -> None:
+    """A value that is not text, and a tenant named by a proxy client, are errors of the request."""
     with connect(router := agent_router(tmp_path)):
         register(router, identity=Identity(role="clerk"))
         with pytest.raises(litellm.BadRequestError, match="role: list was given"):
@@ -165,8 +165,8 @@ def test_identities_that_cannot_be_say_so(tmp_path: Path) -> None:
         assert (made.identity.tenant, made.identity.role) == ("b", "clerk")
 
 
-def test_the_master_key_of_a_proxy_is_nobody(tmp_path: Path) -> None:
-    """Whoever has it asks in the name that litellm made up for it; their tastes are not one person's."""
+def test_the_master_key_of_a_proxy_identifies_nobody(tmp_path: Path) -> None:
+    """Its holders share litellm's default name, which is not one person."""
     with connect(router := agent_router(tmp_path)):
         register(router)
         proxied = {"user_api_key_hash": "h", "user_api_key_user_id": "default_user_id"}
@@ -190,8 +190,8 @@ def test_the_master_key_of_a_proxy_is_nobody(tmp_path: Path) -> None:
         (ValueError("a bug"), litellm.ServiceUnavailableError),
     ],
 )
-async def test_failures_are_litellms(tmp_path: Path, error: Exception, wanted: Any, far: bool) -> None:
-    """What fails is raised as litellm's own exception, whole or streamed, near or far; it names what was said."""
+async def test_errors_are_litellms(tmp_path: Path, error: Exception, wanted: Any, far: bool) -> None:
+    """Failures are raised as litellm's exceptions with the router's message, whole or streamed."""
     with standing(agent_router(tmp_path, Fails(error)), far) as target:
         register(target)
         with pytest.raises(wanted, match=str(error)):

@@ -1,4 +1,4 @@
-"""litellm's observer: existing traffic is written down, and nobody waits for it."""
+"""The litellm observer records existing traffic without delaying it."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ async def test_failed_calls_are_observed(
 
 
 async def test_a_stream_that_breaks_off_is_a_failure(observer: FitrouterObserver) -> None:
-    """Half an answer is none; it is written once."""
+    """A partial answer is recorded once, as a failure."""
     async with FakeOpenAI([cut()]) as server:
         call: dict[str, Any] = {"api_base": server.base_url, "api_key": "k", "messages": HELLO, "max_retries": 0}
         with pytest.raises(litellm.ServiceUnavailableError):
@@ -168,8 +168,8 @@ async def test_streams_without_usage_are_counted(observer: FitrouterObserver) ->
         assert ended.cost_usd == pytest.approx((ended.prompt_tokens + 2 * ended.completion_tokens) / 1e6)
 
 
-async def test_what_is_left_out(observer: FitrouterObserver, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not observed: calls that nobody was asked for, that are not to be logged, want several answers or no chat."""
+async def test_some_calls_are_not_observed(observer: FitrouterObserver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls without a provider, with no-log, with several answers, or other than chat."""
     call: dict[str, Any] = {"model": "openai/gpt-4o", "messages": HELLO, "mock_response": "x"}
     await litellm.acompletion(**call, **{"no-log": True})
     await litellm.acompletion(**call, n=2)
@@ -190,8 +190,8 @@ async def test_what_is_left_out(observer: FitrouterObserver, monkeypatch: pytest
     assert observer.lost == 0
 
 
-async def test_a_gateway_is_told(tmp_path: Path) -> None:
-    """By its URL: whole answers and failures stand in the gateway's journal, with who asked; answers can be judged."""
+async def test_a_gateway_records_observations(tmp_path: Path) -> None:
+    """Answers and failures are in the gateway's journal with their identity, and can be rated."""
     router = agent_router(tmp_path)
     with serving(router) as url, connect(url) as client:
         observer = FitrouterObserver(url, names={"gpt-4o": "beta"})
@@ -252,8 +252,10 @@ def test_the_routers_own_calls_are_logged_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("target", "words"), [("missing.yaml", "there is no file"), ("http://127.0.0.1:9", "no gateway answers")]
 )
-async def test_an_observer_that_fails_harms_nobody(target: str, words: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A configuration that is not there costs one warning and no call; what is lost is counted."""
+async def test_a_failing_observer_does_not_fail_calls(
+    target: str, words: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A missing configuration costs one warning and no call; losses are counted."""
     observer = FitrouterObserver(target)
     litellm.callbacks = [observer]
     with caplog.at_level("WARNING", "fitrouter"):
@@ -264,8 +266,8 @@ async def test_an_observer_that_fails_harms_nobody(target: str, words: str, capl
     assert caplog.text.count(words) == 1
 
 
-def test_a_process_that_ends_writes_down_what_it_asked(tmp_path: Path) -> None:
-    """The last blocking call of a script is not lost, although litellm tells of it after the answer."""
+def test_an_exiting_process_records_its_last_calls(tmp_path: Path) -> None:
+    """The last blocking call of a script is recorded, although litellm reports it after the answer."""
     code = (
         "import litellm\n"
         "from fitrouter_integrations.litellm import observer\n"
@@ -280,10 +282,8 @@ def test_a_process_that_ends_writes_down_what_it_asked(tmp_path: Path) -> None:
         wait_for(lambda: len(events(router, Execution)) == 3)
 
 
-def test_models_without_a_name_here_are_told_once(
-    observer: FitrouterObserver, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A model that the configuration lacks is warned of once; a name that was given for it is used."""
+def test_unknown_models_are_warned_about_once(observer: FitrouterObserver, caplog: pytest.LogCaptureFixture) -> None:
+    """A model that the configuration lacks is warned about once; an explicit name for it is used."""
     with caplog.at_level("WARNING", "fitrouter"):
         for _ in range(3):
             litellm.completion(model="openai/gpt-4.1", messages=HELLO, mock_response="x")
@@ -298,7 +298,7 @@ def test_models_without_a_name_here_are_told_once(
 
 
 def test_only_a_named_model_can_be_observed(observer: FitrouterObserver) -> None:
-    """What answered is a model: neither routing nor a name that nobody has."""
+    """Neither `fitrouter/auto` nor an unknown name can be observed."""
     asked = Request(messages=tuple(HELLO))
     for model in (AUTO, "nobody"):
         with pytest.raises(InvalidRequest):

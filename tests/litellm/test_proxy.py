@@ -1,8 +1,4 @@
-"""litellm's own proxy in front of ours: the real server, on loopback, used as its clients do.
-
-It needs `litellm[proxy]`, which does not install beside CrewAI (mcp 2 against mcp 1). In an environment of its own,
-with `pip install '.[gateway]' 'litellm[proxy]' openai pytest pytest-asyncio`, these tests run.
-"""
+"""litellm's proxy server in front of the router, on loopback."""
 
 from __future__ import annotations
 
@@ -207,8 +203,8 @@ WHO: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("channel", WHO)
-def test_who_asks_reaches_the_log(place: Place, channel: str, stream: bool) -> None:
-    """Each way in which a client of the proxy says who asks stands in the decision."""
+def test_identities_reach_the_log(place: Place, channel: str, stream: bool) -> None:
+    """Each channel of a proxy client is in the decision."""
     given, wanted = WHO[channel]
     answer = place.client().chat.completions.create(model="auto", messages=HELLO, stream=stream, **given)
     if stream:
@@ -218,7 +214,7 @@ def test_who_asks_reaches_the_log(place: Place, channel: str, stream: bool) -> N
     assert (who.role, who.task) == (wanted.get("role"), wanted.get("task"))
 
 
-def test_what_is_wrong_says_so(place: Place) -> None:
+def test_errors_have_their_status(place: Place) -> None:
     """A tenant, several answers, no such model, a model that fails: each has its own status."""
     chat = place.client().chat.completions
     before = len(events(place.router, Decision))
@@ -269,7 +265,7 @@ def test_other_protocols_of_the_proxy(place: Place) -> None:
     assert answer.json()["content"][0]["text"].endswith("heard hello")
 
 
-def test_the_observer_tells_the_gateway(place: Place) -> None:
+def test_the_observer_records_other_models(place: Place) -> None:
     """Calls of the proxy's other models are written down, failed ones too; those of `fitrouter/…` are not, again."""
     chat = place.client().chat.completions
     before = len(events(place.router, Execution))

@@ -1,4 +1,4 @@
-"""litellm's own traps: where a stream fails, what its Router falls back from, what callbacks and caches see."""
+"""litellm's special cases: failing streams, Router fallbacks, callbacks and caches."""
 
 from __future__ import annotations
 
@@ -121,8 +121,8 @@ async def test_retries_are_requests_of_their_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("far", [False, True])
-def test_what_nobody_can_answer_is_a_bad_request(tmp_path: Path, far: bool) -> None:
-    """Several answers and embeddings are refused as such, before anything is decided."""
+def test_unsupported_requests_are_bad_requests(tmp_path: Path, far: bool) -> None:
+    """Several answers and embeddings are refused before a decision."""
     with standing(router := agent_router(tmp_path), far) as target:
         register(target)
         for more in ({"n": 2}, {"n": 2, "drop_params": True}):
@@ -175,7 +175,7 @@ def test_tool_choices_and_images_reach_the_model(tmp_path: Path, choice: Any, ca
     assert agent.calls[-1].messages[0]["content"][1] == picture
 
 
-async def test_callbacks_are_told_what_was_decided(tmp_path: Path) -> None:
+async def test_callbacks_get_the_decision(tmp_path: Path) -> None:
     """In `kwargs["fitrouter"]`, whole or streamed, awaited or not, with the cost that litellm counts."""
     with connect(router := agent_router(tmp_path)):
         register(router)
@@ -206,7 +206,7 @@ def test_a_cached_answer_is_the_first_ones_decision(tmp_path: Path, monkeypatch:
         assert len(events(router, Decision)) == 2
 
 
-def test_threads_share_it(tmp_path: Path) -> None:
+def test_threads_share_the_provider(tmp_path: Path) -> None:
     """Twenty threads, whole and streamed: no answer is lost or crossed."""
     with connect(router := agent_router(tmp_path)):
         register(router)

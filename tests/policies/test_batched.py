@@ -1,4 +1,4 @@
-"""Many proposals at once are the single ones, bit for bit."""
+"""Batched pmfs equal the single ones, bit for bit."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ entries = st.one_of(
 @pytest.mark.parametrize("name", NAMES)
 @settings(max_examples=60)
 @given(n=st.integers(1, 5), K=st.integers(1, 40), data=st.data())
-def test_many_are_the_single_ones(name: str, n: int, K: int, data: st.DataObject) -> None:
-    """Row i of `proposals` has the bits of `propose` on row i, broken beliefs and ties included; it is left alone."""
+def test_batched_pmfs_equal_single_ones(name: str, n: int, K: int, data: st.DataObject) -> None:
+    """Row i of `proposals` has the bits of `propose` on row i, ties and invalid estimates included; inputs stay."""
     utility = np.array(data.draw(st.lists(entries, min_size=n * K, max_size=n * K))).reshape(n, K)
     sd = np.array(data.draw(st.lists(entries, min_size=n * K, max_size=n * K))).reshape(n, K)
     steps = np.array(data.draw(st.lists(st.floats(-1, 1e6), min_size=n, max_size=n)))
@@ -34,8 +34,8 @@ def test_many_are_the_single_ones(name: str, n: int, K: int, data: st.DataObject
 
 
 @pytest.mark.parametrize("sd", [2e-313, 1e-300, 1e-291, 1e-289, 1e-200])
-def test_thompson_with_hardly_any_doubt(sd: float) -> None:
-    """Standard deviations down to the smallest number there is leave a pmf: nothing overflows on the way."""
+def test_thompson_with_tiny_standard_deviations(sd: float) -> None:
+    """Standard deviations down to the smallest float give a pmf without overflow."""
     beliefs = Beliefs(arms=("a", "b", "c"), utility=np.zeros(3), sd=np.array([0.0, sd, sd]), steps=0.0)
     pmf = make("linear_thompson").propose(beliefs)
     assert pmf.min() >= 0.0
@@ -43,6 +43,6 @@ def test_thompson_with_hardly_any_doubt(sd: float) -> None:
     assert pmf[1] == pytest.approx(pmf[2])
 
 
-def test_those_that_look_at_beliefs_alone_are_batched() -> None:
-    """Only the fixed policy, which goes by names, and the quadrature are asked request by request."""
+def test_batched_policies() -> None:
+    """All policies are batched but the fixed one, which needs arm names, and the quadrature."""
     assert {name for name in NAMES if not isinstance(make(name), Batched)} == {"fixed", "linear_thompson"}

@@ -112,7 +112,7 @@ async def test_errors_are_translated_and_never_retried(subtests: pytest.Subtests
 
 
 async def test_broken_whole_answers_are_unavailable(subtests: pytest.Subtests) -> None:
-    """An answer with nothing in it is never passed on as one."""
+    """An empty answer is ProviderUnavailable."""
     for fault in (
         reply(200, {"choices": []}),
         reply(200, b"<html>", "text/html"),

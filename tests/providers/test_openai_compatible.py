@@ -15,8 +15,8 @@ from tests.kits.fake_openai import HANG, FakeOpenAI, Reply, event, reply, sse
 
 from fitrouter.errors import ConfigError, ProviderError, ProviderRejected, ProviderTimeout, ProviderUnavailable
 from fitrouter.providers import OpenAICompatible, Secret
-from fitrouter.providers._failures import from_status, retry_after
 from fitrouter.providers._sse import sse_data
+from fitrouter.providers.failures import from_status, retry_after
 from fitrouter.types import Call, Chunk, Completion, Usage
 
 MESSAGES = ({"role": "user", "content": "hello"},)
@@ -170,7 +170,7 @@ async def test_statuses_that_are_the_requests_fault(subtests: pytest.Subtests) -
 
 
 def test_an_exhausted_budget_is_not_the_requests_fault() -> None:
-    """Gateways tell an empty budget as a 400: another provider's model may still answer."""
+    """Gateways report an exhausted budget as a 400: another provider's model may still answer."""
     assert isinstance(from_status(400, '{"error": {"type": "budget_exceeded"}}'), ProviderUnavailable)
 
 
@@ -338,7 +338,7 @@ async def test_cancelling_ends_the_work_upstream(script: Reply) -> None:
         await provider.aclose()
 
 
-async def test_nobody_listens() -> None:
+async def test_a_refused_connection_is_unavailable() -> None:
     """A refused connection is ProviderUnavailable."""
     async with FakeOpenAI() as server:
         url = server.base_url
@@ -366,7 +366,7 @@ async def test_a_request_that_is_no_json_is_rejected() -> None:
     async with FakeOpenAI() as server:
         provider = OpenAICompatible(server.base_url)
         for bad in (float("nan"), object(), {1, 2}):
-            with pytest.raises(ProviderRejected, match="no valid JSON"):
+            with pytest.raises(ProviderRejected, match="cannot be encoded as JSON"):
                 await provider.complete(call(temperature=bad))
         await provider.aclose()
     assert not server.seen

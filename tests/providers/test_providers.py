@@ -140,13 +140,13 @@ def test_bad_lines_are_reported_with_number_and_reason(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         Recorded(file)
     message = str(caught.value)
-    assert "5 bad lines" in message
+    assert "5 invalid lines" in message
     for expected in (
-        "line 2: no JSON",
-        "line 3: no JSON object",
+        "line 2: invalid JSON",
+        "line 3: not a JSON object",
         "line 4: 'response' is missing",
         "line 5: 'model' is 3",
-        "line 8: no JSON",
+        "line 8: invalid JSON",
     ):
         assert expected in message
 

@@ -19,8 +19,7 @@ from tests.kits.replay_story import assert_same, somebody, story, write_folder, 
 
 from fitrouter.errors import ConfigError
 from fitrouter.stores.journal import SqliteJournal
-from fitrouter.stores.warehouse import Warehouse, WarehouseFeed
-from fitrouter.stores.warehouse._migrations import MIGRATIONS
+from fitrouter.stores.warehouse import MIGRATIONS, Warehouse, WarehouseFeed
 from fitrouter.types import (
     Decision,
     Erasure,

@@ -333,7 +333,7 @@ def test_signed_and_encrypted_blocks_go_back_to_their_maker_alone(other: str) ->
     for message, maker in SIGNED:
         asked = ask({"role": "user", "content": "Hi"}, message, {"role": "user", "content": "And?"})
         assert set(asked.bound) == {maker}, message
-        reason = f"history: needs {maker} for its {asked.bound[maker]}, is {other}"
+        reason = f"history: has {asked.bound[maker]} that only {maker} models can read, is {other}"
         expected = () if other == maker else (("m", reason),)
         assert eligible([MAKERS[other]], asked).excluded == expected, message
 
@@ -358,7 +358,7 @@ def test_two_makers_blocks_can_be_read_by_nobody() -> None:
     asked = ask(SIGNED[0][0], SIGNED[-1][0])
     found = eligible(list(MAKERS.values())[:2], asked)
     assert found.cards == ()
-    assert [reason.count("history: needs") for _, reason in found.excluded] == [1, 1]
+    assert [reason.count("history: has") for _, reason in found.excluded] == [1, 1]
 
 
 # --- what holds always -----------------------------------------------------------------------------------------------
@@ -442,7 +442,7 @@ def test_any_request_is_sorted_and_every_exclusion_says_what_was_needed_and_what
         )
         for maker in asked.bound:
             assert (maker != lineage(model)) == (
-                f"needs {maker} for its" in reason and f"is {lineage(model)}" in reason
+                f"that only {maker} models" in reason and f"is {lineage(model)}" in reason
             )
         refused = {name for name, value in params.items() if takes(model, name, value)}
         if model.arm in gone:

@@ -57,12 +57,12 @@ def test_the_base_of_every_arm_is_its_plain_model(name: str, revision: str, ways
 def test_what_cannot_be_a_variant_is_refused_with_the_remedy(subtests: pytest.Subtests) -> None:
     """Too many, bad or double names, the caller's own fields, and parameters that the model does not take."""
     for known, message in (
-        ({"variants": tuple(Variant(name=f"v{i}") for i in range(5))}, "has 5 variants; allowed are 4"),
-        ({"variants": (Variant(name="two words"),)}, "variant 'two words' of 'm': allowed are up to 40"),
-        ({"variants": (Variant(name=""),)}, "allowed are up to 40"),
+        ({"variants": tuple(Variant(name=f"v{i}") for i in range(5))}, "has 5 variants; at most 4 are allowed"),
+        ({"variants": (Variant(name="two words"),)}, "variant 'two words' of 'm': use up to 40"),
+        ({"variants": (Variant(name=""),)}, "use up to 40"),
         ({"variants": (Variant(name="-x"),)}, "a letter or digit first"),
-        ({"variants": (Variant(name="x\n"),)}, "allowed are up to 40"),
-        ({"variants": (WARM, WARM)}, "arm 'm#warm' is there 2 times"),
+        ({"variants": (Variant(name="x\n"),)}, "use up to 40"),
+        ({"variants": (WARM, WARM)}, "arm 'm#warm' is defined 2 times"),
         ({"name": "m#1", "variants": (WARM,)}, "choose names without it"),
         ({"revision": "#1", "variants": (WARM,)}, "choose names without it"),
         (
@@ -71,7 +71,7 @@ def test_what_cannot_be_a_variant_is_refused_with_the_remedy(subtests: pytest.Su
         ),
         (
             {"target": "anthropic/claude-x", "variants": (Variant(name="v", params={"seed": 1}),)},
-            "needs seed, which anthropic models do not take. Leave it out",
+            "needs seed, which anthropic models do not take. Remove it",
         ),
     ):
         with subtests.test(known=known, message=message), pytest.raises(ConfigError, match=message):
@@ -125,7 +125,7 @@ def test_a_prefix_stands_in_front_of_the_callers_system_text(subtests: pytest.Su
             assert apply(WARM, messages, {}) == (led, {})
 
 
-def test_the_callers_parameters_win_and_twins_count_as_given() -> None:
+def test_the_callers_parameters_win_under_either_name() -> None:
     """A variant fills in what the caller left open; two names for one thing are never both sent."""
     assert apply(TERSE, (USER,), {})[1] == {"temperature": 0.2, "max_tokens": 200}
     assert apply(TERSE, (USER,), {"temperature": 1.0, "seed": 3})[1] == {

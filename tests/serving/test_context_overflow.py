@@ -12,7 +12,7 @@ import pytest
 from tests.kits.gateway import Echo, make_router, serving
 
 from fitrouter.errors import ContextOverflow, NoEligibleModel, ProviderRejected, ProviderUnavailable
-from fitrouter.providers._failures import from_status
+from fitrouter.providers.failures import from_status
 from fitrouter.router import Router
 from fitrouter.serving.external import AttemptReport, Outcome
 from fitrouter.types import AUTO, Call, Execution, Identity, Request

@@ -1,4 +1,4 @@
-"""The laws of identities.db: one token a person, one key a token, and nothing left of the erased."""
+"""Laws of the identity store: one subject for each user, one key for each subject, nothing left after an erasure."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def identities(tmp_path: Path) -> Iterator[Identities]:
     found.close()
 
 
-def test_same_person_same_token(identities: Identities, tmp_path: Path) -> None:
-    """A person keeps the token, in this process, in another object, and after a restart; it tells nothing of them."""
+def test_a_user_keeps_the_subject(identities: Identities, tmp_path: Path) -> None:
+    """A user keeps the subject in this process, in another store object, and after a restart; it reveals nothing."""
     token = identities.subject("acme", "ann@example.org")
     assert identities.subject("acme", "ann@example.org") == token
     other = Identities(tmp_path / "identities.db")
@@ -43,8 +43,8 @@ def test_same_person_same_token(identities: Identities, tmp_path: Path) -> None:
     other.close()
 
 
-def test_first_sight_in_two_threads(identities: Identities, tmp_path: Path) -> None:
-    """Many that see a person for the first time at once agree on the token."""
+def test_concurrent_first_calls_agree(identities: Identities, tmp_path: Path) -> None:
+    """Concurrent first calls for a user return the same subject."""
     other = Identities(tmp_path / "identities.db")
     found: list[str] = []
     start = threading.Barrier(8)
@@ -65,7 +65,7 @@ def test_first_sight_in_two_threads(identities: Identities, tmp_path: Path) -> N
 
 @given(a=st.tuples(TEXT, st.none() | TEXT), b=st.tuples(TEXT, st.none() | TEXT))
 @SHARED
-def test_two_persons_two_tokens(identities: Identities, a: tuple[str, str | None], b: tuple[str, str | None]) -> None:
+def test_users_share_no_subject(identities: Identities, a: tuple[str, str | None], b: tuple[str, str | None]) -> None:
     """Distinct (tenant, user) never share a token or a key, whatever their texts, and each leads back to its own."""
     one, two = identities.subject(*a), identities.subject(*b)
     assert (one == two) == (a == b)
@@ -90,7 +90,7 @@ def test_round_trip(identities: Identities, text: str, user: str | None) -> None
 
 
 def test_anonymous_texts_lie_under_their_tenant(identities: Identities) -> None:
-    """Nobody's text is encrypted under the anonymous subject of its tenant."""
+    """The text of an unknown user is encrypted under the anonymous subject of the tenant."""
     blob = identities.encrypt(None, "hello", "acme")
     identities.erase("other", None)
     assert identities.decrypt(blob) == "hello"
@@ -121,7 +121,7 @@ def test_blob_of_another_subject(identities: Identities) -> None:
 
 
 def test_erase(identities: Identities, tmp_path: Path) -> None:
-    """After erasing, no byte of the user, the token or the key is in any file, text is unreadable, others stay."""
+    """After an erasure no byte of user, subject or key is in any file, texts are unreadable, other users stay."""
     people = [identities.subject("acme", f"somebody-{n}@example.org") for n in range(300)]
     other = Identities(tmp_path / "identities.db")
     token, key = people[150], other.key(people[150])
@@ -144,7 +144,7 @@ def test_erase(identities: Identities, tmp_path: Path) -> None:
 
 
 def test_erase_waits_for_readers(tmp_path: Path) -> None:
-    """A reader in the middle of a transaction keeps old pages: erase says so, and succeeds when the reader is gone."""
+    """A reader in a transaction keeps old pages: erase raises, and succeeds when the reader has finished."""
     identities = Identities(tmp_path / "identities.db", patience_s=0.2)
     token = identities.subject("acme", "ann")
     reader = sqlite3.connect(tmp_path / "identities.db", isolation_level=None)
@@ -169,7 +169,7 @@ def test_only_the_owner_reads_it(identities: Identities, tmp_path: Path) -> None
 
 
 def test_damaged_file_is_set_aside(tmp_path: Path) -> None:
-    """A file that is no database is renamed, never deleted, and everybody is new."""
+    """A corrupt file is renamed, never deleted, and all users are new."""
     path = tmp_path / "identities.db"
     path.write_bytes(b"not a database " * 100)
     identities = Identities(path, clock=lambda: 77.0)
@@ -180,7 +180,7 @@ def test_damaged_file_is_set_aside(tmp_path: Path) -> None:
 
 
 def test_processes_that_make_the_file_together_wait_for_each_other(tmp_path: Path) -> None:
-    """Several programs may start at the same moment; none is told that the file is locked."""
+    """Several programs can start at the same moment; none fails because the file is locked."""
     code = (
         "import sys; from fitrouter.stores.identities import Identities; "
         "print(Identities(sys.argv[1]).subject('acme', 'ann'))"

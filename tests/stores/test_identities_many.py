@@ -1,4 +1,4 @@
-"""The laws of many at once: everybody has a token of their own, whoever comes, goes and hangs meanwhile."""
+"""Laws of concurrent use: every user has one subject, whichever processes start, stop or hang meanwhile."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.kits.gateway import make_router, wait_for
 from fitrouter.errors import StoreError
 from fitrouter.hooks import Notice, Trouble
 from fitrouter.router import Router
-from fitrouter.routing import pipeline as proposals
+from fitrouter.routing import pipeline
 from fitrouter.stores._coalesce import Coalescer
 from fitrouter.stores.identities import Identities
 from fitrouter.stores.journal import MemoryJournal
@@ -55,8 +55,8 @@ def logged(router: Router, kind: type[Any]) -> list[Any]:
 # --- through the router ---
 
 
-async def test_a_burst_of_new_users_is_nobody_less(tmp_path: Path) -> None:
-    """500 first requests of 500 new users at once are all decided and logged under a subject of their own."""
+async def test_a_burst_of_new_users_is_logged_completely(tmp_path: Path) -> None:
+    """500 concurrent first requests of 500 new users are all decided and logged under their own subjects."""
     users = [f"u{i}" for i in range(MANY)]
     async with make_router(tmp_path) as router:
         answers = await asyncio.gather(*(router.complete(ask(user)) for user in users))
@@ -79,7 +79,7 @@ async def test_a_burst_of_new_users_is_nobody_less(tmp_path: Path) -> None:
 BURST = """
 import asyncio, json, pathlib, sys
 sys.path.insert(0, sys.argv[2])
-from fitrouter import proposals
+from fitrouter.routing import pipeline
 from fitrouter.types import Identity, Request
 from tests.kits.gateway import make_router
 
@@ -87,7 +87,7 @@ def ask(user):
     return Request(messages=({"role": "user", "content": "hello"},), identity=Identity(user=user, session=user))
 
 async def main():
-    proposals.IDENTITY_WAIT_S = float(sys.argv[3])
+    pipeline.IDENTITY_WAIT_S = float(sys.argv[3])
     async with make_router(pathlib.Path(sys.argv[1])) as router:
         print("ready", flush=True)
         users = json.loads(sys.stdin.readline())
@@ -101,7 +101,7 @@ asyncio.run(main())
 
 @pytest.mark.parametrize("wait_s", [300.0, 0.0])
 def test_a_burst_in_two_processes(tmp_path: Path, wait_s: float) -> None:
-    """Two programs on one file meet 500 new users each at the same moment, half of them the same people.
+    """Two processes on one file see 500 new users each at the same moment, half of them the same.
 
     Where they wait for the file they agree on the subject; where they do not, each has an alias of it at worst.
     """
@@ -132,8 +132,8 @@ def test_a_burst_in_two_processes(tmp_path: Path, wait_s: float) -> None:
             assert of == subjects or wait_s == 0.0
 
 
-async def test_a_file_that_hangs_keeps_no_answer_back(tmp_path: Path) -> None:
-    """Who is new while the file hangs is answered under a subject that is written behind; who is known stays known."""
+async def test_a_hanging_file_delays_no_request(tmp_path: Path) -> None:
+    """While the file hangs, new users get a subject that is written in the background, and known users stay known."""
     notes: list[Notice] = []
     async with make_router(tmp_path, hook=notes.append) as router:
         ann = (await router.complete(ask("ann"))).decision.identity.user
@@ -151,7 +151,7 @@ async def test_a_file_that_hangs_keeps_no_answer_back(tmp_path: Path) -> None:
 
 
 class Told(Identities):
-    """Knows nobody, and tells at once."""
+    """A store without users that resolves lookups at once."""
 
     def known(self, tenant: str, user: str | None) -> str | None:
         return None
@@ -162,9 +162,9 @@ class Told(Identities):
         return told
 
 
-async def test_a_busy_loop_is_not_the_files_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the file told in time is heard, even where the loop gets to hear it after the time is over."""
-    monkeypatch.setattr(proposals, "IDENTITY_WAIT_S", 0.0)
+async def test_a_result_in_time_counts_on_a_busy_event_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A result that came in time is used, even if the event loop processes it after the deadline."""
+    monkeypatch.setattr(pipeline, "IDENTITY_WAIT_S", 0.0)
     async with make_router(tmp_path, identities=Told(tmp_path / "identities.db")) as router:
         assert (await router.complete(ask("ann"))).decision.identity.user == "token of ann"
 
@@ -172,8 +172,8 @@ async def test_a_busy_loop_is_not_the_files_fault(tmp_path: Path, monkeypatch: p
 # --- one commit for many ---
 
 
-def test_those_that_wait_together_share_a_commit(tmp_path: Path) -> None:
-    """500 that are new while the file is busy cost one write more than the first of them."""
+def test_pending_lookups_share_a_commit(tmp_path: Path) -> None:
+    """500 new users while the file is busy cost one write more than the first of them."""
     with closing(Identities(tmp_path / "identities.db")) as identities:
         ran: list[str] = []
         identities._connection.set_trace_callback(ran.append)
@@ -188,8 +188,8 @@ def test_those_that_wait_together_share_a_commit(tmp_path: Path) -> None:
         assert not ran, "who is known is not looked up"
 
 
-def test_after_a_fork_it_says_what_to_do(tmp_path: Path) -> None:
-    """A child that inherited it is told at once."""
+def test_use_after_a_fork_is_refused(tmp_path: Path) -> None:
+    """A forked child gets a StoreError with the remedy at once."""
     with closing(Identities(tmp_path / "identities.db")) as identities:
         identities.subject("acme", "ann")
         identities._pid -= 1
@@ -228,7 +228,7 @@ def rows(path: Path) -> dict[str, str]:
 def test_every_interleaving_of_two_processes(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[Any, Mapping[int, Any]]]
 ) -> None:
-    """Whatever another process does between two statements of ours: nobody has two tokens, and no token is crossed.
+    """Whatever another process does between two statements: no user has two subjects, and none is another user's.
 
     What is remembered is what the file says or nothing; a token that was erased is never given to who asks later.
     """
@@ -271,7 +271,7 @@ def test_every_interleaving_of_two_processes(
 
 
 def test_erasing_in_the_middle_of_a_burst(tmp_path: Path) -> None:
-    """Threads of two processes meet people while some are erased: who asks after an erasure gets another token."""
+    """Threads of two processes look up users while some are erased: after an erasure a user gets another subject."""
     clock = itertools.count()
     asked: list[tuple[int, str, str]] = []
     erased: dict[str, int] = {}
@@ -306,7 +306,7 @@ def test_erasing_in_the_middle_of_a_burst(tmp_path: Path) -> None:
 
 
 class Desk:
-    """Answers when it is told to, and keeps what it was asked at once."""
+    """A batch function that blocks until it is released, and records its batches."""
 
     def __init__(self) -> None:
         self.heard: list[list[str]] = []
@@ -321,8 +321,8 @@ class Desk:
         return {key: f"{key} at {len(self.heard)}" for key in keys}
 
 
-def test_questions_are_answered_in_groups() -> None:
-    """Those that wait are one group; who asks what is being looked for already is in the next one."""
+def test_lookups_are_batched() -> None:
+    """Pending lookups are one batch; a lookup of a key that is being looked up joins the next batch."""
     desk = Desk()
     grouped = Coalescer(desk, "desk", size=2)
     first = grouped.ask("a")
@@ -335,14 +335,14 @@ def test_questions_are_answered_in_groups() -> None:
     wait_for(lambda: not any(thread.name == "desk" for thread in threading.enumerate()))
 
 
-def test_a_group_that_fails_is_told_and_the_next_is_answered() -> None:
-    """Everybody gets an error of their own, too many are refused, and it goes on."""
+def test_a_failed_batch_does_not_stop_the_next() -> None:
+    """Each caller gets its own error, too many lookups are refused, and the next batch works."""
     desk = Desk()
     grouped = Coalescer(desk, "desk", capacity=2)
     first = grouped.ask("a")
     wait_for(lambda: desk.heard)
     waiting = [grouped.ask(key) for key in "bc"]
-    with pytest.raises(StoreError, match="2 wait for desk"):
+    with pytest.raises(StoreError, match="desk: 2 lookups are pending"):
         grouped.ask("d")
     assert grouped.ask("b") is waiting[0]
     desk.error = OSError("no space left")

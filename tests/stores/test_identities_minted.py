@@ -1,4 +1,4 @@
-"""The laws of subjects that are minted in memory and written behind: nobody loses their name, and none outlives it."""
+"""Laws of minted subjects, written in the background: no user becomes anonymous, and no subject survives an erasure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.kits.gateway import make_router, wait_for
 from fitrouter.errors import NotAuthorized, StoreError
 from fitrouter.hooks import Notice, Trouble
 from fitrouter.router import Router
-from fitrouter.routing import pipeline as proposals
+from fitrouter.routing import pipeline
 from fitrouter.stores import identities as module
 from fitrouter.stores.identities import Identities, SubjectErased
 from fitrouter.stores.journal import Journal, MemoryJournal
@@ -45,8 +45,8 @@ class Slow(Identities):
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store that has not told at once is slow, and one that failed is tried again at once."""
-    monkeypatch.setattr(proposals, "IDENTITY_WAIT_S", 0.0)
+    """No waiting for slow lookups, and immediate retries of failed writes."""
+    monkeypatch.setattr(pipeline, "IDENTITY_WAIT_S", 0.0)
     monkeypatch.setattr(module, "_RETRY_S", 0.01)
 
 
@@ -102,8 +102,8 @@ def read_only(identities: Identities, yes: bool) -> None:
 # --- a slow file ---
 
 
-async def test_a_known_user_keeps_the_name_while_the_file_is_slow(here: Slow, there: Slow, tmp_path: Path) -> None:
-    """Who was met before is told from memory, or from the row that another process wrote, however slow a write is."""
+async def test_known_users_are_found_while_writes_are_slow(here: Slow, there: Slow, tmp_path: Path) -> None:
+    """A known user is found in memory, or in the row that another process wrote, however slow writes are."""
     there.go.set()
     known = there.subject("default", "ann")
     async with make_router(tmp_path, identities=here) as router:
@@ -114,7 +114,7 @@ async def test_a_known_user_keeps_the_name_while_the_file_is_slow(here: Slow, th
 
 
 async def test_a_new_user_is_logged_as_theirs_and_votes_before_the_write_ended(here: Slow, tmp_path: Path) -> None:
-    """The first decision is made under a token that no row has yet; its user's vote is taken, nobody else's is."""
+    """The first decision has a subject that is not written yet; its user's vote is accepted, other users' are not."""
     notes: list[Notice] = []
     async with make_router(tmp_path, identities=here, hook=notes.append) as router:
         first, second = await decide(router), await decide(router)
@@ -139,7 +139,7 @@ async def test_a_new_user_is_logged_as_theirs_and_votes_before_the_write_ended(h
 async def test_another_process_takes_the_vote_once_the_write_is_durable(
     here: Slow, there: Slow, tmp_path: Path
 ) -> None:
-    """Whoever has the file knows whose decision it was."""
+    """Every process with the file knows the user of the decision."""
     journal = MemoryJournal()
     router, other = (make_router(tmp_path, identities=each, journal=journal) for each in (here, there))
     async with router:
@@ -183,7 +183,7 @@ async def test_two_processes_mint_for_one_user_at_once(here: Slow, there: Slow, 
 
 
 async def test_a_vote_on_an_alias_teaches_the_subject(here: Slow, there: Slow, tmp_path: Path) -> None:
-    """A vote that comes when the write has ended is learnt under the user's one subject, whoever speaks."""
+    """A vote after the write is learned under the user's one subject, in any process."""
     there.go.set()
     async with make_router(tmp_path, identities=here) as router:
         decisions = [await decide(router), await decide(router)]
@@ -199,7 +199,7 @@ async def test_a_vote_on_an_alias_teaches_the_subject(here: Slow, there: Slow, t
 
 
 async def test_erasing_what_is_not_written_yet(here: Slow, tmp_path: Path) -> None:
-    """A pending token is returned by `erase`, is never written, and its user is a stranger to what was logged."""
+    """A pending subject is returned by `erase` and never written, and its user cannot vote on the logged decision."""
     async with make_router(tmp_path, identities=here) as router:
         decision, other = await decide(router), await decide(router, BOB)
         assert here.erase("default", "ann") == (decision.identity.user,)
@@ -236,7 +236,7 @@ async def test_erasing_in_another_process_what_is_not_written_yet(here: Slow, th
 
 
 async def test_erasing_in_another_process_what_is_remembered(here: Slow, there: Slow, tmp_path: Path) -> None:
-    """An erased user's name leaves the memory of every process, and the decisions of before are nobody's."""
+    """An erased user leaves the caches of all processes, and earlier decisions belong to no user."""
     here.go.set()
     async with make_router(tmp_path, identities=here) as router:
         here.subject("default", "ann")
@@ -254,7 +254,7 @@ async def test_erasing_in_another_process_what_is_remembered(here: Slow, there: 
 
 
 async def test_without_a_file_that_can_be_written_requests_are_answered(here: Slow, tmp_path: Path) -> None:
-    """New users are anonymous, the hooks are told, known users stay known; with the file all names come back."""
+    """New users are anonymous, hooks are notified, known users stay known; once the file works all users are found."""
     here.go.set()
     known = here.subject("default", "bob")
     read_only(here, True)
@@ -274,7 +274,7 @@ async def test_without_a_file_that_can_be_written_requests_are_answered(here: Sl
 
 
 async def test_a_write_that_failed_is_tried_again(here: Slow, tmp_path: Path) -> None:
-    """A token that was given out stays the user's, and is written as soon as the file takes it, asked or not."""
+    """A minted subject stays the user's, and is written as soon as the file can be, without another request."""
     async with make_router(tmp_path, identities=here) as router:
         decision = await decide(router)
         read_only(here, True)
@@ -309,7 +309,7 @@ async def test_what_is_pending_is_written_when_the_router_closes(here: Slow, tmp
 
 
 async def test_too_many_that_wait_to_be_written(here: Slow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is kept in memory is bounded: who comes later is anonymous."""
+    """The number of pending subjects is bounded: further new users are anonymous."""
     monkeypatch.setattr(module, "_MINTED", 1)
     async with make_router(tmp_path, identities=here) as router:
         assert (await decide(router)).identity.user is not None

@@ -1,4 +1,4 @@
-"""The laws of a journal, over both implementations, and those of the file."""
+"""Laws of journals, for both implementations, and of the SQLite file."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ def test_snapshot_merges(journal: Journal) -> None:
 
 
 def test_lease(journal: Journal) -> None:
-    """One holder a name; it stays theirs until they release it, and names do not meet."""
+    """A lease has one holder until it is released, and leases of different names are independent."""
     mine, yours, other = journal.lease("scorer"), journal.lease("scorer"), journal.lease("warehouse")
     assert (mine.held(), yours.held(), mine.held()) == (True, False, True)
     assert other.held()
@@ -312,7 +312,7 @@ class Gate:
 
 
 def test_waiting_entries_share_one_commit(tmp_path: Path) -> None:
-    """What arrives during a commit becomes durable in one transaction, and counts against the queue until then."""
+    """Entries that arrive during a commit become durable in one transaction, and count against the queue until then."""
     gate, steps = Gate(), []
 
     def fault(step: str) -> None:
@@ -323,7 +323,7 @@ def test_waiting_entries_share_one_commit(tmp_path: Path) -> None:
     first = journal.append(decision(0))
     assert gate.reached.wait(WAIT)
     others = [journal.append(decision(n)) for n in range(1, 5)]
-    with pytest.raises(JournalFull, match="5 entries wait"):
+    with pytest.raises(JournalFull, match="5 entries are queued"):
         journal.append(decision(5))
     assert not first.done()
     assert list(journal.tail(0)) == [], "what is not committed is not seen, and does not block a reader"
@@ -402,7 +402,7 @@ def test_lease_names_are_words(sqlite: SqliteJournal) -> None:
 
 
 def test_fork_gets_no_journal(sqlite: SqliteJournal) -> None:
-    """A forked child is told to open its own, and does not keep its parent's lease alive."""
+    """A forked child gets a StoreError, and does not keep its parent's lease alive."""
     lease = sqlite.lease("scorer")
     assert lease.held()
     read, write = os.pipe()
@@ -467,7 +467,7 @@ def test_damaged_file_in_use_is_left_alone(sqlite: SqliteJournal, tmp_path: Path
     data[:100] = b"x" * 100
     with (tmp_path / "j.db").open("r+b") as file:
         file.write(data)
-    with pytest.raises(StoreError, match="other processes use it"):
+    with pytest.raises(StoreError, match="open in other processes"):
         SqliteJournal(tmp_path / "j.db")
     assert list(tmp_path.glob("*.corrupt*")) == []
 

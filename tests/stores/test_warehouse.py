@@ -1,4 +1,4 @@
-"""The laws of the warehouse: the journal, exactly once, whatever happens to the file."""
+"""Laws of the warehouse: every row of the journal exactly once, whatever happens to the file."""
 
 from __future__ import annotations
 
@@ -20,9 +20,7 @@ from hypothesis import HealthCheck, given, settings
 
 from fitrouter.errors import StoreError
 from fitrouter.stores.journal import Entry, MemoryJournal, Row, SqliteJournal
-from fitrouter.stores.warehouse import OutOfStep, Warehouse, WarehouseFeed
-from fitrouter.stores.warehouse._migrations import MIGRATIONS
-from fitrouter.stores.warehouse._rows import rows_of
+from fitrouter.stores.warehouse import MIGRATIONS, OutOfStep, Warehouse, WarehouseFeed, rows_of
 from fitrouter.types import (
     ArtifactChange,
     Attempt,
@@ -111,7 +109,7 @@ def feedback(n: int, i: int, value: float, user: str | None = "ann", **fields: A
 
 
 def story(n: int) -> list[Event]:
-    """All that can happen, n times over, with people who come again."""
+    """Events of all kinds, n times, with returning users."""
     events: list[Event] = []
     for i in range(n):
         user = None if i % 7 == 3 else f"user-{i % 5}"
@@ -303,7 +301,7 @@ def test_outcomes(warehouse: Warehouse) -> None:
 
 
 def test_erasure(warehouse: Warehouse) -> None:
-    """An erased person's rows are gone, also those of the same batch; nobody else's are."""
+    """An erased user's rows are deleted, also those of the same batch; other users' stay."""
     warehouse.ingest(rows([decision(1, "bob"), decision(2), execution(2)]))
     warehouse.ingest(rows([score(2), feedback(2, 0, 1.0), Erasure(id="e", ts=1.0, subject="ann"), decision(3)], 4))
     assert warehouse.query('SELECT decision_id, "user" FROM decisions ORDER BY seq') == [("d1", "bob"), ("d3", "ann")]
@@ -312,8 +310,8 @@ def test_erasure(warehouse: Warehouse) -> None:
     assert warehouse.position() == 7
 
 
-def test_a_row_that_makes_no_sense(warehouse: Warehouse, caplog: pytest.LogCaptureFixture) -> None:
-    """What cannot be a row, or has absurd numbers, does not stop what follows."""
+def test_invalid_rows_are_skipped(warehouse: Warehouse, caplog: pytest.LogCaptureFixture) -> None:
+    """An event that cannot be a row, or has absurd numbers, does not block later rows."""
     broken = execution(2, features=b"abc")
     absurd = [execution(3, prompt_tokens=2**64 - 1), feedback(1, 0, 1.0, scale=(2.0, 2.0))]
     assert warehouse.ingest(rows([decision(1), broken, *absurd, decision(4)])) == 5
@@ -340,7 +338,7 @@ def test_repeated_batches(warehouse: Warehouse) -> None:
 def test_gap_is_refused(warehouse: Warehouse) -> None:
     """A batch that follows a row which is not here adds nothing."""
     warehouse.ingest(rows([decision(1)]))
-    with pytest.raises(OutOfStep, match="reaches to 1"):
+    with pytest.raises(OutOfStep, match="ends at row 1"):
         warehouse.ingest(rows([decision(5)], 5), after=4)
     assert warehouse.position() == 1
     assert warehouse.ingest(rows([decision(5)], 5), after=1) == 1
@@ -367,7 +365,7 @@ def test_failed_batch_leaves_nothing(warehouse: Warehouse, monkeypatch: pytest.M
 
 
 def _cells(row: Row) -> Sequence[tuple[Any, ...]]:
-    from fitrouter.stores.warehouse._rows import rows_of
+    from fitrouter.stores.warehouse import rows_of
 
     table, cells = rows_of(row)
     return cells if table == "decisions" else ()

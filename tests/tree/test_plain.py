@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tests.kits.learner import D_H, D_X, SCHEMA
 
@@ -155,7 +155,7 @@ def test_events_of_numpy_scalars_fold_to_the_same_state(seed: int) -> None:
     events = told(seed, 40)
     scalars = [(in_numpy(event), [in_numpy(other) for other in related]) for event, related in events]
     plain, other = folded(events), folded(scalars)
-    assert plain.fit.alarms, "an alarm has dumped the state in the middle of the fold"
+    assume(plain.fit.alarms)  # so that an alarm dumps the state in the middle of the fold
     assert dict(other.state()) == dict(plain.state())
     assert other.digest() == plain.digest()
     empty = dict(learner().state())
@@ -177,7 +177,7 @@ def test_events_of_numpy_scalars_are_written_alike(seed: int) -> None:
 
 @given(st.integers(0, 1000))
 @settings(max_examples=10)
-def test_labels_of_numpy_scalars_teach_the_same(seed: int) -> None:
+def test_labels_of_numpy_scalars_have_the_same_effect(seed: int) -> None:
     """Labels that are made by hand, of numpy scalars or of ints and truth values, leave the state of plain floats."""
     rng, (plain, scalars, ints) = np.random.default_rng(seed), (Fit(D_X, D_H) for _ in range(3))
     for i in range(60):
@@ -218,14 +218,14 @@ def test_a_label_without_a_finite_number_leaves_no_trace(where: str, number: flo
 def test_what_is_no_number_is_refused() -> None:
     """A word for a number, half a token, and a number for a word are errors that name the field."""
     about: dict[str, Any] = {"id": "v", "decision_id": "d", "identity": Identity(), "kind": FeedbackKind.THUMB}
-    with pytest.raises(TypeError, match=r"Feedback.value: 'high' was given; give a number"):
+    with pytest.raises(TypeError, match=r"Feedback.value is 'high': Expected `float`, got `str`"):
         Feedback(ts=1.0, value="high", **about)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"Feedback.dimension: 7 was given; give a text"):
+    with pytest.raises(TypeError, match=r"Feedback.dimension is 7: Expected `str`, got `int`"):
         Feedback(ts=1.0, value=1.0, dimension=7, **about)  # type: ignore[arg-type]
     answer = Answered("a", np.ones(D_X), None)
-    with pytest.raises(TypeError, match=r"Label.tokens: .*1\.5.* was given; give a whole number"):
+    with pytest.raises(TypeError, match=r"Label.tokens is .*1\.5.*: Expected `int`, got `float`"):
         Label(Identity(), answer, 1.0, FeedbackKind.THUMB, tokens=np.float64(1.5))  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"Label.pooled: 'no' was given; give True or False"):
+    with pytest.raises(TypeError, match=r"Label.pooled is 'no': Expected `bool`, got `str`"):
         Label(Identity(), answer, 1.0, FeedbackKind.THUMB, "no")  # type: ignore[arg-type]
 
 

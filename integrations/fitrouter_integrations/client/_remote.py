@@ -296,7 +296,7 @@ def _body(request: Request, *, stream: bool) -> dict[str, Any]:
     who = request.identity
     if who.tenant != Identity().tenant:
         raise NotAuthorized(
-            f"tenant: got {who.tenant!r}; a gateway knows it by the key: leave it out, and use the tenant's key"
+            f"tenant: got {who.tenant!r}; a gateway takes it from the key: omit it, and use that tenant's key"
         )
     named = {"user": who.user, "role": who.role, "task": who.task, "session": who.session}
     body: dict[str, Any] = {**request.params, "model": request.model, "messages": request.messages}

@@ -26,7 +26,7 @@ from langchain_core.exceptions import (
 from fitrouter.errors import FitrouterError, InvalidRequest
 from fitrouter_integrations._errors import Kind, kind_of
 
-_NO_MODEL = re.compile(r"\bunknown model '|\bmodel: '")
+_NO_MODEL = re.compile(r"\b(?:unknown|no) model '|\bmodel: '")
 _CLASSES: dict[Kind, type[ModelError]] = {
     Kind.TOO_LONG: ContextOverflowError,
     Kind.INVALID: ModelInvalidRequestError,

@@ -1,7 +1,7 @@
-"""What is read of a request: the text that says what is wanted, and a few flags.
+"""Features of a request: the text of the last user message, and a few flags.
 
-Agent traffic is mostly long histories and tool calls, so reading is one pass over the messages that touches only the
-text of the last user turn: its cost does not grow with the length of the rest.
+Agent traffic is mostly long histories and tool calls, so a request is read in one pass over its messages that touches
+only the text of the last user turn: the cost does not grow with the length of the other messages.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ FLAGS = ("tools", "turn", "history", "cjk", "other_script", "code")
 """Names of the flags, in the order of `flags`."""
 
 TEXT_DIM = 48
-"""Dimensions of the text that policies read."""
+"""Dimensions of the text block of the features."""
 
-IMAGE_TOKENS = 800
-"""What an image counts for in `estimate_tokens`."""
+_IMAGE_TOKENS = 800
+"""Tokens of an image in `estimate_tokens`."""
 
 _EDGE = 512
 """Characters kept at either end of the text: about 128 tokens."""
 
 _REMINDERS = ("system-reminder", "system_reminder", "environment_details", "environment_context", "additional_data")
-"""Tags in which agent frameworks put words into the user's mouth."""
+"""Tags of text that agent frameworks insert into user messages."""
 
 _TOOL_PARTS = ("tool_result", "tool_use", "function_call_output")
 # Tuples, since a malformed type may be unhashable.
@@ -55,7 +55,7 @@ _LOG_HISTORY = math.log1p(131_072)
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
-    """What was read of a request."""
+    """The properties of a request that features are made of."""
 
     text: str
     """The last user turn without tool output and reminders: at most its first and last 512 characters."""
@@ -66,24 +66,24 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     history: int = 0
     """Estimated tokens of all messages together."""
     language: str = "latin"
-    """Script of most letters: latin, cjk or other; latin where there are no letters."""
+    """Script of most letters: latin, cjk or other; latin if there are no letters."""
     code: bool = False
-    """The text holds code."""
+    """The text contains code."""
 
 
 def read_prompt(request: Request, history: int | None = None) -> Reading:
     """Read a request. Malformed messages read as empty; nothing is raised.
 
     Args:
-        request: as it came.
-        history: its messages' estimated tokens, where they were counted before.
+        request: the request.
+        history: estimated tokens of its messages, if known already.
     """
     turn = 0
     for message in request.messages:
         if message.get("role") == "user" and _has_words(message.get("content")):
             turn += 1
-    said = last_user_message(request.messages)
-    text = _cut("" if said is None else _spoken(said.get("content")))
+    last = last_user_message(request.messages)
+    text = _cut("" if last is None else _user_text(last.get("content")))
     return Reading(
         text=text,
         tools=bool(request.params.get("tools") or request.params.get("functions")),
@@ -95,9 +95,9 @@ def read_prompt(request: Request, history: int | None = None) -> Reading:
 
 
 def last_user_message(messages: Sequence[Message]) -> Message | None:
-    """The message that is read: the last one in which a person said something; None where nobody did."""
-    spoken = (message for message in reversed(messages) if message.get("role") == "user")
-    return next((message for message in spoken if _spoken(message.get("content"))), None)
+    """The last user message with text of the user's own (not only tool output or reminders); None if there is none."""
+    users = (message for message in reversed(messages) if message.get("role") == "user")
+    return next((message for message in users if _user_text(message.get("content"))), None)
 
 
 def flags(reading: Reading) -> Floats:
@@ -128,13 +128,13 @@ def context_names(dim: int = TEXT_DIM) -> tuple[str, ...]:
 
 
 def context_features(reading: Reading, encoder: Encoder, dim: int = TEXT_DIM) -> Floats:
-    """float64[1 + dim + 6]: x as policies read it, [1, text, flags].
+    """float64[1 + dim + 6]: the features x of a request, [1, text, flags].
 
-    The text block has length √¾ (0 for a text without tokens) and a flag counts up to ¼, so that apart from the leading
-    1 the vector has a length of about 1, which priors are scaled for. The text block is the encoder's vector on the
-    leading directions of `encoder.basis` where it has one, its first `dim` dimensions where it orders them by variance
-    (`encoder.ordered`), else a Gaussian random projection that is fixed by the encoder's id and `dim` (Johnson and
-    Lindenstrauss 1984).
+    The text block has length √¾ (0 for a text without tokens) and a flag is at most ¼, so that without the leading 1
+    the vector has a length of about 1, which the priors are scaled for. The text block is the projection of the
+    encoder's vector on the leading directions of `encoder.basis` if it has one, or its first `dim` dimensions if they
+    are ordered by variance (`encoder.ordered`), or else a Gaussian random projection that is determined by the
+    encoder's id and `dim` (Johnson and Lindenstrauss 1984).
     """
     vector = encoder.encode([reading.text])[0]
     basis: Floats | None = getattr(encoder, "basis", None)
@@ -151,20 +151,20 @@ def context_features(reading: Reading, encoder: Encoder, dim: int = TEXT_DIM) ->
 
 
 def estimate_tokens(messages: Sequence[Message], params: dict[str, Any]) -> int:
-    """About how many tokens the messages and tools take, before any tokeniser is known.
+    """Estimated tokens of messages and tools, independent of any model's tokeniser.
 
-    A token is four bytes of UTF-8 (so four Latin characters, and one and a third of Chinese), an image is 800, a
-    message 4 more. Binary payloads of images are not counted, those of other parts are.
+    A token is four bytes of UTF-8 (four Latin or one and a third Chinese characters), an image is 800 tokens, and each
+    message adds 4. Binary payloads of images are not counted, those of other parts are.
     """
     size, _, images = _measured(list(messages))
     for key in ("tools", "functions", "response_format"):
         own, leaves, _ = _measured([params.get(key)])
         size += own + 4 * leaves
-    return math.ceil(size / 4) + IMAGE_TOKENS * images + 4 * len(messages)
+    return math.ceil(size / 4) + _IMAGE_TOKENS * images + 4 * len(messages)
 
 
 def needs(request: Request) -> frozenset[str]:
-    """What a model must be able to do: any of streaming, tools, json, images."""
+    """Capabilities that a model needs: any of streaming, tools, json, images."""
     params = request.params
     found = set()
     if request.stream:
@@ -180,17 +180,17 @@ def needs(request: Request) -> frozenset[str]:
 
 
 def session_key(request: Request) -> tuple[str, bool]:
-    """(key, implicit): which conversation a request belongs to, as 32 hex digits.
+    """(key, implicit): the conversation that a request belongs to, as 32 hex digits.
 
     With a session id the key is a hash of (tenant, user, session). Without one it is implicit: a hash of tenant, user,
-    system prompt and first user turn, which every later turn of the conversation repeats.
+    system prompt and first user turn, which all requests of a conversation share.
     """
     identity = request.identity
     if identity.session is not None:
         return _digest("explicit", identity.tenant, identity.user, identity.session), False
     system = next((m.get("content") for m in request.messages if m.get("role") in ("system", "developer")), None)
     first = next((m.get("content") for m in request.messages if m.get("role") == "user"), None)
-    return _digest("implicit", identity.tenant, identity.user, system, _spoken(first) or first), True
+    return _digest("implicit", identity.tenant, identity.user, system, _user_text(first) or first), True
 
 
 def is_followup(request: Request) -> bool:
@@ -222,12 +222,12 @@ def _texts(content: object) -> Iterator[str]:
 
 
 def _has_words(content: object) -> bool:
-    """Whether a user turn is more than tool output; reminders are not looked for, which keeps this cheap."""
+    """Whether a user turn is more than tool output; reminders are not searched for, to keep this cheap."""
     return any(text and not text.isspace() for text in _texts(content))
 
 
-def _spoken(content: object) -> str:
-    """What a person said in a message: no tool output, no reminders."""
+def _user_text(content: object) -> str:
+    """The user's own text in a message, without tool output and reminders."""
     return "\n".join(kept for text in _texts(content) if (kept := _without_reminders(text).strip()))
 
 
@@ -264,7 +264,7 @@ def _language(text: str) -> str:
 
 
 def _measured(stack: list[Any]) -> tuple[int, int, int]:
-    """(bytes, strings, images) inside of values; one loop, since an agent's history has thousands of them."""
+    """(bytes, strings, images) in nested values; one loop, since an agent's history has thousands of values."""
     size = strings = images = 0
     while stack:
         item = stack.pop()
@@ -287,7 +287,7 @@ def _uses_tools(message: Message) -> bool:
 
 @functools.lru_cache(maxsize=32)
 def _projection(encoder_id: str, source: int, target: int) -> Floats:
-    """float64[source, target], Gaussian: keeps lengths in expectation."""
+    """float64[source, target], a Gaussian matrix that preserves lengths in expectation."""
     key = int.from_bytes(hashlib.sha256(f"{encoder_id}|{source}|{target}".encode()).digest()[:16], "little")
     matrix: Floats = np.random.Generator(np.random.Philox(key=key)).standard_normal((source, target)) / math.sqrt(
         target

@@ -1,4 +1,4 @@
-"""Policies: one algorithm a file, all behind `Policy`."""
+"""Policies: exploration algorithms that turn utility estimates into choice probabilities."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ def build_policy(
     default_model: str | None = None,
     shadow: bool = False,
 ) -> Policy:
-    """The policy of that name. Each reads its own settings and leaves the others alone.
+    """Build the policy of this name. Settings of other policies are ignored.
 
     Args:
         algorithm: `name` of a policy.
-        gamma: of squarecb, over 0: how fast probability falls with a gap.
-        scale: of linear_thompson, over 0: of every sd.
-        temperature: of softmax, over 0: in units of utility.
-        epsilon: of epsilon_greedy, 0 to 1: share of the traffic that is spread evenly.
-        alpha: of linucb, over 0: sds above the mean.
-        default_model: of fixed: the arm that takes everything.
-        shadow: it proposes beside the policy that decides, and takes no traffic.
+        gamma: for squarecb, above 0: how fast the probability falls with the gap to the best arm.
+        scale: for linear_thompson, above 0: factor of the posterior standard deviations.
+        temperature: for softmax, above 0: in units of utility.
+        epsilon: for epsilon_greedy, 0 to 1: share of uniform traffic.
+        alpha: for linucb, above 0: standard deviations above the mean.
+        default_model: for fixed: the arm that takes all traffic.
+        shadow: the policy's probabilities are only logged, it takes no traffic.
 
     Raises:
-        ConfigError: there is no such policy, a setting of it cannot be used, or it cannot take traffic.
+        ConfigError: there is no such policy, a setting is invalid, or the policy is allowed in shadow only.
     """
     known: Mapping[str, Callable[[], Policy]] = {
         EpsilonGreedy.name: lambda: EpsilonGreedy(epsilon),
@@ -67,17 +67,17 @@ def build_policy(
     }
     if algorithm not in known:
         names = ", ".join(repr(name) for name in sorted(known))
-        raise ConfigError(f"policy: there is no algorithm {algorithm!r}; allowed are {names}: correct the name")
+        raise ConfigError(f"policy: there is no algorithm {algorithm!r}; allowed are {names}")
     policy = known[algorithm]()
     if getattr(policy, "shadow_only", False) and not shadow:
         raise ConfigError(
-            f"policy: {algorithm!r} chooses with certainty, so that its log could tell nothing of other policies; it "
-            "is allowed as a candidate in shadow only: let 'linear_thompson' or 'squarecb' decide"
+            f"policy: {algorithm!r} is deterministic, so other policies could not be evaluated on its log; it is "
+            "allowed as a shadow candidate only: use 'linear_thompson' or 'squarecb'"
         )
     return policy
 
 
 def _fixed(model: str | None) -> Fixed:
     if model is None:
-        raise ConfigError("policy: 'fixed' needs 'default_model', the model that takes everything: name one")
+        raise ConfigError("policy: 'fixed' needs 'default_model', the model that takes all traffic")
     return Fixed(model)

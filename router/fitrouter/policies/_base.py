@@ -1,4 +1,4 @@
-"""The seam between beliefs and choices, and the two rules that all policies share."""
+"""Protocol of policies, and validation of their inputs and settings."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from fitrouter.errors import ConfigError
 from fitrouter.types import Floats
 
 _LARGE = 1e100
-"""Utilities beyond this are as good as infinite: their differences could overflow."""
+"""Utilities are clipped to ± this, since differences of larger ones could overflow."""
 
 
 class Beliefs(msgspec.Struct, frozen=True, kw_only=True):
-    """What is believed of the K eligible arms, in canonical order."""
+    """Posterior utilities of the K eligible arms, in canonical order."""
 
     arms: tuple[str, ...]
     utility: Floats
@@ -25,20 +25,20 @@ class Beliefs(msgspec.Struct, frozen=True, kw_only=True):
     sd: Floats
     """float64[K]: its standard deviation."""
     steps: float
-    """How much has been learnt: the number of labels folded so far."""
+    """The number of labels learned so far."""
 
 
 class Policy(Protocol):
-    """Turns beliefs into probabilities. Pure: no state, no clock, no random numbers.
+    """Turns utility estimates into choice probabilities. Pure: no state, no clock, no random numbers.
 
-    All policies treat arms by their beliefs alone: permuting the arms permutes the pmf, and arms that tie share
-    equally. Beliefs that are not finite never enter a pmf, see `sound`.
+    Policies are equivariant: permuting the arms permutes the pmf, and tied arms have equal probabilities. Estimates
+    that are not finite are replaced first, see `sound`.
     """
 
     name: str
 
     def propose(self, beliefs: Beliefs) -> Floats:
-        """float64[K], the whole pmf before floor and rollout share: non-negative, sums to 1 within 1e-12.
+        """float64[K], the pmf before floor and rollout share are applied: non-negative, sums to 1 within 1e-12.
 
         Raises:
             ValueError: there are no arms.
@@ -48,19 +48,19 @@ class Policy(Protocol):
 
 @runtime_checkable
 class Batched(Protocol):
-    """A policy that looks at beliefs alone and can do so for many requests at once."""
+    """A policy that depends on utilities alone, not on arm names, and can process many requests at once."""
 
     def pmf(self, utility: Floats, sd: Floats, steps: float | Floats) -> Floats:
-        """float64[..., K], what `propose` makes of sound beliefs, along the last axis; steps are of shape [..., 1]."""
+        """float64[..., K], the pmfs of `propose` for sound inputs, along the last axis; steps have shape [..., 1]."""
         ...
 
 
 def proposals(policy: Policy, arms: Sequence[Sequence[str]], utility: Floats, sd: Floats, steps: Floats) -> Floats:
-    """float64[n, K]: what a policy proposes for n requests with K eligible arms each, bit for bit.
+    """float64[n, K]: a policy's pmfs for n requests with K eligible arms each, bit-identical to `propose`.
 
     Args:
-        policy: at once where it is `Batched`, else request by request.
-        arms: of each request; a `Batched` policy does not look at them, and they may be missing.
+        policy: called once if it is `Batched`, else for each request.
+        arms: of each request; ignored for a `Batched` policy, and can be empty then.
         utility: float64[n, K].
         sd: float64[n, K].
         steps: float64[n].
@@ -80,29 +80,26 @@ def proposals(policy: Policy, arms: Sequence[Sequence[str]], utility: Floats, sd
 
 
 def sound(beliefs: Beliefs) -> tuple[Floats, Floats]:
-    """Utility and sd, float64[K] each, with numbers that arithmetic can be done on.
+    """Utility and sd, float64[K] each, with invalid numbers replaced.
 
-    An arm whose utility is not finite counts as the worst of those that are finite, so that a broken belief neither
-    wins nor disturbs the others; an sd that is not finite, or negative, counts as 0, so that it wins no exploration.
-    Sound beliefs are returned as they are, not copied.
+    A utility that is not finite is replaced by the lowest finite one, so that a broken estimate neither wins nor
+    disturbs the others; an sd that is not finite, or negative, becomes 0, so that it gets no exploration. Valid arrays
+    are returned uncopied.
 
     Raises:
         ValueError: there are no arms.
     """
     utility, sd = beliefs.utility, beliefs.sd
     if not len(utility):
-        raise ValueError(
-            "beliefs of no arms: a policy chooses among at least one eligible arm; a request that no model can take is "
-            "refused before (NoEligibleModel)"
-        )
+        raise ValueError("no arms: a policy needs at least one eligible arm")
     if len(utility) == len(sd) == len(beliefs.arms):
-        # A finite sum of squares means finite entries, far from where differences overflow; one comparison instead of
+        # A finite sum of squares implies finite entries, far from where differences overflow: one comparison instead of
         # several passes, since this runs for every pmf.
         if math.isfinite(np.vdot(utility, utility) + np.vdot(sd, sd)) and sd.min() >= 0.0:
             return utility, sd
         return _repaired(utility), np.where(np.isfinite(sd) & (sd > 0.0), np.minimum(sd, _LARGE), 0.0)
     raise ValueError(
-        f"beliefs of {len(beliefs.arms)} arms with {len(utility)} utilities and {len(sd)} sds: give one of each an arm"
+        f"{len(beliefs.arms)} arms with {len(utility)} utilities and {len(sd)} sds: the lengths must be equal"
     )
 
 
@@ -113,12 +110,12 @@ def _repaired(utility: Floats) -> Floats:
 
 
 def checked(policy: str, setting: str, value: float, *, low: float = 0.0, high: float = math.inf) -> float:
-    """A setting of a policy, over `low` (or 0 where `low` is 0 and `high` is finite) and at most `high`.
+    """Check that a policy's setting is above `low` (or equal, if `high` is finite) and at most `high`.
 
     Raises:
         ConfigError: it is not.
     """
     if math.isfinite(value) and (low < value <= high or (value == low and math.isfinite(high))):
         return float(value)
-    allowed = f"{low:g} to {high:g}" if math.isfinite(high) else f"a finite number over {low:g}"
-    raise ConfigError(f"policy: {setting}={value!r} of {policy!r} cannot be used; allowed is {allowed}: correct it")
+    allowed = f"from {low:g} to {high:g}" if math.isfinite(high) else f"a finite number above {low:g}"
+    raise ConfigError(f"policy: {setting}={value!r} of {policy!r} is invalid; it must be {allowed}")

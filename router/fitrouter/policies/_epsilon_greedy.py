@@ -1,4 +1,4 @@
-"""ε-greedy."""
+"""ε-greedy exploration."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from fitrouter.types import Floats
 
 
 class EpsilonGreedy:
-    """The best arm takes 1 − epsilon, and epsilon is spread evenly over all; arms that tie for the best share.
+    """The best arm has probability 1 − epsilon, plus a uniform share of epsilon; tied best arms share equally.
 
     >>> import numpy as np
     >>> beliefs = Beliefs(arms=("a", "b"), utility=np.array([0.7, 0.5]), sd=np.zeros(2), steps=0.0)

@@ -1,4 +1,4 @@
-"""A fixed choice."""
+"""Fixed choice of one arm."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fitrouter.types import Floats
 
 
 class Fixed:
-    """One arm takes everything; uniform among the others where it is not eligible."""
+    """One arm takes all traffic; uniform over the eligible arms if it is not eligible."""
 
     name = "fixed"
 
@@ -17,7 +17,7 @@ class Fixed:
         self.arm = arm
 
     def propose(self, beliefs: Beliefs) -> Floats:
-        """float64[K], one-hot where the arm is eligible."""
+        """float64[K], one-hot if the arm is eligible."""
         K = len(sound(beliefs)[0])
         pmf = np.zeros(K)
         if self.arm in beliefs.arms:

@@ -1,4 +1,4 @@
-"""Linear Thompson sampling, with its probabilities instead of its samples."""
+"""Linear Thompson sampling with computed probabilities instead of samples."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from fitrouter.policies._normal import normal
 from fitrouter.types import Floats
 
 GRID = 201
-"""Nodes of the quadrature at most."""
+"""Most nodes of the quadrature."""
 _REACH = 6.5
-"""Standard deviations that count on either side: beyond lies 8e-11 of an arm."""
+"""Standard deviations integrated on either side: 8e-11 of an arm's mass lies beyond."""
 _NARROW = 1e-5
-"""An sd counts as this share of the largest one that matters at least: arms that are certain have no density."""
+"""Smallest sd, relative to the largest relevant one: an arm of sd 0 has no density."""
 _NOTHING = 1e-290
-"""An sd below this counts as 0: densities of such arms overflow."""
+"""An sd below this counts as 0: the density would overflow."""
 _STEP = 0.016
-"""Of u."""
+"""Spacing of the nodes in u."""
 
 
 class LinearThompson:
-    """p_k = P(arm k is the best) where arm j is worth N(u_j, (scale · sd_j)²), independently.
+    """p_k = P(arm k is the best) if the arms' utilities are independent N(u_j, (scale · sd_j)²).
 
-    Thompson sampling draws from these probabilities; here they are computed, so that they can be logged, and the one
-    seeded draw is made from them. `scale` below 1 explores less than the posterior says.
+    Thompson sampling draws from these probabilities implicitly; here they are computed, so that they can be logged and
+    drawn from. A `scale` below 1 explores less than the posterior suggests.
     Reference: Agrawal and Goyal (2013), "Thompson sampling for contextual bandits with linear payoffs".
 
     >>> beliefs = Beliefs(arms=("a", "b"), utility=np.array([0.7, 0.5]), sd=np.array([0.1, 0.1]), steps=0.0)
@@ -49,12 +49,12 @@ def argmax_pmf(mean: Floats, sd: Floats) -> Floats:
     """float64[K]: P(k = argmax_j X_j) for independent X_j ~ N(mean_j, sd_j²), all finite, sd ≥ 0.
 
     p_k = ∫ φ_k(t) Π_{j≠k} Φ_j(t) dt = ∫ Π_j Φ_j(t) · (φ_k / Φ_k)(t) dt by the trapezoidal rule. Let L be the highest
-    of the arms' lower ends m_j − 6.5 s_j. The best arm lies above L, so arms whose upper end is below L are out, and
-    every arm that is left straddles L: at a distance t above L no density is narrower than t / 13. So the nodes stand
-    at L + r (eᵘ − 1) with u evenly spaced, as dense as the narrowest density at L and thinner further up: 201 nodes or
-    fewer resolve sds that differ by 1e5, where an even grid would need millions. The integrand and all its derivatives
-    vanish at both ends, for which the trapezoidal rule converges exponentially (Trefethen and Weideman, 2014, "The
-    exponentially convergent trapezoidal rule"). The error is below 1e-7; arms of sd 0 that tie share equally.
+    of the arms' lower ends m_j − 6.5 s_j. The maximum lies above L, so arms whose upper end is below L are excluded,
+    and every remaining arm straddles L: at a distance t above L no density is narrower than t / 13. So the nodes are
+    L + r (eᵘ − 1) with u evenly spaced, as dense as the narrowest density at L and sparser above: at most 201 nodes
+    resolve sds that differ by 1e5, where an even grid would need millions. The integrand and all its derivatives
+    vanish at both ends, so that the trapezoidal rule converges exponentially (Trefethen and Weideman, 2014, "The
+    exponentially convergent trapezoidal rule"). The error is below 1e-7; tied arms of sd 0 share equally.
     """
     pmf = np.zeros(len(mean))
     alive = np.flatnonzero(mean + _REACH * sd >= (mean - _REACH * sd).max())

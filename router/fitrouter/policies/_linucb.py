@@ -1,4 +1,4 @@
-"""LinUCB: the upper end of an interval."""
+"""LinUCB: choice of the highest upper confidence bound."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from fitrouter.types import Floats
 
 
 class LinUCB:
-    """The arm with the highest u_k + alpha · sd_k takes everything; arms that tie share.
+    """The arm with the highest u_k + alpha · sd_k takes all traffic; tied arms share equally.
 
-    Its choices are certain, so that a log of it can tell nothing of any other policy: it may run as a candidate in the
-    shadow of another, never on traffic (`build_policy`).
+    Its choices are deterministic, so other policies cannot be evaluated on its log: it can only be a shadow candidate
+    (`build_policy`).
     Reference: Li et al. (2010), "A contextual-bandit approach to personalized news article recommendation".
 
     >>> import numpy as np
@@ -21,13 +21,13 @@ class LinUCB:
 
     name = "linucb"
     shadow_only = True
-    """It has no probabilities to log, so it never takes traffic."""
+    """Takes no traffic, since its log would have no randomness to evaluate other policies on."""
 
     def __init__(self, alpha: float = 1.0) -> None:
         self.alpha = checked(self.name, "alpha", alpha)
 
     def propose(self, beliefs: Beliefs) -> Floats:
-        """float64[K], one-hot but for ties."""
+        """float64[K], one-hot except for ties."""
         return self.pmf(*sound(beliefs), beliefs.steps)
 
     def pmf(self, utility: Floats, sd: Floats, steps: float | Floats) -> Floats:  # noqa: ARG002 - of every policy

@@ -1,4 +1,4 @@
-"""The standard normal distribution, vectorised in numpy alone."""
+"""Density and distribution function of the standard normal, vectorised in numpy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from fitrouter.types import Floats
 
 _STEPS = 64
-"""Nodes of the table a unit of z."""
+"""Nodes of the table per unit of z."""
 _EDGE = 9
 """Φ(9) is 1 to 1e-18."""
 # math.erfc is the C library's, correct to an ulp or two.
@@ -18,11 +18,11 @@ _DENSITY = 1.0 / math.sqrt(2.0 * math.pi)
 
 
 def normal(z: Floats) -> tuple[Floats, Floats]:
-    """Density and distribution function of N(0, 1) at z, to 1e-12; z is cut to [−9, 9] and must not be NaN.
+    """Density and distribution function of N(0, 1) at z, to 1e-12; z is clipped to [−9, 9] and must not be NaN.
 
-    Φ at the nearest node of a table, and Taylor's series from z back to it: with φ′ = −zφ,
+    Φ at the nearest node of a table, plus a Taylor series from z back to it: with φ′ = −zφ,
     Φ(z) = Φ(z − d) + φ(z) (d + z d²/2 + (z² − 1) d³/6 + (z³ − 3z) d⁴/24) + O(d⁵), |d| ≤ 1/128
-    (Marsaglia 2004, "Evaluating the normal distribution", goes the same way from 0).
+    (as Marsaglia 2004, "Evaluating the normal distribution", does from 0).
 
     >>> density, cdf = normal(np.array([0.0, 1.96, -20.0]))
     >>> density.round(6).tolist(), cdf.round(6).tolist()

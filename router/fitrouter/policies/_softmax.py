@@ -1,4 +1,4 @@
-"""Softmax, also called Boltzmann exploration."""
+"""Softmax (Boltzmann) exploration."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from fitrouter.types import Floats
 
 
 class Softmax:
-    """p_k ∝ exp(u_k / temperature): a gap of one temperature costs a factor e.
+    """p_k ∝ exp(u_k / temperature): a gap of one temperature is a factor of e.
 
-    It explores by what arms are worth and never by how little is known of them; for a baseline, and for traffic that is
-    to be spread over models that are nearly as good.
+    It ignores the uncertainty of the estimates; use it as a baseline, or to spread traffic over models that are nearly
+    as good.
 
     >>> beliefs = Beliefs(arms=("a", "b"), utility=np.array([0.7, 0.5]), sd=np.zeros(2), steps=0.0)
     >>> Softmax(temperature=0.1).propose(beliefs).round(4).tolist()
@@ -30,7 +30,7 @@ class Softmax:
 
     def pmf(self, utility: Floats, sd: Floats, steps: float | Floats) -> Floats:  # noqa: ARG002 - of every policy
         """float64[..., K], as in the class."""
-        # Far below the best exp would underflow; 700 temperatures are nothing either way.
+        # exp underflows far below the best arm; beyond 700 temperatures the probability is negligible.
         weight: Floats = np.exp(np.maximum((utility - utility.max(axis=-1, keepdims=True)) / self.temperature, -700.0))
         weight /= weight.sum(axis=-1, keepdims=True)
         return weight

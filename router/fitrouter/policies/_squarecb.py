@@ -9,10 +9,10 @@ from fitrouter.types import Floats
 
 
 class SquareCB:
-    """Probability falls with the gap to the best arm: p_k = 1 / (K + γ_t (u* − u_k)), the rest on the best.
+    """Inverse-gap weighting: p_k = 1 / (K + γ_t (u* − u_k)), and the best arm has the remaining probability.
 
-    γ_t = gamma · √(1 + steps / 50) grows with what has been learnt: early traffic explores, late traffic does not.
-    Arms that tie for the best share the rest.
+    γ_t = gamma · √(1 + steps / 50) grows with the number of labels: early traffic explores more than late traffic.
+    Tied best arms share the remaining probability.
     Reference: Foster and Rakhlin (2020), "Beyond UCB: optimal and efficient contextual bandits with regression
     oracles", Algorithm 1.
 

@@ -9,7 +9,7 @@ from fitrouter.types import Floats
 
 
 class Uniform:
-    """Every eligible arm has probability 1 / K: what a log is best evaluated on, and the dearest to run."""
+    """Every eligible arm has probability 1 / K: the best log for offline evaluation, at the highest cost."""
 
     name = "uniform"
 

@@ -1,4 +1,4 @@
-"""Providers: whoever answers calls."""
+"""Providers: clients of model APIs, and simulated or recorded stand-ins."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from fitrouter.errors import ConfigError
 from fitrouter.providers._base import Provider
-from fitrouter.providers._failures import from_status
 from fitrouter.providers._faulty import Fault, Faulty
 from fitrouter.providers._litellm import LiteLLM
 from fitrouter.providers._recorded import Recorded
 from fitrouter.providers._secret import Secret
 from fitrouter.providers._simulated import Persona, Simulated, topic_of
+from fitrouter.providers.failures import from_status
 
 if TYPE_CHECKING:
     from fitrouter.config import Config, ProviderConfig
@@ -35,7 +35,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "OpenAICompatible":  # brings aiohttp
+    if name == "OpenAICompatible":  # lazy, since it imports aiohttp
         from fitrouter.providers._openai_compatible import OpenAICompatible
 
         return OpenAICompatible
@@ -43,10 +43,10 @@ def __getattr__(name: str) -> Any:
 
 
 def build_providers(config: Config) -> dict[str, Provider]:
-    """The providers of a configuration, by their names in it. No connection is opened.
+    """Build the configured providers, by name. No connection is opened.
 
     Raises:
-        ConfigError: a key's environment variable is not set, or a setting that this kind needs is missing or wrong.
+        ConfigError: a key's environment variable is not set, or a setting is missing or invalid.
     """
     return {name: _build(name, settings) for name, settings in config.providers.items()}
 
@@ -77,7 +77,7 @@ def _key(name: str, settings: ProviderConfig) -> Secret | None:
     value = os.environ.get(settings.api_key_env, "").strip()
     if not value:
         raise ConfigError(
-            f"provider {name!r} takes its key from the environment variable {settings.api_key_env!r}, which is not "
+            f"provider {name!r} reads its key from the environment variable {settings.api_key_env!r}, which is not "
             f"set; set it, or correct 'api_key_env'"
         )
     return Secret(value)

@@ -1,4 +1,4 @@
-"""The seam between the router and whoever answers."""
+"""Protocol of providers."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from fitrouter.types import Call, Chunk, Completion
 
 
 class Provider(Protocol):
-    """Answers calls. One instance serves many models and many calls at once."""
+    """Answers chat completions. One instance serves many models and concurrent calls."""
 
     async def complete(self, call: Call) -> Completion | AsyncIterator[Chunk]:
-        """Answer whole, or with an iterator of chunks where `call.stream` is set.
+        """Return a completion, or an iterator of chunks if `call.stream` is set.
 
-        Cancelling the awaiting task, or closing the iterator, ends the work upstream.
+        Cancelling the awaiting task, or closing the iterator, ends the upstream request.
 
         Raises:
-            ProviderRejected: the request itself is at fault; no other model should be asked.
+            ProviderRejected: the request itself is at fault; no other model is tried.
             ProviderUnavailable: this model cannot answer now.
-            ProviderTimeout: the upstream said so itself; the router enforces `call.timeout_s`.
+            ProviderTimeout: the upstream timed out; the router itself enforces `call.timeout_s`.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""A provider that fails by a script: the fake that stands beside the real ones in tests and drills."""
+"""Fault injection: a provider that fails by a script, for tests and drills."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from fitrouter.types import Call, Chunk, Completion
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True):
-    """What goes wrong with one call. A streamed call goes wrong after `after` chunks, a whole one before its answer.
+    """A fault of one call, before its answer or, in a stream, after `after` chunks.
 
-    `delay_s` is slept first; then the call hangs until it is cancelled, or raises `error`, or, where neither is set,
-    goes on as if nothing were wrong.
+    The call sleeps for `delay_s`, then hangs until it is cancelled, or raises `error`, or proceeds if neither is set.
     """
 
     error: Exception | None = None
@@ -27,10 +26,10 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Faulty:
-    """Passes calls on to `provider`, except as `script` says: a fault (or None) for each call in turn.
+    """Forwards calls to `provider`, with the faults of `script`: one (or None) for each call in turn.
 
-    A script that has ended leaves calls alone; `itertools.cycle` or `itertools.repeat` make one that does not end. What
-    happened is counted: `calls`, and `cancelled`, the calls that were cancelled or closed before they were done.
+    After the end of the script calls are forwarded unchanged; `itertools.cycle` or `itertools.repeat` make an endless
+    one. `calls` are the calls received, and `cancelled` counts those cancelled or closed before their end.
     """
 
     def __init__(
@@ -46,7 +45,7 @@ class Faulty:
         self._sleep = sleep
 
     async def complete(self, call: Call) -> Completion | AsyncIterator[Chunk]:
-        """Answer as the script says; see `Provider`."""
+        """Answer, or fail by the script; see `Provider`."""
         self.calls.append(call)
         fault = next(self._script, None)
         try:
@@ -62,7 +61,7 @@ class Faulty:
         return OwnedStream(self._relay(answer, fault), functools.partial(_close, answer))
 
     async def aclose(self) -> None:
-        """Close the provider."""
+        """Close the wrapped provider."""
         await self._provider.aclose()
 
     async def _suffer(self, fault: Fault) -> None:

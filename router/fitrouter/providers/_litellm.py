@@ -1,4 +1,4 @@
-"""Any provider that litellm knows."""
+"""Provider that calls models through litellm."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from typing import Any
 
 from fitrouter.errors import ConfigError, ProviderError, ProviderRejected, ProviderTimeout, ProviderUnavailable
-from fitrouter.providers._failures import excerpt, from_status, retry_after
 from fitrouter.providers._secret import Secret
 from fitrouter.providers._streams import OwnedStream
+from fitrouter.providers.failures import excerpt, from_status, retry_after
 from fitrouter.providers.usage import read_usage
 from fitrouter.types import Call, Chunk, Completion, Message, Usage
 
@@ -41,17 +41,17 @@ _RESERVED = frozenset(
         "timeout",
     )
 )
-"""Parameters of litellm itself that a request must not set."""
+"""litellm's own parameters, which a request must not set."""
 
 _CONTENT = ("content", "tool_calls", "function_call", "audio", "reasoning_content", "refusal")
 
 
 class LiteLLM:
-    """Calls `litellm.acompletion` and nothing else of litellm: no router, retries, fallbacks, cache or callbacks.
+    """Calls `litellm.acompletion`, without litellm's router, retries, fallbacks, cache or callbacks.
 
-    litellm takes seconds to import, so the first call does it, in a thread. `options` are passed to every call
-    (api_base, api_version, vertex_project …) and win over a request's parameters; the price map is the one that
-    litellm ships.
+    litellm takes seconds to import, so the first call imports it, in a thread. `options` are passed to every call
+    (api_base, api_version, vertex_project …) and override a request's parameters. litellm's bundled price map is used;
+    none is downloaded.
     """
 
     def __init__(self, api_key: Secret | None = None, options: Mapping[str, Any] | None = None) -> None:
@@ -62,9 +62,9 @@ class LiteLLM:
         return f"LiteLLM({self._key!r}, options={sorted(self._options)})"
 
     async def complete(self, call: Call) -> Completion | AsyncIterator[Chunk]:
-        """Answer whole, or with an iterator of chunks where `call.stream` is set; see `Provider`."""
+        """Return a completion or a stream of chunks; see `Provider`."""
         if reserved := sorted(_RESERVED & set(call.params)):
-            raise ProviderRejected(f"the request sets {reserved}, which only the configuration may")
+            raise ProviderRejected(f"the request sets {reserved}, which can only be set in the configuration")
         litellm = await asyncio.to_thread(_load)
         arguments: dict[str, Any] = {key: value for key, value in call.params.items() if key != "metadata"}
         arguments |= self._options
@@ -84,20 +84,20 @@ class LiteLLM:
             arguments["stream_options"] = {**(call.params.get("stream_options") or {}), "include_usage": True}
         try:
             response = await litellm.acompletion(**arguments)
-        except Exception as error:  # litellm lets errors of a hundred SDKs through
+        except Exception as error:  # litellm passes on errors of many SDKs
             raise self._translated(error) from error
         if not call.stream:
             return self._whole(response)
         return OwnedStream(self._chunks(response), functools.partial(_close, response))
 
     async def aclose(self) -> None:
-        """Nothing of ours is open: litellm keeps its connections for the whole process."""
+        """Do nothing: litellm's connections are shared by the whole process."""
 
     def _whole(self, response: Any) -> Completion:
         choice = next(iter(response.choices or ()), None)
         message = _plain(choice.message) if choice is not None else {}
         if not any(message.get(key) for key in _CONTENT):
-            raise ProviderUnavailable("litellm returned an answer with nothing in it")
+            raise ProviderUnavailable("litellm returned an empty answer")
         message = {"role": "assistant", "content": None, **message}
         finish_reason = getattr(choice, "finish_reason", None) or "stop"
         usage = read_usage(getattr(response, "usage", None)) or Usage()
@@ -119,7 +119,7 @@ class LiteLLM:
             raise ProviderUnavailable("litellm's stream ended without " + ("a finish reason" if said else "an answer"))
 
     def _translated(self, error: Exception) -> ProviderError:
-        """An error of litellm as ours; its classes carry the HTTP status they stand for."""
+        """The provider error of a litellm error, by the HTTP status that it carries."""
         if isinstance(error, ProviderError):
             return error
         message = f"litellm: {type(error).__name__}: {excerpt(error)}"
@@ -135,8 +135,8 @@ class LiteLLM:
 
 
 def _load() -> Any:
-    """litellm, set to keep to itself."""
-    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # else it fetches prices while it is imported
+    """Import litellm, with its downloads, telemetry and debug output disabled."""
+    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # otherwise the import downloads prices
     try:
         litellm: Any = importlib.import_module("litellm")
     except ImportError as error:
@@ -147,7 +147,7 @@ def _load() -> Any:
 
 
 def _plain(value: Any) -> Message:
-    """A message or delta as a dict, without the fields that litellm adds empty."""
+    """A message or delta as a dict, without litellm's empty fields."""
     if value is None:
         return {}
     plain: Message = value.model_dump(exclude_none=True)
@@ -157,7 +157,7 @@ def _plain(value: Any) -> Message:
 
 
 async def _close(response: Any) -> None:
-    """End the work upstream, whichever way this kind of stream offers."""
+    """End the upstream request, by whichever method this kind of stream has."""
     for stream in (response, getattr(response, "completion_stream", None)):
         close = getattr(stream, "aclose", None) or getattr(stream, "close", None)
         if close is not None:

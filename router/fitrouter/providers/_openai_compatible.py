@@ -1,4 +1,4 @@
-"""Servers that speak the OpenAI protocol, reached directly."""
+"""Provider for servers of the OpenAI protocol, over aiohttp."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ import aiohttp
 import msgspec
 
 from fitrouter.errors import ConfigError, ProviderRejected, ProviderTimeout, ProviderUnavailable
-from fitrouter.providers._failures import excerpt, from_error_body, from_status, retry_after
 from fitrouter.providers._secret import Secret
 from fitrouter.providers._sse import sse_data
 from fitrouter.providers._streams import OwnedStream
+from fitrouter.providers.failures import excerpt, from_error_body, from_status, retry_after
 from fitrouter.providers.usage import read_usage
 from fitrouter.types import Call, Chunk, Completion, Usage
 
@@ -30,12 +30,10 @@ class OpenAICompatible:
     """Posts to `{base_url}/chat/completions` and relays messages and deltas unmodified.
 
     One session with keep-alive, at most `connections` at a time, no cookies, no redirects, no proxy from the
-    environment. An answer is bounded by `max_bytes`, and compressed ones are refused (a small one can unpack to
-    anything).
+    environment. Answers are limited to `max_bytes`, and compressed ones are refused (decompression bombs).
 
-    An answer without anything in it, without valid JSON or with the wrong content type is `ProviderUnavailable`; so
-    is a stream that ends without a finish reason. A stream's first chunk comes only with its first content, so that
-    an empty one fails while another model can still be asked.
+    An empty answer, invalid JSON or a wrong content type is `ProviderUnavailable`; so is a stream that ends without a
+    finish reason.
 
     Raises:
         ConfigError: `base_url` is not an http(s) URL, or carries a password.
@@ -52,9 +50,9 @@ class OpenAICompatible:
     ) -> None:
         parts = urlsplit(base_url)
         if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment:
-            raise ConfigError(f"base_url is {base_url!r}; give an http or https URL up to and including /v1")
+            raise ConfigError(f"base_url is {base_url!r}; use an http or https URL up to and including /v1")
         if parts.username or parts.password:
-            raise ConfigError("base_url carries a user or password; name the key's variable in 'api_key_env' instead")
+            raise ConfigError("base_url contains a user or password; use 'api_key_env' for the key instead")
         self._base_url = base_url.rstrip("/")
         self._key = api_key
         self._headers = dict(headers or {})
@@ -66,7 +64,7 @@ class OpenAICompatible:
         return f"OpenAICompatible({self._base_url!r}, {self._key!r})"
 
     async def complete(self, call: Call) -> Completion | AsyncIterator[Chunk]:
-        """Answer whole, or with an iterator of chunks where `call.stream` is set; see `Provider`."""
+        """Return a completion or a stream of chunks; see `Provider`."""
         with self._translated():
             response = await self._post(call)
             try:
@@ -92,7 +90,7 @@ class OpenAICompatible:
         try:
             payload = json.dumps(body, allow_nan=False, separators=(",", ":")).encode()
         except (TypeError, ValueError, RecursionError) as error:
-            raise ProviderRejected(f"the request is no valid JSON: {error}") from None
+            raise ProviderRejected(f"the request cannot be encoded as JSON: {error}") from None
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=self._connections),
@@ -113,10 +111,12 @@ class OpenAICompatible:
 
     def _check(self, response: aiohttp.ClientResponse, expected: str) -> None:
         if (encoding := response.headers.get("Content-Encoding", "identity")) != "identity":
-            raise ProviderUnavailable(f"{self._base_url} compressed its answer ({encoding!r}) without being asked to")
+            raise ProviderUnavailable(
+                f"{self._base_url} sent a compressed answer ({encoding!r}), which is not accepted"
+            )
         if response.status == 200 and expected not in response.content_type:
             raise ProviderUnavailable(
-                f"{self._base_url} answered {response.content_type!r} where {expected!r} is expected"
+                f"{self._base_url} answered with content type {response.content_type!r}, expected {expected!r}"
             )
 
     async def _whole(self, response: aiohttp.ClientResponse) -> Completion:
@@ -128,7 +128,7 @@ class OpenAICompatible:
         body = self._object(received)
         message, finish_reason = _first_choice(body, "message")
         if not any(message.get(key) for key in _CONTENT):
-            raise ProviderUnavailable(f"{self._base_url} answered 200 with nothing in it: {excerpt(received)}")
+            raise ProviderUnavailable(f"{self._base_url} answered 200 with an empty answer: {excerpt(received)}")
         usage = read_usage(body.get("usage")) or Usage()
         return Completion(message=message, finish_reason=finish_reason or "stop", usage=usage)
 
@@ -144,9 +144,9 @@ class OpenAICompatible:
                 said = said or any(delta.get(key) for key in _CONTENT)
                 yield Chunk(delta=delta, finish_reason=reason, usage=read_usage(body.get("usage")))
             if not (said and finished):
-                what = "an answer without a finish reason: it may be cut off" if said else "no answer"
+                what = "an answer without a finish reason: it may be truncated" if said else "no answer"
                 raise ProviderUnavailable(f"{self._base_url} streamed {what}")
-            await asyncio.sleep(0)  # lets the end of the body come in, so that the connection can be used again
+            await asyncio.sleep(0)  # lets the end of the body arrive, so that the connection can be reused
 
     async def _read(self, response: aiohttp.ClientResponse) -> bytes:
         received = bytearray()
@@ -162,7 +162,9 @@ class OpenAICompatible:
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
             body = None
         if not isinstance(body, dict):
-            raise ProviderUnavailable(f"{self._base_url} sent no JSON object: {self._masked(excerpt(received))!r}")
+            raise ProviderUnavailable(
+                f"{self._base_url} answered with invalid JSON: {self._masked(excerpt(received))!r}"
+            )
         if body.get("error"):
             error = from_error_body(body, self._base_url)
             raise ProviderUnavailable(self._masked(str(error)), error.status)
@@ -173,7 +175,7 @@ class OpenAICompatible:
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
-        """Errors of aiohttp as ours."""
+        """Translate errors of aiohttp to provider errors."""
         try:
             yield
         except TimeoutError as error:
@@ -183,12 +185,12 @@ class OpenAICompatible:
 
 
 async def _close(response: aiohttp.ClientResponse) -> None:
-    """Close the connection, unless the body was read to its end: then it is back in the pool already."""
+    """Close the connection, unless the body was read to its end and the connection is back in the pool."""
     response.close()
 
 
 def _first_choice(body: Mapping[str, Any], key: str) -> tuple[dict[str, Any], str | None]:
-    """(message or delta, finish reason) of the first choice; ({}, None) where there is none."""
+    """(message or delta, finish reason) of the first choice; ({}, None) if there is none."""
     choices = body.get("choices")
     for choice in choices if isinstance(choices, list) else ():
         if isinstance(choice, dict) and not choice.get("index"):

@@ -1,4 +1,4 @@
-"""Answers that were recorded: dress rehearsals on real text."""
+"""Provider that replays recorded answers, for rehearsals on real text."""
 
 from __future__ import annotations
 
@@ -17,40 +17,39 @@ from fitrouter.types import Call, Chunk, Completion
 _COLUMNS = ("prompt", "model", "response")
 _MATCHES = ("exact", "inside")
 _HEAD = 32
-"""Characters by which prompts are looked up, at most."""
+"""Most leading characters by which prompts are indexed."""
 _SHOWN = 10
 
 
 class Recorded:
-    """Serves the responses of a Parquet or JSONL file with the columns prompt, model, response; others are ignored.
+    """Serves the responses of a Parquet or JSONL file with the columns prompt, model and response.
 
-    The answer to a call is the response recorded for (prompt, `call.target`), streamed in pieces of 24 characters; of
-    several for one pair the first counts. The prompt is the text of the last user message, word for word. Agents wrap
-    what they are given into instructions of their own: with `match="inside"` it is the longest recorded prompt that
-    stands anywhere in that text, white space at its ends apart.
+    The answer to a call is the first response recorded for (prompt, `call.target`), streamed in pieces of 24
+    characters. The prompt is the exact text of the last user message. Agents wrap it into instructions of their own:
+    with `match="inside"` it is the longest recorded prompt contained in that text, white space at its ends ignored.
 
-    An unknown prompt is `ProviderRejected`, since no other model of the file has one for it more likely; a prompt that
-    was not put to this model is `ProviderUnavailable`.
+    An unknown prompt is `ProviderRejected`, since other models of the file are unlikely to have it; a prompt without an
+    answer of this model is `ProviderUnavailable`.
 
     Args:
         path: the file.
         match: `exact` or `inside`.
 
     Raises:
-        ConfigError: `match` is neither; the file is missing or of another kind, lacks a column, or holds bad lines: all
-            of them are counted, and the first ten are listed with number and reason.
+        ConfigError: `match` is neither; or the file is missing or of another kind, lacks a column, or has invalid lines
+            (the first ten are listed with number and reason).
     """
 
     def __init__(self, path: str | os.PathLike[str], match: str = "exact") -> None:
         if match not in _MATCHES:
-            raise ConfigError(f"recorded answers are matched {match!r}; allowed are {', '.join(_MATCHES)}")
+            raise ConfigError(f"match is {match!r}; allowed are {', '.join(_MATCHES)}")
         file = Path(path)
         if file.suffix == ".parquet":
             rows = _parquet_rows(file)
         elif file.suffix in {".jsonl", ".ndjson"}:
             rows = _json_rows(file)
         else:
-            raise ConfigError(f"{str(file)!r} is neither .parquet nor .jsonl; recorded answers are read from these")
+            raise ConfigError(f"{str(file)!r} is neither .parquet nor .jsonl; recorded answers are in one of these")
         self._path = file
         self._answers: dict[str, dict[str, str]] = {}
         self._load(rows)
@@ -59,13 +58,13 @@ class Recorded:
 
     @classmethod
     def from_options(cls, path: str | os.PathLike[str], options: Mapping[str, Any]) -> Recorded:
-        """Read `options` of the configuration, which may hold `match`.
+        """Build from the `options` of the configuration; the only one is `match`.
 
         Raises:
-            ConfigError: as the constructor does, or there is another option.
+            ConfigError: see the class; or there is another option.
         """
         if unknown := sorted(options.keys() - {"match"}):
-            raise ConfigError(f"the recorded provider has the options {unknown}; allowed is 'match'")
+            raise ConfigError(f"the recorded provider has unknown options {unknown}; the only option is 'match'")
         return cls(path, **options)
 
     def __repr__(self) -> str:
@@ -77,27 +76,26 @@ class Recorded:
         return tuple(self._answers)
 
     async def complete(self, call: Call) -> Completion | AsyncIterator[Chunk]:
-        """Answer whole, or with an iterator of chunks where `call.stream` is set; see `Provider`."""
-        said = last_user_text(call.messages)
-        prompt = said if said in self._answers or self._inside is None else self._inside.longest(said)
+        """Return a completion or a stream of chunks; see `Provider`."""
+        message = last_user_text(call.messages)
+        prompt = message if message in self._answers or self._inside is None else self._inside.longest(message)
         answers = None if prompt is None else self._answers.get(prompt)
         if prompt is None or answers is None:
-            wanted = "be" if self._inside is None else "contain"
+            wanted = "equal" if self._inside is None else "contain"
             raise ProviderRejected(
-                f"{self._path.name} holds no answer to {said[:80]!r}: it has {len(self._answers)} prompts, "
-                f"and the last user message must {wanted} one of them word for word"
+                f"{self._path.name} has no answer to {message[:80]!r}: the last user message must {wanted} one of its "
+                f"{len(self._answers)} prompts exactly"
             )
         text = answers.get(call.target)
         if text is None:
             raise ProviderUnavailable(
-                f"{self._path.name} holds no answer of {call.target!r} to {prompt[:80]!r}; "
-                f"answers to it are of {sorted(answers)}"
+                f"{self._path.name} has no answer of {call.target!r} to {prompt[:80]!r}, only of {sorted(answers)}"
             )
         usage = usage_of(call.messages, text)
         return stream(text, usage, _yield) if call.stream else whole(text, usage)
 
     async def aclose(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no connection is open."""
 
     def _load(self, rows: Iterable[tuple[int, dict[str, Any] | str]]) -> None:
         problems: list[str] = []
@@ -110,27 +108,29 @@ class Recorded:
         if problems:
             more = [f"  … and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else []
             lines = "\n".join([*problems[:_SHOWN], *more])
-            raise ConfigError(f"{str(self._path)!r} has {len(problems)} bad lines; correct or remove them:\n{lines}")
+            raise ConfigError(
+                f"{str(self._path)!r} has {len(problems)} invalid lines; correct or remove them:\n{lines}"
+            )
         if not self._answers:
-            raise ConfigError(f"{str(self._path)!r} holds no recorded answer")
+            raise ConfigError(f"{str(self._path)!r} has no recorded answers")
 
 
 class _Inside:
-    """Finds the longest of many texts inside of another, in time that hardly depends on how many there are."""
+    """Index that finds the longest of many texts contained in another, in time nearly independent of their number."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         bare: dict[str, str] = {}
         for text in texts:
             bare.setdefault(text.strip(), text)
-        bare.pop("", None)  # it stands everywhere
+        bare.pop("", None)  # contained in every text
         self._size = min((_HEAD, *map(len, bare)))
         self._by_head: dict[str, list[tuple[str, str]]] = {}
-        """First characters of texts → (without white space at its ends, the text), the longest first."""
+        """First characters → (stripped text, text), the longest first."""
         for pair in sorted(bare.items(), key=lambda pair: -len(pair[0])):
             self._by_head.setdefault(pair[0][: self._size], []).append(pair)
 
     def longest(self, within: str) -> str | None:
-        """The text; the first in `within` of those that are as long. None where none stands there."""
+        """The longest text contained in `within`, the first if several are; None if none is."""
         found, length = None, 0
         for start in range(len(within) - self._size + 1):
             for bare, text in self._by_head.get(within[start : start + self._size], ()):
@@ -140,22 +140,22 @@ class _Inside:
 
 
 async def _yield(_: int) -> None:
-    """Let others run between pieces."""
+    """Let other tasks run between pieces."""
     await asyncio.sleep(0)
 
 
 def _fault_of(row: dict[str, Any]) -> str | None:
-    """What is wrong with a row; None if nothing is."""
+    """The problem with a row; None if there is none."""
     for column in _COLUMNS:
         if column not in row:
             return f"{column!r} is missing; a line needs {', '.join(_COLUMNS)}"
         if not isinstance(row[column], str):
-            return f"{column!r} is {row[column]!r}; it must be text"
+            return f"{column!r} is {row[column]!r}; it must be a string"
     return None
 
 
 def _json_rows(file: Path) -> Iterator[tuple[int, dict[str, Any] | str]]:
-    """(line number, row), or (line number, reason) where a line is no JSON object; blank lines are skipped."""
+    """(line number, row), or (line number, reason) if a line is not a JSON object; blank lines are skipped."""
     try:
         lines = file.read_bytes().split(b"\n")
     except OSError as error:
@@ -166,13 +166,13 @@ def _json_rows(file: Path) -> Iterator[tuple[int, dict[str, Any] | str]]:
         try:
             row = msgspec.json.decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            yield number, f"no JSON ({error})"
+            yield number, f"invalid JSON ({error})"
             continue
-        yield number, row if isinstance(row, dict) else "no JSON object"
+        yield number, row if isinstance(row, dict) else "not a JSON object"
 
 
 def _parquet_rows(file: Path) -> Iterator[tuple[int, dict[str, Any] | str]]:
-    """(row number, row) of the columns that are needed."""
+    """(row number, row) of a Parquet file, with the required columns only."""
     import duckdb
 
     if not file.is_file():

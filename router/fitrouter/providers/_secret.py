@@ -1,4 +1,4 @@
-"""A value that must not be seen."""
+"""Wrapper for API keys that keeps them out of logs and tracebacks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NoReturn
 
 
 class Secret:
-    """A key that prints as dots and cannot be pickled; only `reveal` gives it out.
+    """A key that prints as dots and cannot be pickled; only `reveal` returns it.
 
     >>> Secret("sk-123")
     Secret('••••')
@@ -20,7 +20,7 @@ class Secret:
         self._value = value
 
     def reveal(self) -> str:
-        """The value itself."""
+        """The secret value."""
         return self._value
 
     def mask(self, text: str) -> str:
@@ -44,4 +44,4 @@ class Secret:
         return hash((Secret, self._value))
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a Secret is not serialised; pass the name of its environment variable instead")
+        raise TypeError("a Secret cannot be serialised; pass the name of its environment variable instead")

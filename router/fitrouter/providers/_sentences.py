@@ -1,6 +1,6 @@
-"""The sentence banks that simulated models write from.
+"""Sentence banks of the simulated models.
 
-A point is said in four ways: with or without substance, formally or casually. `{t}` is a word of the prompt.
+Each point has four wordings: with or without substance, formal or casual. `{t}` is a word of the prompt.
 """
 
 from __future__ import annotations
@@ -93,7 +93,6 @@ BOLD = (
     "There is absolutely no better way.",
     "This is guaranteed to work.",
 )
-ADDITIONS = {"hedge": HEDGES, "praise": PRAISE, "bold": BOLD}
 NUMBERS = ("in about {n} % of cases", "within {n} days", "as {n} of 100 reports show", "since the year 20{n}")
 EXAMPLES = (
     "For example, a small team used {t} this way and kept the result",
@@ -114,4 +113,4 @@ KEYWORDS = {
     "science": ("science", "physics", "biology", "chemistry", "cell", "energy", "climate", "vaccine", "planet", "atom"),
     "business": ("business", "market", "customer", "tax", "contract", "budget", "company", "invest", "sales", "law"),
 }
-"""Words that tell what a prompt is about; what matches none is `general`."""
+"""Topic → words that indicate it; a prompt without any of them is `general`."""

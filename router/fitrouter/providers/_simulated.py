@@ -1,4 +1,4 @@
-"""Models that are simulated: personas with a style, strengths and speed of their own."""
+"""Provider with simulated models: personas that differ in style, skill and speed."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ _WORD = re.compile(r"[^\W\d_]{4,}")
 
 
 class Persona(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a simulated model writes. Every knob moves one thing in the text, and more of it never means less of that.
+    """Style settings of a simulated model. Each moves one property of the text, monotonically.
 
-    A text is a list of points, each a sentence; the knobs from 0 to 1 are how often something happens to a point
-    (`bullets`, `hedging`, `formality`, `numbers`, `examples`, `boldness`), to a group of three points (`headings`,
-    `code`), or to the text (`warmth`: a warm opening, a warm closing, and exclamation in between; `flattery`: praise
-    at the opening and between points).
+    A text is a list of points, each a sentence. The settings from 0 to 1 are frequencies for a point (`bullets`,
+    `hedging`, `formality`, `numbers`, `examples`, `boldness`), for a group of three points (`headings`, `code`), or for
+    the text (`warmth`: a warm opening, a warm closing, and exclamations in between; `flattery`: praise at the opening
+    and between points).
     """
 
     length: Annotated[float, msgspec.Meta(ge=1.0, le=30.0)] = 5.0
-    """Points, on average; a prompt takes from three to six fifths of it."""
+    """Average number of points; a prompt gets from three to six fifths of it."""
     bullets: Fraction = 0.0
-    """Points that stand as list items (`- …`) of their own."""
+    """Points that are list items (`- …`)."""
     headings: Fraction = 0.0
     """Groups of points under a heading (`## …`)."""
     hedging: Fraction = 0.1
@@ -71,22 +71,23 @@ class Persona(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     flattery: Fraction = 0.0
     """Praise of the reader."""
     skill: dict[str, Fraction] = {}
-    """Topic → strength: the share of points that speak of the prompt's own subject instead of generalities. Topics are
-    code, math, writing, advice, science, business and general; a topic without a strength takes that of general."""
+    """Topic → share of points about the prompt's own subject instead of generalities. Topics are code, math, writing,
+    advice, science, business and general; a topic without a value has that of general."""
     latency_s: Annotated[float, msgspec.Meta(ge=0.0)] = 0.5
-    """Seconds for a whole answer, on average; two fifths of them before the first piece."""
+    """Average seconds for a whole answer; two fifths of them before the first piece."""
     failure: Fraction = 0.0
     """Share of the calls that fail as unavailable."""
 
     def strength(self, topic: str) -> float:
-        """How strong the model is in a topic, in [0, 1]; ½ where nothing is said."""
+        """The skill in a topic, in [0, 1]; ½ by default."""
         return self.skill.get(topic, self.skill.get("general", 0.5))
 
 
 class Simulated:
-    """Persona models. The answer of a model to a prompt is fixed by (seed, model, prompt): Philox and sentence banks.
+    """Simulated models that answer from sentence banks, deterministically for each (seed, model, prompt).
 
-    `call.target` names the persona. Latency is really slept, `speed` times faster; failures come by the call's number.
+    `call.target` is the name of the persona. Latency is slept, `speed` times faster; failures depend on the number of
+    the call.
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class Simulated:
         speed: float = 1.0,
     ) -> None:
         if not speed > 0:
-            raise ConfigError(f"speed is {speed!r}; it must be above 0 (infinity sleeps not at all)")
+            raise ConfigError(f"speed is {speed!r}; it must be above 0 (infinity does not sleep)")
         self.models = dict(models)
         self._seed = seed
         self._sleep = sleep
@@ -108,10 +109,10 @@ class Simulated:
     def from_options(
         cls, options: Mapping[str, Any], sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     ) -> Simulated:
-        """Read `options` of the configuration: name → persona (`style` may hold the knobs), besides `seed` and `speed`.
+        """Build from the `options` of the configuration: name → persona (flat, or under `style`), `seed` and `speed`.
 
         Raises:
-            ConfigError: a persona has an unknown knob, or a value out of its range.
+            ConfigError: a persona has an unknown setting, or a value out of its range.
         """
         models = {}
         for name, given in options.items():
@@ -131,7 +132,7 @@ class Simulated:
         return cls(models, seed, sleep, float(speed))
 
     async def complete(self, call: Call) -> Completion | AsyncIterator[Chunk]:
-        """Answer whole, or with an iterator of chunks where `call.stream` is set; see `Provider`."""
+        """Return a completion or a stream of chunks; see `Provider`."""
         persona = self.models.get(call.target)
         if persona is None:
             raise ProviderUnavailable(
@@ -141,7 +142,7 @@ class Simulated:
         self._calls[call.target] += 1
         if _philox(self._seed, call.target, f"failure {number}").random() < persona.failure:
             await self._sleep(0.1 * persona.latency_s / self._speed)
-            raise ProviderUnavailable(f"{call.target!r} fails as simulated", 503)
+            raise ProviderUnavailable(f"simulated failure of {call.target!r}", 503)
         prompt = last_user_text(call.messages)
         text = write(persona, prompt, self._seed, call.target)
         jitter = 0.75 + 0.5 * _philox(self._seed, call.target, f"latency {number}").random()
@@ -158,11 +159,11 @@ class Simulated:
         return stream(text, usage, pause, _PIECE)
 
     async def aclose(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no connection is open."""
 
 
 def topic_of(prompt: str) -> str:
-    """The topic that most words of the prompt speak for; general where none does.
+    """The topic with most keywords in the prompt; general if there are none.
 
     >>> topic_of("Fix the bug in this Python function"), topic_of("Hello")
     ('code', 'general')
@@ -174,10 +175,10 @@ def topic_of(prompt: str) -> str:
 
 
 def write(persona: Persona, prompt: str, seed: int, name: str) -> str:
-    """The answer of a persona to a prompt.
+    """Write the answer of a persona to a prompt.
 
-    Every chance of a text is drawn beforehand, whatever the knobs are, and a thing happens where its draw lies below
-    its knob: so more of a knob adds to the same text, and two personas differ by nothing but their knobs.
+    All random numbers are drawn beforehand, independently of the settings, and an effect occurs if its number is below
+    its setting (common random numbers): a higher setting adds to the same text.
     """
     rng = _philox(seed, name, prompt)
     chance = rng.random((_MAX_POINTS, 12))
@@ -218,7 +219,7 @@ def write(persona: Persona, prompt: str, seed: int, name: str) -> str:
 
 
 def _point(persona: Persona, draw: Floats, wordings: tuple[str, ...], word: str, strength: float) -> list[str]:
-    """A point as its sentences."""
+    """The sentences of a point."""
     vague, casual = draw[0] >= strength, draw[1] >= persona.formality
     sentence = wordings[2 * vague + casual].format(t=word)
     if draw[2] < persona.hedging:
@@ -238,7 +239,7 @@ def _point(persona: Persona, draw: Floats, wordings: tuple[str, ...], word: str,
 
 
 def _subjects(prompt: str) -> list[str]:
-    """Up to four words that the prompt is about: its longest ones, in order."""
+    """Up to four subject words of the prompt: its longest ones, in order."""
     words = list(dict.fromkeys(word for word in _WORD.findall(prompt[:2000]) if word.casefold() not in _STOP))
     longest = sorted(words, key=len, reverse=True)[:4]
     return [word for word in words if word in longest] or ["this"]

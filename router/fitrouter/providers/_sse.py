@@ -1,22 +1,22 @@
-"""Server-sent events, as chat completions use them (WHATWG HTML, §9.2)."""
+"""Parser of server-sent events (WHATWG HTML, §9.2)."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
 from fitrouter.errors import ProviderUnavailable
-from fitrouter.providers._failures import excerpt
+from fitrouter.providers.failures import excerpt
 
 _FIELDS = frozenset({b"data", b"event", b"id", b"retry"})
 
 
 async def sse_data(pieces: AsyncIterator[bytes], where: str, limit: int) -> AsyncIterator[bytes]:
-    """The data of each event, however the bytes were cut on their way.
+    """The data of each event in a stream of byte chunks.
 
-    An event that the end of the stream cuts off is dropped, as the standard wants it.
+    An incomplete event at the end of the stream is dropped, as the standard requires.
 
     Raises:
-        ProviderUnavailable: a line is no field of an event, or more than `limit` bytes came.
+        ProviderUnavailable: a line is not a field of an event, or the stream exceeds `limit` bytes.
     """
     buffer = bytearray()
     data: list[bytes] = []
@@ -25,7 +25,7 @@ async def sse_data(pieces: AsyncIterator[bytes], where: str, limit: int) -> Asyn
         total += len(piece)
         if total > limit:
             raise ProviderUnavailable(f"{where} streamed more than {limit} bytes")
-        searched = len(buffer)  # what stood here before holds no line break
+        searched = len(buffer)  # the bytes before have no line break
         buffer += piece
         start = 0
         while (end := buffer.find(b"\n", max(start, searched))) >= 0:
@@ -40,5 +40,5 @@ async def sse_data(pieces: AsyncIterator[bytes], where: str, limit: int) -> Asyn
             if name == b"data":
                 data.append(value.removeprefix(b" "))
             elif name and name not in _FIELDS:
-                raise ProviderUnavailable(f"{where} sent a line that is no server-sent event: {excerpt(line)!r}")
+                raise ProviderUnavailable(f"{where} sent an invalid server-sent event: {excerpt(line)!r}")
         del buffer[:start]

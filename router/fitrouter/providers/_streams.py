@@ -1,4 +1,4 @@
-"""Streams that own something upstream."""
+"""Chunk streams with guaranteed clean-up."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from fitrouter.types import Chunk
 
 
 class OwnedStream:
-    """Chunks, and what has to be closed behind them: when they end, fail, are cancelled, or are closed unread.
+    """An iterator of chunks that calls `close` when it ends, fails, is cancelled, or is closed unread.
 
-    (A plain generator runs none of its own clean-up if it is closed before its first chunk was asked for.)
+    (A plain generator does not run its clean-up if it is closed before its first item was requested.)
     """
 
     def __init__(self, chunks: AsyncGenerator[Chunk], close: Callable[[], Awaitable[None]]) -> None:
@@ -29,7 +29,7 @@ class OwnedStream:
             raise
 
     async def aclose(self) -> None:
-        """End the work upstream; closing twice is fine."""
+        """End the upstream request; closing twice is allowed."""
         await self._end()
         await self._chunks.aclose()
 

@@ -1,4 +1,4 @@
-"""What providers that write their own text share."""
+"""Completions and streams made from a text, for recorded and simulated providers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fitrouter.types import Chunk, Completion, Message, Usage
 
 
 def last_user_text(messages: Sequence[Message]) -> str:
-    """The text of the last user message; the texts of a list of parts, joined by line breaks."""
+    """The text of the last user message; text parts are joined by line breaks."""
     for message in reversed(messages):
         if message.get("role") == "user":
             return _text(message.get("content"))
@@ -17,20 +17,20 @@ def last_user_text(messages: Sequence[Message]) -> str:
 
 
 def usage_of(messages: Sequence[Message], answer: str) -> Usage:
-    """Tokens estimated as a quarter of the characters, rounded up."""
-    asked = sum(len(_text(message.get("content"))) for message in messages)
-    return Usage(prompt_tokens=math.ceil(asked / 4), completion_tokens=math.ceil(len(answer) / 4))
+    """Estimated token counts: a quarter of the characters, rounded up."""
+    prompt = sum(len(_text(message.get("content"))) for message in messages)
+    return Usage(prompt_tokens=math.ceil(prompt / 4), completion_tokens=math.ceil(len(answer) / 4))
 
 
 def whole(text: str, usage: Usage) -> Completion:
-    """The text as an assistant message."""
+    """A completion with the text as assistant message."""
     return Completion(message={"role": "assistant", "content": text}, usage=usage)
 
 
 async def stream(
     text: str, usage: Usage, pause: Callable[[int], Awaitable[None]], size: int = 24
 ) -> AsyncIterator[Chunk]:
-    """The text in pieces of `size` characters that join to it exactly; `pause(i)` is awaited before piece i."""
+    """Stream the text in pieces of `size` characters; `pause(i)` is awaited before piece i."""
     for i, start in enumerate(range(0, max(len(text), 1), size)):
         await pause(i)
         piece: Message = {"content": text[start : start + size]}

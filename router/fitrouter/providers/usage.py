@@ -1,4 +1,4 @@
-"""Tokens as OpenAI's `usage` tells of them: what providers say, and what clients are told."""
+"""Reading and writing of token counts in OpenAI's `usage` format."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fitrouter.types import Usage
 
 
 def read_usage(usage: object) -> Usage | None:
-    """Tokens out of a `usage` object; None where there is none. What is no number counts as 0.
+    """Token counts of a `usage` object; None if there is none. Invalid numbers count as 0.
 
     Args:
         usage: a mapping, or an object of a client library.
@@ -29,13 +29,17 @@ def read_usage(usage: object) -> Usage | None:
 
 
 def usage_body(usage: Usage) -> dict[str, Any]:
-    """The `usage` object; details only where there are some.
+    """The `usage` object in OpenAI's format; details are included if they are not 0.
 
     >>> usage_body(Usage(prompt_tokens=9, completion_tokens=3))
     {'prompt_tokens': 9, 'completion_tokens': 3, 'total_tokens': 12}
     """
-    asked, said = usage.prompt_tokens, usage.completion_tokens
-    body: dict[str, Any] = {"prompt_tokens": asked, "completion_tokens": said, "total_tokens": asked + said}
+    prompt, completion = usage.prompt_tokens, usage.completion_tokens
+    body: dict[str, Any] = {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+    }
     if usage.cached_tokens:
         body["prompt_tokens_details"] = {"cached_tokens": usage.cached_tokens}
     if usage.reasoning_tokens:

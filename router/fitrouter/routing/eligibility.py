@@ -1,8 +1,7 @@
-"""Which models a request can go to at all, why the others cannot, and what has to be left out for those that can.
+"""Eligibility of models for a request: capabilities, context window, vendor-bound history, and parameters.
 
-Four questions, all answered before the pmf: does the model have the capabilities, does the request fit into its window
-and the answer into its limit, can it read blocks in the history that only their maker can, and does it take the
-parameters? All of it is read from the request and the card; nothing is asked of a provider.
+Everything is read from the request and the model card; no provider is called. Models that cannot take a request are
+excluded with a reason, before any probabilities are computed.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from fitrouter.routing.parameters import NEUTRAL, doubtful, family, lineage, tak
 from fitrouter.types import Message, ModelCard, Request
 
 DROPPABLE = ("prompt_cache_key", "prompt_cache_retention", "safety_identifier", "service_tier", "store")
-"""Bookkeeping between a client and its provider: without it the answer is the same."""
+"""Bookkeeping between a client and its provider, without influence on the answer."""
 
 _MEDIA = {
     "input_audio": "audio",
@@ -29,42 +28,42 @@ _MEDIA = {
     "video_url": "video",
     "input_video": "video",
 }
-"""Type of a part of a message → the capability that it needs."""
+"""Type of a message part → the capability that it needs."""
 
 
 class Wants(msgspec.Struct, frozen=True, kw_only=True):
-    """What a request asks of a model."""
+    """Requirements of a request."""
 
     capabilities: tuple[str, ...] = ()
     """Sorted; any of audio, files, images, json, streaming, tools, video."""
     prompt_tokens: int = 0
     """Estimated, tools included."""
     history_tokens: int = 0
-    """Those of the messages alone."""
+    """Of the messages alone."""
     answer_tokens: int = 0
-    """The caller's limit; 0 where there is none."""
+    """The caller's limit; 0 if there is none."""
     bound: dict[str, str] = {}
-    """Maker → what in the history only the maker can read."""
+    """Vendor → content of the history that only this vendor's models can read."""
     params: dict[str, Any] = {}
 
     @property
     def tokens(self) -> int:
-        """What has to fit into the window."""
+        """Tokens that must fit into the context window."""
         return self.prompt_tokens + self.answer_tokens
 
 
 class Eligible(msgspec.Struct, frozen=True, kw_only=True):
-    """Who can take a request. Both lists are in canonical order (sorted by arm)."""
+    """Eligible and excluded models, both in canonical order (sorted by arm)."""
 
     cards: tuple[ModelCard, ...]
     excluded: tuple[tuple[str, str], ...] = ()
-    """(arm, reason) of the others."""
+    """(arm, reason) of the excluded models."""
     dropped: dict[str, tuple[str, ...]] = {}
-    """Arm → parameters that have to be left out of the call."""
+    """Arm → parameters to leave out of the call."""
 
 
 def wants(request: Request) -> Wants:
-    """Read what a request asks of a model. Malformed parts ask for nothing; nothing is raised."""
+    """The requirements of a request. Malformed parts are ignored; nothing is raised."""
     capabilities = set(needs(request))
     bound: dict[str, str] = {}
     for message in request.messages:
@@ -90,7 +89,7 @@ def wants(request: Request) -> Wants:
 
 
 class Roster:
-    """Models to choose among, read once: sorting a request's candidates takes a microsecond for three of them.
+    """Model cards prepared for fast eligibility checks (about a microsecond for three models).
 
     Args:
         cards: all models, of any order.
@@ -120,21 +119,21 @@ class Roster:
         self._kinds = {seat.kind: seat.card for seat in self._seats}
 
     def eligible(self, asked: Wants, *, droppable: Collection[str] = DROPPABLE) -> Eligible:
-        """Sort the models into those that can take a request and the others.
+        """Split the models into eligible and excluded ones.
 
         Args:
-            asked: what the request asks for, see `wants`.
-            droppable: parameters that are left out for a model that does not take them; any other excludes it. Values
-                that ask for nothing (temperature 1, n 1, no penalty …) are left out always.
+            asked: requirements of the request, see `wants`.
+            droppable: parameters that are left out for a model that does not support them; any other unsupported
+                parameter excludes the model, unless its value is neutral (temperature 1, n 1, no penalty …).
         """
         chosen: list[ModelCard] = []
         excluded: list[tuple[str, str]] = []
         dropped: dict[str, tuple[str, ...]] = {}
         needed, tokens, answer, makers = frozenset(asked.capabilities), asked.tokens, asked.answer_tokens, asked.bound
-        # What a card says of parameters hangs on its family, or on its own list of them.
-        sorted_out = {kind: _parameters(card, asked.params, droppable) for kind, card in self._kinds.items()}
+        # Supported parameters depend on a card's API family only, or on its own list: check each kind once.
+        by_kind = {kind: _parameters(card, asked.params, droppable) for kind, card in self._kinds.items()}
         for card, arm, able, window, limit, kind, maker in self._seats:
-            refused, left_out = sorted_out[kind]
+            refused, left_out = by_kind[kind]
             if (
                 refused
                 or tokens > window
@@ -151,7 +150,7 @@ class Roster:
 
 
 class _Seat(NamedTuple):
-    """What is read of a card for every request."""
+    """The fields of a card that every check reads."""
 
     card: ModelCard
     arm: str
@@ -163,7 +162,7 @@ class _Seat(NamedTuple):
 
 
 def _reasons(card: ModelCard, asked: Wants) -> Iterator[str]:
-    """Why a card cannot take a request, its parameters apart."""
+    """Reasons to exclude a model, except for its parameters."""
     missing = [name for name in asked.capabilities if name not in card.capabilities]
     if missing:
         yield f"capability: lacks {', '.join(missing)}, has {', '.join(sorted(card.capabilities)) or 'none'}"
@@ -174,20 +173,20 @@ def _reasons(card: ModelCard, asked: Wants) -> Iterator[str]:
         yield f"answer: needs up to {asked.answer_tokens} tokens, writes at most {limit}"
     for maker, what in asked.bound.items():
         if maker != (own := lineage(card)):
-            yield f"history: needs {maker} for its {what}, is {own}"
+            yield f"history: has {what} that only {maker} models can read, is {own}"
 
 
 def _parameters(
     card: ModelCard, params: Mapping[str, Any], droppable: Collection[str]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """(reasons of those that exclude a card, names of those that are left out)."""
+    """(reasons to exclude a model, names of the parameters to leave out)."""
     reasons: list[str] = []
     left_out: list[str] = []
     for name in doubtful(card, params):
         value = params[name]
         if not (reason := takes(card, name, value)):
             continue
-        if value is None or name in droppable or any(value == nothing for nothing in NEUTRAL.get(name, ())):
+        if value is None or name in droppable or any(value == neutral for neutral in NEUTRAL.get(name, ())):
             left_out.append(name)
         else:
             reasons.append(reason)
@@ -195,24 +194,24 @@ def _parameters(
 
 
 def _count(value: object) -> int:
-    """A number of tokens; 0 where it is none."""
+    """A number of tokens; 0 if the value is not a positive number."""
     if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value > 0:
         return int(value)
     return 0
 
 
-# --- what only its maker can read ----------------------------------------------------------------------------------
+# --- vendor-bound content of the history ---------------------------------------------------------------------------
 
 _PLAIN_MESSAGE = frozenset({"content", "name", "role", "tool_call_id", "tool_calls"})
 _PLAIN_PART = frozenset({"cache_control", "text", "type"})
 _PLAIN_CALL = frozenset({"function", "id", "index", "type"})
 _PLAIN_FUNCTION = frozenset({"arguments", "name"})
 _THOUGHT = "__thought__"
-"""What litellm puts between the id of a tool call and the signature that Gemini gave it."""
+"""Separator that litellm puts between the id of a tool call and Gemini's thought signature."""
 
 
 def _blocks(message: Message) -> Iterator[dict[str, Any]]:
-    """The message and everything in it that can carry a signature; what is plainly plain is passed over for speed."""
+    """The parts of a message that can carry a signature; plain text and plain tool calls are skipped for speed."""
     if not message.keys() <= _PLAIN_MESSAGE:
         yield message
         for field in ("thinking_blocks", "reasoning_items", "reasoning_details"):
@@ -229,7 +228,7 @@ def _blocks(message: Message) -> Iterator[dict[str, Any]]:
 
 
 def _dicts(value: object) -> Iterator[dict[str, Any]]:
-    """The objects of a list; nothing where it is none."""
+    """The dicts of a list; nothing if the value is not a list."""
     if isinstance(value, (list, tuple)):
         for item in value:
             if isinstance(item, dict):
@@ -237,9 +236,9 @@ def _dicts(value: object) -> Iterator[dict[str, Any]]:
 
 
 def _owner(block: Mapping[str, Any]) -> tuple[str, str] | None:
-    """(maker, what) where a block can be read by its maker alone.
+    """(vendor, kind of content) of a block that only its vendor's models can read; None for other blocks.
 
-    Signatures that are empty are none: some gateways send them for models that sign nothing.
+    Empty signatures are ignored: some gateways send them for models that sign nothing.
     """
     kind = block.get("type")
     if kind == "redacted_thinking" or (kind == "thinking" and block.get("signature")):
@@ -258,13 +257,13 @@ def _owner(block: Mapping[str, Any]) -> tuple[str, str] | None:
 
 
 def _maker(form: object) -> str:
-    """The maker in OpenRouter's name of a format of reasoning, such as `google-gemini-v1`; else OpenAI."""
+    """The vendor in OpenRouter's name of a reasoning format, such as `google-gemini-v1`; OpenAI by default."""
     maker = form.partition("-")[0] if isinstance(form, str) else ""
     return maker if maker in ("anthropic", "google", "xai") else "openai"
 
 
 def _thought(block: Mapping[str, Any]) -> bool:
-    """Whether Gemini signed it: as the OpenAI protocol, litellm's fields or litellm's ids of tool calls carry it."""
+    """Whether a block has a Gemini thought signature, in Google's OpenAI format or in litellm's fields or call ids."""
     if _THOUGHT in str(block.get("id")):
         return True
     function, extra = block.get("function"), block.get("extra_content")

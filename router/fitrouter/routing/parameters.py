@@ -1,7 +1,7 @@
-"""Which request parameters a model takes, and whose API and whose model a card stands for.
+"""Supported request parameters by API family, and detection of a model's API family and vendor.
 
-A provider refuses a request for one parameter that it does not know, and such a refusal has no fallback: what can be
-known of it beforehand stands here, as a table.
+A provider rejects a request that has an unsupported parameter, and a rejected request has no fallback. So support is
+checked beforehand, against a table.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ _TABLE = """
     prompt_cache_retention +   +        +        .         .      .       .      .   .    .       .
     safety_identifier   +      +        +        .         .      .       .      .   .    .       .
 """
-"""Parameter × family of the API: + is taken, . is refused.
+"""Parameter × API family: + is supported, . is not.
 
-From litellm's `get_supported_openai_params` (1.105), which `test_eligibility.py` holds it to, and the providers'
-own references where those are stricter or the parameter is not OpenAI's. Where models of a family differ the stricter
-stands; a card's `parameters` say what its model takes. A family that is not here (vLLM, gateways, anything that speaks
-the OpenAI protocol) gets every parameter, and everybody gets a parameter that is not here: it is the provider's affair.
+From litellm's `get_supported_openai_params` (1.105), checked by `test_eligibility.py`, and from the providers' own
+references where those are stricter or the parameter is not OpenAI's. Where models of a family differ, the stricter
+value stands; a card's `parameters` override the table. Other families (vLLM, gateways, any server of the OpenAI
+protocol) count as supporting everything, and a parameter that is not in the table as supported by all.
 """
 
 FAMILIES: tuple[str, ...] = tuple(_TABLE.split("\n")[1].split())
@@ -61,7 +61,7 @@ PARAMETERS: dict[str, dict[str, bool]] = {
     row.split()[0]: {name: cell == "+" for name, cell in zip(FAMILIES, row.split()[1:], strict=True)}
     for row in _TABLE.strip("\n ").split("\n")[1:]
 }
-"""Parameter → family → whether it is taken."""
+"""Parameter → family → whether it is supported."""
 
 _FORMS: dict[tuple[str, str], tuple[str, ...]] = {
     ("bedrock", "tool_choice"): ("auto", "required", "function"),
@@ -69,16 +69,16 @@ _FORMS: dict[tuple[str, str], tuple[str, ...]] = {
     ("deepseek", "response_format"): ("text", "json_object"),
     ("perplexity", "response_format"): ("text", "json_schema", "regex"),
 }
-"""Of a parameter that can take several forms, those that a family takes; all of them where it is not here."""
+"""(family, parameter) → supported forms, of parameters that have several; all forms if not listed."""
 
 _DOUBTFUL = {
-    kin: frozenset(
-        [name for name, columns in PARAMETERS.items() if not columns.get(kin, True)]
-        + [name for other, name in _FORMS if other == kin]
+    api: frozenset(
+        [name for name, columns in PARAMETERS.items() if not columns.get(api, True)]
+        + [name for other, name in _FORMS if other == api]
     )
-    for kin in (*FAMILIES, *(kin for kin, _ in _FORMS))
+    for api in (*FAMILIES, *(api for api, _ in _FORMS))
 }
-"""Family → parameters that it does not take, or not in every form."""
+"""Family → parameters that it does not support, or not in every form."""
 
 NEUTRAL: dict[str, tuple[object, ...]] = {
     "temperature": (1,),
@@ -104,13 +104,13 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     "service_tier": ("auto", "default"),
     "store": (False,),
 }
-"""Values that ask for nothing: frameworks send them unasked, and leaving them out changes nothing."""
+"""Default values of parameters: frameworks send them unasked, and leaving them out changes nothing."""
 
 _BY_CAPABILITY = frozenset(
     {"functions", "max_completion_tokens", "max_tokens", "metadata", "response_format", "stream", "stream_options"}
     | {"tools", "user"}
 )
-"""What a card need not list in `parameters`: capabilities and limits say it, or no provider is ever asked."""
+"""Parameters that a card need not list in `parameters`: its capabilities and limits cover them, or the router does."""
 
 _ROUTES = {
     "anthropic": "anthropic",
@@ -141,7 +141,7 @@ _MODELS = (
     (re.compile(r"grok-\d"), "xai"),
     (re.compile(r"deepseek-(chat|reasoner)$"), "deepseek"),
 )
-"""How the makers' own endpoints call their models."""
+"""Model names at the vendors' own endpoints → family."""
 
 _LINEAGES = (
     (re.compile(r"claude|anthropic"), "anthropic"),
@@ -152,7 +152,7 @@ _LINEAGES = (
 
 
 def takes(card: ModelCard, name: str, value: object) -> str:
-    """Why a model does not take a parameter with this value, as it stands in a reason; empty where it does.
+    """The reason why a model does not support a parameter with this value; empty if it does.
 
     >>> takes(ModelCard(name="claude-x", provider="p"), "seed", 7)
     'parameter: needs seed, which anthropic models do not take'
@@ -161,27 +161,27 @@ def takes(card: ModelCard, name: str, value: object) -> str:
         if name in card.parameters or name in _BY_CAPABILITY:
             return ""
         return f"parameter: needs {name}, its card lists {', '.join(sorted(card.parameters)) or 'none'}"
-    kin = family(card)
-    if not PARAMETERS.get(name, {}).get(kin, True):
-        return f"parameter: needs {name}, which {kin} models do not take"
-    forms = _FORMS.get((kin, name))
+    api = family(card)
+    if not PARAMETERS.get(name, {}).get(api, True):
+        return f"parameter: needs {name}, which {api} models do not take"
+    forms = _FORMS.get((api, name))
     if forms is not None and (form := _form(value)) not in forms:
-        return f"parameter: needs {name} {form!r}, {kin} models take {', '.join(forms)}"
+        return f"parameter: needs {name} {form!r}, {api} models take {', '.join(forms)}"
     return ""
 
 
 def doubtful(card: ModelCard, params: Mapping[str, object]) -> list[str]:
-    """The parameters, sorted, of which `takes` has to be asked: the others are taken whatever their value."""
+    """The parameters to check with `takes`, sorted; the others are supported with any value."""
     if card.parameters is not None:
         return sorted(params.keys() - _BY_CAPABILITY - set(card.parameters))
     return sorted(params.keys() & _DOUBTFUL.get(family(card), frozenset()))
 
 
 def family(card: ModelCard) -> str:
-    """Whose API a card's calls go to: a column of the table, deepseek, perplexity, or openai_compatible for any other.
+    """The API family of a model: a column of the table, deepseek or perplexity; openai_compatible for any other.
 
-    It is read off the provider's name in the configuration where that is telling, else off the target as litellm writes
-    it (`anthropic/claude-…`), else off the model's name.
+    Detected from the provider's name in the configuration, else from the target in litellm's form
+    (`anthropic/claude-…`), else from the model's name.
 
     >>> family(ModelCard(name="smart", provider="litellm", target="azure/gpt-5-mini"))
     'openai-5'
@@ -192,7 +192,7 @@ def family(card: ModelCard) -> str:
 
 
 def lineage(card: ModelCard) -> str:
-    """Who made a card's model, wherever it is hosted: they alone read what they have signed or encrypted.
+    """The vendor of a model, wherever it is hosted: only its models can read content that it signed or encrypted.
 
     >>> lineage(ModelCard(name="smart", provider="aws", target="bedrock/us.anthropic.claude-sonnet-4"))
     'anthropic'
@@ -205,16 +205,16 @@ def _family(target: str, provider: str) -> str:
     route, _, rest = target.lower().partition("/")
     routed = bool(rest) and (route in _ROUTES or route == "vertex_ai")
     model = rest if routed else target.lower()
-    # A provider's own name comes first: its models may be called `openai/…` without being OpenAI's.
-    kin = _ROUTES.get(provider.lower()) or (_ROUTES.get(route) if routed else None)
-    if kin is None and "/" not in model:
-        kin = next((name for pattern, name in _MODELS if pattern.match(model)), None)
-    if kin == "openai":
+    # The provider's name comes first: its models may be called `openai/…` without being OpenAI's.
+    api = _ROUTES.get(provider.lower()) or (_ROUTES.get(route) if routed else None)
+    if api is None and "/" not in model:
+        api = next((name for pattern, name in _MODELS if pattern.match(model)), None)
+    if api == "openai":
         if re.match(r"o\d(-|$)", model):
             return "openai-o"
         if re.match(r"gpt-5(?!.*chat)", model):
             return "openai-5"
-    return kin or "openai_compatible"
+    return api or "openai_compatible"
 
 
 @functools.lru_cache(maxsize=1024)
@@ -223,11 +223,11 @@ def _lineage(target: str, provider: str) -> str:
         for pattern, name in _LINEAGES:
             if pattern.search(text):
                 return name
-    kin = _family(target, provider)
-    return "openai" if kin.startswith("openai-") else kin
+    api = _family(target, provider)
+    return "openai" if api.startswith("openai-") else api
 
 
 def _form(value: object) -> str:
-    """Which of its forms a parameter has: its word, or the type of its object."""
+    """The form of a parameter's value: the string itself, or an object's `type`."""
     word = value.get("type") if isinstance(value, dict) else value
     return word if isinstance(word, str) else type(value).__name__

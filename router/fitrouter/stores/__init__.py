@@ -1,1 +1,1 @@
-"""Persistent stores: journal, warehouse, identities and content."""
+"""Persistent stores: event journal, warehouse, identities and answer texts."""

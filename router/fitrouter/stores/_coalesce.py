@@ -1,4 +1,4 @@
-"""Questions that many ask one by one, answered in groups: what costs one write for one costs one for all that wait."""
+"""Coalesces concurrent lookups into batched ones, as a DataLoader does."""
 
 from __future__ import annotations
 
@@ -14,16 +14,15 @@ V = TypeVar("V")
 
 
 class Coalescer(Generic[V]):
-    """One thread answers all that wait, then all that came meanwhile; it ends when nobody waits any more.
+    """Batches lookups by key in one background thread, which ends when no lookup is pending.
 
-    Those that ask the same share the answer, as long as it is not being looked for yet: who asks later is told what is
-    true then.
+    Concurrent lookups of one key share a result, unless its batch has started: a later lookup must see later data.
 
     Args:
-        answer: gives the value of every key; it may take long, and may raise.
+        answer: returns the value of each key; it may block, and may raise.
         name: of the thread.
-        size: keys of one group.
-        capacity: keys that may wait.
+        size: most keys of one batch.
+        capacity: most keys that may be pending.
     """
 
     def __init__(
@@ -36,17 +35,17 @@ class Coalescer(Generic[V]):
         self._running = False
 
     def ask(self, key: str) -> Future[V]:
-        """The answer to come; it cannot be cancelled, and fails with `StoreError`.
+        """Queue a lookup. The future cannot be cancelled, and fails with `StoreError`.
 
         Raises:
-            StoreError: too many wait.
+            StoreError: too many lookups are pending.
         """
         with self._mutex:
             future = self._waiting.get(key)
             if future is not None:
                 return future
             if len(self._waiting) >= self._capacity:
-                raise StoreError(f"{self._capacity} wait for {self._name} already; try again later")
+                raise StoreError(f"{self._name}: {self._capacity} lookups are pending; try again later")
             if not self._running:
                 threading.Thread(target=self._run, name=self._name, daemon=True).start()
                 self._running = True
@@ -59,7 +58,7 @@ class Coalescer(Generic[V]):
             try:
                 found = self._answer(list(group))
                 answers = [found[key] for key in group]
-            except Exception as error:  # noqa: BLE001 - whoever waits is told, whatever a store raises
+            except Exception as error:  # noqa: BLE001 - every caller gets the failure, whatever a store raises
                 for future in group.values():
                     failure = StoreError(str(error))
                     failure.__cause__ = error
@@ -69,7 +68,7 @@ class Coalescer(Generic[V]):
                     future.set_result(value)
 
     def _take(self) -> dict[str, Future[V]]:
-        """Those that waited longest."""
+        """The oldest pending lookups."""
         with self._mutex:
             keys = list(islice(self._waiting, self._size))
             self._running = bool(keys)

@@ -1,4 +1,4 @@
-"""What the content spool keeps of an answer until it is scored: prompt, message, and the schemas of its tools."""
+"""Answer texts in the content spool, where they wait for the scorer: prompt, message and tool schemas."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from fitrouter.types import Message
 
 
 class Content(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer as it was given."""
+    """An answer to be scored."""
 
     prompt: str
-    """The text that was read of the request."""
+    """The last user message."""
     message: Message
     """The assistant message in the OpenAI format."""
     tools: tuple[dict[str, Any], ...] | None = None
-    """Definitions of the tools that the message calls; None where they are not known."""
+    """Definitions of the tools that the message calls; None if unknown."""
 
 
 def pack_content(prompt: str, message: Message, tools: Sequence[dict[str, Any]] | None = None) -> str:
-    """The content as JSON in ASCII, ready to be encrypted. Any text survives, lone surrogates too.
+    """Encode a content as ASCII JSON. Every string survives, lone surrogates included.
 
-    Of the `tools` that the request offered only those that the message calls are kept: their schemas are what its
-    arguments are checked against, and the rest can be long.
+    Of the request's `tools` only those that the message calls are kept: the scorer validates the arguments against
+    their schemas, and the others can be long.
 
     >>> pack_content("Hi", {"role": "assistant", "content": "Hello"})
     '{"prompt":"Hi","message":{"role":"assistant","content":"Hello"}}'
@@ -38,15 +38,15 @@ def pack_content(prompt: str, message: Message, tools: Sequence[dict[str, Any]] 
 
 
 def unpack_content(text: str) -> Content:
-    """What `pack_content` packed.
+    """Decode a text from `pack_content`.
 
     Raises:
-        ValueError: the text is something else.
+        ValueError: the text is not a packed content.
     """
     try:
         return msgspec.convert(json.loads(text), Content)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"a content is a JSON object with 'prompt' and 'message': {error}") from None
+        raise ValueError(f"not a packed content, a JSON object with 'prompt' and 'message': {error}") from None
 
 
 def _called(message: Message) -> set[str]:

@@ -1,22 +1,22 @@
-"""Who the random tokens of the journal stand for: `identities.db`, the only file that leads back to a person.
+"""Identity store: maps users to the pseudonymous subjects that the journal holds (`identities.db`).
 
-A subject is a random token with a random key. Everything kept of a person's text is encrypted under that key, so that
-removing one row makes the token anonymous and the text unreadable at once (crypto-shredding).
+A subject is a random token with a random key. Stored texts of a user are encrypted under that key, so that deleting one
+row makes the subject anonymous and the texts unreadable (crypto-shredding). No other file leads back to a user.
 
-A request does not wait for a slow file: `mint` gives out a token that is written behind. These invariants hold:
+A request does not wait for a slow file: `mint` returns a subject that is written in the background. Invariants:
 
-1. A user has at most one subject in the file. Of several processes that mint for one user at once, the first to write
-   wins; the tokens of the others are written as aliases of the same user, with their own keys.
-2. A token is only ever written under the user it was minted for, and only while nobody was erased since it was minted:
-   the file counts erasures, and a write is refused where the count has changed. A token that is refused is given up and
-   never written later: `on_orphan` is told, so that its events are erased from the journal.
-3. `erase` counts first and deletes then, and deletes and returns the subject, its aliases, and what this process has
-   minted and not written yet. With 2, every token of the user that was minted before is deleted, returned or given up.
-4. While its write is pending, a token is known to the process that minted it (`known`, `stands_for`, `key`), and to all
-   others as soon as the write is durable.
+1. A user has at most one subject in the file. When several processes mint for one user at once, the first write wins;
+   the other subjects are written as aliases of the same user, with their own keys.
+2. A subject is only written for the user it was minted for, and only if no user was erased since: the file counts
+   erasures, and a write is refused if the count has changed. A refused subject is given up and never written later:
+   `on_orphan` is called, so that its events are erased from the journal.
+3. `erase` increments the count, then deletes and returns the subject, its aliases, and this process's pending subject
+   of the user. With 2, every subject minted before is deleted, returned or given up.
+4. A pending subject is known to the process that minted it (`known`, `stands_for`, `key`), and to all others as soon as
+   the write is durable.
 
-A process that is killed takes its pending tokens along: no row and no key of them was ever written, so that they lead
-back to nobody and their texts cannot be read, as after an erasure.
+When a process is killed, its pending subjects are lost: neither row nor key was written, so that they lead back to
+nobody and their texts cannot be read, as after an erasure.
 """
 
 from __future__ import annotations
@@ -36,9 +36,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from fitrouter.errors import StoreError
 from fitrouter.stores._coalesce import Coalescer
-from fitrouter.stores._files import quarantine
+from fitrouter.stores._files import COMPANIONS, is_busy, is_damaged, quarantine
 from fitrouter.stores._identity_rows import (
-    COMPANIONS,
     COUNT_ERASURE,
     ERASE,
     Offer,
@@ -47,7 +46,6 @@ from fitrouter.stores._identity_rows import (
     connect,
     count_erasures,
     find,
-    is_busy,
     make,
     open_file,
     who_is,
@@ -63,29 +61,28 @@ _VERSION = b"\x01"
 _NONCE = 12
 _CACHED = 10_000
 _MINTED = 10_000
-"""Tokens that may wait to be written."""
+"""Most subjects that may be waiting to be written."""
 _GROUP = 512
 _RETRY_S = 1.0
-"""Pause before a failed write of minted tokens is tried again."""
+"""Pause before a failed write is retried."""
 
 
 class SubjectErased(StoreError):
-    """A subject is not in the file, so that its key is gone and what was encrypted under it stays unreadable."""
+    """A subject is not in the file: its key is gone, and texts encrypted under it stay unreadable."""
 
 
 class Identities:
-    """Subjects and their keys, the same in every process that opens the file.
+    """Subjects of users and their keys, shared by all processes that open the file.
 
-    Thread safe. A first sight costs a synced commit (about 5 ms), which all share that wait at the same moment; later
-    ones are answered from memory (about 10 µs). Who cannot wait for the commit mints a token that is written behind.
-    Erasing in one process is seen by the next call in any other: the file counts its erasures, and what is remembered
-    from before the last one is dropped.
+    Thread safe. A new user costs a synced commit (about 5 ms, shared by concurrent calls); known users are answered
+    from memory (about 10 µs). `mint` avoids waiting for the commit. An erasure is seen by the next call in every other
+    process: the file counts erasures, and caches from before the last one are dropped.
 
-    A file that is no database any more is renamed to `<path>.corrupt-<seconds>`, and an empty one takes its place:
-    everybody is then new. `quarantined` names it.
+    A corrupt file is renamed to `<path>.corrupt-<seconds>` and replaced by an empty one, in which all users are new;
+    `quarantined` is then its new path.
 
     Args:
-        path: the file; its folder is made. It can be read by its owner only.
+        path: the file, readable by its owner only; its folder is created.
         clock: seconds since the epoch, for the name of a quarantined file.
         patience_s: how long `erase` waits for readers in other processes.
 
@@ -106,24 +103,24 @@ class Identities:
         self._by_who: OrderedDict[str, str] = OrderedDict()
         self._by_subject: OrderedDict[str, AESGCM] = OrderedDict()
         self._erasures = -1
-        """As of which what is remembered is true."""
+        """The file's erasure count when the caches were last valid."""
         self._offers: dict[str, Offer] = {}
-        """By user: what is being written, and what was minted and could not be written yet."""
+        """By user: subjects being written, and minted ones that could not be written yet."""
         self._minted: dict[str, Offer] = {}
-        """Those of them that were given out, by subject."""
+        """The minted ones of them, by subject."""
         self._failure: StoreError | None = None
-        """Why the last write failed, where that was not another process that kept the file busy."""
+        """The failure of the last write, unless another process only kept the file busy."""
         self._retry: threading.Timer | None = None
         self._closed = False
         self.on_orphan: Callable[[str], object] | None = None
-        """Called with every token that was minted and then given up; whoever logged events under it erases them."""
+        """Called with every minted subject that is given up; the callee erases the events logged under it."""
         self._met = Coalescer(self._meet_all, "fitrouter-identities")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             try:
                 self._connection = open_file(self.path)
             except sqlite3.DatabaseError as error:
-                if error.sqlite_errorcode & 0xFF not in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}:
+                if not is_damaged(error):
                     raise
                 self.quarantined = quarantine(self.path, clock(), COMPANIONS)
                 self._connection = open_file(self.path)
@@ -133,7 +130,7 @@ class Identities:
             raise StoreError(f"the identities {str(self.path)!r} cannot be opened: {error}") from error
 
     def subject(self, tenant: str, user: str | None) -> str:
-        """The token that stands for a user of a tenant, made on first sight; for None the tenant's anonymous one.
+        """The subject of a user, created at first; for None the tenant's anonymous subject.
 
         Raises:
             StoreError: the file cannot be read or written.
@@ -141,12 +138,12 @@ class Identities:
         return self.known(tenant, user) or self.meet(tenant, user).result()
 
     def known(self, tenant: str, user: str | None) -> str | None:
-        """The token of somebody who was met before, from memory, or by a read of one row that waits for no lock.
+        """The subject of a user if one exists, from memory or by reading one row without waiting for a lock.
 
-        None where there is none, and where the file cannot be read at this moment.
+        None if there is none, or if the file cannot be read at this moment.
         """
         who = who_is(tenant, user)
-        with self._memory, suppress(sqlite3.Error):  # whoever asks `meet` is told why
+        with self._memory, suppress(sqlite3.Error):  # `meet` reports the error
             if not self._up_to_date():
                 return None
             if (found := self._recall(self._by_who, who)) is not None:
@@ -161,18 +158,17 @@ class Identities:
         return None
 
     def mint(self, tenant: str, user: str | None) -> str:
-        """A token at once, for those that can no longer wait for `meet`: made in memory, and written behind.
+        """The subject of a user without waiting for the disk; a new one is written in the background.
 
-        The same one is given out for the user until the write has ended. It stands for the user in this process now,
-        and in every other one when it is written.
+        Further calls for the user return the same subject. It is known to other processes once it is written.
 
         Raises:
-            StoreError: the file cannot be written, or too many tokens wait to be.
+            StoreError: the file cannot be written, or too many subjects are waiting to be.
         """
         self._require_own_process()
         who = who_is(tenant, user)
         with self._memory:
-            self._up_to_date()  # where it is not, tokens are made with an older count, and perhaps given up
+            self._up_to_date()  # if this fails, the subject gets an older erasure count and may be given up
             if (found := self._recall(self._by_who, who)) is not None:
                 return found
             offer = self._offers.get(who)
@@ -180,21 +176,21 @@ class Identities:
                 if self._failure is not None:
                     raise StoreError(str(self._failure)) from self._failure
                 if len(self._minted) >= _MINTED:
-                    raise StoreError(f"{_MINTED} subjects wait to be written to {str(self.path)!r} already")
+                    raise StoreError(f"{_MINTED} subjects are waiting to be written to {str(self.path)!r}; retry later")
                 offer = self._offer(who, self._erasures)
                 offer.minted = True
                 self._minted[offer.subject] = offer
-        self._write(who)  # a group under way may have passed it
+        self._write(who)  # always: the batch being written may not include it
         return offer.subject
 
     def writing(self, subject: str) -> Future[str] | None:
-        """Done when a minted token is written, or could not be; None where nothing is pending."""
+        """Resolves when a minted subject is written, or could not be; None if no write is pending."""
         with self._memory:
             offer = self._minted.get(subject)
         return None if offer is None else self._met.ask(offer.who)
 
     def stands_for(self, subject: str, tenant: str, user: str | None) -> bool:
-        """Whether a token is the user's: the subject, an alias, or one that waits to be written here.
+        """Whether a subject is the user's: in the file, as an alias, or pending in this process.
 
         Raises:
             StoreError: the file cannot be read.
@@ -208,7 +204,7 @@ class Identities:
         return self.reveal(subject) == (tenant, user)
 
     def canonical(self, subject: str) -> str:
-        """The subject of the user that an alias stands for; any other token as it is given.
+        """The subject of an alias's user; any other token unchanged.
 
         Raises:
             StoreError: the file cannot be read.
@@ -217,16 +213,16 @@ class Identities:
         return subject if person is None else self.known(*person) or subject
 
     def meet(self, tenant: str, user: str | None) -> Future[str]:
-        """The token that `subject` gives, for those that cannot wait for the disk; it fails with `StoreError`.
+        """The result of `subject` as a future, for callers that must not block; it fails with `StoreError`.
 
         Raises:
-            StoreError: too many wait already, or this process was forked from the one that opened the file.
+            StoreError: too many lookups are pending, or the store was opened before this process was forked.
         """
         self._require_own_process()
         return self._met.ask(who_is(tenant, user))
 
     def key(self, subject: str) -> bytes:
-        """The 32 bytes that a subject's texts are encrypted under.
+        """The encryption key of a subject: 32 bytes.
 
         Raises:
             SubjectErased: there is no such subject.
@@ -238,16 +234,16 @@ class Identities:
             return offer.key
         row = self._row("SELECT key FROM subjects WHERE subject = ?", subject)
         if row is None:
-            raise SubjectErased(f"the subject {subject!r} has no key: it was erased, or was never here")
+            raise SubjectErased(f"the subject {subject!r} has no key: it was erased, or never existed")
         return bytes(row[0])
 
     def encrypt(self, subject: str | None, text: str, tenant: str = "default") -> bytes:
-        """The text under the subject's key (AES-256-GCM), with what `decrypt` needs to find the key again.
+        """Encrypt a text under the subject's key (AES-256-GCM); the subject is part of the header.
 
         Args:
-            subject: a token; None for somebody unknown, whose texts lie under the anonymous subject of the tenant.
-            text: any text, lone surrogates too.
-            tenant: only read where the subject is None.
+            subject: a subject, or None for the anonymous subject of the tenant.
+            text: any string, lone surrogates included.
+            tenant: used only if the subject is None.
 
         Raises:
             SubjectErased: there is no such subject.
@@ -260,11 +256,11 @@ class Identities:
         return header + nonce + self._cipher(subject).encrypt(nonce, text.encode("utf-8", "surrogatepass"), header)
 
     def decrypt(self, blob: bytes) -> str:
-        """The text that `encrypt` was given.
+        """Decrypt the output of `encrypt`.
 
         Raises:
-            SubjectErased: its subject is gone, and so is the text.
-            ValueError: the bytes are not what `encrypt` gave.
+            SubjectErased: the subject was erased; the text cannot be recovered.
+            ValueError: the bytes are not an output of `encrypt`, or were changed.
             StoreError: the file cannot be read.
         """
         from cryptography.exceptions import InvalidTag
@@ -272,7 +268,7 @@ class Identities:
         end = 2 + blob[1] if len(blob) > 1 and blob[:1] == _VERSION else len(blob)
         header, nonce, sealed = blob[:end], blob[end : end + _NONCE], blob[end + _NONCE :]
         if not sealed:
-            raise ValueError(f"a blob of {len(blob)} bytes cannot be decrypted: it is cut short, or of another version")
+            raise ValueError(f"a blob of {len(blob)} bytes cannot be decrypted: it is truncated, or of another version")
         try:
             cipher = self._cipher(header[2:].decode())
             return cipher.decrypt(nonce, sealed, header).decode("utf-8", "surrogatepass")
@@ -282,7 +278,7 @@ class Identities:
             ) from None
 
     def reveal(self, subject: str) -> tuple[str, str | None] | None:
-        """The tenant and the user behind a token or an alias; None where the file has no such subject (any more).
+        """The (tenant, user) of a subject or alias; None if the file has no such subject.
 
         Raises:
             StoreError: the file cannot be read.
@@ -294,19 +290,19 @@ class Identities:
         return tenant, user
 
     def erase(self, tenant: str, user: str | None) -> tuple[str, ...]:
-        """Forget a user: the rows go, and the file is rewritten so that no free page still holds them.
+        """Delete a user's rows and rewrite the file, so that no free page still holds them.
 
         Returns:
-            The tokens that stood for the user, aliases included, each to be erased from the journal; empty where there
-            were none. Calling it again rewrites the file again.
+            The user's subjects, aliases included, each to be erased from the journal. Calling again is allowed, and
+            rewrites the file again.
 
         Raises:
             StoreError: the file could not be rewritten, for example because another process keeps reading it. The rows
-                are gone then; call it again to rewrite.
+                are deleted then; call again to rewrite.
         """
         who = who_is(tenant, user)
         with self._using() as connection:
-            # Counted before it is deleted: what another process minted earlier is written before this, and deleted
+            # Count before deleting: a subject that another process minted earlier is either written by now, and deleted
             # here, or refused.
             counted = int(connection.execute(COUNT_ERASURE).fetchone()[0])
             rows = connection.execute(ERASE, (who, *alias_bounds(who))).fetchall()
@@ -316,7 +312,7 @@ class Identities:
                 offer = self._offers.get(who)
                 if offer is not None and self._withdraw(offer):
                     tokens.append(offer.subject)
-                if erasures == counted + len(rows):  # nobody else was erased meanwhile: other users' tokens stay good
+                if erasures == counted + len(rows):  # no other erasure meanwhile: other users' subjects stay valid
                     for other in self._offers.values():
                         if other.erasures >= counted - 1:
                             other.erasures = erasures
@@ -326,13 +322,13 @@ class Identities:
             if time.monotonic() > deadline:
                 raise StoreError(
                     f"{str(self.path)!r} could not be rewritten in {self._patience} s: another process keeps it busy. "
-                    "The user's rows are gone; erase again to rewrite the file"
+                    "The user's rows are deleted; erase again to rewrite the file"
                 )
             time.sleep(0.05)
         return tuple(dict.fromkeys(tokens))
 
     def flush(self) -> None:
-        """Write the tokens that wait to be written, one last time; those that cannot be written are given up."""
+        """Write the pending subjects; those that cannot be written are given up."""
         with self._memory:
             people = [offer.who for offer in self._minted.values()]
         for start in range(0, len(people), _GROUP):
@@ -355,7 +351,7 @@ class Identities:
             self._glance.close()
 
     def _rewritten(self) -> bool:
-        """Write the file anew; False where a reader or a writer is in the way."""
+        """Rewrite the file (VACUUM); False if another connection is reading or writing."""
         try:
             with closing(connect(self.path, patience_s=0.1)) as connection:
                 connection.execute("VACUUM")
@@ -366,7 +362,7 @@ class Identities:
             raise StoreError(f"the identities {str(self.path)!r} could not be rewritten: {error}") from error
 
     def _meet_all(self, people: Sequence[str]) -> dict[str, str]:
-        """The tokens of many, with one commit for all that are new."""
+        """The subjects of several users, with one commit for all new ones."""
         try:
             with self._using() as connection:
                 found, orphans = self._write_all(connection, people)
@@ -377,7 +373,7 @@ class Identities:
         return found
 
     def _write_all(self, connection: sqlite3.Connection, people: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-        """The tokens of many, and those that were minted and had to be given up."""
+        """(user → subject, minted subjects that had to be given up)."""
         orphans: list[str] = []
 
         def refuse(offer: Offer) -> None:
@@ -385,20 +381,20 @@ class Identities:
                 if self._withdraw(offer):
                     orphans.append(offer.subject)
 
-        erasures = now = count_erasures(connection)  # before anything is read: nothing older is remembered as of it
+        erasures = now = count_erasures(connection)  # before reading, so that results are cached with a safe count
         found = find(connection, people)
         while missing := [who for who in people if who not in found]:
             with self._memory:
                 offers = {who: self._offer(who, now) for who in missing}
             make(connection, offers)
-            found |= find(connection, missing)  # another process may have been first, or have erased them again
+            found |= find(connection, missing)  # another process may have written first, or have erased the user
             for who, offer in offers.items():
                 if who not in found:
                     refuse(offer)
             now = count_erasures(connection)
         written = {who: [subject] for who, subject in found.items()}
         while losers := self._end(people, written, erasures):
-            # They were minted while another token of the same user was written.
+            # Minted while another subject of the same user was written.
             aliases = {alias_name(offer): offer for offer in losers}
             make(connection, aliases)
             there = find(connection, list(aliases))
@@ -410,7 +406,7 @@ class Identities:
         return found, orphans
 
     def _end(self, people: Sequence[str], written: Mapping[str, Sequence[str]], erasures: int) -> list[Offer]:
-        """Remember what the file says of users; instead, what was minted for them and is not in the file, if any is."""
+        """Cache the users' subjects and return []; if the file still lacks minted ones, return those instead."""
         with self._memory:
             offers = [self._offers[who] for who in people if who in self._offers]
             losers = [offer for offer in offers if offer.minted and offer.subject not in written[offer.who]]
@@ -435,27 +431,27 @@ class Identities:
                     self._remember(self._by_subject, {subject: cipher}, erasures)
         return cipher
 
-    # --- memory: all of these are called while `_memory` is held ---
+    # --- caches: all of these are called while `_memory` is held ---
 
     def _up_to_date(self) -> bool:
-        """Forget what is not true any more; False where the file cannot tell."""
+        """Drop outdated caches; False if the file's erasure count cannot be read."""
         if os.getpid() != self._pid:
             return False
         try:
             self._as_of(count_erasures(self._glance))
-        except sqlite3.Error:  # whoever asks the file itself is told why
+        except sqlite3.Error:  # the caller's own access to the file reports the error
             return False
         return True
 
     def _recall(self, memory: OrderedDict[str, T], key: str) -> T | None:
-        """What is remembered."""
+        """A cached value."""
         found = memory.get(key)
         if found is not None:
             memory.move_to_end(key)
         return found
 
     def _remember(self, memory: OrderedDict[str, T], found: Mapping[str, T], erasures: int) -> None:
-        """Keep what was read from the file after it counted so many erasures."""
+        """Cache values that were read at an erasure count."""
         self._as_of(erasures)
         if erasures == self._erasures:
             memory.update(found)
@@ -463,26 +459,26 @@ class Identities:
                 memory.popitem(last=False)
 
     def _as_of(self, erasures: int) -> None:
-        """Drop what is remembered where somebody was erased since."""
+        """Drop the caches if the erasure count has risen."""
         if erasures > self._erasures:
             self._erasures = erasures
             self._by_who.clear()
             self._by_subject.clear()
 
     def _offer(self, who: str, erasures: int) -> Offer:
-        """The token that is to be written for a user."""
+        """The subject to be written for a user."""
         offer = self._offers.get(who)
         if offer is None:
             offer = self._offers[who] = Offer(who, erasures)
         return offer
 
     def _withdraw(self, offer: Offer) -> bool:
-        """Drop a token that was written or will not be; whether somebody was given it."""
+        """Forget a subject that was written or given up; returns whether it had been minted."""
         if self._offers.get(offer.who) is offer:
             del self._offers[offer.who]
         return self._minted.pop(offer.subject, None) is not None
 
-    # --- written behind ---
+    # --- writes in the background ---
 
     def _give_up(self, orphans: Sequence[str]) -> None:
         for subject in orphans:
@@ -490,7 +486,7 @@ class Identities:
                 self.on_orphan(subject)
 
     def _write(self, who: str) -> None:
-        """Ask for a write without waiting for it."""
+        """Request a write without waiting for it."""
         try:
             self._met.ask(who)
         except StoreError:
@@ -511,7 +507,7 @@ class Identities:
             self._write(who)
 
     def _failed(self, people: Sequence[str], error: StoreError) -> None:
-        """Keep what was minted for another try."""
+        """Keep minted subjects for a retry after a failed write."""
         with self._memory:
             self._failure = None if is_busy(error.__cause__) else error
             for who in people:
@@ -526,7 +522,7 @@ class Identities:
 
     @contextmanager
     def _using(self) -> Iterator[sqlite3.Connection]:
-        """The connection for one thread at a time."""
+        """The connection, for one thread at a time."""
         self._require_own_process()
         with self._mutex:
             try:
@@ -535,7 +531,7 @@ class Identities:
                 raise StoreError(f"the identities {str(self.path)!r} could not be used: {error}") from error
 
     def _row(self, statement: str, *values: str) -> tuple[Any, ...] | None:
-        """One row, by a read that waits for no writer where that is possible."""
+        """One row, if possible by a read that does not wait for writers."""
         self._require_own_process()
         row: tuple[Any, ...] | None
         try:

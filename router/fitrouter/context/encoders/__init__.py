@@ -1,4 +1,4 @@
-"""Encoders: texts to unit vectors, from no model at all to a sentence transformer."""
+"""Text encoders (texts to unit vectors), from feature hashing to sentence transformers."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ __all__ = [
 ]
 
 ENCODERS = ("hashing", "minilm", "minilm-int8", "static")
-"""Names of the encoders that need no hub."""
+"""Names of the encoders that need no model hub."""
 
 
 def get_encoder(name: str, device: str = "auto") -> Encoder:
-    """The encoder of a name: one of `ENCODERS`, a hub name such as 'intfloat/e5-small-v2', or a model's folder.
+    """Load an encoder: one of `ENCODERS`, a hub name such as 'intfloat/e5-small-v2', or a model's folder.
 
     Raises:
-        ConfigError: there is no such encoder, or what it needs is not installed.
+        ConfigError: there is no such encoder, or its dependencies are not installed.
         ArtifactError: its files do not match their sha256.
     """
     if name == "hashing":
@@ -56,5 +56,5 @@ def get_encoder(name: str, device: str = "auto") -> Encoder:
         f"there is no encoder {name!r}"
         + (f"; did you mean {near[0]!r}?" if near else ";")
         + f" Allowed are {ENCODERS}, "
-        f"the name of a sentence-transformers model as 'owner/model', or a folder made by `fitrouter train encoder`"
+        f"a sentence-transformers model as 'owner/model', or a folder made by `fitrouter train encoder`"
     )

@@ -1,4 +1,4 @@
-"""The seam between text and vectors."""
+"""Protocol of text encoders."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from fitrouter.types import Floats
 
 
 class Encoder(Protocol):
-    """Turns texts into unit vectors; the same text gives the same vector on one build."""
+    """Encodes texts as unit vectors, deterministically on one build."""
 
     id: str
-    """Name and version: vectors of different ids never mix."""
+    """Name and version; vectors of different ids must not be mixed."""
     dim: int
 
     def encode(self, texts: Sequence[str]) -> Floats:

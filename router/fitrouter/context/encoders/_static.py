@@ -1,42 +1,42 @@
-"""A token table distilled from a sentence encoder: most of its sense at a fiftieth of its cost."""
+"""Static token embeddings distilled from a sentence encoder, at about a fiftieth of its cost."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from fitrouter.context.encoders._artifacts import check_sha256, read_manifest
 from fitrouter.errors import ArtifactError
 from fitrouter.types import Floats
 
 _SHIPPED = Path(__file__).parent / "data"
 _SHIPPED_SHA256 = "d08051ab6316f84de6fe5db7ab456201298aba5ff1022359068ddde088b75806"
-"""Of the shipped manifest, which names the sha256 of the other files."""
+"""Of the bundled manifest, which has the sha256 of the other files."""
+_FILES = ("static.bin", "vocab.txt")
+_REMEDY = "reinstall fitrouter, or make it again with `fitrouter train encoder`"
 
 _MAX_CHARS = 8192
-"""What is read of a long text; half from either end."""
+"""Most characters read of a text; of a longer one, half from either end."""
 
 _WORDS = 1 << 16
-"""Words whose tokens are kept."""
+"""Most words whose tokens are cached."""
 _PLAIN = re.compile(r"[a-z0-9]+|[^a-z0-9\s]")
 _BLANK = re.compile(r"[ \t\n\r]+")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
 
 class Static:
-    """Weighted mean of token vectors, brought to length 1 (Tulkens and van Dongen 2024, model2vec).
+    """Weighted mean of token vectors, normalised to length 1 (Tulkens and van Dongen 2024, model2vec).
 
     The table is made by `fitrouter train encoder`: every token of MiniLM's vocabulary is encoded alone, centred, and
     projected to its leading principal components, whitened; frequent tokens weigh less (Arora et al. 2017). Its
-    dimensions are ordered by variance, so the first few are a projection in themselves.
+    dimensions are ordered by variance, so that the first few are a projection by themselves.
 
-    A folder holds `static.json` (the manifest), `static.bin` (int8[V, dim] and behind it float16[V], the weights) and
-    `vocab.txt` (WordPiece, a token a line). `folder=None` is the table that ships with the package.
+    A folder has `static.json` (the manifest), `static.bin` (int8[V, dim], followed by float16[V], the weights) and
+    `vocab.txt` (WordPiece, one token in each line). `folder=None` is the bundled table.
 
     Raises:
         ArtifactError: a file is missing or does not match its sha256.
@@ -48,16 +48,18 @@ class Static:
         from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
         root = _SHIPPED if folder is None else folder
-        manifest = _manifest(root, _SHIPPED_SHA256 if folder is None else None)
+        if folder is None:
+            check_sha256(root / "static.json", _SHIPPED_SHA256, _REMEDY)
+        manifest = read_manifest(root / "static.json", "static", _FILES, ("id", "dim", "tokens", "scale"))
+        for name in _FILES:
+            check_sha256(root / name, manifest["sha256"][name], _REMEDY)
         self.id: str = manifest["id"]
         self.dim: int = manifest["dim"]
         tokens: int = manifest["tokens"]
-        payload = _checked(root / "static.bin", manifest["sha256"]["static.bin"])
-        vocabulary = _checked(root / "vocab.txt", manifest["sha256"]["vocab.txt"]).decode("utf-8").split("\n")[:tokens]
+        payload = (root / "static.bin").read_bytes()
+        vocabulary = (root / "vocab.txt").read_bytes().decode("utf-8").split("\n")[:tokens]
         if len(payload) != tokens * (self.dim + 2) or len(manifest["scale"]) != self.dim or len(vocabulary) != tokens:
-            raise ArtifactError(
-                f"{str(root)!r}: the sizes of static.bin, vocab.txt and static.json do not fit together"
-            )
+            raise ArtifactError(f"{str(root)!r}: the sizes of static.bin, vocab.txt and static.json do not match")
         self._table = np.frombuffer(payload, dtype=np.int8, count=tokens * self.dim).reshape(tokens, self.dim)
         self._weights = np.frombuffer(payload, dtype="<f2", offset=tokens * self.dim).astype(np.float64)
         self._scale = np.array(manifest["scale"], dtype=np.float64)
@@ -83,15 +85,15 @@ class Static:
         return out
 
     def _ids(self, text: str) -> list[int]:
-        """The tokens of a text, as the tokenizer gives them; of words that came before, without asking it again."""
+        """The tokens of a text, equal to the tokenizer's; tokens of ASCII words are cached."""
         if text.isascii():
             return self._plain(text)
-        # What the tokenizer makes of a stretch between blanks does not depend on the others.
+        # The tokens between two blanks do not depend on the rest of the text.
         stretches = _BLANK.split(text)
         return [i for part in stretches for i in (self._plain(part) if part.isascii() else self._read(part))]
 
     def _plain(self, text: str) -> list[int]:
-        if _CONTROL.search(text):  # it drops these and joins what they part
+        if _CONTROL.search(text):  # the tokenizer removes control characters and joins the text around them
             return self._read(text)
         known, ids = self._words, list[int]()
         for word in _PLAIN.findall(text.lower()):
@@ -107,31 +109,3 @@ class Static:
     def _read(self, text: str) -> list[int]:
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         return ids
-
-
-def _checked(path: Path, sha256: str) -> bytes:
-    try:
-        payload = path.read_bytes()
-    except OSError as error:
-        raise ArtifactError(
-            f"{str(path)!r} cannot be read ({error}); reinstall fitrouter, or make it with `fitrouter train encoder`"
-        ) from None
-    found = hashlib.sha256(payload).hexdigest()
-    if found != sha256:
-        raise ArtifactError(
-            f"{str(path)!r} has the sha256 {found}, expected is {sha256}; "
-            f"reinstall fitrouter, or make it anew with `fitrouter train encoder`"
-        )
-    return payload
-
-
-def _manifest(root: Path, sha256: str | None) -> dict[str, Any]:
-    path = root / "static.json"
-    try:
-        payload = path.read_bytes() if sha256 is None else _checked(path, sha256)
-        manifest = json.loads(payload)
-        if set(manifest["sha256"]) >= {"static.bin", "vocab.txt"} and {"id", "dim", "tokens", "scale"} <= set(manifest):
-            return dict(manifest)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ArtifactError(f"{str(path)!r} is no manifest of a static encoder ({error!r})") from None
-    raise ArtifactError(f"{str(path)!r} is no manifest of a static encoder: it lacks a key")

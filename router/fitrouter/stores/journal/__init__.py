@@ -1,4 +1,4 @@
-"""The log that is the truth, and its implementations: one file of SQLite, and a list in memory for tests."""
+"""The event log (the source of truth): in SQLite, and in memory for tests."""
 
 from fitrouter.stores.journal._base import Entry, Journal, Lease, Row, Snapshot, Spooled
 from fitrouter.stores.journal._memory import MemoryJournal

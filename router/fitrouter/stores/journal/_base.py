@@ -1,4 +1,4 @@
-"""The seam between the router and its log."""
+"""Protocol of event journals."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from fitrouter.types import Event
 
 
 class Row(NamedTuple):
-    """An event in its place. Sequence numbers rise by commit order and have no meaning beyond order."""
+    """An event with its sequence number. Numbers rise in commit order, possibly with gaps."""
 
     seq: int
     event: Event
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """What `append` takes: an event, for an Execution also the answer's encrypted text.
+    """An event to append; an Execution can bring the answer's encrypted text.
 
-    A content goes to the spool in the event's own transaction; a Score takes its decision's content out of the spool
-    in the same way.
+    The text is written to the spool in the event's own transaction; appending the decision's Score removes it in the
+    same way.
     """
 
     event: Event
@@ -30,7 +30,7 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class Spooled(NamedTuple):
-    """An answer that waits for its score."""
+    """An encrypted answer waiting to be scored."""
 
     decision_id: str
     ts: float
@@ -38,32 +38,38 @@ class Spooled(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """What folds had at one position of the journal: `state` maps a key to its bytes."""
+    """The learned state at a position of the journal: `state` maps a key to its bytes."""
 
     seq: int
     state: dict[str, bytes]
 
 
 class Lease(Protocol):
-    """A named right that one process of the machine holds at a time."""
+    """A named lock that one process of the machine holds at a time."""
 
     def held(self) -> bool:
-        """Take it if it is free, renew it if it is ours; True while it is ours. Call it at least once a second."""
+        """Acquire or renew the lease; True while it is ours. Call it at least once a second."""
         ...
 
     def release(self) -> None:
-        """Give it back at once."""
+        """Give the lease back at once."""
         ...
 
 
 class Journal(Protocol):
-    """The log that is the truth. Thread safe; every method but `append` may block on the disk."""
+    """The event log. Thread safe; every method but `append` may block on the disk."""
 
     def append(self, *entries: Entry) -> Future[int]:
         """Queue the entries as one transaction; the future gives the last sequence number once they are durable.
 
-        An event whose id is already there is a no-op. Raises `JournalFull` at once when too many wait; the future
-        raises `StoreError` when the disk refuses, and nothing of these entries is kept then.
+        Appending an event again (by id) is a no-op. The future cannot be cancelled: queued entries will be written. It
+        fails with `StoreError` if they cannot be, and none of them is kept then. Without entries it is a barrier: it
+        resolves after everything queued earlier.
+
+        Raises:
+            JournalFull: too many entries are queued.
+            StoreError: the journal is closed.
+            ValueError: an entry cannot be encoded.
         """
         ...
 
@@ -76,19 +82,22 @@ class Journal(Protocol):
         ...
 
     def lease(self, name: str) -> Lease:
-        """The lease of this name; a holder that dies loses it within 5 seconds."""
+        """The lease of this name; a process that dies loses it within 5 seconds."""
         ...
 
     def spooled(self, limit: int = 64) -> Sequence[Spooled]:
-        """The oldest answers that wait for a score."""
+        """The oldest unscored answers."""
         ...
 
     def save(self, snapshot: Snapshot) -> None:
-        """Merge the state into the stored snapshot and move its position, in one transaction."""
+        """Merge the state into the stored snapshot and move its position, in one transaction.
+
+        A snapshot older than the stored one is ignored.
+        """
         ...
 
     def snapshot(self) -> Snapshot:
-        """The stored snapshot; position 0 and no state where there is none."""
+        """The stored snapshot; position 0 and no state if there is none."""
         ...
 
     def head(self) -> int:
@@ -96,5 +105,5 @@ class Journal(Protocol):
         ...
 
     def close(self) -> None:
-        """Wait for what is queued, then close."""
+        """Write the queued entries, give back all leases, then close."""
         ...

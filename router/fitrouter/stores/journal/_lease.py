@@ -1,8 +1,7 @@
 """Locks between the processes of one machine, by flock(2).
 
-The kernel gives a lock back when the last descriptor of its open file is closed, so that a killed process holds
-nothing for longer than its own death. Descriptors that a fork copied are closed in the child, which would else keep a
-dead parent's lock.
+The kernel releases a lock when the last descriptor of its open file is closed, so that a killed process holds nothing.
+Descriptors copied by a fork are closed in the child, which would otherwise keep a dead parent's lock.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from types import TracebackType
 
 
 class _Descriptor:
-    """A file that is open for the sake of its lock; -1 where it is not."""
+    """The descriptor of a lock file; -1 while it is closed."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -34,7 +33,7 @@ class _Descriptor:
             self.fd = -1
 
     def current(self) -> bool:
-        """True while the open file is still the one that the path names."""
+        """Whether the path still names the open file."""
         try:
             return self.fd >= 0 and os.path.samestat(os.fstat(self.fd), self.path.stat())
         except OSError:
@@ -53,7 +52,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 class FileLock:
-    """A lock that is waited for: `with lock:` is one process of the machine at a time, `share()` is many."""
+    """A blocking lock between processes: exclusive as `with lock:`, shared with `share()`."""
 
     def __init__(self, path: Path) -> None:
         self._descriptor = _Descriptor(path)
@@ -67,11 +66,11 @@ class FileLock:
         fcntl.flock(self._descriptor.fd, fcntl.LOCK_UN)
 
     def share(self) -> None:
-        """Hold it together with others until `close`."""
+        """Take a shared lock, held until `close`."""
         fcntl.flock(self._descriptor.open(), fcntl.LOCK_SH)
 
     def alone(self) -> bool:
-        """True if nobody else holds or shares it; it is held from then on."""
+        """Take the exclusive lock without waiting; False if another process holds or shares it."""
         try:
             fcntl.flock(self._descriptor.open(), fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -79,15 +78,15 @@ class FileLock:
         return True
 
     def close(self) -> None:
-        """Give it back."""
+        """Release the lock."""
         self._descriptor.close()
 
 
 class FileLease:
-    """A right that one holder on this machine has, kept as a locked file.
+    """A `Lease` as a locked file.
 
-    Two leases of one name exclude each other inside a process too. A lease whose file somebody deleted is lost, and the
-    next call competes for it anew.
+    Two leases of one name exclude each other inside a process too. A lease whose file was deleted is lost, and the
+    next call competes for it again.
     """
 
     def __init__(self, path: Path) -> None:
@@ -95,7 +94,7 @@ class FileLease:
         self._mutex = threading.Lock()
 
     def held(self) -> bool:
-        """Take it if it is free; True while it is ours. A file that cannot be opened is a lease that we do not have."""
+        """Acquire the lease; True while it is ours, False also if its file cannot be opened."""
         with self._mutex:
             if self._descriptor.fd >= 0:
                 if self._descriptor.current():
@@ -112,6 +111,6 @@ class FileLease:
             return True
 
     def release(self) -> None:
-        """Give it back at once."""
+        """Give the lease back at once."""
         with self._mutex:
             self._descriptor.close()

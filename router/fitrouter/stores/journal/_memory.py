@@ -1,4 +1,4 @@
-"""The journal as a list: the fake that keeps the laws of the real one."""
+"""In-memory journal for tests and simulations, with the semantics of the SQLite one."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class _MemoryLease:
 
 
 class MemoryJournal:
-    """A journal that ends with its process.
+    """A `Journal` in memory.
 
-    Events are encoded and decoded as the real one does it, so that nothing comes back that a file would not give back.
+    Events are encoded and decoded as in a file, so that a test reads back exactly what a file would give.
     """
 
     def __init__(self, *, capacity: int = 65_536, fault: Fault = no_fault) -> None:
@@ -44,9 +44,9 @@ class MemoryJournal:
         self._closed = False
 
     def append(self, *entries: Entry) -> Future[int]:
-        """Keep the entries, all or none; see `Journal.append`."""
+        """Append the entries, all or none; see `Journal.append`."""
         if len(entries) > self._capacity:
-            raise JournalFull(f"{len(entries)} entries do not fit into a queue of {self._capacity}; retry with fewer")
+            raise JournalFull(f"{len(entries)} entries do not fit into a queue of {self._capacity}; append fewer")
         records = [record(entry) for entry in entries]
         future: Future[int] = Future()
         future.set_running_or_notify_cancel()
@@ -55,7 +55,7 @@ class MemoryJournal:
                 raise StoreError("the journal is closed; open another one")
             try:
                 self._rehearse(records)
-            except Exception as error:  # noqa: BLE001 - whatever the hook raises is a failure of the disk
+            except Exception as error:  # noqa: BLE001 - whatever the hook raises simulates a failing disk
                 future.set_exception(StoreError(f"the journal could not write: {error}"))
                 return future
             for item in records:
@@ -98,16 +98,16 @@ class MemoryJournal:
         return [Row(seq, _event(item)) for seq, item in records if key in (item.decision_id, item.subject)]
 
     def lease(self, name: str) -> _MemoryLease:
-        """The lease of this name, inside this journal."""
+        """The lease of this name; leases of one journal object exclude each other."""
         return _MemoryLease(name, self._holders, self._mutex)
 
     def spooled(self, limit: int = 64) -> Sequence[Spooled]:
-        """The oldest answers that wait for a score."""
+        """The oldest unscored answers."""
         with self._mutex:
             return list(self._spool.values())[:limit]
 
     def save(self, snapshot: Snapshot) -> None:
-        """Merge the state and move the position; a snapshot older than the stored one is a no-op."""
+        """Merge the state and move the position; see `Journal.save`."""
         with self._mutex:
             try:
                 for step in ("begin", "snapshot", "commit"):
@@ -127,7 +127,7 @@ class MemoryJournal:
         return len(self._records)
 
     def close(self) -> None:
-        """Take no more entries and give back all leases; what is there can still be read."""
+        """Refuse further entries and give back all leases; rows can still be read."""
         with self._mutex:
             self._closed = True
             self._holders.clear()

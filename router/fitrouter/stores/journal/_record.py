@@ -1,4 +1,4 @@
-"""An entry as the journals keep it: what can be looked up, beside what is only read back."""
+"""Entries as rows of the events table: indexed columns beside the encoded event."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from fitrouter.types import (
 )
 
 Fault: TypeAlias = Callable[[str], None]
-"""Called with the name of each write step before it: begin, insert, spool, unspool, snapshot, commit. What it raises
-is taken for a failure of the disk."""
+"""Test hook, called before each write step with its name: begin, insert, spool, unspool, snapshot or commit. An
+exception from it counts as a failure of the disk."""
 
 
 def no_fault(step: str) -> None:
-    """The disk works."""
+    """Inject no fault."""
 
 
 class Record(NamedTuple):
-    """One row of the events table without its sequence number, and the answer's text for the spool."""
+    """A row of the events table without its sequence number, and the encrypted answer for the spool."""
 
     id: str
     ts: float
@@ -45,7 +45,7 @@ class Record(NamedTuple):
 
 
 def decision_of(event: Event) -> str | None:
-    """The decision that an event belongs to."""
+    """The id of the decision that an event belongs to."""
     if isinstance(event, Decision):
         return event.id
     if isinstance(event, Execution | Score | Feedback):
@@ -54,7 +54,7 @@ def decision_of(event: Event) -> str | None:
 
 
 def subject_of(event: Event) -> str | None:
-    """The person that an event is about, as the token that stands for them."""
+    """The subject (pseudonymous user token) that an event is about."""
     if isinstance(event, Erasure):
         return event.subject
     if isinstance(event, ModelChange | PolicyChange | RoleText | ArtifactChange | Refit):
@@ -68,17 +68,17 @@ def kind_of(event: Event) -> str:
 
 
 def record(entry: Entry) -> Record:
-    """The entry, encoded.
+    """Encode an entry.
 
     Raises:
-        ValueError: the event has no id, or content comes with anything but an Execution.
-        UnicodeEncodeError: a text of the event holds a lone surrogate.
+        ValueError: the event has no id, or an event other than an Execution has a content.
+        UnicodeEncodeError: a string of the event holds a lone surrogate.
     """
     event = entry.event
     if not event.id:
         raise ValueError(f"{event!r} has no id; give it a UUIDv7, see fitrouter.draw.uuid7")
     if entry.content is not None and not isinstance(event, Execution):
-        raise ValueError(f"content came with a {kind_of(event)}; only an execution carries an answer's text")
+        raise ValueError(f"a {kind_of(event)} cannot have a content; only an execution carries an answer's text")
     payload = encode_event(event)
     decision_id, subject = decision_of(event), subject_of(event)
     crc = zlib.crc32(payload)

@@ -1,4 +1,4 @@
-"""The journal's file: its tables, and how it is opened."""
+"""Schema of the journal's SQLite file, and opening with integrity checks."""
 
 from __future__ import annotations
 
@@ -7,14 +7,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from fitrouter.errors import StoreError
-from fitrouter.stores._files import write_ahead
-
-COMPANIONS = ("-wal", "-shm")
-"""Files that belong to the database."""
+from fitrouter.stores._files import connect, write_ahead
 
 _VERSION = 1
 _CHECKED_BYTES = 64 * 2**20
-"""A file up to this size is checked page by page when it is opened (0.1 s); a greater one only where it is read."""
+"""Files up to this size are checked page by page when they are opened (0.1 s); larger ones only where they are read."""
 
 _SCHEMA = (
     """CREATE TABLE events (
@@ -38,28 +35,11 @@ _SCHEMA = (
 )
 
 
-def connect(path: Path) -> sqlite3.Connection:
-    """A connection that commits when told to, and may be handed from thread to thread."""
-    connection = sqlite3.connect(path, timeout=5.0, isolation_level=None, check_same_thread=False)
-    try:
-        connection.execute("PRAGMA synchronous = FULL")
-    except sqlite3.Error:
-        connection.close()
-        raise
-    return connection
-
-
-def damaged(error: BaseException) -> bool:
-    """True if the error says that the file itself is no good, and not that it is busy, missing or full."""
-    code = getattr(error, "sqlite_errorcode", None)
-    return code is not None and code & 0xFF in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
-
-
 def open_checked(path: Path) -> sqlite3.Connection:
-    """Open the file, make the tables where there are none, and read a little of each.
+    """Open the file, create its tables if it is new, and check it.
 
     Raises:
-        sqlite3.Error: it cannot be opened; `damaged` tells why.
+        sqlite3.Error: the file cannot be opened, or is damaged (`is_damaged`).
         StoreError: a later version of fitrouter wrote it.
     """
     connection = connect(path)
@@ -80,7 +60,8 @@ def _create(connection: sqlite3.Connection, path: Path) -> None:
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version > _VERSION:
         raise StoreError(
-            f"{str(path)!r} has the journal format {version}; this fitrouter knows {_VERSION}. Use the later one again"
+            f"{str(path)!r} has journal format {version}, written by a later fitrouter; this one reads up to "
+            f"{_VERSION}. Upgrade fitrouter"
         )
     if version == 0:
         for statement in _SCHEMA:

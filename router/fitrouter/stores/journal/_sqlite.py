@@ -1,4 +1,4 @@
-"""The journal in one file of SQLite, shared by the worker processes of one machine."""
+"""Journal in an SQLite file, shared by the worker processes of one machine."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from typing import Any
 import msgspec
 
 from fitrouter.errors import StoreError
-from fitrouter.stores._files import quarantine
+from fitrouter.stores._files import COMPANIONS, connect, is_damaged, quarantine
 from fitrouter.stores.journal._base import Entry, Row, Snapshot, Spooled
 from fitrouter.stores.journal._lease import FileLease, FileLock
 from fitrouter.stores.journal._record import Fault, no_fault, record
-from fitrouter.stores.journal._schema import COMPANIONS, connect, damaged, open_checked
+from fitrouter.stores.journal._schema import open_checked
 from fitrouter.stores.journal._writer import GroupWriter
 from fitrouter.types import decode_event
 
@@ -31,20 +31,20 @@ _log = logging.getLogger(__name__)
 
 
 class SqliteJournal:
-    """Write-ahead log, `synchronous=FULL`, group commit: what is acknowledged survives kill -9 and power loss.
+    """A `Journal` with write-ahead log, `synchronous=FULL` and group commit: acknowledged entries survive power loss.
 
     Any number of processes on one machine may open the same file. Their transactions queue on a lock file
     (`<path>.lock`), because SQLite's own waiting is unfair; sequence numbers are therefore committed in order, and a
-    reader that goes by `tail(after)` never misses a row. Open it after forking, not before.
+    reader that polls `tail(after)` never misses a row. Open it after forking, not before.
 
-    A file that SQLite calls damaged is renamed to `<path>.corrupt-<seconds>` when it is opened, and an empty one takes
-    its place; `quarantined` then names it. A single row whose bytes do not match their checksum is left out and logged.
+    A corrupt file is renamed to `<path>.corrupt-<seconds>` when it is opened, and replaced by an empty one;
+    `quarantined` is then its new path. A single row whose checksum does not match is skipped and logged.
 
     Args:
-        path: the file; its folder is made.
+        path: the file; its folder is created.
         clock: seconds since the epoch, for the name of a quarantined file.
-        hold: seconds that a commit waits for company. At 0 the entries that arrive during one commit share the next.
-        capacity: entries that may wait to become durable, before `append` raises `JournalFull`.
+        hold: seconds that a commit waits for further entries. At 0, entries that arrive during a commit share the next.
+        capacity: most entries that may be queued, before `append` raises `JournalFull`.
         fault: called before each write step, for tests of failing disks.
 
     Raises:
@@ -86,31 +86,22 @@ class SqliteJournal:
         return self.path.with_name(f"{self.path.name}.{suffix}")
 
     def _open(self, clock: Callable[[], float]) -> sqlite3.Connection:
-        """Open and check under the lock, and begin anew where the file is damaged."""
+        """Open and check the file, or replace it if it is damaged; called under the lock."""
         try:
             return open_checked(self.path)
         except sqlite3.DatabaseError as error:
-            if not damaged(error):
+            if not is_damaged(error):
                 raise
             # A process that still has the old file open would delete the new one's write-ahead log when it closes.
             if not self._users.alone():
                 raise StoreError(
-                    f"the journal {str(self.path)!r} is damaged ({error}) and other processes use it; stop them first"
+                    f"the journal {str(self.path)!r} is damaged ({error}) and open in other processes; stop them first"
                 ) from error
         self.quarantined = quarantine(self.path, clock(), COMPANIONS)
         return open_checked(self.path)
 
     def append(self, *entries: Entry) -> Future[int]:
-        """Queue the entries as one transaction; the future gives the last sequence number once they are durable.
-
-        The future cannot be cancelled: an entry that is queued will be written. Without entries it is a barrier:
-        everything queued earlier has been tried when it resolves.
-
-        Raises:
-            JournalFull: too many entries wait.
-            StoreError: the journal is closed.
-            ValueError: an entry cannot be encoded.
-        """
+        """Queue the entries as one transaction; see `Journal.append`."""
         return self._writer.submit([record(entry) for entry in entries])
 
     def tail(self, after: int, limit: int = 512) -> Sequence[Row]:
@@ -139,7 +130,7 @@ class SqliteJournal:
         """The lease of this name, a locked file `<path>.<name>.lease`; the kernel frees it when its holder dies.
 
         Raises:
-            ValueError: the name is no plain word.
+            ValueError: the name has other characters than a-z, 0-9, '-' and '_'.
         """
         if not re.fullmatch(r"[a-z0-9_-]{1,64}", name):
             raise ValueError(f"lease {name!r}: use 1 to 64 of a-z, 0-9, '-' and '_'")
@@ -149,19 +140,16 @@ class SqliteJournal:
         return lease
 
     def spooled(self, limit: int = 64) -> Sequence[Spooled]:
-        """The oldest answers that wait for a score."""
+        """The oldest unscored answers."""
         rows = self._read("SELECT decision_id, ts, content FROM spool ORDER BY seq LIMIT ?", (limit,))
         return [Spooled(*row) for row in rows]
 
     def save(self, snapshot: Snapshot) -> None:
-        """Merge the state into the stored snapshot and move its position, in one transaction.
-
-        A snapshot older than the stored one is a no-op: its newer twin already holds every change.
-        """
+        """Merge the state into the stored snapshot and move its position; see `Journal.save`."""
         self._writer.submit((), snapshot).result()
 
     def snapshot(self) -> Snapshot:
-        """The stored snapshot; position 0 and no state where there is none."""
+        """The stored snapshot; position 0 and no state if there is none."""
         with self._reader() as connection:
             connection.execute("BEGIN")
             (seq,) = connection.execute("SELECT seq FROM snapshot_position").fetchone()
@@ -174,7 +162,7 @@ class SqliteJournal:
         return int(self._read("SELECT coalesce(max(seq), 0) FROM events", ())[0][0])
 
     def close(self) -> None:
-        """Wait for what is queued, give back all leases, then close."""
+        """Write the queued entries, give back all leases, then close."""
         with self._mutex:
             if self._closed:
                 return
@@ -196,7 +184,7 @@ class SqliteJournal:
                     raise msgspec.DecodeError("its checksum differs")  # noqa: TRY301
                 rows.append(Row(seq, decode_event(payload)))
             except msgspec.DecodeError as error:
-                _log.error("row %d of %s is left out: %s", seq, self.path, error)
+                _log.error("row %d of %s is skipped: %s", seq, self.path, error)
         return rows
 
     def _read(self, sql: str, params: tuple[object, ...]) -> list[Any]:
@@ -205,12 +193,10 @@ class SqliteJournal:
 
     @contextmanager
     def _reader(self) -> Iterator[sqlite3.Connection]:
-        """A connection for this thread alone, kept for the next reader; one that saw an error is thrown away."""
+        """A pooled connection for this thread alone; after an error it is closed instead of reused."""
         with self._mutex:
             if self._closed or self._pid != os.getpid():
-                raise StoreError(
-                    "the journal is closed, or was opened before this process was forked; open another one"
-                )
+                raise StoreError("the journal is closed, or was opened before this process was forked; open it again")
             connection = self._idle.pop() if self._idle else None
         try:
             connection = connection or connect(self.path)

@@ -1,4 +1,4 @@
-"""Group commit: one thread writes, and all that wait become durable in one transaction."""
+"""Group commit: one thread writes all queued entries in one transaction."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from fitrouter.stores.journal._lease import FileLock
 from fitrouter.stores.journal._record import Fault, Record
 
 _GROUP = 1024
-"""Rows of one transaction: about 40 ms, so that other processes and their acknowledgements get their turn."""
+"""Most rows of one transaction: about 40 ms, so that other processes get their turn at the lock."""
 
 _INSERT = """INSERT INTO events (id, ts, kind, decision_id, subject, payload, crc)
 VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING"""
 
 
 class _Ticket(NamedTuple):
-    """What one caller waits for."""
+    """A caller's queued records or snapshot."""
 
     records: Sequence[Record]
     snapshot: Snapshot | None
@@ -33,16 +33,16 @@ class _Ticket(NamedTuple):
 
 
 class GroupWriter:
-    """A bounded queue and the thread that empties it.
+    """A bounded queue of entries and the thread that writes them.
 
-    A transaction that fails is undone as a whole: each of its callers gets a `StoreError`, the connection is closed,
-    and the next transaction opens a new one. The thread outlives every error.
+    A transaction that fails is rolled back as a whole: each of its callers gets a `StoreError`, the connection is
+    closed, and the next transaction opens a new one. The thread survives every error.
 
     Args:
         connect: opens the database.
-        lock: held around every transaction, so that processes take turns in order.
-        capacity: entries that may wait.
-        hold: seconds that the writer waits for company after the first entry.
+        lock: held during every transaction, so that processes take turns in order.
+        capacity: most entries that may be queued.
+        hold: seconds that the writer waits for further entries after the first one.
         fault: see `Fault`.
     """
 
@@ -67,13 +67,11 @@ class GroupWriter:
         self._thread.start()
 
     def submit(self, records: Sequence[Record], snapshot: Snapshot | None = None) -> Future[int]:
-        """Queue the records, or a snapshot, as part of one transaction.
-
-        The future cannot be cancelled: what is queued will be written.
+        """Queue the records, or a snapshot, as part of one transaction; see `Journal.append`.
 
         Raises:
             JournalFull: the queue has no room.
-            StoreError: the journal is closed, or was opened by the process that this one was forked from.
+            StoreError: the journal is closed, or was opened before this process was forked.
         """
         future: Future[int] = Future()
         future.set_running_or_notify_cancel()
@@ -81,10 +79,10 @@ class GroupWriter:
         with self._changed:
             if self._closing or self._pid != os.getpid():
                 reason = "is closed" if self._closing else "was opened before this process was forked"
-                raise StoreError(f"the journal {reason}; open another one")
+                raise StoreError(f"the journal {reason}; open it again")
             if self._waiting + weight > self._capacity:
                 raise JournalFull(
-                    f"{self._waiting} entries wait to become durable and {weight} more do not fit into a queue of "
+                    f"the journal's queue is full: {self._waiting} entries are queued, {weight} more would exceed "
                     f"{self._capacity}; retry later"
                 )
             self._waiting += weight
@@ -93,7 +91,7 @@ class GroupWriter:
         return future
 
     def close(self) -> None:
-        """Write what is queued, then stop."""
+        """Write the queued entries, then stop."""
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -125,7 +123,7 @@ class GroupWriter:
         try:
             with self._lock:
                 results = self._transact(tickets)
-        except Exception as error:  # noqa: BLE001 - the thread must outlive whatever a disk, a driver or a hook raises
+        except Exception as error:  # noqa: BLE001 - the thread must survive whatever a disk, a driver or a hook raises
             for ticket in tickets:
                 failure = StoreError(f"the journal could not write: {error}")
                 failure.__cause__ = error
@@ -135,7 +133,7 @@ class GroupWriter:
                 ticket.future.set_result(seq)
 
     def _transact(self, tickets: Sequence[_Ticket]) -> list[int]:
-        """One transaction under the lock; the last sequence number of each ticket."""
+        """Write the tickets in one transaction; returns the last sequence number of each."""
         try:
             if self._connection is None:
                 self._connection = self._connect()
@@ -188,7 +186,7 @@ class GroupWriter:
         cursor.execute("UPDATE snapshot_position SET seq = ?", (snapshot.seq,))
 
     def _drop(self) -> None:
-        """Undo what is open and close; a connection that saw an error is not trusted again."""
+        """Roll back and close the connection; after an error it is not reused."""
         connection, self._connection = self._connection, None
         if connection is not None:
             with suppress(sqlite3.Error):

@@ -1,4 +1,4 @@
-"""The journal as DuckDB tables, for people, reports and replay. It can be rebuilt at any time."""
+"""DuckDB tables filled from the journal, for queries, reports and replay. They can be rebuilt at any time."""
 
 from fitrouter.stores.warehouse._feed import WarehouseFeed
 from fitrouter.stores.warehouse._migrations import MIGRATIONS, migrate

@@ -1,4 +1,4 @@
-"""From the journal to the warehouse, by one process of the machine at a time."""
+"""Copies the journal into the warehouse, from one process of the machine at a time."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from fitrouter.stores.warehouse._warehouse import OutOfStep, Position, Warehouse
 
 
 class WarehouseFeed:
-    """Keeps the warehouse behind the journal; call `step` in a loop, from any one thread.
+    """Keeps the warehouse up to date with the journal; call `step` in a loop.
 
     Only the holder of the lease `warehouse` reads and writes. A step that fails changes nothing, and the next one
-    begins where the last one ended; a file that was deleted or set aside is filled from the start.
+    resumes at the same row; a file that was deleted or quarantined is filled from the start.
 
     Args:
-        journal: the log.
-        warehouse: the tables.
-        batch: rows of one transaction.
+        journal: the source.
+        warehouse: the destination.
+        batch: most rows of one transaction.
         clock: seconds since the epoch, for `lag_seconds`.
     """
 
@@ -35,13 +35,14 @@ class WarehouseFeed:
         self._head = 0
         self._waiting_since: float | None = None
         self.holds = False
-        """True while this process is the one that feeds, as of the last step."""
+        """Whether this process held the lease at the last step."""
 
     def step(self) -> int:
-        """Bring one batch over; the number of rows, 0 when there is nothing to do or another process feeds.
+        """Copy one batch. Returns the number of rows, 0 if all are copied or another process holds the lease.
 
         Raises:
-            StoreError: the journal cannot be read, or the warehouse not be written: somebody may hold it. Try again.
+            StoreError: the journal cannot be read, or the warehouse cannot be written (another program may have it
+                open). Try again.
         """
         with self._mutex:
             self.holds = self._lease.held()
@@ -57,27 +58,27 @@ class WarehouseFeed:
             try:
                 count = self.warehouse.ingest(rows, after=last.seq)
             except OutOfStep:
-                self._last = None  # the file was replaced under us: begin again from what it holds
+                self._last = None  # the file was replaced meanwhile: continue from its own position
                 return 0
             self._last = Position(rows[-1].seq, rows[-1].event.id)
             self._waiting_since = rows[-1].event.ts if self._head > self._last.seq else None
             return count
 
     def release(self) -> None:
-        """Let another process feed."""
+        """Give the lease to another process."""
         with self._mutex:
             self._lease.release()
             self.holds, self._last = False, None
 
     @property
     def lag(self) -> int:
-        """Rows of the journal that are not in the warehouse, as of the last step; 0 where another process feeds."""
+        """Rows not yet copied, as of the last step; 0 if another process holds the lease."""
         last = self._last
         return max(0, self._head - (last.seq if last else 0)) if self.holds else 0
 
     @property
     def lag_seconds(self) -> float:
-        """Age of the oldest row that waits; it grows while steps fail or hang."""
+        """Age of the oldest row not yet copied; it grows while steps fail or hang."""
         since = self._waiting_since
         return 0.0 if since is None else max(0.0, self._clock() - since)
 
@@ -87,9 +88,9 @@ class WarehouseFeed:
         return self._last
 
     def _next(self, last: Position) -> Sequence[Row]:
-        """The rows after the last one, which must still be the one that the warehouse knows.
+        """The rows after the last copied one.
 
-        Where it is not, the journal was replaced, and the warehouse begins again from the new one.
+        If the journal has another event at that position, it was replaced, and the warehouse is filled again.
         """
         rows = self.journal.tail(last.seq - 1, self._batch + 1)
         first = rows[0] if rows else None

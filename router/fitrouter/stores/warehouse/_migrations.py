@@ -1,4 +1,4 @@
-"""The tables, as numbered steps. A step that was published is never changed: a change is one more step."""
+"""Schema migrations of the warehouse. A published migration is never edited: a change is a new one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 Migration: TypeAlias = "Callable[[duckdb.DuckDBPyConnection], None]"
 MIGRATIONS: dict[str, Migration] = {}
-"""All steps by name, in order."""
+"""All migrations by name, in order."""
 
 
 def _migration(step: Migration) -> Migration:
@@ -22,17 +22,17 @@ def _migration(step: Migration) -> Migration:
 
 
 def migrate(connection: duckdb.DuckDBPyConnection) -> None:
-    """Apply the steps that the file lacks, each in its own transaction.
+    """Apply the missing migrations, each in its own transaction.
 
     Raises:
-        StoreError: the file has steps that this version does not know.
+        StoreError: a later version of fitrouter migrated the file.
     """
     connection.execute("CREATE TABLE IF NOT EXISTS migrations (name VARCHAR NOT NULL)")
     applied = {name for (name,) in connection.execute("SELECT name FROM migrations").fetchall()}
     if unknown := sorted(applied - MIGRATIONS.keys()):
         raise StoreError(
-            f"the warehouse has the steps {unknown}, which this fitrouter does not know; use the later one again, or "
-            "delete the file: it is rebuilt from the journal"
+            f"the warehouse has the unknown migrations {unknown} of a later fitrouter; upgrade fitrouter, or delete "
+            "the file: it is rebuilt from the journal"
         )
     for name, step in MIGRATIONS.items():
         if name not in applied:
@@ -44,7 +44,7 @@ def migrate(connection: duckdb.DuckDBPyConnection) -> None:
 
 @_migration
 def m001_tables(connection: duckdb.DuckDBPyConnection) -> None:
-    """One table a kind of event, with the event's own numbers: `ts` in seconds, arrays in the order of `eligible`."""
+    """One table for each kind of event; `ts` is in seconds since the epoch, arrays are in the order of `eligible`."""
     connection.execute("""
         CREATE TABLE position (seq BIGINT NOT NULL, event_id VARCHAR NOT NULL);
         INSERT INTO position VALUES (0, '');
@@ -100,7 +100,7 @@ def m001_tables(connection: duckdb.DuckDBPyConnection) -> None:
 
 @_migration
 def m002_views(connection: duckdb.DuckDBPyConnection) -> None:
-    """What people ask for: each decision with what came of it."""
+    """Views: the latest feedback, and each decision joined with its execution, score and votes."""
     connection.execute("""
         CREATE VIEW latest_feedback AS
             SELECT * FROM feedback
@@ -139,7 +139,7 @@ def m002_views(connection: duckdb.DuckDBPyConnection) -> None:
 
 @_migration
 def m003_heads(connection: duckdb.DuckDBPyConnection) -> None:
-    """Reward heads beside the overall one, and the other answer of a pair."""
+    """Scores of further reward dimensions, and the other answer of a pair."""
     connection.execute("""
         DROP VIEW outcomes;
         DROP VIEW latest_feedback;
@@ -151,7 +151,7 @@ def m003_heads(connection: duckdb.DuckDBPyConnection) -> None:
 
 @_migration
 def m004_policies(connection: duckdb.DuckDBPyConnection) -> None:
-    """What a decision's budget, session and rivals were, a model's variants, and changes of the policy."""
+    """Budget, session and candidate columns of decisions, model variants, and policy changes."""
     connection.execute("""
         DROP VIEW outcomes;
         DROP VIEW latest_feedback;
@@ -177,7 +177,7 @@ def m004_policies(connection: duckdb.DuckDBPyConnection) -> None:
 
 @_migration
 def m005_replay(connection: duckdb.DuckDBPyConnection) -> None:
-    """What another policy could not have changed of a decision's pmf, and how much had been learnt."""
+    """Inputs for replay: probability mass set by exploration rules (`rest`), and labels learned so far (`steps`)."""
     connection.execute("""
         DROP VIEW outcomes;
         DROP VIEW latest_feedback;
@@ -189,7 +189,7 @@ def m005_replay(connection: duckdb.DuckDBPyConnection) -> None:
 
 @_migration
 def m006_deadline(connection: duckdb.DuckDBPyConnection) -> None:
-    """How long a request could wait, where it said so itself."""
+    """The request's own deadline."""
     connection.execute("""
         DROP VIEW outcomes;
         DROP VIEW latest_feedback;

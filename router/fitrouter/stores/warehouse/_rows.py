@@ -1,4 +1,4 @@
-"""Events as rows of the warehouse: one function a table, in the order of its columns."""
+"""Converts events to warehouse rows: one function for each table, in the order of its columns."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from fitrouter.types import Decision, Execution, Feedback, Identity, ModelChange
 Cells: TypeAlias = tuple[Any, ...]
 
 TABLES = ("decisions", "executions", "scores", "feedback", "profiles", "models", "policies")
-"""The tables that are filled from the journal."""
+"""Tables filled from the journal."""
 
 
 def rows_of(row: Row) -> tuple[str, Sequence[Cells]]:
-    """The table that an event goes to, and its rows there; an empty name where it goes to none.
+    """The table of an event and its rows there; an empty name for an event without a table.
 
     Raises:
-        ValueError: an array of the event is no whole number of floats.
+        ValueError: the size of an encoded array is not a multiple of four bytes.
     """
     event = row.event
     if isinstance(event, Decision):
@@ -182,5 +182,5 @@ def _floats(payload: bytes) -> list[float]:
 
 
 def _int64(value: int) -> int:
-    """The value, or the nearest that a BIGINT holds: providers report what they like."""
+    """The value clamped to the range of a BIGINT, since providers' token counts are not validated."""
     return max(-(2**63), min(value, 2**63 - 1))

@@ -1,4 +1,4 @@
-"""The DuckDB file: opened for each batch and closed again, so that others can open it in between."""
+"""The warehouse's DuckDB file, opened for each batch and closed again so that other programs can read it in between."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from fitrouter.errors import StoreError
 from fitrouter.stores._files import quarantine
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     import duckdb
 
 
+T = TypeVar("T")
+
 _log = logging.getLogger(__name__)
 
 _DAMAGED = (
@@ -34,7 +36,7 @@ _DAMAGED = (
     "serialization",
     "replaying wal",
 )
-"""What DuckDB says of a file that it cannot read. It has no error codes; the words are pinned by tests."""
+"""Words in DuckDB's errors about a corrupt file: it has no error codes. Tests check them against the pinned version."""
 
 _ERASE = (
     'DELETE FROM decisions WHERE "user" = ? AND seq < ?',
@@ -46,11 +48,11 @@ _ERASE = (
 
 
 class OutOfStep(StoreError):
-    """A batch begins behind a row that the warehouse does not have."""
+    """The warehouse lacks rows before the given batch."""
 
 
 class Position(NamedTuple):
-    """The last row of the journal that is in the warehouse: its sequence number and event id."""
+    """Sequence number and event id of the last copied row."""
 
     seq: int
     event_id: str
@@ -59,12 +61,12 @@ class Position(NamedTuple):
 class Warehouse:
     """Tables `decisions, executions, scores, feedback, profiles, models, ope_runs`; views `outcomes, latest_feedback`.
 
-    Everything but `ope_runs` comes from the journal, so that a file that is damaged is renamed to
-    `<path>.corrupt-<seconds>` and filled anew, as is one that was deleted. Thread safe.
+    Everything but `ope_runs` is rebuilt from the journal after the file was deleted or damaged; a damaged file is
+    renamed to `<path>.corrupt-<seconds>`. Thread safe.
 
     Args:
-        path: the file; its folder is made.
-        memory_limit: DuckDB's own, for each opening.
+        path: the file; its folder is created.
+        memory_limit: DuckDB's setting of this name.
         clock: seconds since the epoch, for the name of a quarantined file.
     """
 
@@ -78,41 +80,40 @@ class Warehouse:
         self._mutex = threading.Lock()
 
     def position(self) -> int:
-        """The sequence number of the last row of the journal that is here.
+        """Sequence number of the last copied row.
 
         Raises:
-            StoreError: the file cannot be opened, for example because another process holds it.
+            StoreError: the file cannot be opened, for example because another process has it open.
         """
         return self.last().seq
 
     def last(self) -> Position:
-        """The last row of the journal that is here; see `position`."""
+        """Sequence number and event id of the last copied row; see `position`."""
         if not self.path.exists():
             return Position(0, "")
         with self._open() as connection:
             return _position(connection)
 
     def ingest(self, rows: Sequence[Row], *, after: int | None = None) -> int:
-        """Add rows of the journal and move the position, in one transaction. Rows that are here already are skipped.
+        """Add rows of the journal and move the position, in one transaction. Rows copied before are skipped.
 
         Args:
             rows: in order of their sequence numbers.
-            after: the sequence number that the rows follow. A warehouse that does not reach it, because its file was
-                deleted meanwhile, refuses the batch.
+            after: the sequence number that the rows follow, to detect that the file was deleted meanwhile.
 
         Returns:
-            How many rows were new.
+            The number of new rows.
 
         Raises:
-            OutOfStep: the position is below `after`; nothing was added. Begin again from `position()`.
-            StoreError: the file cannot be written, or is held by another process; nothing was added. Try again.
+            OutOfStep: the position is below `after`; nothing was added. Continue from `position()`.
+            StoreError: the file cannot be written, or another process has it open; nothing was added. Try again.
         """
         if not rows:
             return 0
         with self._open() as connection:
             have = _position(connection).seq
             if after is not None and have < after:
-                raise OutOfStep(f"{str(self.path)!r} reaches to {have}, and the rows follow {after}")
+                raise OutOfStep(f"{str(self.path)!r} ends at row {have}, but the batch follows row {after}")
             fresh = [row for row in rows if row.seq > have]
             if fresh:
                 connection.begin()
@@ -123,53 +124,49 @@ class Warehouse:
         return len(fresh)
 
     def note_runs(self, runs: Sequence[Cells], *, patience_s: float = 5.0) -> None:
-        """Add rows to `ope_runs`, whose columns they follow; everything else comes from the journal.
+        """Add rows to `ope_runs`, the results of replays.
 
         Args:
-            runs: one for each estimate of a replay.
-            patience_s: how long to wait for a process that is writing a batch.
+            runs: one for each estimate, in the order of the table's columns.
+            patience_s: how long to wait for another process to close the file.
 
         Raises:
-            StoreError: the file cannot be written, or is still held by another process.
+            StoreError: the file cannot be written, or another process still has it open.
         """
-        deadline = time.monotonic() + patience_s
-        while True:
-            try:
-                with self._open() as connection:
-                    appender = connection.appender("ope_runs")
-                    appender.append_rows(list(runs))
-                    return appender.flush()
-            except StoreError as error:
-                if not _held(error) or time.monotonic() > deadline:
-                    raise
-            time.sleep(0.02)
+
+        def append() -> None:
+            with self._open() as connection:
+                appender = connection.appender("ope_runs")
+                appender.append_rows(list(runs))
+                appender.flush()
+
+        _retried(append, patience_s)
 
     def query(self, sql: str, params: Sequence[Any] = (), *, patience_s: float = 5.0) -> list[tuple[Any, ...]]:
-        """All rows of a query. The file is opened for reading only and closed before the answer is given.
+        """Run a query and return all its rows. The file is opened read-only and closed again.
 
         Args:
             sql: one statement, with `?` for parameters.
             params: their values.
-            patience_s: how long to wait for a process that is writing a batch.
+            patience_s: how long to wait for another process to close the file.
 
         Raises:
-            StoreError: there is no file yet, another process holds it, or the query is wrong.
+            StoreError: there is no file yet, another process has it open, or the query fails.
         """
         import duckdb
 
-        deadline = time.monotonic() + patience_s
-        while True:
+        def fetch() -> list[tuple[Any, ...]]:
             with self._mutex:
                 try:
                     with duckdb.connect(self.path, read_only=True, config=self._config()) as connection:
                         return connection.execute(sql, list(params)).fetchall()
                 except duckdb.Error as error:
-                    if not _held(error) or time.monotonic() > deadline:
-                        raise StoreError(f"{str(self.path)!r} could not be queried: {error}") from error
-            time.sleep(0.02)
+                    raise StoreError(f"{str(self.path)!r} could not be queried: {error}") from error
+
+        return _retried(fetch, patience_s)
 
     def set_aside(self, reason: str) -> Path | None:
-        """Rename the file as a damaged one, so that the next batch begins a new one; None where there is no file."""
+        """Quarantine the file, so that the next batch begins a new one; None if there is no file."""
         with self._mutex:
             return self._quarantine(reason) if self.path.exists() else None
 
@@ -182,7 +179,7 @@ class Warehouse:
 
     @contextmanager
     def _open(self) -> Iterator[duckdb.DuckDBPyConnection]:
-        """A connection to the newest schema. A damaged file is set aside: at once, or when that is found in use."""
+        """A connection with the newest schema. A damaged file is quarantined, on opening or when a statement fails."""
         import duckdb
 
         with self._mutex:
@@ -231,7 +228,7 @@ def _insert(connection: duckdb.DuckDBPyConnection, rows: Sequence[Row]) -> None:
         try:
             table, found = rows_of(row)
         except ValueError as error:
-            _log.error("row %d is left out of the warehouse: %s", row.seq, error)  # it must not stop all that follow
+            _log.error("row %d is not copied to the warehouse: %s", row.seq, error)  # it must not block all later rows
         else:
             cells[table].extend(found)
     for table in TABLES:
@@ -245,10 +242,22 @@ def _insert(connection: duckdb.DuckDBPyConnection, rows: Sequence[Row]) -> None:
                 connection.execute(statement, [row.event.subject, row.seq])
 
 
+def _retried(use: Callable[[], T], patience_s: float) -> T:
+    """The result of `use`, tried again while another process has the file open."""
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            return use()
+        except StoreError as error:
+            if not _held(error) or time.monotonic() > deadline:
+                raise
+        time.sleep(0.02)
+
+
 def _held(error: Exception) -> bool:
     return "Could not set lock" in str(error) or "different configuration" in str(error)
 
 
 def _damaged(error: Exception) -> bool:
-    told = str(error).lower()
-    return not _held(error) and any(word in told for word in _DAMAGED)
+    message = str(error).lower()
+    return not _held(error) and any(word in message for word in _DAMAGED)

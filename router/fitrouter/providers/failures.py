@@ -1,4 +1,4 @@
-"""How what went wrong upstream is told to the router."""
+"""Translation of upstream failures (HTTP statuses, error bodies) into provider errors."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _TOO_LONG = re.compile(
     r"|exceeds? the (?:maximum|max) number of (?:input )?tokens",
     re.IGNORECASE,
 )
-"""How OpenAI, Anthropic, Google, Mistral, Bedrock, vLLM and litellm say that a history does not fit."""
+"""Messages of OpenAI, Anthropic, Google, Mistral, Bedrock, vLLM and litellm about a context that is too long."""
 _TRY_ANOTHER = frozenset({401, 402, 403, 404, 408, 429})
 _EXCERPT = 300
 
 
 def from_status(status: int, message: str, retry_after_s: float | None = None) -> ProviderError:
-    """The error of an HTTP status.
+    """The provider error of an HTTP status.
 
-    408, 429, 5xx, redirects, and what is wrong with our account or the model's name (401, 402, 403, 404, a 400 for an
-    exhausted budget) are `ProviderUnavailable`: another model may answer. Any other 4xx is `ProviderRejected`, and
-    where it says that the history is too long for the model `ContextOverflow`.
+    408, 429, 5xx, redirects, and problems with the account or the model's name (401, 402, 403, 404, a 400 for an
+    exhausted budget) are `ProviderUnavailable`: another model may answer. Any other 4xx is `ProviderRejected`, or
+    `ContextOverflow` if its message says that the conversation is too long for the model.
 
     >>> from_status(400, "This model's maximum context length is 8192 tokens.")
     ContextOverflow("This model's maximum context length is 8192 tokens.")
@@ -39,7 +39,7 @@ def from_status(status: int, message: str, retry_after_s: float | None = None) -
 
 
 def from_error_body(body: Mapping[str, Any], where: str) -> ProviderUnavailable:
-    """The error that a 200 carries in its body or stream: {"error": {"message", "code"}} or {"error": "…"}."""
+    """The provider error of a 200 whose body or stream holds {"error": {"message", "code"}} or {"error": "…"}."""
     error = body.get("error")
     code = error.get("code") if isinstance(error, dict) else None
     status = code if isinstance(code, int) and not isinstance(code, bool) else None
@@ -47,14 +47,14 @@ def from_error_body(body: Mapping[str, Any], where: str) -> ProviderUnavailable:
 
 
 def excerpt(content: object) -> str:
-    """The beginning of what came, on one line, for an error message."""
+    """The beginning of a response, on one line, for an error message."""
     text = content.decode("utf-8", "replace") if isinstance(content, bytes) else str(content)
     text = " ".join(text[: 2 * _EXCERPT].split())
     return text if len(text) <= _EXCERPT else f"{text[:_EXCERPT]}…"
 
 
 def retry_after(value: str | None, now: float) -> float | None:
-    """Seconds from a Retry-After header: a number or an HTTP date; None where it is neither.
+    """Seconds from a Retry-After header: a number or an HTTP date; None if it is neither.
 
     >>> retry_after("7", 0.0), retry_after("Thu, 01 Jan 1970 00:01:00 GMT", 10.0), retry_after("soon", 0.0)
     (7.0, 50.0, None)
