@@ -1,4 +1,4 @@
-"""A journal as router, scorer and gateway would write it, and its fold."""
+"""Journals with the events of router, scorer and gateway, and learners that fold them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ D_X, D_H, SCHEMA = 5, 4, "test-1"
 
 @dataclasses.dataclass
 class Log:
-    """Writes the events of answers into a journal, as router, scorer and gateway would."""
+    """Writes events into a journal as router, scorer and gateway do."""
 
     journal: MemoryJournal
     rng: np.random.Generator
@@ -125,7 +125,7 @@ def learner(**settings_: object) -> Learner:
 
 
 def fold(journal: MemoryJournal, into: Learner | None = None, until: int | None = None) -> Learner:
-    """Fold a journal from where the learner stands."""
+    """Fold a journal from the learner's position."""
     into = into or learner()
     while batch := read_batch(journal, into.seq, 7):
         rows: Sequence[tuple[Row, Sequence[Event]]] = batch.rows
@@ -138,7 +138,7 @@ def fold(journal: MemoryJournal, into: Learner | None = None, until: int | None 
 
 
 def story(seed: int, n: int = 40) -> MemoryJournal:
-    """A journal in which all kinds of things happen in a random order."""
+    """A journal with decisions, scores, votes of several kinds and an erasure in random order."""
     rng = np.random.default_rng(seed)
     log = Log(MemoryJournal(), rng)
     open_: list[str] = []

@@ -1,4 +1,4 @@
-"""Laws of what is believed of models: rows, variants, alarms, and their state."""
+"""Laws of arm posteriors: rows, variants, alarms, and state."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def _believed(fit: Fit, arms: tuple[str, ...], x: Floats) -> Floats:
 
 @given(st.integers(0, 10_000), st.permutations(["a", "b", "c", "never asked"]))
 @settings(max_examples=20)
-def test_an_estimate_is_each_arms_own(seed: int, names: list[str]) -> None:
-    """Whatever set is asked for, in whatever order, each arm's beliefs are the same; an unknown one has the prior's."""
+def test_estimates_of_arms_are_independent(seed: int, names: list[str]) -> None:
+    """An arm's estimate does not depend on the other arms asked for; an unknown arm has the prior's."""
     rng, fit = np.random.default_rng(seed), Fit(d, D)
     _live(fit, rng, ("a", "b", "c"))
     x, _ = _xh(rng)
@@ -57,8 +57,8 @@ def test_an_estimate_is_each_arms_own(seed: int, names: list[str]) -> None:
     assert together[0, k] != pytest.approx(together[0, k - 1])
 
 
-def test_arms_join_at_any_time_without_a_trace_on_others() -> None:
-    """An arm that joins in the middle changes nothing of the others, and learns as if it had always been there."""
+def test_arms_can_join_at_any_time() -> None:
+    """A joining arm does not change the others, and learns as if it had been there from the start."""
     early, late = Fit(d, D), Fit(d, D)
     early.arms.row("c")
     for fit in (early, late):
@@ -95,8 +95,8 @@ def test_reading_is_what_the_posterior_says(seed: int) -> None:
 # --- variants ---
 
 
-def test_a_variant_writes_its_own_way_and_shares_the_rest() -> None:
-    """C, offsets, cost and availability are the model's; the profile starts at the model's and goes its own way."""
+def test_variants_share_all_but_the_profile() -> None:
+    """C, offsets, cost and availability are the model's; the profile starts at the model's and is learnt separately."""
     rng, fit = np.random.default_rng(0), Fit(d, D)
     _live(fit, rng, ("m@1", "n@1"), y=0.9)
     fit.arms.row("m#brief@1")
@@ -120,8 +120,8 @@ def test_a_variant_writes_its_own_way_and_shares_the_rest() -> None:
     assert mean[0] == mean[1]
 
 
-def test_the_name_of_a_model(subtests: pytest.Subtests) -> None:
-    """A variant's name goes, the revision stays."""
+def test_base_arms(subtests: pytest.Subtests) -> None:
+    """The variant's name is removed, the revision stays."""
     for arm, base in (
         ("gpt", "gpt"),
         ("gpt@2", "gpt@2"),
@@ -136,8 +136,8 @@ def test_the_name_of_a_model(subtests: pytest.Subtests) -> None:
 # --- alarms ---
 
 
-def test_a_drifted_arm_learns_faster_and_believes_the_same() -> None:
-    """Means stay, variances grow, none beyond the prior's; offsets are held less firmly too; other arms stay."""
+def test_a_drifted_arm_has_the_same_means_and_larger_variances() -> None:
+    """Means stay, variances grow up to the prior's, also those of offsets; other arms stay."""
     rng, fit = np.random.default_rng(0), Fit(d, D)
     _live(fit, rng, ("a", "b"), n=200, y=0.8)
     x, _ = _xh(rng)
@@ -155,8 +155,8 @@ def test_a_drifted_arm_learns_faster_and_believes_the_same() -> None:
     assert fit.estimate(WHO, x, ("a",), 2.0).sd[0] > 0.0
 
 
-def test_a_model_that_became_worse_in_silence_is_noticed() -> None:
-    """After a drop of .5 the alarm fires by itself, and the level is relearnt much faster than without it."""
+def test_a_silent_drop_is_detected() -> None:
+    """After a drop of .5 the alarm is raised, and the level is relearnt much faster than without it."""
 
     def level(heed: bool) -> float:
         rng, fit = np.random.default_rng(3), Fit(d, D)
@@ -173,8 +173,8 @@ def test_a_model_that_became_worse_in_silence_is_noticed() -> None:
     assert level(True) < level(False) - 0.05
 
 
-def test_a_flattered_arm_is_judged_by_its_labels_alone() -> None:
-    """Its own texts move its utility no more, not even the profile's; labels do, and a state restored is the same."""
+def test_an_overrated_arm_learns_from_labels_alone() -> None:
+    """Its texts and profile no longer change its utility, labels do; a restored state continues the same."""
     rng, fit = np.random.default_rng(0), Fit(d, D)
     fit.tastes.population.mean = np.array([0.7, 0.3, 0.0, 0.0])
     _live(fit, rng, ("a", "b", "flatterer", "flatterer#kind"), n=80)
@@ -204,8 +204,8 @@ def test_a_flattered_arm_is_judged_by_its_labels_alone() -> None:
     assert other.arms.distrusts("flatterer#kind")
 
 
-def test_a_score_that_flatters_is_found_out_by_the_fit() -> None:
-    """An arm whose texts please the reward model while people dislike it is distrusted in the end, and no other one."""
+def test_an_overrated_arm_is_detected() -> None:
+    """An arm with high scores and low labels is flagged, and no other one."""
     rng, fit = np.random.default_rng(1), Fit(d, D)
     fit.tastes.population.mean = np.array([0.7, 0.2, 0.0, 0.0])
     arms = ("a", "b", "c", "fake")
@@ -225,8 +225,8 @@ def test_a_score_that_flatters_is_found_out_by_the_fit() -> None:
 
 @given(st.integers(0, 10_000), st.integers(0, 10_000))
 @settings(max_examples=25)
-def test_an_arm_round_trips_and_refuses_what_is_broken(seed: int, at: int) -> None:
-    """Bytes come back bit for bit; cut, stretched or not finite they are refused, and change nothing."""
+def test_arm_state_round_trips_and_rejects_corruption(seed: int, at: int) -> None:
+    """The state round-trips bit for bit; cut, padded or non-finite bytes are rejected and change nothing."""
     rng, fit = np.random.default_rng(seed), Fit(d, D)
     names = ("m", "m#brief", "n")
     _live(fit, rng, names, n=20)
@@ -246,7 +246,7 @@ def test_an_arm_round_trips_and_refuses_what_is_broken(seed: int, at: int) -> No
     assert other.arms.dump("m") == payload
 
 
-def test_the_state_of_a_person_round_trips() -> None:
+def test_person_state_round_trips() -> None:
     """Offsets come back with everything else; records of unequal length, or that are not sound, are refused."""
     fit = Fit(d, D)
     _live(fit, np.random.default_rng(0), ("a", "b"))

@@ -1,4 +1,4 @@
-"""Models that change: a new revision starts from what was known of the last one."""
+"""Revisions: a new revision of a model starts from the posterior of the last one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def taught(name: str) -> Arms:
     return arms
 
 
-def test_a_revision_inherits_and_is_held_less_firmly() -> None:
+def test_a_revision_inherits_means_with_larger_variances() -> None:
     """Means are the last revision's; every covariance lies half-way to the prior's; other models start at the prior."""
     arms = taught("m@1")
     old, new, other = arms.names["m@1"], arms.join("m@2"), arms.join("n@2")
@@ -41,7 +41,7 @@ def test_a_revision_inherits_and_is_held_less_firmly() -> None:
     assert arms.join("m@2") == new
 
 
-def test_a_registry_change_brings_revisions_of_variants_too() -> None:
+def test_variants_inherit_from_their_last_revision() -> None:
     """A ModelChange lets the new revision of a model and of its variants start from the old ones."""
     learner = Learner(3, 2)
     one = expand([ModelCard(name="m", provider="p", revision="1", variants=(Variant(name="terse", prefix="Short."),))])

@@ -1,4 +1,4 @@
-"""Laws of the fold's new parts: signals, rating scales, drift, declared values, other dimensions."""
+"""Laws of likelihoods, rating scales, declared values, other dimensions and relevance."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _tastes(fit: Fit) -> Floats:
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind is not FeedbackKind.PAIR])
 def test_a_better_signal_raises_the_score(kind: FeedbackKind) -> None:
-    """For every kind, the verdict that speaks for an answer ends in a higher score of it than the one against."""
+    """For every kind, feedback in favour of an answer leads to a higher score than feedback against it."""
     good = {FeedbackKind.EDIT: 0.0, FeedbackKind.REGENERATE: 0.0, FeedbackKind.DWELL: 300.0}.get(kind, 1.0)
     bad = {FeedbackKind.EDIT: 1.0, FeedbackKind.REGENERATE: 1.0, FeedbackKind.DWELL: 0.0}.get(kind, 0.0)
     scores = []
@@ -58,8 +58,8 @@ def test_a_better_signal_raises_the_score(kind: FeedbackKind) -> None:
 
 @given(st.integers(0, 10_000), st.sampled_from([0.0, 0.5, 1.0]))
 @settings(max_examples=40)
-def test_a_pair_is_the_mirror_of_its_swap(seed: int, y: float) -> None:
-    """A ≻ B with y and B ≻ A with 1 − y teach the same, in tastes, corrections and offsets."""
+def test_a_swapped_pair_is_equivalent(seed: int, y: float) -> None:
+    """(A, B) with y and (B, A) with 1 − y lead to the same tastes, corrections and offsets."""
     rng = np.random.default_rng(seed)
     a, b = _answer(rng, "m"), _answer(rng, "n")
     one, other = _fit(), _fit()
@@ -74,8 +74,8 @@ def test_a_pair_is_the_mirror_of_its_swap(seed: int, y: float) -> None:
     assert one.tastes.users["ann"].offsets["m"] == pytest.approx(other.tastes.users["ann"].offsets["m"], abs=1e-12)
 
 
-def test_a_pair_says_nothing_of_the_level() -> None:
-    """What both answers share is untouched: the intercept of every taste."""
+def test_a_pair_does_not_change_the_level() -> None:
+    """The intercepts of tastes, which both answers share, stay."""
     fit, rng = _fit(), np.random.default_rng(1)
     fit.learn(Label(ANN, _answer(rng), 1.0, FeedbackKind.PAIR, against=_answer(rng, "n")))
     assert fit.tastes.population.mean[0] == fit.params.tastes.level
@@ -84,7 +84,7 @@ def test_a_pair_says_nothing_of_the_level() -> None:
 
 
 def test_a_tie_draws_two_answers_together() -> None:
-    """A tie between an answer that is thought better and one that is thought worse brings their scores nearer."""
+    """A tie between answers with different predictions brings their scores closer."""
     fit, rng = _fit(), np.random.default_rng(2)
     a, b = _answer(rng), _answer(rng, "n")
     for _ in range(5):
@@ -98,8 +98,8 @@ def test_a_tie_draws_two_answers_together() -> None:
     assert 0 < gap() < before
 
 
-def test_two_answers_of_one_model_teach_no_offset() -> None:
-    """A pair of one model's answers in one context says nothing of the model."""
+def test_a_pair_of_one_model_changes_no_offset() -> None:
+    """A pair of one model's answers in one context changes neither its correction nor its offsets."""
     fit, rng = _fit(), np.random.default_rng(3)
     fit.learn(Label(ANN, _answer(rng), 1.0, FeedbackKind.PAIR, against=_answer(rng)))
     assert not fit.arms.correction[fit.arms.row("m")].any()
@@ -108,8 +108,8 @@ def test_two_answers_of_one_model_teach_no_offset() -> None:
 
 @given(st.floats(-3, 3), st.floats(1e-3, 2), st.floats(0, 1), st.sampled_from([k for k in KINDS if k != "dwell"]))
 @settings(max_examples=60)
-def test_units_of_the_fit(predicted: float, variance: float, y: float, kind: FeedbackKind) -> None:
-    """A logistic signal in units of the fit is the plain kernel on a head divided by its temperature."""
+def test_updates_are_in_units_of_the_rating(predicted: float, variance: float, y: float, kind: FeedbackKind) -> None:
+    """A logistic update equals the unscaled update of the taste divided by the temperature."""
     seen = observation_of(kind, y)
     signal = seen.signal
     ours = seen.gaussian_update(predicted, variance)
@@ -125,21 +125,21 @@ def test_units_of_the_fit(predicted: float, variance: float, y: float, kind: Fee
     assert variance - variance**2 * ours.shrink == pytest.approx(block.cov[0, 0] * tau**2, abs=1e-9)
 
 
-def test_a_long_stay_on_a_long_answer_says_no_more() -> None:
-    """Dwell is judged against what an answer of its length usually takes."""
+def test_dwell_is_normalised_by_length() -> None:
+    """Dwell times are relative to the typical time for an answer of that length."""
     assert (
         observation_of(FeedbackKind.DWELL, 30.0, tokens=20).y > observation_of(FeedbackKind.DWELL, 30.0, tokens=2000).y
     )
     assert all(0 <= observation_of(FeedbackKind.DWELL, s, tokens=100).y <= 1 for s in (0.0, 1.0, 1e6))
 
 
-def test_every_kind_has_a_signal() -> None:
-    """No verdict is without its likelihood."""
+def test_every_kind_has_a_likelihood() -> None:
+    """The table covers all kinds of feedback."""
     assert set(SIGNALS) == set(FeedbackKind)
     assert all(s.weight > 0 and s.noise > 0 and s.temperature > 0 for s in SIGNALS.values())
 
 
-def test_the_numbers_are_those_that_were_fitted() -> None:
+def test_the_likelihoods_are_the_fitted_ones() -> None:
     """The core's table is the one that `reward.signals` wrote, to three digits."""
     fitted = load_signals()
     for kind, signal in SIGNALS.items():
@@ -161,8 +161,8 @@ def test_the_numbers_are_those_that_were_fitted() -> None:
 # --- rating scales ---
 
 
-def test_a_strict_rater_is_understood() -> None:
-    """Who rates .3 lower than everybody, and half as boldly, is read as everybody after some ratings."""
+def test_a_strict_rating_scale_is_learnt() -> None:
+    """Ratings that are .3 lower with half the range are mapped to the common scale after some ratings."""
     rng, scale, level = np.random.default_rng(0), RatingScale(), 0.7
     for _ in range(300):
         fit = level + 0.2 * rng.normal()
@@ -174,8 +174,8 @@ def test_a_strict_rater_is_understood() -> None:
     assert noisier == pytest.approx(1 / scale.gain**2)
 
 
-def test_few_ratings_change_a_scale_little() -> None:
-    """The first rating moves the scale by less than half of its surprise: shrinkage."""
+def test_rating_scales_are_shrunk() -> None:
+    """The first rating moves the scale by less than half of its residual."""
     scale = RatingScale()
     scale.learn(0.0, 0.7, 0.7, 0.1)
     assert -0.35 < scale.offset < 0
@@ -183,8 +183,8 @@ def test_few_ratings_change_a_scale_little() -> None:
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.floats(-1, 2)), max_size=30))
 @settings(max_examples=30)
-def test_scales_stay_sound(events: list[tuple[float, float]]) -> None:
-    """Whatever is rated, the gain stays in its bounds and the state is valid."""
+def test_rating_scales_stay_valid(events: list[tuple[float, float]]) -> None:
+    """For any ratings, the gain stays within its bounds and the state is valid."""
     scale = RatingScale()
     for rating, predicted in events:
         scale.learn(rating, predicted, 0.7, 0.1)
@@ -192,8 +192,8 @@ def test_scales_stay_sound(events: list[tuple[float, float]]) -> None:
     assert scale.state.valid()
 
 
-def test_a_scale_does_not_become_a_taste() -> None:
-    """Two users with one taste, one of whom rates lower: their tastes over text end up the same, to noise."""
+def test_rating_scales_do_not_leak_into_tastes() -> None:
+    """Two users with the same taste, one of whom rates lower, get the same taste, up to noise."""
     rng = np.random.default_rng(5)
     fit = _fit()
     w = np.array([0.0, 0.15, -0.1, 0.0])
@@ -222,8 +222,8 @@ def _known(rng: np.random.Generator) -> Person:
 # --- declared values ---
 
 
-def test_declared_values_move_the_prior_and_behaviour_overrules_them() -> None:
-    """Who declares `a` starts with a taste for it; enough labels that speak against it turn it round."""
+def test_labels_overrule_declared_values() -> None:
+    """A declared value moves the prior mean of its feature; enough labels to the contrary reverse it."""
     fit = _fit()
     fit.tastes.declare(ANN, {"a": 1.0, "no such feature": 1.0})
     user = fit.tastes.users["ann"]
@@ -238,8 +238,8 @@ def test_declared_values_move_the_prior_and_behaviour_overrules_them() -> None:
 
 @given(st.integers(0, 1000), st.floats(-1, 1), st.floats(-1, 1))
 @settings(max_examples=30)
-def test_declaring_is_exact_at_any_time(seed: int, first: float, second: float) -> None:
-    """Declared before or after the labels, once or corrected later: the same posterior, to 1e-9."""
+def test_declared_values_are_exact_at_any_time(seed: int, first: float, second: float) -> None:
+    """Declared before or after the labels, or corrected later: the same posterior to 1e-9."""
     rng = np.random.default_rng(seed)
     labels = [(rng.normal(size=D), float(rng.random())) for _ in range(6)]
 
@@ -265,8 +265,8 @@ def test_declaring_is_exact_at_any_time(seed: int, first: float, second: float) 
 # --- dimensions ---
 
 
-def test_other_dimensions_are_heads_of_their_own() -> None:
-    """A verdict on tone teaches the head of tone, and neither routing nor the overall taste."""
+def test_other_dimensions_are_separate() -> None:
+    """A label on tone updates the taste of tone, and neither routing nor the overall taste."""
     fit, rng = _fit(), np.random.default_rng(0)
     answer = _answer(rng)
     before = _tastes(fit), fit.arms.correction.copy(), fit.stack.mean.copy()
@@ -281,8 +281,8 @@ def test_other_dimensions_are_heads_of_their_own() -> None:
     assert fit.heads(ANN, "never judged") == []
 
 
-def test_there_is_a_limit_to_dimensions() -> None:
-    """A client that invents a dimension a vote cannot fill the memory."""
+def test_the_number_of_dimensions_is_limited() -> None:
+    """A new dimension in every vote does not fill the memory."""
     fit, rng = _fit(), np.random.default_rng(0)
     for i in range(40):
         fit.learn(Label(ANN, _answer(rng), 1.0, FeedbackKind.THUMB, dimension=f"d{i}"))
@@ -309,7 +309,7 @@ def test_an_irrelevant_feature_of_tastes_loses_its_weight() -> None:
 
 
 def test_a_sensitive_role_starts_without_the_users_taste() -> None:
-    """In the service of a sensitive role a user's learnt taste moves no estimate until labels of that role say so."""
+    """With a sensitive role, a user's taste has no effect on estimates until labels of that role show its relevance."""
     params = FitParams(sensitive_roles=("Judge",))
     fit, rng = Fit(5, D, params), np.random.default_rng(0)
     for _ in range(60):
@@ -320,7 +320,7 @@ def test_a_sensitive_role_starts_without_the_users_taste() -> None:
     for role in ("analyst", "judge"):
         estimate = fit.estimate(Identity(user="ann", role=role), _x(0, 0, 0, 0), ("long",), 0.0)
         plain = fit.estimate(Identity(role=role), _x(0, 0, 0, 0), ("long",), 0.0)
-        offset = fit.reliance()[3] * fit.offsets(ANN, ("long",))[0][1, 0]
+        offset = fit.stacking_weights()[3] * fit.offsets(ANN, ("long",))[0][1, 0]
         seen[role] = estimate.mean[0] - plain.mean[0] - offset
     assert seen["analyst"] > 0.02
     assert abs(seen["judge"]) < 1e-12
@@ -328,8 +328,8 @@ def test_a_sensitive_role_starts_without_the_users_taste() -> None:
 
 @given(st.integers(0, 1000))
 @settings(max_examples=25)
-def test_relevance_stays_sound_and_round_trips(seed: int) -> None:
-    """Whatever is learnt, relevance lies in [0, 1], the state round-trips exactly, and broken bytes change nothing."""
+def test_relevance_is_valid_and_round_trips(seed: int) -> None:
+    """For any labels, relevance is in [0, 1] and the state round-trips exactly; invalid bytes change nothing."""
     rng = np.random.default_rng(seed)
     state = Relevance(D)
     for _ in range(40):
@@ -382,14 +382,14 @@ def test_labels_that_are_noisy_here_teach_less() -> None:
     found = {}
     for spread in (0.02, 0.35):
         fit, rng = Fit(2, D), np.random.default_rng(0)
-        first = fit._heard(Label(ANN, _answer(rng), 0.5, FeedbackKind.RATING)).signal.noise
+        first = fit._observation(Label(ANN, _answer(rng), 0.5, FeedbackKind.RATING)).signal.noise
         assert first == SIGNALS[FeedbackKind.RATING].noise
         for i in range(600):
             y = float(np.clip(0.5 + spread * rng.normal(), 0, 1))
             fit.learn(Label(Identity(user=f"u{i % 40}"), _answer(rng), y, FeedbackKind.RATING))
-        found[spread] = fit._heard(Label(ANN, _answer(rng), 0.5, FeedbackKind.RATING)).signal.noise
+        found[spread] = fit._observation(Label(ANN, _answer(rng), 0.5, FeedbackKind.RATING)).signal.noise
     assert found[0.02] < 0.03
     assert 0.08 < found[0.35] < 0.2
-    assert fit._heard(Label(ANN, _answer(rng), 0.5, FeedbackKind.THUMB)).signal.noise == pytest.approx(
+    assert fit._observation(Label(ANN, _answer(rng), 0.5, FeedbackKind.THUMB)).signal.noise == pytest.approx(
         SIGNALS[FeedbackKind.THUMB].noise
     )

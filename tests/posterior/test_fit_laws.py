@@ -1,4 +1,4 @@
-"""Laws of the fit model: exact where it claims to be, the same for everybody, and idle terms count as nothing."""
+"""Laws of the reward model: exact joint posteriors, symmetry between users, and weights of 0 for useless terms."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fitrouter.posterior.arms import Arms
 from fitrouter.posterior.gaussian import GaussianUpdate
 from fitrouter.posterior.inclusion import LEAST, MOST, InclusionTest
 from fitrouter.posterior.labels import Answered, FitParams, Label, Prequential
-from fitrouter.posterior.model import PARTS, Fit
+from fitrouter.posterior.model import TERMS, Fit
 from fitrouter.posterior.offsets import OffsetEstimate, learn_offset
 from fitrouter.types import FeedbackKind, Floats, Identity
 
@@ -28,7 +28,7 @@ def _identity(user: int) -> Identity:
 
 
 class _World:
-    """People who like models and texts, and what they say."""
+    """Simulated users with tastes over texts and models, and their labels."""
 
     def __init__(self, seed: int, *, tastes: float = 0.1, offsets: float = 0.2) -> None:
         self.rng = rng = np.random.default_rng(seed)
@@ -52,14 +52,14 @@ class _World:
 
 
 class _Quiet(Fit):
-    """A fit whose alarms are not heeded: they are events, which happen or do not."""
+    """A model that ignores alarms."""
 
-    def _watch(self, *label: object) -> None:
+    def _monitor(self, *label: object) -> None:
         pass
 
 
 class _Tape(_Quiet):
-    """It remembers of each label what c and d were to explain of it, and with which noise."""
+    """A model that records the residual and the noise of each label for c and d."""
 
     def __init__(self) -> None:
         super().__init__(d, D)
@@ -103,8 +103,8 @@ def _online(fit: Fit, arm: str) -> Floats:
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_c_and_d_are_the_joint_posterior(seed: int) -> None:
-    """After 5,000 labels, c and both offsets of every arm are those of one joint solve, far closer than .2 sd."""
+def test_corrections_and_offsets_are_the_joint_posterior(seed: int) -> None:
+    """After 5,000 labels, c and both offsets of every arm equal the joint solution, far closer than .2 sd."""
     world, fit = _World(seed), _Tape()
     for _ in range(5000):
         fit.learn(world.label())
@@ -117,7 +117,7 @@ def test_c_and_d_are_the_joint_posterior(seed: int) -> None:
 
 
 def test_people_of_two_roles_stay_near_the_joint_posterior() -> None:
-    """Where users now and then speak in another role, which the fold leaves out, means stay within .2 sd (rms)."""
+    """For users with several roles, whose correlation is ignored, means stay within .2 sd (rms)."""
     world, fit = _World(2), _Tape()
     rng = np.random.default_rng(9)
     for _ in range(5000):
@@ -145,8 +145,8 @@ def test_people_of_two_roles_stay_near_the_joint_posterior() -> None:
     assert np.sqrt(np.mean(np.square(away))) < 0.2
 
 
-def test_one_voice_is_one_opinion() -> None:
-    """A thousand labels of one person move everybody's level of a model less than thirty labels of thirty people."""
+def test_one_user_does_not_dominate() -> None:
+    """A thousand labels of one person change a model's correction less than thirty labels of thirty people."""
 
     def level(users: int, labels: int) -> float:
         fit, x = Fit(d, D), np.eye(d)[0]
@@ -160,8 +160,8 @@ def test_one_voice_is_one_opinion() -> None:
 
 @given(st.integers(0, 10_000))
 @settings(max_examples=10)
-def test_swapping_two_users_swaps_what_is_known_of_them(seed: int) -> None:
-    """Two users of one role whose labels are swapped swap what is known of them, bit for bit; nothing else moves."""
+def test_swapping_two_users_swaps_their_posteriors(seed: int) -> None:
+    """Swapping the labels of two users of a role swaps their posteriors bit for bit and changes nothing else."""
     one, other, swap = Fit(d, D), Fit(d, D), {"u0": "u3", "u3": "u0"}
     world = _World(seed)
     for _ in range(60):
@@ -179,7 +179,7 @@ def test_swapping_two_users_swaps_what_is_known_of_them(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", [2, 4])
-def test_a_shift_of_everybody_is_nobodys_taste(seed: int) -> None:
+def test_a_common_shift_changes_no_taste(seed: int) -> None:
     """All labels .1 higher: no user's taste moves by more than .05 sd, nor level or offset by .05 sd between users.
 
     The alarms are events, which happen or do not: they are left out.
@@ -213,25 +213,25 @@ def _reliance(tastes: float, offsets: float, seed: int, labels: int = 2500) -> F
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_without_tastes_all_terms_are_worth_nothing(seed: int) -> None:
-    """In a world where people do not differ, nothing has at least .9 for every term of people, and none counts."""
+def test_without_tastes_personal_terms_have_no_weight(seed: int) -> None:
+    """If users do not differ, P(term = 0) is at least .9 for every personal term, and the weights are low."""
     fit = _reliance(0.0, 0.0, seed)
-    assert (fit.zero()[1:] >= 0.9).all()
-    assert (fit.reliance()[1:] <= 0.2).all()
+    assert (fit.p_null()[1:] >= 0.9).all()
+    assert (fit.stacking_weights()[1:] <= 0.2).all()
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_where_people_differ_their_terms_count_in_full(seed: int) -> None:
-    """With strong tastes and offsets of users, both are worth something beyond doubt."""
+def test_with_strong_tastes_personal_terms_have_full_weight(seed: int) -> None:
+    """With strong tastes and offsets, P(term = 0) is near 0 and the weights near 1."""
     fit = _reliance(0.15, 0.2, seed)
-    assert (fit.zero()[2:] < 0.01).all()
-    assert (fit.reliance()[2:] > 0.9).all()
-    assert fit.zero()[0] == 0.0, "the slopes of c are nobody's"
-    assert len(fit.zero()) == len(PARTS)
+    assert (fit.p_null()[2:] < 0.01).all()
+    assert (fit.stacking_weights()[2:] > 0.9).all()
+    assert fit.p_null()[0] == 0.0, "the slopes of c are nobody's"
+    assert len(fit.p_null()) == len(TERMS)
 
 
-def test_a_term_that_begins_to_harm_is_dropped_soon() -> None:
-    """After a thousand labels that it predicted, eighty of which it says the contrary suffice; and back again."""
+def test_a_term_that_begins_to_harm_is_dropped() -> None:
+    """After a thousand labels that it predicted, eighty contrary ones suffice; and back again."""
     worth, rng = InclusionTest(1), np.random.default_rng(0)
 
     def live(n: int, sign: float) -> float:
@@ -239,9 +239,9 @@ def test_a_term_that_begins_to_harm_is_dropped_soon() -> None:
             said = 0.3 * float(rng.normal())
             left = sign * said + 0.3 * float(rng.normal())
             worth.see([said], [0.0], left, 0.09)
-        return worth.nothing()[0]
+        return worth.p_null()[0]
 
-    assert worth.nothing() == [0.5]
+    assert worth.p_null() == [0.5]
     assert live(1000, 1.0) < 0.01
     assert live(80, -1.0) > 0.9
     assert live(1000, -1.0) > 0.9
@@ -250,8 +250,8 @@ def test_a_term_that_begins_to_harm_is_dropped_soon() -> None:
 
 @given(st.lists(st.tuples(st.floats(-3, 3), st.floats(0, 1), st.floats(-3, 3)), max_size=40))
 @settings(max_examples=40)
-def test_worth_stays_sound_and_round_trips(labels: list[tuple[float, float, float]]) -> None:
-    """Whatever is seen, evidence is bounded, comes back bit for bit, and broken bytes change nothing."""
+def test_inclusion_evidence_is_bounded_and_round_trips(labels: list[tuple[float, float, float]]) -> None:
+    """For any labels, evidence is bounded and round-trips bit for bit; invalid bytes change nothing."""
     worth = InclusionTest(2)
     for term, share, left in labels:
         worth.see([term, -term], [share, 0.0], left, 0.1)
@@ -269,8 +269,8 @@ def test_worth_stays_sound_and_round_trips(labels: list[tuple[float, float, floa
 
 @given(st.integers(0, 1000), st.sampled_from(["y", "x", "h", "inf", "seconds", "ts"]))
 @settings(max_examples=30)
-def test_nan_never_enters(seed: int, where: str) -> None:
-    """A number that is none, wherever it comes from, leaves every belief finite; in y and x it leaves no trace."""
+def test_nan_is_skipped(seed: int, where: str) -> None:
+    """NaN anywhere leaves all posteriors finite; in y and x it changes nothing."""
     world, fit = _World(seed), Fit(d, D)
     for _ in range(10):
         fit.learn(world.label())
@@ -295,11 +295,11 @@ def test_nan_never_enters(seed: int, where: str) -> None:
     assert all(math.isfinite(part) for part in fit.score(label.identity, h))
 
 
-def test_an_innovation_that_says_nothing_moves_nothing() -> None:
-    """A signal so far in its tail that its weight is 0 leaves offsets as they are."""
+def test_an_update_without_information_changes_nothing() -> None:
+    """A label so far in the tail that its weight is 0 leaves offsets unchanged."""
     fit = Fit(d, D)
     label = Label(Identity(user="u", role="r"), Answered("m", np.eye(d)[0], None), 1.0, FeedbackKind.COPY)
-    levels, role, user = fit._levels(label, None, fit.tastes.voter(label.identity))
-    learn_offset(fit.arms, levels[0], GaussianUpdate(0.0, 0.0), role, user, pooled=True)
+    offsets, role, user = fit._label_offsets(label, None, fit.tastes.voter(label.identity))
+    learn_offset(fit.arms, offsets[0], GaussianUpdate(0.0, 0.0), role, user, pooled=True)
     assert not np.any(fit.tastes.users["u"].offsets["m"])
     assert not fit.arms.correction.any()

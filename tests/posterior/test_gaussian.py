@@ -1,4 +1,4 @@
-"""The one kernel of all tastes."""
+"""Gaussian and Laplace updates of sums of independent blocks."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_gaussian_update_is_the_exact_posterior(seed: int, y: float, noise: floa
     y=st.floats(0, 1),
     weight=st.sampled_from([0.2, 1.0, 5.0]),
 )
-def test_logistic_root_is_found_everywhere(predicted: float, variance: float, y: float, weight: float) -> None:
+def test_the_logistic_root_is_always_found(predicted: float, variance: float, y: float, weight: float) -> None:
     """The step solves a = a₀ + ρ v (y − σ(a)) also where plain Newton overshoots."""
     innovation = gaussian_update(predicted, variance, y, weight=weight)
     a = predicted + variance * innovation.step
@@ -136,7 +136,7 @@ def test_logistic_root_is_found_everywhere(predicted: float, variance: float, y:
     assert 0 <= innovation.shrink * variance <= 1
 
 
-def test_no_information_changes_nothing() -> None:
+def test_blocks_without_variance_do_not_change() -> None:
     """A block without variance along h keeps its bits."""
     block = Gaussian(np.array([1.0, 2.0]), np.diag([0.0, 1.0]))
     h = np.array([1.0, 0.0])

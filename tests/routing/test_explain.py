@@ -155,7 +155,7 @@ def test_the_parts_are_those_of_the_fit() -> None:
         parts = {term.name: term.value for term in found.models[k].terms}
         row = fit.arms.names[arm]
         h = np.einsum("dh,d->h", fit.arms.profile[row], x)
-        relied, offsets = fit.reliance(), fit.offsets(ANN, (arm,))[0][:, 0]
+        relied, offsets = fit.stacking_weights(), fit.offsets(ANN, (arm,))[0][:, 0]
         assert parts["population"] == pytest.approx(float(h @ fit.tastes.population.mean), abs=1e-12)
         c = fit.arms.correction[row]
         assert parts["correction"] == pytest.approx(float(c[0] * x[0] + relied[0] * (c[1:] @ x[1:])), abs=1e-9)

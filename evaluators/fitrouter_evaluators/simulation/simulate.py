@@ -161,7 +161,7 @@ class _Simulation:
             regret=rounds.best[:T] - reward,
             gap=rounds.feasible[:T] - reward,
             probs=probs,
-            reliance=fit.reliance(),
+            reliance=fit.stacking_weights(),
             zero=tuple(float(value) for value in zero()) if zero is not None else (),
             monitor=self.monitor,
         )

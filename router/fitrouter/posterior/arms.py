@@ -1,14 +1,14 @@
-"""What is believed of each model apart from people: how it writes, how right it is, how fast, whether it answers.
+"""Arm posteriors: expected features, correction, answer length and latency, and availability of each model.
 
-Four posteriors an arm, stacked over arms so that one decision is a few products:
+Four posteriors per arm, stacked over arms so that one decision is a few matrix products:
 
-* profile     ĥ_k(x) = E[h | x, k], multi-output ridge over every response, labelled or not; one covariance for all;
-* correction  c_k(x), what human labels say beyond the reward model, learnt from labels only;
-* operations  tokens and seconds of an answer, one covariance for both;
-* availability P(answers), a Beta whose evidence fades, so that an outage is forgotten after it.
+* profile      ĥ_k(x) = E[h | x, k]: multi-output ridge regression on all responses, with a shared covariance;
+* correction   c_k(x): residual of human labels beyond the taste model, learnt from labels only;
+* operations   tokens and seconds of an answer, with a shared covariance;
+* availability P(answers): Beta posterior with decaying counts, so that outages are forgotten.
 
-The arms of one model (its variants, `name#variant@revision`) write in different ways, and share the other three.
-Writing is einsum and ufuncs only, since it is the fold; reading, which is logged and never recomputed, may be BLAS.
+The variants of a model (`name#variant@revision`) have separate profiles and share the other three. Updates use einsum
+and ufuncs only, for bit-identical folds; reads, whose results are logged and never recomputed, use BLAS.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ Rows: TypeAlias = NDArray[np.intp] | slice
 """Rows of arms, in the order of the arms they belong to."""
 
 UNKNOWN = 0.25
-"""Variance of a level that nothing is known of: labels are in [0, 1]."""
+"""Variance of an unknown level of labels in [0, 1]."""
 
 _VARIANT = re.compile(r"#[A-Za-z0-9][A-Za-z0-9._-]{0,39}(?=@|$)")
 
 
 @functools.lru_cache(maxsize=4096)
 def base_arm(arm: str) -> str:
-    """The arm of the model itself, whatever the variant.
+    """The arm of a model without its variant.
 
     >>> base_arm("gpt#brief@2"), base_arm("gpt@2"), base_arm("gpt#brief")
     ('gpt@2', 'gpt@2', 'gpt')
@@ -85,16 +85,16 @@ _NOTHING = Found((), slice(0), slice(0))
 
 
 class Reading(NamedTuple):
-    """What is believed of K arms at one x; arrays are float64."""
+    """Posterior of K arms at one x; arrays are float64."""
 
     profile: Floats
     """[K, D]: ĥ."""
     spread: Floats
     """[K]: xᵀPx, the variance of ĥ where a feature's residual has variance 1."""
     correction: Floats
-    """[K]: c, its slopes as far as they count."""
+    """[K]: mean of c, with weighted slopes."""
     variance: Floats
-    """[K]: of c, its slopes in full."""
+    """[K]: variance of c, with full slopes."""
     tokens: Floats
     seconds: Floats
     """[K]"""
@@ -121,7 +121,7 @@ class Arms:
         """Fading counts of answers and failures, and the time of the last."""
         self.responses = np.empty(0)
         self.suspect = np.empty(0)
-        """1 for a model whose texts the score flatters."""
+        """1 for a model whose scores are ignored."""
         self.distrusted: frozenset[int] = frozenset()
         """Rows of such models."""
         self._found = _NOTHING
@@ -142,7 +142,7 @@ class Arms:
         return self.corrections[:, :-1]
 
     def row(self, name: str) -> int:
-        """The row of an arm to learn in; an unknown one starts at the prior, a variant with its model's profile."""
+        """The row of an arm, for learning. A new arm starts at the prior, a variant at its model's profile."""
         found = self.names.get(name)
         return self._add(name) if found is None else found
 
@@ -151,7 +151,7 @@ class Arms:
         if base == name:
             self.names[name] = self.shared[name] = row = self._append()
             return row
-        # It writes as the model does, for all that is known: no surer than of an arm that was never asked.
+        # A variant starts with the model's mean profile and the prior's covariance.
         like = self.row(base)
         row = self._append()
         self.names[name], self.shared[name] = row, like
@@ -159,7 +159,7 @@ class Arms:
         return row
 
     def join(self, name: str) -> int:
-        """The row of an arm that joined the registry: a new revision starts from the last one, held less firmly.
+        """The row of an arm that joined the registry; a new revision starts at the last one's means.
 
         Means are the last revision's; covariances lie half-way between its own and the prior's.
         """
@@ -184,7 +184,7 @@ class Arms:
         return row
 
     def model(self, name: str) -> int:
-        """The row to learn in what an arm shares with its model."""
+        """The row of the posteriors that an arm shares with its model, for learning."""
         self.row(name)
         return self.shared[name]
 
@@ -235,7 +235,7 @@ class Arms:
     # --- reading ---
 
     def read(self, found: Found, x: Floats, slopes: float = 1.0) -> Reading:
-        """Beliefs at x of arms that `find` found; the slopes of c count in this share."""
+        """Posterior at x of the arms that `find` returned; `slopes` is the stacking weight of c's slopes."""
         _, rows, models = found
         squares, counted = np.multiply.outer(x, x).ravel(), x * slopes
         d = self.d
@@ -263,11 +263,11 @@ class Arms:
         return result
 
     def distrusts(self, name: str) -> bool:
-        """Whether the mean text of other arms stands for this arm's."""
+        """Whether the scores of an arm are ignored."""
         return bool(self.distrusted) and self.shared.get(name) in self.distrusted
 
     def expected(self, name: str, x: Floats) -> Floats:
-        """float64[D]: the features that are expected of an arm's answer, as `read` does; safe for the fold."""
+        """Expected features of an arm's answer, as `read` but bit-identical: float64[D]."""
         if self.distrusts(name):
             return self._mean_profile(x)
         row = self.row(name)
@@ -283,7 +283,7 @@ class Arms:
     # --- learning ---
 
     def observe_response(self, k: int, x: Floats, h: Floats) -> None:
-        """Fold one answer's features into the profile. A missing feature (not finite) counts as predicted."""
+        """Update the profile with one answer's features. A missing feature (not finite) counts as predicted."""
         if not math.isfinite(float(np.add.reduce(x))):
             return
         predicted = np.einsum("dh,d->h", self.profile[k], x)
@@ -300,18 +300,18 @@ class Arms:
         self.spread[k] += (error * error / total - self.spread[k]) / (self.responses[k] + 2.0)
 
     def along(self, k: int, x: Floats) -> tuple[Floats, float, float]:
-        """What an observation of c at x needs: S x, and the mean of intercept and slopes."""
+        """S x and the means of intercept and slopes, for an observation of c at x."""
         state = self.corrections[k]
         seen = np.einsum("ij,j->i", state, x)
         intercept = float(state[-1, 0] * x[0])
         return seen[:-1], intercept, float(seen[-1]) - intercept
 
-    def correct(self, k: int, gain: Floats, innovation: GaussianUpdate) -> None:
-        """Move c along S x."""
-        self.corrections[k] -= change(gain, innovation)
+    def correct(self, k: int, gain: Floats, update: GaussianUpdate) -> None:
+        """Update c; `gain` is S x."""
+        self.corrections[k] -= change(gain, update)
 
     def observe_operations(self, k: int, x: Floats, tokens: float, seconds: float) -> None:
-        """Fold the size and the latency of one answer."""
+        """Update length and latency with one answer."""
         if not math.isfinite(float(np.add.reduce(x)) + tokens + seconds):
             return
         gain = np.einsum("ij,j->i", self.operations_cov[k], x)
@@ -321,7 +321,7 @@ class Arms:
         self.operations_cov[k] -= share[:, None] * gain
 
     def observe_answer(self, k: int, answered: bool, ts: float) -> None:
-        """Fold whether a call was answered."""
+        """Update availability with one call."""
         if not math.isfinite(ts):
             return
         a, b, last = self.beta[k]
@@ -329,7 +329,7 @@ class Arms:
         self.beta[k] = a * fade + answered, b * fade + (not answered), max(ts, last)
 
     def loosen(self, name: str, factor: float) -> None:
-        """Multiply the variances of an arm by a factor, up to the prior's; what is believed stays.
+        """Multiply the variances of an arm by a factor, up to the prior's; means stay.
 
         S ← S + ρ (S_prior − S), with the ρ for which the mean variance, in units of the prior's, is `factor` times
         what it was.

@@ -1,12 +1,11 @@
-"""Tastes: what people like in an answer's text, as Gaussians that one kernel updates.
+"""Gaussian posteriors over R^D and their exact or Laplace update from one label.
 
 A taste is a vector w over response features h; the score of an answer is hᵀw. w is a sum of blocks, population + role +
-user, each with its own Gaussian N(m, S) and independent priors, so that a new user starts at the role and a new role at
-the population. A label is one observation along h, and the exact posterior of a single observation has closed form
-(Gaussian) or one scalar root (logistic), see `gaussian_update`.
+user, each with an independent prior N(m, S), so that a new user starts at the role and a new role at the population. A
+label is one observation along h, whose posterior has a closed form (Gaussian) or one scalar root (logistic): see
+`gaussian_update`.
 
-Folds use this module, so it is numpy ufuncs and einsum in float64 only: the same events give the same bits on one
-build.
+Updates use numpy ufuncs and einsum in float64 only, no BLAS, so that the same events give the same bits on one build.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ from fitrouter.types import Floats
 
 
 class Gaussian:
-    """N(mean, cov) over float64[D]. Updates replace the array, so that a reader in another thread sees old or new."""
+    """N(mean, cov) over R^D. Updates replace the array, so that readers in other threads see one state or the other."""
 
     __slots__ = ("state",)
 
     def __init__(self, mean: Floats, cov: Floats) -> None:
         self.state: Floats = np.concatenate([cov, mean[None]])
-        """float64[D + 1, D]: the covariance, and the mean under it, so that one product reads and one moves both."""
+        """The covariance with the mean below it, float64[D + 1, D], so that one product reads or updates both."""
 
     @classmethod
     def prior(cls, mean: Floats, variance: Floats) -> Gaussian:
@@ -54,13 +53,13 @@ class Gaussian:
         return self.along(h)[0]
 
     def along(self, h: Floats) -> tuple[Floats, float]:
-        """What an observation along h needs: s = S h, and the mean of hᵀw."""
+        """S h and the mean of hᵀw, for an observation along h."""
         seen = np.einsum("ij,j->i", self.state, h)
         return seen[:-1], float(seen[-1])
 
-    def learn(self, gain: Floats, innovation: GaussianUpdate) -> None:
-        """Move along S h by an innovation that `gaussian_update` computed over all blocks."""
-        new = change(gain, innovation)
+    def learn(self, gain: Floats, update: GaussianUpdate) -> None:
+        """Apply an update that `gaussian_update` computed over all blocks; `gain` is S h."""
+        new = change(gain, update)
         self.state = np.subtract(self.state, new, out=new)
 
     def valid(self) -> bool:
@@ -84,17 +83,17 @@ class Gaussian:
         return found
 
 
-def change(gain: Floats, innovation: GaussianUpdate) -> Floats:
-    """What an innovation takes from a `Gaussian.state`: (S h)(S h)ᵀ·shrink over −(S h)·step."""
+def change(gain: Floats, update: GaussianUpdate) -> Floats:
+    """What an update subtracts from a `Gaussian.state`: (S h)(S h)ᵀ·shrink above −(S h)·step."""
     by = np.empty(len(gain) + 1)
-    np.multiply(gain, innovation.shrink, out=by[:-1])
-    by[-1] = -innovation.step
+    np.multiply(gain, update.shrink, out=by[:-1])
+    by[-1] = -update.step
     out: Floats = by[:, None] * gain
     return out
 
 
 class GaussianUpdate:
-    """How far one observation moves every block: m += (S h)·step, S −= (S h)(S h)ᵀ·shrink."""
+    """Update of every block by one observation: m += (S h)·step, S −= (S h)(S h)ᵀ·shrink."""
 
     __slots__ = ("shrink", "step")
 
@@ -103,22 +102,22 @@ class GaussianUpdate:
         self.shrink = shrink
 
     def mirrored(self) -> GaussianUpdate:
-        """The innovation of what was observed with a minus."""
+        """The update along −h."""
         return GaussianUpdate(-self.step, self.shrink)
 
 
 def gaussian_update(
     predicted: float, variance: float, y: float, *, noise: float | None = None, weight: float = 1.0
 ) -> GaussianUpdate:
-    """The exact posterior of one observation of a = Σ hᵀm, var(a) = Σ hᵀS h over independent blocks.
+    """Posterior update for one observation of a = Σ hᵀw over independent blocks, a ~ N(a₀, v) before it.
 
-    With `noise` (σ²) the observation is Gaussian: step = (y − a₀) / (σ²/ρ + v), shrink = 1 / (σ²/ρ + v). Without, it
+    With `noise` (σ²) the observation is Gaussian: step = (y − a₀) / (σ²/ρ + v), shrink = 1 / (σ²/ρ + v). Otherwise it
     is logistic: a solves a = a₀ + ρ v (y − σ(a)) and the Laplace posterior at it has step = ρ (y − p),
     shrink = q / (1 + q v), q = ρ p (1 − p).
 
     Args:
-        predicted: a₀, the mean before the label.
-        variance: v ≥ 0, its variance before the label.
+        predicted: a₀, the prior mean.
+        variance: v ≥ 0, the prior variance.
         y: the label, in [0, 1] for the logistic observation.
         noise: σ² of a Gaussian observation; None for a logistic one.
         weight: ρ > 0, how many observations this one counts for.

@@ -50,7 +50,7 @@ class InclusionTest(Projection):
                 nats = evidence[i] + scale * said * (rest - said)
                 evidence[i] = min(max(nats, LEAST), MOST)
 
-    def nothing(self) -> list[float]:
+    def p_null(self) -> list[float]:
         """The probability of each term's being worth nothing; 1/2 before any label."""
         return [1.0 / (1.0 + sum(map(math.exp, nats)) / len(nats)) for nats in self.evidence]
 

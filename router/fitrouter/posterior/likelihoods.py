@@ -1,11 +1,10 @@
-"""What each kind of feedback says of an answer: one table, one observation, one kernel.
+"""Likelihoods of the kinds of feedback.
 
-A reward model predicts the fit f = hᵀw (+ c + d) of an answer, on the scale of labels in [0, 1]. A signal is an
-observation of f: Gaussian, y = f + ε, for a verdict on a scale; logistic, P(y = 1) = σ((f − level) / temperature), for
-something that people do or leave. A pair is a logistic observation of the difference of two answers.
+A reward model predicts the rating f = hᵀw (+ c + d) of an answer, on the scale of labels in [0, 1]. Each kind of
+feedback is an observation of f: Gaussian, y = f + ε, for votes on a scale; logistic, P(y = 1) = σ((f − level) /
+temperature), for actions. A pair is a logistic observation of the difference of two answers.
 
-The numbers are fitted on people's data, not set by hand: `benchmarks.research.signals` makes the table, and a
-test holds the two together.
+The parameters are fitted on human feedback by `benchmarks.research.signals`; a test compares the two tables.
 """
 
 from __future__ import annotations
@@ -20,17 +19,17 @@ from fitrouter.types import FeedbackKind
 
 
 class Signal(msgspec.Struct, frozen=True, kw_only=True):
-    """How one kind of feedback depends on the fit of an answer."""
+    """Likelihood of one kind of feedback given the rating of an answer."""
 
     link: Literal["gaussian", "logistic"]
     noise: float = 1.0
     """σ² of a Gaussian signal, in labels²."""
     level: float = 0.0
-    """Fit at which a logistic signal is as likely as not."""
+    """Rating at which a logistic signal has probability ½."""
     temperature: float = 1.0
-    """Fit that moves a logistic signal by one logit."""
+    """Difference of ratings that is one logit."""
     weight: float = 1.0
-    """ρ: how many observations an event of this kind counts for."""
+    """ρ: number of observations that an event of this kind counts for."""
 
 
 SIGNALS: dict[FeedbackKind, Signal] = {
@@ -43,25 +42,25 @@ SIGNALS: dict[FeedbackKind, Signal] = {
     FeedbackKind.DWELL: Signal(link="logistic", temperature=0.4, level=0.692, weight=0.173),
     FeedbackKind.REGENERATE: Signal(link="logistic", temperature=0.148, level=0.673, weight=0.0653),
 }
-"""A thumb is read as a label itself, with the noise that its fitted logistic signal has at the prior's level."""
+"""A thumb is a Gaussian label with the noise that its fitted logistic likelihood has at the prior mean."""
 
 TIE = Signal(link="logistic", temperature=0.141, weight=0.0725)
-"""A pair with y = ½: judges who call a tie have said little."""
+"""A pair with y = ½, which has little information."""
 
 DWELL_LENGTH = (2.97, 0.252)
-"""log(1 + seconds) of a typical stay = first + second · log(1 + tokens of the answer)."""
+"""Expected log(1 + seconds) of reading = first + second · log(1 + tokens of the answer)."""
 DWELL_SPREAD = 0.817
 """Standard deviation of log(1 + seconds) around it."""
 
 
 class Observation(msgspec.Struct, frozen=True):
-    """One signal, ready for the kernel."""
+    """A label with its likelihood."""
 
     y: float
     signal: Signal
 
     def gaussian_update(self, predicted: float, variance: float) -> GaussianUpdate:
-        """How far it moves blocks whose sum is predicted as N(predicted, variance), in units of the fit."""
+        """Update of blocks whose sum is N(predicted, variance), in units of the rating."""
         signal = self.signal
         if signal.link == "gaussian":
             return gaussian_update(predicted, variance, self.y, noise=signal.noise, weight=signal.weight)
@@ -70,7 +69,7 @@ class Observation(msgspec.Struct, frozen=True):
         return GaussianUpdate(logit.step / tau, logit.shrink / tau**2)
 
     def linear(self, predicted: float) -> tuple[float, float]:
-        """(y, σ²) of the Gaussian observation of the fit that says the same near `predicted`."""
+        """(y, σ²) of the Gaussian observation of the rating that approximates it near `predicted`."""
         signal = self.signal
         if signal.link == "gaussian":
             return self.y, signal.noise / signal.weight
@@ -89,12 +88,12 @@ class Observation(msgspec.Struct, frozen=True):
 
 
 def observation_of(kind: FeedbackKind, y: float, tokens: int = 0) -> Observation:
-    """The observation in a verdict.
+    """The observation of a label.
 
     Args:
         kind: of the feedback.
-        y: `Feedback.y`; for an edit the share of the text that was changed, for a stay its seconds.
-        tokens: of the answer: longer texts keep readers longer, which says nothing of their worth.
+        y: `Feedback.y`; for edits the changed share of the text, for dwell the seconds.
+        tokens: length of the answer, by which dwell times are normalised: longer texts take longer to read.
     """
     if kind in {FeedbackKind.EDIT, FeedbackKind.REGENERATE}:
         y = 1.0 - y

@@ -1,15 +1,15 @@
-"""The fit model: what an answer of model k is worth to user u.
+"""Reward model: posterior of the rating that user u gives to an answer of model k.
 
     fit = (w_0 + w_role + a ⊙ δ_u)ᵀ ĥ_k(x) + c_k(x) + d_{role,k} + d_{u,k}
 
 a is the relevance of tastes (`relevance`). ĥ is learnt from every response (`arms`); tastes from labels on the
-actual answer's text, without the model's name (`texts`); c and d from labels only, on what the taste could not say
-(`levels`). A score (hᵀw) is never an observation: scores are features, labels are rewards.
+actual answer's text, without the model's name (`text_model`); c and d from the labels' residuals (`offsets`). Scores
+are features and never labels.
 
-Each part of it counts as far as it has predicted labels so far (`Fit.reliance`: a Bayesian linear stacking of the
-parts, and of each people's part the probability that it is worth nothing at all), so that a world without tastes is
-routed as if their terms did not exist. Two alarms watch what labels leave over: of a model that has become another one
-(`drift`), and of one whose answers the score flatters (`flattery`), whose scores then count no more.
+Each term is weighted by how well it has predicted labels so far (`Fit.stacking_weights`): Bayesian linear stacking of
+the terms, times a factor for the posterior probability that a personal term is not 0. Where users do not differ,
+routing is therefore that without personal terms. Two monitors read the labels' residuals: `drift`, for a model that
+has changed, and `reward_bias`, for a model that the scores overrate, whose scores are then ignored.
 """
 
 from __future__ import annotations
@@ -33,50 +33,50 @@ from fitrouter.posterior.offsets import OffsetEstimate, SignedAnswer, correct_of
 from fitrouter.posterior.people import Person
 from fitrouter.posterior.relevance import Relevance
 from fitrouter.posterior.tastes import OVERALL, TastePrior, Tastes
-from fitrouter.posterior.text_model import TextModel, TextPrediction, relied_variance
+from fitrouter.posterior.text_model import TextModel, TextPrediction, weighted_variance
 from fitrouter.types import FeedbackKind, Floats, Identity, Projection
 
-PARTS = ("slopes of c", "role", "user's taste", "user's offset")
-"""What is added to the population's taste and an arm's level as far as it can be relied upon."""
+TERMS = ("slopes of c", "role", "user's taste", "user's offset")
+"""Terms that are added to the population's taste and an arm's intercept, each with its stacking weight."""
 
 NOISE_LABELS = 50.0
-"""How many labels the fitted noise of a Gaussian signal stands for, beside those of this installation."""
+"""Prior weight of a Gaussian signal's fitted noise, in labels of this installation."""
 
-CERTAIN = 4.0
-"""Standard deviations above 0 from which on a part counts in full."""
+FULL_WEIGHT_SD = 4.0
+"""Posterior standard deviations above 0 from which on a term has weight 1."""
 
-LOOSER = 25.0
-"""Factor of the variances of an arm that has drifted, up to the prior's."""
+DRIFT_INFLATION = 25.0
+"""Factor of a drifted arm's variances, up to the prior's."""
 
 
-class _Levels(NamedTuple):
-    """The sides of a label, and whose offsets it is about."""
+class _LabelOffsets(NamedTuple):
+    """Offsets of the answers of a label, and the role and user that they belong to."""
 
-    levels: list[OffsetEstimate]
+    offsets: list[OffsetEstimate]
     role: Person | None
     user: Person | None
 
 
-class _Relied(NamedTuple):
-    """What `Fit.reliance` made of a state of the stack."""
+class _Weights(NamedTuple):
+    """Stacking weights, cached for a state of `Fit.stack`."""
 
     state: Floats
-    counts: list[float]
+    values: list[float]
     array: Floats
-    """The same."""
+    """The same as an array."""
     taste: float
-    """How far a user's taste would count if it were sure that it is worth something."""
+    """Weight of the user's taste before the factor for its inclusion probability."""
 
 
 class Fit:
-    """Arms, people, and how far people matter; every method is a pure function of what was folded before.
+    """Posteriors of arms, tastes and offsets, and their stacking weights; a deterministic function of the labels.
 
     Args:
         d: length of the context x.
         D: length of the response features h.
         params: prior scales.
         names: of the response features.
-        prior: what tastes are like elsewhere.
+        prior: trained prior of tastes.
     """
 
     def __init__(
@@ -97,25 +97,25 @@ class Fit:
             np.array([slopes[0], people[0], people[0], people[0]]),
             np.array([slopes[1], people[1], people[1], people[1]]),
         )
-        """Coefficients of the parts `PARTS` in the best prediction of a label."""
-        self.inclusion = InclusionTest(len(PARTS) - 1)
-        """Whether the terms of people are worth anything."""
-        self._relied: _Relied | None = None
+        """Regression coefficients of `TERMS` in the prediction of a label (Bayesian linear stacking)."""
+        self.inclusion = InclusionTest(len(TERMS) - 1)
+        """Bayes factors of the personal terms against 0."""
+        self._weights: _Weights | None = None
         self.residuals: dict[str, tuple[float, float]] = {}
-        """Kind of a Gaussian signal → sum of the squared errors of what was predicted here, and their number."""
+        """Kind of a Gaussian signal → sum of squared prediction errors, and their number."""
         self.labels = 0
         self.drift, self.reward_bias = Drift(), RewardBiasMonitor()
         self.alarms = 0
-        """How often something was learnt that concerns everybody, since this process began."""
+        """Number of alarms since the process started; each changes the posteriors of all users."""
 
     @property
     def tastes(self) -> Tastes:
-        """Of everybody, roles and users."""
+        """Taste posteriors of population, roles and users."""
         return self.texts.tastes
 
     @property
     def relevance(self) -> Relevance:
-        """Where tastes belong."""
+        """Relevance of user tastes by feature."""
         return self.texts.relevance
 
     def named(self) -> dict[str, Projection]:
@@ -126,56 +126,55 @@ class Fit:
             "worth": self.inclusion,
         }
 
-    def reliance(self) -> Floats:
-        """float64[4] in [0, 1]: how far each of `PARTS` counts in decisions.
+    def stacking_weights(self) -> Floats:
+        """Stacking weights of `TERMS` in decisions: float64[4] in [0, 1].
 
-        A part is itself an estimate with errors, which draws its coefficient towards 0 (errors in variables) however
-        sure it is that the part helps. So a part counts in full once its coefficient is `CERTAIN` standard
-        deviations above 0, and in proportion before, where that is more than the coefficient; less where it is more
-        likely than not that it is worth nothing, and not at all where that is sure.
+        Each term is estimated with error, so that its coefficient is attenuated (errors in variables) however certain
+        its benefit is. The weight is therefore at least min(z / `FULL_WEIGHT_SD`, 1), with z the coefficient in
+        posterior standard deviations, and multiplied by min(1, 2 · P(term ≠ 0)).
         """
-        return self._counts().array
+        return self._stacking().array
 
-    def _counts(self) -> _Relied:
+    def _stacking(self) -> _Weights:
         state = self.stack.state
-        if self._relied is None or self._relied.state is not state:
-            counts, zero = [], self._zero()
+        if self._weights is None or self._weights.state is not state:
+            weights, p_null = [], self._p_null()
             for mean, variance in zip(state[-1].tolist(), state.diagonal().tolist(), strict=True):
-                sure = min(mean / math.sqrt(variance + 1e-300), CERTAIN) / CERTAIN
-                counts.append(min(max(mean, sure, 0.0), 1.0))
-            full = counts[2]
-            counts = [count * min(2.0 * (1.0 - nothing), 1.0) for count, nothing in zip(counts, zero, strict=True)]
-            self._relied = _Relied(state, counts, np.array(counts), full)
-        return self._relied
+                ramp = min(mean / math.sqrt(variance + 1e-300), FULL_WEIGHT_SD) / FULL_WEIGHT_SD
+                weights.append(min(max(mean, ramp, 0.0), 1.0))
+            taste = weights[2]
+            weights = [weight * min(2.0 * (1.0 - p), 1.0) for weight, p in zip(weights, p_null, strict=True)]
+            self._weights = _Weights(state, weights, np.array(weights), taste)
+        return self._weights
 
-    def zero(self) -> Floats:
-        """float64[4]: the probability that each of `PARTS` is worth nothing (0 for c's slopes)."""
-        return np.array(self._zero())
+    def p_null(self) -> Floats:
+        """Posterior probability that each of `TERMS` is 0: float64[4]; 0 for the slopes of c."""
+        return np.array(self._p_null())
 
-    def _zero(self) -> list[float]:
-        certain = self.params.people_reliance[1] == 0.0
-        return [0.0] * len(PARTS) if certain else [0.0, *self.inclusion.nothing()]
+    def _p_null(self) -> list[float]:
+        fixed = self.params.people_reliance[1] == 0.0
+        return [0.0] * len(TERMS) if fixed else [0.0, *self.inclusion.p_null()]
 
     # --- reading ---
 
     def estimate(self, identity: Identity, x: Floats, names: tuple[str, ...], now: float) -> Estimate:
-        """Beliefs of the eligible arms for one request, at a time in seconds since the epoch."""
+        """Posterior predictions of the eligible arms for one request, at a time in seconds since the epoch."""
         found = self.arms.find(names)
-        relied = self.reliance()
-        arms = self.arms.read(found, x, float(relied[0]))
+        weights = self.stacking_weights()
+        arms = self.arms.read(found, x, float(weights[0]))
         profile = arms.profile
         population = self.tastes.population
         blind = profile @ population.mean + arms.correction
         mean, variance, w, cov = blind, arms.variance, population.mean, population.cov
         if self.params.personal:
             role, user = self.texts.anybody(identity)
-            own, own_cov = self.texts.added(user, self.texts.relevant(identity, user), float(relied[2]))
-            added = relied[1] * role.taste.mean + own
+            own, own_cov = self.texts.added(user, self.texts.relevant(identity, user), float(weights[2]))
+            added = weights[1] * role.taste.mean + own
             w = w + added
             own_cov += cov
-            cov = np.add(own_cov, role.taste.cov * (relied[1] * relied[1]), out=own_cov)
+            cov = np.add(own_cov, role.taste.cov * (weights[1] * weights[1]), out=own_cov)
             offsets, variances = self._offsets(role, user, found)
-            counted = relied[1::2]
+            counted = weights[1::2]
             mean = mean + profile @ added + counted @ offsets
             variance = variance + (counted * counted) @ variances
         variance = variance + np.vecdot(profile @ cov, profile)
@@ -190,15 +189,15 @@ class Fit:
         )
 
     def profile(self, x: Floats, names: tuple[str, ...]) -> Floats:
-        """float64[K, D]: the features that are expected of arms' answers, as decisions read them."""
+        """Expected features of arms' answers, as decisions read them: float64[K, D]."""
         return self.arms.read(self.arms.find(names), x).profile
 
     def offsets(self, identity: Identity, names: tuple[str, ...]) -> tuple[Floats, Floats]:
-        """float64[2, K] each: means and variances of what a role and a user think of arms beyond their texts."""
+        """Means and variances of the offsets of role and user on arms: float64[2, K] each."""
         return self._offsets(*self.texts.anybody(identity), self.arms.find(names))
 
     def _offsets(self, role: Person, user: Person, found: Found) -> tuple[Floats, Floats]:
-        """Given c as it is now, see `levels`."""
+        """Posterior of the offsets given the present mean of c (`fitrouter.posterior.offsets`)."""
         means, variances = np.zeros((2, 2, len(found.names)))
         c = self.arms.correction[found.models]
         for i, person in enumerate((role, user)):
@@ -216,20 +215,19 @@ class Fit:
         population = self.tastes.population.mean
         if not self.params.personal:
             return population
-        relied, (role, user) = self.reliance(), self.texts.anybody(identity)
-        own, _ = self.texts.added(user, self.texts.relevant(identity, user), float(relied[2]))
-        w: Floats = population + relied[1] * role.taste.mean + own
+        weights, (role, user) = self.stacking_weights(), self.texts.anybody(identity)
+        own, _ = self.texts.added(user, self.texts.relevant(identity, user), float(weights[2]))
+        w: Floats = population + weights[1] * role.taste.mean + own
         return w
 
     def heads(self, identity: Identity, dimension: str = OVERALL) -> list[Gaussian]:
-        """The blocks whose sum is this user's w in a dimension. Safe from another thread."""
+        """The posteriors whose sum is this user's w in a dimension. Thread-safe."""
         return self.texts.heads(identity, dimension)
 
     def score(self, identity: Identity, h: Floats, dimension: str = OVERALL) -> tuple[float, float]:
-        """Mean and sd of hᵀw for this user; a missing feature (NaN) counts as average. Safe from another thread.
+        """Posterior mean and sd of hᵀw for this user, without relevance and stacking weights. Thread-safe.
 
-        It is the user's reward model wherever their taste belongs; how far it belongs to a request is the router's
-        affair (`estimate`).
+        A missing feature (NaN) counts as average.
         """
         h = np.where(np.isfinite(h), h, 0.0)
         found = [block.along(h) for block in self.heads(identity, dimension)]
@@ -239,33 +237,32 @@ class Fit:
     # --- learning ---
 
     def learn(self, label: Label) -> Prequential | None:
-        """Fold one label: first what it says of the text (tastes), then what it says beyond it (c and d).
+        """Learn from one label: tastes from the text, then c and d from the residual.
 
-        Returns what was foreseen of it, where it is a pooled label on [0, 1] of one answer. A label with a number that
-        is none teaches nothing.
+        Returns the prequential prediction of a pooled label in [0, 1] of one answer. A label with NaN is skipped.
         """
-        if not self._sound(label):
+        if not self._finite(label):
             return None
         self.tastes.meet(label.identity)
         role, user = self.texts.people(label.identity)
-        seen, h, read = self._heard(label), self._h(label), self._reads(label)
+        seen, h, read = self._observation(label), self._h(label), self._updates_tastes(label)
         if user is not None and label.kind is FeedbackKind.RATING and label.dimension == OVERALL:
             seen = self.texts.on_common_scale(label, seen, h, user, read=read)
         text = self.texts.learn(label, h, seen, role, user, read=read)
         if label.dimension != OVERALL:
             return None
         self.labels += 1
-        innovation, foresight = self._learn_levels(label, h, text, seen, role, user)
-        self._watch(label, text, seen, innovation)
-        return foresight
+        update, prediction = self._learn_offsets(label, h, text, seen, role, user)
+        self._monitor(label, text, seen, update)
+        return prediction
 
     @staticmethod
-    def _sound(label: Label) -> bool:
+    def _finite(label: Label) -> bool:
         total = label.y + label.ts + float(np.add.reduce(label.answer.x))
         return math.isfinite(total if label.against is None else total + float(np.add.reduce(label.against.x)))
 
-    def _heard(self, label: Label) -> Observation:
-        """The observation in a label, as noisy as labels of its kind are here: people who rate at random teach less."""
+    def _observation(self, label: Label) -> Observation:
+        """The observation of a label, with the noise that labels of its kind have in this installation."""
         seen = observation_of(label.kind, label.y, label.tokens)
         if seen.signal.link == "logistic":
             return seen
@@ -273,14 +270,14 @@ class Fit:
         noise = (NOISE_LABELS * seen.signal.noise + squares) / (NOISE_LABELS + n)
         return Observation(seen.y, msgspec.structs.replace(seen.signal, noise=noise))
 
-    def _reads(self, label: Label) -> bool:
-        """Whether a label teaches of texts: they are known, and not those of an arm whose texts mean nothing."""
+    def _updates_tastes(self, label: Label) -> bool:
+        """Whether a label updates tastes: its texts are scored, and not of an arm whose scores are ignored."""
         if not label.read or not self.arms.distrusted:
             return label.read
         return not any(answer and self.arms.distrusts(answer.arm) for answer in (label.answer, label.against))
 
     def _h(self, label: Label) -> Floats:
-        """float64[D] that the label is about: an answer's features, a pair's difference; what is missing is average."""
+        """Regressor of a label, float64[D]: features, or a pair's difference; missing ones are average."""
         h = self._h_of(label.answer)
         return h if label.against is None else h - self._h_of(label.against)
 
@@ -291,8 +288,8 @@ class Fit:
         known = np.isfinite(h)
         return h if known.all() else np.where(known, h, 0.0)
 
-    def _levels(self, label: Label, role: Person | None, user: Person | None) -> _Levels:
-        """What is believed beyond the text of the answers of a label."""
+    def _label_offsets(self, label: Label, role: Person | None, user: Person | None) -> _LabelOffsets:
+        """Posteriors of c + d for the answers of a label."""
         sides = [self._side(1.0, label.answer)]
         if label.against is not None:
             other = self._side(-1.0, label.against)
@@ -300,69 +297,68 @@ class Fit:
                 sides, role, user = [sides[0]._replace(x=sides[0].x - other.x)], None, None
             else:
                 sides.append(other)
-        return _Levels([offset_of(self.arms, side, role, user) for side in sides], role, user)
+        return _LabelOffsets([offset_of(self.arms, side, role, user) for side in sides], role, user)
 
     def _side(self, sign: float, answer: Answered) -> SignedAnswer:
         return SignedAnswer(sign, base_arm(answer.arm), self.arms.model(answer.arm), answer.x)
 
-    def _learn_levels(
+    def _learn_offsets(
         self, label: Label, h: Floats, text: TextPrediction, seen: Observation, role: Person | None, user: Person | None
     ) -> tuple[GaussianUpdate, Prequential | None]:
-        """Fold what the label says beyond hᵀw (w as before it) into c and d; weigh the parts, and where they belong.
+        """Learn c and d from the residual of hᵀw (w before the label), and the stacking weights.
 
-        People's tastes are taken out of the label as far as decisions rely on them: until they are known to be real,
-        c learns as fast as if there were none.
+        Personal tastes are subtracted with their stacking weights: as long as these are 0, c learns as fast as without
+        tastes.
         """
-        levels, role, user = self._levels(label, role, user)
-        _, relied, _, _ = self._counts()
-        mean, variance = text.relied(relied[1], relied[2])
-        among, foresight = 0.0, None
-        for level in levels:
+        offsets, role, user = self._label_offsets(label, role, user)
+        _, weights, _, _ = self._stacking()
+        mean, variance = text.weighted(weights[1], weights[2])
+        among, prediction = 0.0, None
+        for level in offsets:
             mean += level.side.sign * level.mean
             among += level.variance
         variance += among
         if label.pooled:
-            foresight = self._weigh(label, h, text, levels, seen, text.variance + among)
-        innovation = seen.gaussian_update(mean, variance)
-        learnt = innovation if label.kind is FeedbackKind.THUMB else _in_thumbs(seen).gaussian_update(mean, variance)
-        for level in levels:
+            prediction = self._weigh(label, h, text, offsets, seen, text.variance + among)
+        update = seen.gaussian_update(mean, variance)
+        learnt = update if label.kind is FeedbackKind.THUMB else _in_thumbs(seen).gaussian_update(mean, variance)
+        for level in offsets:
             learn_offset(self.arms, level, learnt, role, user, pooled=label.pooled)
-        return innovation, foresight
+        return update, prediction
 
     def _weigh(
         self,
         label: Label,
         h: Floats,
         text: TextPrediction,
-        levels: list[OffsetEstimate],
+        offsets: list[OffsetEstimate],
         seen: Observation,
         variance: float,
     ) -> Prequential | None:
-        """Learn what a pooled label says of the parts, beside the base: the population's taste and the arm's level.
+        """Learn relevance, noise, inclusion probabilities and stacking coefficients from a pooled label.
 
-        Where the taste belongs: what it would add, against what nothing else explains. How noisy such labels are.
-        Whether people's terms are worth anything, and how much of each part to add to the base to predict a label.
-        Returns what was foreseen of a label of one answer.
+        The base of the regression is the population's taste and the arm's intercept. Returns the prequential
+        prediction of a label of one answer.
         """
         base, slopes, d_role, d_user = text.impersonal, 0.0, 0.0, 0.0
-        for level in levels:
+        for level in offsets:
             sign = level.side.sign
             base += sign * level.intercept
             slopes += sign * level.slopes
             d_role += sign * level.role
             d_user += sign * level.user
         z = [slopes, text.role + d_role, text.user, d_user]
-        _, relied, _, full = self._counts()
-        counted = base + relied[0] * z[0] + relied[1] * z[1] + relied[2] * z[2] + relied[3] * z[3]
+        _, weights, _, full = self._stacking()
+        counted = base + weights[0] * z[0] + weights[1] * z[1] + weights[2] * z[2] + weights[3] * z[3]
         y, noise = seen.linear(counted)
         where = text.where
         if where is not None and text.within * full:
-            rest = y - (counted - relied[2] * text.user)
+            rest = y - (counted - weights[2] * text.user)
             self.relevance.see(h * where.learnt * full, rest, noise + variance, level=where.level)
         if seen.signal.link == "gaussian":
             squares, n = self.residuals.get(label.kind.value, (0.0, 0.0))
             self.residuals[label.kind.value] = squares + (seen.y - counted) ** 2, n + 1.0
-        self.inclusion.see(z[1:], relied[1:], y - counted, noise)
+        self.inclusion.see(z[1:], weights[1:], y - counted, noise)
         parts = np.array(z)
         gain, predicted = self.stack.along(parts)
         y, noise = seen.linear(base + predicted)
@@ -371,7 +367,7 @@ class Fit:
         )
         if seen.signal.link != "gaussian" or label.against is not None:
             return None
-        return Prequential(seen.y, base + relied[0] * slopes, z[1] + z[2] + z[3])
+        return Prequential(seen.y, base + weights[0] * slopes, z[1] + z[2] + z[3])
 
     def revise(self, label: Label, before: float) -> None:
         """Change the label y of an earlier observation: a vote that supersedes `before`.
@@ -380,51 +376,51 @@ class Fit:
         blocks) for the present S; covariances do not depend on labels, so nothing else moves. For logistic signals
         it is their linearisation. `fitrouter.state.refit` reads the vote as if it had been so from the start.
         """
-        if not self._reads(label) or not self._sound(label):
+        if not self._updates_tastes(label) or not self._finite(label):
             return
         role, user = self.texts.people(label.identity)
         earlier = observation_of(label.kind, before, label.tokens)
-        revised = self.texts.revise(label, self._h(label), self._heard(label), earlier, user)
+        revised = self.texts.revise(label, self._h(label), self._observation(label), earlier, user)
         if label.dimension == OVERALL:
-            levels, role, user = self._levels(label, role, user)
-            _, relied, _, _ = self._counts()
-            text = relied_variance(revised.everybody, revised.variance, relied[1], relied[2])
-            rest = revised.noise + text + sum(level.variance for level in levels)
-            for level in levels:
+            offsets, role, user = self._label_offsets(label, role, user)
+            _, weights, _, _ = self._stacking()
+            text = weighted_variance(revised.everybody, revised.variance, weights[1], weights[2])
+            rest = revised.noise + text + sum(level.variance for level in offsets)
+            for level in offsets:
                 others = rest - level.variance
                 correct_offset(self.arms, level.side, revised.change, others, role, user, pooled=label.pooled)
 
     # --- alarms ---
 
-    def _watch(self, label: Label, text: TextPrediction, seen: Observation, innovation: GaussianUpdate) -> None:
-        """Hand what a label left over to the alarms, as it was before it was learnt, and heed them."""
+    def _monitor(self, label: Label, text: TextPrediction, seen: Observation, update: GaussianUpdate) -> None:
+        """Update the drift and reward-bias monitors with the label's residuals, and react to their alarms."""
         model = base_arm(label.answer.arm)
-        if label.pooled and innovation.shrink > 0.0:
-            z = innovation.step / math.sqrt(innovation.shrink)
+        if label.pooled and update.shrink > 0.0:
+            z = update.step / math.sqrt(update.shrink)
             if self.drift.observe(model, z):
                 self.drifted(model)
             if label.against is not None and base_arm(label.against.arm) != model:
                 other = base_arm(label.against.arm)
                 if self.drift.observe(other, -z):
                     self.drifted(other)
-        if label.against is None and seen.signal.link == "gaussian" and self._reads(label):
+        if label.against is None and seen.signal.link == "gaussian" and self._updates_tastes(label):
             role = canonical_role(label.identity.role)
             cluster = None if text.where is None else task_of(label.identity, label.answer.x)
             if self.reward_bias.observe(model, role, cluster, text.mean - seen.y):
                 self.distrust(model)
 
     def drifted(self, arm: str) -> None:
-        """Hold what is known of an arm less firmly: it has changed."""
+        """Inflate the variances of a drifted arm, and discount its offsets."""
         model = base_arm(arm)
-        self.arms.loosen(model, LOOSER)
+        self.arms.loosen(model, DRIFT_INFLATION)
         self.alarms += 1
         for person in (*self.tastes.roles.values(), *self.tastes.users.values()):
-            person.forget(model, 1.0 / LOOSER)
+            person.forget(model, 1.0 / DRIFT_INFLATION)
 
     def distrust(self, arm: str) -> None:
-        """Read the mean text of the other arms in place of an arm's own, from now on: the score flatters it.
+        """Ignore the scores of an arm that the reward model overrates.
 
-        Its scores enter its utility no more; labels alone say how good it is, against the mean text.
+        Its expected features become the mean of the other arms'; its level is learnt anew from labels alone.
         """
         model = base_arm(arm)
         self.arms.distrust(model)
@@ -434,10 +430,10 @@ class Fit:
 
 
 def _in_thumbs(seen: Observation) -> Observation:
-    """The observation as c and d learn from it: at least as noisy as a thumb.
+    """The observation with at least the noise of a thumb, from which c and d learn.
 
-    Their prior variances are those of thumbs. Labels that vary less differ less from model to model and prompt to
-    prompt too; with the prior of thumbs and their own small noise, chance would pass for what a model is good at.
+    Their prior variances are calibrated on thumbs. Kinds of labels with less noise also vary less between models and
+    prompts; with their own small noise and the wide prior, chance would be learnt as a model's strength.
     """
     noise = SIGNALS[FeedbackKind.THUMB].noise
     if seen.signal.link != "gaussian" or seen.signal.noise >= noise:

@@ -1,17 +1,16 @@
-"""What labels say beyond the text: c_k(x) of a model, and the offsets d of a role and of a user on it, jointly.
+"""Offsets: the correction c_k(x) of a model, and random effects d of role and user on it, learnt from residuals.
 
     y − hᵀw = c_k(x) + d_{role,k} + d_{u,k} + ε,    ε ~ N(0, R)
 
-All three are one Gaussian, and exactly so although only c has a covariance matrix. Given c and d_role, users are
-independent, and a user's labels on k are summed up by b = Σ x/R, s = Σ y/R, n = Σ 1/R:
+The posterior is jointly Gaussian, and computed exactly although only c has a covariance matrix. Given c and d_role,
+users are independent, and b = Σ x/R, s = Σ y/R, n = Σ 1/R are sufficient for a user's labels on k:
 
     d_u | c, d_role ~ N(v (s − bᵀc − n d_role), v),    v = 1 / (n + 1/τ²)
 
-so that, with d_u integrated out, a label observes c along x − v b and d_role along γ = 1 − v n, with noise R + v. The
-same once more for the role (whose own b, s, n sum γ (x − v b), γ (y − v s) and γ² over R + v), and c moves by one
-update of rank one, along q = x − v b − γ v_role b_role. What a hundred labels of one person say of a model is therefore
-that person's opinion, and everybody's only as far as others share it. (A person who speaks in two roles ties them
-together; that correlation alone is left out.)
+With d_u integrated out, a label observes c along x − v b and d_role along γ = 1 − v n, with noise R + v. Integrating
+out d_role likewise (its b, s, n sum γ (x − v b), γ (y − v s) and γ² over R + v), c has one rank-one update, along
+q = x − v b − γ v_role b_role. A hundred labels of one person on a model are therefore mostly attributed to that person.
+The correlation between two roles of the same person is ignored.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class SignedAnswer(NamedTuple):
 
 
 class OffsetEstimate(NamedTuple):
-    """What is believed of one side before a label."""
+    """Posterior of c + d_role + d_u for one answer before its label."""
 
     side: SignedAnswer
     along: Floats
@@ -49,7 +48,7 @@ class OffsetEstimate(NamedTuple):
     slopes: float
     role: float
     user: float
-    """The means of c, in two parts, and of both offsets."""
+    """Means of c (intercept and slopes), and of both offsets."""
     variance: float
     """Of their sum."""
     v: float
@@ -66,7 +65,7 @@ class OffsetEstimate(NamedTuple):
 def offset_of(
     arms: Arms, side: SignedAnswer, role: Person | None, user: Person | None, *, without: float = 0.0
 ) -> OffsetEstimate:
-    """Beliefs of c + d_role + d_u at x; of the offsets as they were without this label, whose 1/R is given."""
+    """Posterior of c + d_role + d_u at x; `without` is 1/R of a label to leave out of the offsets' sums."""
     d, x, mean = arms.d, side.x, arms.correction[side.k]
     rows = np.zeros((3, d))
     rows[0] = x
@@ -104,31 +103,31 @@ def offset_of(
 
 def learn_offset(
     arms: Arms,
-    level: OffsetEstimate,
-    innovation: GaussianUpdate,
+    offset: OffsetEstimate,
+    update: GaussianUpdate,
     role: Person | None,
     user: Person | None,
     *,
     pooled: bool,
 ) -> None:
-    """Fold a label whose innovation was computed with `level.variance` in it. Not pooled, it teaches the user's offset.
+    """Learn from a label whose update was computed with `offset.variance`. Not pooled: the user's offset only.
 
-    An innovation is that of the Gaussian observation with noise R = 1 / shrink − variance and the residual
-    step / shrink, also where it stands for another signal.
+    The update is treated as that of the Gaussian observation with noise R = 1 / shrink − variance and residual
+    step / shrink, also for other likelihoods.
     """
-    side, left = level.side, 1.0 - innovation.shrink * level.variance
-    weight = innovation.shrink / left
-    weighted = level.mean * weight + side.sign * innovation.step / left
+    side, left = offset.side, 1.0 - update.shrink * offset.variance
+    weight = update.shrink / left
+    weighted = offset.mean * weight + side.sign * update.step / left
     if pooled:
-        arms.correct(side.k, level.gain, innovation if side.sign > 0 else innovation.mirrored())
+        arms.correct(side.k, offset.gain, update if side.sign > 0 else update.mirrored())
         if role is not None:
-            share = level.gamma / (1.0 + level.v * weight)
+            share = offset.gamma / (1.0 + offset.v * weight)
             found = role.record(side.model, arms.d)
             was = user.offsets.get(side.model) if user is not None else None
-            direction = side.x if was is None else side.x - level.v * was[: arms.d]
+            direction = side.x if was is None else side.x - offset.v * was[: arms.d]
             found[: arms.d] += direction * (share * weight)
-            found[-2] += share * (weighted - level.known * weight)
-            found[-1] += share * level.gamma * weight
+            found[-2] += share * (weighted - offset.known * weight)
+            found[-1] += share * offset.gamma * weight
     if user is not None:
         found = user.record(side.model, arms.d)
         found[: arms.d] += side.x * weight
@@ -146,12 +145,12 @@ def correct_offset(
     *,
     pooled: bool,
 ) -> None:
-    """Move the means as if the label had been `change` greater, its noise R being given; to first order."""
-    level = offset_of(arms, side, role, user, without=1.0 / noise)
+    """First-order correction of the means for a label that was changed by `change`, with noise R."""
+    offset = offset_of(arms, side, role, user, without=1.0 / noise)
     if pooled:
-        total = noise + level.variance - float(np.einsum("i,i->", level.gain, level.along))
-        arms.correct(side.k, level.gain, GaussianUpdate(side.sign * change / total, 0.0))
+        total = noise + offset.variance - float(np.einsum("i,i->", offset.gain, offset.along))
+        arms.correct(side.k, offset.gain, GaussianUpdate(side.sign * change / total, 0.0))
         if role is not None:
-            role.record(side.model, arms.d)[-2] += side.sign * change * level.gamma / (noise + level.v)
+            role.record(side.model, arms.d)[-2] += side.sign * change * offset.gamma / (noise + offset.v)
     if user is not None:
         user.record(side.model, arms.d)[-2] += side.sign * change / noise

@@ -1,4 +1,4 @@
-"""What is believed of people: a taste over text, an offset per model, a way to use scales.
+"""Posteriors of a person: a taste over text features, an offset per model, and a rating scale.
 
 The same state serves a user and a role: both are deviations that start at their base, zero or what was declared, and
 are shrunk towards it.
@@ -34,7 +34,7 @@ class _Stored(msgspec.Struct, array_like=True):
 
 
 class Sums(NamedTuple):
-    """What labels say of the offsets of K arms; see `fitrouter.posterior.offsets`."""
+    """Sufficient statistics of the offsets of K arms (`fitrouter.posterior.offsets`)."""
 
     arms: tuple[str, ...]
     b: Floats
@@ -74,7 +74,7 @@ class Person(Projection):
         """Votes of `day` that counted for others, by their names."""
 
     def record(self, model: str, d: int) -> Floats:
-        """What labels say of d_k, to be written to."""
+        """The sufficient statistics of d_k, for writing."""
         self._read = None
         found = self.offsets.get(model)
         if found is None:
@@ -82,7 +82,7 @@ class Person(Projection):
         return found
 
     def sums(self, arms: tuple[str, ...], d: int) -> Sums:
-        """The records of arms side by side, kept until the next label."""
+        """Sufficient statistics of several arms, cached until the next label."""
         if self._read is None or self._read.arms != arms:
             rows = np.zeros((len(arms), d + 2))
             for k, arm in enumerate(arms):
@@ -95,16 +95,16 @@ class Person(Projection):
         return self._read
 
     def forget(self, model: str, share: float) -> None:
-        """Keep this share of what labels said of d_k."""
+        """Scale the evidence on d_k by `share`."""
         if model in self.offsets:
             self.record(model, 0)[:] *= share
 
     def learnt(self) -> Floats:
-        """float64[D]: how far labels have moved the taste from its base."""
+        """Posterior mean of the taste minus its prior mean: float64[D]."""
         return self.taste.mean - self.base_mean
 
     def counts(self, arm: str, day: int, cap: int, vote: str) -> bool:
-        """Whether a new vote counts for others: the first `cap` on an arm and day do. Remembers those that do."""
+        """Whether a new vote updates shared terms: the first `cap` on an arm and day do. Records those that do."""
         if day != self.day:
             self.day, self.votes, self.pooled = day, {}, set()
         if self.votes.get(arm, 0) >= cap:
@@ -113,10 +113,10 @@ class Person(Projection):
         self.pooled.add(vote)
         return True
 
-    # --- what people say of themselves ---
+    # --- declared values ---
 
     def declare(self, mean: Floats, variance: Floats) -> None:
-        """Change the base to N(mean, diag(variance)) under labels that were learnt already, exactly.
+        """Replace the prior by N(mean, diag(variance)), exactly, also after labels.
 
         Each changed coordinate is a rank-1 change of the precision (Sherman and Morrison 1950).
         """

@@ -1,4 +1,4 @@
-"""The tastes of everybody: population, roles and users, in every dimension that people judge.
+"""Taste posteriors of population, roles and users, for each labelled dimension.
 
     w = w_0 + w_role + δ_u
 
@@ -48,7 +48,7 @@ class TasteParams(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TastePrior(NamedTuple):
-    """What is believed of tastes before the first label of an installation, learnt from other people's."""
+    """Prior of tastes, trained on other people's labels."""
 
     id: str
     """sha256 of the file it came from."""
@@ -57,18 +57,18 @@ class TastePrior(NamedTuple):
     """N(mean, cov) of w_0: float64[D] and float64[D, D]."""
     role_variance: Floats
     user_variance: Floats
-    """float64[D]: how far roles and users lie around it."""
+    """Variances of roles and users around it: float64[D]."""
 
 
 class Block(NamedTuple):
-    """A Gaussian that a label is about, and whether the label counts for it."""
+    """A Gaussian that a label observes, and whether the label updates it."""
 
     taste: Gaussian
     learns: bool
 
 
 class Tastes:
-    """All blocks. Reading leaves no trace; only learning meets new people.
+    """All taste posteriors. Reads never create a user; `meet` does.
 
     Args:
         D: length of h.
@@ -120,7 +120,7 @@ class Tastes:
         return self.users.get(identity.user or "")
 
     def of(self, identity: Identity, dimension: str = OVERALL) -> list[Gaussian]:
-        """The blocks whose sum is this user's w in a dimension; none where nobody has judged it yet."""
+        """The posteriors whose sum is this user's w in a dimension; none for an unlabelled dimension."""
         role, user = self.role(identity) or self.nobody[0], self.user(identity) or self.nobody[1]
         if dimension == OVERALL:
             return [self.population, role.taste, user.taste]
@@ -135,7 +135,7 @@ class Tastes:
     # --- learning ---
 
     def meet(self, identity: Identity) -> None:
-        """Make room for the people that a label speaks of."""
+        """Create the posteriors of the role and user of a label."""
         key = role_key(identity)
         if key and key not in self.roles and len(self.roles) < self.params.roles:
             self.roles[key] = self.new_role()
@@ -143,14 +143,14 @@ class Tastes:
             self.users[identity.user] = self.new_user()
 
     def voter(self, identity: Identity) -> Person:
-        """Whose votes are counted: the user, or all anonymous callers of a tenant as one."""
+        """The person whose votes are counted: the user, or all anonymous callers of a tenant as one."""
         key = identity.user or f"anonymous {identity.tenant}"
         if key not in self.users:
             self.users[key] = self.new_user()
         return self.users[key]
 
     def blocks(self, identity: Identity, dimension: str, pooled: bool) -> list[Block]:
-        """The blocks that a label is about; those of a new dimension are made. Empty where there are too many."""
+        """The posteriors that a label observes, created for a new dimension. Empty if there are too many dimensions."""
         role, user = self.role(identity), self.user(identity)
         people = [(role, self._role_variance, pooled), (user, self._user_variance, True)]
         if dimension == OVERALL:
@@ -171,10 +171,10 @@ class Tastes:
         return found
 
     def declare(self, identity: Identity, declared: Mapping[str, float]) -> None:
-        """Move the base of the user's taste to what they say of themselves; it replaces what they said before.
+        """Set the prior of the user's taste to declared values; they replace earlier ones.
 
-        A declared v is a pseudo-observation of its coordinate, y = v · reach · sd, with a variance, so that behaviour
-        can overrule it. Names that are no feature say nothing here.
+        A declared v is a pseudo-observation of its coordinate, y = v · reach · sd, with a variance, so that labels
+        can overrule it. Names that are no feature are ignored.
         """
         self.meet(identity)
         user = self.user(identity)
@@ -192,8 +192,8 @@ class Tastes:
         user.declare(mean, variance)
 
 
-def learn(blocks: Sequence[Block], gains: Sequence[Floats], innovation: GaussianUpdate) -> None:
-    """Move the blocks that learn."""
+def learn(blocks: Sequence[Block], gains: Sequence[Floats], update: GaussianUpdate) -> None:
+    """Apply an update to the blocks that learn."""
     for block, gain in zip(blocks, gains, strict=True):
         if block.learns:
-            block.taste.learn(gain, innovation)
+            block.taste.learn(gain, update)

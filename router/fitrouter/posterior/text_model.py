@@ -35,36 +35,36 @@ class RelevantTaste(NamedTuple):
 
 
 class TextPrediction(NamedTuple):
-    """What a label's text was thought to be worth before it."""
+    """Prediction of a label from its text, before the label."""
 
     impersonal: float = 0.0
-    """hᵀw of the population, with what the user declared."""
+    """hᵀw of the population, including the user's declared values."""
     role: float = 0.0
     user: float = 0.0
     variance: float = 0.0
-    """Of it all; 0 for a text that was not read: what its tastes get wrong is then nothing that labels tell from c."""
+    """Variance of the sum; 0 if tastes are not updated: errors of the taste are then not distinguishable from c."""
     everybody: float = 0.0
     """The population's share of the variance."""
     where: RelevantTaste | None = None
     within: float = 0.0
-    """hᵀ of what labels taught of the user's taste, wherever it belongs."""
+    """hᵀ(m − prior mean) of the user's taste, without relevance."""
 
     @property
     def mean(self) -> float:
-        """The whole."""
+        """The sum."""
         return self.impersonal + self.role + self.user
 
-    def relied(self, role: float, user: float) -> tuple[float, float]:
-        """Mean and variance of what decisions make of it, with people's terms as far as they can be relied upon."""
+    def weighted(self, role: float, user: float) -> tuple[float, float]:
+        """Mean and variance with stacking weights of the role's and the user's taste."""
         mean = self.impersonal + role * self.role + user * self.user
-        return mean, relied_variance(self.everybody, self.variance, role, user)
+        return mean, weighted_variance(self.everybody, self.variance, role, user)
 
 
 class Revised(NamedTuple):
-    """What a changed vote moves beyond the text."""
+    """Change of a label, and its text's variance, for the correction of c and d."""
 
     change: float
-    """Of the label, on everybody's scale."""
+    """Of the label, on the common scale."""
     noise: float
     """Its variance."""
     variance: float
@@ -72,13 +72,13 @@ class Revised(NamedTuple):
     """Of the text, and the population's share."""
 
 
-def relied_variance(everybody: float, variance: float, role: float, user: float) -> float:
-    """The variance of a text's worth with people's share of it as far as their terms can be relied upon."""
+def weighted_variance(everybody: float, variance: float, role: float, user: float) -> float:
+    """Variance of a text's prediction with stacking weights."""
     return everybody + max(role, user) ** 2 * (variance - everybody)
 
 
 def _earlier(variances: Sequence[float], noise: float) -> list[float]:
-    """The variances v of blocks before a label, of which v − v² / (noise + Σ v) are left after it."""
+    """Variances v of blocks before a label, given v − v² / (noise + Σ v) after it; fixed-point iteration."""
     before = list(variances)
     for _ in range(8):
         total = noise + sum(before)
@@ -87,13 +87,13 @@ def _earlier(variances: Sequence[float], noise: float) -> list[float]:
 
 
 class TextModel:
-    """The fold of `tastes` and `relevance`.
+    """Taste model: predicts and learns labels from texts alone.
 
     Args:
         D: length of h.
         params: prior scales.
         names: of the features.
-        prior: what tastes are like elsewhere.
+        prior: trained prior of tastes.
     """
 
     def __init__(self, D: int, params: FitParams, names: Sequence[str], prior: TastePrior | None) -> None:
@@ -192,8 +192,8 @@ class TextModel:
             total += other
         variance = float(np.einsum("i,i->", h, total))
         if read:
-            innovation = seen.gaussian_update(predicted, variance)
-            learn(blocks, [*(other for other, _ in found), gain], innovation)
+            update = seen.gaussian_update(predicted, variance)
+            learn(blocks, [*(other for other, _ in found), gain], update)
         else:
             variance = 0.0
         everybody = min(float(np.einsum("i,i->", h, found[0][0])), variance)

@@ -90,7 +90,7 @@ def status_of(
         propensity_evidence=projections.propensities.evidence["all"],
         reward_bias={arm: found.bias for arm, found in fit.reward_bias.flagged().items()},
         budget_weights={tenant: projections.budgets.weight(tenant, now) for tenant in projections.budgets.known()},
-        stacking_weights=tuple(fit.reliance().tolist()),
+        stacking_weights=tuple(fit.stacking_weights().tolist()),
     )
 
 
