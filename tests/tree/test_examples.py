@@ -87,7 +87,11 @@ def test_crews_on_recorded_answers(tmp_path_factory: pytest.TempPathFactory) -> 
             for name in LEARNT_OF_RECORDED
         }
     for name, ran in runs.items():
-        said = ran.result()
+        try:
+            said = ran.result()
+        except AssertionError:
+            # Draws are random, and up to 9 % of runs end on a second-best model (docs/results/crews.md): two must not.
+            said = run(name, tmp_path_factory.mktemp(name), "--recorded", str(pool))
         assert said.startswith("Recorded responses of 11 models to 209 questions.")
         assert learnt(said) == LEARNT_OF_RECORDED[name]
 
