@@ -61,7 +61,7 @@ def test_foreign_ids_cannot_be_redrawn(name: str) -> None:
     good = str(uuid.UUID(int=1))
     assert uuid_words(np.array([good, name], dtype=object)) is None
     log = make_log(np.full((2, 2), 0.5), np.zeros(2, dtype=int), decisions={"seed": np.array([1, 1], dtype=object)})
-    assert "not possible" in found(log)["draws made again"].detail
+    assert "not possible" in found(log)["draws repeated from their seeds"].detail
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 300))
@@ -84,10 +84,10 @@ def test_the_audit_matches_the_online_monitor(alter: Callable[[Decision], Decisi
     watched = audit_of_events(events, replays=False)
     log = log_of(events)
     checks = found(log._replace(decisions=log.decisions._replace(seed=None)))
-    assert f"became is {watched.peak['all']:.3g}," in checks["bets against the probabilities"].detail
+    assert f"largest e-value is {watched.peak['all']:.3g} " in checks["e-process against the probabilities"].detail
     counts = f"χ² = {watched.chi2:.1f} with {watched.chi2_dof} degrees of freedom, p = {watched.chi2_p:.3g}"
-    assert counts in checks["choices against probabilities, χ²"].detail
-    assert checks["bets against the probabilities"].ok == (watched.fired_at is None)
+    assert counts in checks["choices against probabilities (χ²)"].detail
+    assert checks["e-process against the probabilities"].ok == (watched.fired_at is None)
 
 
 @pytest.mark.parametrize("n", [5, 40, 400])
@@ -107,7 +107,7 @@ def test_router_logs_pass_the_audit() -> None:
     """Sessions, redraws, the uniform slice, the default's share: every draw follows from its seed."""
     checks = found(log_of(story(120)))
     assert all(check.ok for check in checks.values())
-    assert "bit for bit" in checks["draws made again"].detail
+    assert "bit for bit" in checks["draws repeated from their seeds"].detail
 
 
 RNG = np.random.default_rng(5)
@@ -177,8 +177,8 @@ def test_an_unlogged_rule_is_detected(kind: str, seed: int) -> None:
     """
     log = sessions(seed, 800, kind)
     checks = found(log)
-    assert not checks["repeats of a session's arm"].ok
-    assert "was not drawn" in checks["repeats of a session's arm"].detail
+    assert not checks["repeated arms of a session"].ok
+    assert "were not drawn" in checks["repeated arms of a session"].detail
     if kind == "switch":
         wanted = policy(log.decisions.x, TARGET, 3.0).ravel()[log.decisions.chosen]  # type: ignore[arg-type]
         assert abs(float((wanted / log.decisions.propensity).mean()) - 1.0) < 0.06
@@ -187,7 +187,7 @@ def test_an_unlogged_rule_is_detected(kind: str, seed: int) -> None:
 def test_a_choice_that_contradicts_its_seed_is_named() -> None:
     """With seeds in the log, the first turn that was not drawn is named."""
     log = sessions(3, 800, "switch", seeded=True)
-    with pytest.raises(InvalidLog, match="its seed and its pmf lead to the arm") as refused:
+    with pytest.raises(InvalidLog, match="its seed and its pmf give the arm") as refused:
         audit(log)
     row = int(str(refused.value).split("row ")[1].split(" ")[0])
     at = int(log.decisions.chosen[row])
@@ -228,7 +228,7 @@ def test_a_greedy_switch_logged_as_a_draw_is_detected() -> None:
         )
     )
     validate(honest)
-    assert "bets against the probabilities" in failed(honest)
+    assert "e-process against the probabilities" in failed(honest)
 
 
 # --- other lies ----------------------------------------------------------------------------------------------------
@@ -272,11 +272,11 @@ def test_label_requests_are_audited() -> None:
     decisions = log.decisions
     whim = log._replace(decisions=decisions._replace(asked=decisions.asked | (np.arange(decisions.n) == 17)))
     assert not decisions.asked[17]
-    with pytest.raises(InvalidLog, match="asked is True, and its seed says otherwise"):
+    with pytest.raises(InvalidLog, match="asked is True, but its seed gives the opposite"):
         audit(whim)
     rng = np.random.default_rng(1)
     more = {"asked": rng.random(2000) < 0.2, "asked_probability": np.full(2000, 0.1)}
-    assert failed(make_log(np.full((2000, 2), 0.5), rng.integers(0, 2, 2000), decisions=more)) == {"who was asked"}
+    assert failed(make_log(np.full((2000, 2), 0.5), rng.integers(0, 2, 2000), decisions=more)) == {"label requests"}
 
 
 def test_a_violated_floor_is_named() -> None:
@@ -306,9 +306,9 @@ def test_logs_with_propensities_only_are_audited() -> None:
     honest = honest._replace(options=honest.options._replace(prob=np.full(12_000, np.nan)))
     checks = found(honest)
     assert all(check.ok for check in checks.values())
-    assert "knows only the propensities" in checks["choices of each arm"].detail
+    assert "holds only the propensities" in checks["choices of each arm"].detail
     lying = honest._replace(decisions=honest.decisions._replace(propensity=honest.decisions.propensity * 0.8))
-    assert failed(lying) == {"bets against the probabilities"}
+    assert failed(lying) == {"e-process against the probabilities"}
 
 
 def test_a_log_without_draws_fails_the_audit() -> None:

@@ -1,8 +1,8 @@
-"""What is believed of models before an installation's first label: the file that `fitrouter train policy` makes.
+"""Prior of the models for a warm start: the file that `fitrouter train policy` writes.
 
-It is a magic word, the sha256 of what follows, and msgpack: posteriors of each model's correction, response
-profile and operations, worth so many observations as they were trusted with, so that a wrong one washes out. It is
-data, never code; a file that was cut or changed is refused, and the router starts without it.
+The format is a magic number, the sha256 of the rest, and msgpack: posteriors of each model's correction, response
+profile and operations, each discounted to a number of observations so that labels override a wrong prior. A truncated
+or modified file is refused, and the router starts without it.
 """
 
 from __future__ import annotations

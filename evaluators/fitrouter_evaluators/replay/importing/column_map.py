@@ -19,7 +19,7 @@ _MAPS = Path(__file__).parent / "maps"
 
 
 class _Part(pydantic.BaseModel):
-    """A part of a map: frozen, and without settings that nobody knows."""
+    """A section of a map: frozen, unknown settings refused."""
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, coerce_numbers_to_str=True)
 
@@ -204,10 +204,10 @@ class ColumnMap(_Part):
                 "column that holds the chosen arm's, or those of all arms"
             )
         if self.pmf is not None and self.constants.mode == "uniform":
-            raise ValueError("pmf: the mode 'uniform' says already that all arms have the same; leave one of them out")
+            raise ValueError("pmf: the mode 'uniform' already implies equal probabilities; omit one of them")
         if isinstance(self.pmf, ListColumn) and self.eligible is None and not isinstance(self.arms, ArmList):
             raise ValueError(
-                f"pmf: nobody knows the order of the list in {self.pmf.column!r}; name the 'eligible' column, or list "
+                f"pmf: the order of the list in {self.pmf.column!r} is unknown; name the 'eligible' column, or list "
                 "the 'arms' in that order"
             )
         for name in ("tenant", "user", "role", "task", "session"):

@@ -31,7 +31,7 @@ _AGAIN = np.exp(np.array([-1.5, -0.5, 0.5, 1.5]))
 _EXPECTED = 10.0
 """χ² uses arms whose count has at least this variance, the `_WIDEST` largest of them."""
 _WIDEST = 100
-_UNKNOWN = "the log knows only the propensities of what was drawn"
+_UNKNOWN = "the log holds only the propensities of the chosen arms"
 
 
 def audit(log: Log) -> list[Check]:
@@ -44,7 +44,7 @@ def audit(log: Log) -> list[Check]:
     """
     draws = draws_of_log(log)
     if not draws.n:
-        return [Check(name="draws", ok=False, detail="nothing was drawn: there is no probability to rest on")]
+        return [Check(name="draws", ok=False, detail="the log has no draws, so there are no probabilities to test")]
     return [
         _replayed(log, draws),
         _bets(log, draws),
@@ -64,7 +64,7 @@ def audit(log: Log) -> list[Check]:
 
 def _replayed(log: Log, draws: Draws) -> Check:
     """Repeat every draw, and every draw of a label request, from its seed."""
-    name = "draws made again"
+    name = "draws repeated from their seeds"
     u = _uniforms(log)
     if u is None or not draws.known:
         why = _UNKNOWN if u is not None else "the log has no seeds"
@@ -83,18 +83,18 @@ def _replayed(log: Log, draws: Draws) -> Check:
         log,
         broken,
         lambda row: (
-            f"its seed and its pmf lead to the arm {arms[lands[row]]!r}, and it chose "
+            f"its seed and its pmf give the arm {arms[lands[row]]!r}, but it chose "
             f"{arms[log.options.arm[log.decisions.chosen[row]]]!r}"
         ),
-        "a draw comes out of its seed again: the pmf is not the one that was drawn from, or somebody else chose",
+        "a draw follows from its seed: the logged pmf is not the one drawn from, or the arm was chosen otherwise",
     )
     refuse_where(
         log,
         log.decisions.asked != (u[:, 1] < log.decisions.asked_probability),
-        lambda row: f"asked is {bool(log.decisions.asked[row])}, and its seed says otherwise",
-        "who is asked comes out of the seed again: the probability is not the one that was drawn with",
+        lambda row: f"asked is {bool(log.decisions.asked[row])}, but its seed gives the opposite",
+        "label requests follow from the seed: the logged probability is not the one used",
     )
-    return Check(name=name, ok=True, detail=f"all {draws.n:,} draws come out of their seeds again, bit for bit")
+    return Check(name=name, ok=True, detail=f"all {draws.n:,} draws are repeated bit for bit from their seeds")
 
 
 def _uniforms(log: Log) -> Floats | None:
@@ -112,7 +112,7 @@ def _bets(log: Log, draws: Draws) -> Check:
     """The three families of `fitrouter.monitors.propensities`, averaged into one e-process."""
     draws = draws.take(draws.possible > 1)
     paths = [_uniform(draws), _sharp(draws), _tilted(draws)] if draws.known else [_uniform(draws)]
-    return _rung(log, draws, "bets against the probabilities", np.mean(paths, axis=0), "")
+    return _alarm(log, draws, "e-process against the probabilities", np.mean(paths, axis=0), "")
 
 
 def _uniform(draws: Draws) -> Floats:
@@ -162,7 +162,7 @@ def _odds(tilt: float, q: Floats, hit: NDArray[np.bool_]) -> Floats:
 
 def _repeats(log: Log, draws: Draws, thing: str, column: Ints) -> Check:
     """Bets on the arm last drawn for the same session or user."""
-    name = f"repeats of a {thing}'s arm"
+    name = f"repeated arms of a {thing}"
     if not draws.known:
         return Check(name=name, ok=True, detail=f"not possible: {_UNKNOWN}")
     codes = column[draws.rows]
@@ -174,24 +174,24 @@ def _repeats(log: Log, draws: Draws, thing: str, column: Ints) -> Check:
     q = draws.of(before)
     bet = (q > 0.0) & (q < 1.0)
     if not bet.any():
-        return Check(name=name, ok=True, detail=f"no {thing} was drawn for twice")
+        return Check(name=name, ok=True, detail=f"no {thing} has two draws")
     q, hit = q[bet], (draws.drew == before)[bet]
     path = e_process_path((_odds(t, q, hit) for t in _AGAIN), np.full(len(_AGAIN), 1.0 / len(_AGAIN)), len(q))
-    told = f"the last arm came again in {hit.mean():.1%} of {len(q):,} draws, by the log in {q.mean():.1%}; "
-    return _rung(log, draws.take(bet), name, path, told)
+    prefix = f"the previous arm was repeated in {hit.mean():.1%} of {len(q):,} draws, expected {q.mean():.1%}; "
+    return _alarm(log, draws.take(bet), name, path, prefix)
 
 
-def _rung(log: Log, draws: Draws, name: str, path: Floats, told: str) -> Check:
-    """The check of an e-process."""
+def _alarm(log: Log, draws: Draws, name: str, path: Floats, prefix: str) -> Check:
+    """The check of an e-process: it fails where the path reaches 1/α."""
     if not len(path):
         return Check(name=name, ok=True, detail="every draw had one possible arm")
     most = int(np.argmax(path))
     rang = path >= 1.0 / ALPHA
-    detail = f"{told}the most that a gambler's 1 became is {path[most]:.3g}, and {1.0 / ALPHA:g} is the alarm"
+    detail = f"{prefix}the largest e-value is {path[most]:.3g} (alarm at {1.0 / ALPHA:g})"
     if rang.any():
         row = int(draws.rows[int(np.argmax(rang))])
         first = f"first at row {log.decisions.seq[row]} (decision {log.decisions.id[row]!r})"
-        detail += f", {first}: what was chosen was not drawn with the probabilities that were logged"
+        detail += f", {first}: the arms were not drawn with the logged probabilities"
     return Check(name=name, ok=not rang.any(), detail=detail)
 
 
@@ -200,7 +200,7 @@ def _rung(log: Log, draws: Draws, name: str, path: Floats, told: str) -> Check:
 
 def _overall(log: Log, draws: Draws) -> Check:
     """χ² = DᵀC⁻D of choices minus probabilities, with the covariance implied by the pmfs."""
-    name = "choices against probabilities, χ²"
+    name = "choices against probabilities (χ²)"
     if not draws.known:
         return Check(name=name, ok=True, detail=f"not possible: {_UNKNOWN}")
     apart, variance = _apart(log, draws)
@@ -256,7 +256,7 @@ def _worst(name: str, things: list[str], apart: Floats, variance: Floats) -> Che
     k = int(np.argmin(bounds))
     times = apart[k] / math.sqrt(variance[k]) if variance[k] > 0.0 else 0.0
     detail = (
-        f"farthest off is {things[k]}: {apart[k]:+.1f} choices, {times:+.2f} standard deviations; "
+        f"largest deviation: {things[k]}, {apart[k]:+.1f} choices, {times:+.2f} standard deviations; "
         f"p ≤ {min(bounds[k], 1.0):.3g} (alarm below {ALPHA:g})"
     )
     return Check(name=name, ok=bool(bounds[k] >= ALPHA), detail=detail)
@@ -271,18 +271,18 @@ def _freedman(total: float, variance: float, step: float) -> float:
 
 def _mean_weight(draws: Draws) -> Check:
     """The mean of 1/(K p), the importance weight of the uniform policy, which should be 1."""
-    name = "mean weight of an even policy"
+    name = "mean weight of the uniform policy"
     weight = 1.0 / (draws.possible * draws.p)
     said = f"{weight.mean():.4f}"
     if not draws.known:
         se = weight.std() / math.sqrt(draws.n)
-        return Check(name=name, ok=True, detail=f"{said} ± {se:.4f}; {_UNKNOWN}, so this is no test")
+        return Check(name=name, ok=True, detail=f"{said} ± {se:.4f}; {_UNKNOWN}, so this is not a test")
     inverse = draws.sums(np.where(draws.prob > 0.0, 1.0 / np.where(draws.prob > 0.0, draws.prob, 1.0), 0.0))
     variance = inverse / draws.possible**2 - 1.0
     least = np.minimum.reduceat(np.where(draws.prob > 0.0, draws.prob, np.inf), draws.start[:-1])
     p = _freedman(float((weight - 1.0).sum()), float(variance.sum()), float((1.0 / (draws.possible * least)).max()))
     se = math.sqrt(variance.sum()) / draws.n
-    detail = f"{said}, and 1 ± {se:.4f} (standard error) by the log; p ≤ {min(p, 1.0):.3g} (alarm below {ALPHA:g})"
+    detail = f"{said}, expected 1 ± {se:.4f} (standard error); p ≤ {min(p, 1.0):.3g} (alarm below {ALPHA:g})"
     return Check(name=name, ok=p >= ALPHA, detail=detail)
 
 
@@ -303,7 +303,7 @@ def _floor(log: Log, draws: Draws) -> Check:
         where = f"row {log.decisions.seq[row]} (decision {log.decisions.id[row]!r})"
         detail = f"{np.count_nonzero(below):,} draws have a probability below their floor / K, first {where}"
         return Check(name=name, ok=False, detail=detail)
-    return Check(name=name, ok=True, detail=f"the least probability is {least.min():.3g}; none is below its floor")
+    return Check(name=name, ok=True, detail=f"the smallest probability is {least.min():.3g}; none is below its floor")
 
 
 def _slice(log: Log, draws: Draws) -> Check:
@@ -311,7 +311,7 @@ def _slice(log: Log, draws: Draws) -> Check:
     name = "uniform slice"
     mine = log.decisions.mode[draws.rows] == MODES.index(Mode.UNIFORM)
     if not mine.any():
-        return Check(name=name, ok=True, detail="there is none")
+        return Check(name=name, ok=True, detail="the log has none")
     some = draws.take(mine)
     sizes = np.diff(some.start)
     even = some._replace(prob=np.repeat(1.0 / sizes, sizes))
@@ -321,15 +321,15 @@ def _slice(log: Log, draws: Draws) -> Check:
 
 def _asked(log: Log) -> Check:
     """Whether label requests are as frequent as their logged probabilities say."""
-    name = "who was asked"
+    name = "label requests"
     rate = log.decisions.asked_probability
     open_ = (rate > 0.0) & (rate < 1.0)
     if not open_.any():
-        return Check(name=name, ok=True, detail="nobody was asked at random")
+        return Check(name=name, ok=True, detail="no label was requested at random")
     asked, e = log.decisions.asked[open_], rate[open_]
     p = _freedman(float((asked - e).sum()), float((e * (1.0 - e)).sum()), 1.0)
     detail = (
-        f"{np.count_nonzero(asked):,} of {len(e):,}, by the log {e.sum():,.1f}; "
+        f"{np.count_nonzero(asked):,} of {len(e):,}, expected {e.sum():,.1f}; "
         f"p ≤ {min(p, 1.0):.3g} (alarm below {ALPHA:g})"
     )
     return Check(name=name, ok=p >= ALPHA, detail=detail)

@@ -141,7 +141,7 @@ class Study:
 
     @cached_property
     def asked(self) -> tuple[tuple[Rounds, Rounds], NDArray[np.bool_]]:
-        """By the units alone of which somebody was asked, and which these are."""
+        """Restricted to units with a label request; also their indices."""
         return self._sampled(labelled_sample(self.units, self.observed, self.cross_fitted.chance))
 
     @cached_property
