@@ -84,7 +84,7 @@ class NoHarm(msgspec.Struct, frozen=True, kw_only=True):
     cvar10: float
     """Mean loss of the worst tenth of users."""
     cvar10_base: float
-    """The same for the base."""
+    """The baseline's value."""
     users: int
     """Users × seeds."""
 

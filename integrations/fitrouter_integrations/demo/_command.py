@@ -27,7 +27,7 @@ from fitrouter_integrations.demo._stage import Stage, set_stage
 from fitrouter_integrations.demo._world import DemoWorld, open_world
 
 POLICY: dict[str, Any] = {"gamma": 320.0, "floor": 0.02}
-"""What the demo sets of the policy; the rest is the product's own. Chosen on the seeds 1000 to 1023."""
+"""Policy settings of the demo, chosen on seeds 1000 to 1023; all others are the product's defaults."""
 BLIND_GAMMA = 640.0
 """γ of the user-blind rows, chosen on the same seeds."""
 LIVE_SEED = 0

@@ -118,7 +118,7 @@ class Propensities(Projection):
         if not valid or len(arms) != len(stored.arms) or len(arms) > ARMS:
             return False
         fresh._arms, fresh.n, fresh._inverse = arms, stored.n, stored.inverse
-        self.__dict__.update(fresh.__dict__)
+        vars(self).update(vars(fresh))
         return True
 
 

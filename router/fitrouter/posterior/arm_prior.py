@@ -52,7 +52,7 @@ class ArmPrior(msgspec.Struct, frozen=True, kw_only=True):
     """Of h."""
     models: dict[str, ModelPrior]
     sheet: dict[str, Any] = {}
-    """What it was made of."""
+    """Provenance of the prior."""
 
     def apply(self, arms: Arms, names: Iterable[str]) -> tuple[str, ...]:
         """Start the arms that are not there yet and that the file knows; returns which did.

@@ -1,9 +1,9 @@
-"""What the terms of people are worth: the posterior probability that each is worth nothing.
+"""Posterior probability that each personal term of the prediction is null.
 
-For each term two hypotheses bet against none at all, that it is worth a half, or the whole, of what it says: their
-predictive log likelihood of labels is summed as labels come, each predicted before it was learnt (Bayes factors; Kass
-and Raftery 1995). The sums are cut on both sides, so that a change is noticed after tens of labels, whatever came
-before. A term that says little, in a world that has no use for it, is told from nothing by what it says too much.
+For each term, two hypotheses (coefficient 0.5 or 1) are compared with coefficient 0 by Bayes factors (Kass and Raftery
+1995): their prequential log likelihoods are summed label by label, each predicted before it is learnt. The sums are
+clipped on both sides, so that a change is detected within tens of labels. Even a small useless term is detected: its
+predictions overshoot, which lowers their likelihood.
 """
 
 from __future__ import annotations
@@ -14,32 +14,32 @@ from collections.abc import Sequence
 from fitrouter.types import Projection
 
 COEFFICIENTS = (0.5, 1.0)
-"""Shares of a term that the hypotheses add."""
+"""Coefficients of a term under the hypotheses."""
 
 LEAST, MOST = -7.0, 10.0
-"""Nats between which evidence is remembered."""
+"""Bounds of the log Bayes factors, in nats."""
 
 
 class InclusionTest(Projection):
-    """The fold over labels.
+    """Log Bayes factors of each term, folded over labels.
 
     Args:
-        terms: how many there are.
+        terms: number of terms.
     """
 
     stored_type = list[list[float]]
 
     def __init__(self, terms: int) -> None:
         self.evidence = [[0.0] * len(COEFFICIENTS) for _ in range(terms)]
-        """Nats for each hypothesis against nothing."""
+        """Log Bayes factor of each hypothesis against coefficient 0, in nats."""
 
     def see(self, terms: Sequence[float], counted: Sequence[float], left: float, noise: float) -> None:
         """Fold one label.
 
         Args:
-            terms: what each says of the label.
-            counted: how much of each is in the prediction.
-            left: the label minus the prediction.
+            terms: the prediction of each term.
+            counted: its weight in the combined prediction.
+            left: the label minus the combined prediction.
             noise: variance of the label.
         """
         scale = 0.5 / noise

@@ -73,7 +73,7 @@ class Prequential(NamedTuple):
     blind: float
     """Without the terms of role and user."""
     term: float
-    """What these add at full strength."""
+    """Their contribution at weight 1."""
 
 
 class Estimate(NamedTuple):

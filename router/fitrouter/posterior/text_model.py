@@ -1,4 +1,4 @@
-"""What labels say of texts: tastes of everybody, roles and users, where a user's belongs, and its own in a task.
+"""Text model: the rating explained by an answer's text, through tastes of population, role and user.
 
     hᵀ(w_0 + w_role + a ⊙ δ_u)
 
@@ -112,7 +112,7 @@ class TextModel:
         return self.tastes.role(identity), self.tastes.user(identity)
 
     def anybody(self, identity: Identity) -> tuple[Person, Person]:
-        """The same, with the priors for those who have none."""
+        """Role and user terms, or their priors if they have none."""
         role, user = self.people(identity)
         return role or self.tastes.nobody[0], user or self.tastes.nobody[1]
 
@@ -176,7 +176,7 @@ class TextModel:
         user: Person,
         read: bool,
     ) -> TextPrediction:
-        """The same for a user, whose taste counts as far as it belongs."""
+        """Fold a label of a user, whose taste counts by its relevance."""
         where = self.relevant(label.identity, user)
         rows = np.empty((3, self.D))
         rows[0] = where.learnt

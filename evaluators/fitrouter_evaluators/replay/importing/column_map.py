@@ -141,7 +141,7 @@ class ArmsFile(_Part):
 
 
 class Constants(_Part):
-    """What holds for every row."""
+    """Constants for every row."""
 
     tenant: str | None = None
     user: str | None = None
@@ -172,7 +172,7 @@ class ColumnMap(_Part):
     """Names of the arms that could be chosen; all of them where None."""
     arms: ArmList | ArmsFile | None = None
     id: str | None = None
-    """What a decision is called; the file's name and the row where None."""
+    """Column of the decision id; None for file name and row number."""
     time: Time | None = None
     """Without it a row is one second later than the row above it."""
     tenant: str | None = None

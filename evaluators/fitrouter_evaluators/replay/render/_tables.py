@@ -58,7 +58,7 @@ class Section(NamedTuple):
 
 
 def header(report: Report) -> list[tuple[str, str]]:
-    """What was compared, and on which population."""
+    """Compared policies and the population."""
     window, metric = report.window, metric_of(report.metric)
     horizon = f"decisions younger than {duration(window.horizon_s)} are excluded" if window.horizon_s else "no horizon"
     labelled = "" if report.metric in {"cost", "latency"} else f"; {count(window.labelled)} with a requested label"

@@ -133,7 +133,7 @@ class Study:
 
     @cached_property
     def paired(self) -> tuple[Rounds, Rounds]:
-        """The same with one prediction for both, tuned for their difference."""
+        """Rounds of candidate and baseline with one outcome prediction, tuned for their difference."""
         learnt = self.cross_fitted
         f = self._tuned(learnt, self.weight[0] - self.weight[1], adaptive=self.learns)
         reward = powered_rewards(self.units, self.observed, f, learnt.chance)
