@@ -284,8 +284,9 @@ async def test_a_write_that_failed_is_tried_again(here: Slow, tmp_path: Path) ->
         assert (await vote(router, decision)).identity.user == decision.identity.user
         assert (await decide(router, BOB)).identity.user is None, "nobody new is given a token that is not written"
         read_only(here, False)
-        await asyncio.to_thread(wait_for, lambda: rows(here.path))
-        assert rows(here.path) == {decision.identity.user: "ann"}
+        await asyncio.to_thread(wait_for, lambda: "ann" in rows(here.path).values())
+        # A lookup of bob that was still waiting may write a row of his own: nothing is logged under it.
+        assert [subject for subject, user in rows(here.path).items() if user == "ann"] == [decision.identity.user]
 
 
 async def test_what_could_not_be_written_until_the_end_is_erased(here: Slow, tmp_path: Path) -> None:
