@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from fitrouter.context.encoders import Encoder
-from fitrouter.errors import ConfigError, ProviderError, ProviderTimeout, StoreError
+from fitrouter.errors import ConfigError, ProviderError, ProviderTimeout, StoreError, UnknownDecision
 from fitrouter.hooks import Hooks
 from fitrouter.providers import Provider
 from fitrouter.routing.decider import Decider
@@ -591,7 +591,8 @@ class Router:
         decision = events[0]
         assert isinstance(decision, Decision)
         if decision.draw_id != decision.id:
-            events += [e for e in await self.events(decision.draw_id, tenant) if isinstance(e, Decision)]
+            with contextlib.suppress(UnknownDecision):  # the draw may be erased, or never became durable
+                events += [e for e in await self.events(decision.draw_id, tenant) if isinstance(e, Decision)]
         learner = self._learner
         if as_decided:
             learner = learner.blank()

@@ -18,7 +18,7 @@ from tests.kits import virtual_time
 from tests.kits.gateway import Echo, cards, make_router
 
 from fitrouter.context.features import context_names
-from fitrouter.draw import renormalise, replay
+from fitrouter.draw import renormalise, replay, uuid7
 from fitrouter.errors import (
     AllModelsFailed,
     InvalidRequest,
@@ -623,6 +623,19 @@ async def test_feedback_is_of_the_tenant_and_the_user_that_were_served(tmp_path:
         await router.feedback(id_, FeedbackKind.RATING, 4.0, scale=(1.0, 5.0), identity=identity)
         kinds = [type(event).__name__ for event in await router.events(id_, tenant="a")]
     assert kinds == ["Decision", "Execution", "Feedback"]
+
+
+async def test_a_sticky_turn_is_explained_without_its_draw(tmp_path: Path) -> None:
+    """The draw of a sticky turn may be erased or unlogged: the turn is explained all the same."""
+    async with make_router(tmp_path) as router:
+        drawn = (await router.complete(ask())).decision
+        turn = msgspec.structs.replace(
+            drawn, id=uuid7(drawn.ts), draw_id=uuid7(drawn.ts), mode=Mode.STICKY, probs=(), twin=(), rest=()
+        )
+        router._recorder.append_event(turn)
+        await router.settled()
+        found = await router.explain(turn.id)
+    assert (found.mode, found.chosen, found.drew) == ("sticky", drawn.chosen, None)
 
 
 async def test_feedback_tells_hooks_whose_answer_it_is_about(tmp_path: Path) -> None:
