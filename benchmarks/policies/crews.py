@@ -21,8 +21,7 @@ import numpy as np
 from fitrouter import Identity, Request, Router
 from fitrouter.context.encoders import get_encoder
 from fitrouter.context.features import context_features, read_prompt
-from fitrouter.identity import role_key
-from fitrouter.types import FeedbackKind, Floats, RoleText, pack
+from fitrouter.types import FeedbackKind, Floats
 from fitrouter_evaluators.scoring import Answer, ResponseFeatures, global_scalar
 from fitrouter_evaluators.simulation.pool import CHARACTERS
 from fitrouter_evaluators.simulation.runner import InProcess
@@ -54,8 +53,6 @@ class Text(NamedTuple):
     """Role → float64[cases, d]."""
     h: dict[str, Floats]
     """Model → float64[cases, D]."""
-    roles: dict[str, bytes]
-    """Role → vector of its text."""
 
 
 class Play(NamedTuple):
@@ -85,7 +82,6 @@ def read(pool: Pool) -> Text:
             )
             for model, said in texts.items()
         },
-        {role: pack(np.asarray(reader.encode([role]))[0]) for role in JOBS},
     )
 
 
@@ -128,9 +124,6 @@ class _Crew:
         self.router = InProcess(
             router._learner, router._decider.policy, router._decider.rules, list(router._cards.values())
         )
-        for role, vector in _read.roles.items():
-            key = role_key(Identity(role=role))
-            self.router.fold(RoleText(id=role, ts=0.0, tenant="default", role=key, vector=vector))
 
     def call(self, role: str, case: int, number: int) -> list[float]:
         """One call of one role, and its readers' stars; returns the probabilities, in the order of the pool."""
