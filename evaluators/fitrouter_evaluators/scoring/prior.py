@@ -56,7 +56,7 @@ def load_prior(path: Path, names: Sequence[str], encoder: str, params: TastePara
     params = params or TasteParams()
     plain = Tastes(len(names), params)
     mean, cov = plain.population.mean.copy(), plain.population.cov.copy()
-    role, user = plain.new_role().base_variance.copy(), plain.new_user().base_variance.copy()
+    role, user = plain.role_variance.copy(), plain.user_variance.copy()
     known = {name: i for i, name in enumerate(about["names"])}
     foreign = about["encoder"] != encoder
     pairs = [(j, known[name]) for j, name in enumerate(names) if name in known and not (foreign and _latent(name))]

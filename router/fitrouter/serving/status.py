@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from fitrouter.posterior.mixture import EXPERTS
 from fitrouter.state.learner import Learner
 from fitrouter.stores.journal import Journal
 
@@ -58,8 +59,8 @@ class RouterStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Flagged arm → estimated bias of its scores."""
     budget_weights: Mapping[str, float]
     """Tenant → λ, the dual variable of its budget."""
-    stacking_weights: tuple[float, ...]
-    """Weights of the personal terms: role taste, user taste, role offset, user offset."""
+    mixture: Mapping[str, float]
+    """Head → its weight for a user without labels (`posterior.mixture.EXPERTS`)."""
 
 
 def status_of(
@@ -90,7 +91,7 @@ def status_of(
         propensity_evidence=projections.propensities.evidence["all"],
         reward_bias={arm: found.bias for arm, found in fit.reward_bias.flagged().items()},
         budget_weights={tenant: projections.budgets.weight(tenant, now) for tenant in projections.budgets.known()},
-        stacking_weights=tuple(fit.stacking_weights().tolist()),
+        mixture=dict(zip(EXPERTS, fit.mixture.weights("user").tolist(), strict=True)),
     )
 
 
