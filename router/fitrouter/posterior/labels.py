@@ -20,6 +20,9 @@ class FitParams(msgspec.Struct, frozen=True, kw_only=True):
     sensitive_roles: tuple[str, ...] = ()
     """Roles in whose service a user's terms start with almost no weight."""
     personal: bool = True
+    """Whether roles and users have terms of their own."""
+    users: bool = True
+    """Whether users have, beside roles."""
 
 
 class Answered(msgspec.Struct, frozen=True):

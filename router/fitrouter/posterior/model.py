@@ -156,14 +156,14 @@ class Fit:
             return None, None
         nobody = self.tastes.nobody
         role = (self.tastes.role(identity) or nobody) if role_key(identity) else None
-        return role, (self.tastes.user(identity) or nobody) if identity.user else None
+        return role, (self.tastes.user(identity) or nobody) if identity.user and self.params.users else None
 
     def context(self, identity: Identity) -> Context:
         """Whose weights apply to a user's heads in a request."""
         return "sensitive" if identity.role and canonical_role(identity.role) in self._sensitive else "user"
 
     def weights(self, identity: Identity) -> Floats:
-        """float64[5]: weights of `EXPERTS` for the user of a request, or for its role if it has no user."""
+        """float64[E]: weights of `EXPERTS` for the user of a request, or for its role if it has no user."""
         role, user = self.people(identity)
         if user is not None:
             return user.weights_in(self.context(identity), self.mixture)
@@ -317,7 +317,7 @@ class Fit:
         """The role and the user of a label, if they have terms."""
         if not self.params.personal:
             return None, None
-        return self.tastes.role(label.identity), self.tastes.user(label.identity)
+        return self.tastes.role(label.identity), self.tastes.user(label.identity) if self.params.users else None
 
     def _shared(self, label: Label) -> _Shared:
         """Prediction by the population's taste and the corrections."""

@@ -37,6 +37,8 @@ class TasteParams(msgspec.Struct, frozen=True, kw_only=True):
     """Prior variances of deviations in dimensions other than overall, where nothing trained them."""
     narrow: Width = Width(level=0.002, offset=0.001, named={"length": 0.01})
     """Between people who judge general quality: moments of people's comparisons (docs/results/people.md)."""
+    medium: Width = Width(level=0.01, offset=0.02, taste=0.08)
+    """Between people whose judgements are personal throughout, such as of values."""
     wide: Width = Width(level=0.02, offset=0.05, taste=0.2, named={"length": 0.1, "structure": 0.1})
     """Of people with strong tastes in style."""
     recent: Width = Width(level=0.02, offset=0.05, taste=0.2, named={"length": 0.1, "structure": 0.1}, forget=0.06)
@@ -88,7 +90,7 @@ class Tastes:
             if prior is None
             else Gaussian(prior.mean.copy(), prior.cov.copy())
         )
-        widths = (params.narrow, params.wide, params.recent)
+        widths = (params.narrow, params.medium, params.wide, params.recent)
         self._heads = [HeadPrior.of(width, self.names, D) for width in widths]
         self.others: dict[str, Gaussian] = {}
         """Dimension → w_0 in it, for dimensions other than overall."""
