@@ -37,7 +37,7 @@ class LocalBackend:
                 context_window=card.context_window,
                 capabilities=card.capabilities,
                 max_output_tokens=card.max_output_tokens,
-                target=card.target,
+                target=card.target or card.name,
             )
             for card in self.router.models.values()
         )
