@@ -70,18 +70,12 @@ def open_gateway(config: Config, world: DemoWorld) -> Iterator[Gateway]:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="fitrouter-demo", daemon=True)
         thread.start()
         try:
-            _wait(lambda: server.started or not thread.is_alive())
+            deadline = time.monotonic() + _PATIENCE_S
+            while not server.started and thread.is_alive() and time.monotonic() < deadline:
+                time.sleep(0.01)
             if not server.started:
-                raise FitrouterError("the demo's gateway did not start; see the log")
+                raise FitrouterError(f"the demo's gateway did not start within {_PATIENCE_S:g} s; see the log")
             yield Gateway(f"http://127.0.0.1:{listener.getsockname()[1]}", router, clock)
         finally:
             server.should_exit = True
             thread.join(_PATIENCE_S)
-
-
-def _wait(condition: Any) -> None:
-    deadline = time.monotonic() + _PATIENCE_S
-    while not condition():
-        if time.monotonic() > deadline:
-            raise FitrouterError(f"the demo's gateway did not start within {_PATIENCE_S:g} s")
-        time.sleep(0.01)
