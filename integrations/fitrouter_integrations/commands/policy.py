@@ -20,24 +20,19 @@ from fitrouter.router import Router
 from fitrouter.serving.policy_control import Outlook, Standing
 from fitrouter_integrations._http import NoGateway, call, url_of
 from fitrouter_integrations.commands._files import as_json as as_json_text
+from fitrouter_integrations.commands._options import DEFAULT, verbs
 
-app = typer.Typer(
-    help="Show and change the policy of a running gateway; without one, changes are written to the journal.",
-    add_completion=False,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-)
+app = verbs("Show and change the policy of a running gateway; without one, changes are written to the journal.")
 
 ConfigPath = Annotated[
     Path, typer.Option("--config", "-c", help="Configuration file, which gives the address of the gateway.")
 ]
 Url = Annotated[str | None, typer.Option(help="URL of the gateway, instead of the configured address.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-_DEFAULT = Path("fitrouter.yaml")
 
 
 @app.command()
-def show(config: ConfigPath = _DEFAULT, url: Url = None, as_json: AsJson = False) -> None:
+def show(config: ConfigPath = DEFAULT, url: Url = None, as_json: AsJson = False) -> None:
     """Show the active version, earlier versions, shadow candidates, and the monitors' reports."""
 
     async def look(_router: Router) -> None:
@@ -62,25 +57,12 @@ def set_(
     scale: Annotated[float | None, typer.Option(help="Scale of the posterior in Thompson sampling.")] = None,
     temperature: Annotated[float | None, typer.Option(help="Temperature of softmax.")] = None,
     epsilon: Annotated[float | None, typer.Option(help="Epsilon of ε-greedy.")] = None,
-    config: ConfigPath = _DEFAULT,
+    config: ConfigPath = DEFAULT,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
     """Change settings; those that are not given stay as they are."""
-    given = {
-        "cost_weight": cost_weight,
-        "latency_weight": latency_weight,
-        "share": share,
-        "personal": personal,
-        "floor": floor,
-        "uniform_slice": uniform_slice,
-        "algorithm": algorithm,
-        "gamma": gamma,
-        "scale": scale,
-        "temperature": temperature,
-        "epsilon": epsilon,
-        "force": force,
-    }
+    given = {name: value for name, value in locals().items() if name not in {"config", "url", "as_json"}}
     settings = {name: value for name, value in given.items() if value is not None}
     if not settings:
         options = ", ".join(f"--{name.replace('_', '-')}" for name in given)
@@ -92,7 +74,7 @@ def set_(
 @app.command()
 def promote(
     name: Annotated[str, typer.Argument(help="Name of a candidate in `policy.candidates`.")],
-    config: ConfigPath = _DEFAULT,
+    config: ConfigPath = DEFAULT,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
@@ -102,7 +84,7 @@ def promote(
 
 
 @app.command()
-def restore(config: ConfigPath = _DEFAULT, url: Url = None, as_json: AsJson = False) -> None:
+def restore(config: ConfigPath = DEFAULT, url: Url = None, as_json: AsJson = False) -> None:
     """Return to the previous version."""
     _print(*_apply(config, url, {"action": "restore"}, lambda router: router.policy.restore()), as_json)
 
