@@ -31,7 +31,7 @@ from fitrouter.serving.external import Outcome
 from fitrouter.types import Chunk, Completion, FeedbackKind, Identity, Request, Usage
 from fitrouter_integrations._errors import CODES
 from fitrouter_integrations._http import KEY_ENV
-from fitrouter_integrations.client._base import About, Model, Plan, Reply, Seen, Vote
+from fitrouter_integrations.client._base import About, Model, Plan, Reply, Seen, Streaming, Vote
 
 if TYPE_CHECKING:
     import aiohttp
@@ -103,7 +103,7 @@ class RemoteBackend:
             about=msgspec.convert(body["fitrouter"], About),
         )
 
-    async def stream(self, request: Request) -> _RemoteStream:
+    async def stream(self, request: Request) -> Streaming:
         async with _in_time(request.deadline_s):
             response = await self._open("POST", "/v1/chat/completions", _body(request, stream=True))
             stream = _RemoteStream(response)

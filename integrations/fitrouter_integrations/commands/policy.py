@@ -34,11 +34,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 @app.command()
 def show(config: ConfigPath = DEFAULT, url: Url = None, as_json: AsJson = False) -> None:
     """Show the active version, earlier versions, shadow candidates, and the monitors' reports."""
-
-    async def look(_router: Router) -> None:
-        """Change nothing."""
-
-    _print(*_apply(config, url, None, look), as_json)
+    _print(*_apply(config, url), as_json)
 
 
 @app.command("set")
@@ -98,7 +94,9 @@ class Shown(Standing, frozen=True, kw_only=True):
 Act: TypeAlias = Callable[[Router], Awaitable[object]]
 
 
-def _apply(config: Path, url: str | None, body: dict[str, Any] | None, otherwise: Act) -> tuple[Shown, str]:
+def _apply(
+    config: Path, url: str | None, body: dict[str, Any] | None = None, act: Act | None = None
+) -> tuple[Shown, str]:
     """Send a change to a running gateway, else write it to the journal; returns the new state and where it was sent."""
     if url is not None:
         return _ask(url, body), url
@@ -108,7 +106,7 @@ def _apply(config: Path, url: str | None, body: dict[str, Any] | None, otherwise
         return _ask(address, body), address
     except NoGateway:
         with Router.offline(settings) as router:
-            return asyncio.run(_write(router, otherwise, changes=body is not None)), str(settings.data / "journal.db")
+            return asyncio.run(_write(router, act)), str(settings.data / "journal.db")
 
 
 def _ask(url: str, body: dict[str, Any] | None) -> Shown:
@@ -124,11 +122,11 @@ def _ask(url: str, body: dict[str, Any] | None) -> Shown:
         raise NoGateway(f"the server at {url} is not a fitrouter gateway of this version") from None
 
 
-async def _write(router: Router, act: Act, *, changes: bool) -> Shown:
+async def _write(router: Router, act: Act | None) -> Shown:
     """Change the policy of a stopped router: the journal takes the events, and folding applies them."""
-    if changes:
+    if act is not None:
         await router.policy.apply_configuration()
-    await act(router)
+        await act(router)
     return Shown(**msgspec.structs.asdict(router.policy.standing()), outlook=router.policy.outlook())
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -21,6 +22,7 @@ from fitrouter.config import Config
 from fitrouter.errors import StoreError
 from fitrouter.router import Router
 from fitrouter.serving.services import Service
+from fitrouter.serving.status import Lag
 from fitrouter.types import AUTO
 from fitrouter_dashboards.metrics import Metrics
 from fitrouter_integrations.client._local import LocalBackend
@@ -29,7 +31,6 @@ from fitrouter_integrations.gateway._external import observation, outcome
 from fitrouter_integrations.gateway._json import read_json
 from fitrouter_integrations.gateway._keys import Caller, Keys
 from fitrouter_integrations.gateway._limits import headers_of, read_body
-from fitrouter_integrations.gateway._ready import Readiness
 from fitrouter_integrations.gateway._requests import chat_request, policy_change, profile, vote, wants_usage
 from fitrouter_integrations.gateway._schema import operations
 from fitrouter_integrations.gateway._stream import ClientGone, EventStream, while_client_waits
@@ -121,7 +122,7 @@ class Gateway:
         self.router, self.metrics = router, metrics
         self._limit = config.server.max_body_bytes
         self._keys = Keys(config.server)
-        self._ready = Readiness(router, metrics)
+        self._started = False
         self._backend = LocalBackend(router)
         self._born = int(time.time())
         metrics.bind(router)
@@ -132,9 +133,9 @@ class Gateway:
         async with self.router:
             watch = Service("metrics", self._refresh, self.router.hooks, idle_s=0.5)
             watch.start()
-            self._ready.started = True
+            self._started = True
             yield
-            self._ready.started = False
+            self._started = False
             watch.stop(timeout_s=1.0)
 
     def _refresh(self) -> int:
@@ -301,8 +302,12 @@ class Gateway:
 
     async def readyz(self, _call: Call) -> Response:
         """Readiness: whether this worker takes requests, and how far its learner is."""
-        report = await self._ready.report()
-        return _json(report, 200 if report["ready"] else 503)
+        seq, digest = await self.router.state_digest()  # no digest while events keep coming in
+        status = self.metrics.status
+        leases = sorted(name for name, held in status.leases.items() if held) if status else []
+        lag = msgspec.to_builtins(status.lag if status else Lag())
+        report = {"pid": os.getpid(), "seq": seq, "digest": digest, "leases": leases, "lag": lag}
+        return _json({"ready": self._started, **report}, 200 if self._started else 503)
 
     # --- names ---
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from importlib import resources
 from string import Template
 from typing import Any
@@ -16,7 +17,7 @@ from fitrouter.types import FeedbackKind
 def operations() -> dict[str, dict[str, Any]]:
     """Handler → the OpenAPI operation of its route."""
     text = resources.files(__package__ or __name__).joinpath("openapi.yaml").read_text(encoding="utf-8")
-    names = {"kinds": FeedbackKind, "settings": SETTINGS, "statuses": STATUSES}
+    names: dict[str, Iterable[str]] = {"kinds": FeedbackKind, "settings": SETTINGS, "statuses": STATUSES}
     described = yaml.safe_load(Template(text).substitute({key: ", ".join(each) for key, each in names.items()}))
     types = described["types"]
     return {handler: _operation(types, **route) for handler, route in described["routes"].items()}

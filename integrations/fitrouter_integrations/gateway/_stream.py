@@ -120,8 +120,12 @@ class EventStream(Response):
             delta, reason = chunk.delta, chunk.finish_reason
             if first:
                 first, opens = False, "role" in delta
-                opening = (delta, reason) if opens else ({"role": "assistant", "content": ""}, None)
-                await writer.write(event({**chunk_json(about, *opening, usage), "fitrouter": about_json(about)}))
+                opening = (
+                    chunk_json(about, delta, reason, usage)
+                    if opens
+                    else chunk_json(about, {"role": "assistant", "content": ""}, None, usage)
+                )
+                await writer.write(event({**opening, "fitrouter": about_json(about)}))
                 if opens:
                     continue
             if delta or reason is not None:  # others only count tokens
