@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from importlib import resources
 from string import Template
 from typing import Any
@@ -14,6 +15,7 @@ from fitrouter.state.settings import SETTINGS
 from fitrouter.types import FeedbackKind
 
 
+@cache
 def operations() -> dict[str, dict[str, Any]]:
     """Handler → the OpenAPI operation of its route."""
     text = resources.files(__package__ or __name__).joinpath("openapi.yaml").read_text(encoding="utf-8")
