@@ -35,7 +35,7 @@ scorer: {{encoder: hashing, prior: none}}
 
 
 class Place(NamedTuple):
-    """What agents ask, and where it is written down."""
+    """A target that agents call, with its journal and identities."""
 
     target: Any
     journal: Journal
@@ -91,7 +91,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Places]:
 
 @pytest.fixture(autouse=True)
 def litellm_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is registered with litellm ends with the test."""
+    """Restores litellm's registered providers after each test."""
     import litellm
 
     monkeypatch.setattr(litellm, "custom_provider_map", [])
@@ -172,8 +172,8 @@ def test_two_hundred_agents_in_spawned_workers(places: Places, where: str) -> No
 
 @pytest.mark.parametrize("adapter", ADAPTERS)
 @pytest.mark.parametrize("where", ["near", "far"])
-async def test_waiting_inside_a_running_loop(places: Places, adapter: str, where: str) -> None:
-    """Plain calls work where an event loop runs already, as in a notebook, and awaited ones beside them."""
+async def test_blocking_calls_inside_a_running_loop(places: Places, adapter: str, where: str) -> None:
+    """Blocking calls work inside a running event loop, as in a notebook, and awaited ones with them."""
     place = places.near if where == "near" else places.far
     who = agent(f"{adapter} {where} loop", 0)
     ask, awaited = ADAPTERS[adapter](place.target)
@@ -192,8 +192,8 @@ def _in_child(asks: dict[str, Any], out: Any) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_every_adapter_says_what_to_do_after_a_fork(tmp_path: Path) -> None:
-    """A child that inherited an adapter hears at once that its threads stayed behind, and the parent goes on."""
+def test_every_adapter_raises_after_a_fork(tmp_path: Path) -> None:
+    """In a forked child an inherited adapter raises an error with the remedy; the parent is not affected."""
     router = make_router(tmp_path)
     with connect(router):
         asks = {name: make(router) for name, make in ADAPTERS.items()}

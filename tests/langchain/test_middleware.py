@@ -25,6 +25,7 @@ from pydantic import BaseModel
 from tests.kits.agents import Agent, agent_router
 from tests.kits.langchain import (
     HOW,
+    PAIRS,
     WHERE,
     Chat,
     Streamed,
@@ -57,8 +58,7 @@ def _closed() -> Iterator[None]:
 # --- deciding ---
 
 
-@pytest.mark.parametrize("where", WHERE)
-@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize(("where", "how"), PAIRS)
 def test_an_answer_carries_its_decision(tmp_path: Path, how: str, where: str) -> None:
     """Model, decision, propensity and cost are on the message, and the log has the same with tokens and latency."""
     models = team()
@@ -216,8 +216,7 @@ def test_feedback_belongs_to_the_middlewares_tenant(tmp_path: Path) -> None:
 # --- ten steps ---
 
 
-@pytest.mark.parametrize("where", WHERE)
-@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize(("where", "how"), PAIRS)
 def test_an_agent_of_ten_steps_stays_on_one_model(tmp_path: Path, how: str, where: str) -> None:
     """One draw, ten sticky steps of the same model, and another conversation is another draw."""
     models = team(steps=STEPS)
