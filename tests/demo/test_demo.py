@@ -24,7 +24,7 @@ from fitrouter.types import Decision, FeedbackKind, Identity, Mode, PolicyVersio
 from fitrouter_evaluators.scoring import STYLE
 from fitrouter_integrations.cli import app
 from fitrouter_integrations.demo import _visit
-from fitrouter_integrations.demo._clock import RoundClock
+from fitrouter_integrations.demo._gateway import RoundClock
 from fitrouter_integrations.demo._play import People
 from fitrouter_integrations.demo._reading import HIDDEN, notice
 from fitrouter_integrations.demo._report import summary

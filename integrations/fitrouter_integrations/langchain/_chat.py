@@ -12,7 +12,7 @@ from langchain_core.language_models.chat_models import BaseChatModel
 from langchain_core.language_models.model_profile import ModelProfile
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult, Generation
-from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.runnables import Runnable, RunnableBinding, RunnableConfig
 from langchain_core.runnables.config import ensure_config
 from langchain_core.tools import BaseTool
 from langchain_core.utils import from_env, secret_from_env
@@ -27,7 +27,6 @@ from fitrouter.types import AUTO, Identity, Request
 from fitrouter_integrations._http import KEY_ENV
 from fitrouter_integrations._identity import NAMES, settled
 from fitrouter_integrations.client import Client, Vote, connect
-from fitrouter_integrations.langchain._bound import Bound
 from fitrouter_integrations.langchain._convert import Pieces, result_of, tool_choice_of
 from fitrouter_integrations.langchain._errors import translated
 from fitrouter_integrations.langchain._history import messages_of
@@ -399,6 +398,32 @@ class ChatFitrouter(BaseChatModel):
     async def afeedback(self, vote: Vote) -> str:
         """Send feedback on an answer."""
         return await self.client.afeedback(vote.of(self.tenant))
+
+
+class Bound(RunnableBinding[LanguageModelInput, AIMessage]):
+    """The result of `bind` and `with_config` of a `ChatFitrouter`.
+
+    LangChain's class passes `bind_tools` and `with_structured_output` on to the bare model, losing the identity.
+    """
+
+    @classmethod
+    def lc_id(cls) -> list[str]:
+        """The id of LangChain's own class, under which it is dumped."""
+        return [*cls.get_lc_namespace(), "RunnableBinding"]
+
+    def bind_tools(self, tools: Any, **kwargs: Any) -> Runnable[LanguageModelInput, AIMessage]:
+        """See `ChatFitrouter`."""
+        return self._configured(self.bound.bind_tools(tools, **self._identity() | kwargs))  # type: ignore[attr-defined]
+
+    def with_structured_output(self, schema: Any, **kwargs: Any) -> Runnable[LanguageModelInput, Any]:
+        """See `ChatFitrouter`."""
+        return self._configured(self.bound.with_structured_output(schema, **self._identity() | kwargs))  # type: ignore[attr-defined]
+
+    def _identity(self) -> dict[str, Any]:
+        return {name: value for name, value in self.kwargs.items() if name in NAMES}
+
+    def _configured(self, made: Runnable[LanguageModelInput, Any]) -> Runnable[LanguageModelInput, Any]:
+        return made.with_config(self.config) if self.config else made
 
 
 def _tool(tool: Any, strict: bool | None) -> dict[str, Any]:
