@@ -118,7 +118,7 @@ def test_no_bytes_raise_anything_but_invalid_request(body: bytes) -> None:
         str(error).encode("utf-8")
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(
     st.dictionaries(
         st.sampled_from(
