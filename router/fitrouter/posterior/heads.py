@@ -112,6 +112,12 @@ class Head:
         out: Floats = np.einsum("rn,rn->r", np.einsum("rn,nm->rm", z, self.posterior.cov), z) + rest
         return out
 
+    def novelty(self, rows: Rows) -> float:
+        """Posterior variance of the offsets in the first row, as a share of the prior's."""
+        offsets = rows._replace(h=np.zeros_like(rows.h))
+        prior = self.prior.offset * float(np.einsum("rm,rm->", rows.coefficient, rows.coefficient))
+        return min(max(float(self.variance(offsets)[0]) / prior, 0.0), 1.0) if prior > 0.0 else 1.0
+
     def taste(self, D: int) -> tuple[Floats, Floats]:
         """Mean float64[D] and covariance float64[D, D] of the taste."""
         mean, cov, at = np.zeros(D), np.zeros((D, D)), self.prior.features

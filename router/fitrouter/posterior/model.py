@@ -292,12 +292,13 @@ class Fit:
         if seen.signal.link == "gaussian" and label.pooled:
             squares, n = self.residuals.get(label.kind.value, (0.0, 0.0))
             self.residuals[label.kind.value] = squares + (seen.y - mean) ** 2, n + 1.0
+        novel = self._novel(label, seen, personal.rows, role, user)
         self._learn_people(label, seen, shared, personal, role, user)
         update = seen.gaussian_update(mean, variance)
         if label.pooled:
             if self._updates_tastes(label):
                 self.tastes.population.learn(shared.gain, update)
-            self._learn_corrections(shared, seen, personal)
+            self._learn_corrections(shared, novel, personal)
         self._monitor(label, shared.text + personal.mean, seen, update)
         if not label.pooled or seen.signal.link != "gaussian" or label.against is not None:
             return None
@@ -380,6 +381,17 @@ class Fit:
             _learn_person(role, personal.role, personal.rows, seen, mean, variance)
             nats = _log_likelihoods(personal.role, seen, mean, variance)
             role.reweigh("role", nats, self.mixture, pooled=True)
+
+    def _novel(
+        self, label: Label, seen: Observation, rows: Rows, role: Person | None, user: Person | None
+    ) -> Observation:
+        """The observation with the weight that it has for corrections (`Person.novelty`)."""
+        share = 1.0
+        if user is not None:
+            share *= user.novelty(rows, user.weights_in(self.context(label.identity), self.mixture))
+        if role is not None:
+            share *= role.novelty(rows, role.weights_in("role", self.mixture))
+        return Observation(seen.y, msgspec.structs.replace(seen.signal, weight=seen.signal.weight * share))
 
     def _learn_corrections(self, shared: _Shared, seen: Observation, personal: _Personal) -> None:
         """Update c at every width, and the weights of the widths."""

@@ -112,6 +112,15 @@ class Person(Projection):
         found = self.weights.get(context)
         return prior.weights(context) if found is None else found
 
+    def novelty(self, rows: Rows, weights: Floats) -> float:
+        """Information of a label on a model's correction, as a share of what a new person's label would have.
+
+        n labels with noise R of a person whose offset has variance τ² tell 1 / (τ² + R / n) about the model: the n-th
+        adds about (v / τ²)² / R, with v = τ² R / (R + n τ²) the posterior variance of the offset.
+        """
+        own = sum(w * head.novelty(rows) ** 2 for w, head in zip(weights[2:].tolist(), self.heads, strict=True))
+        return float(weights[0] + weights[1] + own)
+
     def taste(self, weights: Floats) -> tuple[Floats, Floats]:
         """Mean float64[D] and covariance float64[D, D] of the mixture's taste."""
         found = [head.taste(self.D) for head in self.heads]
