@@ -159,9 +159,8 @@ def sessions(seed: int, n: int, kind: str, seeded: bool = False) -> Log:
 
 
 def test_a_clean_log_passes() -> None:
-    """At least 99 of 100 clean logs of 800 sessions pass all checks at once; with seeds all their draws replay."""
-    wrong = sum(bool(failed(sessions(seed, 800, "fresh"))) for seed in range(120))
-    assert wrong <= 1
+    """Of 40 clean logs of 800 sessions at most one fails any check; with seeds all their draws are repeated."""
+    assert sum(bool(failed(sessions(seed, 800, "fresh"))) for seed in range(40)) <= 1
     assert not failed(sessions(1, 800, "fresh", seeded=True))
 
 

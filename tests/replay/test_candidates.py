@@ -191,7 +191,7 @@ async def test_a_routers_own_journal_is_reproduced(tmp_path: Path) -> None:
     assert not (changed == logged)[~silent].all()
 
 
-@settings(max_examples=60)
+@settings(max_examples=20)
 @given(
     floor=st.floats(0, 1),
     uniform_slice=st.floats(0, 0.9),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from importlib.resources import files
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from fitrouter.errors import ConfigError
 from fitrouter_evaluators.replay.render._formatting import (
@@ -23,6 +24,9 @@ from fitrouter_evaluators.replay.render._plots import figures
 from fitrouter_evaluators.replay.render._tables import Column, TableData, TableRow, header, sections
 from fitrouter_evaluators.replay.report import Band, Report, WeightHistogram
 
+if TYPE_CHECKING:
+    from jinja2 import Template
+
 _Point: TypeAlias = tuple[int, float, float, float]
 _POINTS = 40
 _TONES = {"promote": "good", "keep": "bad"}
@@ -34,18 +38,8 @@ def html(report: Report) -> str:
     Raises:
         ConfigError: jinja2 is not installed.
     """
-    try:
-        from jinja2 import Environment, StrictUndefined
-    except ImportError as error:
-        raise ConfigError(
-            "HTML reports need jinja2; install 'fitrouter[replay]', or ask for --text or --json"
-        ) from error
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    template = environment.from_string(
-        files("fitrouter_evaluators.replay.render").joinpath("report.html.j2").read_text(encoding="utf-8")
-    )
     gate = report.gate
-    return template.render(
+    return _template().render(
         verdict=verdict(report),
         tone=_TONES.get(gate.verdict, "open") if gate is not None else "none",
         reasons=[printable(reason) for reason in gate.reasons] if gate is not None else [],
@@ -57,6 +51,19 @@ def html(report: Report) -> str:
         version=printable(report.version),
         made=utc_time(report.made),
     )
+
+
+@cache
+def _template() -> Template:
+    try:
+        from jinja2 import Environment, StrictUndefined
+    except ImportError as error:
+        raise ConfigError(
+            "HTML reports need jinja2; install 'fitrouter[replay]', or ask for --text or --json"
+        ) from error
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    source = files("fitrouter_evaluators.replay.render").joinpath("report.html.j2").read_text(encoding="utf-8")
+    return environment.from_string(source)
 
 
 def _tiles(report: Report) -> list[tuple[str, str, str]]:
