@@ -103,16 +103,16 @@ def interval(x: np.ndarray) -> tuple[float, float]:
 # --- who is heard ---
 
 
-def test_the_asked_are_believed_and_volunteers_are_not() -> None:
-    """Volunteers three times as eager when angry: the naive row is far off and sure of it, the asked ones are right.
+def test_requested_labels_are_unbiased_and_volunteered_ones_are_not() -> None:
+    """If angry users volunteer three times as often, naive estimates are biased and requested labels are not.
 
-    Coverage of 95 % intervals over 120 logs: at least .92 for those who were asked, with predictions and without, and
-    none for all labels alike. Predictions that volunteers helped to teach make the interval narrower.
+    95 % intervals over 60 logs cover in at least .9 for requested labels, with and without predictions, and hardly
+    ever for all labels alike. Predictions trained on volunteered labels too make the interval narrower.
     """
     covers: dict[str, list[bool]] = {"powered": [], "adaptive": [], "asked": [], "naive": []}
     width: dict[str, list[float]] = {name: [] for name in covers}
     means: dict[str, list[float]] = {name: [] for name in covers}
-    for seed in range(120):
+    for seed in range(60):
         log, truth, _ = crowd(seed)
         rows = {
             "powered": unit_rewards(log),
@@ -126,8 +126,8 @@ def test_the_asked_are_believed_and_volunteers_are_not() -> None:
             width[name].append(high - low)
             means[name].append(float(x.mean()) - truth)
     for name in ("powered", "adaptive", "asked"):
-        assert np.mean(covers[name]) >= 0.92
-        assert abs(np.mean(means[name])) < 4.0 * np.std(means[name]) / np.sqrt(120)
+        assert np.mean(covers[name]) >= 0.9
+        assert abs(np.mean(means[name])) < 4.0 * np.std(means[name]) / np.sqrt(60)
     assert np.mean(means["naive"]) < -0.05
     assert np.mean(covers["naive"]) < 0.2
     assert np.mean(width["powered"]) < 0.95 * np.mean(width["asked"])
@@ -348,7 +348,7 @@ def test_sensitivity_bounds_cover_under_selective_response() -> None:
     With Γ = 1 the bounds add nothing, and with Γ = ∞ they hold for every way of answering.
     """
     covers: dict[float, list[bool]] = {1.0: [], 2.0: [], np.inf: []}
-    for seed in range(120):
+    for seed in range(60):
         log, truth, _ = crowd(seed, 8000, response=(0.45, 0.3))
         units, observed, _ = of(log)
         low, high = interval(unit_rewards(log))
