@@ -17,7 +17,7 @@ from fitrouter_evaluators.replay.log import _journal, _parquet, _warehouse
 from fitrouter_evaluators.replay.log._assembly import assemble
 from fitrouter_evaluators.replay.log._columns import fetch_columns
 from fitrouter_evaluators.replay.log._connection import OpenLog, literal
-from fitrouter_evaluators.replay.log._constraints import check_structure, erased
+from fitrouter_evaluators.replay.log._constraints import check_structure
 from fitrouter_evaluators.replay.log._schema import schema_of
 from fitrouter_evaluators.replay.log.log import Log
 from fitrouter_evaluators.replay.log.validation import validate
@@ -54,8 +54,7 @@ def read_log(
         StoreError: the file is written without a pause; try again.
     """
     with _opened(Path(path), features=features) as log:
-        check_structure(log)
-        left = erased(log)
+        left = check_structure(log)
         columns = fetch_columns(log.connection, since, until, features)
     found = assemble(columns, log.place)
     validate(found)
