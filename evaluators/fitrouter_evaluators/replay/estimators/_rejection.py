@@ -22,11 +22,6 @@ class Rejection(RatioEstimator):
     name = "rejection"
 
     def moments(self, rounds: Rounds) -> Floats:
-        """float64[2, n]: the reward of matching units, and whether each unit matches.
-
-        Raises:
-            ConfigError: the rounds lack `match`.
-        """
         if rounds.match is None:
             raise ConfigError(
                 "estimator: 'rejection' needs Rounds.match (whether the candidate drew the logged arm); draw from the "
