@@ -122,9 +122,6 @@ def evaluate(
     )
 
 
-# --- learning candidates ---
-
-
 def _check_gateable(candidate: Candidate, gate: Gate | None) -> str:
     """Why a candidate's estimates are biased; empty if not. Raises ConfigError for a gate on biased estimates."""
     biased: str = getattr(candidate, "biased", "")
@@ -182,9 +179,6 @@ def _rejection_report(
     )
 
 
-# --- the population ---
-
-
 def _units(log: Log, settings: ReplaySettings) -> Units:
     units = closed_units(
         log, since=settings.since, until=settings.until, horizon_s=settings.horizon_s, idle_s=settings.idle_s
@@ -237,9 +231,6 @@ def _window(study: Study, settings: ReplaySettings) -> Window:
         idle_s=settings.idle_s,
         excluded=dict(units.excluded),
     )
-
-
-# --- sequences ---
 
 
 def _bands(study: Study, settings: ReplaySettings, slices: list[Slices], warnings: list[str]) -> list[Band]:
@@ -318,9 +309,6 @@ def _slice_rows(slices: list[Slices]) -> Iterator[tuple[str, Ints]]:
             yield name, np.flatnonzero(kind.codes == code)
 
 
-# --- diagnostics and warnings ---
-
-
 def _diagnostics(study: Study) -> list[Diagnostics]:
     low, high = study.observed.low, study.observed.high
     return [
@@ -397,9 +385,6 @@ def _sensitivity_note(study: Study, gamma: float) -> str:
         f"most a factor Γ = {gamma:g}, whatever their rating, moves the exact limits of the difference by −{less:.3g} "
         f"and +{more:.3g}"
     )
-
-
-# --- the gate ---
 
 
 class _GateInputs(NamedTuple):

@@ -57,9 +57,6 @@ class GateEvidence(NamedTuple):
     """The range of outcomes was known before the log."""
 
 
-# --- levels ---
-
-
 def sequence_levels(gate: Gate, slices: Sequence[str] = ()) -> list[SequenceLevel]:
     """The sequences that the gate needs and their levels; see the module.
 
@@ -90,9 +87,6 @@ def _places(rail: Guardrail, slices: Sequence[str]) -> list[str]:
     if not rail.slice or "=" in rail.slice:
         return [rail.slice]
     return [name for name in slices if name.startswith(f"{rail.slice}=")]
-
-
-# --- deciding ---
 
 
 class _Gain(NamedTuple):

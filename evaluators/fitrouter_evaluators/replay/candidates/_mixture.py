@@ -101,8 +101,6 @@ class Mixture:
         share = np.where(sums(default, counts) > 0.0, share, 1.0)
         return np.repeat(share, counts) * inside + np.repeat(1.0 - share, counts) * default
 
-    # --- taking apart ---
-
     def _policy_failed(self, rows: Ints, rest: Floats, counts: Ints) -> NDArray[np.bool_]:
         """bool[n]: rows in which no policy decided."""
         algorithm = self.log.decisions.algorithm
@@ -136,8 +134,6 @@ class Mixture:
         if many.any():
             refuse(self.log, int(rows[many.argmax()]), f"has several arms that {what}")
         return found
-
-    # --- putting together ---
 
     def _inside(self, rows: Ints, parts: _RestTerms, counts: Ints, failed: NDArray[np.bool_]) -> Floats:
         """float64[m]: the rest within the policy's share, under another floor or slice."""

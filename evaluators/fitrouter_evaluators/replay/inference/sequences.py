@@ -136,9 +136,6 @@ def exact(
     return Sequence(running, np.clip(low, *within), np.clip(high, *within), when)
 
 
-# --- checks of arguments ---
-
-
 def checked_stream(x: Floats, bound: Bound, alpha: float, looks: Ints | None) -> tuple[Floats, Floats, Ints]:
     """Validated (float64[g, n] outcomes, float64[g] bounds, int64[L] looks)."""
     _level(alpha)

@@ -59,9 +59,6 @@ def audit(log: Log) -> list[Check]:
     ]
 
 
-# --- draws made again ---
-
-
 def _replayed(log: Log, draws: Draws) -> Check:
     """Repeat every draw, and every draw of a label request, from its seed."""
     name = "draws repeated from their seeds"
@@ -103,9 +100,6 @@ def _uniforms(log: Log) -> Floats | None:
     if seeds is None or words is None or any(seed is None for seed in seeds.tolist()):
         return None
     return uniforms_of(seeds.astype(np.uint64), words, 2)
-
-
-# --- bets ---
 
 
 def _bets(log: Log, draws: Draws) -> Check:
@@ -195,9 +189,6 @@ def _alarm(log: Log, draws: Draws, name: str, path: Floats, prefix: str) -> Chec
     return Check(name=name, ok=not rang.any(), detail=detail)
 
 
-# --- counts ---
-
-
 def _overall(log: Log, draws: Draws) -> Check:
     """χ² = DᵀC⁻D of choices minus probabilities, with the covariance implied by the pmfs."""
     name = "choices against probabilities (χ²)"
@@ -284,9 +275,6 @@ def _mean_weight(draws: Draws) -> Check:
     se = math.sqrt(variance.sum()) / draws.n
     detail = f"{said}, expected 1 ± {se:.4f} (standard error); p ≤ {min(p, 1.0):.3g} (alarm below {ALPHA:g})"
     return Check(name=name, ok=p >= ALPHA, detail=detail)
-
-
-# --- what else is logged of a draw ---
 
 
 def _floor(log: Log, draws: Draws) -> Check:

@@ -80,9 +80,6 @@ def _figure(title: str, draw: Callable[[float], str]) -> Figure:
     return Figure(title, draw(_WIDE), draw(_NARROW))
 
 
-# --- confidence sequences ---
-
-
 def _sequences(bands: Sequence[Band], axis: str, title: str, policy: str | None = "difference") -> list[Figure]:
     """Exact sequence as an area and asymptotic one as dashed lines, over the number of units seen."""
     drawn = [b for b in bands if b.at and (policy is None or b.policy == policy) and len(finite(b.means)) > 1]
@@ -164,9 +161,6 @@ def _legend(canvas: Canvas, names: Sequence[tuple[str, str]], left: float, width
             canvas.line(at, line - 4, at + 18, line - 4, kind.replace("-key", "-edge"))
         canvas.text(at + 23, line, name, "tick")
         at += room + 8
-
-
-# --- forests: intervals below each other ---
 
 
 def _estimates(report: Report, differs: str, axis: str, numbers: NumberFormat) -> list[Figure]:
@@ -294,9 +288,6 @@ def _span(rows: Sequence[_Row], *, zero: bool) -> tuple[float, float]:
         values += [max(row.low, row.value - most)] if finite([row.low]) else []
         values += [min(row.high, row.value + most)] if finite([row.high]) else []
     return _padded([*values, 0.0] if zero else values)
-
-
-# --- overlap ---
 
 
 def _shares(arms: Sequence[ArmShare]) -> list[Figure]:

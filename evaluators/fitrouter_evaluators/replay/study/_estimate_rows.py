@@ -55,9 +55,6 @@ def slices_of(units: Units, by: Sequence[str], groups: Mapping[int, str]) -> lis
     return found
 
 
-# --- rows ---
-
-
 def difference_rows(study: Study, slices: Sequence[Slices], alpha: float) -> list[PolicyEstimate]:
     """Candidate − against: doubly robust estimates on every label stream and in every slice."""
     cluster, labels = study.units.cluster, "powered" if study.has_labels else "observed"

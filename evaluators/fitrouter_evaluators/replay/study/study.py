@@ -83,8 +83,6 @@ class Study:
         self.learns = learns(units.log)
         self._streams: dict[str, PseudoOutcomes] = {}
 
-    # --- what is learnt ---
-
     @cached_property
     def progressive(self) -> _NuisanceModels:
         """Trained on units that had ended before each began."""
@@ -112,8 +110,6 @@ class Study:
             predict_labels(units, observed, adaptive=adaptive),
             label_probabilities(units, observed, adaptive=adaptive),
         )
-
-    # --- at one look ---
 
     @property
     def has_labels(self) -> bool:
@@ -162,8 +158,6 @@ class Study:
         if not self.has_labels:
             return learnt.f
         return tune_predictions(self.units, self.observed, learnt.f, learnt.chance, weight=weight, adaptive=adaptive)
-
-    # --- at all times ---
 
     def stream(self, policy: str) -> PseudoOutcomes:
         """Pseudo-outcomes of the `candidate`, `against`, or their `difference`, within bounds known beforehand."""
