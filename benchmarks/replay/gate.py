@@ -109,8 +109,7 @@ def _looks(units: Units) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _silence(study: Study, gate: Gate) -> tuple[float, float]:
-    less, more = silence_margins(study.units, study.observed, study.widening("difference"), gamma=gate.sensitivity)
-    return float(less[0]), float(more[0])
+    return silence_margins(study.units, study.observed, study.widening("difference"), gamma=gate.sensitivity)
 
 
 def _at(band: Band, n: int, mean: float, low: float, high: float) -> Band:
@@ -242,7 +241,7 @@ def silenced(index: int) -> list[float]:
     log = world.log._replace(outcomes=world.log.outcomes._replace(asked_label=answered))
     study = Study(closed_units(log, idle_s=IDLE_S), Pmfs(world.candidate, log.options.prob), "fit")
     u = study.widening("difference")
-    return [float(silence_margins(study.units, study.observed, u, gamma=gamma)[0][0]) for gamma in GAMMAS]
+    return [silence_margins(study.units, study.observed, u, gamma=gamma)[0] for gamma in GAMMAS]
 
 
 def silence(worlds: int, pool: Any) -> list[dict[str, Any]]:

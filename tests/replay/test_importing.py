@@ -408,7 +408,7 @@ def test_nested_columns_of_parquet(tmp_path: Path) -> None:
         ({**PLAIN, "user": "u", "constants": {"user": "v"}}, "user is a column and a constant"),
         ({**PMF, "constants": {"mode": "uniform"}}, "'uniform' already implies"),
         ({**PLAIN, "arms": {"file": "f", "column": "c", "features": [{"columns": "x_{arm}"}]}}, "has no meaning"),
-        ([1], "the map: Input should be"),
+        ([1], "the file: Input should be"),
     ],
 )
 def test_maps_that_cannot_be_used(tmp_path: Path, columns: Any, told: str) -> None:

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
 import pydantic
-import yaml
 
-from fitrouter.errors import ConfigError
+from fitrouter_evaluators.replay._yaml_file import parse, read_yaml
 
 ARM = "{arm}"
 """Placeholder for each arm's name in column names."""
@@ -232,33 +231,19 @@ def load_map(source: ColumnMap | Mapping[str, Any] | str | os.PathLike[str]) -> 
     if isinstance(source, ColumnMap):
         return source
     if isinstance(source, Mapping):
-        return _parsed(source, "the column map")
-    shipped = isinstance(source, str) and source in shipped_maps()
-    path = _MAPS / f"{source}.yaml" if shipped else Path(source)
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigError(
-            f"there is no column map {str(source)!r}; give a YAML file, or one of {', '.join(shipped_maps())}"
-        ) from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"the column map {str(source)!r} cannot be read: {error}") from None
-    return _parsed(content, f"the column map {str(source)!r}")
+        return parse(ColumnMap, source, "the column map", _SECTIONS)
+    path = _MAPS / f"{source}.yaml" if isinstance(source, str) and source in shipped_maps() else Path(source)
+    content = read_yaml(path, f"give a YAML file, or one of {', '.join(shipped_maps())}", "column map")
+    return parse(ColumnMap, content, f"the column map {str(source)!r}", _SECTIONS)
 
 
-def _parsed(content: Any, source: str) -> ColumnMap:
-    try:
-        return ColumnMap.model_validate(content)
-    except pydantic.ValidationError as error:
-        lines = [f"{source} cannot be used:"]
-        for item in error.errors():
-            where = ".".join(str(part) for part in item["loc"]) or "the map"
-            lines.append(f"  {where}: {_why(item)}")
-        raise ConfigError("\n".join(lines)) from None
-
-
-def _why(item: Any) -> str:
-    if item["type"] == "extra_forbidden":
-        return f"there is no such setting here; of the map itself there are {', '.join(sorted(ColumnMap.model_fields))}"
-    said = str(item["msg"]).removeprefix("Value error, ")
-    return said if item["type"] in {"missing", "value_error"} else f"{said}; given was {item['input']!r}"
+_SECTIONS = {
+    "reward": Reward,
+    "time": Time,
+    "eligible": ListColumn,
+    "constants": Constants,
+    "number": Number,
+    "category": Category,
+    "vector": Vector,
+    "per arm": PerArm,
+}
