@@ -427,7 +427,7 @@ def test_maps_by_name_and_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no column map 'nowhere'; give a YAML file, or one of open_bandit"):
         load_map("nowhere")
     (tmp_path / "map.yaml").write_text("arm: [")
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with pytest.raises(ConfigError, match="is not valid YAML"):
         load_map(tmp_path / "map.yaml")
 
 

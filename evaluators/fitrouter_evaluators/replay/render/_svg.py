@@ -9,8 +9,6 @@ from typing import NamedTuple
 
 _LETTER = 7.0
 """Width of a 12 px letter in pixels, rounded up."""
-
-
 _DRAWABLE = 1e150
 
 
