@@ -71,8 +71,6 @@ class SnapshotCandidate(RecomputedCandidate):
     Args:
         learner: not modified; or a function that makes it from the names of the log's arms.
         settings: changes; without `personal`, the user and role terms are used.
-        name: for reports.
-        trained_until: end of the learner's training data.
         source: where the learner comes from, in words.
     """
 
@@ -80,13 +78,9 @@ class SnapshotCandidate(RecomputedCandidate):
         self,
         learner: Learner | Callable[[tuple[str, ...]], Learner],
         settings: Settings,
-        *,
-        name: str = "",
-        trained_until: float | None = None,
         source: str = "a frozen learner",
     ) -> None:
-        description = f"posterior of {source}; {settings.description()}"
-        super().__init__(settings, name=name, trained_until=trained_until, description=description)
+        super().__init__(settings, f"posterior of {source}; {settings.description()}")
         self._learner = learner
         self._made: tuple[tuple[str, ...], Learner] | None = None
 
