@@ -128,11 +128,7 @@ class CandidateFile(CandidateConfig):
 
 
 def parse_candidate(data: object, source: str = "the candidate") -> CandidateFile:
-    """Validate a candidate; a word such as "current" is short for `{current: true}`.
-
-    Raises:
-        ConfigError: lists every invalid setting with what is allowed.
-    """
+    """Validate a candidate; a word such as "current" is short for `{current: true}`."""
     if isinstance(data, str) and data in KINDS:
         data = {data: True}
     if not isinstance(data, dict):
@@ -141,11 +137,7 @@ def parse_candidate(data: object, source: str = "the candidate") -> CandidateFil
 
 
 def read_candidate(path: str | os.PathLike[str]) -> CandidateFile:
-    """Read candidate.yaml. Relative paths in it are relative to its folder.
-
-    Raises:
-        ConfigError: the file is missing, is not YAML, or has invalid settings.
-    """
+    """Read candidate.yaml. Relative paths in it are relative to its folder."""
     data = read_yaml(path, f"give a candidate.yaml, or one of {', '.join(KINDS[:4])}")
     found, root = parse_candidate(data, f"{str(path)!r}"), Path(path).resolve().parent
     moved: dict[str, Any] = {

@@ -52,9 +52,7 @@ class UniformCandidate(DescribedCandidate):
 class FixedCandidate(DescribedCandidate):
     """One model for all traffic but the exploration floor; uniform where it is not eligible.
 
-    Args:
-        model: an arm, or a model name that stands for all its revisions.
-        floor: share of the traffic that is spread uniformly.
+    A model name without a revision stands for all its revisions.
     """
 
     def __init__(self, model: str, floor: float = 0.0) -> None:
@@ -72,5 +70,4 @@ class FixedCandidate(DescribedCandidate):
         found = sums(matches, counts)
         even = np.repeat(1.0 / counts, counts)
         pmf = np.where(np.repeat(found, counts) > 0.0, matches / np.repeat(np.maximum(found, 1.0), counts), even)
-        probs: Floats = (1.0 - self.floor) * pmf + self.floor * even
-        return probs
+        return np.asarray((1.0 - self.floor) * pmf + self.floor * even)

@@ -36,12 +36,7 @@ class _ReadOnlyJournal:
 
 @contextmanager
 def open_journal(path: Path) -> Iterator[Journal]:
-    """A journal file, or the one in a gateway's folder, opened for `tail` and `of`.
-
-    Raises:
-        ConfigError: there is no such file.
-        InvalidLog: it cannot be read.
-    """
+    """A journal file, or the one in a gateway's folder, opened for `tail` and `of`."""
     file = path / "journal.db" if path.is_dir() else path
     if not file.is_file():
         raise ConfigError(f"journal: there is no file {str(file)!r}; give a gateway's folder or its journal.db")

@@ -52,11 +52,7 @@ class _RestTerms(NamedTuple):
 
 
 class Mixture:
-    """Computes a candidate's `rest` on one log.
-
-    Raises:
-        ConfigError: it needs a default model, and there is none.
-    """
+    """Computes a candidate's `rest` on one log."""
 
     def __init__(self, log: Log, settings: Settings) -> None:
         self.log, self.settings = log, settings
@@ -106,8 +102,7 @@ class Mixture:
         algorithm = self.log.decisions.algorithm
         if algorithm is None:
             return np.zeros(len(rows), dtype=np.bool_)
-        found: NDArray[np.bool_] = (algorithm[rows] == "uniform") & (sums(rest, counts) >= 1.0 - _ROUNDING)
-        return found
+        return np.asarray((algorithm[rows] == "uniform") & (sums(rest, counts) >= 1.0 - _ROUNDING))
 
     def _rest_terms(self, rows: Ints, rest: Floats, counts: Ints, failed: NDArray[np.bool_]) -> _RestTerms:
         log = self.log

@@ -39,9 +39,6 @@ class PmfFile(DescribedCandidate):
     """Probabilities from a CSV, JSONL or Parquet file with one line for each decision and arm.
 
     Arms without a line have probability 0; lines of decisions outside the log are ignored.
-
-    Raises:
-        ConfigError: there is no such file, or its type is unknown.
     """
 
     def __init__(self, path: Path) -> None:
@@ -143,8 +140,7 @@ class PmfFile(DescribedCandidate):
             self._fail(
                 line, f"gives {log.names.arms[lines.arm[line]]!r} a probability in {where}, where it was not eligible"
             )
-        found: Ints = order[at]
-        return found
+        return np.asarray(order[at])
 
     def _fail(self, line: int, problem: str) -> None:
         raise ConfigError(f"pmf: {str(self.path)!r}, row {line + 1} {problem}")

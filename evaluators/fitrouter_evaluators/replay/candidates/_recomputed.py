@@ -32,10 +32,6 @@ class RecomputedCandidate(DescribedCandidate):
     """Changed settings over the logged policy; with unchanged ones it reproduces the logged pmf to 1e-12.
 
     Posteriors, the budget's dual variable, switch costs and the set of new arms are as logged.
-
-    Args:
-        settings: the changes.
-        description: replaces the description of the settings.
     """
 
     def __init__(self, settings: Settings, description: str = "") -> None:

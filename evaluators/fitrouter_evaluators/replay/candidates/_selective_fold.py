@@ -10,13 +10,10 @@ from fitrouter.types import Decision, Event, Execution, Feedback, PolicyChange, 
 
 
 def fold_selected(journal: Journal, learner: Learner, accept: Callable[[Decision], bool | None]) -> None:
-    """Fold events in journal order, so that labels arrive when they were given.
+    """Fold events in journal order, from the learner's position on, so that labels arrive when they were given.
 
-    Args:
-        journal: read from the learner's position on.
-        learner: updated in place.
-        accept: called with every decision before anything of it is learnt; True to learn from its execution, score
-            and feedback, None to stop here.
+    `accept` is called with every decision before anything of it is learnt; True to learn from its execution, score and
+    feedback, None to stop here.
     """
     kept: set[str] = set()
     while rows := read_batch(journal, learner.seq).rows:

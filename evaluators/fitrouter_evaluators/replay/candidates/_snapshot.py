@@ -66,12 +66,8 @@ class Requests:
 class SnapshotCandidate(RecomputedCandidate):
     """Changed settings over the logged policy, with the posterior of a frozen learner.
 
-    Cost, latency, availability, the budget's dual variable, switch costs and the set of new arms are as logged.
-
-    Args:
-        learner: not modified; or a function that makes it from the names of the log's arms.
-        settings: changes; without `personal`, the user and role terms are used.
-        source: where the learner comes from, in words.
+    The learner may be a function that makes it from the names of the log's arms. Cost, latency, availability, the
+    budget's dual variable, switch costs and the set of new arms are as logged.
     """
 
     def __init__(

@@ -91,13 +91,7 @@ class _ReplayedLearner:
 
 
 class _LearningCandidate(RecomputedCandidate):
-    """Base of learning candidates. The learner is copied for every replay.
-
-    Args:
-        learner: blank, or trained on data before the log.
-        journal: opens the journal that the log was made from.
-        settings: changes; without `personal`, the user and role terms are used.
-    """
+    """Base of learning candidates. The learner, blank or trained on data before the log, is copied for every replay."""
 
     how = ""
 
@@ -197,9 +191,6 @@ class RejectionCandidate(_LearningCandidate):
             are accepted, with a small bias.
         rounds: end after this many accepted draws.
         seed: of the acceptance draws.
-
-    Raises:
-        ConfigError: c or quantile is out of range.
     """
 
     how = "from the draws that it accepts"

@@ -57,11 +57,7 @@ ESTIMATORS: dict[str, Estimator] = {kind.name: kind() for kind in _KINDS}
 
 
 def estimate(estimator: Estimator, rounds: Rounds) -> float:
-    """The estimate over all units; NaN if the weights sum to zero.
-
-    Raises:
-        InvalidLog: there are no units.
-    """
+    """The estimate over all units; NaN if the weights sum to zero."""
     columns = estimator.moments(rounds)
     if not columns.shape[1]:
         raise InvalidLog(f"{estimator.name}: there are no units: widen the window, or shorten the horizon")

@@ -11,13 +11,9 @@ from fitrouter_evaluators.replay.estimators.rounds import Rounds
 
 
 class Paired:
-    """The estimate of one policy minus that of another on the same units.
+    """The estimate of one policy minus that of another on the same units, in the same order.
 
     Noise common to both policies cancels unit by unit, so the interval is that of the difference.
-
-    Args:
-        estimator: for both policies.
-        against: the same units, in the same order, under the other policy.
     """
 
     def __init__(self, estimator: Estimator, against: Rounds) -> None:

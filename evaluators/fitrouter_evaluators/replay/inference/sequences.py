@@ -52,17 +52,11 @@ def spaced(n: int, points: int = 40, first: int = 50) -> Ints:
 
 
 def asymptotic(x: Floats, *, alpha: float = 0.05, at: float = 2000.0, looks: Ints | None = None) -> Sequence:
-    """A two-sided asymptotic confidence sequence.
+    """A two-sided asymptotic confidence sequence, tightest near `at` observations; looks as in `exact_lower`.
 
     Waudby-Smith, Arbour, Sinha, Kennedy and Ramdas (2024), theorem 2.2, and 2.5 for drifting means. It covers as n
     grows, under the moments of a martingale central limit theorem. Rare large weights make it too narrow at first:
     their variance is not seen before they occur.
-
-    Args:
-        x: float64[n].
-        alpha: of both sides together.
-        at: the number of observations near which it is tightest.
-        looks: int64[L], ascending, within 1 … n; None: after every observation.
     """
     _level(alpha)
     x = _finite(np.asarray(x, dtype=np.float64)[None])[0]

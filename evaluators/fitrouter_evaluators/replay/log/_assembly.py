@@ -31,9 +31,6 @@ def assemble(columns: Columns, source: str) -> Log:
 
     If rows have features of several kinds (other encoders or schemas), only the most frequent kind is kept, since
     features of different kinds cannot share a column.
-
-    Raises:
-        InvalidLog: there are no decisions, or a feature is not finite.
     """
     if not len(columns.ids):
         refuse(source, "it holds no decision", "give a log, or a window, in which decisions were made")

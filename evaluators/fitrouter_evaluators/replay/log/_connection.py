@@ -49,18 +49,7 @@ def view_tables(
     expected: Schema,
     relations: dict[str, str],
 ) -> None:
-    """Create the views after checking the columns; a table without a relation becomes empty.
-
-    Args:
-        connection: where the relations can be read.
-        place: the source, for messages.
-        found: table → column → type.
-        expected: required columns.
-        relations: table → SQL relation.
-
-    Raises:
-        InvalidLog: a column is missing or has another type.
-    """
+    """Create the views after checking the columns; a table without a relation becomes empty."""
     for table in NEEDED:
         if table in relations:
             require(place, table, found[table], expected[table])

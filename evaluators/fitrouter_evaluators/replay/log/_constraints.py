@@ -205,11 +205,7 @@ def _of_outcomes() -> list[_Rule]:
 
 
 def check_structure(log: OpenLog) -> int:
-    """Check all constraints; returns the number of orphaned outcomes of erased users.
-
-    Raises:
-        InvalidLog: names the first violating row by its sequence number.
-    """
+    """Check all constraints; returns the number of orphaned outcomes of erased users."""
     rules = _rules()
     violated: set[_Rule] = set()
     for table in _FILLED:

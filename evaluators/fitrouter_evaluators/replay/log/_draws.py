@@ -51,8 +51,7 @@ class Draws(NamedTuple):
 
     def sums(self, values: Floats) -> Floats:
         """float64[r]: sums over each draw's options."""
-        found: Floats = np.add.reduceat(values, self.start[:-1])
-        return found
+        return np.asarray(np.add.reduceat(values, self.start[:-1]))
 
     def of(self, arm: Ints) -> Floats:
         """float64[r]: each draw's probability of an arm (a code); 0 if not eligible."""

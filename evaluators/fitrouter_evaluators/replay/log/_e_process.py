@@ -15,10 +15,7 @@ _MOST = 690.0
 def e_process_path(logs: Iterable[Floats], weights: Floats, n: int) -> Floats:
     """float64[n]: the e-process after each observation, mixed over bets and over starting times.
 
-    Args:
-        logs: for each bet float64[n], the logarithm of its factor at each observation.
-        weights: float64 weight of each bet, with sum at most 1; the remainder is not bet.
-        n: observations.
+    `logs` are the logarithms of each bet's factors; the bets' weights sum to at most 1, and the remainder is not bet.
     """
     waits = np.concatenate([[1.0], 0.5 / np.log2(np.arange(1, n + 1) + 2.0)])
     enters = np.log(waits[:-1] - waits[1:])

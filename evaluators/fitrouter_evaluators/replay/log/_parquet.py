@@ -19,11 +19,7 @@ OPTIONAL = ("profiles",)
 
 @contextmanager
 def opened(folder: Path) -> Iterator[OpenLog]:
-    """Open the tables of a folder.
-
-    Raises:
-        InvalidLog: a table is missing, damaged, or has other columns.
-    """
+    """Open the tables of a folder."""
     import duckdb
 
     place = f"Parquet folder {str(folder)!r}"

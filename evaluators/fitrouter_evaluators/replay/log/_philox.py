@@ -52,8 +52,7 @@ def uniforms_of(seeds: _Words, ids: _Words, words: int = 1) -> Floats:
             high, low = zip(_product(_MULTIPLIERS[0], state[0]), _product(_MULTIPLIERS[1], state[2]), strict=True)
             state = [high[1] ^ state[1] ^ keys[0], low[1], high[0] ^ state[3] ^ keys[1], low[0]]
     raw: Any = np.stack(state[:words], axis=1) >> np.uint64(11)
-    uniforms: Floats = np.multiply(raw, 2.0**-53, dtype=np.float64)
-    return uniforms
+    return np.asarray(np.multiply(raw, 2.0**-53, dtype=np.float64))
 
 
 def _product(constant: np.uint64, values: _Words) -> tuple[_Words, _Words]:

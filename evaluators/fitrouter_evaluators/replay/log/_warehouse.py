@@ -36,12 +36,7 @@ _COPIES = 20
 
 @contextmanager
 def opened(path: Path, *, patience_s: float = PATIENCE_S) -> Iterator[OpenLog]:
-    """Open a warehouse.
-
-    Raises:
-        InvalidLog: it is not a warehouse, is damaged, or has unknown migrations.
-        StoreError: it is written without a pause, and cannot even be copied.
-    """
+    """Open a warehouse."""
     place = f"warehouse {str(path)!r}"
     with scratch() as folder, _connected(path, folder, place, patience_s) as connection:
         view_tables(

@@ -42,9 +42,6 @@ def audit(log: Log) -> list[Check]:
     """Run all audits on a valid log.
 
     Each statistical test raises a false alarm with probability at most `propensities.ALPHA` (0.001).
-
-    Raises:
-        InvalidLog: a draw of an arm or of a label request does not follow from its seed.
     """
     draws = draws_of_log(log)
     if not draws.n:

@@ -26,14 +26,12 @@ _IS_DRAWN = np.array([mode in DRAWN for mode in MODES])
 
 def is_drawn(modes: Ints) -> NDArray[np.bool_]:
     """bool[n]: whether the arm was drawn from the logged pmf, for codes of `MODES`."""
-    found: NDArray[np.bool_] = _IS_DRAWN[modes]
-    return found
+    return np.asarray(_IS_DRAWN[modes])
 
 
 def ragged_positions(begin: Ints, counts: Ints) -> Ints:
     """int64[Σ counts]: begin[i], …, begin[i] + counts[i] − 1 for each i, concatenated."""
-    found: Ints = np.repeat(begin - (np.cumsum(counts) - counts), counts) + np.arange(int(counts.sum()))
-    return found
+    return np.asarray(np.repeat(begin - (np.cumsum(counts) - counts), counts) + np.arange(int(counts.sum())))
 
 
 class Names(NamedTuple):
@@ -160,5 +158,4 @@ class Log(NamedTuple):
 
     def per_row(self, values: Floats) -> Floats:
         """float64[n]: sums over each decision's entries. Every decision has at least one."""
-        sums: Floats = np.add.reduceat(values, self.decisions.start[:-1]) if len(values) else np.zeros(0)
-        return sums
+        return np.asarray(np.add.reduceat(values, self.decisions.start[:-1]) if len(values) else np.zeros(0))

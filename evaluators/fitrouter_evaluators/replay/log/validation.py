@@ -19,11 +19,7 @@ _STICKY = MODES.index("sticky")
 
 
 def validate(log: Log) -> None:
-    """Check every row of a log with at least one decision.
-
-    Raises:
-        InvalidLog: names the first invalid row, the value found, and what is allowed.
-    """
+    """Check every row of a log with at least one decision."""
     _check_probabilities(log)
     _check_sessions(log)
     _check_labels(log)

@@ -49,8 +49,7 @@ def projected(x: NDArray[np.float32]) -> NDArray[np.float32]:
     if d <= MOST_DIMS:
         return np.asarray(np.nan_to_num(x, nan=0.0))
     onto = np.random.default_rng(0).normal(size=(d, MOST_DIMS)).astype(np.float32) / np.float32(np.sqrt(MOST_DIMS))
-    found: NDArray[np.float32] = np.matmul(np.nan_to_num(x, nan=0.0), onto, dtype=np.float32)
-    return found
+    return np.asarray(np.matmul(np.nan_to_num(x, nan=0.0), onto, dtype=np.float32))
 
 
 def ridges(examples: Examples, split: Split) -> Iterator[Floats]:

@@ -39,16 +39,9 @@ def predict(
 ) -> Floats:
     """float64[m], in the order of `Units.entries`: Q_j(a) for every arm of every draw, in [low, high].
 
-    Args:
-        units: n of them.
-        y: float64[n], outcomes; NaN if unobserved.
-        weight: float64[n], training weights, such as numbers of labels.
-        expected: float64[entries of the log's options], the logged expectation (`outcomes.logged_expectation`).
-        low: lower end of the outcome's range.
-        high: upper end.
-        adaptive: train on units that had ended before each began; else on other folds.
-        folds: number of folds of whole clusters.
-        seed: of the folds.
+    Trained on the units' outcomes y (float64[n], NaN if unobserved) with `weight`, such as numbers of labels: of units
+    that had ended before each began if `adaptive`, else of other folds of whole clusters. `expected` is the logged
+    expectation of each of the log's options (`outcomes.logged_expectation`).
     """
     if not units.n:
         return np.zeros(0)

@@ -59,6 +59,8 @@ def satisfaction(
 ) -> list[UserSatisfaction]:
     """Distribution of true user means under a candidate, and beside `against`.
 
+    All users first, then each role with at least ten users and ten units beyond the first of each.
+
     Args:
         x: float64[n], unbiased (doubly robust) outcome of each unit under the candidate.
         x0: float64[n], the same under `against`.
@@ -70,9 +72,6 @@ def satisfaction(
         alpha: of each interval.
         replicates: of the bootstrap.
         seed: of the bootstrap.
-
-    Returns:
-        All users first, then each role with at least ten users and ten units beyond the first of each.
     """
     known = user >= 0
     scopes = [("", known), *((name, known & (role == code)) for code, name in enumerate(roles))]

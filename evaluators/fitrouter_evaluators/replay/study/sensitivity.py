@@ -36,17 +36,11 @@ def tilted_means(y: Floats, weight: Floats, gamma: float) -> tuple[float, float]
 def silence_margins(
     units: Units, observed: MetricOutcomes, weight: Floats, *, gamma: float = GAMMA, rows: Ints | None = None
 ) -> tuple[float, float]:
-    """Margins by which to widen the lower and the upper limit of an estimate.
+    """Margins by which to widen the lower and the upper limit of an estimate over `rows` (None: all units).
 
-    Widened limits hold for every response mechanism within the bound. Units with positive and negative weights are
-    treated separately: the worst case of one is the best of the other.
-
-    Args:
-        units: n of them.
-        observed: outcomes of the decisions.
-        weight: float64[n], importance weights, or differences of them for a paired difference.
-        gamma: Γ ≥ 1; inf for no assumption.
-        rows: the units of the estimate; None: all.
+    Widened limits hold for every response mechanism within the bound Γ ≥ 1 (inf: no assumption). `weight`, float64[n],
+    are importance weights, or differences of them for a paired difference; positive and negative ones are treated
+    separately: the worst case of one is the best of the other.
     """
     if not gamma >= 1.0:
         raise InvalidLog(f"gamma {gamma!r}: it must be at least 1 (1: users respond at random)")
