@@ -38,8 +38,8 @@ class PseudoOutcomes(NamedTuple):
 def rounds_of(units: Units, pmf: Floats, q: Floats | None, reward: Floats, *, seed: int | None = None) -> Rounds:
     """Inputs of the estimators for one policy.
 
-    `pmf` and the outcome model q (None: 0) are float64[m] in the order of `Units.entries`, `reward` is float64[n]. `seed`
-    is that of the policy's own draws, for rejection sampling; None leaves `match` out.
+    `pmf` and the outcome model q (None: 0) are float64[m] in the order of `Units.entries`. `seed` is that of the
+    policy's own draws, for rejection sampling; None leaves `match` out.
     """
     weight, product = units.weights(pmf)
     model = np.zeros_like(pmf) if q is None else q
