@@ -21,9 +21,8 @@ from fitrouter.monitors.e_process import MixtureEProcess
 from fitrouter.monitors.propensities import ALPHA
 from fitrouter.monitors.propensities import audit as audit_of_events
 from fitrouter.types import Decision, Mode
-from fitrouter_evaluators.replay.log._e_process import e_process_path
-from fitrouter_evaluators.replay.log._philox import uniforms_of, uuid_words
-from fitrouter_evaluators.replay.log.audit import _freedman, audit
+from fitrouter_evaluators.replay.log._draws import uniforms_of, uuid_words
+from fitrouter_evaluators.replay.log.audit import _freedman, audit, e_process_path
 from fitrouter_evaluators.replay.log.log import MODES, Log
 from fitrouter_evaluators.replay.log.validation import validate
 from fitrouter_evaluators.replay.report import Check

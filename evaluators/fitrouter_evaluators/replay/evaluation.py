@@ -189,7 +189,6 @@ def _units(log: Log, settings: ReplaySettings) -> Units:
 
 
 def _check_training_window(candidate: Candidate, units: Units) -> None:
-    """Raise InvalidLog if the candidate was trained on outcomes of the window."""
     first = float(units.ts[0])
     if candidate.trained_until is not None and candidate.trained_until > first:
         raise InvalidLog(
@@ -273,7 +272,6 @@ def _exact_band(
 
 
 def _silence(study: Study, policy: str, rows: Ints, gamma: float) -> tuple[float, float]:
-    """Margins for non-response of the lower and the upper limit over some units."""
     return silence_margins(study.units, study.observed, study.widening(policy), gamma=gamma, rows=rows)
 
 
@@ -300,7 +298,6 @@ def _diagnostics(study: Study) -> list[Diagnostics]:
 
 
 def _satisfaction(study: Study, known: Diagnostics, alpha: float, warnings: list[str]) -> list[UserSatisfaction]:
-    """Satisfaction across users, for the metric fit only."""
     users = len(np.unique(study.units.user[study.units.user >= 0]))
     if study.metric != "fit" or not users:
         return []
@@ -371,8 +368,6 @@ def _sensitivity_note(study: Study, gamma: float) -> str:
 
 
 class _GateInputs(NamedTuple):
-    """Inputs of the gate beside sequences."""
-
     checks: list[Check]
     known: list[Diagnostics]
     people: list[UserSatisfaction]

@@ -46,12 +46,10 @@ def sums(values: Floats, counts: Ints) -> Floats:
 
 
 def row_name(log: Log, row: int) -> str:
-    """How messages refer to a row."""
     return f"row {int(log.decisions.seq[row])} (decision {log.decisions.id[row]!r})"
 
 
 def refuse(log: Log, row: int, problem: str) -> NoReturn:
-    """Raise `InvalidLog` naming the log and the row."""
     raise InvalidLog(f"{log.source}: {row_name(log, row)} {problem}")
 
 

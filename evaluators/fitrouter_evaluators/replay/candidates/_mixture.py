@@ -146,7 +146,6 @@ class Mixture:
         return np.repeat(even / counts, counts) + (1.0 - slice_) / kept * parts.new
 
     def _live_slice(self, newcomers: bool) -> float:
-        """The uniform slice during logging."""
         wanted = self.settings
         if wanted.live is not None:
             return wanted.live.uniform_slice
@@ -184,7 +183,6 @@ class Mixture:
         return np.where(paced & (mean > 0.0), pays / np.where(mean > 0.0, mean, 1.0), np.inf)
 
     def _default(self) -> Ints:
-        """Arm codes of the default model."""
         live, arms = self.settings.live, self.log.names.arms
         name = self.settings.default_model or (live.default_model if live is not None else None)
         if name is None:

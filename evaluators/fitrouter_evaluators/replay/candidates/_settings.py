@@ -49,7 +49,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, file: CandidateFile, config: Config | None = None) -> Settings:
-        """The settings of a candidate file over a configuration."""
         said = file.said
         return cls(
             algorithm=file.algorithm if "algorithm" in said else None,

@@ -81,7 +81,6 @@ class SnapshotCandidate(RecomputedCandidate):
         self._made: tuple[tuple[str, ...], Learner] | None = None
 
     def learner(self, log: Log) -> Learner:
-        """The learner for this log's arms."""
         if not isinstance(self._learner, Learner):
             if self._made is None or self._made[0] != log.names.arms:
                 self._made = log.names.arms, self._learner(log.names.arms)

@@ -27,10 +27,10 @@ from fitrouter.policies import Policy
 from fitrouter.state.learner import Learner
 from fitrouter.stores.journal import Journal
 from fitrouter.types import Decision, Floats, Mode, unpack
+from fitrouter_evaluators.replay.candidates._journal import fold_selected
 from fitrouter_evaluators.replay.candidates._log_columns import drawn, per_entry, row_name
 from fitrouter_evaluators.replay.candidates._mixture import Mixture
 from fitrouter_evaluators.replay.candidates._recomputed import RecomputedCandidate
-from fitrouter_evaluators.replay.candidates._selective_fold import fold_selected
 from fitrouter_evaluators.replay.candidates._settings import Settings
 from fitrouter_evaluators.replay.candidates._utility import UtilityTerms, utility_terms
 from fitrouter_evaluators.replay.log.log import MODES, Ints, Log
@@ -264,8 +264,6 @@ class RejectionCandidate(_LearningCandidate):
 
 
 class _AcceptanceSampler:
-    """Accepts draws with probability c · π / p."""
-
     def __init__(self, log: Log, rows: Ints, by: RejectionCandidate) -> None:
         self.by, self.rng = by, np.random.default_rng(by.seed)
         counts = np.diff(log.decisions.start)[rows]

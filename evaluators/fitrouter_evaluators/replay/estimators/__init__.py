@@ -14,8 +14,7 @@ from fitrouter_evaluators.replay.estimators._doubly_robust import (
     SwitchDR,
 )
 from fitrouter_evaluators.replay.estimators._paired import Paired
-from fitrouter_evaluators.replay.estimators._rejection import Rejection
-from fitrouter_evaluators.replay.estimators._weighting import IPS, SNIPS, ClippedIPS, SubgaussianIPS
+from fitrouter_evaluators.replay.estimators._weighting import IPS, SNIPS, ClippedIPS, Rejection, SubgaussianIPS
 from fitrouter_evaluators.replay.estimators.rounds import Rounds
 
 __all__ = [

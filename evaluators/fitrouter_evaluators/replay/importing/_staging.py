@@ -35,8 +35,6 @@ _WRONG = {
 
 
 class Source(NamedTuple):
-    """A file and its header."""
-
     path: Path
     names: tuple[str, ...]
     delimiter: str
@@ -84,7 +82,6 @@ class StagedFile(NamedTuple):
         return self.values.connection.execute(sql).fetchmany(limit)
 
     def column(self, name: str) -> str:
-        """SQL of a column."""
         return f"c{self.source.position(name)}"
 
     def text(self, name: str) -> str:

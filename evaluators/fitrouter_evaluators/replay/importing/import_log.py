@@ -159,7 +159,6 @@ def _problems(staged: StagedFile, columns: ColumnMap, skip_bad: bool) -> list[Pr
 
 
 def _second(values: SqlParameters, data: Path, columns: ColumnMap) -> StagedFile | None:
-    """The arms file."""
     if not isinstance(columns.arms, ArmsFile):
         return None
     source = open_source(data.parent / columns.arms.file, columns.delimiter)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fitrouter.types import Floats
 from fitrouter_evaluators.replay.log._columns import Arrays, Coded, Columns
-from fitrouter_evaluators.replay.log._schema import words
+from fitrouter_evaluators.replay.log._connection import words
 from fitrouter_evaluators.replay.log.log import (
     MODES,
     Decisions,

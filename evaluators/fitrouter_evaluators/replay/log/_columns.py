@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fitrouter_evaluators.replay.log._connection import literal
+from fitrouter_evaluators.replay.log._connection import literal, words
 from fitrouter_evaluators.replay.log._constraints import ARRAYS
-from fitrouter_evaluators.replay.log._schema import words
 from fitrouter_evaluators.replay.log.log import Ints
 
 if TYPE_CHECKING:

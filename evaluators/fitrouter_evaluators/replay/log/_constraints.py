@@ -10,8 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from fitrouter.types import Mode
-from fitrouter_evaluators.replay.log._connection import OpenLog
-from fitrouter_evaluators.replay.log._schema import words
+from fitrouter_evaluators.replay.log._connection import OpenLog, words
 from fitrouter_evaluators.replay.log.refusals import refuse_rows
 
 ARRAYS = ("probs", "mean", "sd", "cost", "latency", "availability", "switch", "rest", "twin", "personal")

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from fitrouter.stores.warehouse import MIGRATIONS
-from fitrouter_evaluators.replay.log._connection import OpenLog, open_duckdb, scratch, view_tables
-from fitrouter_evaluators.replay.log._schema import NEEDED, schema_after
+from fitrouter_evaluators.replay.log._connection import NEEDED, OpenLog, open_duckdb, schema_after, scratch, view_tables
 from fitrouter_evaluators.replay.log.refusals import refuse
 
 OPTIONAL = ("profiles",)
@@ -19,7 +18,6 @@ OPTIONAL = ("profiles",)
 
 @contextmanager
 def opened(folder: Path) -> Iterator[OpenLog]:
-    """Open the tables of a folder."""
     import duckdb
 
     place = f"Parquet folder {str(folder)!r}"
@@ -48,7 +46,6 @@ def opened(folder: Path) -> Iterator[OpenLog]:
 
 
 def _unglobbed(path: Path) -> str:
-    """The path with glob characters escaped."""
     return re.sub(r"([*?[])", r"[\1]", str(path))
 
 

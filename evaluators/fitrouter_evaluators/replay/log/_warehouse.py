@@ -19,8 +19,15 @@ from typing import TYPE_CHECKING
 
 from fitrouter.errors import StoreError
 from fitrouter.stores.warehouse import MIGRATIONS
-from fitrouter_evaluators.replay.log._connection import OpenLog, open_duckdb, scratch, view_tables
-from fitrouter_evaluators.replay.log._schema import NEEDED, schema_after, schema_of
+from fitrouter_evaluators.replay.log._connection import (
+    NEEDED,
+    OpenLog,
+    open_duckdb,
+    schema_after,
+    schema_of,
+    scratch,
+    view_tables,
+)
 from fitrouter_evaluators.replay.log.refusals import refuse
 
 if TYPE_CHECKING:
@@ -36,7 +43,6 @@ _COPIES = 20
 
 @contextmanager
 def opened(path: Path, *, patience_s: float = PATIENCE_S) -> Iterator[OpenLog]:
-    """Open a warehouse."""
     place = f"warehouse {str(path)!r}"
     with scratch() as folder, _connected(path, folder, place, patience_s) as connection:
         view_tables(
@@ -57,7 +63,6 @@ def reaches(path: Path, *, patience_s: float = PATIENCE_S) -> int:
 
 
 def _steps(connection: duckdb.DuckDBPyConnection, place: str) -> tuple[str, ...]:
-    """The migrations applied to the file."""
     if "migrations" not in schema_of(connection):
         refuse(place, "it has no table 'migrations'", "give a file that fitrouter's gateway made")
     applied = {name for (name,) in connection.execute("SELECT name FROM migrations").fetchall()}

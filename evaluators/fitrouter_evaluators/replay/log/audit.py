@@ -12,7 +12,7 @@ largest step M: P(|S| ≥ t) ≤ 2 exp(−t² / (2 (V + M t/3))). It is not asym
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeAlias
 
 import numpy as np
@@ -20,9 +20,7 @@ from numpy.typing import NDArray
 
 from fitrouter.monitors.propensities import ALPHA, ARMS, BETA, EPSILON, FIRST, TILT, chi2_tail
 from fitrouter.types import Floats, Mode
-from fitrouter_evaluators.replay.log._draws import Draws, blocks, draws_of_log
-from fitrouter_evaluators.replay.log._e_process import e_process_path
-from fitrouter_evaluators.replay.log._philox import uniforms_of, uuid_words
+from fitrouter_evaluators.replay.log._draws import Draws, blocks, draws_of_log, uniforms_of, uuid_words
 from fitrouter_evaluators.replay.log.log import MODES, Ints, Log
 from fitrouter_evaluators.replay.log.refusals import refuse_where
 from fitrouter_evaluators.replay.report import Check
@@ -292,3 +290,24 @@ def _asked(log: Log) -> _Result:
     p = _freedman(float((asked - e).sum()), float((e * (1.0 - e)).sum()), 1.0)
     counts = f"{np.count_nonzero(asked):,} of {len(e):,}, expected {e.sum():,.1f}"
     return p >= ALPHA, f"{counts}; p ≤ {min(p, 1.0):.3g} (alarm below {ALPHA:g})"
+
+
+_MOST = 690.0
+"""Cap on the log e-value, far above any alarm."""
+
+
+def e_process_path(logs: Iterable[Floats], weights: Floats, n: int) -> Floats:
+    """float64[n]: the e-process after each observation, mixed over bets and over starting times.
+
+    `logs` are the logarithms of each bet's factors; the bets' weights sum to at most 1, and the remainder is not bet.
+    """
+    waits = np.concatenate([[1.0], 0.5 / np.log2(np.arange(1, n + 1) + 2.0)])
+    enters = np.log(waits[:-1] - waits[1:])
+    idle = 1.0 - float(weights.sum())
+    path = idle + (1.0 - idle) * waits[1:]
+    for weight, log in zip(weights, logs, strict=True):
+        # W_t = (W_{t−1} + e_t) f_t  ⇒  W_t = F_t Σ_{s≤t} e_s / F_{s−1} with F the running product.
+        grown = np.cumsum(log)
+        staked = grown + np.logaddexp.accumulate(enters - (grown - log))
+        path += weight * np.exp(np.minimum(staked, _MOST))
+    return path

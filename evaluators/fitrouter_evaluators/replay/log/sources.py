@@ -16,9 +16,8 @@ from fitrouter.stores.warehouse import TABLES
 from fitrouter_evaluators.replay.log import _journal, _parquet, _warehouse
 from fitrouter_evaluators.replay.log._assembly import assemble
 from fitrouter_evaluators.replay.log._columns import fetch_columns
-from fitrouter_evaluators.replay.log._connection import OpenLog, literal
+from fitrouter_evaluators.replay.log._connection import OpenLog, literal, schema_of
 from fitrouter_evaluators.replay.log._constraints import check_structure
-from fitrouter_evaluators.replay.log._schema import schema_of
 from fitrouter_evaluators.replay.log.log import Log
 from fitrouter_evaluators.replay.log.validation import validate
 

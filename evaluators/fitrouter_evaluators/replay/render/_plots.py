@@ -123,7 +123,6 @@ def _padded(values: Sequence[float], part: float = 0.06) -> tuple[float, float]:
 
 
 def _grid(canvas: Canvas, x: Axis, y: Axis, most: int) -> None:
-    """Grid lines and tick labels of both axes."""
     for value, written in ticks(y.low, y.high, _LINES):
         canvas.line(x.start, y(value), x.end, y(value), "grid")
         canvas.text(x.start - 6, y(value) + 4, written, "tick", anchor="end")
@@ -134,7 +133,6 @@ def _grid(canvas: Canvas, x: Axis, y: Axis, most: int) -> None:
 
 
 def _legend(canvas: Canvas, names: Sequence[tuple[str, str]], left: float, width: float) -> None:
-    """Legend in one line, or in two in the narrow layout."""
     at, line = left, 30.0
     for kind, name in names:
         room = 30 + 6.2 * len(name)

@@ -47,8 +47,6 @@ def table(
 
 
 class Section(NamedTuple):
-    """A section: title, summary sentence, tables, and notes."""
-
     id: str
     title: str
     summary: str

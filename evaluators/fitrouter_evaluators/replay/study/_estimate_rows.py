@@ -156,6 +156,5 @@ def _rows(
 
 
 def _named(estimator: Estimator) -> str:
-    """The estimator's name, with its chosen λ."""
     lam: Floats | None = getattr(estimator, "lam", None)
     return estimator.name if lam is None else f"{estimator.name} (λ = {lam:g})"

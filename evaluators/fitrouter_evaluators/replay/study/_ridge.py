@@ -68,7 +68,6 @@ class _Sums:
         self.weight = 0.0
 
     def add(self, examples: Examples, rows: Ints, sign: float = 1.0) -> None:
-        """Add rows, sorted by group."""
         group = examples.group[rows]
         edges = np.flatnonzero(np.diff(group, prepend=-1, append=examples.groups))
         for a, b in pairwise(edges):
@@ -146,7 +145,6 @@ def _error(examples: Examples, rows: Ints, theta: Floats) -> float:
 
 
 def _pieces(examples: Examples, split: Split) -> list[Ints]:
-    """Rows of each piece, sorted by group."""
     piece = split.piece[examples.unit]
     order = np.lexsort((examples.group, piece))
     edges = np.searchsorted(piece[order], np.arange(split.parts + 1))

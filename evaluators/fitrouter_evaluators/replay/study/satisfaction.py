@@ -189,7 +189,6 @@ class _Distribution(NamedTuple):
         return cls(mean, sd, worst, light, below)
 
     def worst_ends(self, alpha: float) -> tuple[float, float]:
-        """Interval of the worst decile."""
         full, light = _percentiles(self.worst_decile, alpha), _percentiles(self.light_decile, alpha)
         return min(full[0], light[0]), max(full[1], light[1])
 
@@ -235,7 +234,6 @@ def _roughened(start: Floats, grid: Floats, raw: Floats, luck: Floats, multiplic
 
 
 def _worst_decile(grid: Floats, mass: Floats) -> Floats:
-    """Mean of the lowest tenth."""
     left = np.clip(0.1 - (np.cumsum(mass, axis=1) - mass), 0.0, mass)
     return np.asarray((left @ grid) / left.sum(axis=1))
 

@@ -237,7 +237,6 @@ def _assigned(decisions: Decisions, drawn: NDArray[np.bool_]) -> _Sorted:
 
 
 def _session_key(decisions: Decisions) -> Ints:
-    """Session codes per tenant."""
     return decisions.session * (int(decisions.tenant.max(initial=-1)) + 2) + decisions.tenant + 1
 
 
