@@ -31,8 +31,7 @@ from benchmarks.replay._gate_worlds import IDLE_S, World, make
 from fitrouter_evaluators.replay.evaluation import ReplaySettings, evaluate
 from fitrouter_evaluators.replay.gate import GateEvidence, decide, sequence_levels
 from fitrouter_evaluators.replay.gate_file import Gate
-from fitrouter_evaluators.replay.inference._bands import exact_band
-from fitrouter_evaluators.replay.inference.sequences import exact_lower
+from fitrouter_evaluators.replay.inference.sequences import exact_band, exact_lower
 from fitrouter_evaluators.replay.log.log import Log
 from fitrouter_evaluators.replay.report import Band
 from fitrouter_evaluators.replay.study.diagnostics import diagnose

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fitrouter.errors import ConfigError, InvalidLog
 from fitrouter_evaluators.replay.gate import GateEvidence, decide, sequence_levels
 from fitrouter_evaluators.replay.gate_file import Gate, load_gate, parse_gate
-from fitrouter_evaluators.replay.inference._bands import exact_band
+from fitrouter_evaluators.replay.inference.sequences import exact_band
 from fitrouter_evaluators.replay.report import Band, Check, Diagnostics, UserSatisfaction
 
 

@@ -22,7 +22,7 @@ from fitrouter_evaluators.replay.candidates.load import Candidate
 from fitrouter_evaluators.replay.estimators import DR
 from fitrouter_evaluators.replay.gate import GateEvidence, decide, sequence_levels
 from fitrouter_evaluators.replay.gate_file import Gate
-from fitrouter_evaluators.replay.inference._bands import asymptotic_band, exact_band
+from fitrouter_evaluators.replay.inference.sequences import asymptotic_band, exact_band
 from fitrouter_evaluators.replay.log.audit import audit
 from fitrouter_evaluators.replay.log.log import Ints, Log
 from fitrouter_evaluators.replay.report import (
@@ -92,7 +92,7 @@ def evaluate(
     warnings = [biased] if biased else []
     warnings += _warnings(study, settings)
     people = _satisfaction(study, known[0], settings.alpha, warnings)
-    bands = _bands(study, settings, slices, warnings)
+    bands, count = _bands(study, settings, slices, warnings), sum(len(each.names) for each in slices)
     rows = (*difference_rows(study, slices, settings.alpha), *policy_rows(study, settings.alpha))
     return _report(
         study,
@@ -106,7 +106,7 @@ def evaluate(
         arms=arm_shares(study.units, study.pmfs),
         satisfaction=people,
         personal=_personalisation(units, settings, warnings),
-        correction=_correction(slices, settings.alpha),
+        correction=f"Bonferroni: each of the {count} slices at α = {settings.alpha / count:.3g}" if count else "",
         sensitivity=_sensitivity_note(study, settings.sensitivity),
         warnings=warnings,
         gate=_gate_decision(gate, units, pmfs, study, _GateInputs(checks, known, people, groups)) if gate else None,
@@ -343,11 +343,6 @@ def _warnings(study: Study, settings: ReplaySettings) -> list[str]:
     if study.has_labels and settings.horizon_s == 0.0:
         said.append("no horizon is set, so late labels are missing, and late labels are often negative")
     return said
-
-
-def _correction(slices: list[Slices], alpha: float) -> str:
-    count = sum(len(each.names) for each in slices)
-    return f"Bonferroni: each of the {count} slices at α = {alpha / count:.3g}" if count else ""
 
 
 def _sensitivity_note(study: Study, gamma: float) -> str:

@@ -20,8 +20,9 @@ from fitrouter_evaluators.replay.log.log import (
     Outcomes,
     is_drawn,
     ragged_positions,
+    refuse,
+    refuse_rows,
 )
-from fitrouter_evaluators.replay.log.refusals import refuse, refuse_rows
 
 _PLAIN = words("floor share cost_weight cost_unit_usd latency_weight latency_unit_s budget_weight budget_unit_usd")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from fitrouter.stores.warehouse import MIGRATIONS
-from fitrouter_evaluators.replay.log.refusals import refuse
+from fitrouter_evaluators.replay.log.log import refuse
 
 if TYPE_CHECKING:
     import duckdb

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from fitrouter.types import Mode
 from fitrouter_evaluators.replay.log._connection import OpenLog, words
-from fitrouter_evaluators.replay.log.refusals import refuse_rows
+from fitrouter_evaluators.replay.log.log import refuse_rows
 
 ARRAYS = ("probs", "mean", "sd", "cost", "latency", "availability", "switch", "rest", "twin", "personal")
 """Columns with one number per eligible arm, or empty."""

@@ -137,7 +137,11 @@ def uuid_words(ids: NDArray[np.object_]) -> _Words | None:
 
 
 def uniforms_of(seeds: _Words, ids: _Words, words: int = 1) -> Floats:
-    """float64[n, words]: up to four uniforms on [0, 1) per decision, from seeds uint64[n] and ids of `uuid_words`."""
+    """float64[n, words]: up to four uniforms on [0, 1) per decision, from seeds uint64[n] and ids of `uuid_words`.
+
+    Bit-identical to `fitrouter.draw.draws`: Philox 4×64 with ten rounds (Salmon, Moraes, Dror and Shaw 2011, "Parallel
+    random numbers: as easy as 1, 2, 3").
+    """
     # The counter starts at (0, 0, 0, lower half), and its first word is raised before the first block is made.
     state = [np.ones_like(seeds), np.zeros_like(seeds), np.zeros_like(seeds), ids[:, 1]]
     keys = [seeds, ids[:, 0]]

@@ -22,7 +22,7 @@ from fitrouter.stores.journal import Row
 from fitrouter.stores.warehouse import TABLES, migrate, rows_of
 from fitrouter.types import Decision, Erasure, Execution, Score, decode_event
 from fitrouter_evaluators.replay.log._connection import NEEDED, OpenLog, current, open_duckdb, scratch, view_tables
-from fitrouter_evaluators.replay.log.refusals import refuse
+from fitrouter_evaluators.replay.log.log import refuse
 
 if TYPE_CHECKING:
     import duckdb

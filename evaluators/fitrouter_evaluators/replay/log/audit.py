@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 from fitrouter.monitors.propensities import ALPHA, ARMS, BETA, EPSILON, FIRST, TILT, chi2_tail
 from fitrouter.types import Floats, Mode
 from fitrouter_evaluators.replay.log._draws import Draws, blocks, draws_of_log, uniforms_of, uuid_words
-from fitrouter_evaluators.replay.log.log import MODES, Ints, Log
-from fitrouter_evaluators.replay.log.refusals import refuse_where
+from fitrouter_evaluators.replay.log.log import MODES, Ints, Log, refuse_where
 from fitrouter_evaluators.replay.report import Check
 
 _AGAIN = np.exp(np.array([-1.5, -0.5, 0.5, 1.5]))
@@ -297,7 +296,7 @@ _MOST = 690.0
 
 
 def e_process_path(logs: Iterable[Floats], weights: Floats, n: int) -> Floats:
-    """float64[n]: the e-process after each observation, mixed over bets and over starting times.
+    """float64[n]: the path of `fitrouter.monitors.e_process.MixtureEProcess`, mixed over bets and starting times.
 
     `logs` are the logarithms of each bet's factors; the bets' weights sum to at most 1, and the remainder is not bet.
     """

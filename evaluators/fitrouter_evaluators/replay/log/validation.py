@@ -9,8 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fitrouter_evaluators.replay.log.log import MODES, Log, is_drawn
-from fitrouter_evaluators.replay.log.refusals import refuse_where
+from fitrouter_evaluators.replay.log.log import MODES, Log, is_drawn, refuse_where
 
 TOLERANCE = 1e-9
 """Allowed difference between a propensity and the logged probability, and between a sum of probabilities and 1."""

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from fitrouter.types import Floats
 from fitrouter_evaluators.replay.log.log import Ints, ragged_positions
-from fitrouter_evaluators.replay.study._ridge import Examples, projected, ridges
-from fitrouter_evaluators.replay.study._splits import Split, fold_split, progressive_split
+from fitrouter_evaluators.replay.study._ridge import Examples, Split, fold_split, progressive_split, projected, ridges
 from fitrouter_evaluators.replay.study.units import Units
 
 LIMIT = 200_000

@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fitrouter.types import Floats
-from fitrouter_evaluators.replay.inference._bands import asymptotic_band, exact_band
-from fitrouter_evaluators.replay.inference.sequences import Bound
+from fitrouter_evaluators.replay.inference.sequences import Bound, asymptotic_band, exact_band
 from fitrouter_evaluators.replay.log.log import Log
 from fitrouter_evaluators.replay.report import Band
 from fitrouter_evaluators.replay.study.units import Units

@@ -21,8 +21,14 @@ from numpy.typing import NDArray
 
 from fitrouter.types import Floats
 from fitrouter_evaluators.replay.log.log import Ints, Log
-from fitrouter_evaluators.replay.study._ridge import Examples, projected, ridges
-from fitrouter_evaluators.replay.study._splits import fold_split, past_sums, progressive_split
+from fitrouter_evaluators.replay.study._ridge import (
+    Examples,
+    fold_split,
+    past_sums,
+    progressive_split,
+    projected,
+    ridges,
+)
 from fitrouter_evaluators.replay.study.outcomes import MetricOutcomes
 from fitrouter_evaluators.replay.study.units import Units
 
