@@ -59,7 +59,7 @@ def find_arms(columns: ColumnMap, staged: StagedFile, second: StagedFile | None)
         for row, arm in enumerate(found):
             if arm is None or found.index(arm) < row:
                 raise InvalidLog(
-                    f"{second.source.path.name!r}, row {row + 1}: the arm is {arm!r}; name every arm once in column "
+                    f"{second.source.path.name!r}, row {row + 1}: the arm is {arm!r}; list each arm once in column "
                     f"{columns.arms.column!r}"
                 )
     else:
@@ -103,9 +103,9 @@ def rows_sql(columns: ColumnMap, staged: StagedFile, arms: Sequence[str], featur
     }
     given = ", ".join(f'{sql} AS "{name}"' for name, sql in plain.items())
     checks = [
-        ("id IS NULL", "'the id is empty; every row has one of its own'"),
+        ("id IS NULL", "'the id is empty; each row needs a unique id'"),
         time_check,
-        ("chosen IS NULL", "'no arm was chosen; name it'"),
+        ("chosen IS NULL", "'the chosen arm is empty; name it'"),
         *_eligible_checks(columns, staged, arms, every),
         *_pmf_checks(columns),
         *_propensity_checks(columns),
@@ -149,7 +149,7 @@ def _time(columns: ColumnMap, staged: StagedFile) -> tuple[str, Check]:
     elif kind.startswith(("TIMESTAMP", "DATE")):
         seconds, allowed = f"epoch_us({staged.column(name)}) / 1e6", "a date and time"
     else:
-        raise ConfigError(f"time: column {name!r} holds numbers; say in which `unit`: s, ms, us or ns")
+        raise ConfigError(f"time: column {name!r} holds numbers; give its `unit`: s, ms, us or ns")
     reason = cell_reason(staged, "the time", staged.text(name), f"allowed is {allowed}: correct it, or give its `unit`")
     return seconds, ("NOT coalesce(isfinite(ts), false)", reason)
 
@@ -158,17 +158,17 @@ def _eligible_checks(columns: ColumnMap, staged: StagedFile, arms: Sequence[str]
     shown = staged.values.refer(", ".join(arms[:20]) + (" …" if len(arms) > 20 else ""))
     arm = "'the arm ''' || left(chosen, 80)"
     if columns.eligible is None:
-        among = f"{arm} || ''' is none of ' || {shown} || '; name all arms in `arms`'"
+        among = f"{arm} || ''' is not among ' || {shown} || '; list all arms in `arms`'"
         return [("NOT list_contains(eligible, chosen)", among)]
     row = "left(CAST(listed AS VARCHAR), 200)"
-    hole = "'eligible is no list of arms; give a JSON list, or the `separator` between the names'"
+    hole = "'eligible is not a list of arms; give a JSON list, or the `separator` between the names'"
     return [
         ("NOT coalesce(len(listed) > 0 AND list_count(listed) = len(listed), false)", hole),
-        ("len(list_distinct(listed)) < len(listed)", f"'eligible is ' || {row} || '; name every arm once'"),
+        ("len(list_distinct(listed)) < len(listed)", f"'eligible is ' || {row} || '; list each arm once'"),
         (f"NOT list_has_all({every}, listed)", f"'eligible is ' || {row} || '; arms of the map are ' || {shown}"),
         (
             "NOT list_contains(listed, chosen)",
-            f"{arm} || ''' was chosen, and eligible were ' || {row} || '; name all that could have been drawn'",
+            f"{arm} || ''' was chosen, but eligible are ' || {row} || '; list all arms that could have been drawn'",
         ),
     ]
 
@@ -200,7 +200,7 @@ def _pmf_checks(columns: ColumnMap) -> list[Check]:
     shown = "left(CAST(pmf AS VARCHAR), 200)"
     checks: list[Check] = []
     if isinstance(columns.pmf, ListColumn):
-        short = "'pmf is no list of ' || len(eligible) || ' numbers; give one for each eligible arm'"
+        short = "'pmf is not a list of ' || len(eligible) || ' numbers; give one for each eligible arm'"
         checks.append(("pmf IS NULL", short))
     inside = "list_bool_and(list_transform(pmf, lambda p: coalesce(p >= 0 AND p <= 1 + 1e-9, false)))"
     return [
@@ -220,16 +220,16 @@ def _propensity_checks(columns: ColumnMap) -> list[Check]:
         checks += [
             (
                 "NOT coalesce(drawn > 0 AND drawn <= 1, false)",
-                "'the propensity is ' || coalesce(CAST(drawn AS VARCHAR), 'no number') || '; what was drawn had a "
-                "probability above 0 and up to 1: give the one that it was drawn with'",
+                "'the propensity is ' || coalesce(CAST(drawn AS VARCHAR), 'not a number') || '; it must be above 0 and "
+                "at most 1: give the probability with which the arm was drawn'",
             ),
             (
                 f"abs(drawn - propensity) > {columns.tolerance + _NEAR!r}",
-                "'the propensity is ' || drawn || ', and the pmf has ' || propensity || ' for the arm; they are one "
-                f"number, within the `tolerance` of {columns.tolerance:g}'",
+                "'the propensity is ' || drawn || ', and the pmf has ' || propensity || ' for the arm; they must be "
+                f"equal within the `tolerance` of {columns.tolerance:g}'",
             ),
         ]
-    zero = "'the pmf gives the chosen arm the probability 0; what was drawn had one: give the pmf it was drawn from'"
+    zero = "'the pmf gives the chosen arm the probability 0; give the pmf from which the arm was drawn'"
     return [*checks, ("NOT coalesce(propensity > 0, false)", zero)]
 
 
@@ -239,12 +239,12 @@ def _outcome_checks(columns: ColumnMap, staged: StagedFile) -> list[Check]:
     checks = [
         (
             f"NOT coalesce(reward BETWEEN {low!r} AND {high!r}, false)",
-            cell_reason(staged, "the reward", text, f"its scale goes from {low:g} to {high:g}"),
+            cell_reason(staged, "the reward", text, f"the scale is {low:g} to {high:g}"),
         )
     ]
     for name, column in (("cost_usd", columns.cost_usd), ("latency_s", columns.latency_s)):
         if column is not None:
-            reason = cell_reason(staged, name, staged.text(column), "allowed are finite numbers from 0 on")
+            reason = cell_reason(staged, name, staged.text(column), "allowed are finite numbers of at least 0")
             checks.append((f"NOT coalesce({name} >= 0 AND isfinite({name}), false)", reason))
     return checks
 

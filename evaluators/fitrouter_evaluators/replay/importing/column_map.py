@@ -49,7 +49,7 @@ class Reward(_Column):
     @classmethod
     def _rises(cls, value: tuple[float, float]) -> tuple[float, float]:
         if not value[0] < value[1]:
-            raise ValueError(f"{list(value)} is no scale; give the least and the greatest value, such as [0, 1]")
+            raise ValueError(f"{list(value)} is not a scale; give the lowest and the highest value, such as [0, 1]")
         return value
 
 
@@ -68,7 +68,7 @@ class PerArm(_Part):
     @classmethod
     def _has_place(cls, value: str) -> str:
         if ARM not in value:
-            raise ValueError(f"{value!r} names the same column for every arm; put {ARM} where the arm's name belongs")
+            raise ValueError(f"{value!r} names the same column for every arm; put {ARM} in place of the arm's name")
         return value
 
     def of(self, arm: str) -> str:
@@ -126,7 +126,7 @@ class ArmList(_Part):
     @classmethod
     def _distinct(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         if twice := sorted({name for name in value if value.count(name) > 1}):
-            raise ValueError(f"{twice} are named more than once; name every arm once")
+            raise ValueError(f"{twice} occur more than once; list each arm once")
         return value
 
 
@@ -156,7 +156,7 @@ class Constants(_Part):
 class ColumnMap(_Part):
     """Names of columns, as they are in the header.
 
-    The propensity of what was chosen must be there, or the whole pmf, or the mode `uniform`. Arms are those of `arms`,
+    The propensity of the chosen arm is required, or the whole pmf, or the mode `uniform`. Arms are those of `arms`,
     or all that occur.
     """
 
@@ -199,8 +199,8 @@ class ColumnMap(_Part):
     def _complete(self) -> ColumnMap:
         if self.propensity is None and self.pmf is None and self.constants.mode != "uniform":
             raise ValueError(
-                "there is neither 'propensity' nor 'pmf'; without probabilities nothing can be replayed: name the "
-                "column that holds the chosen arm's, or those of all arms"
+                "neither 'propensity' nor 'pmf' is given, and replay needs probabilities: name the column of the "
+                "chosen arm's probability, or the columns of all arms'"
             )
         if self.pmf is not None and self.constants.mode == "uniform":
             raise ValueError("pmf: the mode 'uniform' already implies equal probabilities; omit one of them")
@@ -211,9 +211,9 @@ class ColumnMap(_Part):
             )
         for name in ("tenant", "user", "role", "task", "session"):
             if getattr(self, name) is not None and getattr(self.constants, name) is not None:
-                raise ValueError(f"{name} is a column and a constant; keep one of them")
+                raise ValueError(f"{name} is given as a column and as a constant; keep one")
         if isinstance(self.arms, ArmsFile) and any(isinstance(part, PerArm) for part in self.arms.features):
-            raise ValueError(f"arms.features: {ARM} has no meaning in the file of the arms; name the column")
+            raise ValueError(f"arms.features: {ARM} cannot be used in the arms file; name the column")
         return self
 
 
@@ -237,7 +237,7 @@ def load_map(source: ColumnMap | Mapping[str, Any] | str | os.PathLike[str]) -> 
     return parse(ColumnMap, content, f"the column map {str(source)!r}", _SECTIONS)
 
 
-_SECTIONS = {
+_SECTIONS: dict[str, type[pydantic.BaseModel]] = {
     "reward": Reward,
     "time": Time,
     "eligible": ListColumn,

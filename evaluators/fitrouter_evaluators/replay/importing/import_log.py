@@ -24,9 +24,9 @@ from fitrouter_evaluators.replay.importing.column_map import ArmsFile, ColumnMap
 _SHOWN = 5
 """Problems listed in an error."""
 
-_AGAIN = """
+_DUPLICATE_IDS = """
     INSERT INTO unusable
-    SELECT "row", 'the id ''' || left(id, 80) || ''' is there already; every row has one of its own'
+    SELECT "row", 'the id ''' || left(id, 80) || ''' occurs more than once; each row needs a unique id'
     FROM (
         SELECT "row", id FROM checked
         WHERE reason IS NULL AND id IN (SELECT id FROM checked WHERE reason IS NULL GROUP BY id HAVING count(*) > 1)
@@ -97,7 +97,7 @@ def import_log(
 
     target, chosen = Path(out), load_map(columns)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise ConfigError(f"{str(target)!r} is there already; give a new folder")
+        raise ConfigError(f"{str(target)!r} exists and is not empty; give a new folder")
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as own:
         partial, work = Path(own) / "log", Path(own)
@@ -143,12 +143,12 @@ def _problems(staged: StagedFile, columns: ColumnMap, skip_bad: bool) -> list[Pr
     connection = staged.values.connection
     connection.execute('CREATE TABLE unusable AS SELECT "row", reason FROM checked WHERE reason IS NOT NULL')
     if columns.id is not None:
-        connection.execute(_AGAIN)
+        connection.execute(_DUPLICATE_IDS)
     bad = _count(staged, "unusable") + len(staged.broken)
     total = _count(staged, staged.table) + len(staged.broken)
     name = staged.source.path.name
     if not total:
-        raise InvalidLog(f"{name!r} has a header and no rows")
+        raise InvalidLog(f"{name!r} has a header but no rows")
     if not bad:
         return []
     found = staged.query('SELECT "row", reason FROM unusable ORDER BY "row"', total if skip_bad else _SHOWN)
@@ -225,9 +225,9 @@ def _count(staged: StagedFile, table: str) -> int:
 
 def _refusal(name: str, problems: list[Problem], bad: int, total: int | None = None) -> str:
     word = "row" if name.lower().endswith(".parquet") else "line"
-    told = "".join(f"\n  {word} {problem.line}: {problem.reason}" for problem in problems[:_SHOWN])
+    shown = "".join(f"\n  {word} {problem.line}: {problem.reason}" for problem in problems[:_SHOWN])
     rest = f"\n  and {bad - _SHOWN} more" if bad > _SHOWN else ""
     if total is None:
-        return f"{name!r}: {bad} rows cannot be used; correct them:{told}{rest}"
-    remedy = "is the map right" if bad == total else "correct them, or skip them (--skip-bad)"
-    return f"{name!r}: {bad} of {total} rows cannot be used; {remedy}:{told}{rest}"
+        return f"{name!r}: {bad} rows cannot be used; correct them:{shown}{rest}"
+    remedy = "check the map" if bad == total else "correct them, or skip them (--skip-bad)"
+    return f"{name!r}: {bad} of {total} rows cannot be used; {remedy}:{shown}{rest}"
