@@ -24,8 +24,7 @@ from fitrouter.context.encoders import Encoder, get_encoder
 from fitrouter.types import Floats
 from fitrouter_evaluators.datasets import alpaca, mt_bench
 from fitrouter_evaluators.scoring import Answer, ResponseFeatures, global_scalar
-from fitrouter_evaluators.training._attack_texts import Templates
-from fitrouter_evaluators.training.attacks import attacks, constants, guards
+from fitrouter_evaluators.training.attacks import Templates, attacks, constants, guards
 from fitrouter_evaluators.training.hierarchy import Observations, Prior, Shrinkage, fit_prior
 
 Score = Callable[[Sequence[Answer]], Floats]
