@@ -7,7 +7,6 @@ authors and return rows in the files' order.
 from __future__ import annotations
 
 from fitrouter_evaluators.datasets import (
-    alpaca,
     halie,
     llm_rubric,
     mt_bench,
@@ -42,7 +41,6 @@ __all__ = [
     "Records",
     "Row",
     "Text",
-    "alpaca",
     "halie",
     "llm_rubric",
     "mt_bench",
