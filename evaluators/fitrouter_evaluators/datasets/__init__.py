@@ -19,14 +19,7 @@ from fitrouter_evaluators.datasets import (
     ttcw,
 )
 from fitrouter_evaluators.datasets._formats import KINDS, Cell, Choice, Kind, MatrixRow, Pair, Rating, Row, Text
-from fitrouter_evaluators.datasets._reading import (
-    Problem,
-    Records,
-    read_choices,
-    read_matrix,
-    read_pairs,
-    read_ratings,
-)
+from fitrouter_evaluators.datasets._reading import Problem, Records, read_choices, read_matrix, read_pairs, read_ratings
 from fitrouter_evaluators.datasets._writing import write_jsonl, write_parquet
 
 __all__ = [

@@ -106,14 +106,7 @@ class Sums(NamedTuple):
 
     def plus(self, other: Sums) -> Sums:
         """The sums of both groups."""
-        return Sums(
-            self.users + other.users,
-            self.scatter + other.scatter,
-            self.A + other.A,
-            self.b + other.b,
-            self.residual + other.residual,
-            self.labels + other.labels,
-        )
+        return Sums._make(mine + theirs for mine, theirs in zip(self, other, strict=True))
 
 
 def e_step(prior: Prior, users: Sequence[Observations], declared: Floats | None = None) -> Sums:
