@@ -240,7 +240,7 @@ def test_declared_choices() -> None:
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
-def test_a_public_set_survives_the_open_format(suffix: str, tmp_path: Path) -> None:
+def test_a_public_set_round_trips(suffix: str, tmp_path: Path) -> None:
     """A converted set, written and read, is the same set."""
     ratings = halie.convert_metaphor(folder("halie"))
     path = tmp_path / f"ratings{suffix}"
