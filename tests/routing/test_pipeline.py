@@ -152,7 +152,7 @@ async def test_a_session_whose_model_is_over_budget_is_redrawn(tmp_path: Path) -
 
 
 async def test_context_overflow_redraws_the_session_and_idle_time_ends_it(tmp_path: Path) -> None:
-    """Context overflow is logged as the reason of a re-draw; idle time starts a new session. Neither has switch costs."""
+    """Overflow is logged as the reason of a re-draw; idle time starts a new session. Switch costs apply to neither."""
     models = [
         ModelCard(name="large", provider="echo"),
         ModelCard(name="small", provider="echo", context_window=300),
