@@ -89,7 +89,7 @@ def _ece(y: Floats, p: Floats) -> float:
 
 
 def _correlated(y: Floats, p: Floats) -> bool:
-    return len(y) >= 3 and np.ptp(y) > 0.0 and np.ptp(p) > 0.0
+    return len(y) >= 3 and bool(np.ptp(y) > 0.0 and np.ptp(p) > 0.0)
 
 
 def _pearson(y: Floats, p: Floats) -> float:

@@ -13,6 +13,7 @@ on Σ; for the logistic link, Laplace's approximation in the E step.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
@@ -106,7 +107,7 @@ class Sums(NamedTuple):
 
     def plus(self, other: Sums) -> Sums:
         """The sums of both groups."""
-        return Sums._make(mine + theirs for mine, theirs in zip(self, other, strict=True))
+        return Sums._make(map(operator.add, self, other))
 
 
 def e_step(prior: Prior, users: Sequence[Observations], declared: Floats | None = None) -> Sums:
@@ -126,11 +127,9 @@ def e_step(prior: Prior, users: Sequence[Observations], declared: Floats | None 
         seen = precision @ fitted.cov @ fitted.G
         seen = (seen + seen.T) / 2.0
         pull = precision @ (fitted.cov @ fitted.r)
-        if v is not None:
-            z = np.concatenate([[1.0], v])
-            seen, pull = np.kron(np.outer(z, z), seen), np.kron(z, pull)
-        A += seen
-        b += pull
+        z = None if v is None else np.concatenate([[1.0], v])
+        A += seen if z is None else np.kron(np.outer(z, z), seen)
+        b += pull if z is None else np.kron(z, pull)
         weight = own.weight * ~own.logistic
         if weight.any():
             errors = (own.y - own.X @ fitted.mean) ** 2 + np.einsum("ni,ij,nj->n", own.X, fitted.cov, own.X)
