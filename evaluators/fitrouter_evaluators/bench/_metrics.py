@@ -7,7 +7,7 @@ scale.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -108,7 +108,10 @@ def _spearman(y: Floats, p: Floats) -> float:
 def _kendall(y: Floats, p: Floats) -> float:
     from scipy.stats import kendalltau
 
-    return float(kendalltau(y, p, method="asymptotic").statistic) if _correlated(y, p) else float("nan")
+    if not _correlated(y, p):
+        return float("nan")
+    found: Any = kendalltau(y, p, method="asymptotic")
+    return float(found.statistic)
 
 
 RMSE = Metric("rmse", _rmse, loss=squared, root=np.sqrt)

@@ -13,9 +13,8 @@ on Σ; for the logistic link, Laplace's approximation in the E step.
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -107,7 +106,8 @@ class Sums(NamedTuple):
 
     def plus(self, other: Sums) -> Sums:
         """The sums of both groups."""
-        return Sums._make(map(operator.add, self, other))
+        pairs: Iterable[tuple[Any, Any]] = zip(self, other, strict=True)
+        return Sums._make(mine + theirs for mine, theirs in pairs)
 
 
 def e_step(prior: Prior, users: Sequence[Observations], declared: Floats | None = None) -> Sums:
