@@ -1,0 +1,171 @@
+"""Reward models made of an embedding and a basis that was learnt from people's labels: B (φ(x, y) − m).
+
+A person's reward is r_u = λ_uᵀ B φ(x, y), as in LoRe (Bose et al. 2025) and PReF (Shenfeld et al. 2025); the weights λ_u
+are the tastes that the learner keeps for these features. `fitrouter train basis` makes the file, which holds numbers and
+a data sheet only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from fitrouter.config import RewardModelConfig
+from fitrouter.types import Floats
+from fitrouter_evaluators.scoring.models.batches import TokenBatches
+from fitrouter_evaluators.scoring.models.checkpoint import checkpoint, fingerprint
+from fitrouter_evaluators.scoring.models.reward_model import Description, Item, ModelError
+from fitrouter_evaluators.scoring.models.transformer import Transformer
+
+_FORMAT = "fitrouter-basis-1"
+_KEY = "fitrouter"
+
+
+class Basis(NamedTuple):
+    """A linear map of embeddings, and where it comes from."""
+
+    matrix: Floats
+    """float64[k, d]"""
+    mean: Floats
+    """float64[d]"""
+    fingerprint: str
+    """Of the model whose embeddings it maps."""
+    dimensions: tuple[str, ...]
+    sheet: Mapping[str, Any]
+    """Data sheet: data, counts, metrics."""
+
+
+def write_basis(path: Path, basis: Basis) -> None:
+    """Write a basis as safetensors, in float32."""
+    from safetensors.numpy import save
+
+    about = {"format": _FORMAT, **basis._asdict()}
+    arrays = {name: np.ascontiguousarray(about.pop(name), dtype=np.float32) for name in ("matrix", "mean")}
+    path.write_bytes(save(arrays, {_KEY: json.dumps(about, sort_keys=True)}))
+
+
+def read_basis(path: Path) -> Basis:
+    """Read the file of a basis.
+
+    Raises:
+        ModelError: it is missing, or is no basis.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(str(path), framework="numpy") as file:
+            about = json.loads((file.metadata() or {})[_KEY])
+            matrix, mean = (file.get_tensor(name).astype(np.float64) for name in ("matrix", "mean"))
+        found = Basis(matrix, mean, about["fingerprint"], tuple(about["dimensions"]), about["sheet"])
+        shapes = (len(found.dimensions), len(mean))
+        if about["format"] != _FORMAT or matrix.shape != shapes or not np.isfinite([*matrix, mean]).all():
+            raise ValueError(f"it has the format {about['format']!r} and a matrix of {matrix.shape}, not {shapes}")
+    except FileNotFoundError:
+        raise ModelError(f"there is no basis {str(path)!r}; `fitrouter train basis` writes one") from None
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise ModelError(f"{str(path)!r} is no basis: {error}; `fitrouter train basis` writes one") from None
+    return found
+
+
+class Embedder(Protocol):
+    """Turns prompts with answers into vectors."""
+
+    def run(self, items: Sequence[Item]) -> Floats:
+        """float64[n, d]; NaN for an answer without a text, and for one that fails."""
+        ...
+
+
+class _SentenceTransformer:
+    """A sentence-transformers model over the prompt and the answer, two line ends between them."""
+
+    def __init__(self, folder: Path, batch_tokens: int, device: str, report: Callable[[Exception], None]) -> None:
+        import sentence_transformers
+        import torch
+
+        dtype = torch.bfloat16 if device.startswith("cuda") else torch.float32
+        options = {"use_safetensors": True, "dtype": dtype}
+        try:
+            self._model = sentence_transformers.SentenceTransformer(str(folder), device=device, model_kwargs=options)
+        except Exception as error:
+            reason = str(error).strip().splitlines()[0][:300]
+            raise ModelError(f"{str(folder)!r} cannot be loaded ({type(error).__name__}: {reason})") from None
+        width = int(self._model.get_embedding_dimension() or 0)
+        self.tokens, self.batches = 0, TokenBatches(batch_tokens, width, report)
+
+    def run(self, items: Sequence[Item]) -> Floats:
+        """See `Embedder`."""
+        out = np.full((len(items), self.batches.width), np.nan)
+        spoken = [i for i, item in enumerate(items) if item.answer.has_text]
+        texts = [
+            f"{items[i].answer.prompt}\n\n{items[i].answer.text}".encode("utf-8", "replace").decode() for i in spoken
+        ]
+        longest = int(self._model.max_seq_length or 512)
+        lengths = [min(len(ids), longest) for ids in self._model.tokenizer(texts)["input_ids"]] if texts else []
+        out[spoken] = self.batches.run(lengths, lambda batch: self._encoded([texts[i] for i in batch]))
+        self.tokens += sum(lengths)
+        return out
+
+    def _encoded(self, texts: list[str]) -> Floats:
+        found = self._model.encode(texts, batch_size=len(texts), convert_to_numpy=True, show_progress_bar=False)
+        return np.asarray(found, dtype=np.float64)
+
+
+def load_embedder(
+    folder: Path,
+    *,
+    max_tokens: int = 4096,
+    batch_tokens: int = 16_384,
+    device: str = "cpu",
+    report: Callable[[Exception], None] = print,
+) -> Embedder:
+    """The embedding of a folder: of a sentence-transformers model as it says itself, else the last token's last state.
+
+    Raises:
+        ModelError: it cannot be loaded.
+    """
+    if (folder / "modules.json").is_file():
+        return _SentenceTransformer(folder, batch_tokens, device, report)
+    return Transformer(
+        folder, classify=False, max_tokens=max_tokens, batch_tokens=batch_tokens, device=device, report=report
+    )
+
+
+def describe(entry: RewardModelConfig) -> Description:
+    """Dimensions and fingerprint, from the basis.
+
+    Raises:
+        ModelError: there is no basis.
+    """
+    assert entry.basis is not None  # checked by the configuration
+    basis = read_basis(entry.basis)
+    digest = hashlib.sha256(basis.fingerprint.encode() + basis.matrix.tobytes() + basis.mean.tobytes())
+    return Description(basis.dimensions, digest.hexdigest())
+
+
+class EmbeddingModel:
+    """B (φ − m) of prompt and answer, with φ the model's embedding.
+
+    Raises:
+        ModelError: model or basis cannot be loaded, or the basis was learnt with another model.
+    """
+
+    def __init__(self, entry: RewardModelConfig, device: str, report: Callable[[Exception], None]) -> None:
+        assert entry.basis is not None  # checked by the configuration
+        folder, self._basis = checkpoint(entry.model), read_basis(entry.basis)
+        if (found := fingerprint(folder)) != self._basis.fingerprint:
+            raise ModelError(
+                f"the basis {str(entry.basis)!r} was learnt with the model {self._basis.fingerprint[:12]}, and "
+                f"{entry.model!r} is {found[:12]}; take that model, or run `fitrouter train basis` with this one"
+            )
+        self.transformer = load_embedder(
+            folder, max_tokens=entry.max_tokens, batch_tokens=entry.batch_tokens, device=device, report=report
+        )
+
+    def score(self, items: Sequence[Item]) -> Floats:
+        """float64[n, k]."""
+        return np.einsum("nd,kd->nk", self.transformer.run(items) - self._basis.mean, self._basis.matrix)
