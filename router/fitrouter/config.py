@@ -213,8 +213,8 @@ class RewardModelConfig(_Section):
     dimensions: tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,40}$")], ...] = ()
     """sequence_classification: names of the outputs; by default those in the model's own configuration."""
     head: str = ""
-    """sequence_classification: name of the linear reward layer in the checkpoint where the architecture has another one;
-    needs `dimensions`."""
+    """sequence_classification: name of the linear reward layer in the checkpoint, where the architecture has another
+    one; needs `dimensions`."""
     basis: Path | None = None
     """embedding: file made by `fitrouter train basis`."""
     max_tokens: int = Field(default=4096, ge=32)

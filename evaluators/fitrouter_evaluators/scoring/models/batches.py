@@ -15,12 +15,7 @@ class TokenBatches:
     """Runs a model over sequences sorted by length, in batches of at most `budget` tokens with padding.
 
     A batch that exhausts the memory is split, and the budget halved for good; one that fails otherwise is split too, so
-    that a bad sequence costs no other one. A sequence that fails alone is NaN.
-
-    Args:
-        budget: tokens of a batch.
-        width: outputs of a sequence.
-        report: called once for each run in which sequences failed alone.
+    that a bad sequence costs no other one. A sequence that fails alone is NaN, and reported.
     """
 
     def __init__(self, budget: int, width: int, report: Callable[[Exception], None]) -> None:
@@ -29,37 +24,31 @@ class TokenBatches:
     def run(self, lengths: Sequence[int], forward: Callable[[list[int]], Floats]) -> Floats:
         """float64[n, width]; `forward` gets indices of sequences and returns a row for each."""
         out = np.full((len(lengths), self.width), np.nan)
-        waiting, failed, last = self._pack(lengths), 0, None
+        waiting: list[list[int]] = []
+        for i in sorted(range(len(lengths)), key=lengths.__getitem__):  # the longest batch, taken first, shows the need
+            if not waiting or lengths[i] * (len(waiting[-1]) + 1) > self.budget:
+                waiting.append([])
+            waiting[-1].append(i)
+        failed, last = 0, ""
         while waiting:
             batch = waiting.pop()
             error = _tried(forward, batch, out)
-            if error is None:
-                continue
-            if out_of_memory(error):
-                self._relieve(max(lengths[i] for i in batch) * len(batch))
-            if len(batch) > 1:
+            if error is not None and out_of_memory(error):
+                self.budget = max(1, min(self.budget, max(lengths[i] for i in batch) * len(batch)) // 2)
+                if (torch := sys.modules.get("torch")) is not None and torch.cuda.is_available():
+                    torch.cuda.empty_cache()
+            if error is not None and len(batch) > 1:
                 half = len(batch) // 2
                 waiting += [batch[half:], batch[:half]]
-                continue
-            failed, last = failed + 1, error
-        if last is not None:
-            self._report(ModelError(f"{failed} of {len(lengths)} answers could not be scored: {_remedy(last)}"))
+            elif error is not None:
+                failed, last = failed + 1, reason_of(error)
+                if out_of_memory(error):
+                    last += (
+                        "; one answer alone needs more memory than is free: lower 'max_tokens', or use a smaller model"
+                    )
+        if failed:
+            self._report(ModelError(f"{failed} of {len(lengths)} answers could not be scored: {last}"))
         return out
-
-    def _pack(self, lengths: Sequence[int]) -> list[list[int]]:
-        """Batches of indices; the last one has the longest sequences."""
-        batches: list[list[int]] = []
-        for i in sorted(range(len(lengths)), key=lengths.__getitem__):
-            if not batches or lengths[i] * (len(batches[-1]) + 1) > self.budget:
-                batches.append([])
-            batches[-1].append(i)
-        return batches
-
-    def _relieve(self, tokens: int) -> None:
-        self.budget = max(1, min(self.budget, tokens) // 2)
-        torch = sys.modules.get("torch")
-        if torch is not None and torch.cuda.is_available():
-            torch.cuda.empty_cache()
 
 
 def _tried(forward: Callable[[list[int]], Floats], batch: list[int], out: Floats) -> Exception | None:
@@ -71,14 +60,8 @@ def _tried(forward: Callable[[list[int]], Floats], batch: list[int], out: Floats
     return None
 
 
-def _remedy(error: Exception) -> str:
-    if not out_of_memory(error):
-        return reason_of(error)
-    return f"{reason_of(error)}. Even one answer needs more memory than is free: lower 'max_tokens', or take a smaller model"
-
-
 def out_of_memory(error: BaseException) -> bool:
     """Whether an error is that of a device, or of the machine, without memory left."""
-    text = str(error).lower()
     named = type(error).__name__ == "OutOfMemoryError" or isinstance(error, MemoryError)
+    text = str(error).lower()
     return named or (isinstance(error, RuntimeError) and ("out of memory" in text or "can't allocate memory" in text))

@@ -1,8 +1,8 @@
 """Reward models made of an embedding and a basis that was learnt from people's labels: B (φ(x, y) − m).
 
-A person's reward is r_u = λ_uᵀ B φ(x, y), as in LoRe (Bose et al. 2025) and PReF (Shenfeld et al. 2025); the weights λ_u
-are the tastes that the learner keeps for these features. `fitrouter train basis` makes the file, which holds numbers and
-a data sheet only.
+A person's reward is r_u = λ_uᵀ B φ(x, y), as in LoRe (Bose et al. 2025) and PReF (Shenfeld et al. 2025); the weights
+λ_u are the tastes that the learner keeps for these features. `fitrouter train basis` makes the file, which holds
+numbers and a data sheet only.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import numpy as np
 from fitrouter.config import RewardModelConfig
 from fitrouter.types import Floats
 from fitrouter_evaluators.scoring.models.batches import TokenBatches
-from fitrouter_evaluators.scoring.models.checkpoint import checkpoint, fingerprint
-from fitrouter_evaluators.scoring.models.reward_model import Description, Item, ModelError
+from fitrouter_evaluators.scoring.models.checkpoint import checkpoint, identify
+from fitrouter_evaluators.scoring.models.reward_model import Description, Item, ModelError, reason_of
 from fitrouter_evaluators.scoring.models.transformer import Transformer
 
 _FORMAT = "fitrouter-basis-1"
@@ -33,8 +33,8 @@ class Basis(NamedTuple):
     """float64[k, d]"""
     mean: Floats
     """float64[d]"""
-    fingerprint: str
-    """Of the model whose embeddings it maps."""
+    weights: str
+    """Identify the model whose embeddings it maps."""
     dimensions: tuple[str, ...]
     sheet: Mapping[str, Any]
     """Data sheet: data, counts, metrics."""
@@ -61,14 +61,15 @@ def read_basis(path: Path) -> Basis:
         with safe_open(str(path), framework="numpy") as file:
             about = json.loads((file.metadata() or {})[_KEY])
             matrix, mean = (file.get_tensor(name).astype(np.float64) for name in ("matrix", "mean"))
-        found = Basis(matrix, mean, about["fingerprint"], tuple(about["dimensions"]), about["sheet"])
+        found = Basis(matrix, mean, about["weights"], tuple(about["dimensions"]), about["sheet"])
         shapes = (len(found.dimensions), len(mean))
-        if about["format"] != _FORMAT or matrix.shape != shapes or not np.isfinite([*matrix, mean]).all():
-            raise ValueError(f"it has the format {about['format']!r} and a matrix of {matrix.shape}, not {shapes}")
+        known = about["format"] == _FORMAT and matrix.shape == shapes and np.isfinite([*matrix, mean]).all()
     except FileNotFoundError:
         raise ModelError(f"there is no basis {str(path)!r}; `fitrouter train basis` writes one") from None
     except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
         raise ModelError(f"{str(path)!r} is no basis: {error}; `fitrouter train basis` writes one") from None
+    if not known:
+        raise ModelError(f"{str(path)!r} is no basis, or is damaged; `fitrouter train basis` writes one")
     return found
 
 
@@ -91,9 +92,8 @@ class _SentenceTransformer:
         options = {"use_safetensors": True, "dtype": dtype}
         try:
             self._model = sentence_transformers.SentenceTransformer(str(folder), device=device, model_kwargs=options)
-        except Exception as error:
-            reason = str(error).strip().splitlines()[0][:300]
-            raise ModelError(f"{str(folder)!r} cannot be loaded ({type(error).__name__}: {reason})") from None
+        except Exception as error:  # noqa: BLE001 - the library's errors have many types
+            raise ModelError(f"{str(folder)!r} cannot be loaded ({reason_of(error)}); take another model") from None
         width = int(self._model.get_embedding_dimension() or 0)
         self.tokens, self.batches = 0, TokenBatches(batch_tokens, width, report)
 
@@ -101,9 +101,8 @@ class _SentenceTransformer:
         """See `Embedder`."""
         out = np.full((len(items), self.batches.width), np.nan)
         spoken = [i for i, item in enumerate(items) if item.answer.has_text]
-        texts = [
-            f"{items[i].answer.prompt}\n\n{items[i].answer.text}".encode("utf-8", "replace").decode() for i in spoken
-        ]
+        answers = [items[i].answer for i in spoken]
+        texts = [f"{answer.prompt}\n\n{answer.text}".encode("utf-8", "replace").decode() for answer in answers]
         longest = int(self._model.max_seq_length or 512)
         lengths = [min(len(ids), longest) for ids in self._model.tokenizer(texts)["input_ids"]] if texts else []
         out[spoken] = self.batches.run(lengths, lambda batch: self._encoded([texts[i] for i in batch]))
@@ -116,12 +115,7 @@ class _SentenceTransformer:
 
 
 def load_embedder(
-    folder: Path,
-    *,
-    max_tokens: int = 4096,
-    batch_tokens: int = 16_384,
-    device: str = "cpu",
-    report: Callable[[Exception], None] = print,
+    folder: Path, *, max_tokens: int, batch_tokens: int, device: str, report: Callable[[Exception], None]
 ) -> Embedder:
     """The embedding of a folder: of a sentence-transformers model as it says itself, else the last token's last state.
 
@@ -130,20 +124,18 @@ def load_embedder(
     """
     if (folder / "modules.json").is_file():
         return _SentenceTransformer(folder, batch_tokens, device, report)
-    return Transformer(
-        folder, classify=False, max_tokens=max_tokens, batch_tokens=batch_tokens, device=device, report=report
-    )
+    return Transformer(folder, max_tokens=max_tokens, batch_tokens=batch_tokens, device=device, report=report)
 
 
 def describe(entry: RewardModelConfig) -> Description:
-    """Dimensions and fingerprint, from the basis.
+    """Dimensions and weights, from the basis.
 
     Raises:
         ModelError: there is no basis.
     """
     assert entry.basis is not None  # checked by the configuration
     basis = read_basis(entry.basis)
-    digest = hashlib.sha256(basis.fingerprint.encode() + basis.matrix.tobytes() + basis.mean.tobytes())
+    digest = hashlib.sha256(basis.weights.encode() + basis.matrix.tobytes() + basis.mean.tobytes())
     return Description(basis.dimensions, digest.hexdigest())
 
 
@@ -157,9 +149,9 @@ class EmbeddingModel:
     def __init__(self, entry: RewardModelConfig, device: str, report: Callable[[Exception], None]) -> None:
         assert entry.basis is not None  # checked by the configuration
         folder, self._basis = checkpoint(entry.model), read_basis(entry.basis)
-        if (found := fingerprint(folder)) != self._basis.fingerprint:
+        if (found := identify(folder)) != self._basis.weights:
             raise ModelError(
-                f"the basis {str(entry.basis)!r} was learnt with the model {self._basis.fingerprint[:12]}, and "
+                f"the basis {str(entry.basis)!r} was learnt with the model {self._basis.weights[:12]}, and "
                 f"{entry.model!r} is {found[:12]}; take that model, or run `fitrouter train basis` with this one"
             )
         self.transformer = load_embedder(

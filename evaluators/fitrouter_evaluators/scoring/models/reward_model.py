@@ -37,10 +37,7 @@ class RewardModel(Protocol):
     """Scores answers. Its outputs are features of an answer, never labels."""
 
     def score(self, items: Sequence[Item]) -> Floats:
-        """float64[n, dimensions], on any scale; NaN where the model cannot tell.
-
-        A row does not depend on the other items.
-        """
+        """float64[n, dimensions], on any scale; NaN where the model cannot tell. Rows do not depend on each other."""
         ...
 
 
@@ -54,11 +51,10 @@ class SlowModel(RewardModel, Protocol):
 
 
 class Description(NamedTuple):
-    """What is known of a reward model without loading it."""
+    """What is known of a reward model without loading it: outputs of other weights have another meaning."""
 
     dimensions: tuple[str, ...]
-    fingerprint: str
-    """Identifies the weights; with another one, outputs have another meaning."""
+    weights: str
 
 
 class ScriptedModel:

@@ -72,8 +72,7 @@ class _Entry:
         """The model, loaded if it is time to try; None if it cannot be used now."""
         if self.model is None and time.monotonic() >= self._retry_at:
             try:
-                if _short(found := _DESCRIBE[self.config.kind](self.config)) != self.state.fingerprint:
-                    raise ModelError(f"its weights or outputs {found.dimensions} are new; restart to use them")
+                self._unchanged()
                 self.model, self.error = self._load(self), ""
             except Exception as error:  # noqa: BLE001 - other models and the built-in features go on
                 self._retry_at = time.monotonic() + RETRY_S
@@ -88,9 +87,7 @@ class _Entry:
         if model is not None:
             try:
                 found = self._finished(items, shape) if isinstance(model, SlowModel) else model.score(items)
-                if found.shape != shape:
-                    raise ModelError(f"it gave outputs of shape {found.shape}, not {shape}; correct its 'dimensions'")
-                self._check(items, found)
+                self._check(items, found, shape)
                 out = self.state.standardise(found)
                 self.state.save(self.path)
             except Exception as error:  # noqa: BLE001 - as above
@@ -108,8 +105,19 @@ class _Entry:
                 item.sampled.update(started.item.sampled)
         return out
 
-    def _check(self, items: Sequence[Item], found: Floats) -> None:
-        """Report outputs that are no numbers; those features are missing. A judge may have nothing to say."""
+    def _unchanged(self) -> None:
+        found = _DESCRIBE[self.config.kind](self.config)
+        if _short(found) != self.state.fingerprint:
+            raise ModelError(f"its weights, or its outputs {found.dimensions}, are new; restart to use them")
+
+    def _check(self, items: Sequence[Item], found: Floats, shape: tuple[int, int]) -> None:
+        """Report outputs that are no numbers; those features are missing. A judge may have nothing to say.
+
+        Raises:
+            ModelError: there are more or fewer outputs than dimensions.
+        """
+        if found.shape != shape:
+            raise ModelError(f"it gave outputs of shape {found.shape}, not {shape}; correct its 'dimensions'")
         spoken = np.array([item.answer.has_text for item in items], dtype=bool)
         broken = int((~np.isfinite(found[spoken])).any(axis=1).sum())
         if self.config.kind != "judge" and not self._reported:
@@ -193,7 +201,8 @@ class RewardModels:
 
     def start(self, items: Sequence[Item]) -> list[bool]:
         """Start the slow models on answers that are new to them; False for an answer that has to wait."""
-        return [all([self._begun(entry, item) for entry in self._entries]) for item in items]
+        begun = [[self._begun(entry, item) for entry in self._entries] for item in items]
+        return [all(row) for row in begun]
 
     @staticmethod
     def _begun(entry: _Entry, item: Item) -> bool:

@@ -2,34 +2,38 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from fitrouter.config import RewardModelConfig
 from fitrouter.types import Floats
-from fitrouter_evaluators.scoring.models.checkpoint import checkpoint, fingerprint, read_configuration
-from fitrouter_evaluators.scoring.models.reward_model import Description, Item
+from fitrouter_evaluators.scoring.models.checkpoint import checkpoint, identify
+from fitrouter_evaluators.scoring.models.reward_model import Description, Item, ModelError
 from fitrouter_evaluators.scoring.models.transformer import Transformer
 
 
 def describe(entry: RewardModelConfig) -> Description:
-    """Dimensions and fingerprint of the configured model, from its folder.
+    """Dimensions and weights of the configured model, from its folder.
 
     Raises:
-        ModelError: it cannot be found.
+        ModelError: it cannot be found or read.
     """
     folder = checkpoint(entry.model, weights=False)
-    return Description(entry.dimensions or _labels(read_configuration(folder)), fingerprint(folder))
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        return Description(entry.dimensions or _labels(config), identify(folder))
+    except (OSError, ValueError, AttributeError) as error:
+        raise ModelError(f"{str(folder / 'config.json')!r} cannot be read: {error}; download the model again") from None
 
 
-def _labels(config: dict[str, object]) -> tuple[str, ...]:
+def _labels(config: dict[str, Any]) -> tuple[str, ...]:
     """Names of the outputs: `score` for one, else the labels if they have names, else numbers."""
-    labels = config.get("id2label")
-    number = config.get("num_labels")
-    names = list(labels.values()) if isinstance(labels, dict) else [""] * (number if isinstance(number, int) else 2)
-    if len(names) == 1:
+    names = list((config.get("id2label") or {}).values()) or [""] * int(config.get("num_labels", 2))
+    clean = [re.sub(r"[^a-z0-9_-]", "_", str(name).lower())[:40] for name in names]
+    if len(clean) == 1:
         return ("score",)
-    clean = [re.sub(r"[^A-Za-z0-9_-]", "_", str(name))[:40].lower() for name in names]
     plain = len(set(clean)) < len(clean) or any(re.fullmatch(r"(label_\d+)?", name) for name in clean)
     return tuple(str(i) for i in range(len(clean))) if plain else tuple(clean)
 
@@ -44,13 +48,12 @@ class SequenceClassification:
     def __init__(self, entry: RewardModelConfig, device: str, report: Callable[[Exception], None]) -> None:
         self.transformer = Transformer(
             checkpoint(entry.model),
-            classify=True,
-            dimensions=len(entry.dimensions) or None,
+            outputs=len(describe(entry).dimensions),
             head=entry.head,
             max_tokens=entry.max_tokens,
             batch_tokens=entry.batch_tokens,
             device=device,
-            compiled=device.startswith("cuda") if entry.compile is None else entry.compile,
+            compiled=device == "cuda" if entry.compile is None else entry.compile,
             report=report,
         )
 
