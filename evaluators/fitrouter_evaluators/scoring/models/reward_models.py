@@ -129,7 +129,7 @@ class _Entry:
     def resume(self) -> None:
         """Take over the statistics that another process has written."""
         found = load_state(self.path)
-        if found.fingerprint == self.state.fingerprint:
+        if (found.fingerprint, found.dimensions) == (self.state.fingerprint, self.state.dimensions):
             for name in found.__struct_fields__:
                 setattr(self.state, name, getattr(found, name))
 
