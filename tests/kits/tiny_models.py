@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-WORDS = "is it blue no idea sky which colour has the a good bad long short answer question user assistant cook".split()
+TEXT = "is it blue? no idea! which colour has the sky a good bad long short answer question user assistant cook\n"
+VOCABULARY, SPECIAL = 360, ("<pad>", "<s>", "</s>", "<unk>")
 CHAT = (
     "{{ bos_token }}{% for m in messages %}{{ m['role'] }} {{ m['content'] }}{{ eos_token }}{% endfor %}"  # as Llama's
 )
@@ -15,18 +16,26 @@ ARCHITECTURES = ("llama", "qwen2", "deberta")
 
 
 def save_tokenizer(folder: Path, *, chat: bool) -> None:
-    """A word-level tokenizer; with a chat template, or made for pairs of texts as BERT's."""
-    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    """A byte-level tokenizer; with a chat template, or made for pairs of texts as BERT's."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
     from transformers import PreTrainedTokenizerFast
 
-    vocabulary = {token: i for i, token in enumerate(["<pad>", "<s>", "</s>", "<unk>", *WORDS])}
-    made = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))  # noqa: S106 - no password
-    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    made.train_from_iterator(
+        [TEXT] * 3,
+        trainers.BpeTrainer(
+            vocab_size=VOCABULARY,
+            special_tokens=[*SPECIAL],
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False,
+        ),
+    )
     if not chat:
         made.post_processor = processors.TemplateProcessing(
             single="<s> $A </s>", pair="<s> $A </s> $B:1 </s>:1", special_tokens=[("<s>", 1), ("</s>", 2)]
         )
-    names = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+    names = dict(zip(("pad_token", "bos_token", "eos_token", "unk_token"), SPECIAL, strict=True))
     fast = PreTrainedTokenizerFast(
         tokenizer_object=made, model_input_names=["input_ids", "token_type_ids", "attention_mask"], **names
     )
@@ -40,7 +49,7 @@ def save_model(folder: Path, architecture: str, *, labels: int = 1, head: bool =
     import transformers as tf
 
     torch.manual_seed(7)
-    shape = SIZE | {"vocab_size": 4 + len(WORDS), "num_labels": labels, "max_position_embeddings": 512} | config
+    shape = SIZE | {"vocab_size": VOCABULARY, "num_labels": labels, "max_position_embeddings": 512} | config
     if architecture == "deberta":
         made = tf.DebertaV2Config(**shape, type_vocab_size=2, relative_attention=True, pos_att_type=["c2p", "p2c"])
         model: Any = tf.DebertaV2ForSequenceClassification(made)
@@ -53,7 +62,7 @@ def save_model(folder: Path, architecture: str, *, labels: int = 1, head: bool =
     with torch.no_grad():  # the initial heads give nearly equal outputs
         for name, parameter in model.named_parameters():
             if name.startswith(("score", "classifier")):
-                parameter.normal_()
+                parameter.normal_(std=0.1)
     model = model.eval()
     (model if head else model.base_model).save_pretrained(str(folder))
     save_tokenizer(folder, chat=architecture in {"llama", "qwen2"})

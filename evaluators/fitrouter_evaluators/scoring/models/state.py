@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from pathlib import Path
 
 import msgspec
@@ -79,7 +80,7 @@ class ModelState(msgspec.Struct, kw_only=True):
         """
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
-            draft = path.with_suffix(f".{os.getpid()}.tmp")
+            draft = path.with_suffix(f".{os.getpid()}-{threading.get_ident()}.tmp")
             draft.write_bytes(msgspec.json.encode(self))
             draft.replace(path)
 
