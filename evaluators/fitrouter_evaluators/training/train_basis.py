@@ -24,9 +24,9 @@ from fitrouter_evaluators.scoring.models.checkpoint import checkpoint, identify
 from fitrouter_evaluators.scoring.models.embedding import Basis, load_embedder, write_basis
 
 PENALTIES = (1.0, 4.0, 16.0, 64.0)
-"""Candidate penalties of w, D and δ, in the precision of whitened coordinates; chosen on held-out pairs."""
-COMPONENTS, FEWEST = 128, 20
-"""Most principal components, and fewest pairs."""
+"""Candidate penalties of w, D and δ, in the precision of whitened coordinates; chosen by cross-validation."""
+COMPONENTS, FEWEST, FOLDS = 128, 20, 3
+"""Most principal components, fewest pairs, and folds of the cross-validation."""
 _HELD_OUT = 0.2
 _RELEVANT = 0.03
 """Share of |w| below which a direction of people's differences is left out."""
@@ -89,11 +89,15 @@ def fit(votes: Votes, users: int, rank: int, penalty: float) -> Fit:
     return Fit(w.detach(), (delta @ D.T).detach())
 
 
-def choose(train: Votes, held_out: Votes, users: int, rank: int) -> tuple[int, float]:
-    """Rank and penalty by held-out pairs: rank 1, unless personal directions gain more than two standard errors."""
-    best = {}
-    for r in {1, rank}:
-        losses = {a: _losses(held_out, fit(train, users, r, a).logits(held_out)[1]) for a in PENALTIES}
+def choose(votes: Votes, users: int, rank: int) -> tuple[int, float]:
+    """Cross-validated rank and penalty: rank 1, unless personal directions gain more than two standard errors."""
+    fold, best = np.random.default_rng(1).integers(FOLDS, size=len(votes.y)), {}
+    parts = [(votes.part(fold != i), votes.part(fold == i)) for i in range(FOLDS)]
+    for r in sorted({1, rank}):
+        losses = {
+            a: torch.cat([_losses(test, fit(train, users, r, a).logits(test)[1]) for train, test in parts])
+            for a in PENALTIES
+        }
         best[r] = min(losses.items(), key=lambda item: float(item[1].mean()))
     gain = best[1][1] - best[rank][1]
     chosen = rank if float(gain.mean()) > 2.0 * float(gain.std()) / len(gain) ** 0.5 else 1
@@ -163,11 +167,9 @@ def train_basis(
         torch.tensor([pair.label for pair in usable], dtype=torch.float64),
         torch.tensor([numbers[pair.user] for pair in usable]),
     )
-    last = np.random.default_rng(0).random(len(usable))  # the same rows are held out in every run
-    test, train = last < _HELD_OUT, last >= _HELD_OUT
-    inner = train & (last < _HELD_OUT + _HELD_OUT * (1 - _HELD_OUT))
-    rank, penalty = choose(votes.part(train & ~inner), votes.part(inner), users, rank)
-    held_out = fit(votes.part(train), users, rank, penalty).metrics(votes.part(test))
+    test = np.random.default_rng(0).random(len(usable)) < _HELD_OUT  # the same rows in every run
+    rank, penalty = choose(votes.part(~test), users, rank)
+    held_out = fit(votes.part(~test), users, rank, penalty).metrics(votes.part(test))
     rows = directions(fit(votes, users, rank, penalty), rank).numpy()
     sheet = {
         "pairs": len(usable),
