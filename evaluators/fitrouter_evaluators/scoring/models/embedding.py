@@ -11,16 +11,18 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from fitrouter.config import RewardModelConfig
 from fitrouter.types import Floats
 from fitrouter_evaluators.scoring.models.batches import TokenBatches
 from fitrouter_evaluators.scoring.models.checkpoint import checkpoint, identify
 from fitrouter_evaluators.scoring.models.reward_model import Description, Item, ModelError, reason_of
 from fitrouter_evaluators.scoring.models.transformer import Transformer
+
+if TYPE_CHECKING:
+    from fitrouter.config import RewardModelConfig
 
 _FORMAT = "fitrouter-basis-1"
 _KEY = "fitrouter"

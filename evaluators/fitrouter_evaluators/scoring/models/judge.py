@@ -17,18 +17,20 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 import numpy as np
 
-from fitrouter.config import RewardModelConfig
 from fitrouter.identity import canonical_role
-from fitrouter.providers import Provider
 from fitrouter.types import Call, Completion, Floats, Identity
 from fitrouter_evaluators.scoring.models.reward_model import Description, Item, ModelError
 from fitrouter_evaluators.scoring.models.state import ModelState
 from fitrouter_evaluators.scoring.text.reading import clip_text
+
+if TYPE_CHECKING:
+    from fitrouter.config import RewardModelConfig
+    from fitrouter.providers import Provider
 
 EVERYBODY = "*"
 _VERSION = "judge-1"

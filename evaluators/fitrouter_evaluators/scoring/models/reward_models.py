@@ -8,18 +8,20 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
 
-from fitrouter.config import ProviderConfig, RewardModelConfig
-from fitrouter.providers import Provider, build_provider
 from fitrouter.serving.services import ModelHealth
 from fitrouter.types import Floats
 from fitrouter_evaluators.scoring.models import embedding, judge, sequence_classification
 from fitrouter_evaluators.scoring.models.reward_model import Description, Item, ModelError, RewardModel, SlowModel
 from fitrouter_evaluators.scoring.models.state import load_state
+
+if TYPE_CHECKING:
+    from fitrouter.config import ProviderConfig, RewardModelConfig
+    from fitrouter.providers import Provider
 
 RETRY_S = 60.0
 """Seconds until a model that could not be loaded is tried again."""
@@ -226,6 +228,8 @@ class RewardModels:
         if config.kind == "judge":
             provider = self._connected.get(config.provider or "")
             if provider is None:
+                from fitrouter.providers import build_provider
+
                 provider = build_provider(config.provider or "", self._providers[config.provider or ""])
             return judge.Judge(config, provider, entry.state, entry.path, entry.failed, self.clock)
         try:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fitrouter.config import RewardModelConfig
 from fitrouter.types import Floats
 from fitrouter_evaluators.scoring.models.checkpoint import checkpoint, identify
 from fitrouter_evaluators.scoring.models.reward_model import Description, Item, ModelError
 from fitrouter_evaluators.scoring.models.transformer import Transformer
+
+if TYPE_CHECKING:
+    from fitrouter.config import RewardModelConfig
 
 
 def describe(entry: RewardModelConfig) -> Description:

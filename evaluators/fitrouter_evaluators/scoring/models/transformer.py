@@ -86,6 +86,7 @@ class Transformer:
         self._torch, self._device, self._classify = torch, device, outputs is not None
         self._tokenizer, self._model = self._loaded(folder, outputs, head)
         self._call = self._model
+        self._model.config.use_cache = False  # keys and values are only kept of shared prefixes
         self._config = self._model.config.get_text_config()
         self._pads = self._config.pad_token_id is None
         longest = (getattr(self._config, "max_position_embeddings", None), self._tokenizer.model_max_length)
