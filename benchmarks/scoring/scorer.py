@@ -25,10 +25,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import benchmarks.scoring._bare as _bare  # noqa: PLR0402 - a plain import comes first; it stands in for msgspec
 import numpy as np
 import torch
 from benchmarks.research.batched import BatchedTastes
-from benchmarks.scoring import _bare
 from benchmarks.scoring.reward_model import reward_model
 
 from fitrouter.context.encoders import Encoder, Static, get_encoder
