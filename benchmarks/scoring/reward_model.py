@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from fitrouter.context.encoders import Static
-from fitrouter.types import Floats, Identity
+from fitrouter.types import Identity
 from fitrouter_evaluators.scoring import Answer, ResponseFeatures, global_scalar
 from fitrouter_evaluators.scoring.models import Item, RewardModels
 from fitrouter_evaluators.scoring.models.transformer import Transformer
@@ -79,17 +79,6 @@ class Random(Transformer):
         return tokenizer(), model
 
 
-class Wrapped:
-    """A transformer as a reward model."""
-
-    def __init__(self, transformer: Transformer) -> None:
-        self.transformer = transformer
-
-    def score(self, items: Sequence[Item]) -> Floats:
-        """Its outputs."""
-        return self.transformer.run(items)
-
-
 def flop_a_token(device: str) -> float:
     """Of a forward pass: two for each weight that multiplies, and attention to half of the sequence on average."""
     c = LARGE if device == "cuda" else TINY
@@ -113,10 +102,10 @@ def items(n: int, *, to_a_prompt: int = 1, seed: int = 0) -> list[Item]:
 def _rate(model: Transformer, given: Sequence[Item], runs: int) -> float:
     """Answers a second, the best of some runs."""
     best = float("inf")
-    model.run(given)
+    model.score(given)
     for _ in range(runs):
         started = time.perf_counter()
-        model.run(given)
+        model.score(given)
         best = min(best, time.perf_counter() - started)
     return len(given) / best
 
@@ -159,7 +148,7 @@ def _whole(model: Transformer, given: Sequence[Item], usd_per_hour: float) -> di
     # A configuration without pydantic, which a bare machine lacks; it is described by the folder, and there is none.
     entry: Any = SimpleNamespace(name="m", kind="sequence_classification", model="/none", dimensions=("score",))
     models = RewardModels([entry])
-    models._entries[0].model = Wrapped(model)
+    models._entries[0].model = model
     features = ResponseFeatures(Static(), scalar=global_scalar(Static()), cache=16)
     started = time.perf_counter()
     for begin in range(0, len(given), 64):

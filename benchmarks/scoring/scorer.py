@@ -25,7 +25,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import benchmarks.scoring._bare as _bare  # noqa: PLR0402 - a plain import comes first; it stands in for msgspec
+import benchmarks.scoring._bare as _bare  # a plain import comes first; it stands in for msgspec
 import numpy as np
 import torch
 from benchmarks.research.batched import BatchedTastes

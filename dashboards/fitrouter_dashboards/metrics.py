@@ -118,7 +118,6 @@ class Metrics:
         before = self._models.get(name, ModelHealth())
         self._models[name] = health
         self._model_failing.labels(name).set(bool(health.error))
-        self._model_budget.labels(name).set(health.batch_tokens)
         self._model_usd.labels(name).set(health.usd_today)
         self._device.set(health.device_bytes)
         self._model_answers.labels(name).inc(health.answers - before.answers)
@@ -223,9 +222,6 @@ class Metrics:
         self._scorer_lag = gauge("scorer_lag_answers", "Answers that wait for a score.", "livemax")
         self._scorer_age = gauge("scorer_lag_seconds", "Age of the oldest answer that waits for a score.", "livemax")
         self._model_failing = gauge("reward_model_failing", "1 while its features are missing.", "livemax", "name")
-        self._model_budget = gauge(
-            "reward_model_batch_tokens", "Tokens of a batch; halved without memory.", "livemax", "name"
-        )
         self._model_usd = gauge("reward_model_usd_today", "Cost of a judge's calls today, UTC.", "livemax", "name")
         self._device = gauge("scorer_device_bytes", "GPU memory allocated by the scorer.", "livemax")
         self._warehouse_lag = gauge("warehouse_lag_events", "Durable events missing in the warehouse.", "livemax")

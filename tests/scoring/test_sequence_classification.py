@@ -13,7 +13,8 @@ from tests.kits.tiny_models import ARCHITECTURES, save_model
 from fitrouter.config import RewardModelConfig
 from fitrouter_evaluators.scoring import Answer, ToolCall
 from fitrouter_evaluators.scoring.models import Item, ModelError
-from fitrouter_evaluators.scoring.models.sequence_classification import SequenceClassification, describe
+from fitrouter_evaluators.scoring.models.sequence_classification import describe, load
+from fitrouter_evaluators.scoring.models.transformer import Transformer
 
 torch = pytest.importorskip("torch")
 TEXTS = ("it is blue", "no", "a good long answer is it " * 9, "bad", "the sky has no colour", "it is blue")
@@ -35,9 +36,9 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return made
 
 
-def loaded(folder: Path, failures: list[Exception] | None = None, **settings: Any) -> SequenceClassification:
+def loaded(folder: Path, failures: list[Exception] | None = None, **settings: Any) -> Transformer:
     entry = RewardModelConfig(name="m", kind="sequence_classification", model=str(folder), **settings)
-    return SequenceClassification(entry, "cpu", (failures if failures is not None else []).append)
+    return load(entry, "cpu", (failures if failures is not None else []).append)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -77,15 +78,15 @@ def test_a_shared_prompt_is_read_once_where_the_architecture_allows(
 ) -> None:
     """Decoders share the pass over a long prompt, with the same outputs to 1e-5; an encoder reads each whole."""
     model = loaded(folders[architecture])
-    assert model.transformer.shares is (architecture != "deberta")
+    assert model.shares is (architecture != "deberta")
     items = [item(text, "which colour has the sky " * 40) for text in TEXTS]
     single = np.concatenate([model.score([one]) for one in items])
     calls: list[tuple[int, ...]] = []
-    embed = model.transformer._model.get_input_embeddings()
+    embed = model._model.get_input_embeddings()
     embed.register_forward_hook(lambda _module, args, _out: calls.append(tuple(args[0].shape)))
     np.testing.assert_allclose(model.score(items), single, atol=1e-5)
     read = sum(rows * tokens for rows, tokens in calls)
-    assert (read < 600) is model.transformer.shares, calls  # six prompts of 200 tokens are 1,200
+    assert (read < 600) is model.shares, calls  # six prompts of 200 tokens are 1,200
 
 
 def test_a_padding_token_is_not_needed(tmp_path: Path) -> None:
@@ -105,16 +106,16 @@ def test_a_batch_that_is_too_large_is_halved(folders: dict[str, Path], monkeypat
     np.testing.assert_allclose(model.score(ITEMS), single, atol=1e-5)
     assert sizes[0] == 12
     assert max(sizes[3:]) <= 6
-    assert model.transformer.batches.budget < 16_384
+    assert model.batches.budget < 16_384
     assert failures == []
     sizes.clear()
     model.score(ITEMS)
     assert max(sizes) < 12
 
 
-def _with_memory_for(model: SequenceClassification, most: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def _with_memory_for(model: Transformer, most: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Make larger batches fail as on a GPU; returns the sizes that were tried."""
-    forward, sizes = model.transformer._call, []
+    forward, sizes = model._call, []
 
     def limited(**batch: Any) -> Any:
         sizes.append(len(batch["input_ids"]))
@@ -122,7 +123,7 @@ def _with_memory_for(model: SequenceClassification, most: int, monkeypatch: pyte
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
         return forward(**batch)
 
-    monkeypatch.setattr(model.transformer, "_call", limited)
+    monkeypatch.setattr(model, "_call", limited)
     return sizes
 
 
@@ -141,14 +142,14 @@ def test_a_bad_answer_costs_no_other_one(folders: dict[str, Path], monkeypatch: 
     failures: list[Exception] = []
     model = loaded(folders["llama"], failures)
     single = np.concatenate([model.score([one]) for one in ITEMS])
-    forward = model.transformer._call
+    forward = model._call
 
     def fragile(**batch: Any) -> Any:
         if batch["attention_mask"].sum(1).max() > 50 and len(ITEMS) == 12:
             raise ValueError("index out of range in self")
         return forward(**batch)
 
-    monkeypatch.setattr(model.transformer, "_call", fragile)
+    monkeypatch.setattr(model, "_call", fragile)
     found = model.score(ITEMS)
     long = np.array([len(one.answer.text) > 100 for one in ITEMS])
     assert np.isnan(found[long]).all()
@@ -168,7 +169,7 @@ def test_a_long_answer_keeps_its_ends(folders: dict[str, Path]) -> None:
     model = loaded(folders["llama"], max_tokens=32)
     found = model.score([item("good " * 500), item("bad " * 500)])
     assert np.isfinite(found).all()
-    assert model.transformer.tokens == 64
+    assert model.tokens == 64
 
 
 def test_named_outputs_are_the_dimensions(folders: dict[str, Path], tmp_path: Path) -> None:
@@ -197,7 +198,7 @@ def test_a_head_of_another_name_is_found(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"no weights for \['score.weight'\].*'head'"):
         loaded(tmp_path)
     found = loaded(tmp_path, head="regression_layer", dimensions=tuple(f"d{i}" for i in range(19)))
-    assert torch.equal(found.transformer._model.score.weight, model.score.weight)
+    assert torch.equal(found._model.score.weight, model.score.weight)
     assert found.score(ITEMS[:2]).shape == (2, 19)
 
 

@@ -15,7 +15,7 @@ from fitrouter.config import RewardModelConfig, ScorerConfig
 from fitrouter_evaluators.scoring import Answer
 from fitrouter_evaluators.scoring.models import Item, ModelError
 from fitrouter_evaluators.scoring.models.checkpoint import identify
-from fitrouter_evaluators.scoring.models.embedding import EmbeddingModel, load_embedder, read_basis
+from fitrouter_evaluators.scoring.models.embedding import load, load_embedder, read_basis
 from fitrouter_evaluators.scoring.plugin import make_scorer
 from fitrouter_integrations.cli import app
 
@@ -52,7 +52,7 @@ def pairs(folder: Path, file: Path, *, differ: float, n: int = 600) -> Path:
     draw, lines = np.random.default_rng(1), []
     embedder = load_embedder(folder, max_tokens=64, batch_tokens=4096, device="cpu", report=print)
     texts = [text(draw) for _ in range(2 * n)]
-    vectors = embedder.run([Item(answer=Answer(text=t, prompt="which")) for t in texts])
+    vectors = embedder.score([Item(answer=Answer(text=t, prompt="which")) for t in texts])
     left, sizes, _ = np.linalg.svd(vectors - vectors.mean(axis=0), full_matrices=False)
     z = left[:, :2] * np.sqrt(len(left))
     assert sizes[1] > 1e-3
@@ -78,7 +78,7 @@ def test_a_basis_finds_what_people_differ_in(folders: dict[str, Path], kind: str
     entry = RewardModelConfig(
         name="taste", kind="embedding", model=str(folders[kind]), basis=tmp_path / "b.safetensors"
     )
-    model = EmbeddingModel(entry, "cpu", print)
+    model = load(entry, "cpu", print)
     draw = np.random.default_rng(9)
     items = [Item(answer=Answer(text=text(draw), prompt="which")) for _ in range(300)]
     out = model.score(items)
@@ -119,7 +119,7 @@ def test_a_basis_belongs_to_its_model(folders: dict[str, Path], tmp_path: Path) 
 
     def use(model: str = "causal", file: Path = path) -> None:
         settings: dict[str, Any] = {"name": "t", "kind": "embedding", "model": str(folders[model]), "basis": file}
-        EmbeddingModel(RewardModelConfig(**settings), "cpu", print)
+        load(RewardModelConfig(**settings), "cpu", print)
 
     use()
     with pytest.raises(ModelError, match=r"was learnt with the model .* run `fitrouter train basis` with this one"):

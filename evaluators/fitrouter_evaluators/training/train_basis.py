@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from fitrouter.errors import ConfigError
 from fitrouter.types import Floats
@@ -39,7 +40,7 @@ class Votes(NamedTuple):
     y: torch.Tensor
     user: torch.Tensor
 
-    def part(self, mask: Floats) -> Votes:
+    def part(self, mask: NDArray[np.bool_]) -> Votes:
         """The rows of a mask."""
         rows = torch.from_numpy(np.flatnonzero(mask))
         return Votes(self.z[rows], self.y[rows], self.user[rows])
@@ -58,7 +59,8 @@ class Fit(NamedTuple):
 
     def metrics(self, votes: Votes) -> dict[str, float]:
         """Accuracy without ties, and negative log-likelihood."""
-        out, clear = {}, votes.y != 0.5
+        out: dict[str, float] = {}
+        clear = votes.y != 0.5
         for name, logits in zip(("shared", "personal"), self.logits(votes), strict=True):
             right = ((logits[clear] > 0) == (votes.y[clear] > 0.5)).double().mean()
             loss = _losses(votes, logits).mean()
@@ -117,7 +119,7 @@ def _minimise(parameters: list[torch.Tensor], loss: Any) -> None:
         value.backward()  # type: ignore[no-untyped-call]
         return value
 
-    optimiser.step(closure)
+    optimiser.step(closure)  # type: ignore[no-untyped-call]
 
 
 def directions(found: Fit, rank: int) -> torch.Tensor:
@@ -152,9 +154,9 @@ def train_basis(
     embedder = load_embedder(folder, max_tokens=max_tokens, batch_tokens=16_384, device=device, report=failures.append)
     keys = {(pair.prompt, side.text): None for pair in pairs for side in (pair.a, pair.b)}
     number = {key: i for i, key in enumerate(keys)}
-    vectors = embedder.run([Item(answer=Answer(text=text, prompt=prompt)) for prompt, text in keys])
+    vectors = embedder.score([Item(answer=Answer(text=text, prompt=prompt)) for prompt, text in keys])
     sides = np.array([[number[pair.prompt, side.text] for side in (pair.a, pair.b)] for pair in pairs])
-    known = np.isfinite(vectors).all(axis=1)[sides].all(axis=1)
+    known = np.isfinite(vectors.sum(axis=1))[sides].all(axis=1)
     usable = [pair for pair, both in zip(pairs, known, strict=True) if both]
     if len(usable) < FEWEST:
         raise ConfigError(f"only {len(usable)} of {len(pairs)} pairs could be embedded: {failures[:1]}")

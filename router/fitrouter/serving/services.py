@@ -68,8 +68,6 @@ class ModelHealth(msgspec.Struct, frozen=True, kw_only=True):
     """Time spent in the model."""
     tokens: int = 0
     """Tokens read, without padding."""
-    batch_tokens: int = 0
-    """Tokens of a batch; fewer than configured after the device ran out of memory."""
     device_bytes: int = 0
     """Memory that this process has allocated on the GPU."""
     usd_today: float = 0.0

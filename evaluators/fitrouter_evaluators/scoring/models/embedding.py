@@ -11,14 +11,14 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from fitrouter.types import Floats
 from fitrouter_evaluators.scoring.models.batches import TokenBatches
 from fitrouter_evaluators.scoring.models.checkpoint import checkpoint, identify
-from fitrouter_evaluators.scoring.models.reward_model import Description, Item, ModelError, reason_of
+from fitrouter_evaluators.scoring.models.reward_model import Description, Item, ModelError, RewardModel, reason_of
 from fitrouter_evaluators.scoring.models.transformer import Transformer
 
 if TYPE_CHECKING:
@@ -75,14 +75,6 @@ def read_basis(path: Path) -> Basis:
     return found
 
 
-class Embedder(Protocol):
-    """Turns prompts with answers into vectors."""
-
-    def run(self, items: Sequence[Item]) -> Floats:
-        """float64[n, d]; NaN for an answer without a text, and for one that fails."""
-        ...
-
-
 class _SentenceTransformer:
     """A sentence-transformers model over the prompt and the answer, two line ends between them."""
 
@@ -99,8 +91,8 @@ class _SentenceTransformer:
         width = int(self._model.get_embedding_dimension() or 0)
         self.tokens, self.batches = 0, TokenBatches(batch_tokens, width, report)
 
-    def run(self, items: Sequence[Item]) -> Floats:
-        """See `Embedder`."""
+    def score(self, items: Sequence[Item]) -> Floats:
+        """float64[n, d]; NaN for an answer without a text, and for one that fails."""
         out = np.full((len(items), self.batches.width), np.nan)
         spoken = [i for i, item in enumerate(items) if item.answer.has_text]
         answers = [items[i].answer for i in spoken]
@@ -118,7 +110,7 @@ class _SentenceTransformer:
 
 def load_embedder(
     folder: Path, *, max_tokens: int, batch_tokens: int, device: str, report: Callable[[Exception], None]
-) -> Embedder:
+) -> Transformer | _SentenceTransformer:
     """The embedding of a folder: of a sentence-transformers model as it says itself, else the last token's last state.
 
     Raises:
@@ -141,25 +133,30 @@ def describe(entry: RewardModelConfig) -> Description:
     return Description(basis.dimensions, digest.hexdigest())
 
 
-class EmbeddingModel:
-    """B (φ − m) of prompt and answer, with φ the model's embedding.
+class _Projected:
+    """B (φ − m) of an embedding φ."""
+
+    def __init__(self, transformer: Transformer | _SentenceTransformer, basis: Basis) -> None:
+        self.transformer, self._basis = transformer, basis
+
+    def score(self, items: Sequence[Item]) -> Floats:
+        """float64[n, k]."""
+        out: Floats = np.einsum("nd,kd->nk", self.transformer.score(items) - self._basis.mean, self._basis.matrix)
+        return out
+
+
+def load(entry: RewardModelConfig, device: str, report: Callable[[Exception], None]) -> RewardModel:
+    """The model, which maps embeddings of prompt and answer by the basis.
 
     Raises:
         ModelError: model or basis cannot be loaded, or the basis was learnt with another model.
     """
-
-    def __init__(self, entry: RewardModelConfig, device: str, report: Callable[[Exception], None]) -> None:
-        assert entry.basis is not None  # checked by the configuration
-        folder, self._basis = checkpoint(entry.model), read_basis(entry.basis)
-        if (found := identify(folder)) != self._basis.weights:
-            raise ModelError(
-                f"the basis {str(entry.basis)!r} was learnt with the model {self._basis.weights[:12]}, and "
-                f"{entry.model!r} is {found[:12]}; take that model, or run `fitrouter train basis` with this one"
-            )
-        self.transformer = load_embedder(
-            folder, max_tokens=entry.max_tokens, batch_tokens=entry.batch_tokens, device=device, report=report
+    assert entry.basis is not None  # checked by the configuration
+    folder, basis = checkpoint(entry.model), read_basis(entry.basis)
+    if (found := identify(folder)) != basis.weights:
+        raise ModelError(
+            f"the basis {str(entry.basis)!r} was learnt with the model {basis.weights[:12]}, and {entry.model!r} is "
+            f"{found[:12]}; take that model, or run `fitrouter train basis` with this one"
         )
-
-    def score(self, items: Sequence[Item]) -> Floats:
-        """float64[n, k]."""
-        return np.einsum("nd,kd->nk", self.transformer.run(items) - self._basis.mean, self._basis.matrix)
+    options = {"max_tokens": entry.max_tokens, "batch_tokens": entry.batch_tokens}
+    return _Projected(load_embedder(folder, **options, device=device, report=report), basis)

@@ -240,28 +240,23 @@ class RewardModels:
         if self._device == "cuda" and not cuda:
             raise ModelError("the device 'cuda' is not there; set 'scorer: {device: cpu}', or check the driver")
         device = "cuda" if cuda and self._device != "cpu" else "cpu"
-        kinds: dict[str, Any] = {
-            "sequence_classification": sequence_classification.SequenceClassification,
-            "embedding": embedding.EmbeddingModel,
-        }
-        model: RewardModel = kinds[config.kind](config, device, entry.failed)
-        return model
+        load = embedding.load if config.kind == "embedding" else sequence_classification.load
+        return load(config, device, entry.failed)
 
     def health(self) -> dict[str, ModelHealth]:
         """State of each model, for metrics."""
         torch = sys.modules.get("torch")
-        cuda = torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized()
+        used = torch.cuda.memory_allocated() if torch is not None and torch.cuda.is_initialized() else 0
         out = {}
         for entry in self._entries:
-            transformer = getattr(entry.model, "transformer", None)
+            transformer: Any = getattr(entry.model, "transformer", entry.model)
             out[entry.config.name] = ModelHealth(
                 error=entry.error,
                 answers=entry.answers,
                 missing=entry.missing,
                 seconds=entry.seconds,
-                tokens=0 if transformer is None else transformer.tokens,
-                batch_tokens=0 if transformer is None else transformer.batches.budget,
-                device_bytes=int(torch.cuda.memory_allocated()) if cuda else 0,
+                tokens=getattr(transformer, "tokens", 0),
+                device_bytes=used,
                 usd_today=entry.state.usd,
             )
         return out

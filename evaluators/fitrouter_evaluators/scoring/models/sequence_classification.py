@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from fitrouter.types import Floats
 from fitrouter_evaluators.scoring.models.checkpoint import checkpoint, identify
-from fitrouter_evaluators.scoring.models.reward_model import Description, Item, ModelError
+from fitrouter_evaluators.scoring.models.reward_model import Description, ModelError
 from fitrouter_evaluators.scoring.models.transformer import Transformer
 
 if TYPE_CHECKING:
@@ -40,25 +39,19 @@ def _labels(config: dict[str, Any]) -> tuple[str, ...]:
     return tuple(str(i) for i in range(len(clean))) if plain else tuple(clean)
 
 
-class SequenceClassification:
-    """Outputs of the model's reward head for prompt and answer; see `Transformer`.
+def load(entry: RewardModelConfig, device: str, report: Callable[[Exception], None]) -> Transformer:
+    """The model, which gives the outputs of its reward head for prompt and answer.
 
     Raises:
-        ModelError: the model cannot be loaded.
+        ModelError: it cannot be loaded.
     """
-
-    def __init__(self, entry: RewardModelConfig, device: str, report: Callable[[Exception], None]) -> None:
-        self.transformer = Transformer(
-            checkpoint(entry.model),
-            outputs=len(describe(entry).dimensions),
-            head=entry.head,
-            max_tokens=entry.max_tokens,
-            batch_tokens=entry.batch_tokens,
-            device=device,
-            compiled=device == "cuda" if entry.compile is None else entry.compile,
-            report=report,
-        )
-
-    def score(self, items: Sequence[Item]) -> Floats:
-        """float64[n, outputs]."""
-        return self.transformer.run(items)
+    return Transformer(
+        checkpoint(entry.model),
+        outputs=len(describe(entry).dimensions),
+        head=entry.head,
+        max_tokens=entry.max_tokens,
+        batch_tokens=entry.batch_tokens,
+        device=device,
+        compiled=device == "cuda" if entry.compile is None else entry.compile,
+        report=report,
+    )

@@ -49,7 +49,7 @@ def _common(rows: Sequence[Sequence[int]]) -> int:
 
 
 class Transformer:
-    """Runs a model over prompts and answers, and gives a vector for each.
+    """A `RewardModel` that runs a model over prompts and answers, and gives a vector for each.
 
     Batches are sorted by length and filled to a budget of tokens, in bfloat16 on cuda. Answers to one prompt share the
     pass over their common tokens where the architecture caches keys and values such that the outputs stay the same,
@@ -99,7 +99,7 @@ class Transformer:
         """Length of the vectors."""
         self.batches = TokenBatches(batch_tokens, self.width, report)
 
-    def run(self, items: Sequence[Item]) -> Floats:
+    def score(self, items: Sequence[Item]) -> Floats:
         """float64[n, width]; NaN for an answer without a text, and for one that fails."""
         out = np.full((len(items), self.width), np.nan)
         rows = {
@@ -190,7 +190,9 @@ class Transformer:
             plain["key_mapping"] = {rf"^{head}\.": "score."}
         dtype = self._torch.bfloat16 if self._device == "cuda" else self._torch.float32
         level = transformers.logging.get_verbosity()
-        transformers.logging.set_verbosity_error()  # what it would say about weights is in the errors below
+        transformers.logging.set_verbosity(
+            transformers.logging.ERROR
+        )  # what it would say about weights is in the errors below
         try:
             model, info = kind.from_pretrained(
                 str(folder), dtype=dtype, use_safetensors=True, output_loading_info=True, **plain
@@ -234,4 +236,4 @@ class Transformer:
             if failure:
                 self._call = self._model
                 report(ModelError(f"torch.compile failed ({failure}); set 'compile: false'"))
-        return plain.shape[1]
+        return int(plain.shape[1])
