@@ -33,6 +33,7 @@ from fitrouter.types import (
     decode_event,
     encode_event,
     pack,
+    unpack,
 )
 from fitrouter_evaluators.scoring import Answer
 from fitrouter_evaluators.scoring.models import Item
@@ -302,6 +303,20 @@ def test_nobody_waits_for_the_judge(tmp_path: Path) -> None:
     assert (score.sampled, scores[quick[0]].sampled) == ({"judge": 1.0}, {})
     assert decode_event(encode_event(score)) == score
     assert len(provider.calls) == 2
+    world.close()
+
+
+def test_a_judge_recovers(tmp_path: Path) -> None:
+    """A failed call is visible in the health until the next verdict; the answer is scored without one."""
+    world = World(tmp_path, Scripted(is_short, fault=lambda n: "down" if n <= 2 else None))
+    first = world.answer("Yes.", 0)
+    assert np.isnan(unpack(world.settle(1)[first].h)[world.j])
+    assert "the judge is down" in world.service.models()["judge"].error
+    world.answer("No.", 1)
+    world.settle(2)
+    health = world.service.models()["judge"]
+    assert (health.error, health.answers, health.missing) == ("", 2, 2)  # the second one sets the scale
+    assert health.usd_today > 0
     world.close()
 
 

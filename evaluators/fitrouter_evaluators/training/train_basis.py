@@ -85,7 +85,8 @@ def fit(votes: Votes, users: int, rank: int, penalty: float) -> Fit:
 
     def loss() -> torch.Tensor:
         logits = votes.z @ w + ((votes.z @ D) * delta[votes.user]).sum(1)
-        return _losses(votes, logits).sum() + 0.5 * penalty * ((w @ w) + (D * D).sum() + (delta * delta).sum())
+        squares: torch.Tensor = (w @ w) + (D * D).sum() + (delta * delta).sum()
+        return _losses(votes, logits).sum() + 0.5 * penalty * squares
 
     _minimise([w, D, delta], loss)
     return Fit(w.detach(), (delta @ D.T).detach())

@@ -122,11 +122,10 @@ class _Entry:
             raise ModelError(f"it gave outputs of shape {found.shape}, not {shape}; correct its 'dimensions'")
         spoken = np.array([item.answer.has_text for item in items], dtype=bool)
         broken = int((~np.isfinite(found[spoken])).any(axis=1).sum())
-        if self.config.kind != "judge" and not self._reported:
-            if broken:
-                self.failed(ModelError(f"outputs for {broken} of {int(spoken.sum())} answers are no finite numbers"))
-            elif spoken.any():
-                self.error = ""
+        if broken and self.config.kind != "judge" and not self._reported:
+            self.failed(ModelError(f"outputs for {broken} of {int(spoken.sum())} answers are no finite numbers"))
+        elif np.isfinite(found).any() and not self._reported:
+            self.error = ""
 
     def resume(self) -> None:
         """Take over the statistics that another process has written."""
