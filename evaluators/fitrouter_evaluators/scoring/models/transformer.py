@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -190,9 +191,7 @@ class Transformer:
             plain["key_mapping"] = {rf"^{head}\.": "score."}
         dtype = self._torch.bfloat16 if self._device == "cuda" else self._torch.float32
         level = transformers.logging.get_verbosity()
-        transformers.logging.set_verbosity(
-            transformers.logging.ERROR
-        )  # what it would say about weights is in the errors below
+        transformers.logging.set_verbosity(logging.ERROR)  # what it would say about weights is in the errors below
         try:
             model, info = kind.from_pretrained(
                 str(folder), dtype=dtype, use_safetensors=True, output_loading_info=True, **plain
