@@ -11,13 +11,9 @@ import typer
 
 from fitrouter.config import load_config, parse_config
 from fitrouter.errors import ConfigError
+from fitrouter_integrations.commands._options import DEFAULT, ConfigFile, verbs
 
-app = typer.Typer(
-    help="Train encoders and priors, or rebuild the learned state.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
+app = verbs("Train encoders and priors, or rebuild the learned state.")
 
 
 @app.command()
@@ -42,9 +38,7 @@ def int8(
 
 
 @app.command()
-def refit(
-    config: Annotated[Path, typer.Option("--config", "-c", help="Configuration file.")] = Path("fitrouter.yaml"),
-) -> None:
+def refit(config: ConfigFile = DEFAULT) -> None:
     """Rebuild all learned state from the journal, with the latest version of each vote and without erased users.
 
     Running gateways rebuild in the background, others when they start.
