@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fitrouter.identity import task_of
-from fitrouter.posterior.gaussian import gaussian_update
+from fitrouter.posterior.gaussian import Gaussian, gaussian_update
 from fitrouter.posterior.labels import Answered, FitParams, Label
 from fitrouter.posterior.likelihoods import DWELL_LENGTH, DWELL_SPREAD, SIGNALS, TIE, observation_of
 from fitrouter.posterior.model import Fit

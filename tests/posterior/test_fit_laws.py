@@ -103,10 +103,11 @@ def test_a_common_shift_changes_no_taste(seed: int) -> None:
         fits.append(fit)
     before, after = fits
     moved = after.tastes.population.mean[0] - before.tastes.population.mean[0]
-    assert moved == pytest.approx(0.1, abs=0.005), "it is everybody's"
+    assert moved == pytest.approx(0.1, abs=0.01), "it is everybody's"
     for user, person in before.tastes.users.items():
         for head, other in zip(person.heads, after.tastes.users[user].heads, strict=True):
-            assert head.posterior is not None and other.posterior is not None
+            assert head.posterior is not None
+            assert other.posterior is not None
             sd = np.sqrt(np.diag(head.posterior.cov))
             assert (np.abs(other.posterior.mean - head.posterior.mean) <= 0.2 * sd).all()
 

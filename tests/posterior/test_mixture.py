@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -52,13 +53,11 @@ def test_the_bound_holds_for_what_is_learnt(labels: list[tuple[float, int, Feedb
         label = Label(user, Answered(MODELS[k], np.array([1.0, 0.3]), h), y, kind, against=against)
         weights = fit.weights(user)
         priors = weights if priors is None else priors
-        seen: list[Floats] = []
-        with pytest.MonkeyPatch.context() as patch:
-            reweigh = Person.reweigh
-            patch.setattr(Person, "reweigh", lambda *a, **k: (seen.append(a[2]), reweigh(*a, **k))[1])
+        with patch.object(Person, "reweigh", autospec=True, side_effect=Person.reweigh) as reweigh:
             fit.learn(label)
-        losses -= seen[0]
-        loss -= float(np.log(weights @ np.exp(seen[0] - seen[0].max())) + seen[0].max())
+        seen = reweigh.call_args.args[2]
+        losses -= seen
+        loss -= float(np.log(weights @ np.exp(seen - seen.max())) + seen.max())
     if priors is not None:
         assert loss <= (losses - np.log(priors)).min() - len(labels) * math.log(1.0 - SHARE) + 1e-6
 
@@ -91,6 +90,11 @@ def test_a_head_is_the_joint_posterior(seed: int, offset: float) -> None:
 
 def _index() -> dict[str, int]:
     return {name: j for j, name in enumerate(NAMES)}
+
+
+def _dense(row: Rows) -> Floats:
+    counted = dict(zip(row.models, row.coefficient[0].tolist(), strict=True))
+    return np.concatenate([row.h[0], [counted.get(model, 0.0) for model in MODELS]])
 
 
 def _row(rng: np.random.Generator) -> Rows:
@@ -128,9 +132,9 @@ def test_declared_values_are_exact_at_any_time(seed: int, first: float, second: 
 
 
 def test_a_change_of_taste_is_followed() -> None:
-    """After forty labels for long answers, fifteen for short ones turn the sign of the taste."""
+    """After forty labels for long answers, thirty for short ones turn the sign of the taste."""
     fit, rng, user = Fit(2, D, names=NAMES), np.random.default_rng(0), Identity(user="u")
-    for t in range(55):
+    for t in range(70):
         h = np.concatenate([[1.0], rng.normal(size=D - 1)])
         y = float((h[1] > 0) == (t < 40))
         fit.learn(Label(user, Answered("m", np.array([1.0, 0.0]), h), y, FeedbackKind.THUMB, pooled=False))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fitrouter.posterior.mixture import EXPERTS
+from fitrouter.serving.services import ModelHealth
 from fitrouter.state.learner import Learner
 from fitrouter.stores.journal import Journal
 
@@ -59,6 +60,8 @@ class RouterStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Flagged arm → estimated bias of its scores."""
     budget_weights: Mapping[str, float]
     """Tenant → λ, the dual variable of its budget."""
+    reward_models: Mapping[str, ModelHealth]
+    """Name → state of a reward model of the scorer in this process."""
     mixture: Mapping[str, float]
     """Head → its weight for a user without labels (`posterior.mixture.EXPERTS`)."""
 
@@ -91,6 +94,7 @@ def status_of(
         propensity_evidence=projections.propensities.evidence["all"],
         reward_bias={arm: found.bias for arm, found in fit.reward_bias.flagged().items()},
         budget_weights={tenant: projections.budgets.weight(tenant, now) for tenant in projections.budgets.known()},
+        reward_models={} if scorer is None else scorer.models(),
         mixture=dict(zip(EXPERTS, fit.mixture.weights("user").tolist(), strict=True)),
     )
 
