@@ -15,10 +15,10 @@ from fitrouter.identity import role_key
 from fitrouter.policies import SquareCB
 from fitrouter.posterior.arms import ArmParams
 from fitrouter.posterior.gaussian import Gaussian
-from fitrouter.posterior.labels import FitParams
-from fitrouter.posterior.model import Fit
 from fitrouter.posterior.heads import Width
+from fitrouter.posterior.labels import FitParams
 from fitrouter.posterior.mixture import EXPERTS
+from fitrouter.posterior.model import Fit
 from fitrouter.posterior.people import DAY_S
 from fitrouter.routing.decider import Rules
 from fitrouter.state.learner import Learner

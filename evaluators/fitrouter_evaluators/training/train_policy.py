@@ -66,7 +66,8 @@ def train_policy(
     log = read_log(data, reading, scale)
     seen = _fold(learner, log)
     models = {
-        name: _model(learner.fit.arms, k, int(learner.fit.widths.weights.argmax()), seen[name], trust) for name, k in sorted(learner.fit.arms.names.items())
+        name: _model(learner.fit.arms, k, int(learner.fit.widths.weights.argmax()), seen[name], trust)
+        for name, k in sorted(learner.fit.arms.names.items())
     }
     models = {name: model for name, model in models.items() if model.blocks}
     if not models:

@@ -140,8 +140,8 @@ class Head:
         block.learn(block.gain(z[0]), update)
 
     def shift(self, rows: Rows, step: float) -> None:
-        """Move the mean by S z · step: a label of the past that was changed."""
-        if self.posterior is not None:
+        """Move the mean by S z · step: a label of the past that was changed; of unknown age where the head forgets."""
+        if self.posterior is not None and not self.prior.forget:
             self.posterior.learn(self.posterior.gain(self._design(rows)[0][0]), GaussianUpdate(step, 0.0))
 
     def age(self) -> None:

@@ -477,20 +477,19 @@ class Fit:
         change = y - earlier.linear(mean)[0]
         if label.kind is FeedbackKind.RATING and user is not None:
             change, noise = change / user.scale.gain, noise / user.scale.gain**2
+        corrections = shared.variance - shared.text_variance
+        text, model, own = _earlier((shared.text_variance, corrections, personal.variance), noise)
         for person, deviation, learns in ((role, personal.role, label.pooled), (user, personal.user, True)):
             if person is not None and deviation is not None and learns:
                 for head in person.heads:
-                    head.shift(personal.rows, change / (noise + shared.variance))
+                    head.shift(personal.rows, change / (noise + text + model))
         if label.pooled:
-            rest = noise + personal.variance
             if self._updates_tastes(label):
-                corrections = shared.variance - shared.text_variance
-                self.tastes.population.learn(shared.gain, GaussianUpdate(change / (rest + corrections), 0.0))
-            least = max(rest, _in_thumbs(seen).signal.noise + personal.variance) if _gaussian(seen) else rest
+                self.tastes.population.learn(shared.gain, GaussianUpdate(change / (noise + model + own), 0.0))
+            least = max(noise, _in_thumbs(seen).signal.noise) if seen.signal.link == "gaussian" else noise
             for side in shared.sides:
-                others = least + shared.text_variance + shared.corrections[1] - side.variances
-                steps = [GaussianUpdate(side.sign * change / other, 0.0) for other in others.tolist()]
-                self.arms.correct(side.k, side.gains, steps)
+                step = GaussianUpdate(side.sign * change / (least + text + own), 0.0)
+                self.arms.correct(side.k, side.gains, [step] * len(side.gains))
 
     def _revise_dimension(self, label: Label, seen: Observation, earlier: Observation) -> None:
         """`revise` in a dimension other than overall."""
@@ -502,9 +501,11 @@ class Fit:
         variances = [float(np.einsum("i,i->", h, gain)) for gain, _ in found]
         y, noise = seen.linear(sum(mean for _, mean in found))
         change = y - earlier.linear(sum(mean for _, mean in found))[0]
-        for block, (gain, _), variance in zip(blocks, found, variances, strict=True):
+        earlier_variances = _earlier(variances, noise)
+        total = noise + sum(earlier_variances)
+        for block, (gain, _), variance in zip(blocks, found, earlier_variances, strict=True):
             if block.learns:
-                block.taste.learn(gain, GaussianUpdate(change / (noise + sum(variances) - variance), 0.0))
+                block.taste.learn(gain, GaussianUpdate(change / (total - variance), 0.0))
 
     # --- alarms ---
 
@@ -565,14 +566,19 @@ def _learn_person(
         head.learn(rows, seen.gaussian_update(mean + predicted, variance + spread))
 
 
+def _earlier(variances: Sequence[float], noise: float) -> list[float]:
+    """Variances v of blocks before a label, given v − v² / (noise + Σ v) after it; fixed-point iteration."""
+    before = list(variances)
+    for _ in range(8):
+        total = noise + sum(before)
+        before = [0.5 * (total - math.sqrt(max(total * (total - 4.0 * left), 0.0))) for left in variances]
+    return before
+
+
 def _log_likelihoods(deviation: Deviation, seen: Observation, mean: float, variance: float) -> Floats:
     """float64[E]: of a label under each head, where everything else predicts it by N(mean, variance)."""
     pairs = zip(deviation.means[:, 0].tolist(), deviation.variances[:, 0].tolist(), strict=True)
     return np.array([seen.log_likelihood(mean + m, variance + v) for m, v in pairs])
-
-
-def _gaussian(seen: Observation) -> bool:
-    return seen.signal.link == "gaussian"
 
 
 def _in_thumbs(seen: Observation) -> Observation:

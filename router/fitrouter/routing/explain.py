@@ -64,6 +64,7 @@ def explain(
         latency_weight=decision.latency_weight,
         budget_weight=decision.budget_weight,
         budget_unit_usd=decision.budget_unit_usd,
+        own=None if table.split is None else table.split.own,
         split=table.split is not None,
         missing=table.missing,
         drew=first.propensity if first is not None else None,
@@ -93,6 +94,10 @@ class _Split:
         self.blind = now.blind
         offsets = (with_role - now.blind - text[1], with_user - with_role - text[2])
         self.parts = (*text, now.blind - text[0], *offsets, mean - now.mean)
+        role, user = (fit.tastes.role(identity), fit.tastes.user(identity)) if fit.params.personal else (None, None)
+        labelled = not off and bool(user.weights if user is not None else role is not None and role.weights)
+        self.own = 1.0 - float(fit.weights(identity)[:2].sum()) if labelled else None
+        """Weight of the personal heads."""
         self.names = tuple(sorted(fit.tastes.names, key=fit.tastes.names.__getitem__))
 
     def features(self, a: int, b: int) -> tuple[Feature, ...]:
