@@ -16,7 +16,8 @@ from fitrouter.stores.journal import Journal
 from fitrouter_evaluators.scoring import DeviceHeads, ResponseFeatures, found_device, global_scalar
 from fitrouter_evaluators.scoring.prior import load_prior, shipped_prior
 from fitrouter_evaluators.scoring.scorer import Scorer
-from fitrouter_evaluators.scoring.statements.declared import DeclaredValues
+from fitrouter_evaluators.scoring.statements.declared import DeclaredValues, is_readable
+from fitrouter_evaluators.scoring.statements.topics import topic_units
 
 _SURE = 0.5
 """Standard deviations from which a statement counts for a dimension."""
@@ -28,7 +29,7 @@ class ScorerService:
     def __init__(self, config: ScorerConfig) -> None:
         self._batch, self._device = config.batch, config.device
         encoder = get_encoder(config.encoder, config.device)
-        self._features = ResponseFeatures(encoder, scalar=global_scalar(encoder))
+        self._features = ResponseFeatures(encoder, scalar=global_scalar(encoder), declared=True)
         self.dim, self.schema, self.names = self._features.dim, self._features.schema, self._features.names
         self.prior = _prior(config.prior, self.names, encoder.id)
         self._scorer: Scorer | None = None
@@ -69,6 +70,10 @@ class ScorerService:
                 if name in self.names and belief.mean**2 > _SURE**2 * belief.variance
             }
         return found
+
+    def topics(self, statements: Sequence[str]) -> tuple[str, ...]:
+        """The statements of preference about topics, which the feature `declared_fit` compares answers with."""
+        return tuple(statement for statement in statements if is_readable(statement) and topic_units(statement))
 
     def step(self) -> int:
         """Score one batch if this process holds the lease."""

@@ -271,6 +271,7 @@ class Gateway:
             {
                 "object": "fitrouter.profile",
                 "declared": declared.values,
+                "topics": list(declared.topics),
                 "not_understood": list(declared.not_understood),
             }
         )

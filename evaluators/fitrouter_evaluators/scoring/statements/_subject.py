@@ -17,7 +17,8 @@ import numpy as np
 
 from fitrouter.types import Floats
 
-_WORD = re.compile(r"[a-z]+")
+WORD = re.compile(r"[a-z]+")
+"""A word in lower case."""
 _STEM = 6
 """Leading letters of a word that stand for it."""
 _MOST = 3.0
@@ -60,7 +61,7 @@ class StemOdds:
 
 def stems(words: Iterable[str]) -> list[str]:
     """Stems of all words in texts."""
-    return [word[:_STEM] for text in words for word in _WORD.findall(text)]
+    return [word[:_STEM] for text in words for word in WORD.findall(text)]
 
 
 def features(statement: str, pieces: Sequence[str], odds: StemOdds, style: float, relevance: float) -> Floats:
@@ -73,7 +74,7 @@ def features(statement: str, pieces: Sequence[str], odds: StemOdds, style: float
         style: regression of its pieces on 1 (style) and −1 (another subject), their mean.
         relevance: the highest relevance of a piece for a dimension.
     """
-    said = set(_WORD.findall(statement.lower()))
+    said = set(WORD.findall(statement.lower()))
     mean, unknown = odds.read(pieces)
     count = np.log(max(len(stems(pieces)), 1))
     return np.array([1.0, style, relevance, mean, unknown, float("i" in said), float("my" in said), count])

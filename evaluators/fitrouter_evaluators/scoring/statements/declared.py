@@ -281,6 +281,11 @@ def _pool(beliefs: Sequence[Belief]) -> Belief:
     return Belief(mean, 1.0 / float(precision.sum()) + spread)
 
 
+def is_readable(statement: str) -> bool:
+    """Whether a statement is English and not too long."""
+    return len(statement) <= _LONGEST and not _foreign(statement)
+
+
 _LETTERS = re.compile(r"[^\W\d_]+")
 
 
