@@ -4,7 +4,7 @@ A statement is read into signed pieces of content (`_polarity`); words of refusa
 negations here, and reasons ("because …") are left out. With m(piece, answer) the mean, over the words of a piece, of
 the highest cosine with a word of the answer (Khattab and Zaharia 2020), a statement's fit is
 
-    Σ_pieces sign · (m − centre) / scale,
+    Σ_pieces sign · (m − centre) / (scale · √pieces),
 
 times its relevance, a ramp on the cosine of the statement with prompt and answer together; `declared_fit` is the sum
 over the statements. An encoder that is slow compares sentences of the answer with whole pieces instead of words.
@@ -96,7 +96,8 @@ def declared_fit(encoder: Encoder, prompt: str, answer: str, statements: Sequenc
     for weight, pieces in zip(relevance, read, strict=True):
         for piece in pieces if weight else ():
             said = encode([piece.text] if slow else _content(piece.text) or [piece.text])
-            total += weight * piece.sign * (float((said @ vectors.T).max(axis=1).mean()) - centre) / scale
+            match = float((said @ vectors.T).max(axis=1).mean())
+            total += weight * piece.sign * (match - centre) / (scale * np.sqrt(len(pieces)))
     return float(np.clip(total, -_MOST, _MOST))
 
 
