@@ -27,7 +27,7 @@ demo: install ## run the simulation over HTTP, then keep serving; ARGS="--exit -
 	$(BIN)/fitrouter demo $(ARGS)
 
 test: install ## run the tests in JOBS=2 processes; ARGS="tests/posterior -k law"
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile $(ARGS)
+	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile $(ARGS)
 
 check: install ## lint, format, type and import-layer checks
 	$(BIN)/ruff check $(SOURCES)

@@ -31,8 +31,7 @@ from benchmarks.replay._gate_worlds import IDLE_S, World, make
 from fitrouter_evaluators.replay.evaluation import ReplaySettings, evaluate
 from fitrouter_evaluators.replay.gate import GateEvidence, decide, sequence_levels
 from fitrouter_evaluators.replay.gate_file import Gate
-from fitrouter_evaluators.replay.inference._bands import exact_band
-from fitrouter_evaluators.replay.inference.sequences import exact_lower
+from fitrouter_evaluators.replay.inference.sequences import exact_band, exact_lower
 from fitrouter_evaluators.replay.log.log import Log
 from fitrouter_evaluators.replay.report import Band
 from fitrouter_evaluators.replay.study.diagnostics import diagnose
@@ -109,8 +108,7 @@ def _looks(units: Units) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _silence(study: Study, gate: Gate) -> tuple[float, float]:
-    less, more = silence_margins(study.units, study.observed, study.widening("difference"), gamma=gate.sensitivity)
-    return float(less[0]), float(more[0])
+    return silence_margins(study.units, study.observed, study.widening("difference"), gamma=gate.sensitivity)
 
 
 def _at(band: Band, n: int, mean: float, low: float, high: float) -> Band:
@@ -242,7 +240,7 @@ def silenced(index: int) -> list[float]:
     log = world.log._replace(outcomes=world.log.outcomes._replace(asked_label=answered))
     study = Study(closed_units(log, idle_s=IDLE_S), Pmfs(world.candidate, log.options.prob), "fit")
     u = study.widening("difference")
-    return [float(silence_margins(study.units, study.observed, u, gamma=gamma)[0][0]) for gamma in GAMMAS]
+    return [silence_margins(study.units, study.observed, u, gamma=gamma)[0] for gamma in GAMMAS]
 
 
 def silence(worlds: int, pool: Any) -> list[dict[str, Any]]:

@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 from benchmarks.research._mixed import covariance, fit_variances, same, test_then_learn
+from benchmarks.research.public import answer_probabilities
 from numpy.typing import NDArray
 
 from fitrouter.context.encoders import Encoder
@@ -78,7 +79,7 @@ def judges(folder: Path) -> list[Result]:
 
 
 def _judged(folder: Path) -> _Judged:
-    probabilities = llm_rubric.answer_probabilities(folder)
+    probabilities = answer_probabilities(folder)
     rows = [row for row in llm_rubric.convert(folder) if row.dimension == "Q0" and row.item in probabilities]
     expected = {
         item: [float(np.dot(answers.get(q, (0.25,) * 4), (1, 2, 3, 4))) for q in llm_rubric.QUESTIONS]

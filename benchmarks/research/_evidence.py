@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from benchmarks.research.public import answer_probabilities, harm_annotations
 
 from fitrouter.types import Floats
 from fitrouter_evaluators.datasets import Rating, halie, llm_rubric, mt_bench, pluriharms, realhumaneval, ttcw
@@ -111,7 +112,7 @@ def _one(*blocks: Floats) -> Floats:
 
 def _pluriharms(folder: Path) -> Evidence:
     """0–100; a prompt is known by its annotated harm and the leading directions of the authors' annotations."""
-    items = pluriharms.items(folder)
+    items = harm_annotations(folder)
     table = np.array([list(item.values()) for item in items.values()])
     U, _, _ = np.linalg.svd(table - table.mean(axis=0), full_matrices=False)
     lead = U[:, :_COMPONENTS]
@@ -128,7 +129,7 @@ def _llm_rubric(folder: Path) -> Evidence:
     """Overall satisfaction 1–4; a dialogue is known by an LLM's expected answers to the nine questions."""
     expected = {
         item: [sum((i + 1) * p for i, p in enumerate(answers[name])) for name in llm_rubric.QUESTIONS]
-        for item, answers in llm_rubric.answer_probabilities(folder).items()
+        for item, answers in answer_probabilities(folder).items()
     }
     rows, features = _Rows(), []
     for rating in llm_rubric.convert(folder):

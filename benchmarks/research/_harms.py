@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from benchmarks.research.public import harm_annotations
 from numpy.typing import NDArray
 
 from fitrouter.context.encoders import Encoder
@@ -47,7 +48,7 @@ class Harms(NamedTuple):
 
 def measure(folder: Path, seeds: Sequence[int], encoder: Encoder) -> Harms:
     """100 raters × 150 prompts: 30 raters and 50 prompts are held out in each split."""
-    rows, given = pluriharms.convert(folder), pluriharms.items(folder)
+    rows, given = pluriharms.convert(folder), harm_annotations(folder)
     data = rating_set(rows, encoder, given, name="D2")
     people, keys = np.unique([row.user for row in rows]), np.unique([row.item or "" for row in rows])
     table = np.array([list(given[key].values()) for key in keys])

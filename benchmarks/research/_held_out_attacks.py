@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fitrouter_evaluators.training._attack_texts import Templates
+from fitrouter_evaluators.training.attacks import Templates
 
 HELD_OUT = Templates(
     name="held_out",

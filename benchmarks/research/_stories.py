@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 from benchmarks.research._mixed import covariance, fit_variances, given, same, test_then_learn
+from benchmarks.research.public import creativity_dimensions
 from numpy.typing import NDArray
 
 from fitrouter.context.encoders import Encoder
@@ -29,8 +30,7 @@ Ints = NDArray[np.int64]
 
 def measure(folder: Path, seeds: Sequence[int], encoder: Encoder) -> tuple[list[Result], list[NoHarm]]:
     """K = −1: test-then-learn in an order drawn by the seed; else verdicts after the 20th, k of them shown."""
-    rows, criteria = ttcw.convert(folder), ttcw.criteria(folder)
-    torrance = {criterion.category: criterion.torrance for criterion in criteria.values()}
+    rows, torrance = ttcw.convert(folder), creativity_dimensions(folder)
     y, expert = np.array([row.rating for row in rows]), np.array([row.user for row in rows])
     plot = np.array([(row.item or "").partition("_")[0] for row in rows])
     kernels = _kernels(rows, plot, torrance, encoder)

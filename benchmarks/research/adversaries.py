@@ -19,13 +19,13 @@ from typing import Any
 import msgspec
 import numpy as np
 from benchmarks.research._held_out_attacks import HELD_OUT
+from benchmarks.research.public import ADVERSARY, alpaca_responses
 
 from fitrouter.context.encoders import Encoder, get_encoder
 from fitrouter.types import Floats
-from fitrouter_evaluators.datasets import alpaca, mt_bench
+from fitrouter_evaluators.datasets import mt_bench
 from fitrouter_evaluators.scoring import Answer, ResponseFeatures, global_scalar
-from fitrouter_evaluators.training._attack_texts import Templates
-from fitrouter_evaluators.training.attacks import attacks, constants, guards
+from fitrouter_evaluators.training.attacks import Templates, attacks, constants, guards
 from fitrouter_evaluators.training.hierarchy import Observations, Prior, Shrinkage, fit_prior
 
 Score = Callable[[Sequence[Answer]], Floats]
@@ -166,18 +166,18 @@ def heads_of(prior: Prior, users: Sequence[Observations]) -> dict[str, Callable[
 
 def honest_answers(path: Path, prompts: int, models: Sequence[str] = ()) -> tuple[list[list[Answer]], dict[str, str]]:
     """Honest answers to recorded prompts, spread over the file, and the adversary's constant reply."""
-    rows = alpaca.read_responses(path)
+    rows = alpaca_responses(path)
     rows = rows[:: max(1, len(rows) // prompts)][:prompts]
     honest = [
         [
             Answer(prompt=row.prompt, text=text)
             for model, text in row.responses.items()
-            if model != alpaca.ADVERSARY and (not models or model in models)
+            if model != ADVERSARY and (not models or model in models)
         ]
         for row in rows
     ]
-    null = next((row.responses[alpaca.ADVERSARY] for row in rows if alpaca.ADVERSARY in row.responses), None)
-    return honest, {} if null is None else {alpaca.ADVERSARY: null}
+    null = next((row.responses[ADVERSARY] for row in rows if ADVERSARY in row.responses), None)
+    return honest, {} if null is None else {ADVERSARY: null}
 
 
 def development(data: Path, seeds: int = 1, encoder: str | Encoder = "static", *, prompts: int = 120) -> dict[str, Any]:

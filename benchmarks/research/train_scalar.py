@@ -27,8 +27,7 @@ from fitrouter_evaluators.bench._pair_model import logistic, rounded, scales, vi
 from fitrouter_evaluators.datasets import mt_bench
 from fitrouter_evaluators.scoring._answer import Answer
 from fitrouter_evaluators.scoring.scalar import Constants, View, design
-from fitrouter_evaluators.training._attack_texts import TRAIN
-from fitrouter_evaluators.training.attacks import attacks, constants
+from fitrouter_evaluators.training.attacks import TRAIN, attacks, constants
 
 QUALITY = {"sound": 30.0, "style": 500.0, "asked": 300.0, "relevance": 30.0, "vector": 1500.0}
 """Ridge of q's blocks."""

@@ -25,10 +25,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import benchmarks.scoring._bare as _bare  # a plain import comes first; it stands in for msgspec
 import numpy as np
 import torch
 from benchmarks.research.batched import BatchedTastes
-from benchmarks.scoring import _bare
+from benchmarks.scoring.reward_model import reward_model
 
 from fitrouter.context.encoders import Encoder, Static, get_encoder
 from fitrouter.draw import uuid7
@@ -44,6 +45,7 @@ from fitrouter_evaluators.scoring import Answer, DeviceHeads, ResponseFeatures, 
 from fitrouter_evaluators.scoring.head_store import HeadStore
 from fitrouter_evaluators.scoring.scorer import BatchHeads, Heads, Scorer
 
+ROWS = ("heads", "updates", "transformer", "reward_model", "encoders")
 TOKENS = 256
 D = 32
 SENTENCES = (
@@ -449,6 +451,8 @@ def main() -> None:
         "--answers", type=int, default=2000, help="answers of the end-to-end rows; a 20th for MiniLM on a CPU"
     )
     parser.add_argument("--encoders", nargs="*", default=["static", "minilm-int8", "minilm"])
+    parser.add_argument("--rows", nargs="*", default=ROWS, choices=ROWS, help="parts to measure")
+    parser.add_argument("--usd-per-hour", type=float, default=3.0, help="price of the machine, for reward_model")
     parser.add_argument("--json", type=Path, help="also write it here")
     given = parser.parse_args()
     cuda = torch.cuda.is_available() if given.device == "auto" else given.device == "cuda"
@@ -472,15 +476,22 @@ def main() -> None:
             "msgspec": not _bare.USED,
         },
         "limits": limit,
-        "heads": [heads(clock, users, d, candidates, limit["copy_gb_s"]) for d in (D, dim) for candidates in (1, 8)],
-        "updates": [updates(clock, min(users, 100_000), D, noise) for noise in (None, 0.25)],
-        "transformer": transformer(clock, limit["matrix_tflop_s"]),
-        "encoders": {
+    }
+    measured: dict[str, Callable[[], Any]] = {
+        "heads": lambda: [
+            heads(clock, users, d, candidates, limit["copy_gb_s"]) for d in (D, dim) for candidates in (1, 8)
+        ],
+        "updates": lambda: [updates(clock, min(users, 100_000), D, noise) for noise in (None, 0.25)],
+        "transformer": lambda: transformer(clock, limit["matrix_tflop_s"]),
+        "reward_model": lambda: reward_model(device, limit["matrix_tflop_s"], given.usd_per_hour),
+        "encoders": lambda: {
             name: whole(name, device, given.answers if name == "static" or cuda else given.answers // 20, batch)
             for name in given.encoders
         },
     }
-    if found["encoders"].get("minilm-int8") and found["encoders"].get("minilm"):
+    found |= {row: measured[row]() for row in given.rows}
+    read = found.get("encoders", {})
+    if read.get("minilm-int8") and read.get("minilm"):
         texts = [*(sentence.strip() for sentence in SENTENCES), *answers(20, 2)]
         found["cosine_of_int8_to_minilm"] = cosines(get_encoder("minilm-int8"), get_encoder("minilm", device), texts)
     found["machine"]["load_after"] = round(os.getloadavg()[0], 2)

@@ -19,6 +19,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from fitrouter.hooks import Happened, Notice, Trouble, Unlogged
+from fitrouter.serving.services import ModelHealth
 from fitrouter.types import Decision, Execution, Feedback, Score
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class Metrics:
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self.registry = registry or CollectorRegistry(auto_describe=False)
         self._roles: set[str] = set()
+        self._models: dict[str, ModelHealth] = {}
         self._mutex = threading.Lock()
         self._router: Router | None = None
         self.status: RouterStatus | None = None
@@ -109,6 +111,19 @@ class Metrics:
             self._flattered.labels(arm).set(bias)
         for tenant, weight in status.budget_weights.items():
             self._budget.labels(tenant).set(weight)
+        for name, health in status.reward_models.items():
+            self._reward_model(name, health)
+
+    def _reward_model(self, name: str, health: ModelHealth) -> None:
+        before = self._models.get(name, ModelHealth())
+        self._models[name] = health
+        self._model_failing.labels(name).set(bool(health.error))
+        self._model_usd.labels(name).set(health.usd_today)
+        self._device.set(health.device_bytes)
+        self._model_answers.labels(name).inc(health.answers - before.answers)
+        self._model_missing.labels(name).inc(health.missing - before.missing)
+        self._model_tokens.labels(name).inc(health.tokens - before.tokens)
+        self._model_seconds.labels(name).inc(health.seconds - before.seconds)
 
     def render(self) -> bytes:
         """The metrics in Prometheus's text format, of this process or of all workers. Blocks on files."""
@@ -180,6 +195,10 @@ class Metrics:
         self._cost = counter("cost_usd_total", "Cost in USD, at the configured prices.", "model")
         self._feedback = counter("feedback_total", "Feedback events.", "kind", "asked")
         self._scores = counter("scores_total", "Scored answers, by status.", "status")
+        self._model_answers = counter("reward_model_answers_total", "Answers given to a reward model.", "model")
+        self._model_missing = counter("reward_model_missing_total", "Answers among them without its features.", "model")
+        self._model_tokens = counter("reward_model_tokens_total", "Tokens that it read, without padding.", "model")
+        self._model_seconds = counter("reward_model_seconds_total", "Time that it took.", "model")
         self._unlogged = counter("unlogged_total", "Answers whose decision was not durable in time.")
         self._trouble = counter("trouble_total", "Failures of a component that did not fail the request.", "part")
 
@@ -202,6 +221,9 @@ class Metrics:
         self._labels = gauge("learner_labels", "Labels in the learner's state.", "livemax")
         self._scorer_lag = gauge("scorer_lag_answers", "Answers that wait for a score.", "livemax")
         self._scorer_age = gauge("scorer_lag_seconds", "Age of the oldest answer that waits for a score.", "livemax")
+        self._model_failing = gauge("reward_model_failing", "1 while its features are missing.", "livemax", "model")
+        self._model_usd = gauge("reward_model_usd_today", "Cost of a judge's calls today, UTC.", "livemax", "model")
+        self._device = gauge("scorer_device_bytes", "GPU memory allocated by the scorer.", "livemax")
         self._warehouse_lag = gauge("warehouse_lag_events", "Durable events missing in the warehouse.", "livemax")
         self._warehouse_age = gauge("warehouse_lag_seconds", "Age of the oldest event missing in it.", "livemax")
         self._gain = gauge(

@@ -4,21 +4,8 @@ from __future__ import annotations
 
 import enum
 
-from fitrouter.errors import (
-    AllModelsFailed,
-    ConfigError,
-    FitrouterError,
-    InvalidRequest,
-    NoEligibleModel,
-    NotAuthorized,
-    ProviderError,
-    ProviderRejected,
-    ProviderTimeout,
-    ProviderUnavailable,
-    StoreError,
-    UnknownDecision,
-    Unreachable,
-)
+from fitrouter import errors
+from fitrouter.errors import FitrouterError, ProviderError, ProviderRejected, ProviderTimeout, ProviderUnavailable
 from fitrouter.providers import from_status
 
 
@@ -40,15 +27,28 @@ class Kind(enum.Enum):
 
 
 _KINDS: tuple[tuple[type[FitrouterError] | tuple[type[FitrouterError], ...], Kind], ...] = (
-    ((NoEligibleModel, InvalidRequest, ProviderRejected), Kind.INVALID),
-    (NotAuthorized, Kind.NOT_AUTHORIZED),
-    (UnknownDecision, Kind.NOT_FOUND),
+    ((errors.NoEligibleModel, errors.InvalidRequest, ProviderRejected), Kind.INVALID),
+    (errors.NotAuthorized, Kind.NOT_AUTHORIZED),
+    (errors.UnknownDecision, Kind.NOT_FOUND),
     (ProviderTimeout, Kind.TIMEOUT),
-    ((ProviderError, AllModelsFailed, StoreError), Kind.UNAVAILABLE),
-    (Unreachable, Kind.UNREACHABLE),
-    (ConfigError, Kind.MISCONFIGURED),
+    ((ProviderError, errors.AllModelsFailed, errors.StoreError), Kind.UNAVAILABLE),
+    (errors.Unreachable, Kind.UNREACHABLE),
+    (errors.ConfigError, Kind.MISCONFIGURED),
 )
 """The first class that matches decides."""
+
+
+CODES: tuple[tuple[type[FitrouterError], int, str], ...] = (
+    (errors.ForbiddenField, 400, "forbidden_field"),
+    (errors.TooLarge, 413, "too_large"),
+    (errors.InvalidRequest, 400, "invalid_request"),
+    (errors.NotAuthorized, 403, "not_authorized"),
+    (errors.UnknownDecision, 404, "unknown_decision"),
+    (ProviderTimeout, 504, "provider_timeout"),
+    (ProviderError, 502, "provider_error"),
+    (errors.StoreError, 503, "store_unavailable"),
+)
+"""Class, HTTP status and code of errors over HTTP. The first class that matches decides."""
 
 
 def kind_of(error: FitrouterError) -> Kind:

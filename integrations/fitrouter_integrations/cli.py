@@ -24,7 +24,7 @@ _VERBS = {
     "bench": "Run benchmarks on your own data, or convert public datasets.",
     "simulate": "Simulate users who rate logged responses, and compare variants of the router.",
 }
-_MODULES = {"demo": "fitrouter_integrations.demo"}
+_MODULES = {"demo": "fitrouter_integrations.demo._command"}
 
 app = typer.Typer(
     help="Route each request to the model that suits its user and task, and learn from feedback.",

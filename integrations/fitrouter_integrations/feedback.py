@@ -19,7 +19,7 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from difflib import SequenceMatcher
-from typing import Any, Concatenate, ParamSpec, Protocol
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias
 
 from fitrouter.errors import InvalidRequest, UnknownDecision
 from fitrouter.posterior.tastes import OVERALL
@@ -213,14 +213,7 @@ def _rate(
     user: str | None = None,
 ) -> Vote:
     """Rate an answer on a scale, given by its lowest and highest value."""
-    return Vote(
-        decision_id=decision_of(answer),
-        kind=FeedbackKind.RATING,
-        value=stars,
-        scale=scale,
-        dimension=dimension,
-        user=user,
-    )
+    return _did(FeedbackKind.RATING, answer, stars, dimension, user, scale=scale)
 
 
 def _thumb(answer: Any, up: bool = True, *, dimension: str = OVERALL, user: str | None = None) -> Vote:
@@ -230,13 +223,7 @@ def _thumb(answer: Any, up: bool = True, *, dimension: str = OVERALL, user: str 
 
 def _compare(better: Any, worse: Any, *, tie: bool = False, user: str | None = None) -> Vote:
     """Prefer one answer to another of the same user, or declare a tie."""
-    return Vote(
-        decision_id=decision_of(better),
-        kind=FeedbackKind.PAIR,
-        value=0.5 if tie else 1.0,
-        other=decision_of(worse),
-        user=user,
-    )
+    return _did(FeedbackKind.PAIR, better, 0.5 if tie else 1.0, OVERALL, user, other=decision_of(worse))
 
 
 def _edited(answer: Any, original: str, final: str, *, user: str | None = None) -> Vote:
@@ -270,38 +257,35 @@ def _yes(value: object) -> float:
     raise InvalidRequest(f"feedback: got {value!r}; give True or False")
 
 
-def _did(kind: FeedbackKind, answer: Any, value: float, dimension: str, user: str | None) -> Vote:
-    return Vote(decision_id=decision_of(answer), kind=kind, value=value, dimension=dimension, user=user)
+def _did(kind: FeedbackKind, answer: Any, value: float, dimension: str, user: str | None, **more: Any) -> Vote:
+    return Vote(decision_id=decision_of(answer), kind=kind, value=value, dimension=dimension, user=user, **more)
 
 
-def _blocking(build: Callable[P, Vote]) -> Callable[Concatenate[FeedbackClient | Target, P], str]:
+Blocking: TypeAlias = Callable[Concatenate[FeedbackClient | Target, P], str]
+Awaiting: TypeAlias = Callable[Concatenate[AsyncFeedbackClient | FeedbackClient | Target, P], Awaitable[str]]
+
+
+def _helpers(build: Callable[P, Vote]) -> tuple[Blocking[P], Awaiting[P]]:
+    """A helper that sends what `build` returns, and the same for `await`."""
+
     @functools.wraps(build)
     def said(client: FeedbackClient | Target, /, *arguments: P.args, **named: P.kwargs) -> str:
         return send(client, build(*arguments, **named))
 
-    _name(said, build, "")
-    return said
-
-
-def _awaiting(
-    build: Callable[P, Vote],
-) -> Callable[Concatenate[AsyncFeedbackClient | FeedbackClient | Target, P], Awaitable[str]]:
     @functools.wraps(build)
-    async def said(
+    async def asaid(
         client: AsyncFeedbackClient | FeedbackClient | Target, /, *arguments: P.args, **named: P.kwargs
     ) -> str:
         return await asend(client, build(*arguments, **named))
 
-    _name(said, build, "a")
-    return said
-
-
-def _name(said: Any, build: Callable[..., Vote], prefix: str) -> None:
-    """Set the public name and signature of a helper."""
     taken = inspect.signature(build)
-    carrier = inspect.Parameter("client", inspect.Parameter.POSITIONAL_ONLY)
-    said.__name__ = said.__qualname__ = prefix + build.__name__.lstrip("_")
-    said.__signature__ = taken.replace(parameters=[carrier, *taken.parameters.values()], return_annotation="str")
+    first = inspect.Parameter("client", inspect.Parameter.POSITIONAL_ONLY)
+    public = taken.replace(parameters=[first, *taken.parameters.values()], return_annotation="str")
+    for helper, name in ((said, build.__name__[1:]), (asaid, "a" + build.__name__[1:])):
+        named: Any = helper
+        named.__name__ = named.__qualname__ = name
+        named.__signature__ = public
+    return said, asaid
 
 
 def _pauses(patience_s: float) -> Iterator[float]:
@@ -315,11 +299,11 @@ def _pauses(patience_s: float) -> Iterator[float]:
         yield _PAUSES_S[-1]
 
 
-rate, arate = _blocking(_rate), _awaiting(_rate)
-thumb, athumb = _blocking(_thumb), _awaiting(_thumb)
-compare, acompare = _blocking(_compare), _awaiting(_compare)
-edited, aedited = _blocking(_edited), _awaiting(_edited)
-accepted, aaccepted = _blocking(_accepted), _awaiting(_accepted)
-copied, acopied = _blocking(_copied), _awaiting(_copied)
-regenerated, aregenerated = _blocking(_regenerated), _awaiting(_regenerated)
-task, atask = _blocking(_task), _awaiting(_task)
+rate, arate = _helpers(_rate)
+thumb, athumb = _helpers(_thumb)
+compare, acompare = _helpers(_compare)
+edited, aedited = _helpers(_edited)
+accepted, aaccepted = _helpers(_accepted)
+copied, acopied = _helpers(_copied)
+regenerated, aregenerated = _helpers(_regenerated)
+task, atask = _helpers(_task)

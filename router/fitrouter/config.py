@@ -200,6 +200,62 @@ class FeedbackConfig(_Section):
     """Votes per user, model and day that count towards pooled terms; the user's own terms use all votes."""
 
 
+class RewardModelConfig(_Section):
+    """A reward model that scores every answer; its outputs are response features `rm.NAME.DIMENSION`, never labels."""
+
+    name: str = Field(pattern=r"^[a-z][a-z0-9_]{0,39}$")
+    """Name in features, metrics and messages."""
+    kind: Literal["sequence_classification", "embedding", "judge"]
+    """A Hugging Face model with a reward head; a model's embedding times a learnt basis; or an LLM that judges
+    principles."""
+    model: str = Field(min_length=1)
+    """Folder (with a leading `.`, `~` or `/`, or relative to this file) or hub id; judge: the provider's model name."""
+    dimensions: tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,40}$")], ...] = ()
+    """sequence_classification: names of the outputs; by default those in the model's own configuration."""
+    head: str = ""
+    """sequence_classification: name of the linear reward layer in the checkpoint, where the architecture has another
+    one; needs `dimensions`."""
+    basis: Path | None = None
+    """embedding: file made by `fitrouter train basis`."""
+    max_tokens: int = Field(default=4096, ge=32)
+    """Tokens of prompt and answer that the model reads; the middle of longer ones is left out."""
+    batch_tokens: int = Field(default=16_384, ge=32)
+    """Tokens per forward pass, padding included; halved when the device runs out of memory."""
+    compile: bool | None = None
+    """sequence_classification: compile the model with torch; by default on cuda only."""
+    provider: str | None = None
+    """judge: key of the provider under `providers`."""
+    prices: PricesConfig = PricesConfig()
+    """judge: USD per million tokens, for `usd_per_day`."""
+    principles: dict[str, tuple[Annotated[str, Field(min_length=1, max_length=500)], ...]] = {}
+    """judge: role → what its people want of answers, in words; `*` is everybody."""
+    sample: Fraction = 0.05
+    """judge: share of the answers that are judged."""
+    usd_per_day: float = Field(default=1.0, ge=0)
+    """judge: limit of the cost per day (UTC)."""
+    timeout_s: float = Field(default=20.0, gt=0)
+    """judge: seconds for a call."""
+    send_text: bool = False
+    """judge: must be true, since prompts and answers are sent to `provider`."""
+
+    @pydantic.model_validator(mode="after")
+    def _complete(self) -> RewardModelConfig:
+        if self.kind == "embedding" and self.basis is None:
+            raise ValueError(f"{self.name!r} has no 'basis'; `fitrouter train basis` makes the file")
+        if self.head and not self.dimensions:
+            raise ValueError(f"{self.name!r} has the head {self.head!r}; list the names of its outputs as 'dimensions'")
+        if self.kind == "judge" and not (self.provider and self.principles):
+            raise ValueError(f"{self.name!r} is a judge; give it a 'provider' and 'principles' by role")
+        if self.kind == "judge" and not self.send_text:
+            raise ValueError(
+                f"{self.name!r} would send prompts and answers to the provider {self.provider!r}; "
+                f"allow it with 'send_text: true', or remove the judge"
+            )
+        if len(set(self.dimensions)) < len(self.dimensions):
+            raise ValueError(f"{self.name!r} has the dimensions {list(self.dimensions)}; names must be unique")
+        return self
+
+
 class ScorerConfig(_Section):
     """Scoring of answers. `encoder`: static, hashing, minilm, none, or any sentence-transformers name."""
 
@@ -210,7 +266,9 @@ class ScorerConfig(_Section):
     batch: int = Field(default=512, ge=1)
     """Maximum answers per scoring batch; batches are smaller when few answers wait or a step runs long."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Device of the encoder."""
+    """Device of the encoder and of reward models."""
+    models: tuple[RewardModelConfig, ...] = ()
+    """Reward models beside the built-in features; a change of the list starts new tastes."""
 
 
 class KeyConfig(_Section):
@@ -298,6 +356,15 @@ class Config(_Section):
             raise ValueError(
                 f"share: {self.share} needs a 'default_model' for the other {1 - self.share:.0%} of the traffic"
             )
+        scorers = [model.name for model in self.scorer.models]
+        if len(set(scorers)) < len(scorers):
+            raise ValueError(f"scorer.models: the names are {scorers}; they must be unique")
+        for judge in self.scorer.models:
+            if judge.kind == "judge" and judge.provider not in self.providers:
+                raise ValueError(
+                    f"scorer.models: {judge.name!r} uses the unknown provider {judge.provider!r}; "
+                    f"configured are {sorted(self.providers)}"
+                )
         for alias, target in self.aliases.items():
             if target != "fitrouter/auto" and target not in names:
                 raise ValueError(f"aliases: {alias!r} points to {target!r}; allowed are 'fitrouter/auto' and {names}")
@@ -343,6 +410,8 @@ def _fields_at(loc: tuple[int | str, ...]) -> list[str]:
         "server": ServerConfig,
         "keys": KeyConfig,
     }
+    if loc[:2] == ("scorer", "models"):
+        sections["models"] = RewardModelConfig
     names = [part for part in loc if isinstance(part, str) and part in sections]
     return list((sections[names[-1]] if names else Config).model_fields)
 
@@ -377,11 +446,22 @@ def load_config(path: str | os.PathLike[str]) -> Config:
     if config.policy.prior is not None:
         policy = config.policy.model_copy(update={"prior": root / config.policy.prior})
         config = config.model_copy(update={"policy": policy})
-    if config.scorer.prior not in {"shipped", "none"}:
-        scorer = config.scorer.model_copy(update={"prior": str(root / config.scorer.prior)})
-        config = config.model_copy(update={"scorer": scorer})
+    scorer = config.scorer.model_copy(update={"models": tuple(_rooted(model, root) for model in config.scorer.models)})
+    if scorer.prior not in {"shipped", "none"}:
+        scorer = scorer.model_copy(update={"prior": str(root / scorer.prior)})
+    config = config.model_copy(update={"scorer": scorer})
     providers = {
         name: provider.model_copy(update={"path": root / provider.path}) if provider.path else provider
         for name, provider in config.providers.items()
     }
     return config.model_copy(update={"data": root / config.data, "providers": providers})
+
+
+def _rooted(model: RewardModelConfig, root: Path) -> RewardModelConfig:
+    """The entry with its paths relative to a folder; what is no folder there stays a hub id."""
+    if model.kind == "judge":
+        return model
+    path = root / Path(model.model).expanduser()
+    local = model.model.startswith((".", "/", "~")) or path.is_dir()
+    found = {"model": str(path) if local else model.model, "basis": model.basis and root / model.basis}
+    return model.model_copy(update=found)

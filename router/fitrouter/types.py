@@ -308,6 +308,8 @@ class Score(_Event, frozen=True, kw_only=True, tag="score"):
     sd: float = 0.0
     dimensions: dict[str, tuple[float, float]] = {}
     """Mean and sd of the user's other reward heads."""
+    sampled: dict[str, float] = {}
+    """Reward model that scores a sample → probability with which it was drawn for this answer."""
     status: str = "ok"
 
 

@@ -60,7 +60,7 @@ def _at(results: list[Result], metric: str, row: str, k: int) -> float:
 
 def test_tastes_are_found_and_help_almost_everybody() -> None:
     """Where users differ, hierarchical beats global, bias-only and user-only, more so with more labels."""
-    found = run_ratings(_world(np.random.default_rng(0), 1.0), encoder=_Letters(), seeds=2)["dimensions"]["overall"]
+    found = run_ratings(_world(np.random.default_rng(0), 1.0), encoder=_Letters(), seeds=1)["dimensions"]["overall"]
     results = found["results"]
     ours = _at(results, "user rmse", "hierarchical", 20)
     assert ours < 0.6 * _at(results, "user rmse", "global", 0)
@@ -73,7 +73,7 @@ def test_tastes_are_found_and_help_almost_everybody() -> None:
 
 def test_without_tastes_nothing_is_made_of_noise() -> None:
     """Where users are alike, hierarchical is global to within 1 %, and hardly anybody's predictions differ."""
-    found = run_ratings(_world(np.random.default_rng(1), 0.0), encoder=_Letters(), seeds=2)["dimensions"]["overall"]
+    found = run_ratings(_world(np.random.default_rng(1), 0.0), encoder=_Letters(), seeds=1)["dimensions"]["overall"]
     assert found["paired"][-1].relative < 0.01
     harm = found["no_harm"][-1]
     assert harm.misses() == []
@@ -103,7 +103,7 @@ def test_declared_values_help_before_any_label() -> None:
             rows.append(
                 Rating(user=f"u{u}", prompt=prompt, rating=y, scale=(0.0, 1.0), item=f"i{i}", declared={"d": value})
             )
-    results = run_ratings(rows, encoder=_Letters(), seeds=2, ks=(0, 5))["dimensions"]["overall"]["results"]
+    results = run_ratings(rows, encoder=_Letters(), seeds=1, ks=(0, 5))["dimensions"]["overall"]["results"]
     assert _at(results, "user rmse", "declared", 0) < 0.85 * _at(results, "user rmse", "hierarchical", 0)
 
 

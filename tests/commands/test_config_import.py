@@ -302,7 +302,7 @@ ENTRIES = st.fixed_dictionaries({"model_name": VALUES, "litellm_params": PARAMS}
 TARGETS = st.one_of(st.sampled_from(["openai/gpt-4o", "gpt-4o", "hosted_vllm/é/ü"]), WORDS)
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(ENTRIES, min_size=1, max_size=4), TARGETS, VALUES)
 def test_any_deployments_become_a_valid_configuration(entries: list[dict[str, Any]], target: str, other: Any) -> None:
     """Any list of deployments becomes a configuration that loads, without its keys; or it has no model to route to."""

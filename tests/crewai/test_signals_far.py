@@ -47,10 +47,10 @@ def here(shared: Place, tmp_path: Path) -> Iterator[Place]:
         yield shared
 
 
-@pytest.fixture(params=list(WAYS))
-def run(request: pytest.FixtureRequest) -> Run:
-    """How a crew is set to work."""
-    return WAYS[request.param]
+@pytest.fixture
+def run(here: Place) -> Run:
+    """How a crew is started: awaited in process, blocking over a gateway."""
+    return WAYS["kickoff" if isinstance(here.target, str) else "akickoff"]
 
 
 @pytest.fixture

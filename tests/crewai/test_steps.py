@@ -83,9 +83,9 @@ def ten_steps(call: Call) -> Any:
 # --- one model to the end ---
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_ten_steps_are_one_models(here: Place, stream: bool) -> None:
-    """An agent's steps on a task are one conversation: drawn once, and then it stays."""
+def test_ten_steps_are_one_models(here: Place) -> None:
+    """An agent's steps on a task are one session, with one draw; streamed over a gateway, whole in process."""
+    stream = isinstance(here.target, str)
     here.models.script = ten_steps
     one = agent(here.llm(stream=stream), tools=[adder])
     done = crew([one], [task(one, "Count to ten")]).kickoff()
@@ -101,9 +101,9 @@ def test_ten_steps_are_one_models(here: Place, stream: bool) -> None:
     assert done.token_usage.completion_tokens == 11 * (STEPS + 1)
 
 
-@pytest.mark.parametrize("stream", [False, True])
-async def test_ten_awaited_steps_are_one_models(here: Place, stream: bool) -> None:
-    """The same where the crew awaits."""
+async def test_ten_awaited_steps_are_one_models(here: Place) -> None:
+    """The same if the crew is awaited; streamed in process, whole over a gateway."""
+    stream = not isinstance(here.target, str)
     here.models.script = ten_steps
     one = agent(here.llm(stream=stream), tools=[adder])
     done = await crew([one], [task(one, "Count to ten")]).akickoff()
@@ -115,10 +115,9 @@ async def test_ten_awaited_steps_are_one_models(here: Place, stream: bool) -> No
 # --- another one in its place ---
 
 
-@pytest.mark.parametrize("asynchronous", [False, True])
-@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("stream", "asynchronous"), [(False, True), (True, False)])
 def test_a_model_that_fails_before_its_first_byte_is_replaced(here: Place, stream: bool, asynchronous: bool) -> None:
-    """In the middle of the steps another model makes the tool call; the agent finishes and CrewAI sees no failure."""
+    """Between steps another model makes the tool call; the agent finishes, and CrewAI sees no failure."""
     down: list[str] = []
 
     def script(call: Call) -> Any:

@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.kits.gateway import chat, client, make_router, serving
 
 from fitrouter.hooks import Happened, Trouble, Unlogged
+from fitrouter.serving.services import ModelHealth
 from fitrouter.types import (
     Attempt,
     Decision,
@@ -135,6 +136,19 @@ def test_labels_stay_bounded_and_name_no_user() -> None:
     assert text.count("fitrouter_decisions_total{") == 34
     assert value(metrics, "fitrouter_decisions_total", model="alpha", role="other", mode="online") == 968
     assert value(metrics, "fitrouter_decisions_total", model="alpha", role="none", mode="online") == 1
+
+
+def test_reward_models_are_counted() -> None:
+    """Counters grow by what a model did since the last reading; a failing model is a gauge of 1."""
+    metrics = Metrics()
+    for answers, error in ((10, ""), (25, "there is no folder 'x'")):
+        health = ModelHealth(error=error, answers=answers, missing=answers - 10, tokens=7 * answers, seconds=2.0)
+        metrics._reward_model("sky", health)
+        assert value(metrics, "fitrouter_reward_model_answers_total", model="sky") == answers
+        assert value(metrics, "fitrouter_reward_model_failing", model="sky") == bool(error)
+    assert value(metrics, "fitrouter_reward_model_missing_total", model="sky") == 15
+    assert value(metrics, "fitrouter_reward_model_tokens_total", model="sky") == 175
+    assert value(metrics, "fitrouter_reward_model_seconds_total", model="sky") == 2.0
 
 
 def test_promtool_accepts_the_metrics(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Laws of the open formats: what is written reads back, what is wrong is said, nothing is dropped in silence."""
+"""Open formats: rows round-trip, invalid rows are reported, and nothing is dropped silently."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_rows_read_back(rows: list[Row], suffix: str, tmp_path: Path) -> None:
 @given(raw=VALUES, kind=st.sampled_from(list(READERS)))
 @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_json_is_a_row_or_a_problem(raw: Any, kind: type[Row], tmp_path: Path) -> None:
-    """Every line that is not empty ends in exactly one of rows and problems."""
+    """Every line that is not empty becomes exactly one row or one problem."""
     path = tmp_path / "rows.jsonl"
     path.write_bytes(msgspec.json.encode(raw) + b"\n")
     records = READERS[kind](path)
@@ -176,7 +176,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("kind", "raw", "reason"), WRONG)
-def test_a_wrong_row_is_reported(kind: type[Row], raw: Any, reason: str, tmp_path: Path) -> None:
+def test_an_invalid_row_is_reported(kind: type[Row], raw: Any, reason: str, tmp_path: Path) -> None:
     """A row that breaks its format becomes a problem with its line and a reason; its neighbours stay."""
     right = {Pair: PAIR, Rating: RATING, Choice: CHOICE, MatrixRow: MATRIX}[kind]
     path = tmp_path / "rows.jsonl"
@@ -199,7 +199,7 @@ def test_a_wrong_row_is_reported(kind: type[Row], raw: Any, reason: str, tmp_pat
         b'{"note":' * 5_000 + b"1" + b"}" * 5_000,
     ],
 )
-def test_a_line_that_is_no_json_is_reported(line: bytes, tmp_path: Path) -> None:
+def test_an_invalid_line_is_reported(line: bytes, tmp_path: Path) -> None:
     """Broken JSON, broken UTF-8 and bottomless nesting are problems of their line, and reading goes on."""
     path = tmp_path / "rows.jsonl"
     path.write_bytes(b"\xef\xbb\xbf" + json.dumps(PAIR).encode() + b"\r\n" + line + b"\n" + json.dumps(PAIR).encode())
@@ -228,15 +228,15 @@ def bad_numbers() -> list[Callable[[float], Row]]:
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("make", bad_numbers())
-def test_no_row_holds_a_number_that_is_not_finite(make: Callable[[float], Row], number: float) -> None:
+def test_non_finite_numbers_are_refused(make: Callable[[float], Row], number: float) -> None:
     """NaN and the infinities are refused wherever a number can stand."""
     assert make(0.5)
     with pytest.raises(ValueError):
         make(number)
 
 
-def test_unknown_fields_cannot_hide_known_ones() -> None:
-    """`extra` with a field of the format would be written over it, and is refused."""
+def test_extra_cannot_override_a_field() -> None:
+    """`extra` with the name of a field would overwrite it when written, and is refused."""
     with pytest.raises(ValueError, match=r"\['user'\], which are fields"):
         MatrixRow(prompt="p", models={"m": Cell(reward=1.0)}, extra={"user": "u"})
 
@@ -252,7 +252,7 @@ def test_unknown_fields_are_kept(tmp_path: Path) -> None:
     assert json.loads(path.read_text()) == raw
 
 
-def test_a_rating_is_placed_on_its_scale() -> None:
+def test_ratings_are_normalised() -> None:
     """`y` is 0 at the scale's lower end and 1 at its upper."""
     ys = [Rating(user="u", prompt="p", rating=r, scale=(1.0, 5.0)).y for r in (1.0, 2.0, 5.0)]
     assert ys == [0.0, 0.25, 1.0]
@@ -262,8 +262,8 @@ def test_a_rating_is_placed_on_its_scale() -> None:
 
 
 @pytest.mark.parametrize("name", ["missing.jsonl", "missing.parquet", "rows.csv", "broken.parquet"])
-def test_a_file_that_cannot_be_read_says_so(name: str, tmp_path: Path) -> None:
-    """Missing, of another type, or damaged: the error names the file."""
+def test_an_unreadable_file_is_named(name: str, tmp_path: Path) -> None:
+    """The error of a missing or damaged file, or one of another type, names the file."""
     (tmp_path / "rows.csv").write_text("user,prompt\n")
     (tmp_path / "broken.parquet").write_bytes(b"PAR1 and then nothing")
     with pytest.raises(ConfigError, match=name):
@@ -271,7 +271,7 @@ def test_a_file_that_cannot_be_read_says_so(name: str, tmp_path: Path) -> None:
 
 
 def test_parquet_of_other_tools_is_read(tmp_path: Path) -> None:
-    """Structures, decimals, dates and nulls of a table that we did not write become what JSONL would have held."""
+    """Structures, decimals, dates and nulls of tables from other writers are read as their JSON equivalents."""
     import duckdb
 
     path = tmp_path / "rows.parquet"
@@ -318,7 +318,7 @@ def test_parquet_columns_have_types(tmp_path: Path) -> None:
         ([Text(text="\ud800")], "half a character"),
     ],
 )
-def test_what_parquet_cannot_hold_is_refused(rows: list[Row], reason: str, tmp_path: Path) -> None:
+def test_rows_that_parquet_cannot_hold_are_refused(rows: list[Row], reason: str, tmp_path: Path) -> None:
     """No rows, rows of two formats, names that collide and broken text are refused before anything is written."""
     path = tmp_path / "rows.parquet"
     with pytest.raises(ValueError, match=reason):

@@ -1,4 +1,4 @@
-"""Converters of response matrices: every published layout becomes rows of the open format, and reads back as them."""
+"""Converters of response matrices: every published layout becomes rows of the open format, which round-trip."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_paretobandit_rows_keep_rewards_costs_and_source(tmp_path: Path) -> None
     assert paretobandit.prices(tmp_path) == {"a/small": (0.1, 0.2)}
 
 
-def test_routellm_mmlu_and_gsm8k_say_who_was_right_and_what_it_cost(tmp_path: Path) -> None:
+def test_routellm_mmlu_and_gsm8k_rewards_and_costs(tmp_path: Path) -> None:
     """True is 1; costs are price · characters / 4, and nothing is made up for a model without a price."""
     (tmp_path / "mmlu").mkdir()
     mmlu = 'prompt,strong,weak\n"How many?\nA. 1\nB. 2\nAnswer:",True,False\n'
@@ -66,7 +66,7 @@ def test_routellm_mmlu_and_gsm8k_say_who_was_right_and_what_it_cost(tmp_path: Pa
     assert row.models["weak"].reward == 1.0
 
 
-def test_routellm_mt_bench_is_read_out_of_what_the_judge_was_shown(tmp_path: Path) -> None:
+def test_routellm_mt_bench_is_parsed_from_the_judge_prompts(tmp_path: Path) -> None:
     """Both turns, the questions without the answers, the score on [0, 1]."""
     first = (
         "[Instruction]\nPlease judge.\n\n[Question]\nName a colour.\n\n[The Start of Assistant's Answer]\nRed.\n"
@@ -121,7 +121,7 @@ def test_routerbench_reads_parquet_like_csv(tmp_path: Path) -> None:
     assert routerbench.convert(tmp_path / "table.parquet") == routerbench.convert(tmp_path / "table.csv")
 
 
-def test_what_is_no_table_is_refused_with_a_remedy(tmp_path: Path) -> None:
+def test_an_invalid_table_is_refused(tmp_path: Path) -> None:
     """A pickle is never read; a table without costs is not RouterBench's; a folder without the files is named."""
     (tmp_path / "routerbench.pkl").write_bytes(b"\x80\x04.")
     with pytest.raises(ConfigError, match="a pickle is not read"):
@@ -136,8 +136,8 @@ def test_what_is_no_table_is_refused_with_a_remedy(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
-def test_converted_rows_read_back_as_they_were(tmp_path: Path, suffix: str) -> None:
-    """Any converter's rows survive both file types of the open format."""
+def test_converted_rows_round_trip(tmp_path: Path, suffix: str) -> None:
+    """Rows of every converter round-trip through JSONL and Parquet."""
     (tmp_path / "val_k4.jsonl").write_text(arms() + "\n", encoding="utf-8")
     (tmp_path / "table.csv").write_text(WIDE, encoding="utf-8")
     sets: list[list[MatrixRow]] = [paretobandit.convert(tmp_path), routerbench.convert(tmp_path / "table.csv")]
@@ -150,7 +150,7 @@ def test_converted_rows_read_back_as_they_were(tmp_path: Path, suffix: str) -> N
 
 
 @pytest.mark.skipif(not (DATA / "paretobandit").is_dir(), reason="the published sets are not beside the project")
-def test_published_sets_have_the_sizes_that_their_authors_state() -> None:
+def test_published_sets_have_their_stated_sizes() -> None:
     """1,766 prompts × 4 models; 14,042 + 1,319 prompts × 2 models and 160 judged turns."""
     rows = paretobandit.convert(DATA / "paretobandit")
     assert (len(rows), {len(row.models) for row in rows}) == (1766, {4})

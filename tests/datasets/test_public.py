@@ -9,12 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmarks.research.public import (
+    ADVERSARY,
+    alpaca_responses,
+    answer_probabilities,
+    creativity_dimensions,
+    harm_annotations,
+)
 from tests.kits.datasets import folder
 
 from fitrouter.errors import ConfigError
 from fitrouter_evaluators.datasets import (
     Rating,
-    alpaca,
     halie,
     llm_rubric,
     mt_bench,
@@ -92,7 +98,7 @@ def test_pluriharms() -> None:
 def test_pluriharms_items_and_people() -> None:
     """Each prompt has its 63 annotations once, each rater their ten answers."""
     where = folder("pluriharms")
-    items, people = pluriharms.items(where), pluriharms.demographics(where)
+    items, people = harm_annotations(where), pluriharms.demographics(where)
     assert {len(features) for features in items.values()} == {63}
     assert {len(answers) for answers in people.values()} == {10}
     assert (len(items), len(people)) == (150, 100)
@@ -126,7 +132,7 @@ def test_llm_rubric() -> None:
 def test_llm_rubric_dialogues_and_probabilities() -> None:
     """All 223 real dialogues have texts; the LLM's answers are distributions for every dialogue that it read."""
     where = folder("llm_rubric")
-    dialogues, answers = llm_rubric.dialogues(where), llm_rubric.answer_probabilities(where)
+    dialogues, answers = llm_rubric.dialogues(where), answer_probabilities(where)
     real = [row for row in llm_rubric.convert(where) if row.extra["split"] == "real"]
     assert {row.item for row in real} == set(dialogues)
     assert len(dialogues) == 223
@@ -197,7 +203,7 @@ def test_ttcw() -> None:
     assert sum(row.rating for row in ratings) == 762.0
     assert {row.model for row in ratings if row.response is None} == {"NewYorker"}
     assert all("url" in row.extra for row in ratings if row.model == "NewYorker")
-    assert {row.dimension for row in ratings} == {test.category for test in ttcw.criteria(where).values()}
+    assert {row.dimension for row in ratings} == set(creativity_dimensions(where))
     raw = json.loads((where / "ttcw_annotations.json").read_text())
     assert [(row.user, row.item, row.extra["explanation"]) for row in ratings] == [
         (str(row["expert_idx"]), row["story_id"], row["explanation"]) for row in raw
@@ -205,17 +211,10 @@ def test_ttcw() -> None:
 
 
 def test_alpaca() -> None:
-    """805 prompts × 11 models; a row becomes a matrix only when every model has a reward."""
-    rows = alpaca.read_responses(folder("alpaca_eval"))
+    """805 prompts × 11 models; the adversary gives one answer to all of them."""
+    rows = alpaca_responses(folder("alpaca_eval"))
     assert (len(rows), {len(row.responses) for row in rows}) == (805, {11})
-    assert len({row.responses[alpaca.ADVERSARY] for row in rows}) == 1
-    rewards = {model: float(len(text)) for model, text in rows[0].responses.items()}
-    scored = rows[0].scored(rewards, user="u")
-    assert {name: (cell.reward, cell.response) for name, cell in scored.models.items()} == {
-        name: (rewards[name], text) for name, text in rows[0].responses.items()
-    }
-    with pytest.raises(ValueError, match=r"no rewards for \['NullModel'\]"):
-        rows[0].scored({name: 0.0 for name in rewards if name != alpaca.ADVERSARY})
+    assert len({row.responses[ADVERSARY] for row in rows}) == 1
 
 
 @pytest.mark.parametrize(
@@ -231,7 +230,7 @@ def test_alpaca_rows_that_cannot_be_used(row: dict[str, Any], reason: str, tmp_p
     rows = [{"prompt_id": 0, "prompt": "p", "model": "m", "response": "a"}, row]
     path.write_text("\n".join(map(json.dumps, rows)))
     with pytest.raises(ConfigError, match=reason):
-        alpaca.read_responses(path)
+        alpaca_responses(path)
 
 
 def test_declared_choices() -> None:
@@ -241,7 +240,7 @@ def test_declared_choices() -> None:
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
-def test_a_public_set_survives_the_open_format(suffix: str, tmp_path: Path) -> None:
+def test_a_public_set_round_trips(suffix: str, tmp_path: Path) -> None:
     """A converted set, written and read, is the same set."""
     ratings = halie.convert_metaphor(folder("halie"))
     path = tmp_path / f"ratings{suffix}"
@@ -256,14 +255,14 @@ def test_a_public_set_survives_the_open_format(suffix: str, tmp_path: Path) -> N
     [
         mt_bench.convert,
         pluriharms.convert,
-        pluriharms.items,
+        harm_annotations,
         llm_rubric.convert,
-        llm_rubric.answer_probabilities,
+        answer_probabilities,
         halie.convert_dialogue,
         halie.convert_metaphor,
         realhumaneval.convert,
         ttcw.convert,
-        alpaca.read_responses,
+        alpaca_responses,
         personalized_rewardbench.load,
     ],
 )

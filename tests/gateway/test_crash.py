@@ -1,4 +1,4 @@
-"""Kill -9 of the gateway under load: criterion 5 of the first issue, five kills (`make bench-crash` does fifty)."""
+"""Kill -9 of the gateway under load: criterion 5 of the first issue, four kills (`make bench-crash` does fifty)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from fitrouter_integrations.commands.init import render
 
 
 @pytest.mark.skipif(not RESPONSES.is_file(), reason="the recorded responses are not here")
-@pytest.mark.parametrize("workers", [1, 2])
-def test_nothing_acknowledged_is_lost_or_doubled_by_kill_9(tmp_path: Path, workers: int) -> None:
+@pytest.mark.parametrize(("workers", "kills"), [(1, 1), (2, 3)])
+def test_nothing_acknowledged_is_lost_or_doubled_by_kill_9(tmp_path: Path, workers: int, kills: int) -> None:
     """Acknowledged events are in the journal exactly once, and the state is the fold of the journal, bit for bit."""
-    result = run(tmp_path, kills=5, workers=workers)
-    assert result["decisions"] >= 5
+    result = run(tmp_path, kills=kills, workers=workers)  # of two workers, each first and third kill takes one
+    assert result["decisions"] >= kills
     assert result["passed"], result
 
 

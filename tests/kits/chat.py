@@ -20,6 +20,10 @@ from fitrouter_integrations.langchain import ChatFitrouter
 
 HOW = ("invoke", "ainvoke", "stream", "astream")
 """Entry points of a model, and of a graph."""
+PAIRS = (("near", "invoke"), ("far", "ainvoke"), ("near", "astream"), ("far", "stream"))
+"""Place and entry point: each entry point once, each place whole and streamed."""
+WHOLE = (("near", "ainvoke"), ("far", "invoke"))
+"""The same for whole answers."""
 ABLE = ("audio", "files", "images", "json", "streaming", "tools", "video")
 
 

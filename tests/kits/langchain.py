@@ -28,6 +28,8 @@ from fitrouter_integrations.langchain import FitrouterMiddleware
 
 HOW = ("invoke", "ainvoke")
 WHERE = ("near", "far")
+PAIRS = (("near", "ainvoke"), ("far", "invoke"))
+"""Place and entry point: each value of both once."""
 FAIR = Rules(registry="r1", floor=1.0)
 """Every model is as likely as any other, whatever was learnt."""
 said_where: ContextVar[str] = ContextVar("said_where", default="nowhere")

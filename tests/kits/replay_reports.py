@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 
 import msgspec
 import numpy as np
@@ -21,7 +22,7 @@ from fitrouter_evaluators.replay.report import (
     Window,
 )
 
-__all__ = ["HOSTILE", "empty", "hostile", "realistic"]
+__all__ = ["HOSTILE", "brief", "empty", "hostile", "realistic"]
 
 HOSTILE = (
     '<script>alert("x")</script>',
@@ -200,6 +201,7 @@ def _personal() -> list[Band]:
     return found
 
 
+@cache
 def realistic() -> Report:
     """Four weeks of a router, a bolder candidate, and a gate that lets it through."""
     return Report(
@@ -254,6 +256,29 @@ def realistic() -> Report:
         ),
         version="0.1.0",
         made=1793300000.0,
+    )
+
+
+def brief() -> Report:
+    """The realistic report with one slice, one role and paths of four points: every field, and little to render."""
+    change, report = msgspec.structs.replace, realistic()
+    kept = {"", "role=nurse"}
+
+    def bands(given: list[Band]) -> list[Band]:
+        short = [band for band in given if band.slice in kept]
+        return [
+            change(b, at=b.at[-4:], means=b.means[-4:], lows=b.lows[-4:], highs=b.highs[-4:]) if b.at else b
+            for b in short
+        ]
+
+    return change(
+        report,
+        estimates=[e for e in report.estimates if e.slice in kept],
+        bands=bands(report.bands),
+        personal=bands(report.personal),
+        diagnostics=[d for d in report.diagnostics if d.slice in kept],
+        histograms=[change(h, edges=h.edges[:5], counts=h.counts[:4]) for h in report.histograms],
+        satisfaction=report.satisfaction[:2],
     )
 
 

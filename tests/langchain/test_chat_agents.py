@@ -22,7 +22,7 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
 from langgraph.types import Command, Send, interrupt
 from tests.kits.agents import Agent
-from tests.kits.chat import HOW, Steps, asked, chat, events
+from tests.kits.chat import HOW, PAIRS, WHOLE, Steps, asked, chat, events
 from tests.kits.gateway import wait_for
 
 from fitrouter.errors import ProviderUnavailable
@@ -56,8 +56,7 @@ def modes(how: str) -> dict[str, Any]:
 # --- steps ---
 
 
-@pytest.mark.parametrize("how", HOW)
-@pytest.mark.parametrize("where", WHERE)
+@pytest.mark.parametrize(("where", "how"), PAIRS)
 def test_an_agent_of_ten_steps_stays_on_one_model(tmp_path: Path, where: str, how: str) -> None:
     """One draw and ten sticky steps of the same model, each with a decision of its own; and then an answer."""
     with chat(tmp_path, where, Steps(STEPS)) as (model, router):
@@ -95,9 +94,9 @@ class CutOff(Steps):
             yield piece
 
 
-@pytest.mark.parametrize("streaming", [False, True])
-@pytest.mark.parametrize("how", ["invoke", "astream"])
-@pytest.mark.parametrize("where", WHERE)
+@pytest.mark.parametrize(
+    ("where", "how", "streaming"), [("near", "invoke", True), ("near", "astream", False), ("far", "astream", True)]
+)
 def test_a_model_that_fails_before_its_tool_call_is_replaced(
     tmp_path: Path, where: str, how: str, streaming: bool
 ) -> None:
@@ -116,8 +115,7 @@ def test_a_model_that_fails_before_its_tool_call_is_replaced(
         assert replaced.served_by != replaced.attempts[0].model
 
 
-@pytest.mark.parametrize("how", HOW)
-@pytest.mark.parametrize("where", WHERE)
+@pytest.mark.parametrize(("where", "how"), PAIRS)
 def test_parallel_tool_calls(tmp_path: Path, where: str, how: str) -> None:
     """Several calls of one answer, beside its text, all run, and each result goes back to its call."""
     provider = Steps(1, width=3)
@@ -179,8 +177,7 @@ def test_time_travel_is_a_new_decision(tmp_path: Path) -> None:
         assert {each.id for each in events(router, Decision)} == set(ids)
 
 
-@pytest.mark.parametrize("how", ["invoke", "ainvoke"])
-@pytest.mark.parametrize("where", WHERE)
+@pytest.mark.parametrize(("where", "how"), WHOLE)
 def test_an_interrupt_stops_and_continue_session(tmp_path: Path, where: str, how: str) -> None:
     """A tool that asks a person stops the agent; the answer resumes it, and no model is asked twice for a step."""
 
@@ -211,8 +208,7 @@ class Branch(Fan):
     who: str
 
 
-@pytest.mark.parametrize("how", ["invoke", "ainvoke"])
-@pytest.mark.parametrize("where", WHERE)
+@pytest.mark.parametrize(("where", "how"), WHOLE)
 def test_a_fan_out_does_not_mix(tmp_path: Path, where: str, how: str) -> None:
     """Twenty branches of `Send`, each a subgraph with its own user: each answer belongs to its question."""
     with chat(tmp_path, where, Agent()) as (model, router):

@@ -17,7 +17,7 @@ from langchain_core import exceptions as lc
 from langchain_core.language_models.fake_chat_models import FakeListChatModel
 from langchain_core.messages import HumanMessage
 from tests.kits.agents import Agent, agent_router
-from tests.kits.chat import HOW, asked, chat
+from tests.kits.chat import HOW, WHOLE, asked, chat
 from tests.kits.gateway import config, serving
 
 from fitrouter import errors
@@ -28,7 +28,7 @@ WHERE = ("near", "far")
 
 
 class Failing(Agent):
-    """Fails with an error for its first `times` calls; or never comes to an end."""
+    """Fails with an error for its first `times` calls; without an error it never ends."""
 
     def __init__(self, error: ProviderError | None = None, times: int = 10**6) -> None:
         super().__init__()
@@ -63,26 +63,24 @@ CASES: dict[str, tuple[Any, Any, dict[str, Any], type[Exception], type[Exception
     "no question": (None, [], {}, errors.InvalidRequest, lc.ModelInvalidRequestError),
 }
 AGAIN = {"all are down", "too late"}
-"""What may succeed when it is tried again."""
+"""Cases that a retry may solve."""
 
 
-@pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("where", WHERE)
 @pytest.mark.parametrize("case", CASES)
-def test_each_error_is_ours_and_langchains(tmp_path: Path, case: str, where: str, how: str) -> None:
-    """It is caught as either, says what ours says, knows whether to try again, and survives a pickle."""
+def test_each_error_is_ours_and_langchains(tmp_path: Path, case: str, where: str) -> None:
+    """From every entry point: caught as either class, with our message, retryable or not, and it can be pickled."""
     failing, question, settings, ours, theirs = CASES[case]
-    with (
-        chat(tmp_path, where, Failing(failing), able=("streaming", "tools"), **settings) as (model, _),
-        pytest.raises(ours) as raised,
-    ):
-        asked(model, how, question)
-    error: Any = raised.value
-    assert isinstance(error, theirs)
-    assert type(error).__name__ == ours.__name__
-    assert error.is_retryable is (case in AGAIN)
-    copied = pickle.loads(pickle.dumps(error))
-    assert (type(copied), str(copied), vars(copied)) == (type(error), str(error), vars(error))
+    with chat(tmp_path, where, Failing(failing), able=("streaming", "tools"), **settings) as (model, _):
+        for how in HOW:
+            with pytest.raises(ours) as raised:
+                asked(model, how, question)
+            error: Any = raised.value
+            assert isinstance(error, theirs), how
+            assert type(error).__name__ == ours.__name__
+            assert error.is_retryable is (case in AGAIN), how
+            copied = pickle.loads(pickle.dumps(error))
+            assert (type(copied), str(copied), vars(copied)) == (type(error), str(error), vars(error))
 
 
 @pytest.mark.parametrize("how", HOW)
@@ -94,17 +92,18 @@ def test_an_unreachable_gateway(how: str) -> None:
     assert isinstance(raised.value, lc.ModelConnectionError)
 
 
-@pytest.mark.parametrize("how", HOW)
-def test_a_wrong_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
-    """It is not tried again, and no message shows the key."""
+def test_a_wrong_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not retried, and no message shows the key."""
     monkeypatch.setenv("RIGHT_KEY", "the-right-one-of-32-characters-xx")
     settings = config(keys=[{"name": "agents", "key_env": "RIGHT_KEY"}])
     with serving(agent_router(tmp_path), settings) as url:
         model = ChatFitrouter(router=url, api_key="a-wrong-one")
-        with model.client, pytest.raises(errors.NotAuthorized) as raised:
-            asked(model, how, "hi")
-    assert isinstance(raised.value, lc.ModelAuthenticationError)
-    assert "wrong" not in str(raised.value)
+        with model.client:
+            for how in HOW:
+                with pytest.raises(errors.NotAuthorized) as raised:
+                    asked(model, how, "hi")
+                assert isinstance(raised.value, lc.ModelAuthenticationError), how
+                assert "wrong" not in str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -133,10 +132,9 @@ def agent_of(model: Any, *middleware: Any) -> Any:
     return create_agent(model, [], middleware=list(middleware))
 
 
-@pytest.mark.parametrize("how", ["invoke", "ainvoke"])
-@pytest.mark.parametrize("where", WHERE)
+@pytest.mark.parametrize(("where", "how"), WHOLE)
 def test_retries_repeat_what_may_succeed(tmp_path: Path, where: str, how: str) -> None:
-    """`ModelRetryMiddleware` and `with_retry` get an answer where the first round of all models failed."""
+    """`ModelRetryMiddleware` and `with_retry` succeed after all models failed once."""
     patient = ModelRetryMiddleware(max_retries=2, initial_delay=0.0, jitter=False, on_failure="error")
     down = ProviderUnavailable("down", 503)
     with chat(tmp_path / "agent", where, Failing(down, 3)) as (model, _):
@@ -170,7 +168,7 @@ def test_fallbacks_take_over(tmp_path: Path, how: str) -> None:
 
 @pytest.mark.parametrize("where", WHERE)
 def test_a_stream_that_breaks_off_raises(tmp_path: Path, where: str) -> None:
-    """After its first piece no other model begins: the error comes out, ours and LangChain's."""
+    """After the first chunk no other model is tried: the error is raised, as ours and LangChain's."""
 
     class Breaks(Agent):
         async def _pieces(self, message: Any, reason: str, usage: Any) -> Any:

@@ -24,7 +24,7 @@ from langchain_core.messages import (
     ToolMessage,
 )
 from tests.kits.agents import Agent
-from tests.kits.chat import HOW, Says, Steps, asked, chat, sent
+from tests.kits.chat import PAIRS, Says, Steps, asked, chat, sent
 
 from fitrouter.errors import InvalidRequest
 from fitrouter_integrations.langchain._convert import Extras
@@ -141,8 +141,7 @@ def test_an_invalid_tool_call_keeps_its_answer() -> None:
     assert found[1]["tool_calls"] == [told(arguments="{oops")]
 
 
-@pytest.mark.parametrize("where", WHERE)
-@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize(("where", "how"), PAIRS)
 def test_lone_surrogates_are_accepted(tmp_path: Path, where: str, how: str) -> None:
     """A lone surrogate, as in broken files, is sent like any text."""
     with chat(tmp_path, where, Agent()) as (model, _):
@@ -196,8 +195,7 @@ PIECES = [
 ]
 
 
-@pytest.mark.parametrize("how", HOW)
-@pytest.mark.parametrize("where", WHERE)
+@pytest.mark.parametrize(("where", "how"), PAIRS)
 def test_thinking_goes_back_within_its_turn(tmp_path: Path, where: str, how: str) -> None:
     """Signed thinking is sent back with the tools' results, whole also if it was streamed."""
     provider = Says(WHOLE, PIECES)
@@ -255,8 +253,7 @@ def test_thinking_in_any_chunks_is_the_same(words: list[str], signed: list[bool]
 
 
 @pytest.mark.parametrize("tools", [False, True])
-@pytest.mark.parametrize("how", HOW)
-@pytest.mark.parametrize("where", WHERE)
+@pytest.mark.parametrize(("where", "how"), PAIRS)
 def test_chunks_add_up_to_the_whole(tmp_path: Path, where: str, how: str, tools: bool) -> None:
     """Whole or in pieces an answer has the same text, calls, usage, cost and kind of metadata, and one id."""
 
@@ -296,8 +293,7 @@ class Tokens(BaseCallbackHandler):
         self.heard.append((token, chunk.message))
 
 
-@pytest.mark.parametrize("how", HOW)
-@pytest.mark.parametrize("where", WHERE)
+@pytest.mark.parametrize(("where", "how"), PAIRS)
 def test_each_chunk_is_reported_once(tmp_path: Path, where: str, how: str) -> None:
     """Callbacks get each token with its chunk; usage in one of them, the decision in the first, the cost last."""
     tokens = Tokens()

@@ -20,7 +20,7 @@ from langchain_core.rate_limiters import BaseRateLimiter
 from langchain_core.runnables.history import RunnableWithMessageHistory
 from langgraph.graph.message import add_messages
 from tests.kits.agents import Agent
-from tests.kits.chat import HOW, asked, chat, events
+from tests.kits.chat import HOW, WHOLE, asked, chat, events
 
 from fitrouter.errors import ConfigError, NotAuthorized
 from fitrouter.types import Decision, Feedback
@@ -32,8 +32,7 @@ WHERE = ("near", "far")
 # --- caches ---
 
 
-@pytest.mark.parametrize("how", ["invoke", "ainvoke"])
-@pytest.mark.parametrize("where", WHERE)
+@pytest.mark.parametrize(("where", "how"), WHOLE)
 def test_a_cached_answer_keeps_its_decision(tmp_path: Path, where: str, how: str) -> None:
     """The same words again are no new decision and cost nothing; what is said of them is said of the first ones."""
     with chat(tmp_path, where, Agent(), cache=InMemoryCache(), user="ann") as (model, router):

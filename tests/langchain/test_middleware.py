@@ -25,6 +25,7 @@ from pydantic import BaseModel
 from tests.kits.agents import Agent, agent_router
 from tests.kits.langchain import (
     HOW,
+    PAIRS,
     WHERE,
     Chat,
     Streamed,
@@ -57,8 +58,7 @@ def _closed() -> Iterator[None]:
 # --- deciding ---
 
 
-@pytest.mark.parametrize("where", WHERE)
-@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize(("where", "how"), PAIRS)
 def test_an_answer_carries_its_decision(tmp_path: Path, how: str, where: str) -> None:
     """Model, decision, propensity and cost are on the message, and the log has the same with tokens and latency."""
     models = team()
@@ -216,8 +216,7 @@ def test_feedback_belongs_to_the_middlewares_tenant(tmp_path: Path) -> None:
 # --- ten steps ---
 
 
-@pytest.mark.parametrize("where", WHERE)
-@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize(("where", "how"), PAIRS)
 def test_an_agent_of_ten_steps_stays_on_one_model(tmp_path: Path, how: str, where: str) -> None:
     """One draw, ten sticky steps of the same model, and another conversation is another draw."""
     models = team(steps=STEPS)
@@ -335,7 +334,7 @@ def test_variants_change_the_request(tmp_path: Path, system: str | None) -> None
     models = {"only": Chat(name_="only", steps=0)}
     config = parse_config({**VARIED, "data": str(tmp_path / "data")})
     agent = create_agent(models["only"], middleware=[FitrouterMiddleware(models, router=config)], system_prompt=system)
-    found = [run(agent, f"words {i}")[-1].response_metadata["model_name"] for i in range(40)]
+    found = [run(agent, f"words {i}")[-1].response_metadata["model_name"] for i in range(25)]
     assert set(found) == {"only", "only#brief"}
     for name, (_, kwargs, messages) in zip(found, models["only"].heard, strict=True):
         texts = [message.text for message in messages if message.type == "system"]
@@ -356,6 +355,6 @@ def test_an_agents_settings_override_a_variants(tmp_path: Path) -> None:
     models = {"only": Chat(name_="only", steps=0)}
     middleware = FitrouterMiddleware(models, router=parse_config({**VARIED, "data": str(tmp_path / "data")}))
     agent = create_agent(models["only"], middleware=[Cool(), middleware])
-    found = {run(agent, f"words {i}")[-1].response_metadata["model_name"] for i in range(40)}
+    found = {run(agent, f"words {i}")[-1].response_metadata["model_name"] for i in range(20)}
     assert "only#brief" in found
     assert {kwargs["temperature"] for _, kwargs, _ in models["only"].heard} == {0.9}

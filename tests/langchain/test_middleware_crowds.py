@@ -15,7 +15,7 @@ pytest.importorskip("langchain", reason="install the extra `langchain`")
 from langchain.agents import create_agent
 from langchain.agents.middleware import ModelRetryMiddleware
 from langchain_core.tools import tool
-from tests.kits.langchain import HOW, WHERE, Chat, add, answers, close_all, placed, routed, run, team, written
+from tests.kits.langchain import HOW, PAIRS, WHERE, Chat, add, answers, close_all, placed, routed, run, team, written
 
 from fitrouter.router import Router
 from fitrouter.types import Decision, Execution
@@ -52,8 +52,7 @@ def _check_crowd(router: Router, runs: list[list[Any]]) -> None:
             assert executions[decision.id].served_by == said.response_metadata["model_name"]
 
 
-@pytest.mark.parametrize(("where", "n"), [("near", 200), ("far", 50)])
-@pytest.mark.parametrize("how", ["threads", "asyncio"])
+@pytest.mark.parametrize(("how", "where", "n"), [("threads", "near", 100), ("asyncio", "far", 50)])
 def test_concurrent_agents_do_not_mix(tmp_path: Path, how: str, where: str, n: int) -> None:
     """Agents of twenty users at once: no step is lost, or answered or logged as another's."""
     models = team(pause_s=0.005)
@@ -104,8 +103,7 @@ def test_one_middleware_serves_several_event_loops(tmp_path: Path) -> None:
 # --- agents within agents ---
 
 
-@pytest.mark.parametrize("where", WHERE)
-@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize(("where", "how"), PAIRS)
 def test_nested_agents_have_sessions_of_their_own(tmp_path: Path, how: str, where: str) -> None:
     """A tool that runs an agent over the same middleware: each role has a session of its own in the thread."""
     models = team()

@@ -21,6 +21,7 @@ from tests.kits.agents import Agent, agent_router
 from tests.kits.langchain import (
     FAIR,
     HOW,
+    PAIRS,
     WHERE,
     Busy,
     Chat,
@@ -75,8 +76,7 @@ def first_breaks(models: dict[str, Chat], error: Exception, after: int) -> list[
 # --- a model ---
 
 
-@pytest.mark.parametrize("where", WHERE)
-@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize(("where", "how"), PAIRS)
 def test_a_model_that_fails_is_replaced_and_the_agent_finishes(tmp_path: Path, how: str, where: str) -> None:
     """The step goes to another model, the log has both attempts, and the failing one is left."""
     models = team(steps=STEPS)
@@ -181,8 +181,7 @@ def test_a_broken_answer_is_restarted_by_another_model(tmp_path: Path) -> None:
     assert "".join(seen["fast"]).split() == ["fast"]
 
 
-@pytest.mark.parametrize("where", WHERE)
-@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize(("where", "how"), PAIRS)
 def test_if_all_fail_the_last_exception_is_raised(tmp_path: Path, how: str, where: str) -> None:
     """With a note of the attempts and the decision id."""
     models = team(fails=until(1, ConnectionError("no route")))

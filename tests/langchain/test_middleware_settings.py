@@ -107,7 +107,7 @@ def test_agents_share_a_router(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", HOW)
 def test_a_gateways_models_are_known_by_name_or_target(tmp_path: Path, how: str) -> None:
-    """An agent may call a model by the gateway's name or by the provider's; variants are their model's."""
+    """An agent's model may have the gateway's name or the provider's; a variant is served by its base model."""
     brief = Variant(name="brief", prefix="Be brief.")
     cards = [
         ModelCard(name="smart", target="vendor/big", provider="p"),
@@ -127,8 +127,8 @@ def test_a_gateways_models_are_known_by_name_or_target(tmp_path: Path, how: str)
 
 
 @pytest.mark.parametrize("how", HOW)
-def test_a_model_that_the_gateway_has_and_the_agent_lacks_is_told(tmp_path: Path, how: str) -> None:
-    """The first step says which is missing, and what there is; no model is asked."""
+def test_a_model_that_only_the_gateway_has_is_an_error(tmp_path: Path, how: str) -> None:
+    """The first step names the missing model and the given ones; no model is called."""
     models = team(steps=0)
     with serving(router_over(tmp_path, ["fast", "deep", "huge"])) as url:
         agent = create_agent(models["fast"], middleware=[FitrouterMiddleware(models, router=url)])
@@ -139,8 +139,8 @@ def test_a_model_that_the_gateway_has_and_the_agent_lacks_is_told(tmp_path: Path
 
 
 @pytest.mark.parametrize("how", HOW)
-def test_models_that_a_gateway_gets_later_stop_no_agent(tmp_path: Path, how: str) -> None:
-    """They cannot answer here: the next of the plan is asked, and the log says so."""
+def test_models_added_to_a_gateway_do_not_stop_an_agent(tmp_path: Path, how: str) -> None:
+    """The agent lacks them: the next model of the plan is called, and the log has both attempts."""
     models = team(steps=0)
     router = router_over(tmp_path, [*models, "new"], rules=FAIR)
     with serving(router) as url:

@@ -76,7 +76,7 @@ def answering(how: Any) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("how", HOW)
-def test_without_its_gateway_the_agent_asks_the_model_it_was_made_with(
+def test_without_its_gateway_an_agent_calls_its_own_model(
     how: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Every step is answered by `create_agent`'s model, one warning says why, and no answer claims a decision."""
@@ -95,7 +95,7 @@ def test_without_its_gateway_the_agent_asks_the_model_it_was_made_with(
 
 @pytest.mark.parametrize("how", HOW)
 def test_a_gateway_that_comes_back_routes_again(tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture) -> None:
-    """It is asked again soon where its silence took no time; the next silence is told of again."""
+    """It is asked again soon if its failure took no time; the next outage is logged again."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
@@ -126,7 +126,7 @@ def nonsense(handler: Any) -> None:
 
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("trouble", [hang, broken, nonsense])
-def test_a_gateway_that_is_broken_breaks_no_agent(
+def test_a_broken_gateway_does_not_fail_an_agent(
     how: str, trouble: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One that hangs, one whose proxy answers for it, and one that talks nonsense: the agent's model is asked."""
@@ -142,8 +142,8 @@ def test_a_gateway_that_is_broken_breaks_no_agent(
 
 
 @pytest.mark.parametrize("how", HOW)
-def test_a_gateway_that_holds_steps_up_is_left_alone(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of an agent's ten steps one waits for it; the others go on at once."""
+def test_a_slow_gateway_is_skipped_for_a_while(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of an agent's ten steps one waits for it; the others continue at once."""
     monkeypatch.setattr(_remote, "QUICK_S", 0.5)
     monkeypatch.setattr(_middleware, "REST", 1000.0)
     asked: list[Any] = []
@@ -163,7 +163,7 @@ def test_a_gateway_that_holds_steps_up_is_left_alone(how: str, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("how", HOW)
-def test_a_gateway_that_goes_before_the_end_takes_no_answer_away(
+def test_a_gateway_that_ends_during_a_step_loses_no_answer(
     tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The answer is given with its decision, without a cost, and a warning says that its end was not recorded."""
@@ -181,7 +181,7 @@ def test_a_gateway_that_goes_before_the_end_takes_no_answer_away(
 
 
 @pytest.mark.parametrize("how", HOW)
-def test_a_key_that_is_wrong_is_told(tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_key_is_an_error(tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is answered unrouted for a mistake: the key comes from `api_key`, or from the environment."""
     monkeypatch.setenv("KEYS", "sk-right-and-long-enough")
     models = team(steps=0)
@@ -207,7 +207,7 @@ def test_a_key_that_is_wrong_is_told(tmp_path: Path, how: str, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("how", HOW)
-def test_a_router_that_breaks_breaks_no_agent(
+def test_a_broken_router_does_not_fail_an_agent(
     tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whatever it raises that is nobody's mistake, the agent's own model is asked, and asked again the next time."""
@@ -227,7 +227,7 @@ def test_a_router_that_breaks_breaks_no_agent(
 
 
 @pytest.mark.parametrize("how", HOW)
-def test_a_log_that_takes_nothing_takes_no_answer_away(
+def test_a_journal_that_cannot_be_written_loses_no_answer(
     tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A disk that is full costs the entry. The chosen model answers, and nobody waits long for the log."""
@@ -265,8 +265,8 @@ def test_messages_that_the_router_cannot_read_go_unrouted(tmp_path: Path, caplog
 
 
 @pytest.mark.parametrize("how", HOW)
-def test_use_after_close_is_told(tmp_path: Path, how: str) -> None:
-    """A router that was closed is a mistake, not an outage."""
+def test_use_after_close_is_an_error(tmp_path: Path, how: str) -> None:
+    """Calling a closed router is an error, not an outage."""
     models = team(steps=0)
     middleware, _ = routed(tmp_path, models)
     agent = create_agent(models["fast"], middleware=[middleware])

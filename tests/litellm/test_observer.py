@@ -266,18 +266,34 @@ async def test_a_failing_observer_does_not_fail_calls(
     assert caplog.text.count(words) == 1
 
 
-def test_an_exiting_process_records_its_last_calls(tmp_path: Path) -> None:
-    """The last blocking call of a script is recorded, although litellm reports it after the answer."""
+def test_a_fresh_process_imports_little_and_records_its_last_calls(tmp_path: Path) -> None:
+    """Importing loads litellm, no other framework, and uses no network; at exit the last blocking call is recorded.
+
+    litellm reports a call after its answer.
+    """
+    heavy = ("torch", "crewai", "langchain_core", "sentence_transformers", "sklearn", "duckdb", "fastapi")
     code = (
-        "import litellm\n"
+        "import socket, sys\n"
+        "real = socket.socket.connect, socket.getaddrinfo\n"
+        "def refuse(*a, **k): raise AssertionError('network')\n"
+        "socket.socket.connect = socket.getaddrinfo = refuse\n"
         "from fitrouter_integrations.litellm import observer\n"
+        f"print([name for name in {heavy!r} if name in sys.modules])\n"
+        "socket.socket.connect, socket.getaddrinfo = real\n"
+        "import litellm\n"
         "litellm.callbacks = [observer]\n"
         "call = {'messages': [{'role': 'user', 'content': 'hello'}], 'mock_response': 'x'}\n"
         "for _ in range(3): litellm.completion(model='openai/beta', **call)\n"
     )
     router = agent_router(tmp_path)
     with serving(router) as url:
-        subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "FITROUTER": url}, timeout=300)
+        environ = {name: value for name, value in os.environ.items() if name != "LITELLM_LOCAL_MODEL_COST_MAP"}
+        command = [sys.executable, "-c", code]
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=True, env={**environ, "FITROUTER": url}, timeout=300
+        )
+        assert done.stdout.strip() == "[]"
+        assert "network" not in done.stderr
         assert [made.chosen for made in events(router, Decision)] == ["beta"] * 3
         wait_for(lambda: len(events(router, Execution)) == 3)
 

@@ -98,7 +98,7 @@ async def test_tools_and_formats_pass_through() -> None:
 
 
 async def test_unknown_fields_are_relayed() -> None:
-    """What a provider adds to a message or delta reaches the caller."""
+    """Fields that a provider adds to a message or delta reach the caller."""
     message = {"role": "assistant", "content": "hi", "thinking_signature": "abc", "annotations": [{"a": 1}]}
     body = {"choices": [{"message": message, "finish_reason": "stop"}]}
     delta = {"content": "x", "reasoning_content": "why", "extra": [1]}
@@ -123,7 +123,7 @@ async def test_connections_are_kept_and_bounded() -> None:
     assert len(server.seen) == 24
 
 
-async def test_statuses_that_another_model_may_survive(subtests: pytest.Subtests) -> None:
+async def test_statuses_that_allow_a_fallback(subtests: pytest.Subtests) -> None:
     """Outages, quotas, keys and unknown names are ProviderUnavailable with the status; redirects are not followed."""
     for status in (
         301,
@@ -150,8 +150,8 @@ async def test_statuses_that_another_model_may_survive(subtests: pytest.Subtests
             assert len(server.seen) == 1
 
 
-async def test_statuses_that_are_the_requests_fault(subtests: pytest.Subtests) -> None:
-    """Any other 4xx is ProviderRejected, so that no other model is asked in vain."""
+async def test_statuses_that_reject_the_request(subtests: pytest.Subtests) -> None:
+    """Any other 4xx is ProviderRejected, so that no fallback is tried."""
     for status in (
         400,
         405,
@@ -190,7 +190,7 @@ async def test_retry_after_is_kept() -> None:
 
 @given(st.text(max_size=20) | st.floats().map(str) | st.integers().map(str))
 def test_any_retry_after_is_read(value: str) -> None:
-    """Whatever stands in the header, the wait is None or finite and not negative."""
+    """For any header value the wait is None or a finite number ≥ 0."""
     wait = retry_after(value, 0.0)
     assert wait is None or 0.0 <= wait < float("inf")
 
@@ -268,7 +268,7 @@ async def test_every_broken_stream_is_unavailable(subtests: pytest.Subtests) -> 
                 await provider.aclose()
 
 
-async def test_a_stream_survives_how_it_is_cut() -> None:
+async def test_a_stream_does_not_depend_on_the_chunks() -> None:
     """Drips of single bytes, CRLF, comments, a second [DONE] and characters cut in half make no difference."""
     said = event({"choices": [{"index": 0, "delta": {"content": "né 你😀"}}]})
     raw = json.dumps({"choices": [{"delta": {"content": "é你😀"}}]}, ensure_ascii=False).encode()
@@ -281,7 +281,7 @@ async def test_a_stream_survives_how_it_is_cut() -> None:
 
 
 @given(st.lists(st.text(alphabet='ab é你\\"', max_size=8), min_size=1, max_size=5), st.data())
-def test_sse_is_read_however_it_is_cut(texts: list[str], data: st.DataObject) -> None:
+def test_sse_events_do_not_depend_on_the_chunks(texts: list[str], data: st.DataObject) -> None:
     """For any events and any cuts, the data come out in order and whole."""
     stream = b"".join(event(one) for one in texts)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=6)))
@@ -361,7 +361,7 @@ async def test_errors_do_not_repeat_the_key() -> None:
         await provider.aclose()
 
 
-async def test_a_request_that_is_no_json_is_rejected() -> None:
+async def test_parameters_that_are_not_json_are_rejected() -> None:
     """Parameters that JSON cannot carry are the request's fault, and nothing is sent."""
     async with FakeOpenAI() as server:
         provider = OpenAICompatible(server.base_url)
@@ -373,7 +373,7 @@ async def test_a_request_that_is_no_json_is_rejected() -> None:
 
 
 async def test_params_cannot_change_the_model_or_the_messages() -> None:
-    """The call decides what is asked and of whom; its parameters do not."""
+    """`params` override neither the model nor the messages of the call."""
     async with FakeOpenAI() as server:
         provider = OpenAICompatible(server.base_url)
         params = {"model": "dear", "messages": [], "stream": True}
@@ -382,8 +382,8 @@ async def test_params_cannot_change_the_model_or_the_messages() -> None:
     assert server.seen[0][0] == {"model": "m", "messages": list(MESSAGES)}
 
 
-async def test_it_opens_again_after_it_was_closed() -> None:
-    """Closing is not the end: the next call opens a session."""
+async def test_a_closed_provider_reopens() -> None:
+    """A call after `aclose` opens a new session."""
     async with FakeOpenAI() as server:
         provider = OpenAICompatible(server.base_url)
         for _ in range(2):
@@ -391,7 +391,7 @@ async def test_it_opens_again_after_it_was_closed() -> None:
             await provider.aclose()
 
 
-def test_a_base_url_that_cannot_be_used_is_explained(subtests: pytest.Subtests) -> None:
+def test_an_invalid_base_url_is_explained(subtests: pytest.Subtests) -> None:
     """Anything but a plain http(s) URL is refused at once, and a password in it is not repeated."""
     for url in (
         "",

@@ -21,9 +21,8 @@ from fitrouter.monitors.e_process import MixtureEProcess
 from fitrouter.monitors.propensities import ALPHA
 from fitrouter.monitors.propensities import audit as audit_of_events
 from fitrouter.types import Decision, Mode
-from fitrouter_evaluators.replay.log._e_process import e_process_path
-from fitrouter_evaluators.replay.log._philox import uniforms_of, uuid_words
-from fitrouter_evaluators.replay.log.audit import _freedman, audit
+from fitrouter_evaluators.replay.log._draws import uniforms_of, uuid_words
+from fitrouter_evaluators.replay.log.audit import _freedman, audit, e_process_path
 from fitrouter_evaluators.replay.log.log import MODES, Log
 from fitrouter_evaluators.replay.log.validation import validate
 from fitrouter_evaluators.replay.report import Check
@@ -159,9 +158,8 @@ def sessions(seed: int, n: int, kind: str, seeded: bool = False) -> Log:
 
 
 def test_a_clean_log_passes() -> None:
-    """At least 99 of 100 clean logs of 800 sessions pass all checks at once; with seeds all their draws replay."""
-    wrong = sum(bool(failed(sessions(seed, 800, "fresh"))) for seed in range(120))
-    assert wrong <= 1
+    """Of 40 clean logs of 800 sessions at most one fails any check; with seeds all their draws are repeated."""
+    assert sum(bool(failed(sessions(seed, 800, "fresh"))) for seed in range(40)) <= 1
     assert not failed(sessions(1, 800, "fresh", seeded=True))
 
 

@@ -77,7 +77,7 @@ CHANGES: dict[str, tuple[dict[str, Any], Policy, Rules]] = {
 
 @cache
 def town() -> Town:
-    """600 requests: sessions drawn again, newcomers twice, a budget, a uniform slice, a default with a fifth."""
+    """400 requests: sessions drawn again, newcomers twice, a budget, a uniform slice, a default with a fifth."""
     made = Town(
         rules=LIVE,
         projections=ProjectionParams(budget=BudgetParams(usd_per_request=2e-3)),
@@ -85,9 +85,9 @@ def town() -> Town:
         candidates={"wide": CandidateConfig(algorithm="linear_thompson").model_dump()},
     )
     last = None
-    for i in range(600):
-        if i in {150, 300}:
-            made.join("d") if i == 150 else made.join("e", "f")
+    for i in range(400):
+        if i in {120, 220}:
+            made.join("d") if i == 120 else made.join("e", "f")
         last = made.request(last if i % 4 else None, again=i % 4 == 2)
     return made
 
@@ -191,7 +191,7 @@ async def test_a_routers_own_journal_is_reproduced(tmp_path: Path) -> None:
     assert not (changed == logged)[~silent].all()
 
 
-@settings(max_examples=60)
+@settings(max_examples=20)
 @given(
     floor=st.floats(0, 1),
     uniform_slice=st.floats(0, 0.9),
@@ -321,7 +321,7 @@ def test_a_new_floor_needs_the_live_slice() -> None:
     wrong = CONFIG.model_copy(update={"policy": CONFIG.policy.model_copy(update={"uniform_slice": 0.0})})
     with pytest.raises(InvalidLog, match=r"was made with floor .* if uniform_slice was 0"):
         load_candidate({"algorithm": "softmax", "floor": 0.1}, config=wrong).pmf(log, rows)
-    early = rows[log.decisions.ts[rows] < 1e9 + 1400]  # before there were newcomers
+    early = rows[log.decisions.ts[rows] < 1e9 + 1100]  # before there were newcomers
     both = {"algorithm": "squarecb", "gamma": 20.0, "floor": 0.1, "uniform_slice": 0.05}
     np.testing.assert_allclose(
         load_candidate(both).pmf(log, early), flat(log, early, log.options.prob), rtol=0, atol=1e-12

@@ -24,7 +24,7 @@ from fitrouter_evaluators.replay.candidates.load import load_candidate
 from fitrouter_evaluators.replay.log.log import MODES, Log
 
 SHARP = Settings(algorithm="squarecb", parameters={"gamma": 20.0})
-ROUNDS, SEEDS = 80, 16
+ROUNDS, SEEDS = 70, 13
 
 
 def opened(journal: MemoryJournal) -> Any:
@@ -64,7 +64,7 @@ def truth(town: Town, log: Log, rows: Sequence[int]) -> float:
 def online() -> tuple[float, float]:
     """What the learning policy is worth when it really runs, over its first rounds; and the standard error."""
     found = []
-    for seed in range(1000, 1060):
+    for seed in range(1000, 1030):
         town = Town(seed=seed, policy=SquareCB(20.0))
         town.live(ROUNDS)
         log = town.log()
@@ -82,7 +82,7 @@ def test_rejection_sampling_estimates_the_online_value() -> None:
     """
     found, uniform, held = [], [], []
     for seed in range(SEEDS):
-        town = logged(seed, 320)
+        town = logged(seed, 4 * ROUNDS)
         log = town.log()
         replayed = rejection(town, rounds=ROUNDS, seed=seed).replay(log, rows_of(log), log.outcomes.free_label)
         assert replayed.matched == replayed.labels == ROUNDS
@@ -101,9 +101,9 @@ def test_rejection_sampling_estimates_the_online_value() -> None:
 def test_rejection_on_an_adaptive_log_with_a_known_pmf() -> None:
     """The same holds where a learner logged: with c the smallest probability nothing is clipped."""
     found = []
-    for seed in range(6):
+    for seed in range(4):
         town = Town(seed=seed, policy=SquareCB(40.0), rules=Rules(floor=0.6))
-        town.live(500)
+        town.live(360)
         log = town.log()
         replayed = rejection(town, rounds=ROUNDS, seed=seed).replay(log, rows_of(log), log.outcomes.free_label)
         assert replayed.clipped == 0.0

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fitrouter.errors import ConfigError, InvalidLog
 from fitrouter_evaluators.replay.gate import GateEvidence, decide, sequence_levels
 from fitrouter_evaluators.replay.gate_file import Gate, load_gate, parse_gate
-from fitrouter_evaluators.replay.inference._bands import exact_band
+from fitrouter_evaluators.replay.inference.sequences import exact_band
 from fitrouter_evaluators.replay.report import Band, Check, Diagnostics, UserSatisfaction
 
 
@@ -103,7 +103,7 @@ max_weight: 100
         ({"metric": "score"}, ["metric", "a score is a model's prediction", "users are worse off", "'fit'"]),
         ({"guardrails": [{"metric": "score", "max_decrease": 0.0}]}, ["guardrails.0.metric", "a score is"]),
         ({"metric": "revenue"}, ["metric", "'fit', 'cost', 'latency' or 'utility'", "given was 'revenue'"]),
-        ({"min_gains": 0.1}, ["min_gains", "no such rule", "did you mean 'min_gain'", "Allowed here: alpha"]),
+        ({"min_gains": 0.1}, ["min_gains", "no such setting", "did you mean 'min_gain'", "Allowed here: alpha"]),
         ({"guardrails": [{"metric": "fit", "max_decreas": 1}]}, ["did you mean 'max_decrease'", "require"]),
         ({"users": {"worse": 0.1}}, ["users.worse", "max_worse_off"]),
         ({"alpha": 0.7}, ["alpha", "less than 0.5", "given was 0.7"]),

@@ -1,4 +1,4 @@
-"""Laws of the intervals that hold at one look."""
+"""Laws of the intervals for a single look: delta method and bootstrap."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.replay.test_estimators import each, some
+from tests.replay.test_estimators import some
 
 from fitrouter.errors import ConfigError
 from fitrouter.types import Floats
@@ -55,6 +55,7 @@ def stats() -> Any:
     return pytest.importorskip("scipy.stats")
 
 
+@settings(max_examples=40)
 @given(df=st.integers(1, 5000), alpha=st.sampled_from((0.05, 0.01, 0.05 / 20)), wide=st.sampled_from((0.1, 0.2)))
 def test_student_is_never_too_narrow(stats: Any, df: int, alpha: float, wide: float) -> None:
     """Against scipy: at two-sided 5 % and below never narrower than Student's; at 10 % and 20 % within 0.2 %."""
@@ -68,7 +69,7 @@ def test_student_is_never_too_narrow(stats: Any, df: int, alpha: float, wide: fl
 
 
 @pytest.mark.parametrize("n", [12, 200, 5000])
-def test_delta_is_the_textbook_s(n: int) -> None:
+def test_delta_of_a_mean_matches_the_formula(n: int) -> None:
     """For the mean of n values: mean ± t · s / √n."""
     values = np.random.default_rng(n).random(n)
     found = delta(IPS(), of(values))
@@ -79,7 +80,7 @@ def test_delta_is_the_textbook_s(n: int) -> None:
     assert found.n[0] == n
 
 
-def test_delta_of_a_ratio_is_the_textbook_s() -> None:
+def test_delta_of_a_ratio_matches_the_formula() -> None:
     """For SNIPS: √(Σ w² (r − v)²) / Σ w (Owen 2013, "Monte Carlo theory, methods and examples", eq. 9.9)."""
     rounds = some(3000)
     found = delta(SNIPS(), rounds)
@@ -99,16 +100,17 @@ def test_clusters_of_any_size() -> None:
     assert found.n[0] == len(values)
 
 
-@each
-def test_repeated_rows_are_no_evidence(estimator: Estimator) -> None:
-    """Each unit three times over in one cluster: value, error and limits stay; taken for three, they would shrink."""
+def test_repeated_rows_are_no_evidence() -> None:
+    """Each unit three times in one cluster: value, error and limits stay; as three units, the error would shrink."""
     rounds = some(500)
     copies = np.repeat(np.arange(500), 3)
-    once, thrice = delta(estimator, rounds), delta(estimator, take(rounds, copies), cluster=copies)
-    np.testing.assert_allclose(np.array(thrice[:4]), np.array(once[:4]), rtol=1e-9)
-    assert delta(estimator, take(rounds, copies)).se[0] < 0.6 * once.se[0]
-    resampled = bootstrap(estimator, take(rounds, copies), cluster=copies)
-    np.testing.assert_allclose(np.array(resampled[:4]), np.array(bootstrap(estimator, rounds)[:4]), rtol=1e-9)
+    for estimator in ESTIMATORS.values():
+        once, thrice = delta(estimator, rounds), delta(estimator, take(rounds, copies), cluster=copies)
+        np.testing.assert_allclose(np.array(thrice[:4]), np.array(once[:4]), rtol=1e-9, err_msg=estimator.name)
+        assert delta(estimator, take(rounds, copies)).se[0] < 0.6 * once.se[0], estimator.name
+    several = list(ESTIMATORS.values())
+    resampled = np.array([found[:4] for found in bootstraps(several, take(rounds, copies), cluster=copies)])
+    np.testing.assert_allclose(resampled, np.array([found[:4] for found in bootstraps(several, rounds)]), rtol=1e-9)
 
 
 @given(seed=st.integers(0, 2**32 - 1))
@@ -127,20 +129,21 @@ def test_names_and_order_of_clusters_do_not_matter(seed: int) -> None:
 # --- slices ---
 
 
-@each
 @pytest.mark.parametrize("clustered", [False, True])
-def test_slices_are_separate_calls(estimator: Estimator, clustered: bool) -> None:
-    """Slices at once, bit for bit what each gives alone; units in no slice count nowhere."""
+def test_slices_are_separate_calls(clustered: bool) -> None:
+    """Slices at once give, bit for bit, what each gives alone; units in no slice count nowhere."""
     rng = np.random.default_rng(3)
     rounds, slices = some(2000), rng.integers(-1, 3, 2000)
     cluster = np.sort(rng.integers(0, 600, 2000)) if clustered else None
-    for method in (delta, bootstrap):
-        together = method(estimator, rounds, cluster=cluster, slices=slices, n_slices=3)
-        assert together.n.sum() == (slices >= 0).sum() < 2000
+    several = list(ESTIMATORS.values())
+    for method in (deltas, bootstraps):
+        together = method(several, rounds, cluster=cluster, slices=slices, n_slices=3)
+        assert together[0].n.sum() == (slices >= 0).sum() < 2000
         for s in range(3):
             units = np.flatnonzero(slices == s)
-            alone = method(estimator, take(rounds, units), cluster=None if cluster is None else cluster[units])
-            same(Interval(*(column[s : s + 1] for column in together)), alone)
+            alone = method(several, take(rounds, units), cluster=None if cluster is None else cluster[units])
+            for one, other in zip(together, alone, strict=True):
+                same(Interval(*(column[s : s + 1] for column in one)), other)
 
 
 def test_several_estimators_are_separate_calls() -> None:
@@ -153,28 +156,22 @@ def test_several_estimators_are_separate_calls() -> None:
             np.testing.assert_allclose(np.array(found), np.array(alone), rtol=1e-10)
 
 
-@each
-@pytest.mark.parametrize("method", [delta, bootstrap])
-def test_too_few_to_tell(estimator: Estimator, method: Any) -> None:
-    """A slice of nobody has no value; of one cluster, no interval; neither is a warning."""
-    slices = np.array([0, 0, 0, 0, 2, 2])
-    found = method(
-        estimator,
-        some(6)._replace(match=np.ones(6, bool)),
-        cluster=slices.clip(max=1) * np.arange(6),
-        slices=slices,
-        n_slices=4,
-    )
-    assert found.n.tolist() == [4, 0, 2, 0]
-    assert np.isnan(found.value).tolist() == [False, True, False, True]
-    found = method(estimator, some(6)._replace(match=np.ones(6, bool)), cluster=slices, slices=slices, n_slices=4)
-    for column in (found.se, found.low, found.high):
-        assert np.isnan(column).all()
+@pytest.mark.parametrize("method", [deltas, bootstraps])
+def test_empty_slices_and_single_clusters(method: Any) -> None:
+    """An empty slice has no value; a slice of one cluster has no interval; neither gives a warning."""
+    slices, several = np.array([0, 0, 0, 0, 2, 2]), list(ESTIMATORS.values())
+    rounds = some(6)._replace(match=np.ones(6, bool))
+    apart = slices.clip(max=1) * np.arange(6)
+    for found in method(several, rounds, cluster=apart, slices=slices, n_slices=4):
+        assert found.n.tolist() == [4, 0, 2, 0]
+        assert np.isnan(found.value).tolist() == [False, True, False, True]
+    for found in method(several, rounds, cluster=slices, slices=slices, n_slices=4):
+        assert np.isnan(np.array(found[1:4])).all()
 
 
 @pytest.mark.parametrize("method", [delta, bootstrap])
-def test_nobody_at_all(method: Any) -> None:
-    """No units, or none in any slice: nothing is known, without a warning."""
+def test_without_units_everything_is_nan(method: Any) -> None:
+    """No units, or none in any slice: NaN, without a warning."""
     for found in (
         method(DR(), some(0)),
         method(DR(), some(0), cluster=np.zeros(0, int), slices=np.zeros(0, int), n_slices=2),
@@ -187,18 +184,19 @@ def test_nobody_at_all(method: Any) -> None:
 # --- the bootstrap ---
 
 
-@each
-def test_delta_and_bootstrap_agree(estimator: Estimator) -> None:
-    """On 9,000 units in 3,000 clusters, errors within 8 % and limits within a tenth of the width."""
+def test_delta_and_bootstrap_agree() -> None:
+    """On 6,000 units in 2,000 clusters, errors within 8 % and limits within a tenth of the width."""
     rng = np.random.default_rng(5)
-    rounds, cluster = some(9000), rng.integers(0, 3000, 9000)
-    linear = delta(estimator, rounds, cluster=cluster)
-    resampled = bootstrap(estimator, rounds, cluster=cluster, seed=1)
-    assert resampled.value[0] == linear.value[0]
-    assert resampled.se[0] == pytest.approx(linear.se[0], rel=0.08)
-    width = linear.high[0] - linear.low[0]
-    assert resampled.low[0] == pytest.approx(linear.low[0], abs=0.1 * width)
-    assert resampled.high[0] == pytest.approx(linear.high[0], abs=0.1 * width)
+    rounds, cluster, several = some(6000), rng.integers(0, 2000, 6000), list(ESTIMATORS.values())
+    linears = deltas(several, rounds, cluster=cluster)
+    for estimator, linear, resampled in zip(
+        several, linears, bootstraps(several, rounds, cluster=cluster, seed=1), strict=True
+    ):
+        assert resampled.value[0] == linear.value[0], estimator.name
+        assert resampled.se[0] == pytest.approx(linear.se[0], rel=0.08), estimator.name
+        width = linear.high[0] - linear.low[0]
+        assert resampled.low[0] == pytest.approx(linear.low[0], abs=0.1 * width), estimator.name
+        assert resampled.high[0] == pytest.approx(linear.high[0], abs=0.1 * width), estimator.name
 
 
 def test_bags_are_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,12 +218,12 @@ def test_bootstrap_follows_its_seed() -> None:
     assert bootstrap(DR(), rounds, seed=4).se[0] != bootstrap(DR(), rounds, seed=4, replicates=1999).se[0]
 
 
-def test_bootstrap_is_the_plain_one() -> None:
+def test_bootstrap_equals_plain_resampling() -> None:
     """For a mean, errors and limits are those of resampling units with replacement, done the long way."""
     values = np.random.default_rng(2).exponential(size=80)
     rng = np.random.default_rng(11)
-    means = np.array([rng.choice(values, 80).mean() for _ in range(20_000)])
-    found = bootstrap(IPS(), of(values), replicates=20_000)
+    means = np.array([rng.choice(values, 80).mean() for _ in range(10_000)])
+    found = bootstrap(IPS(), of(values), replicates=10_000)
     assert found.se[0] == pytest.approx(means.std(), rel=0.03)
     low, high = np.quantile(means, (0.025, 0.975))
     assert (found.low[0], found.high[0]) == pytest.approx((low, high), abs=0.03 * (high - low))
@@ -241,15 +239,15 @@ def test_replicates_without_weight_are_left_out() -> None:
 # --- pairs, and coverage ---
 
 
-@each
-def test_pairs(estimator: Estimator) -> None:
-    """A policy against itself differs by nothing at all, and is sure of it; levels tighten nothing but the limits."""
+def test_pairs() -> None:
+    """A policy does not differ from itself, without error; the level changes the limits only."""
     rounds = some(400)
-    itself = delta(Paired(estimator, rounds), rounds)
-    np.testing.assert_allclose(np.array(itself[:4]), 0.0, atol=1e-12)
-    narrow, wide = delta(estimator, rounds, alpha=0.2), delta(estimator, rounds, alpha=0.01)
-    assert narrow.se[0] == wide.se[0]
-    assert wide.low[0] < narrow.low[0] < narrow.value[0] < narrow.high[0] < wide.high[0]
+    for estimator in ESTIMATORS.values():
+        itself = delta(Paired(estimator, rounds), rounds)
+        np.testing.assert_allclose(np.array(itself[:4]), 0.0, atol=1e-12, err_msg=estimator.name)
+        narrow, wide = delta(estimator, rounds, alpha=0.2), delta(estimator, rounds, alpha=0.01)
+        assert narrow.se[0] == wide.se[0], estimator.name
+        assert wide.low[0] < narrow.low[0] < narrow.value[0] < narrow.high[0] < wide.high[0], estimator.name
 
 
 def test_a_pair_is_narrower_than_two() -> None:
@@ -306,17 +304,17 @@ def test_coverage(method: Any, alike: bool) -> None:
         assert interval.se.mean() == pytest.approx(interval.value.std(), rel=0.12), name
 
 
-def test_sessions_taken_for_units_would_not_cover() -> None:
-    """The same world without its clusters: four who are alike are no four witnesses."""
+def test_ignoring_clusters_does_not_cover() -> None:
+    """Treating the dependent units of a session as independent makes intervals too narrow."""
     rounds, _, repetition, truth = world(17, alike=True)
     naive = delta(IPS(), rounds, slices=repetition, n_slices=REPETITIONS)
     assert coverage(naive, truth) < 0.8
 
 
-# --- what they refuse ---
+# --- refusals ---
 
 
-def test_what_cannot_be_used_is_refused() -> None:
+def test_invalid_arguments_are_refused() -> None:
     """Levels, codes and numbers out of range are errors that say what is allowed."""
     rounds, codes = some(10), np.arange(10)
     for alpha in (0.0, 1.0, -0.1, float("nan")):

@@ -34,6 +34,7 @@ from fitrouter.types import (
     Score,
     pack,
 )
+from fitrouter_evaluators.replay.log import sources
 from fitrouter_evaluators.replay.log._warehouse import opened
 from fitrouter_evaluators.replay.log.log import MODES, Log
 from fitrouter_evaluators.replay.log.sources import export, read_log
@@ -268,8 +269,11 @@ def test_an_older_warehouse_is_read(warehouse: Path, tmp_path: Path) -> None:
 # --- what is read --------------------------------------------------------------------------------------------------
 
 
-def test_a_gateways_folder_reads_the_warehouse_unless_it_is_behind(folder: Path, tmp_path: Path) -> None:
+def test_a_gateways_folder_reads_the_warehouse_unless_it_is_behind(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The source names which was read and how far the warehouse was behind."""
+    monkeypatch.setattr(sources, "_FEED_S", 0.01)
     assert "warehouse" in read_log(folder).source
     later = tmp_path / "later"
     later.mkdir()
@@ -277,8 +281,9 @@ def test_a_gateways_folder_reads_the_warehouse_unless_it_is_behind(folder: Path,
     only = read_log(later)
     assert only.source.startswith("journal")
     write_warehouse(later / "fitrouter.duckdb", EVENTS[:-7])
-    assert read_log(later).source.endswith("whose warehouse is 7 rows behind")
-    assert_same(only, read_log(later))
+    behind = read_log(later)
+    assert behind.source.endswith("whose warehouse is 7 rows behind")
+    assert_same(only, behind)
     (later / "journal.db").unlink()
     assert read_log(later).decisions.n <= only.decisions.n
 
@@ -329,8 +334,8 @@ from fitrouter.stores.journal import Entry, SqliteJournal
 from fitrouter.stores.warehouse import Warehouse, WarehouseFeed
 
 folder = Path(sys.argv[1])
-told = SqliteJournal(sys.argv[2])
-events = [row.event for row in told.tail(0, 10**6)]
+given = SqliteJournal(sys.argv[2])
+events = [row.event for row in given.tail(0, 10**6)]
 journal = SqliteJournal(folder / "journal.db")
 feed = WarehouseFeed(journal, Warehouse(folder / "fitrouter.duckdb"))
 
@@ -341,8 +346,8 @@ def step():
     except StoreError:
         return 0  # somebody reads the file: the feed tries again
 
-for i in range(0, len(events), 10):
-    journal.append(*map(Entry, events[i : i + 10])).result(300.0)
+for i in range(0, len(events), 25):
+    journal.append(*map(Entry, events[i : i + 25])).result(300.0)
     step()
     if i == 50:
         print("begun", flush=True)

@@ -103,16 +103,16 @@ def interval(x: np.ndarray) -> tuple[float, float]:
 # --- who is heard ---
 
 
-def test_the_asked_are_believed_and_volunteers_are_not() -> None:
-    """Volunteers three times as eager when angry: the naive row is far off and sure of it, the asked ones are right.
+def test_requested_labels_are_unbiased_and_volunteered_ones_are_not() -> None:
+    """If angry users volunteer three times as often, naive estimates are biased and requested labels are not.
 
-    Coverage of 95 % intervals over 120 logs: at least .92 for those who were asked, with predictions and without, and
-    none for all labels alike. Predictions that volunteers helped to teach make the interval narrower.
+    95 % intervals over 60 logs cover in at least .9 for requested labels, with and without predictions, and hardly
+    ever for all labels alike. Predictions trained on volunteered labels too make the interval narrower.
     """
     covers: dict[str, list[bool]] = {"powered": [], "adaptive": [], "asked": [], "naive": []}
     width: dict[str, list[float]] = {name: [] for name in covers}
     means: dict[str, list[float]] = {name: [] for name in covers}
-    for seed in range(120):
+    for seed in range(60):
         log, truth, _ = crowd(seed)
         rows = {
             "powered": unit_rewards(log),
@@ -126,8 +126,8 @@ def test_the_asked_are_believed_and_volunteers_are_not() -> None:
             width[name].append(high - low)
             means[name].append(float(x.mean()) - truth)
     for name in ("powered", "adaptive", "asked"):
-        assert np.mean(covers[name]) >= 0.92
-        assert abs(np.mean(means[name])) < 4.0 * np.std(means[name]) / np.sqrt(120)
+        assert np.mean(covers[name]) >= 0.9
+        assert abs(np.mean(means[name])) < 4.0 * np.std(means[name]) / np.sqrt(60)
     assert np.mean(means["naive"]) < -0.05
     assert np.mean(covers["naive"]) < 0.2
     assert np.mean(width["powered"]) < 0.95 * np.mean(width["asked"])
@@ -348,13 +348,13 @@ def test_sensitivity_bounds_cover_under_selective_response() -> None:
     With Γ = 1 the bounds add nothing, and with Γ = ∞ they hold for every way of answering.
     """
     covers: dict[float, list[bool]] = {1.0: [], 2.0: [], np.inf: []}
-    for seed in range(120):
+    for seed in range(60):
         log, truth, _ = crowd(seed, 8000, response=(0.45, 0.3))
         units, observed, _ = of(log)
         low, high = interval(unit_rewards(log))
         for gamma, found in covers.items():
             less, more = silence_margins(units, observed, np.ones(units.n), gamma=gamma)
-            found.append(low - less[0] <= truth <= high + more[0])
+            found.append(low - less <= truth <= high + more)
     assert np.mean(covers[2.0]) >= 0.95
     assert np.mean(covers[1.0]) < 0.5
     assert np.mean(covers[np.inf]) == 1.0
@@ -365,7 +365,7 @@ def test_full_response_needs_no_margin() -> None:
     units, observed, _ = of(crowd(11).log)
     for gamma in (1.0, 2.0, np.inf):
         less, more = silence_margins(units, observed, np.ones(units.n), gamma=gamma)
-        assert less[0] == more[0] == 0.0
+        assert less == more == 0.0
 
 
 @given(st.floats(0.01, 0.99), st.floats(1.0, 50.0))
@@ -412,10 +412,10 @@ def test_margins_of_a_difference_add_up() -> None:
     u = np.array([1.0, 1.0, 2.0, 1.0, -1.0, -1.0, -1.0, -2.0])
     less, more = silence_margins(units, observed, u, gamma=2.0)
     # Positive: μ = 1/2, from 1/3 to 2/3, on a mass of 3. Negative: μ = 1/3, from 1/5 to 1/2, on a mass of 2.
-    np.testing.assert_allclose(less[0], (3.0 * (1 / 2 - 1 / 3) + 2.0 * (1 / 2 - 1 / 3)) / n, rtol=1e-12)
-    np.testing.assert_allclose(more[0], (3.0 * (2 / 3 - 1 / 2) + 2.0 * (1 / 3 - 1 / 5)) / n, rtol=1e-12)
+    np.testing.assert_allclose(less, (3.0 * (1 / 2 - 1 / 3) + 2.0 * (1 / 2 - 1 / 3)) / n, rtol=1e-12)
+    np.testing.assert_allclose(more, (3.0 * (2 / 3 - 1 / 2) + 2.0 * (1 / 3 - 1 / 5)) / n, rtol=1e-12)
     swapped = silence_margins(units, observed, -u, gamma=2.0)
-    np.testing.assert_allclose([swapped[0][0], swapped[1][0]], [more[0], less[0]], rtol=1e-12)
+    np.testing.assert_allclose(swapped, [more, less], rtol=1e-12)
 
 
 def test_margins_of_a_slice_use_its_own_units() -> None:
@@ -424,10 +424,10 @@ def test_margins_of_a_slice_use_its_own_units() -> None:
     units, observed, _ = of(made.log)
     rng = np.random.default_rng(1)
     u, part = rng.normal(size=units.n), rng.integers(-1, 3, units.n)
-    less, more = silence_margins(units, observed, u, slices=part, n_slices=3)
     for s in range(3):
-        mine = silence_margins(units.select(part == s), observed, u[part == s])
-        np.testing.assert_allclose([less[s], more[s]], [mine[0][0], mine[1][0]], rtol=1e-12)
+        found = silence_margins(units, observed, u, rows=np.flatnonzero(part == s))
+        alone = silence_margins(units.select(part == s), observed, u[part == s])
+        np.testing.assert_allclose(found, alone, rtol=1e-12)
 
 
 def test_without_respondents_margins_are_maximal() -> None:
@@ -435,7 +435,7 @@ def test_without_respondents_margins_are_maximal() -> None:
     log = make_log(np.ones((4, 1)), np.zeros(4, dtype=int))
     units, observed, _ = of(log)
     less, more = silence_margins(units, observed, np.array([1.0, 2.0, -1.0, 0.0]), gamma=1.5)
-    assert less[0] == more[0] == 1.0
+    assert less == more == 1.0
 
 
 def test_gamma_below_one_is_refused() -> None:

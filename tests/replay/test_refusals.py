@@ -105,21 +105,20 @@ def edit(path: Path, which: str, sql: str) -> tuple[int, int, str]:
     return seq, new, name
 
 
-@pytest.mark.parametrize(
-    ("table", "which", "sql", "reason"), [case[1:] for case in REFUSED], ids=[case[0] for case in REFUSED]
-)
-def test_one_bad_row_is_named(warehouse: Path, table: str, which: str, sql: str, reason: str) -> None:
-    """One row of a good log is changed: the log is refused with the reason, the table, the row, and a remedy."""
-    read_log(warehouse)
-    seq, new, name = edit(warehouse, which, sql)
-    with pytest.raises(InvalidLog) as refused:
-        read_log(warehouse)
-    place, told = str(refused.value).split(": ", 1)
-    assert str(warehouse) in place
-    assert f"table {table}, row {new if 'INSERT' in sql else seq} " in place
-    assert ("'d'" if "decision_id = 'd'" in sql else name) in place
-    assert reason.format(seq=seq) in told
-    assert "; " in told
+def test_one_bad_row_is_named(folder: Path, tmp_path: Path) -> None:
+    """One row of a valid log is changed: the log is refused with the reason, the table, the row, and a remedy."""
+    read_log(folder / "fitrouter.duckdb")
+    for case, table, which, sql, reason in REFUSED:
+        warehouse = Path(shutil.copy(folder / "fitrouter.duckdb", tmp_path / "fitrouter.duckdb"))
+        seq, new, name = edit(warehouse, which, sql)
+        with pytest.raises(InvalidLog) as refused:
+            read_log(warehouse)
+        place, message = str(refused.value).split(": ", 1)
+        assert str(warehouse) in place, case
+        assert f"table {table}, row {new if 'INSERT' in sql else seq} " in place, case
+        assert ("'d'" if "decision_id = 'd'" in sql else name) in place, case
+        assert reason.format(seq=seq) in message, case
+        assert "; " in message, case
 
 
 def test_features_of_an_answer_are_finite(warehouse: Path) -> None:

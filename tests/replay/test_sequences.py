@@ -1,4 +1,4 @@
-"""Confidence sequences cover at all times at once, and say so when they cannot."""
+"""Laws of confidence sequences: coverage at all times at once, and refusal of invalid streams."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from fitrouter_evaluators.replay.inference.sequences import (
     spaced,
 )
 
-STREAMS, LENGTH = 400, 600
+STREAMS, LENGTH = 300, 400
 
 Lower = Callable[..., Floats]
 LOWERS: dict[str, Lower] = {
@@ -81,14 +81,14 @@ def ever_missed(lower: Lower, world: Callable[[np.random.Generator], tuple[Float
 
 @pytest.mark.parametrize(("name", "world"), ASKED)
 def test_exact_limits_are_ever_wrong_in_a_share_of_alpha_of_streams(name: str, world: Any) -> None:
-    """Ville's inequality: a share of α at most, whatever the outcomes; 400 streams leave three standard errors of .045.
+    """Ville's inequality: a share of α at most, whatever the outcomes; 300 streams leave three standard errors of .052.
 
     The empirical Bernstein sequence is for means that do not change, and is not asked about others.
     """
-    assert ever_missed(LOWERS[name], world, 1) <= 0.1 + 0.045
+    assert ever_missed(LOWERS[name], world, 1) <= 0.1 + 0.052
 
 
-def test_a_broken_promise_is_noticed_by_the_simulation() -> None:
+def test_the_simulation_detects_invalid_limits() -> None:
     """The check above can fail: with a limit for one look, nearly every second stream misses at some time."""
 
     def one_look(x: Floats, bound: float, *, alpha: float) -> Floats:
@@ -107,7 +107,7 @@ def test_two_sides_cover_together() -> None:
         found = exact(x, x, 1.0, 2.0, alpha=0.1)
         running = np.cumsum(mean) / found.at
         missed += bool(((found.low > running + 1e-9) | (found.high < running - 1e-9)).any())
-    assert missed / STREAMS <= 0.145
+    assert missed / STREAMS <= 0.152
 
 
 def test_each_side_may_have_a_share_of_its_own() -> None:
@@ -128,7 +128,7 @@ def test_the_asymptotic_sequence_covers_moderate_outcomes() -> None:
         found = asymptotic(x, alpha=0.1, at=300.0, looks=np.arange(50, LENGTH + 1))
         running = (np.cumsum(mean) / np.arange(1, LENGTH + 1))[found.at - 1]
         missed += bool(((found.low > running) | (found.high < running)).any())
-    assert missed / STREAMS <= 0.145
+    assert missed / STREAMS <= 0.152
 
 
 # --- the mathematics, against slow solvers ---
@@ -222,7 +222,7 @@ def every(x: Floats) -> dict[str, Floats]:
 
 @settings(max_examples=40)
 @given(STREAM, st.integers(1, 79))
-def test_limits_are_made_of_the_past_alone(values: list[float], cut: int) -> None:
+def test_limits_depend_on_the_past_only(values: list[float], cut: int) -> None:
     """The first t limits of a stream are those of its first t observations."""
     x, t = np.array(values), min(cut, len(values))
     for (name, whole), part in zip(every(x).items(), every(x[:t]).values(), strict=True):
@@ -244,12 +244,13 @@ def test_units_do_not_matter(values: list[float], unit: float) -> None:
     np.testing.assert_allclose(shifted.low[finite], wanted, rtol=1e-6, atol=1e-6 * (1.0 + unit))
 
 
-@settings(max_examples=40)
+@settings(max_examples=30)
 @given(STREAM, st.floats(0.001, 0.2), st.floats(1.01, 5.0))
 def test_more_certainty_is_wider(values: list[float], alpha: float, times: float) -> None:
-    """A smaller α never raises a lower limit."""
+    """A smaller α never raises a lower limit; the bets of the empirical Bernstein sequence depend on α."""
     x = np.array(values)
-    for name, lower in LOWERS.items():
+    for name in ("bets", "gamma-exponential"):
+        lower = LOWERS[name]
         assert (lower(x, 1.0, alpha=alpha) <= lower(x, 1.0, alpha=min(alpha * times, 0.9)) + 1e-9).all(), name
 
 
@@ -274,7 +275,7 @@ def test_bets_are_tighter_than_the_gamma_exponential_mixture() -> None:
     assert (bets > gamma).all()
 
 
-def test_streams_that_were_cut_differently_help_each_other() -> None:
+def test_streams_truncated_at_different_bounds_combine() -> None:
     """Two bounds together are nearly as good as the better of them, at few observations and at many."""
     rng = np.random.default_rng(5)
     looks = np.array([60, 20_000])
@@ -291,7 +292,7 @@ def test_streams_that_were_cut_differently_help_each_other() -> None:
     assert (0.6 - both < 1.2 * (0.6 - np.maximum(alone[1.0], alone[25.0]))).all()
 
 
-# --- slices, looks, and what is refused ---
+# --- slices, looks and refusals ---
 
 
 def test_a_slice_has_the_sequence_of_its_own_observations() -> None:
@@ -361,8 +362,8 @@ def test_a_broken_bound_is_refused_with_the_row() -> None:
             refuses()
 
 
-def test_what_cannot_be_meant_is_refused() -> None:
-    """Levels, looks and bounds that make no sense; the message says what would."""
+def test_invalid_arguments_are_refused() -> None:
+    """Invalid levels, looks and bounds are refused with what is allowed."""
     x = np.ones(5)
     with pytest.raises(ValueError, match="between 0 and 1"):
         exact_lower(x, 1.0, alpha=0.0)

@@ -12,8 +12,7 @@ from benchmarks.research.adversaries import battle, heads_of, honest_answers, po
 from fitrouter.context.encoders import Static
 from fitrouter.types import Floats
 from fitrouter_evaluators.scoring import STYLE, Answer, ResponseFeatures, global_scalar
-from fitrouter_evaluators.training._attack_texts import TRAIN, Templates
-from fitrouter_evaluators.training.attacks import KINDS, attacks, constants, guards
+from fitrouter_evaluators.training.attacks import KINDS, TRAIN, Templates, attacks, constants, guards
 
 DATA = Path(__file__).parents[3] / "shared/data"
 LENGTH = 2 + [dimension.name for dimension in STYLE].index("length")

@@ -1,4 +1,4 @@
-"""From the request to the call: what is left out, what a variant adds, and how a session is drawn again."""
+"""From the request to the call: dropped parameters, prefixes of variants, and re-draws of a session."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def logged(router: Router) -> list[Decision]:
     return [row.event for row in router._journal.tail(0, 100_000) if isinstance(row.event, Decision)]
 
 
-async def test_what_a_model_does_not_take_is_left_out_of_its_calls_alone(tmp_path: Path) -> None:
+async def test_unsupported_parameters_are_dropped_per_model(tmp_path: Path) -> None:
     """Droppable parameters reach the models that take them; any other excludes those that do not, with the reason."""
     echo = Echo()
     models = [
@@ -57,8 +57,8 @@ async def test_what_a_model_does_not_take_is_left_out_of_its_calls_alone(tmp_pat
     assert {d.chosen for d in logged(router)} == {"claude", "open"}
 
 
-async def test_variants_are_arms_and_are_asked_in_their_way(tmp_path: Path) -> None:
-    """Each variant is drawn like a model, called under the model's name with its prefix, and can be pinned by name."""
+async def test_each_variant_is_an_arm_with_its_own_prefix(tmp_path: Path) -> None:
+    """A variant is drawn like a model, is called under the model's name with its prefix, and can be pinned by name."""
     echo = Echo()
     models = [ModelCard(name="m", provider="echo", revision="2", variants=(TERSE,), target="m-large")]
     async with make_router(tmp_path, {"echo": echo}, models=models, rules=Rules(floor=1.0)) as router:
@@ -76,7 +76,7 @@ async def test_variants_are_arms_and_are_asked_in_their_way(tmp_path: Path) -> N
     assert echo.calls[-2].messages[0]["content"] == "Be brief.\n\nYou are a lawyer."
 
 
-def test_a_variant_that_cannot_be_asked_for_is_refused_at_the_start(tmp_path: Path) -> None:
+def test_an_invalid_variant_is_a_configuration_error(tmp_path: Path) -> None:
     """A configuration error names the variant and the remedy."""
     models = [
         ModelCard(name="m", provider="echo", target="anthropic/c", variants=(Variant(name="v", params={"n": 2}),))
@@ -85,8 +85,8 @@ def test_a_variant_that_cannot_be_asked_for_is_refused_at_the_start(tmp_path: Pa
         make_router(tmp_path, models=models)
 
 
-async def test_a_session_is_drawn_again_every_n_user_turns_and_never_inside_an_agents_run(tmp_path: Path) -> None:
-    """Re-draws have a pmf, a draw of their own and the reason; between them the session is sticky."""
+async def test_a_session_is_redrawn_every_n_user_turns_but_not_during_an_agent_run(tmp_path: Path) -> None:
+    """A re-draw logs its pmf, its own draw and a reason; between re-draws the session is sticky."""
     async with make_router(tmp_path, rules=Rules(redraw_every=2)) as router:
         history: list[Message] = []
         for i in range(5):
@@ -108,8 +108,8 @@ async def test_a_session_is_drawn_again_every_n_user_turns_and_never_inside_an_a
     assert all(d.chosen == stays[d.draw_id] for d in made)
 
 
-async def test_a_stay_that_failed_is_drawn_again_with_the_cost_of_leaving_inside_the_pmf(tmp_path: Path) -> None:
-    """After a failure the next call is a draw over all models; who holds the prompt's cache pays no switch cost."""
+async def test_a_session_whose_model_failed_is_redrawn_with_switch_costs_in_the_pmf(tmp_path: Path) -> None:
+    """After a failure the next call is drawn from all models; the model with the prompt cache has no switch cost."""
     broken = Faulty(Echo(), itertools.repeat(Fault(error=ProviderUnavailable("down", 503))))
     models = [
         ModelCard(name="alpha", provider="broken", prices=Prices(input=1.0)),
@@ -131,8 +131,8 @@ async def test_a_stay_that_failed_is_drawn_again_with_the_cost_of_leaving_inside
     assert {d.redraw for d in logged(router)} == {"", "failed"}
 
 
-async def test_a_stay_that_a_budget_bars_is_drawn_again(tmp_path: Path) -> None:
-    """What the decider itself forbids, after eligibility, moves the session too, and the log says why."""
+async def test_a_session_whose_model_is_over_budget_is_redrawn(tmp_path: Path) -> None:
+    """Models that the decider excludes after eligibility also end a stay, and the log has the reason."""
     models = [
         ModelCard(name="cheap", provider="echo"),
         ModelCard(name="dear", provider="echo", prices=Prices(input=1000.0)),
@@ -151,8 +151,8 @@ async def test_a_stay_that_a_budget_bars_is_drawn_again(tmp_path: Path) -> None:
     assert again.decision.draw_id == again.decision.id
 
 
-async def test_a_prompt_that_outgrew_the_stay_moves_the_session_and_silence_ends_it(tmp_path: Path) -> None:
-    """Context overflow is a draw with its reason; silence begins a session anew; neither has a stay to weigh."""
+async def test_context_overflow_redraws_the_session_and_idle_time_ends_it(tmp_path: Path) -> None:
+    """Overflow is logged as the reason of a re-draw; idle time starts a new session. Switch costs apply to neither."""
     models = [
         ModelCard(name="large", provider="echo"),
         ModelCard(name="small", provider="echo", context_window=300),

@@ -215,10 +215,9 @@ async def test_a_router_says_which_prior_it_started_from(tmp_path: Path) -> None
 
     for _ in range(2):
         async with Router.from_config(load_config(tmp_path / "fitrouter.yaml")) as router:
-            for _ in range(200):
-                if any(isinstance(row.event, ArtifactChange) for row in router._journal.tail(0)):
-                    break
-                await asyncio.sleep(0.01)
+            async with asyncio.timeout(300.0):
+                while not any(isinstance(row.event, ArtifactChange) for row in router._journal.tail(0)):  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
             changes = [row.event for row in router._journal.tail(0) if isinstance(row.event, ArtifactChange)]
             assert router._learner.prior is not None
             assert [(change.name, change.sha256) for change in changes] == [("prior", router._learner.prior.id)]

@@ -31,18 +31,19 @@ def test_what_is_not_wanted_fits_less(statement: str) -> None:
 
 
 def test_it_is_silent_where_nothing_is_said() -> None:
-    """No attitude, nothing relevant to the request, or no text: missing, not zero."""
+    """No attitude, or no text: missing, not zero; another request: missing or next to nothing."""
     assert topic_units("I live in a small town.") == ()
     for prompt, answer, statement in (
         (PROMPT, COMEDY, "I live in a small town."),
-        ("How do I sort a list in Python?", "Call sorted(values).", "I avoid horror films."),
         (PROMPT, "", "I avoid horror films."),
     ):
         assert np.isnan(declared_fit(ENCODER, prompt, answer, [statement]))
+    other = declared_fit(ENCODER, "How do I sort a list in Python?", "Call sorted(values).", ["I avoid horror films."])
+    assert np.isnan(other) or abs(other) < 0.05
 
 
 def test_it_is_the_last_feature_and_needs_a_declaration() -> None:
-    """h ends with it where it is switched on; nobody else's features change."""
+    """It is the last entry of h where it is switched on; nobody else's features change."""
     plain, features = ResponseFeatures(ENCODER), ResponseFeatures(ENCODER, declared=True)
     said, silent = (Answer(text=HORROR, prompt=PROMPT, declared=words) for words in (("I avoid horror films.",), ()))
     h = features.encode([said, silent])

@@ -130,7 +130,7 @@ def test_empty(journal: Journal) -> None:
 
 
 def test_every_event_reads_back(journal: Journal) -> None:
-    """What is appended is read back equal, in the order of appending, whatever its kind."""
+    """Events of every kind are read back equal, in the order in which they were appended."""
     entries = [
         decision(1),
         execution(1),
@@ -173,7 +173,7 @@ def test_of(journal: Journal) -> None:
 
 
 def test_same_id_is_no_op(journal: Journal) -> None:
-    """An id that is there stays as it is, and its future gives the place it has."""
+    """Appending a known id changes nothing, and its future returns the existing position."""
     first = done(journal.append(decision(1)))
     done(journal.append(decision(2)))
     assert first == done(journal.append(decision(1, "somebody else", ts=99.0)))
@@ -227,7 +227,7 @@ def test_lease(journal: Journal) -> None:
 
 
 def test_full(make: Make) -> None:
-    """More than the queue takes is refused at once, and nothing of it is kept."""
+    """Entries beyond the queue's limit are refused immediately and completely."""
     journal = make(capacity=3)
     with pytest.raises(JournalFull, match="4"):
         journal.append(*(decision(n) for n in range(4)))
@@ -334,7 +334,7 @@ def test_waiting_entries_share_one_commit(tmp_path: Path) -> None:
 
 
 def test_close_waits(tmp_path: Path) -> None:
-    """What was queued before close is durable after it."""
+    """Entries queued before `close` are durable after it."""
     gate = Gate()
     journal = SqliteJournal(tmp_path / "j.db", fault=gate)
     futures = [journal.append(decision(n)) for n in range(50)]

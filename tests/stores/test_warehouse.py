@@ -271,7 +271,7 @@ def test_any_value_reads_back(tmp_path_factory: Any, texts: list[str], numbers: 
 
 
 def test_outcomes(warehouse: Warehouse) -> None:
-    """One row a decision, whatever came of it: the last execution and score, and the latest vote of each kind."""
+    """One row per decision: its last execution and score, and the latest vote of each kind."""
     events: list[Event] = [
         decision(1),
         decision(2),
@@ -441,8 +441,8 @@ def test_kill_9_of_the_feeder(warehouse: Warehouse, tmp_path: Path) -> None:
     journal.close()
 
 
-def test_others_open_it_between_batches(warehouse: Warehouse) -> None:
-    """Beside a running feed another process opens the file; while it holds it ingest waits, then nothing is missing."""
+def test_other_processes_open_the_file_between_batches(warehouse: Warehouse) -> None:
+    """Another process can open the file while a feed runs; ingestion waits for it, and loses no row."""
     journal = journal_of(*story(4))
     feed = WarehouseFeed(journal, warehouse, clock=lambda: 2_000_000_000.0)
     drain(feed)
@@ -467,8 +467,8 @@ def test_others_open_it_between_batches(warehouse: Warehouse) -> None:
 # --- one feeder ----------------------------------------------------------------------------------------------------
 
 
-def test_one_feeds(warehouse: Warehouse) -> None:
-    """Of two feeds one works; when it gives up the other goes on where it ended."""
+def test_only_one_feed_works_at_a_time(warehouse: Warehouse) -> None:
+    """Of two feeds one ingests; when it is released the other continues at its position."""
     journal = journal_of(*story(3))
     one, two = (WarehouseFeed(journal, warehouse, batch=4) for _ in range(2))
     assert (one.step(), two.step()) == (4, 0)
@@ -483,7 +483,7 @@ def test_one_feeds(warehouse: Warehouse) -> None:
 
 
 def test_file_replaced_by_an_older_one(warehouse: Warehouse) -> None:
-    """A file that is put back from a backup under a running feed is brought up from where it is."""
+    """A file restored from a backup under a running feed is brought up to date from its own position."""
     journal = journal_of(*story(2))
     feed = WarehouseFeed(journal, warehouse, batch=3)
     feed.step()
@@ -500,7 +500,7 @@ def test_file_replaced_by_an_older_one(warehouse: Warehouse) -> None:
 
 @pytest.mark.parametrize("longer", [False, True])
 def test_another_journal(warehouse: Warehouse, longer: bool) -> None:
-    """When the journal was replaced, its rows do not mix with those of the old one."""
+    """Rows of a replaced journal are not mixed with those of the old one."""
     old = WarehouseFeed(journal_of(*story(3)), warehouse)
     drain(old)
     journal = journal_of(*(decision(n) for n in range(1000, 1040 if longer else 1002)))

@@ -7,7 +7,7 @@ scale.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -88,15 +88,30 @@ def _ece(y: Floats, p: Floats) -> float:
     return float(sum(len(part) * abs(float(y[part].mean() - p[part].mean())) for part in parts) / len(p))
 
 
-def _correlation(kind: str) -> Callable[[Floats, Floats], float]:
-    def of(y: Floats, p: Floats) -> float:
-        from scipy import stats
+def _correlated(y: Floats, p: Floats) -> bool:
+    return len(y) >= 3 and bool(np.ptp(y) > 0.0 and np.ptp(p) > 0.0)
 
-        if len(y) < 3 or np.ptp(y) == 0.0 or np.ptp(p) == 0.0:
-            return float("nan")
-        return float(getattr(stats, kind)(y, p).statistic)
 
-    return of
+def _pearson(y: Floats, p: Floats) -> float:
+    if not _correlated(y, p):
+        return float("nan")
+    y, p = y - y.mean(), p - p.mean()
+    return float((y / np.linalg.norm(y)) @ (p / np.linalg.norm(p)))
+
+
+def _spearman(y: Floats, p: Floats) -> float:
+    from scipy.stats import rankdata
+
+    return _pearson(rankdata(y), rankdata(p))
+
+
+def _kendall(y: Floats, p: Floats) -> float:
+    from scipy.stats import kendalltau
+
+    if not _correlated(y, p):
+        return float("nan")
+    found: Any = kendalltau(y, p, method="asymptotic")
+    return float(found.statistic)
 
 
 RMSE = Metric("rmse", _rmse, loss=squared, root=np.sqrt)
@@ -106,9 +121,9 @@ NLL = Metric("nll", lambda y, p: float(log_loss(y, p).mean()), loss=log_loss)
 ACCURACY = Metric("accuracy", lambda y, p: float(_right(y, p).mean()), higher=True, loss=_right)
 AUC = Metric("auc", _auc, higher=True)
 ECE = Metric("ece", _ece)
-PEARSON = Metric("pearson", _correlation("pearsonr"), higher=True)
-SPEARMAN = Metric("spearman", _correlation("spearmanr"), higher=True)
-KENDALL = Metric("kendall", _correlation("kendalltau"), higher=True)
+PEARSON = Metric("pearson", _pearson, higher=True)
+SPEARMAN = Metric("spearman", _spearman, higher=True)
+KENDALL = Metric("kendall", _kendall, higher=True)
 
 
 class Agreement(NamedTuple):

@@ -30,6 +30,9 @@ from fitrouter_evaluators.training.hierarchy import Observations, Prior, Shrinka
 Ints = NDArray[np.int64]
 
 _NU = 40.0
+"""Pseudo-users of the prior's scale."""
+_RIDGE_DECLARED = 40.0
+"""Precision of the weights of declared values, in units of a taste's."""
 _LIKELIHOOD_RATIO = float(np.log(2.0)) + 3.0
 """Log evidence by which a prior with user differences must win, for its three variances; else users count as alike."""
 _ROUNDS = 4
@@ -80,8 +83,6 @@ class RatingHead:
         tastes: number of taste directions; 0 for the rating scale only.
         gain: whether users have a gain besides the offset.
         declared: float64[users, P], declared values of about unit variance; None for none.
-        ridge_declared: precision of the weights of declared values, in units of a taste's.
-        nu: pseudo-users of the prior's scale.
     """
 
     def __init__(
@@ -92,12 +93,10 @@ class RatingHead:
         tastes: int = 50,
         gain: bool = True,
         declared: Floats | None = None,
-        ridge_declared: float = 40.0,
-        nu: float = _NU,
     ) -> None:
-        self.declared = declared
-        self._gain, self._nu, self._ridge = gain, nu, ridge_declared
-        self._features, self._train = features, train
+        self._gain, self._features, self._train = gain, features, train
+        users, rows = np.unique(train.user, return_inverse=True)
+        self._rows, self._known = _own(rows), None if declared is None else declared[users]
         self.items = np.unique(train.item)
         self._F = directions(features, self.items, tastes)
         self.censored = heaped(train.y)
@@ -112,10 +111,7 @@ class RatingHead:
                 y = self._opinions(prior)
         assert prior is not None
         self.prior = prior
-        users, rows = np.unique(train.user, return_inverse=True)
-        known = None if declared is None else declared[users]
-        away = y - self.crowd[train.item]
-        people = [Observations(self.X[train.item[m]], away[m]) for m in _own(rows)]
+        known, away, people = self._known, y - self.crowd[train.item], self._people(y)
         alike = prior._replace(cov=1e-12 * np.eye(len(prior.mean)), noise=float(np.mean(away**2)))
         self.differ = evidence(prior, people, known) - evidence(alike, people, known) >= _LIKELIHOOD_RATIO
         self.scales = Scales.fit(self.prior, people, known)
@@ -176,11 +172,13 @@ class RatingHead:
         parts = [np.ones((len(self._features), 1)), *([gain] if self._gain else []), self._F]
         return np.hstack(parts)
 
+    def _people(self, y: Floats) -> list[Observations]:
+        """Each user's deviations from the crowd."""
+        item, away = self._train.item, y - self.crowd[self._train.item]
+        return [Observations(self.X[item[mine]], away[mine]) for mine in self._rows]
+
     def _fit(self, y: Floats, prior: Prior | None) -> Prior:
-        users, rows = np.unique(self._train.user, return_inverse=True)
-        people = [Observations(self.X[self._train.item[m]], (y - self.crowd[self._train.item])[m]) for m in _own(rows)]
-        known = None if self.declared is None else self.declared[users]
-        D = self.X.shape[1]
+        people, known, D = self._people(y), self._known, self.X.shape[1]
         blocks = [np.arange(1), *([np.arange(1, 2)] if self._gain else []), np.arange(1 + self._gain, D)]
         variance = float(np.var(y - self.crowd[self._train.item]))
         if prior is None:
@@ -190,31 +188,25 @@ class RatingHead:
             psi = np.empty(D)
             for block in blocks:
                 psi[block] = np.diag(prior.cov)[block].mean() if len(block) else 0.0
-            ridge = self._ridge / max(float(psi.mean()), 1e-6)
-            shrinkage = Shrinkage(self._nu, np.maximum(psi, 1e-6), 1e3, ridge)
+            ridge = _RIDGE_DECLARED / max(float(psi.mean()), 1e-6)
+            shrinkage = Shrinkage(_NU, np.maximum(psi, 1e-6), 1e3, ridge)
             for _ in range(_STEPS // 2):
                 prior = m_step(prior, e_step(prior, people, known), shrinkage)
         return prior
 
     def _opinions(self, prior: Prior) -> Floats:
         """Replace labels at the ends by expected latent opinions."""
-        y, out = self._train.y, self._train.y.copy()
-        self.prior = prior
-        users, rows = np.unique(self._train.user, return_inverse=True)
-        for user, mine in zip(users, _own(rows), strict=True):
+        y, out, sd = self._train.y, self._train.y.copy(), float(np.sqrt(prior.noise))
+        for n, mine in enumerate(self._rows):
             item = self._train.item[mine]
-            declared = None if self.declared is None else self.declared[user]
-            opinion = self._y_of(prior, item, y[mine], declared)
+            X, crowd, opinion = self.X[item], self.crowd[item], y[mine]
+            for _ in range(2):
+                found = prior.posterior(
+                    Observations(X, opinion - crowd), None if self._known is None else self._known[n]
+                )
+                opinion = latent(y[mine], crowd + X @ found.mean, sd)
             out[mine] = opinion
         return out
-
-    def _y_of(self, prior: Prior, item: Ints, y: Floats, declared: Floats | None) -> Floats:
-        X, crowd, sd = self.X[item], self.crowd[item], float(np.sqrt(prior.noise))
-        opinion = y
-        for _ in range(2):
-            found = prior.posterior(Observations(X, opinion - crowd), declared)
-            opinion = latent(y, crowd + X @ found.mean, sd)
-        return opinion
 
 
 def _own(rows: NDArray[np.integer]) -> list[Ints]:

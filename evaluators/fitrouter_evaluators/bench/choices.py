@@ -148,9 +148,10 @@ def _twins(data: _Rows) -> dict[str, Any]:
     by_pair: dict[str, dict[str, Any]] = {}
     for more, less in _opposites({row.user for row in data.rows}):
         attribute = _attribute(data, more, less)
-        reversed_ = [_reversal(data, i, attribute, pair) for pair, i in _comparisons(data, more, less)]
-        by_pair[f"{more} / {less}"] = {"attribute": data.names[attribute], "reversed": float(np.mean(reversed_))}
-        shares.extend((pair, value) for (pair, _), value in zip(_comparisons(data, more, less), reversed_, strict=True))
+        own = [(pair, _reversal(data, i, attribute, pair)) for pair, i in _comparisons(data, more, less)]
+        reversed_ = float(np.mean([value for _, value in own]))
+        by_pair[f"{more} / {less}"] = {"attribute": data.names[attribute], "reversed": reversed_}
+        shares += own
     if not shares:
         return {"mean": None, "low": None, "high": None, "n": 0, "pairs": {}}
     pairs = sorted({pair for pair, _ in shares})

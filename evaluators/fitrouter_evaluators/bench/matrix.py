@@ -19,17 +19,7 @@ from numpy.typing import NDArray
 from fitrouter.context.encoders import get_encoder
 from fitrouter.state.budgets import BudgetParams
 from fitrouter.types import Floats
-from fitrouter_evaluators.bench._routing import (
-    Point,
-    aiq,
-    apgr,
-    area,
-    cost_of,
-    cpt,
-    mixture,
-    satisfaction,
-    windows,
-)
+from fitrouter_evaluators.bench._routing import Point, aiq, apgr, area, cost_of, cpt, mixture, satisfaction, windows
 from fitrouter_evaluators.datasets import MatrixRow, read_matrix
 from fitrouter_evaluators.simulation.matrix_stream import Matrix, Played, Setting, matrix_of, play
 
@@ -41,7 +31,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of the benchmark."""
 
     seeds: int = 5
+    """Orders of the prompts, and draws."""
     encoder: str = "static"
+    """Reads the prompts."""
     default: str | None = None
     """Model used without a router; the file's first if None."""
     ceilings: tuple[float, ...] | None = None
@@ -62,15 +54,7 @@ def bench(
     default: str | None = None,
     ceilings: Sequence[float] | None = None,
 ) -> dict[str, Any]:
-    """Run the benchmark on a file of the open format, or on its rows.
-
-    Args:
-        source: JSONL or Parquet, or rows.
-        encoder: reads the prompts.
-        name: of the set in the results.
-        seeds: orders of the prompts, and draws.
-        default: model used without a router; the file's first if None.
-        ceilings: USD per request; see `Settings`.
+    """Run the benchmark on a file of the open format, or on its rows; arguments as in `Settings`.
 
     Returns:
         JSON, see `run`, with `set` and `problems`, the unreadable lines.

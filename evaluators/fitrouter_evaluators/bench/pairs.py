@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
+from itertools import combinations
 from typing import Any
 
 import msgspec
@@ -16,7 +17,15 @@ import numpy as np
 
 from fitrouter.context.encoders import Encoder, get_encoder
 from fitrouter_evaluators.bench._metrics import ACCURACY, ECE, NLL, log_loss, wrong
-from fitrouter_evaluators.bench._pair_model import Heads, Pairs, fit_heads, observe, probability, three_way
+from fitrouter_evaluators.bench._pair_model import (
+    Heads,
+    Pairs,
+    fit_heads,
+    observe,
+    probability,
+    three_way,
+    three_way_loss,
+)
 from fitrouter_evaluators.bench._protocol import KS, Fold, Ledger, folds
 from fitrouter_evaluators.datasets import Pair, read_pairs
 
@@ -131,11 +140,10 @@ def _predict(ledgers: tuple[Ledger, Ledger], pairs: Pairs, heads: Heads, fold: F
 def _with_ties(pairs: Pairs, heads: Heads, fold: Fold) -> dict[str, float]:
     """Accuracy and loss of a, tie and b by the global head."""
     unseen = np.concatenate([person.held_out for person in fold.people])
-    p = three_way(heads.X[unseen] @ heads.prior.mean, heads.tie)
-    said = (2.0 - 2.0 * pairs.y[unseen]).astype(np.int64)
+    y, score = pairs.y[unseen], heads.X[unseen] @ heads.prior.mean
     return {
-        "accuracy": float((p.argmax(axis=1) == said).mean()),
-        "nll": float(-np.log(p[np.arange(len(said)), said]).mean()),
+        "accuracy": float((three_way(score, heads.tie).argmax(axis=1) == 2.0 - 2.0 * y).mean()),
+        "nll": three_way_loss(y, score, heads.tie),
         "davidson": heads.tie,
     }
 
@@ -157,21 +165,13 @@ def _route(pairs: Pairs, heads: Heads, fold: Fold, k: int) -> dict[str, float]:
 def agreement_of_pairs(pairs: Pairs) -> dict[str, float]:
     """Agreement of two judges on the same two answers: among those who decide, and with ties as a verdict."""
     y = np.where(pairs.turned, 1.0 - pairs.y, pairs.y)
-    clear = same = total = alike = 0
-    for key in np.unique(pairs.key):
-        said, who = y[pairs.key == key], pairs.user[pairs.key == key]
-        for i in range(len(said)):
-            for j in range(i):
-                if who[i] == who[j]:
-                    continue
-                total += 1
-                alike += int(said[i] == said[j])
-                if said[i] != 0.5 and said[j] != 0.5:
-                    clear += 1
-                    same += int(said[i] == said[j])
+    groups = (np.flatnonzero(pairs.key == key) for key in np.unique(pairs.key))
+    both = [(y[i], y[j]) for rows in groups for i, j in combinations(rows, 2) if pairs.user[i] != pairs.user[j]]
+    one, other = np.array(both).reshape(-1, 2).T
+    alike, clear = one == other, (one != 0.5) & (other != 0.5)
     return {
-        "decided": same / clear if clear else float("nan"),
-        "decided_pairs": clear,
-        "with_ties": alike / total if total else float("nan"),
-        "pairs": total,
+        "decided": float(alike[clear].mean()) if clear.any() else float("nan"),
+        "decided_pairs": int(clear.sum()),
+        "with_ties": float(alike.mean()) if len(alike) else float("nan"),
+        "pairs": len(alike),
     }

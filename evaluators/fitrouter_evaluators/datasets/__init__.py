@@ -7,7 +7,6 @@ authors and return rows in the files' order.
 from __future__ import annotations
 
 from fitrouter_evaluators.datasets import (
-    alpaca,
     halie,
     llm_rubric,
     mt_bench,
@@ -20,14 +19,7 @@ from fitrouter_evaluators.datasets import (
     ttcw,
 )
 from fitrouter_evaluators.datasets._formats import KINDS, Cell, Choice, Kind, MatrixRow, Pair, Rating, Row, Text
-from fitrouter_evaluators.datasets._reading import (
-    Problem,
-    Records,
-    read_choices,
-    read_matrix,
-    read_pairs,
-    read_ratings,
-)
+from fitrouter_evaluators.datasets._reading import Problem, Records, read_choices, read_matrix, read_pairs, read_ratings
 from fitrouter_evaluators.datasets._writing import write_jsonl, write_parquet
 
 __all__ = [
@@ -42,7 +34,6 @@ __all__ = [
     "Records",
     "Row",
     "Text",
-    "alpaca",
     "halie",
     "llm_rubric",
     "mt_bench",

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TypeAlias
 
 from fitrouter.types import Message
 from fitrouter_evaluators.datasets._formats import Rating
@@ -18,17 +17,10 @@ from fitrouter_evaluators.datasets._sources import number, read_json, read_table
 
 QUESTIONS = tuple(f"Q{index}" for index in range(9))
 
-Probabilities: TypeAlias = dict[str, tuple[float, float, float, float]]
-"""Question → probabilities of the answers 1 to 4."""
-
 _ROLES = ("user", "assistant")
 _JUDGEMENTS = {
     "real": "real_data/human_judges_real_convs_FIXED_ANON.tsv",
     "synth": "synth_data/human_judges_synth_all_FIXED_ANON.tsv",
-}
-_EVALUATIONS = {
-    "real": "real_data/gpt-3.5-turbo-16k_real_evaluations_FIXED.tsv",
-    "synth": "synth_data/gpt-3.5-turbo-16k_synth_evaluations_FIXED.tsv",
 }
 
 
@@ -55,19 +47,6 @@ def convert(folder: str | os.PathLike[str]) -> list[Rating]:
 def dialogues(folder: str | os.PathLike[str]) -> dict[str, tuple[Message, ...]]:
     """The real dialogues by id, as chat messages; the assistant speaks first and last."""
     return {row["_id"]: tuple(row["messages"]) for row in read_json(source(folder, "real_data/real_data.json"))}
-
-
-def answer_probabilities(folder: str | os.PathLike[str]) -> dict[str, Probabilities]:
-    """How an LLM (gpt-3.5-turbo-16k) would answer each question, by dialogue, synthetic and real.
-
-    The authors evaluated 225 of the 250 synthetic dialogues and every real one.
-    """
-    found: dict[str, Probabilities] = {}
-    for split in ("synth", "real"):
-        for row in read_table(source(folder, _EVALUATIONS[split]), "\t"):
-            one, two, three, four = (float(row[f"answer{answer}_prob"]) for answer in (1, 2, 3, 4))
-            found.setdefault(row["text_id"], {})[row["criterion"]] = (one, two, three, four)
-    return found
 
 
 def _rating(

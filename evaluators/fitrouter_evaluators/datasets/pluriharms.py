@@ -1,7 +1,6 @@
 """PluriHarms: harm ratings of 150 prompts by 100 raters on 0–100 (MIT).
 
-The prompts describe harmful requests without answers, so the prompt is rated; more is more harmful. Features of the
-prompts are the same for every rater; `items` has them once.
+The prompts describe harmful requests without answers, so the prompt is rated; more is more harmful.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ FACTOR_SCALE = 8.0
 """The published factor scores, within about ±8, are divided by this to give declared values of about −1 … 1."""
 
 _FACTORS = ("Factor_1", "Factor_2", "Factor_3")
-_TEXTS = ("Question_Index", "Question_Content")
 
 
 def convert(folder: str | os.PathLike[str]) -> list[Rating]:
@@ -51,14 +49,6 @@ def convert(folder: str | os.PathLike[str]) -> list[Rating]:
                 )
             )
     return ratings
-
-
-def items(folder: str | os.PathLike[str]) -> dict[str, dict[str, float]]:
-    """The authors' annotations of each prompt: harm level, kinds of action, effects, value topics."""
-    return {
-        row["Question_Index"]: {name: number(cell) or 0.0 for name, cell in row.items() if name not in _TEXTS}
-        for row in read_table(source(folder, "prompts.csv"))
-    }
 
 
 def demographics(folder: str | os.PathLike[str]) -> dict[str, dict[str, str]]:

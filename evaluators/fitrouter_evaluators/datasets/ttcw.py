@@ -7,18 +7,8 @@ from __future__ import annotations
 
 import os
 
-import msgspec
-
 from fitrouter_evaluators.datasets._formats import Rating
 from fitrouter_evaluators.datasets._sources import read_json, source
-
-
-class Criterion(msgspec.Struct, frozen=True):
-    """One test: its dimension of creativity, name and question."""
-
-    torrance: str
-    category: str
-    question: str
 
 
 def convert(folder: str | os.PathLike[str]) -> list[Rating]:
@@ -51,13 +41,3 @@ def convert(folder: str | os.PathLike[str]) -> list[Rating]:
             )
         )
     return ratings
-
-
-def criteria(folder: str | os.PathLike[str]) -> dict[int, Criterion]:
-    """The tests by number, 1 to 14."""
-    return {
-        row["ttcw_idx"]: Criterion(
-            torrance=row["torrance_dimension"], category=row["category"], question=row["question"]
-        )
-        for row in read_json(source(folder, "ttcw_all_tests.json"))
-    }

@@ -10,7 +10,7 @@ import datetime
 import importlib.metadata
 import time
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -20,10 +20,9 @@ from fitrouter.types import Floats
 from fitrouter_evaluators.replay.candidates.learning import RejectionCandidate
 from fitrouter_evaluators.replay.candidates.load import Candidate
 from fitrouter_evaluators.replay.estimators import DR
-from fitrouter_evaluators.replay.estimators.rounds import Rounds
 from fitrouter_evaluators.replay.gate import GateEvidence, decide, sequence_levels
 from fitrouter_evaluators.replay.gate_file import Gate
-from fitrouter_evaluators.replay.inference._bands import asymptotic_band, exact_band
+from fitrouter_evaluators.replay.inference.sequences import asymptotic_band, exact_band
 from fitrouter_evaluators.replay.log.audit import audit
 from fitrouter_evaluators.replay.log.log import Ints, Log
 from fitrouter_evaluators.replay.report import (
@@ -93,17 +92,13 @@ def evaluate(
     warnings = [biased] if biased else []
     warnings += _warnings(study, settings)
     people = _satisfaction(study, known[0], settings.alpha, warnings)
-    bands = _bands(study, settings, slices, warnings)
-    return Report(
-        candidate=candidate.description,
-        against=against.description,
-        metric=settings.metric,
-        window=_window(study, settings),
-        alpha=settings.alpha,
-        estimates=[
-            _mark_biased(row, biased)
-            for row in (*difference_rows(study, slices, settings.alpha), *policy_rows(study, settings.alpha))
-        ],
+    bands, count = _bands(study, settings, slices, warnings), sum(len(each.names) for each in slices)
+    rows = (*difference_rows(study, slices, settings.alpha), *policy_rows(study, settings.alpha))
+    return _report(
+        study,
+        (candidate, against),
+        settings,
+        estimates=[_mark_biased(row, biased) for row in rows],
         bands=bands,
         diagnostics=known,
         checks=checks,
@@ -111,18 +106,24 @@ def evaluate(
         arms=arm_shares(study.units, study.pmfs),
         satisfaction=people,
         personal=_personalisation(units, settings, warnings),
-        correction=_correction(slices, settings.alpha),
+        correction=f"Bonferroni: each of the {count} slices at α = {settings.alpha / count:.3g}" if count else "",
         sensitivity=_sensitivity_note(study, settings.sensitivity),
         warnings=warnings,
-        gate=None
-        if gate is None
-        else _gate_decision(gate, units, pmfs, study, _GateInputs(checks, known, people, groups)),
-        version=importlib.metadata.version("fitrouter"),
-        made=time.time(),
+        gate=_gate_decision(gate, units, pmfs, study, _GateInputs(checks, known, people, groups)) if gate else None,
     )
 
 
-# --- learning candidates ---
+def _report(study: Study, policies: tuple[Candidate, Candidate], settings: ReplaySettings, **parts: Any) -> Report:
+    return Report(
+        candidate=policies[0].description,
+        against=policies[1].description,
+        metric=settings.metric,
+        window=_window(study, settings),
+        alpha=settings.alpha,
+        version=importlib.metadata.version("fitrouter"),
+        made=time.time(),
+        **parts,
+    )
 
 
 def _check_gateable(candidate: Candidate, gate: Gate | None) -> str:
@@ -162,27 +163,19 @@ def _rejection_report(
         biased=found.biased,
     )
     said = (
-        f"the candidate accepted {found.matched} of {found.draws} draws and learnt from {found.labels} labels; "
-        f"its value "
-        "is that of this short history, while `against` is evaluated on the whole log"
+        f"the candidate accepted {found.matched} of {found.draws} draws and learnt from {found.labels} labels; its "
+        "value is that of this short history, while `against` is evaluated on the whole log"
     )
-    return Report(
-        candidate=candidate.description,
-        against=against.description,
-        metric=settings.metric,
-        window=_window(study, settings),
-        alpha=settings.alpha,
+    return _report(
+        study,
+        (candidate, against),
+        settings,
         estimates=[own, *(row for row in policy_rows(study, settings.alpha) if row.policy == "against")],
         bands=[],
         diagnostics=[each for each in _diagnostics(study) if each.policy == "against"],
         checks=checks,
         warnings=[said, *_warnings(study, settings)],
-        version=importlib.metadata.version("fitrouter"),
-        made=time.time(),
     )
-
-
-# --- the population ---
 
 
 def _units(log: Log, settings: ReplaySettings) -> Units:
@@ -196,7 +189,6 @@ def _units(log: Log, settings: ReplaySettings) -> Units:
 
 
 def _check_training_window(candidate: Candidate, units: Units) -> None:
-    """Raise InvalidLog if the candidate was trained on outcomes of the window."""
     first = float(units.ts[0])
     if candidate.trained_until is not None and candidate.trained_until > first:
         raise InvalidLog(
@@ -239,86 +231,62 @@ def _window(study: Study, settings: ReplaySettings) -> Window:
     )
 
 
-# --- sequences ---
-
-
 def _bands(study: Study, settings: ReplaySettings, slices: list[Slices], warnings: list[str]) -> list[Band]:
     """Sequences of the difference, of both policies, and of the difference in every slice."""
-    known = has_full_pmf(study.units)
+    known, alpha, policies = has_full_pmf(study.units), settings.alpha, ("difference", *POLICIES)
+    robust = {policy: _doubly_robust(study, policy) for policy in policies}
+    display = [asymptotic_band(robust[policy], alpha=alpha, policy=policy) for policy in policies]
     if not known.all():
         warnings.append(
-            f"{int((~known).sum())} units have propensities but not the full pmf, so there are no exact "
-            f"sequences and the "
-            "gate cannot decide"
+            f"{int((~known).sum())} units have propensities but not the full pmf, so there are no exact sequences and "
+            "the gate cannot decide"
         )
-        return _display(study, settings.alpha)
-    alpha, found = settings.alpha, []
-    for policy in ("difference", *POLICIES):
-        band = exact_band(
-            *study.stream(policy), alpha=(0.5 * alpha, 0.5 * alpha), policy=policy, centre=_doubly_robust(study, policy)
+        return display
+    share = alpha / max(sum(len(each.names) for each in slices), 1)
+    parts = [(policy, "", np.arange(study.units.n), alpha) for policy in policies]
+    parts += [("difference", name, rows, share) for name, rows in _slice_rows(slices)]
+    exact = []
+    for policy, name, rows, level in parts:
+        band = _exact_band(study, policy, rows, (0.5 * level, 0.5 * level), name, robust[policy][rows])
+        less, more = _silence(study, policy, rows, settings.sensitivity)
+        exact.append(
+            msgspec.structs.replace(
+                band,
+                low=band.low - less,
+                high=band.high + more,
+                lows=[low - less for low in band.lows],
+                highs=[high + more for high in band.highs],
+            )
         )
-        every = np.arange(study.units.n)
-        found.append(_widened(band, _silence(study, policy, every, settings.sensitivity)))
-    found += _display(study, alpha)
-    stream, share = study.stream("difference"), alpha / max(sum(len(each.names) for each in slices), 1)
-    bounds, centre = (stream.bound_low, stream.bound_high), _doubly_robust(study, "difference")
-    for name, here in _slice_rows(slices):
-        ends, rows = (0.5 * share, 0.5 * share), (stream.low[:, here], stream.high[:, here])
-        band = exact_band(*rows, *bounds, alpha=ends, where=name, centre=centre[here])
-        found.append(_widened(band, _silence(study, "difference", here, settings.sensitivity)))
-    return found
+    return [*exact[: len(policies)], *display, *exact[len(policies) :]]
+
+
+def _exact_band(
+    study: Study, policy: str, rows: Ints, ends: tuple[float, float], name: str, centre: Floats | None = None
+) -> Band:
+    stream = study.stream(policy)
+    bounds = (stream.bound_low, stream.bound_high)
+    return exact_band(
+        stream.low[:, rows], stream.high[:, rows], *bounds, alpha=ends, policy=policy, where=name, centre=centre
+    )
 
 
 def _silence(study: Study, policy: str, rows: Ints, gamma: float) -> tuple[float, float]:
-    """Margins for non-response of the lower and the upper limit over some units."""
-    codes = np.full(study.units.n, -1)
-    codes[rows] = 0
-    less, more = silence_margins(
-        study.units, study.observed, study.widening(policy), gamma=gamma, slices=codes, n_slices=1
-    )
-    return float(less[0]), float(more[0])
-
-
-def _display(study: Study, alpha: float) -> list[Band]:
-    """Asymptotic sequences of the doubly robust outcomes."""
-    policies = ("difference", *POLICIES)
-    return [asymptotic_band(_doubly_robust(study, policy), alpha=alpha, policy=policy) for policy in policies]
+    return silence_margins(study.units, study.observed, study.widening(policy), gamma=gamma, rows=rows)
 
 
 def _doubly_robust(study: Study, policy: str) -> Floats:
     """float64[n]: doubly robust outcomes of a policy, or of the difference."""
     if policy == "difference":
-        one, other = (_robust(rounds) for rounds in study.paired)
+        one, other = map(DR().score, study.paired)
         return one - other
-    return _robust(study.powered[POLICIES.index(policy)])
-
-
-def _robust(rounds: Rounds) -> Floats:
-    found: Floats = DR().moments(rounds)[0]
-    return found
-
-
-def _widened(band: Band, silent: tuple[float, float]) -> Band:
-    """The band with its limits moved apart, at its end and along its path."""
-    less, more = silent
-    if less == 0.0 and more == 0.0:
-        return band
-    return msgspec.structs.replace(
-        band,
-        low=band.low - less,
-        high=band.high + more,
-        lows=[low - less for low in band.lows],
-        highs=[high + more for high in band.highs],
-    )
+    return DR().score(study.powered[POLICIES.index(policy)])
 
 
 def _slice_rows(slices: list[Slices]) -> Iterator[tuple[str, Ints]]:
     for kind in slices:
         for code, name in enumerate(kind.names):
             yield name, np.flatnonzero(kind.codes == code)
-
-
-# --- diagnostics and warnings ---
 
 
 def _diagnostics(study: Study) -> list[Diagnostics]:
@@ -330,7 +298,6 @@ def _diagnostics(study: Study) -> list[Diagnostics]:
 
 
 def _satisfaction(study: Study, known: Diagnostics, alpha: float, warnings: list[str]) -> list[UserSatisfaction]:
-    """Satisfaction across users, for the metric fit only."""
     users = len(np.unique(study.units.user[study.units.user >= 0]))
     if study.metric != "fit" or not users:
         return []
@@ -340,7 +307,7 @@ def _satisfaction(study: Study, known: Diagnostics, alpha: float, warnings: list
             "differs between users"
         )
         return []
-    one, other = (_robust(rounds) for rounds in study.paired)
+    one, other = map(DR().score, study.paired)
     return satisfaction(one, other, study.units.user, study.units.role, study.units.log.names.roles, alpha=alpha)
 
 
@@ -354,10 +321,13 @@ def _personalisation(units: Units, settings: ReplaySettings, warnings: list[str]
     pmfs = np.full((2, len(units.log.options.arm)), np.nan)
     pmfs[:, found.units.entries()] = found.personal, found.blind
     study = Study(found.units, Pmfs(*pmfs), settings.metric)
-    one, other = (_robust(rounds) for rounds in study.paired)
     groups = _groups(units.log, settings.groups)
     return personalisation.personalisation_bands(
-        study.units, one - other, *study.stream("difference"), groups=groups, alpha=settings.alpha
+        study.units,
+        _doubly_robust(study, "difference"),
+        *study.stream("difference"),
+        groups=groups,
+        alpha=settings.alpha,
     )
 
 
@@ -367,18 +337,12 @@ def _warnings(study: Study, settings: ReplaySettings) -> list[str]:
         said.append("a score is a model's prediction: use it for inspection, and decide by human ratings (fit)")
     if not study.observed.fixed:
         said.append(
-            f"the range of {study.metric} was taken from the log, so its exact sequences are valid only if no "
-            f"larger value "
-            "was possible; set a cap in the gate (ceilings)"
+            f"the range of {study.metric} was taken from the log, so its exact sequences are valid only if no larger "
+            "value was possible; set a cap in the gate (ceilings)"
         )
     if study.has_labels and settings.horizon_s == 0.0:
         said.append("no horizon is set, so late labels are missing, and late labels are often negative")
     return said
-
-
-def _correction(slices: list[Slices], alpha: float) -> str:
-    count = sum(len(each.names) for each in slices)
-    return f"Bonferroni: each of the {count} slices at α = {alpha / count:.3g}" if count else ""
 
 
 def _sensitivity_note(study: Study, gamma: float) -> str:
@@ -392,19 +356,13 @@ def _sensitivity_note(study: Study, gamma: float) -> str:
         return "all feedback requests were answered"
     less, more = _silence(study, "difference", np.arange(study.units.n), gamma)
     return (
-        f"{share:.0%} of feedback requests were answered; assuming that the odds of answering differ between "
-        f"users by at "
-        f"most a factor Γ = {gamma:g}, whatever their rating, moves the exact limits of the difference by −{less:.3g} "
-        f"and +{more:.3g}"
+        f"{share:.0%} of feedback requests were answered; assuming that the odds of answering differ between users by "
+        f"at most a factor Γ = {gamma:g}, whatever their rating, moves the exact limits of the difference by "
+        f"−{less:.3g} and +{more:.3g}"
     )
 
 
-# --- the gate ---
-
-
 class _GateInputs(NamedTuple):
-    """Inputs of the gate beside sequences."""
-
     checks: list[Check]
     known: list[Diagnostics]
     people: list[UserSatisfaction]
@@ -430,13 +388,9 @@ def _gate_decision(gate: Gate, units: Units, pmfs: Pmfs, study: Study, found: _G
 
 
 def _evidence(study: Study, rows: Ints, name: str, ends: tuple[float, float], gamma: float) -> GateEvidence:
-    stream = study.stream("difference")
-    band = exact_band(
-        stream.low[:, rows], stream.high[:, rows], stream.bound_low, stream.bound_high, alpha=ends, where=name
-    )
     return GateEvidence(
         metric=study.metric,
-        band=band,
+        band=_exact_band(study, "difference", rows, ends, name),
         silence=_silence(study, "difference", rows, gamma),
         span=study.observed.high - study.observed.low,
         fixed=study.observed.fixed,

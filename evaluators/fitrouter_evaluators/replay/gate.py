@@ -57,16 +57,8 @@ class GateEvidence(NamedTuple):
     """The range of outcomes was known before the log."""
 
 
-# --- levels ---
-
-
 def sequence_levels(gate: Gate, slices: Sequence[str] = ()) -> list[SequenceLevel]:
-    """The sequences that the gate needs and their levels; see the module.
-
-    Args:
-        gate: the rules.
-        slices: slices in the log (`role=nurse` …), for guardrails on each of a kind.
-    """
+    """The sequences that the gate needs and their levels, for slices in the log (`role=nurse` …); see the module."""
     promote = 0.5 * gate.alpha
     keep = promote / (1 + len(gate.guardrails))
     found: dict[tuple[str, str], tuple[float, float]] = {}
@@ -92,9 +84,6 @@ def _places(rail: Guardrail, slices: Sequence[str]) -> list[str]:
     return [name for name in slices if name.startswith(f"{rail.slice}=")]
 
 
-# --- deciding ---
-
-
 class _Gain(NamedTuple):
     """Limits of the gain in one metric and slice; more is better."""
 
@@ -116,12 +105,8 @@ def decide(
 ) -> GateDecision:
     """The gate's decision.
 
-    Args:
-        gate: the rules.
-        evidence: exact sequences at the levels of `sequence_levels`, for every metric and slice in the rules.
-        diagnostics: of the candidate over all units.
-        satisfaction: across users, if rules need it.
-        checks: audits of the log.
+    `evidence` are exact sequences at the levels of `sequence_levels`, for every metric and slice in the rules;
+    `diagnostics` those of the candidate over all units; `checks` the audits of the log.
 
     Raises:
         InvalidLog: a check failed.
@@ -133,8 +118,10 @@ def decide(
         raise InvalidLog("the gate cannot decide on a log that fails its checks: " + "; ".join(broken))
     known = _gains(gate, evidence)
     gain = known[gate.metric, ""]
-    rules = [_enough_units(gate, gain), *_support(gate, diagnostics)]
-    promotes = [Check(name=f"gain in {gate.metric}", ok=gain.low > gate.min_gain, detail=_gain_detail(gate, gain))]
+    units = f"{gain.n} units; at least {gate.min_units} are required"
+    limits = f"{gate.metric}: {gain}; promote above {gate.min_gain:g}, keep below {gate.keep_threshold:g}"
+    rules = [Check(name="units", ok=gain.n >= gate.min_units, detail=units), *_support(gate, diagnostics)]
+    promotes = [Check(name=f"gain in {gate.metric}", ok=gain.low > gate.min_gain, detail=limits)]
     keeps = (
         [f"{gate.metric}: {gain}, below {gate.keep_threshold:g}"]
         if gain.high < gate.keep_threshold and not promotes[0].ok
@@ -169,7 +156,7 @@ def _gains(gate: Gate, evidence: Sequence[GateEvidence]) -> dict[tuple[str, str]
             raise ConfigError(
                 f"the gate's rules name {level.metric!r}, for which there is no evidence, only for "
                 f"{sorted({metric for metric, where in given if not where})}; evaluate that metric too, or drop "
-                f"the rule"
+                "the rule"
             )
         _check_evidence(one, level)
         low = max(one.band.low - one.silence[0], -one.span)
@@ -192,15 +179,6 @@ def _check_evidence(one: GateEvidence, level: SequenceLevel) -> None:
         raise ValueError(
             f"a sequence of {level.metric!r} with α = {band.alpha:g}, but the rules need {level.low + level.high:g}"
         )
-
-
-def _enough_units(gate: Gate, gain: _Gain) -> Check:
-    detail = f"{gain.n} units; at least {gate.min_units} are required"
-    return Check(name="units", ok=gain.n >= gate.min_units, detail=detail)
-
-
-def _gain_detail(gate: Gate, gain: _Gain) -> str:
-    return f"{gate.metric}: {gain}; promote above {gate.min_gain:g}, keep below {gate.keep_threshold:g}"
 
 
 def _support(gate: Gate, diagnostics: Sequence[Diagnostics]) -> list[Check]:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import os
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import pydantic
-import yaml
 from pydantic import Field
 
-from fitrouter.errors import ConfigError
+from fitrouter_evaluators.replay._yaml_file import parse, read_yaml
 from fitrouter_evaluators.replay.study.sensitivity import GAMMA
 
 LESS_IS_BETTER = frozenset({"cost", "latency"})
@@ -137,10 +133,7 @@ def parse_gate(data: object, source: str = "the gate") -> Gate:
     Raises:
         ConfigError: lists every invalid rule with what is allowed.
     """
-    try:
-        return Gate.model_validate({} if data is None else data)
-    except pydantic.ValidationError as error:
-        raise ConfigError("\n".join([f"{source} cannot be used:", *map(_explained, error.errors())])) from None
+    return parse(Gate, {} if data is None else data, source, {"guardrails": Guardrail, "users": Users})
 
 
 def load_gate(path: str | os.PathLike[str]) -> Gate:
@@ -149,23 +142,4 @@ def load_gate(path: str | os.PathLike[str]) -> Gate:
     Raises:
         ConfigError: the file is missing, is not YAML, or has an invalid rule.
     """
-    try:
-        data = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigError(f"there is no file {str(path)!r}; the shortest gate is `metric: fit`") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{str(path)!r} is not valid YAML: {error}") from None
-    return parse_gate(data, f"{str(path)!r}")
-
-
-def _explained(item: Mapping[str, Any]) -> str:
-    loc = item["loc"]
-    where = ".".join(str(part) for part in loc) or "the file"
-    if item["type"] == "extra_forbidden":
-        sections: dict[str, type[_Section]] = {"guardrails": Guardrail, "users": Users}
-        section = sections.get(str(loc[0]), Gate) if loc[:-1] else Gate
-        near = difflib.get_close_matches(str(loc[-1]), section.model_fields, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        return f"  {where}: there is no such rule{hint} Allowed here: {', '.join(sorted(section.model_fields))}."
-    said = f"  {where}: {item['msg'].removeprefix('Value error, ')}"
-    return said if item["type"] in {"missing", "value_error"} else f"{said}; given was {item['input']!r}"
+    return parse_gate(read_yaml(path, "the shortest gate is `metric: fit`"), f"{str(path)!r}")

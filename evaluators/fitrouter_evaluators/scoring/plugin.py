@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from fitrouter.config import ScorerConfig
+from fitrouter.config import ProviderConfig, ScorerConfig
 from fitrouter.context.encoders import get_encoder
 from fitrouter.hooks import Hooks
 from fitrouter.posterior.tastes import TastePrior
+from fitrouter.serving.services import ModelHealth
 from fitrouter.state.learner import Learner
 from fitrouter.stores.identities import Identities
 from fitrouter.stores.journal import Journal
 from fitrouter_evaluators.scoring import DeviceHeads, ResponseFeatures, found_device, global_scalar
+from fitrouter_evaluators.scoring.models import RewardModels
 from fitrouter_evaluators.scoring.prior import load_prior, shipped_prior
 from fitrouter_evaluators.scoring.scorer import Scorer
 from fitrouter_evaluators.scoring.statements.declared import DeclaredValues, is_readable
@@ -24,13 +27,24 @@ _SURE = 0.5
 
 
 class ScorerService:
-    """Response features by the configured encoder, and a scorer over them once it is attached."""
+    """Response features by the configured encoder and reward models, and a scorer over them once it is attached."""
 
-    def __init__(self, config: ScorerConfig) -> None:
+    def __init__(
+        self,
+        config: ScorerConfig,
+        data: Path | None = None,
+        providers: Mapping[str, ProviderConfig] | None = None,
+        **replaced: Any,
+    ) -> None:
         self._batch, self._device = config.batch, config.device
         encoder = get_encoder(config.encoder, config.device)
         self._features = ResponseFeatures(encoder, scalar=global_scalar(encoder), declared=True)
-        self.dim, self.schema, self.names = self._features.dim, self._features.schema, self._features.names
+        self.schema, self.names = self._features.schema, self._features.names
+        self._models: RewardModels | None = None
+        if config.models:
+            self._models = RewardModels(config.models, data, device=config.device, providers=providers, **replaced)
+            self.schema, self.names = f"{self.schema}/{self._models.schema}", self.names + self._models.names
+        self.dim = len(self.names)
         self.prior = _prior(config.prior, self.names, encoder.id)
         self._scorer: Scorer | None = None
 
@@ -47,11 +61,15 @@ class ScorerService:
         heads = (
             learner if device == "cpu" else DeviceHeads(learner.heads, self.dim, device, dimensions=learner.dimensions)
         )
+        if self._models is not None:
+            self._models.clock = clock
+            self._models.attach(hooks.trouble)
         self._scorer = Scorer(
             journal,
             identities,
             self._features,
             heads,
+            models=self._models,
             batch=self._batch,
             clock=clock,
             hook=hooks.trouble,
@@ -83,6 +101,10 @@ class ScorerService:
         """Number of waiting answers, and age of the oldest in seconds."""
         return self._attached().lag()
 
+    def models(self) -> Mapping[str, ModelHealth]:
+        """State of each reward model by name."""
+        return {} if self._models is None else self._models.health()
+
     @property
     def leading(self) -> bool:
         """Whether this process holds the lease."""
@@ -100,10 +122,21 @@ def _prior(name: str, names: Sequence[str], encoder: str) -> TastePrior | None:
     return shipped_prior(names, encoder) if name == "shipped" else load_prior(Path(name), names, encoder)
 
 
-def make_scorer(config: ScorerConfig) -> ScorerService:
+def make_scorer(
+    config: ScorerConfig,
+    data: Path | None = None,
+    providers: Mapping[str, ProviderConfig] | None = None,
+    **replaced: Any,
+) -> ScorerService:
     """The entry point.
+
+    Args:
+        config: the settings.
+        data: folder for the state of reward models; None keeps it in memory.
+        providers: of the judges, by name.
+        replaced: `connected` and `loaded` of `RewardModels`: instances to use instead of configured ones.
 
     Raises:
         ConfigError: there is no such encoder, or no such prior.
     """
-    return ScorerService(config)
+    return ScorerService(config, data, providers, **replaced)

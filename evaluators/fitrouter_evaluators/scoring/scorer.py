@@ -24,9 +24,13 @@ from fitrouter.stores.journal import Entry, Journal, Row, Spooled
 from fitrouter.types import Execution, Floats, Identity, Score, pack
 from fitrouter_evaluators.scoring import Answer, ResponseFeatures
 from fitrouter_evaluators.scoring.batch_size import Pace
+from fitrouter_evaluators.scoring.models import Item, RewardModels
 
 EXPIRES_S = 86_400.0
 """Seconds after which an answer is no longer scored."""
+
+_STEP_S, _MODELS_STEP_S = 0.1, 1.0
+"""Target duration of a step; large models need larger batches."""
 
 _ACK_S = 30.0
 _COUNTED = 1000
@@ -86,7 +90,7 @@ class _Job(NamedTuple):
     execution: Execution | None
     earlier: int
     """Number of scores that the decision already has."""
-    answer: Answer | None = None
+    item: Item | None = None
 
 
 class _Verdict(NamedTuple):
@@ -112,6 +116,7 @@ class Scorer:
         identities: decrypts the answers.
         features: turns answers into h.
         heads: the users' reward heads; `score_many` is used where there is one (see `DeviceHeads`).
+        models: reward models whose features follow those of `features`.
         batch: maximum answers of a step; `Pace` takes fewer while few wait or scoring is slow.
         clock: seconds since the epoch.
         timer: monotonic seconds, for the batch size.
@@ -126,6 +131,7 @@ class Scorer:
         features: ResponseFeatures,
         heads: Heads,
         *,
+        models: RewardModels | None = None,
         batch: int = 64,
         clock: Callable[[], float] = time.time,
         timer: Callable[[], float] = time.perf_counter,
@@ -137,13 +143,15 @@ class Scorer:
         self._journal = journal
         self._identities = identities
         self._features = features
+        self._models = models
+        self._schema = f"{features.schema}/{models.schema}" if models else features.schema
         self._heads = heads
         self._clock = clock
         self._timer = timer
         self._hook = hook
         self._happened = happened
         self._lease = journal.lease("scorer")
-        self.pace = Pace(batch)
+        self.pace = Pace(batch, step_s=_STEP_S if models is None else _MODELS_STEP_S)
         """Chooses the size of the next batch."""
         self.leading = False
         """Whether this process held the lease at the last step."""
@@ -164,16 +172,22 @@ class Scorer:
             StoreError: the journal or the identities cannot be used now; everything is still in the spool.
             Exception: the encoder or the heads fail on every answer.
         """
-        self.leading = self._lease.held()
+        led, self.leading = self.leading, self._lease.held()
         if not self.leading:
             return 0
+        if self._models is not None and not led:
+            self._models.resume()
         started = self._timer()
-        jobs = [self._read(item) for item in self._journal.spooled(self.pace.size)]
+        jobs = [self._read(item) for item in self._next()]
         if not jobs:
             return 0
         # First those without a text: a broken encoder must not keep content beyond its time.
-        self._append([self._score(job, None) for job in jobs if job.answer is None])
-        readable = [job for job in jobs if job.answer is not None]
+        self._append([self._score(job, None) for job in jobs if job.item is None])
+        readable = [job for job in jobs if job.item is not None]
+        if self._models is not None:
+            begun = self._models.start([job.item for job in readable if job.item is not None])
+            readable = [job for job, ready in zip(readable, begun, strict=True) if ready]
+            jobs = [job for job in jobs if job.item is None] + readable
         if readable:
             self._append([self._score(*pair) for pair in zip(readable, self._judge(readable), strict=True)])
         self.pace.took(len(jobs), self._timer() - started)
@@ -190,6 +204,16 @@ class Scorer:
             with suppress(Exception):
                 self._happened(score)
 
+    def _next(self) -> Sequence[Spooled]:
+        """The oldest answers of the spool that do not wait for a slow model."""
+        if self._models is None:
+            return self._journal.spooled(self.pace.size)
+        waiting = self._models.waiting()
+        spooled = self._journal.spooled(self.pace.size + len(waiting))
+        self._models.prune([item.decision_id for item in spooled])
+        expired = self._clock() - EXPIRES_S
+        return [item for item in spooled if item.decision_id not in waiting or item.ts < expired]
+
     def _read(self, item: Spooled) -> _Job:
         """Execution of an answer, and its text unless it is too old, unreadable, or without a decision."""
         rows = self._journal.of(item.decision_id)
@@ -199,7 +223,8 @@ class Scorer:
         try:
             content = unpack_content(self._identities.decrypt(item.content))
             answer = Answer.of(content.prompt, content.message, content.tools)
-            return job._replace(answer=msgspec.structs.replace(answer, declared=self._declared(job.execution)))
+            answer = msgspec.structs.replace(answer, declared=self._declared(job.execution))
+            return job._replace(item=Item(answer=answer, identity=job.execution.identity, decision_id=item.decision_id))
         except Exception as error:
             if isinstance(error, StoreError) and not isinstance(error, SubjectErased):
                 raise  # the disk's fault, not the answer's
@@ -240,12 +265,14 @@ class Scorer:
 
     def _verdicts(self, jobs: Sequence[_Job]) -> list[_Verdict]:
         """Score jobs in one encoder pass; without jobs, a trial on an answer that no cache holds."""
-        answers = [job.answer for job in jobs if job.answer is not None]
-        identities = [job.execution.identity for job in jobs if job.execution is not None]
+        items = [job.item for job in jobs if job.item is not None]
         if not jobs:
-            answers = [Answer(text=f"This is a plain answer, number {time.monotonic_ns()}.")]
-            identities = [Identity()]
+            items = [Item(answer=Answer(text=f"This is a plain answer, number {time.monotonic_ns()}."))]
+        answers, identities = [item.answer for item in items], [item.identity for item in items]
         h = self._features.encode(answers)
+        if self._models is not None:
+            added = self._models.features(items) if jobs else np.full((1, len(self._models.names)), np.nan)
+            h = np.hstack([h, added])
         means, sds = _score_many(self._heads, identities, h)
         if not (np.isfinite(means).all() and np.isfinite(sds).all()):
             raise ValueError("the reward heads gave a score that is no finite number")
@@ -272,11 +299,12 @@ class Scorer:
             served_by=(execution.served_by or "") if execution else "",
             features=execution.features if execution else b"",
             h=h,
-            schema=self._features.schema,
+            schema=self._schema,
             encoder=self._features.encoder.id,
             mean=mean,
             sd=sd,
             dimensions={} if verdict is None else verdict.dimensions,
+            sampled={} if verdict is None or job.item is None else job.item.sampled,
             status=missing if verdict is None else "ok",
         )
 

@@ -21,14 +21,7 @@ from fitrouter.routing.decider import Rules
 from fitrouter.state.budgets import BudgetParams
 from fitrouter.state.learner import Learner
 from fitrouter.state.projections import ProjectionParams
-from fitrouter.types import (
-    FeedbackKind,
-    Floats,
-    Identity,
-    ModelCard,
-    Prices,
-    Request,
-)
+from fitrouter.types import FeedbackKind, Floats, Identity, ModelCard, Prices, Request
 from fitrouter_evaluators.datasets import MatrixRow
 from fitrouter_evaluators.simulation.runner import InProcess
 

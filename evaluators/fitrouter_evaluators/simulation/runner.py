@@ -59,12 +59,7 @@ class InProcess:
         self.offer(cards, ts)
 
     def fold(self, event: Event, related: Sequence[Event] = ()) -> None:
-        """Fold an event at the next position of the journal.
-
-        Args:
-            event: what happened.
-            related: earlier events of its decision.
-        """
+        """Fold an event at the next position of the journal; `related` are earlier events of its decision."""
         self.learner.apply(Row(self.learner.seq + 1, event), related)
 
     def offer(self, cards: Sequence[ModelCard], ts: float) -> None:
@@ -82,15 +77,10 @@ class InProcess:
         cards: Sequence[ModelCard] | None = None,
         prompt_tokens: int = 0,
     ) -> Decision:
-        """Draw a model for a request. Nothing is folded before `answer`.
+        """Draw a model of `cards` (None: all on offer) for a request with context x. Nothing is folded before `answer`.
 
-        Args:
-            number: of the request; it becomes the decision id, which keys the draw.
-            ts: seconds since the epoch.
-            identity: of the user; without a session the request is a conversation of its own.
-            x: float64[d], the context.
-            cards: the eligible models; all on offer if None.
-            prompt_tokens: estimated.
+        The number becomes the decision id, which keys the draw. Without a session the request is a conversation of its
+        own.
         """
         name = str(uuid.UUID(int=number))
         if identity.session is None:
@@ -115,16 +105,7 @@ class InProcess:
         seconds: float = 0.0,
         cost_usd: float = 0.0,
     ) -> Turn:
-        """Fold a decision, the answer of its model, and the answer's score.
-
-        Args:
-            decision: of `decide`.
-            h: float64[D], response features; None where no scorer runs.
-            prompt_tokens: as the provider counted them.
-            completion_tokens: of the answer.
-            seconds: latency of the answer.
-            cost_usd: of the answer.
-        """
+        """Fold a decision, the answer of its model, and the answer's score; h is None where no scorer runs."""
         arm = decision.chosen
         execution = execution_of(
             decision,
@@ -164,15 +145,7 @@ class InProcess:
         scale: tuple[float, float] = (0.0, 1.0),
         ts: float | None = None,
     ) -> None:
-        """Fold the user's vote on an answer.
-
-        Args:
-            turn: of `answer`.
-            kind: of the vote.
-            value: on the scale.
-            scale: lowest and highest value of a rating.
-            ts: time of the vote; that of the decision if None.
-        """
+        """Fold the user's vote on an answer, at the time of the decision if `ts` is None."""
         decision = turn.decision
         vote = Feedback(
             id=f"{decision.id}:{kind.value}",

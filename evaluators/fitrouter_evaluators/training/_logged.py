@@ -13,17 +13,7 @@ import numpy as np
 from fitrouter.errors import ConfigError
 from fitrouter.state.learner import read_batch
 from fitrouter.stores.journal import SqliteJournal
-from fitrouter.types import (
-    Decision,
-    Event,
-    Execution,
-    Feedback,
-    FeedbackKind,
-    Floats,
-    Identity,
-    Score,
-    pack,
-)
+from fitrouter.types import Decision, Event, Execution, Feedback, FeedbackKind, Floats, Identity, Score, pack
 from fitrouter_evaluators.datasets import Cell, Problem, read_matrix, read_ratings
 from fitrouter_evaluators.datasets._reading import read_values
 

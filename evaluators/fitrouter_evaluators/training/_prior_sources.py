@@ -112,7 +112,8 @@ def observe(judged: Judged, features: ResponseFeatures) -> Source:
     answers = [Answer(text=text, prompt=prompt) for prompt, text in texts]
     h = dict(zip(texts, features.encode(answers), strict=True))
     h = {key: np.where(np.isnan(row), 0.0, row) for key, row in h.items()}
-    labels = [row.y for row in judged.rows if isinstance(row, Rating) and _texts(row) and _gaussian(row)]
+    rated = [row for row in judged.rows if isinstance(row, Rating) and _texts(row)]
+    labels = [row.y for row in rated if SIGNALS[FeedbackKind(row.kind)].link == "gaussian"]
     shift = TasteParams().level - float(np.mean(labels)) if labels else 0.0
     rows: dict[str, list[_Row]] = {}
     for row in judged.rows:
@@ -127,10 +128,6 @@ def _texts(row: Pair | Rating) -> list[tuple[str, str]]:
     if isinstance(row, Pair):
         return [(row.prompt, row.a.text), (row.prompt, row.b.text)]
     return [(row.prompt, row.response)] if row.response else []
-
-
-def _gaussian(row: Rating) -> bool:
-    return SIGNALS[FeedbackKind(row.kind)].link == "gaussian"
 
 
 def _row(row: Pair | Rating, h: Mapping[tuple[str, str], Floats], shift: float) -> _Row | None:
@@ -149,12 +146,14 @@ def _row(row: Pair | Rating, h: Mapping[tuple[str, str], Floats], shift: float) 
     signal = seen.signal
     if signal.link == "gaussian":
         # Levels of different sources are not comparable.
-        return _Row(x, seen.y + shift, signal.weight * _base() / signal.noise, logistic=False, offset=0.0)
+        return _Row(
+            x,
+            seen.y + shift,
+            signal.weight * SIGNALS[FeedbackKind.RATING].noise / signal.noise,
+            logistic=False,
+            offset=0.0,
+        )
     return _Row(x / signal.temperature, seen.y, signal.weight, logistic=True, offset=-signal.level / signal.temperature)
-
-
-def _base() -> float:
-    return SIGNALS[FeedbackKind.RATING].noise
 
 
 def _stack(rows: Sequence[_Row]) -> Observations:

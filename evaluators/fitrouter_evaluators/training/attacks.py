@@ -11,17 +11,49 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Sequence
+from importlib import resources
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from fitrouter_evaluators.scoring._answer import Answer
 from fitrouter_evaluators.scoring.features import ResponseFeatures
-from fitrouter_evaluators.training._attack_texts import PIECES, TRAIN, Templates
 from fitrouter_evaluators.training.hierarchy import Observations
 
 KINDS = ("filler", "repetition", "boilerplate", "headings", "flattery", "injection", "echo", "keywords")
 """Kinds of attacks, in the order of tables."""
+_NOISE = (
+    *("}", "{", "(", ")", ";", ":", ",", "]", "[", "/>", "==", "//", "##", "@@", "$$", "&&", "\\n", "7", "42"),
+    *("foo", "tra", "ger", "ling", "ix", "que", "zu", "ment", "val", "par", "den", "xy", "qu"),
+)
+
+
+class Templates(msgspec.Struct, frozen=True, kw_only=True):
+    """Texts of one set of attacks."""
+
+    name: str
+    """Seeds its noise."""
+    stubs: tuple[str, ...]
+    """Worthless answers, which attacks try to lift."""
+    filler: tuple[str, ...]
+    boilerplate: tuple[str, ...]
+    headings: tuple[tuple[str, str], ...]
+    flattery: tuple[tuple[str, str], ...]
+    injection: tuple[str, ...]
+    constants: tuple[str, ...]
+    """Replies that are the same to every prompt."""
+    echoes: tuple[str, ...]
+    """Forms with {p}, the prompt, and {a}, the answer."""
+    repeats: tuple[tuple[int, str], ...]
+    """Times and separator."""
+    keywords: tuple[tuple[str, int], ...]
+    """Separator and times."""
+
+
+TRAIN = msgspec.json.decode(
+    (resources.files("fitrouter_evaluators.training") / "data" / "attacks.json").read_bytes(), type=Templates
+)
 
 
 class Attack(NamedTuple):
@@ -107,4 +139,4 @@ def _keywords(between: str, times: int) -> Callable[[str, str], str]:
 def _noise(seed: str) -> str:
     """Sixty pieces of symbols and syllables, drawn by a hash."""
     drawn = [hashlib.blake2b(f"{seed} {i}".encode(), digest_size=4).digest() for i in range(60)]
-    return " ".join(PIECES[a % len(PIECES)] + PIECES[b % len(PIECES)] * (c % 2) for a, b, c, _ in drawn)
+    return " ".join(_NOISE[a % len(_NOISE)] + _NOISE[b % len(_NOISE)] * (c % 2) for a, b, c, _ in drawn)

@@ -13,8 +13,8 @@ on Σ; for the logistic link, Laplace's approximation in the E step.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,7 +78,7 @@ class Prior(NamedTuple):
         """Posterior of a user after all of their labels."""
         if not len(labels.y):
             return self.at(declared)
-        fitted = _fit_user(self, _inverse(self.cov), labels, self.centre(declared))
+        fitted = _fit_user(self, _inverse(self.cov), _labels(self, labels), self.centre(declared))
         return Gaussian(fitted.mean, fitted.cov)
 
 
@@ -106,14 +106,8 @@ class Sums(NamedTuple):
 
     def plus(self, other: Sums) -> Sums:
         """The sums of both groups."""
-        return Sums(
-            self.users + other.users,
-            self.scatter + other.scatter,
-            self.A + other.A,
-            self.b + other.b,
-            self.residual + other.residual,
-            self.labels + other.labels,
-        )
+        pairs: Iterable[tuple[Any, Any]] = zip(self, other, strict=True)
+        return Sums._make(mine + theirs for mine, theirs in pairs)
 
 
 def e_step(prior: Prior, users: Sequence[Observations], declared: Floats | None = None) -> Sums:
@@ -124,22 +118,23 @@ def e_step(prior: Prior, users: Sequence[Observations], declared: Floats | None 
     scatter, A, b = np.zeros((D, D)), np.zeros((D * (1 + P), D * (1 + P))), np.zeros(D * (1 + P))
     residual = labels = 0.0
     for i, user in enumerate(users):
-        v = None if declared is None else declared[i]
+        own, v = _labels(prior, user), None if declared is None else declared[i]
         centre = prior.centre(v)
-        fitted = _fit_user(prior, precision, user, centre)
+        fitted = _fit_user(prior, precision, own, centre)
         away = fitted.mean - centre
         scatter += fitted.cov + np.outer(away, away)
         # Marginal likelihood of the centre, w_u integrated out: G − G S G = Σ⁻¹ S G, without the cancellation.
         seen = precision @ fitted.cov @ fitted.G
         seen = (seen + seen.T) / 2.0
         pull = precision @ (fitted.cov @ fitted.r)
-        z = np.ones(1) if v is None else np.concatenate([[1.0], v])
-        A += np.kron(np.outer(z, z), seen)
-        b += np.kron(z, pull)
-        weight = _weight(user) * ~_logistic(prior, user)
-        errors = (user.y - user.X @ fitted.mean) ** 2 + np.einsum("ni,ij,nj->n", user.X, fitted.cov, user.X)
-        residual += float(weight @ errors)
-        labels += float(weight.sum())
+        z = None if v is None else np.concatenate([[1.0], v])
+        A += seen if z is None else np.kron(np.outer(z, z), seen)
+        b += pull if z is None else np.kron(z, pull)
+        weight = own.weight * ~own.logistic
+        if weight.any():
+            errors = (own.y - own.X @ fitted.mean) ** 2 + np.einsum("ni,ij,nj->n", own.X, fitted.cov, own.X)
+            residual += float(weight @ errors)
+            labels += float(weight.sum())
     return Sums(float(len(users)), scatter, A, b, residual, labels)
 
 
@@ -198,10 +193,11 @@ def evidence(prior: Prior, users: Sequence[Observations], declared: Floats | Non
     total = 0.0
     for i, user in enumerate(users):
         centre = prior.centre(None if declared is None else declared[i])
-        fitted = _fit_user(prior, precision, user, centre)
+        labels = _labels(prior, user)
+        fitted = _fit_user(prior, precision, labels, centre)
         away = fitted.mean - centre
         _, logdet = np.linalg.slogdet(np.eye(len(centre)) + prior.cov @ fitted.G)
-        total += float(_weight(user) @ _log_likelihood(prior, user, fitted.mean))
+        total += labels.log_likelihood(fitted.mean)
         total -= 0.5 * float(away @ precision @ away + logdet)
     return total
 
@@ -209,69 +205,74 @@ def evidence(prior: Prior, users: Sequence[Observations], declared: Floats | Non
 # --- one user ---
 
 
-def _fit_user(prior: Prior, precision: Floats, user: Observations, centre: Floats) -> _User:
+class _Labels(NamedTuple):
+    """A user's labels with what `Observations` leaves out."""
+
+    X: Floats
+    y: Floats
+    weight: Floats
+    logistic: NDArray[np.bool_]
+    offset: Floats | float
+    noise: float
+
+    def log_likelihood(self, m: Floats) -> float:
+        """Σ log p(y | xᵀm), weighted."""
+        a = self.X @ m
+        b = a + self.offset
+        out = self.y * b - np.logaddexp(0.0, b)
+        if not self.logistic.all():
+            gaussian = -0.5 * ((self.y - a) ** 2 / self.noise + np.log(2.0 * np.pi * self.noise))
+            out = np.where(self.logistic, out, gaussian)
+        return float(self.weight @ out)
+
+    def slopes(self, m: Floats) -> tuple[Floats, Floats]:
+        """First and minus second derivative of the log likelihood in m: float64[D], float64[D, D]."""
+        a = self.X @ m
+        p = sigmoid(a + self.offset)
+        score, curvature = self.y - p, p * (1.0 - p)
+        if not self.logistic.all():
+            score = np.where(self.logistic, score, (self.y - a) / self.noise)
+            curvature = np.where(self.logistic, curvature, 1.0 / self.noise)
+        return self.X.T @ (self.weight * score), (self.X * (self.weight * curvature)[:, None]).T @ self.X
+
+
+def _labels(prior: Prior, user: Observations) -> _Labels:
+    return _Labels(
+        user.X,
+        user.y,
+        np.ones(len(user.y)) if user.weight is None else user.weight,
+        np.full(len(user.y), prior.link == "logistic") if user.logistic is None else user.logistic,
+        0.0 if user.offset is None else user.offset,
+        prior.noise,
+    )
+
+
+def _fit_user(prior: Prior, precision: Floats, labels: _Labels, centre: Floats) -> _User:
     """Posterior of one user: closed form where all rows are Gaussian, else damped Newton to the mode."""
-    weight, logistic = _weight(user), _logistic(prior, user)
-    if not logistic.any():
-        G = (user.X * (weight / prior.noise)[:, None]).T @ user.X
-        r = user.X.T @ (weight * user.y) / prior.noise
+    if not labels.logistic.any():
+        G = (labels.X * (labels.weight / prior.noise)[:, None]).T @ labels.X
+        r = labels.X.T @ (labels.weight * labels.y) / prior.noise
         cov = _inverse(precision + G)
         return _User(cov @ (precision @ centre + r), cov, G, r)
+
+    def objective(m: Floats) -> float:
+        away = m - centre
+        return labels.log_likelihood(m) - 0.5 * float(away @ precision @ away)
+
     m = centre.copy()
-    value = _objective(prior, precision, user, centre, m)
+    value = objective(m)
     for _ in range(_STEPS):
-        score, curvature = _slopes(prior, user, m)
-        gradient = user.X.T @ (weight * score) - precision @ (m - centre)
-        G = (user.X * (weight * curvature)[:, None]).T @ user.X
-        step = np.linalg.solve(precision + G, gradient)
-        scale, reached = 1.0, _objective(prior, precision, user, centre, m + step)
+        score, G = labels.slopes(m)
+        step = np.linalg.solve(precision + G, score - precision @ (m - centre))
+        scale, reached = 1.0, objective(m + step)
         while reached < value - 1e-12 * abs(value) and scale > 1e-6:
             scale /= 2.0
-            reached = _objective(prior, precision, user, centre, m + scale * step)
+            reached = objective(m + scale * step)
         m, value = m + scale * step, reached
         if np.abs(step).max() < 1e-12 * max(1.0, float(np.abs(m).max())):
             break
-    score, curvature = _slopes(prior, user, m)
-    G = (user.X * (weight * curvature)[:, None]).T @ user.X
-    r = G @ m + user.X.T @ (weight * score)
-    return _User(m, _inverse(precision + G), G, r)
-
-
-def _slopes(prior: Prior, user: Observations, m: Floats) -> tuple[Floats, Floats]:
-    """float64[n] each: first and minus second derivative of every label's log likelihood in xᵀw."""
-    a = user.X @ m
-    p = sigmoid(a + _offset(user))
-    logistic = _logistic(prior, user)
-    score = np.where(logistic, user.y - p, (user.y - a) / prior.noise)
-    return score, np.where(logistic, p * (1.0 - p), 1.0 / prior.noise)
-
-
-def _objective(prior: Prior, precision: Floats, user: Observations, centre: Floats, m: Floats) -> float:
-    """Log posterior of m, up to a constant."""
-    away = m - centre
-    return float(_weight(user) @ _log_likelihood(prior, user, m)) - 0.5 * float(away @ precision @ away)
-
-
-def _log_likelihood(prior: Prior, user: Observations, m: Floats) -> Floats:
-    """float64[n]: log p(y | xᵀm) of each label."""
-    a = user.X @ m
-    gaussian = -0.5 * ((user.y - a) ** 2 / prior.noise + np.log(2.0 * np.pi * prior.noise))
-    a = a + _offset(user)
-    out: Floats = np.where(_logistic(prior, user), user.y * a - np.logaddexp(0.0, a), gaussian)
-    return out
-
-
-def _weight(user: Observations) -> Floats:
-    return np.ones(len(user.y)) if user.weight is None else user.weight
-
-
-def _logistic(prior: Prior, user: Observations) -> NDArray[np.bool_]:
-    """bool[n]: which labels are logistic."""
-    return np.full(len(user.y), prior.link == "logistic") if user.logistic is None else user.logistic
-
-
-def _offset(user: Observations) -> Floats:
-    return np.zeros(len(user.y)) if user.offset is None else user.offset
+    score, G = labels.slopes(m)
+    return _User(m, _inverse(precision + G), G, G @ m + score)
 
 
 def _inverse(matrix: Floats) -> Floats:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fitrouter.context.encoders import MINILM_SHA256, Encoder, minilm_path
+from fitrouter.context.encoders import MINILM_SHA256, minilm_path
 from fitrouter.errors import ConfigError
 from fitrouter.types import Floats
 
@@ -73,24 +73,6 @@ def train_static(out: Path, dim: int = 128) -> dict[str, Any]:
         "bytes": len(payload) + len(vocab) + len(text),
         "seconds": round(time.perf_counter() - started, 1),
     }
-
-
-def agreement(encoder: Encoder, reference: Encoder, texts: Sequence[str]) -> float:
-    """Spearman's correlation of the two encoders' cosine similarities over all pairs of texts.
-
-    Raises:
-        ValueError: fewer than three texts.
-    """
-    if len(texts) < 3:
-        raise ValueError(f"{len(texts)} texts make no ranking; give at least 3")
-    upper = np.triu_indices(len(texts), 1)
-    ranks = np.empty((2, upper[0].size))
-    for i, one in enumerate((encoder, reference)):
-        vectors = one.encode(texts)
-        _, where, counts = np.unique((vectors @ vectors.T)[upper], return_inverse=True, return_counts=True)
-        ranks[i] = (np.cumsum(counts) - (counts - 1) / 2)[where]  # ties share their mean rank
-    a, b = ranks - ranks.mean(axis=1, keepdims=True)
-    return float(a @ b / np.sqrt((a @ a) * (b @ b)))
 
 
 def _frequencies(vocabulary: Sequence[str]) -> Floats:

@@ -146,12 +146,6 @@ def _plain(D: int) -> _Population:
     return _Population(population.mean.copy(), np.diag(population.cov).copy())
 
 
-def _start(plain: _Population, scalar_sd: float) -> _Population:
-    variance = plain.variance.copy()
-    variance[_G] = scalar_sd**2
-    return _Population(plain.mean, variance)
-
-
 def _between(likelihoods: Sequence[_Likelihood], start: _Population, pseudo: float) -> _Population:
     """EM over sources, shrunk towards `start` by pseudo-sources; levels are fixed."""
     mean, variance = start
@@ -169,7 +163,8 @@ def _between(likelihoods: Sequence[_Likelihood], start: _Population, pseudo: flo
 
 def _put_together(likelihoods: Sequence[_Likelihood], guarded: Floats, setting: _Setting) -> Prior:
     """w_0 of a new installation: the population between sources, updated with the guards."""
-    start = _start(_plain(len(likelihoods[0].b)), setting.scalar_sd)
+    start = _plain(len(likelihoods[0].b))
+    start.variance[_G] = setting.scalar_sd**2
     population = _between(likelihoods, start, setting.pseudo_sources)
     prior = Prior(population.mean, np.diag(population.variance), link="logistic")
     if not setting.guard or not len(guarded):

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from fitrouter_integrations.client._base import About, Backend, Model, Plan, Reply, Seen, Streaming, Target, Vote
-from fitrouter_integrations.client._client import Client, connect
+from fitrouter_integrations.client._base import About, Model, Plan, Reply, Seen, Streaming, Target, Vote
+from fitrouter_integrations.client._client import Backend, Client, connect
 
 __all__ = ["About", "Backend", "Client", "Model", "Plan", "Reply", "Seen", "Streaming", "Target", "Vote", "connect"]

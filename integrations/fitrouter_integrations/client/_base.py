@@ -10,7 +10,7 @@ from typing import Protocol, TypeAlias
 import msgspec
 
 from fitrouter.router import Router
-from fitrouter.serving.external import Outcome, PlannedCall
+from fitrouter.serving.external import PlannedCall
 from fitrouter.types import Chunk, Completion, FeedbackKind, Identity, Message, Request, Usage
 
 Target: TypeAlias = Router | str | os.PathLike[str]
@@ -109,49 +109,6 @@ class Streaming(Protocol):
 
     async def aclose(self) -> None:
         """End it early."""
-        ...
-
-
-class Backend(Protocol):
-    """A router, in process or behind a gateway. All methods run on the event loop of `start`.
-
-    `decide`, `report` and `observe` raise ConfigError if the gateway is too old for them.
-    """
-
-    async def start(self) -> None:
-        """Prepare for requests; raises ConfigError if that fails."""
-        ...
-
-    async def aclose(self) -> None:
-        """Release all resources."""
-        ...
-
-    async def models(self) -> tuple[Model, ...]:
-        """The models that may answer."""
-        ...
-
-    async def complete(self, request: Request) -> Reply:
-        """Answer a request whole; raises as `Router.complete`."""
-        ...
-
-    async def stream(self, request: Request) -> Streaming:
-        """Answer a request as a stream; returns with the first chunk."""
-        ...
-
-    async def decide(self, request: Request) -> Plan:
-        """Plan a request without calling a model; raises as `Router.decide`."""
-        ...
-
-    async def report(self, decision_id: str, request: Request, ended: Outcome) -> float:
-        """Record the outcome of a plan; returns its cost in USD once durable. Raises as `Router.report`."""
-        ...
-
-    async def observe(self, seen: Seen) -> About:
-        """Record a call that was decided elsewhere; raises as `Router.observe`."""
-        ...
-
-    async def feedback(self, vote: Vote) -> str:
-        """Record feedback; returns its id once durable. Raises as `Router.feedback`."""
         ...
 
 

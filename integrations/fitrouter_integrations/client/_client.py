@@ -12,26 +12,19 @@ import os
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
+from fitrouter.config import load_config
 from fitrouter.errors import ConfigError
 from fitrouter.router import Router
 from fitrouter.serving.external import Outcome
 from fitrouter.types import Chunk, Request
-from fitrouter_integrations.client._base import (
-    About,
-    Backend,
-    Model,
-    Plan,
-    Reply,
-    Seen,
-    Streaming,
-    Target,
-    Vote,
-    is_url,
-    key_of,
-)
+from fitrouter_integrations.client._base import About, Model, Plan, Reply, Seen, Streaming, Target, Vote, is_url, key_of
+from fitrouter_integrations.client._local import LocalBackend
+from fitrouter_integrations.client._remote import RemoteBackend
 
+Backend: TypeAlias = LocalBackend | RemoteBackend
+"""A router, in process or behind a gateway. All methods run on the event loop of `start`."""
 T = TypeVar("T")
 
 
@@ -186,8 +179,8 @@ class Client:
         return loop
 
 
-class BlockingStream:
-    """A streamed answer for plain code; leaving the loop early ends the model call."""
+class _Crossing:
+    """A streamed answer on the client's loop."""
 
     def __init__(self, client: Client, stream: Streaming) -> None:
         self._client, self._stream = client, stream
@@ -196,6 +189,10 @@ class BlockingStream:
     def about(self) -> About:
         """The decision; with its cost once the stream has ended."""
         return self._stream.about
+
+
+class BlockingStream(_Crossing):
+    """A streamed answer for plain code; leaving the loop early ends the model call."""
 
     def __iter__(self) -> Iterator[Chunk]:
         chunks = aiter(self._stream)
@@ -210,16 +207,8 @@ class BlockingStream:
         self._client._wait(self._stream.aclose)
 
 
-class AwaitingStream:
+class AwaitingStream(_Crossing):
     """A streamed answer for any event loop; leaving the loop early ends the model call."""
-
-    def __init__(self, client: Client, stream: Streaming) -> None:
-        self._client, self._stream = client, stream
-
-    @property
-    def about(self) -> About:
-        """The decision; with its cost once the stream has ended."""
-        return self._stream.about
 
     async def __aiter__(self) -> AsyncIterator[Chunk]:
         chunks = aiter(self._stream)
@@ -265,19 +254,11 @@ def connect(target: Target, key: str | None = None) -> Client:
 
 def _backend(target: Target, key: str | None) -> Backend:
     if isinstance(target, Router):
-        from fitrouter_integrations.client._local import LocalBackend
-
         if target.started:
             raise ConfigError("this Router was already started on another event loop; give one that is not started")
         return LocalBackend(target)
-    if is_url(text := os.fspath(target)):
-        from fitrouter_integrations.client._remote import RemoteBackend
-
-        return RemoteBackend(text, key)
-    from fitrouter.config import load_config
-    from fitrouter_integrations.client._local import LocalBackend
-
-    return LocalBackend(Router.from_config(load_config(text)))
+    text = os.fspath(target)
+    return RemoteBackend(text, key) if is_url(text) else LocalBackend(Router.from_config(load_config(text)))
 
 
 def _close_all() -> None:

@@ -11,7 +11,7 @@ from fitrouter.routing.variants import called
 from fitrouter.serving.answers import Stream
 from fitrouter.serving.external import Outcome
 from fitrouter.types import Chunk, Decision, Identity, Request
-from fitrouter_integrations.client._base import About, Model, Plan, Reply, Seen, Vote
+from fitrouter_integrations.client._base import About, Model, Plan, Reply, Seen, Streaming, Vote
 
 
 class LocalBackend:
@@ -37,7 +37,7 @@ class LocalBackend:
                 context_window=card.context_window,
                 capabilities=card.capabilities,
                 max_output_tokens=card.max_output_tokens,
-                target=card.target,
+                target=card.target or card.name,
             )
             for card in self.router.models.values()
         )
@@ -52,7 +52,7 @@ class LocalBackend:
             about=self._about(answer.decision, answer.served_by, answer.logged, answer.cost_usd),
         )
 
-    async def stream(self, request: Request) -> _LocalStream:
+    async def stream(self, request: Request) -> Streaming:
         stream = await self.router.stream(request)
         return _LocalStream(stream, self._about(stream.decision, stream.served_by, stream.logged, None))
 

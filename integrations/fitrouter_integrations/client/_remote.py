@@ -19,23 +19,19 @@ from fitrouter.errors import (
     ConfigError,
     ContextOverflow,
     FitrouterError,
-    ForbiddenField,
     InvalidRequest,
     NoEligibleModel,
     NotAuthorized,
     ProviderError,
     ProviderRejected,
-    ProviderTimeout,
-    StoreError,
-    TooLarge,
-    UnknownDecision,
     Unreachable,
 )
 from fitrouter.providers.usage import read_usage
 from fitrouter.serving.external import Outcome
 from fitrouter.types import Chunk, Completion, FeedbackKind, Identity, Request, Usage
+from fitrouter_integrations._errors import CODES
 from fitrouter_integrations._http import KEY_ENV
-from fitrouter_integrations.client._base import About, Model, Plan, Reply, Seen, Vote
+from fitrouter_integrations.client._base import About, Model, Plan, Reply, Seen, Streaming, Vote
 
 if TYPE_CHECKING:
     import aiohttp
@@ -50,19 +46,12 @@ LINE_BYTES = 8 << 20
 """Maximum size of a stream event."""
 
 _ERRORS: dict[str, type[FitrouterError]] = {
-    "forbidden_field": ForbiddenField,
-    "too_large": TooLarge,
-    "invalid_request": InvalidRequest,
+    **{code: kind for kind, _, code in CODES},
     "model_not_found": InvalidRequest,
-    "not_authorized": NotAuthorized,
     "invalid_api_key": NotAuthorized,
-    "unknown_decision": UnknownDecision,
     "no_eligible_model": NoEligibleModel,
-    "provider_timeout": ProviderTimeout,
-    "provider_error": ProviderError,
     "provider_rejected": ProviderRejected,
     "all_models_failed": AllModelsFailed,
-    "store_unavailable": StoreError,
 }
 """The gateway's error code → the exception that `Router` raises in process."""
 
@@ -114,7 +103,7 @@ class RemoteBackend:
             about=msgspec.convert(body["fitrouter"], About),
         )
 
-    async def stream(self, request: Request) -> _RemoteStream:
+    async def stream(self, request: Request) -> Streaming:
         async with _in_time(request.deadline_s):
             response = await self._open("POST", "/v1/chat/completions", _body(request, stream=True))
             stream = _RemoteStream(response)

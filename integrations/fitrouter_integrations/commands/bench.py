@@ -13,16 +13,11 @@ from rich.table import Table
 
 from fitrouter.errors import ConfigError
 from fitrouter_integrations.commands._files import write_json
+from fitrouter_integrations.commands._options import JsonFile, verbs
 
-app = typer.Typer(
-    help="Benchmarks on your own data, in the open formats.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
+app = verbs("Benchmarks on your own data, in the open formats.")
 
 Data = Annotated[Path, typer.Option(help="JSONL or Parquet file in the open format of the same name.")]
-Out = Annotated[Path | None, typer.Option("--json", help="Write the results as JSON to this file.")]
 EncoderName = Annotated[str, typer.Option(help="Text encoder: static, minilm, hashing, or another by name.")]
 Seeds = Annotated[int, typer.Option(min=1, help="Number of splits into seen and unseen users and items.")]
 
@@ -31,7 +26,9 @@ _KS = (0, 2, 5, 10, 20)
 
 
 @app.command()
-def pairs(data: Data, out: Out = None, encoder: EncoderName = "static", seeds: Seeds = 5, k: Labels = None) -> None:
+def pairs(
+    data: Data, out: JsonFile = None, encoder: EncoderName = "static", seeds: Seeds = 5, k: Labels = None
+) -> None:
     """Pairwise preferences: accuracy, likelihood and calibration on unseen users and prompts."""
     from fitrouter_evaluators.bench.pairs import run_pairs
 
@@ -44,7 +41,7 @@ def pairs(data: Data, out: Out = None, encoder: EncoderName = "static", seeds: S
 @app.command()
 def ratings(
     data: Data,
-    out: Out = None,
+    out: JsonFile = None,
     encoder: EncoderName = "static",
     seeds: Seeds = 5,
     k: Labels = None,
@@ -63,7 +60,7 @@ def ratings(
 
 
 @app.command()
-def choices(data: Data, out: Out = None, encoder: EncoderName = "static") -> None:
+def choices(data: Data, out: JsonFile = None, encoder: EncoderName = "static") -> None:
     """Stated preferences: how often the fitting answer is picked, and whether a negation flips the pick."""
     from fitrouter.context.encoders import get_encoder
     from fitrouter_evaluators.bench.choices import run_choices
@@ -85,7 +82,7 @@ def choices(data: Data, out: Out = None, encoder: EncoderName = "static") -> Non
 @app.command()
 def matrix(
     data: Data,
-    out: Out = None,
+    out: JsonFile = None,
     encoder: EncoderName = "static",
     seeds: Annotated[int, typer.Option(min=1, help="Number of orders of the prompts.")] = 5,
     default: Annotated[str | None, typer.Option(help="Model used without a router; the first by default.")] = None,

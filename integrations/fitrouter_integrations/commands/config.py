@@ -12,18 +12,13 @@ from rich.table import Table
 
 from fitrouter.config import load_config
 from fitrouter_integrations.commands._files import set_top_level
+from fitrouter_integrations.commands._options import DEFAULT, ConfigFile, verbs
 
-app = typer.Typer(
-    help="Check, edit and import configurations.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
-_DEFAULT = Path("fitrouter.yaml")
+app = verbs("Check, edit and import configurations.")
 
 
 @app.command()
-def check(file: Annotated[Path, typer.Argument(help="Configuration file.")] = _DEFAULT) -> None:
+def check(file: Annotated[Path, typer.Argument(help="Configuration file.")] = DEFAULT) -> None:
     """Report the mistakes of a configuration (exit code 2), or summarise what it sets up."""
     from fitrouter_integrations.commands.check import findings
 
@@ -39,7 +34,7 @@ def check(file: Annotated[Path, typer.Argument(help="Configuration file.")] = _D
 @app.command()
 def share(
     value: Annotated[float, typer.Argument(min=0.0, max=1.0, help="0: shadow mode; 0.05: a rollout; 1: all traffic.")],
-    config: Annotated[Path, typer.Option("--config", "-c", help="Configuration file.")] = _DEFAULT,
+    config: ConfigFile = DEFAULT,
     default_model: Annotated[str | None, typer.Option(help="Model that takes the rest of the traffic.")] = None,
 ) -> None:
     """Set the share of traffic that is routed. Comments are kept; restart the gateway to apply it."""
@@ -53,7 +48,7 @@ def share(
 @app.command("import")
 def import_(
     file: Annotated[Path, typer.Argument(help="Configuration of litellm's proxy.")],
-    out: Annotated[Path, typer.Option(help="File to write; it must not exist.")] = _DEFAULT,
+    out: Annotated[Path, typer.Option(help="File to write; it must not exist.")] = DEFAULT,
 ) -> None:
     """Convert a configuration of litellm's proxy. Comments list the settings that could not be converted."""
     from fitrouter_integrations.commands.import_litellm import import_litellm

@@ -21,6 +21,7 @@ from fitrouter.stores.journal import Journal, SqliteJournal
 from fitrouter.types import Decision, Event
 from fitrouter_integrations._http import call
 from fitrouter_integrations.commands._files import as_json, write_json
+from fitrouter_integrations.commands._options import DEFAULT
 
 _FEATURES = 6
 _SMALL = 5e-4
@@ -30,7 +31,7 @@ def command(
     decision_id: Annotated[str, typer.Argument(help="Decision id, from the answer's header x-fitrouter-decision.")],
     config: Annotated[
         Path, typer.Option("--config", "-c", help="Configuration file, which locates the journal.")
-    ] = Path("fitrouter.yaml"),
+    ] = DEFAULT,
     data: Annotated[
         Path | None, typer.Option(help="Journal folder, without a configuration; ratings are not split into terms.")
     ] = None,

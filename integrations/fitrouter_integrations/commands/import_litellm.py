@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
+from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -25,29 +26,9 @@ _TAKEN = frozenset(
 )
 _NO_KEYS = frozenset({"", "none", "null", "empty", "dummy", "fake", "fake-key"})
 _CAPABILITIES = {"images": "supports_vision", "audio": "supports_audio_input", "files": "supports_pdf_input"}
-_NOTED = {
-    "router_settings": {
-        "fallbacks": "if a model fails, the policy draws another; no list is needed",
-        "context_window_fallbacks": "models whose context window is too small are excluded",
-        "content_policy_fallbacks": "no other model is tried when one refuses a request",
-        "default_fallbacks": "if a model fails, the policy draws another",
-        "routing_strategy": "the policy decides",
-        "num_retries": "a request tries up to three models, each once",
-        "timeout": "see server.deadline_s",
-        "redis_host": "worker processes share the journal",
-    },
-    "litellm_settings": {
-        "fallbacks": "if a model fails, the policy draws another; no list is needed",
-        "context_window_fallbacks": "models whose context window is too small are excluded",
-        "num_retries": "a request tries up to three models, each once",
-        "request_timeout": "see server.deadline_s",
-        "drop_params": "unsupported parameters are dropped, or the model is excluded; see its `parameters`",
-    },
-    "general_settings": {
-        "master_key": "define the keys of clients in server.keys",
-        "database_url": "the journal is in the folder `data`",
-    },
-}
+_NOTED: dict[str, dict[str, str]] = yaml.safe_load(
+    resources.files(__package__ or __name__).joinpath("import_litellm.yaml").read_text(encoding="utf-8")
+)
 """Section → setting → its replacement."""
 
 

@@ -20,30 +20,21 @@ from fitrouter.router import Router
 from fitrouter.serving.policy_control import Outlook, Standing
 from fitrouter_integrations._http import NoGateway, call, url_of
 from fitrouter_integrations.commands._files import as_json as as_json_text
+from fitrouter_integrations.commands._options import DEFAULT, verbs
 
-app = typer.Typer(
-    help="Show and change the policy of a running gateway; without one, changes are written to the journal.",
-    add_completion=False,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-)
+app = verbs("Show and change the policy of a running gateway; without one, changes are written to the journal.")
 
 ConfigPath = Annotated[
     Path, typer.Option("--config", "-c", help="Configuration file, which gives the address of the gateway.")
 ]
 Url = Annotated[str | None, typer.Option(help="URL of the gateway, instead of the configured address.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-_DEFAULT = Path("fitrouter.yaml")
 
 
 @app.command()
-def show(config: ConfigPath = _DEFAULT, url: Url = None, as_json: AsJson = False) -> None:
+def show(config: ConfigPath = DEFAULT, url: Url = None, as_json: AsJson = False) -> None:
     """Show the active version, earlier versions, shadow candidates, and the monitors' reports."""
-
-    async def look(_router: Router) -> None:
-        """Change nothing."""
-
-    _print(*_apply(config, url, None, look), as_json)
+    _print(*_apply(config, url), as_json)
 
 
 @app.command("set")
@@ -62,25 +53,12 @@ def set_(
     scale: Annotated[float | None, typer.Option(help="Scale of the posterior in Thompson sampling.")] = None,
     temperature: Annotated[float | None, typer.Option(help="Temperature of softmax.")] = None,
     epsilon: Annotated[float | None, typer.Option(help="Epsilon of ε-greedy.")] = None,
-    config: ConfigPath = _DEFAULT,
+    config: ConfigPath = DEFAULT,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
     """Change settings; those that are not given stay as they are."""
-    given = {
-        "cost_weight": cost_weight,
-        "latency_weight": latency_weight,
-        "share": share,
-        "personal": personal,
-        "floor": floor,
-        "uniform_slice": uniform_slice,
-        "algorithm": algorithm,
-        "gamma": gamma,
-        "scale": scale,
-        "temperature": temperature,
-        "epsilon": epsilon,
-        "force": force,
-    }
+    given = {name: value for name, value in locals().items() if name not in {"config", "url", "as_json"}}
     settings = {name: value for name, value in given.items() if value is not None}
     if not settings:
         options = ", ".join(f"--{name.replace('_', '-')}" for name in given)
@@ -92,7 +70,7 @@ def set_(
 @app.command()
 def promote(
     name: Annotated[str, typer.Argument(help="Name of a candidate in `policy.candidates`.")],
-    config: ConfigPath = _DEFAULT,
+    config: ConfigPath = DEFAULT,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
@@ -102,7 +80,7 @@ def promote(
 
 
 @app.command()
-def restore(config: ConfigPath = _DEFAULT, url: Url = None, as_json: AsJson = False) -> None:
+def restore(config: ConfigPath = DEFAULT, url: Url = None, as_json: AsJson = False) -> None:
     """Return to the previous version."""
     _print(*_apply(config, url, {"action": "restore"}, lambda router: router.policy.restore()), as_json)
 
@@ -116,7 +94,9 @@ class Shown(Standing, frozen=True, kw_only=True):
 Act: TypeAlias = Callable[[Router], Awaitable[object]]
 
 
-def _apply(config: Path, url: str | None, body: dict[str, Any] | None, otherwise: Act) -> tuple[Shown, str]:
+def _apply(
+    config: Path, url: str | None, body: dict[str, Any] | None = None, act: Act | None = None
+) -> tuple[Shown, str]:
     """Send a change to a running gateway, else write it to the journal; returns the new state and where it was sent."""
     if url is not None:
         return _ask(url, body), url
@@ -126,7 +106,7 @@ def _apply(config: Path, url: str | None, body: dict[str, Any] | None, otherwise
         return _ask(address, body), address
     except NoGateway:
         with Router.offline(settings) as router:
-            return asyncio.run(_write(router, otherwise, changes=body is not None)), str(settings.data / "journal.db")
+            return asyncio.run(_write(router, act)), str(settings.data / "journal.db")
 
 
 def _ask(url: str, body: dict[str, Any] | None) -> Shown:
@@ -142,11 +122,11 @@ def _ask(url: str, body: dict[str, Any] | None) -> Shown:
         raise NoGateway(f"the server at {url} is not a fitrouter gateway of this version") from None
 
 
-async def _write(router: Router, act: Act, *, changes: bool) -> Shown:
+async def _write(router: Router, act: Act | None) -> Shown:
     """Change the policy of a stopped router: the journal takes the events, and folding applies them."""
-    if changes:
+    if act is not None:
         await router.policy.apply_configuration()
-    await act(router)
+        await act(router)
     return Shown(**msgspec.structs.asdict(router.policy.standing()), outlook=router.policy.outlook())
 
 

@@ -21,6 +21,7 @@ import typer
 from rich.console import Console
 
 from fitrouter.errors import ConfigError, FitrouterError
+from fitrouter_integrations.commands._options import verbs
 
 if TYPE_CHECKING:
     from fitrouter_evaluators.replay.evaluation import ReplaySettings
@@ -37,12 +38,9 @@ _STDOUT = Path("-")
 _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _NARROWEST = 60
 
-app = typer.Typer(
-    help="Evaluate a candidate policy on logged traffic. Exit code: 0 promote, or a report without a gate; 1 keep; "
-    "2 not enough evidence; 3 error.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
+app = verbs(
+    "Evaluate a candidate policy on logged traffic. Exit code: 0 promote, or a report without a gate; 1 keep; "
+    "2 not enough evidence; 3 error."
 )
 
 
@@ -209,62 +207,54 @@ def _gate(path: Path | None, metric: str | None) -> Gate | None:
 # --- command ---
 
 
-LogPath = Annotated[
-    Path | None,
-    typer.Option(help="A warehouse (*.duckdb), a journal (*.db), a gateway's folder, or a folder of Parquet files."),
-]
-Policy = Annotated[str | None, typer.Option(help="candidate.yaml, or one of: current, uniform, twin, personal.")]
-Against = Annotated[str, typer.Option(help="The policy it is compared with, in the same form.")]
-Metric = Annotated[
-    str | None, typer.Option(help="fit, cost, latency, utility or score. Default: the gate's metric, else fit.")
-]
-By = Annotated[str, typer.Option(help="Report slices by any of role,task,user_group.")]
-Groups = Annotated[
-    Path | None, typer.Option(help="CSV with the columns user and group. Default: groups by declared values.")
-]
-Since = Annotated[str | None, typer.Option(help="Start of the window: ISO time, or seconds since the epoch.")]
-Until = Annotated[str | None, typer.Option(help="End of the window (exclusive), in the same form.")]
-Horizon = Annotated[str, typer.Option(help="Exclude decisions younger than this, labelled or not: 7d, 3600s.")]
-Idle = Annotated[str, typer.Option(help="Inactivity that closes a session.")]
-Rules = Annotated[Path | None, typer.Option(help="promote.yaml: the rules for promotion.")]
-Alpha = Annotated[float | None, typer.Option(help="Error probability. Default: the gate's, else 0.05.")]
-Gamma = Annotated[
-    float | None,
-    typer.Option(help="Γ: largest odds ratio of responding between any two users asked. Default: the gate's, else 2."),
-]
-Json = Annotated[
-    Path | None,
-    typer.Option("--json", metavar="[FILE]", help="Write the report as JSON; print it if no file is given."),
-]
-Page = Annotated[Path | None, typer.Option("--html", help="Write a self-contained HTML report with plots.")]
-AsText = Annotated[bool, typer.Option("--text", help="Print tables (the default without --json and --html).")]
-Record = Annotated[bool, typer.Option(help="Record the estimates in the table ope_runs of the log's warehouse.")]
-ConfigPath = Annotated[
-    Path | None, typer.Option("--config", "-c", help="The configuration that was in force during logging.")
-]
-
-
 @app.callback(invoke_without_command=True)
 def replay(
     context: typer.Context,
-    log: LogPath = None,
-    candidate: Policy = None,
-    against: Against = "current",
-    metric: Metric = None,
-    by: By = "",
-    groups: Groups = None,
-    since: Since = None,
-    until: Until = None,
-    horizon: Horizon = "0s",
-    idle: Idle = "1h",
-    gate: Rules = None,
-    alpha: Alpha = None,
-    gamma_sensitivity: Gamma = None,
-    out: Json = None,
-    page: Page = None,
-    text: AsText = False,
-    record: Record = False,
-    config: ConfigPath = None,
+    log: Annotated[
+        Path | None,
+        typer.Option(
+            help="A warehouse (*.duckdb), a journal (*.db), a gateway's folder, or a folder of Parquet files."
+        ),
+    ] = None,
+    candidate: Annotated[
+        str | None, typer.Option(help="candidate.yaml, or one of: current, uniform, twin, personal.")
+    ] = None,
+    against: Annotated[str, typer.Option(help="The policy it is compared with, in the same form.")] = "current",
+    metric: Annotated[
+        str | None, typer.Option(help="fit, cost, latency, utility or score. Default: the gate's metric, else fit.")
+    ] = None,
+    by: Annotated[str, typer.Option(help="Report slices by any of role,task,user_group.")] = "",
+    groups: Annotated[
+        Path | None, typer.Option(help="CSV with the columns user and group. Default: groups by declared values.")
+    ] = None,
+    since: Annotated[
+        str | None, typer.Option(help="Start of the window: ISO time, or seconds since the epoch.")
+    ] = None,
+    until: Annotated[str | None, typer.Option(help="End of the window (exclusive), in the same form.")] = None,
+    horizon: Annotated[
+        str, typer.Option(help="Exclude decisions younger than this, labelled or not: 7d, 3600s.")
+    ] = "0s",
+    idle: Annotated[str, typer.Option(help="Inactivity that closes a session.")] = "1h",
+    gate: Annotated[Path | None, typer.Option(help="promote.yaml: the rules for promotion.")] = None,
+    alpha: Annotated[float | None, typer.Option(help="Error probability. Default: the gate's, else 0.05.")] = None,
+    gamma_sensitivity: Annotated[
+        float | None,
+        typer.Option(
+            help="Γ: largest odds ratio of responding between any two users asked. Default: the gate's, else 2."
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--json", metavar="[FILE]", help="Write the report as JSON; print it if no file is given."),
+    ] = None,
+    page: Annotated[Path | None, typer.Option("--html", help="Write a self-contained HTML report with plots.")] = None,
+    text: Annotated[bool, typer.Option("--text", help="Print tables (the default without --json and --html).")] = False,
+    record: Annotated[
+        bool, typer.Option(help="Record the estimates in the table ope_runs of the log's warehouse.")
+    ] = False,
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", help="The configuration that was in force during logging.")
+    ] = None,
 ) -> None:
     """Evaluate a candidate policy on logged traffic before deploying it.
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 import importlib
 import logging
 import os
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from fitrouter.config import load_config
 from fitrouter.errors import ConfigError
+from fitrouter_integrations.commands._options import DEFAULT, ConfigFile
 
 
 def command(
-    config: Annotated[Path, typer.Option("--config", "-c", help="Configuration file.")] = Path("fitrouter.yaml"),
+    config: ConfigFile = DEFAULT,
     workers: Annotated[int, typer.Option(min=1, help="Worker processes, which share the address and journal.")] = 1,
     host: Annotated[str | None, typer.Option(help="Listen address, instead of `server.host`.")] = None,
     port: Annotated[

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fitrouter_integrations.commands._files import write_json
+from fitrouter_integrations.commands._options import JsonFile
 
 
 class Reward(enum.StrEnum):
@@ -34,7 +35,7 @@ def command(
     topics: Annotated[str, typer.Option(help="Encoder for drawing topics, in worlds that have them.")] = "minilm",
     reward: Annotated[Reward, typer.Option(help="Training target; score is an ablation.")] = Reward.LABEL,
     prompts: Annotated[int, typer.Option(min=0, help="Number of prompts to use; 0 for all.")] = 0,
-    out: Annotated[Path | None, typer.Option("--json", help="Write the results as JSON to this file.")] = None,
+    out: JsonFile = None,
 ) -> None:
     """Simulate users who rate logged responses, and compare variants of the router."""
     import msgspec

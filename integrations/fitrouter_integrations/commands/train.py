@@ -11,13 +11,9 @@ import typer
 
 from fitrouter.config import load_config, parse_config
 from fitrouter.errors import ConfigError
+from fitrouter_integrations.commands._options import DEFAULT, ConfigFile, verbs
 
-app = typer.Typer(
-    help="Train encoders and priors, or rebuild the learned state.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
+app = verbs("Train encoders and priors, or rebuild the learned state.")
 
 
 @app.command()
@@ -42,9 +38,7 @@ def int8(
 
 
 @app.command()
-def refit(
-    config: Annotated[Path, typer.Option("--config", "-c", help="Configuration file.")] = Path("fitrouter.yaml"),
-) -> None:
+def refit(config: ConfigFile = DEFAULT) -> None:
     """Rebuild all learned state from the journal, with the latest version of each vote and without erased users.
 
     Running gateways rebuild in the background, others when they start.
@@ -76,6 +70,24 @@ def prior(
     from fitrouter_evaluators.training.train_prior import train_prior
 
     typer.echo(json.dumps(train_prior(data, out, get_encoder(encoder)), indent=1, ensure_ascii=False))
+
+
+@app.command()
+def basis(
+    data: Annotated[Path, typer.Option(help="Pairs in the open format, JSONL or Parquet.")],
+    model: Annotated[str, typer.Option(help="Model whose embeddings the basis maps: a folder, or a hub id.")],
+    out: Annotated[Path, typer.Option(help="Output file.")] = Path("basis.safetensors"),
+    rank: Annotated[int, typer.Option(min=1, max=64, help="Dimensions at most.")] = 8,
+    max_tokens: Annotated[int, typer.Option(min=32, help="Tokens of prompt and answer that the model reads.")] = 4096,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+) -> None:
+    """Learn from people's pairs in which directions of a model's embeddings they differ; prints a data sheet as JSON.
+
+    Set `scorer: {models: [{name: taste, kind: embedding, model: MODEL, basis: FILE}]}` to use it.
+    """
+    from fitrouter_evaluators.training.train_basis import train_basis
+
+    typer.echo(json.dumps(train_basis(data, model, out, rank=rank, max_tokens=max_tokens, device=device), indent=1))
 
 
 @app.command("policy")

@@ -12,13 +12,12 @@ from weakref import WeakValueDictionary, ref
 
 from crewai.agents.agent_builder import base_agent
 from crewai.llms.base_llm import BaseLLM
-from pydantic import BaseModel, Field, PrivateAttr, field_serializer, model_validator
+from pydantic import Field, PrivateAttr, field_serializer, model_validator
 
 from fitrouter.router import Router
 from fitrouter.types import AUTO
 from fitrouter_integrations._identity import settled
 from fitrouter_integrations.client import About, Client, Model, Vote, connect
-from fitrouter_integrations.client.assembled import Whole
 from fitrouter_integrations.crewai._turn import RoutedLLM, Turn
 
 USABLE = 0.85
@@ -176,47 +175,29 @@ class FitrouterLLM(RoutedLLM):
 
     # --- calls ---
 
-    def call(
-        self,
-        messages: Any,
-        tools: list[dict[str, Any]] | None = None,
-        callbacks: list[Any] | None = None,
-        available_functions: dict[str, Any] | None = None,
-        from_task: Any = None,
-        from_agent: Any = None,
-        response_model: type[BaseModel] | None = None,
-    ) -> Any:
+    def call(self, messages: Any, tools: Any = None, callbacks: Any = None, *more: Any, **named: Any) -> Any:
         """Answer a call in the form that CrewAI expects; see `BaseLLM.call`."""
-        turn = Turn(self, from_task, from_agent, available_functions, response_model)
+        turn = Turn(self, *more, **named)
         with turn.reported(messages, tools, callbacks):
             request = turn.request(messages, tools)
             if not self._effective_stream():
                 return turn.finish(self.client.complete(request))
-            whole = Whole(stream := self.client.stream(request))
+            stream = self.client.stream(request)
             for chunk in stream:
-                turn.stream(whole.add(chunk), chunk, stream.about)
-            return turn.finish(whole.reply())
+                turn.stream(chunk, stream.about)
+            return turn.finish(turn.streamed(stream.about))
 
-    async def acall(
-        self,
-        messages: Any,
-        tools: list[dict[str, Any]] | None = None,
-        callbacks: list[Any] | None = None,
-        available_functions: dict[str, Any] | None = None,
-        from_task: Any = None,
-        from_agent: Any = None,
-        response_model: type[BaseModel] | None = None,
-    ) -> Any:
+    async def acall(self, messages: Any, tools: Any = None, callbacks: Any = None, *more: Any, **named: Any) -> Any:
         """Answer a call without blocking the event loop."""
-        turn = Turn(self, from_task, from_agent, available_functions, response_model)
+        turn = Turn(self, *more, **named)
         with turn.reported(messages, tools, callbacks):
             request = turn.request(messages, tools)
             if not self._effective_stream():
                 return turn.finish(await self.client.acomplete(request))
-            whole = Whole(stream := await self.client.astream(request))
+            stream = await self.client.astream(request)
             async for chunk in stream:
-                turn.stream(whole.add(chunk), chunk, stream.about)
-            return turn.finish(whole.reply())
+                turn.stream(chunk, stream.about)
+            return turn.finish(turn.streamed(stream.about))
 
     # --- decisions and feedback ---
 

@@ -16,6 +16,7 @@ from pydantic import BaseModel
 
 from fitrouter.errors import FitrouterError, NoEligibleModel
 from fitrouter.providers.usage import usage_body
+from fitrouter.serving.attempts import Assembler
 from fitrouter.types import Chunk, Identity, Message, Request
 from fitrouter_integrations.client import About, Reply
 from fitrouter_integrations.crewai._identity import identity_of
@@ -74,19 +75,26 @@ class Turn:
 
     Args:
         llm: the called LLM.
-        task: CrewAI's, or None.
-        agent: CrewAI's; the LLM's owner if None, since CrewAI converts and summarises without an agent.
-        functions: tools to run here, if CrewAI wants their result; else it runs them itself.
-        wanted: the type of the answer, or None.
+        available_functions: tools to run here, if CrewAI wants their result; else it runs them itself.
+        from_task: CrewAI's, or None.
+        from_agent: CrewAI's; the LLM's owner if None, since CrewAI converts and summarises without an agent.
+        response_model: the type of the answer, or None.
     """
 
-    def __init__(self, llm: RoutedLLM, task: Any, agent: Any, functions: Mapping[str, Any] | None, wanted: Any) -> None:
-        self.llm, self.task, self.agent = llm, task, agent if agent is not None else llm.owner
-        self.functions = functions
-        self.wanted = wanted or llm.response_format
+    def __init__(
+        self,
+        llm: RoutedLLM,
+        available_functions: Mapping[str, Any] | None = None,
+        from_task: Any = None,
+        from_agent: Any = None,
+        response_model: Any = None,
+    ) -> None:
+        self.llm, self.task, self.agent = llm, from_task, from_agent if from_agent is not None else llm.owner
+        self.functions, self.wanted = available_functions, response_model or llm.response_format
         self.messages: list[Any] = []
         self.calls: dict[int, dict[str, Any]] = {}
         """Streamed tool calls, by their index, as far as they are there."""
+        self._parts = Assembler()
 
     @contextmanager
     def reported(self, messages: Any, tools: Any, callbacks: Any) -> Iterator[None]:
@@ -138,14 +146,15 @@ class Turn:
             deadline_s=llm.timeout,
         )
 
-    def stream(self, text: str, chunk: Chunk, about: About) -> None:
-        """Emit CrewAI's events for a chunk: text, or a tool call accumulated so far."""
+    def stream(self, chunk: Chunk, about: About) -> None:
+        """Take a chunk, and emit CrewAI's events for it: text, or a tool call accumulated so far."""
+        self._parts.add(chunk)
         common: dict[str, Any] = {
             "from_task": self.task,
             "from_agent": self.agent,
             "response_id": about.decision_id,
         }
-        if text:
+        if text := chunk.delta.get("content"):
             self.llm._emit_stream_chunk_event(chunk=text, **common)
         for piece in chunk.delta.get("tool_calls") or []:
             index, function = piece.get("index") or 0, piece.get("function") or {}
@@ -164,6 +173,11 @@ class Turn:
                 call_type=LLMCallType.TOOL_CALL,
                 **common,
             )
+
+    def streamed(self, about: About) -> Reply:
+        """The whole answer, after the last chunk."""
+        parts, reason = self._parts, self._parts.finish_reason or "stop"
+        return Reply(message=parts.message(), finish_reason=reason, usage=parts.usage, about=about)
 
     def finish(self, reply: Reply) -> Any:
         """The answer in CrewAI's form: tool calls, the result of a tool, a typed value, or text.

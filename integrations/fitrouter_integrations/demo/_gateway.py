@@ -13,15 +13,41 @@ import msgspec
 
 from fitrouter.config import Config, parse_config
 from fitrouter.errors import FitrouterError
-from fitrouter.hooks import Hooks
+from fitrouter.hooks import Happened, Hooks, Notice
 from fitrouter.posterior.people import DAY_S
 from fitrouter.router import Router
-from fitrouter_integrations.demo._clock import RoundClock
+from fitrouter.types import Decision
 from fitrouter_integrations.demo._world import DemoWorld
 from fitrouter_integrations.gateway import bind, create_app
 from fitrouter_integrations.gateway._worker import server_of
 
 _PATIENCE_S = 30.0
+
+
+class RoundClock:
+    """Seconds since the epoch, advanced by decisions so that the last round is now; a hook of the router that uses it.
+
+    After `let_go` it is an ordinary clock.
+    """
+
+    def __init__(self, rounds: int, rounds_per_day: int) -> None:
+        self._step = DAY_S / rounds_per_day
+        self._start = time.time() - rounds * self._step
+        self._rounds = 0
+        self._free = False
+
+    def __call__(self) -> float:
+        """The time."""
+        return time.time() if self._free else self._start + self._rounds * self._step
+
+    def hear(self, notice: Notice) -> None:
+        """Advance by a decision."""
+        if isinstance(notice, Happened) and isinstance(notice.event, Decision):
+            self._rounds += 1
+
+    def let_go(self) -> None:
+        """Follow the real clock from now on."""
+        self._free = True
 
 
 class Gateway(NamedTuple):
@@ -70,18 +96,12 @@ def open_gateway(config: Config, world: DemoWorld) -> Iterator[Gateway]:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="fitrouter-demo", daemon=True)
         thread.start()
         try:
-            _wait(lambda: server.started or not thread.is_alive())
+            deadline = time.monotonic() + _PATIENCE_S
+            while not server.started and thread.is_alive() and time.monotonic() < deadline:
+                time.sleep(0.01)
             if not server.started:
-                raise FitrouterError("the demo's gateway did not start; see the log")
+                raise FitrouterError(f"the demo's gateway did not start within {_PATIENCE_S:g} s; see the log")
             yield Gateway(f"http://127.0.0.1:{listener.getsockname()[1]}", router, clock)
         finally:
             server.should_exit = True
             thread.join(_PATIENCE_S)
-
-
-def _wait(condition: Any) -> None:
-    deadline = time.monotonic() + _PATIENCE_S
-    while not condition():
-        if time.monotonic() > deadline:
-            raise FitrouterError(f"the demo's gateway did not start within {_PATIENCE_S:g} s")
-        time.sleep(0.01)

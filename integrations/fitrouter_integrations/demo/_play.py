@@ -71,7 +71,7 @@ class People:
             return None
         if not self.stars[self.play.user[t]]:
             return Vote(FeedbackKind.THUMB, float(satisfied), (0.0, 1.0))
-        strong = self._star[t] < (satisfaction if satisfied else 1.0 - satisfaction)
+        strong = bool(self._star[t] < (satisfaction if satisfied else 1.0 - satisfaction))
         return Vote(FeedbackKind.RATING, (4.0 + strong) if satisfied else (2.0 - strong), (1.0, 5.0))
 
     # --- oracles ---

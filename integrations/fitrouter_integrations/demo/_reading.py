@@ -20,27 +20,11 @@ _SENTENCE = re.compile(r"[.!?]+(?:\s|$)|\n")
 _NO = frozenset({"not", "no", "never", "don't", "isn't", "won't", "aren't", "can't", "nothing", "without"})
 
 
-def _rhythm(sentences: Sequence[int], _words: Sequence[str]) -> float:
-    return float(np.std(sentences))
-
-
-def _negation(_sentences: Sequence[int], words: Sequence[str]) -> float:
-    return sum(word in _NO for word in words) / math.sqrt(len(words))
-
-
-def _opening(sentences: Sequence[int], _words: Sequence[str]) -> float:
-    return math.log1p(sentences[0])
-
-
-def _ending(sentences: Sequence[int], _words: Sequence[str]) -> float:
-    return math.log1p(sentences[-1])
-
-
 HIDDEN: dict[str, Callable[[Sequence[int], Sequence[str]], float]] = {
-    "rhythm": _rhythm,
-    "negation": _negation,
-    "opening": _opening,
-    "ending": _ending,
+    "rhythm": lambda sentences, _: float(np.std(sentences)),
+    "negation": lambda _, words: sum(word in _NO for word in words) / math.sqrt(len(words)),
+    "opening": lambda sentences, _: math.log1p(sentences[0]),
+    "ending": lambda sentences, _: math.log1p(sentences[-1]),
 }
 """Name → function of (words of each sentence, words); rhythm is the standard deviation of the sentence lengths."""
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from importlib import metadata
 from typing import Any
 
 import msgspec
@@ -19,20 +21,27 @@ from starlette.responses import Response
 from fitrouter.config import Config
 from fitrouter.errors import StoreError
 from fitrouter.router import Router
-from fitrouter.routing.variants import called
 from fitrouter.serving.services import Service
+from fitrouter.serving.status import Lag
 from fitrouter.types import AUTO
 from fitrouter_dashboards.metrics import Metrics
-from fitrouter_integrations.gateway import _schema
+from fitrouter_integrations.client._local import LocalBackend
 from fitrouter_integrations.gateway._explain import decision_json
 from fitrouter_integrations.gateway._external import observation, outcome
 from fitrouter_integrations.gateway._json import read_json
 from fitrouter_integrations.gateway._keys import Caller, Keys
 from fitrouter_integrations.gateway._limits import headers_of, read_body
-from fitrouter_integrations.gateway._ready import Readiness
-from fitrouter_integrations.gateway._requests import chat_request, policy_change, profile, verdict, wants_usage
+from fitrouter_integrations.gateway._requests import chat_request, policy_change, profile, vote, wants_usage
+from fitrouter_integrations.gateway._schema import operations
 from fitrouter_integrations.gateway._stream import ClientGone, EventStream, while_client_waits
-from fitrouter_integrations.gateway._wire import Problem, Reply, as_problem, dump
+from fitrouter_integrations.gateway._wire import (
+    Problem,
+    about_json,
+    as_problem,
+    completion_json,
+    decision_headers,
+    dump,
+)
 
 _log = logging.getLogger("fitrouter.gateway")
 _PORT = re.compile(rb":\d*$")
@@ -58,33 +67,34 @@ def create_app(router: Router, config: Config, metrics: Metrics | None = None) -
     app = FastAPI(
         title="fitrouter",
         summary="An OpenAI-compatible gateway that routes each request to the model that suits its user and task.",
-        version=_schema.version(),
+        version=metadata.version("fitrouter"),
         docs_url=None,  # its pages load scripts from other hosts
         redoc_url=None,
         lifespan=gateway.lifespan,
         exception_handlers={HTTPException: gateway.no_route},
     )
-    for method, path, handler, shape, public in (
-        ("POST", "/v1/chat/completions", gateway.chat, _schema.CHAT, False),
-        ("GET", "/v1/models", gateway.models, _schema.MODELS, False),
-        ("GET", "/v1/models/{model:path}", gateway.model, _schema.MODEL, False),
-        ("POST", "/v1/feedback", gateway.feedback, _schema.FEEDBACK, False),
-        ("PUT", "/v1/profile", gateway.profile, _schema.PROFILE, False),
-        ("POST", "/v1/decisions", gateway.decide, _schema.DECIDE, False),
-        ("GET", "/v1/decisions/{decision_id}", gateway.decision, _schema.DECISION, False),
-        ("POST", "/v1/decisions/{decision_id}/outcome", gateway.outcome, _schema.OUTCOME, False),
-        ("POST", "/v1/observations", gateway.observe, _schema.OBSERVE, False),
-        ("GET", "/v1/policy", gateway.policy, _schema.POLICY, False),
-        ("POST", "/v1/policy", gateway.steer, _schema.STEER, False),
-        ("GET", "/metrics", gateway.metrics_page, _schema.METRICS, False),
-        ("GET", "/healthz", gateway.healthz, _schema.HEALTHZ, True),
-        ("GET", "/readyz", gateway.readyz, _schema.READYZ, True),
+    shapes = operations()
+    for method, path, handler, public in (
+        ("POST", "/v1/chat/completions", gateway.chat, False),
+        ("GET", "/v1/models", gateway.models, False),
+        ("GET", "/v1/models/{model:path}", gateway.model, False),
+        ("POST", "/v1/feedback", gateway.feedback, False),
+        ("PUT", "/v1/profile", gateway.profile, False),
+        ("POST", "/v1/decisions", gateway.decide, False),
+        ("GET", "/v1/decisions/{decision_id}", gateway.decision, False),
+        ("POST", "/v1/decisions/{decision_id}/outcome", gateway.outcome, False),
+        ("POST", "/v1/observations", gateway.observe, False),
+        ("GET", "/v1/policy", gateway.policy, False),
+        ("POST", "/v1/policy", gateway.steer, False),
+        ("GET", "/metrics", gateway.metrics_page, False),
+        ("GET", "/healthz", gateway.healthz, True),
+        ("GET", "/readyz", gateway.readyz, True),
     ):
         app.add_api_route(
             path,
             gateway.guarded(handler, public=public),
             methods=[method],
-            openapi_extra=shape,
+            openapi_extra=shapes[handler.__name__],
             response_class=Response,
             response_model=None,
             name=handler.__name__,
@@ -112,7 +122,8 @@ class Gateway:
         self.router, self.metrics = router, metrics
         self._limit = config.server.max_body_bytes
         self._keys = Keys(config.server)
-        self._ready = Readiness(router, metrics)
+        self._started = False
+        self._backend = LocalBackend(router)
         self._born = int(time.time())
         metrics.bind(router)
 
@@ -122,9 +133,9 @@ class Gateway:
         async with self.router:
             watch = Service("metrics", self._refresh, self.router.hooks, idle_s=0.5)
             watch.start()
-            self._ready.started = True
+            self._started = True
             yield
-            self._ready.started = False
+            self._started = False
             watch.stop(timeout_s=1.0)
 
     def _refresh(self) -> int:
@@ -198,22 +209,18 @@ class Gateway:
         request = chat_request(body, call.headers, call.tenant)
         self._check_model(request.model)
         if request.stream:
-            stream = await while_client_waits(self.router.stream(request), call.http.receive)
-            reply = Reply(stream.decision, self._name(stream.served_by), stream.logged)
-            return EventStream(stream, reply, wants_usage(body), self.metrics.refused)
-        answer = await while_client_waits(self.router.complete(request), call.http.receive)
-        reply = Reply(answer.decision, self._name(answer.served_by), answer.logged)
-        return _json(reply.whole(answer.completion, answer.cost_usd), headers=reply.headers())
+            stream = await while_client_waits(self._backend.stream(request), call.http.receive)
+            return EventStream(stream, wants_usage(body), self.metrics.refused)
+        reply = await while_client_waits(self._backend.complete(request), call.http.receive)
+        return _json(completion_json(reply), headers=decision_headers(reply.about))
 
     async def decide(self, call: Call) -> Response:
         """Plan which models to call, without calling any; the client calls them and reports the outcome."""
         request = chat_request(await self._body(call), call.headers, call.tenant)
         self._check_model(request.model)
-        plan = await self.router.decide(request)
-        reply = Reply(plan.decision, plan.order[0].model, plan.logged)
-        order = msgspec.to_builtins(plan.order)
-        body = {"object": "fitrouter.plan", "about": reply.about(), "order": order, "deadline_s": plan.deadline_s}
-        return _json(body, headers=reply.headers())
+        plan = await self._backend.decide(request)
+        body = {"object": "fitrouter.plan", **msgspec.to_builtins(plan), "about": about_json(plan.about)}
+        return _json(body, headers=decision_headers(plan.about))
 
     async def outcome(self, call: Call) -> Response:
         """Record the outcome of a plan. It is durable when this answers 200; later reports change nothing."""
@@ -225,56 +232,34 @@ class Gateway:
     async def observe(self, call: Call) -> Response:
         """Record a completion or failure of a model that the client called by its own choice."""
         observed = observation(await self._body(call), call.headers, call.tenant)
-        self._check_model(observed.request.model)
-        plan = await self.router.observe(
-            observed.request,
-            observed.completion,
-            observed.request.model,
-            cost_usd=observed.cost_usd,
-            latency_ms=observed.latency_ms,
-            error=observed.error,
-        )
-        reply = Reply(plan.decision, plan.order[0].model, plan.logged)
-        return _json({"object": "fitrouter.observation", "about": reply.about()}, headers=reply.headers())
+        self._check_model(observed.model)
+        about = await self._backend.observe(observed)
+        return _json({"object": "fitrouter.observation", "about": about_json(about)}, headers=decision_headers(about))
 
     async def models(self, _call: Call) -> Response:
         """List the names that a request may give as its model: `fitrouter/auto`, models and aliases."""
-        return _json({"object": "list", "data": list(self._models().values())})
+        return _json({"object": "list", "data": list((await self._models()).values())})
 
     async def model(self, call: Call) -> Response:
         """Show one model of the list."""
         name = call.http.path_params["model"]
-        found = self._models().get(name)
+        found = (await self._models()).get(name)
         if found is None:
             raise Problem(404, "model_not_found", f"unknown model {name!r}; GET /v1/models lists them")
         return _json(found)
 
     async def feedback(self, call: Call) -> Response:
         """Record feedback on an answer. It is durable when this answers 200."""
-        given, identity = verdict(await self._body(call), call.headers, call.tenant)
-        feedback_id = await self.router.feedback(
-            given.decision_id,
-            given.kind,
-            given.value,
-            scale=given.scale,
-            dimension=given.dimension,
-            other=given.other,
-            identity=identity,
-        )
+        given = vote(await self._body(call), call.headers, call.tenant)
+        feedback_id = await self._backend.feedback(given)
         return _json({"id": feedback_id, "object": "fitrouter.feedback", "decision_id": given.decision_id})
 
     async def profile(self, call: Call) -> Response:
         """Set the preferences that a user states, as numbers or in words; replaces earlier ones."""
-        given, whose = profile(await self._body(call), call.headers, call.tenant)
-        declared = await self.router.declare(whose, given.values, given.statements)
-        return _json(
-            {
-                "object": "fitrouter.profile",
-                "declared": declared.values,
-                "topics": list(declared.topics),
-                "not_understood": list(declared.not_understood),
-            }
-        )
+        values, statements, whose = profile(await self._body(call), call.headers, call.tenant)
+        declared = await self.router.declare(whose, values, statements)
+        found = {"declared": declared.values, "topics": declared.topics, "not_understood": declared.not_understood}
+        return _json({"object": "fitrouter.profile", **found})
 
     async def decision(self, call: Call) -> Response:
         """Explain a decision: why this model, its probability, the outcome, score and feedback."""
@@ -317,8 +302,12 @@ class Gateway:
 
     async def readyz(self, _call: Call) -> Response:
         """Readiness: whether this worker takes requests, and how far its learner is."""
-        report = await self._ready.report()
-        return _json(report, 200 if report["ready"] else 503)
+        seq, digest = await self.router.state_digest()  # no digest while events keep coming in
+        status = self.metrics.status
+        leases = sorted(name for name, held in status.leases.items() if held) if status else []
+        lag = msgspec.to_builtins(status.lag if status else Lag())
+        report = {"pid": os.getpid(), "seq": seq, "digest": digest, "leases": leases, "lag": lag}
+        return _json({"ready": self._started, **report}, 200 if self._started else 503)
 
     # --- names ---
 
@@ -326,22 +315,11 @@ class Gateway:
         if name != AUTO and name not in self.router.models and name not in self.router.aliases:
             raise Problem(404, "model_not_found", f"unknown model {name!r}; GET /v1/models lists them")
 
-    def _name(self, arm: str) -> str:
-        return self.router.name_of(arm)
-
-    def _models(self) -> dict[str, dict[str, Any]]:
+    async def _models(self) -> dict[str, dict[str, Any]]:
         owners = {AUTO: "fitrouter"}
         owners |= {card.name: card.provider for card in self.router.models.values()}
         owners |= dict.fromkeys(self.router.aliases, "fitrouter")
-        can = {
-            called(card): {
-                "context_window": card.context_window,
-                "capabilities": card.capabilities,
-                "max_output_tokens": card.max_output_tokens,
-                "target": card.target or card.name,
-            }
-            for card in self.router.models.values()
-        }
+        can = {model.pop("name"): model for model in msgspec.to_builtins(await self._backend.models())}
         return {
             name: {"id": name, "object": "model", "created": self._born, "owned_by": owner}
             | ({"fitrouter": can[name]} if name in can else {})

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
-
 from fitrouter.errors import InvalidRequest
 from fitrouter.serving.external import AttemptReport, Outcome
 from fitrouter.types import Completion, Identity, Request, Usage
+from fitrouter_integrations.client import Seen
 from fitrouter_integrations.gateway._messages import message_of, messages_of
 from fitrouter_integrations.gateway._requests import chat_request
 from fitrouter_integrations.gateway._values import check_fields, number, optional, shown, string
@@ -18,16 +17,6 @@ MAX_TRIED = 64
 _ANSWER = ("message", "finish_reason", "usage", "cost_usd")
 _OUTCOME = ("messages", "tools", "tried", "status", *_ANSWER, "ttft_ms")
 _TRIED = ("model", "ms", "error", "probability")
-
-
-class Observation(msgspec.Struct, frozen=True, kw_only=True):
-    """Body of POST /v1/observations."""
-
-    request: Request
-    completion: Completion | None
-    cost_usd: float | None
-    latency_ms: float
-    error: str | None
 
 
 def outcome(body: dict[str, Any], tenant: str) -> tuple[Request, Outcome]:
@@ -58,7 +47,7 @@ def outcome(body: dict[str, Any], tenant: str) -> tuple[Request, Outcome]:
     return request, ended
 
 
-def observation(body: dict[str, Any], headers: Mapping[str, bytes], tenant: str) -> Observation:
+def observation(body: dict[str, Any], headers: Mapping[str, bytes], tenant: str) -> Seen:
     """The request and completion in a body of POST /v1/observations.
 
     Raises:
@@ -66,9 +55,10 @@ def observation(body: dict[str, Any], headers: Mapping[str, bytes], tenant: str)
         InvalidRequest: names the field and the reason.
     """
     own = {*_ANSWER, "latency_ms", "error"}
-    string(body.get("model"), "model")
-    return Observation(
+    model = string(body.get("model"), "model")
+    return Seen(
         request=chat_request({name: value for name, value in body.items() if name not in own}, headers, tenant),
+        model=model,
         completion=_completion(body),
         cost_usd=_number(body.get("cost_usd"), "cost_usd"),
         latency_ms=number(body.get("latency_ms"), "latency_ms"),

@@ -5,38 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
-
 from fitrouter.errors import InvalidRequest
 from fitrouter.types import AUTO, FeedbackKind, Identity, Request
 from fitrouter_integrations._identity import FIELDS, first_said
+from fitrouter_integrations.client import Vote
 from fitrouter_integrations.gateway._messages import messages_of
 from fitrouter_integrations.gateway._transport import forbid_transport
 from fitrouter_integrations.gateway._values import check_fields, number, optional, shown, string
 
 MAX_STATEMENT = 1000
+_VOTE = ("decision_id", "kind", "value", "scale", "dimension", "other", "user")
 _HEADER = "x-fitrouter-"
 """Prefix of identity headers."""
 _OURS = frozenset({"model", "messages", "stream", "stream_options", "user", "metadata", "n"})
 """Fields that are not sent to providers, which get no identities."""
-
-
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """Body of POST /v1/feedback."""
-
-    decision_id: str
-    kind: FeedbackKind
-    value: float
-    scale: tuple[float, float] = (0.0, 1.0)
-    dimension: str = "overall"
-    other: str | None = None
-
-
-class Profile(msgspec.Struct, frozen=True, kw_only=True):
-    """Body of PUT /v1/profile: preferences that a user states."""
-
-    values: dict[str, float] = {}
-    statements: tuple[str, ...] = ()
 
 
 def chat_request(body: dict[str, Any], headers: Mapping[str, bytes], tenant: str) -> Request:
@@ -74,13 +56,13 @@ def wants_usage(body: dict[str, Any]) -> bool:
     return bool((body.get("stream_options") or {}).get("include_usage"))
 
 
-def verdict(body: dict[str, Any], headers: Mapping[str, bytes], tenant: str) -> tuple[Verdict, Identity]:
-    """The vote in a body of POST /v1/feedback, and the identity of its author.
+def vote(body: dict[str, Any], headers: Mapping[str, bytes], tenant: str) -> Vote:
+    """The vote in a body of POST /v1/feedback.
 
     Raises:
         InvalidRequest: names the field and the reason.
     """
-    check_fields(body, (*Verdict.__struct_fields__, "user"))
+    check_fields(body, _VOTE)
     decision_id = string(body.get("decision_id"), "decision_id")
     kind = body.get("kind")
     if not isinstance(kind, str) or kind not in list(FeedbackKind):
@@ -89,32 +71,36 @@ def verdict(body: dict[str, Any], headers: Mapping[str, bytes], tenant: str) -> 
         raise InvalidRequest(f"scale: only a rating has a scale, not a {kind}; leave it out")
     scale = _scale(body.get("scale", (0, 1)))
     value = _thumb(body.get("value")) if kind == "thumb" else number(body.get("value"), "value")
-    found = Verdict(
+    who = _identity({"user": body.get("user")}, headers, tenant)
+    return Vote(
         decision_id=decision_id,
         kind=FeedbackKind(kind),
         value=value,
         scale=scale,
         dimension=string(body.get("dimension", "overall"), "dimension"),
         other=None if body.get("other") is None else string(body.get("other"), "other"),
+        user=who.user,
+        tenant=tenant,
     )
-    return found, _identity({"user": body.get("user")}, headers, tenant)
 
 
-def profile(body: dict[str, Any], headers: Mapping[str, bytes], tenant: str) -> tuple[Profile, Identity]:
-    """The preferences in a body of PUT /v1/profile, and the identity that they belong to.
+def profile(
+    body: dict[str, Any], headers: Mapping[str, bytes], tenant: str
+) -> tuple[dict[str, float], list[str], Identity]:
+    """The values and statements in a body of PUT /v1/profile, and the identity that they belong to.
 
     Raises:
         InvalidRequest: names the field and the reason.
     """
-    check_fields(body, (*Profile.__struct_fields__, "user", "role"))
+    check_fields(body, ("values", "statements", "user", "role"))
     values = optional(body, "values", dict, "an object of dimension → −1 … 1") or {}
     statements = optional(body, "statements", list, "an array of strings") or []
-    found = Profile(
-        values={string(name, "values"): number(value, f"values.{name}") for name, value in values.items()},
-        statements=tuple(_statement(text, f"statements[{i}]") for i, text in enumerate(statements)),
-    )
     who = {"user": body.get("user"), "metadata": {"role": body.get("role")}}
-    return found, _identity(who, headers, tenant)
+    return (
+        {string(name, "values"): number(value, f"values.{name}") for name, value in values.items()},
+        [_statement(text, f"statements[{i}]") for i, text in enumerate(statements)],
+        _identity(who, headers, tenant),
+    )
 
 
 def policy_change(body: dict[str, Any]) -> tuple[str, dict[str, Any], str]:

@@ -11,9 +11,17 @@ from typing import Any, TypeVar
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from fitrouter.serving.answers import Stream
 from fitrouter.types import Usage
-from fitrouter_integrations.gateway._wire import DONE, Reply, as_problem, event, relayed
+from fitrouter_integrations.client import Streaming
+from fitrouter_integrations.gateway._wire import (
+    DONE,
+    about_json,
+    as_problem,
+    chunk_json,
+    decision_headers,
+    event,
+    usage_json,
+)
 
 WRITE_S = 20.0
 """Time limit of one write to a client that does not read."""
@@ -59,17 +67,18 @@ class EventStream(Response):
 
     Args:
         stream: the answer.
-        reply: renders chunks.
         usage: end with a usage chunk.
         failed: called with the code of the error that ended the stream.
     """
 
     media_type = "text/event-stream"
 
-    def __init__(self, stream: Stream, reply: Reply, usage: bool, failed: Callable[[str], None]) -> None:
-        super().__init__(headers={**reply.headers(), "cache-control": "no-store", "x-accel-buffering": "no"})
+    def __init__(self, stream: Streaming, usage: bool, failed: Callable[[str], None]) -> None:
+        super().__init__(
+            headers={**decision_headers(stream.about), "cache-control": "no-store", "x-accel-buffering": "no"}
+        )
         del self.headers["content-length"]
-        self._stream, self._reply, self._usage, self._failed = stream, reply, usage, failed
+        self._stream, self._usage, self._failed = stream, usage, failed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the stream."""
@@ -104,23 +113,25 @@ class EventStream(Response):
             await self._stream.aclose()
 
     async def _relay(self, writer: _Writer) -> None:
-        reply, usage = self._reply, self._usage
-        total = Usage()
-        first = True
+        about, usage = self._stream.about, self._usage
+        total, first = Usage(), True
         async for chunk in self._stream:
             total = chunk.usage or total
+            delta, reason = chunk.delta, chunk.finish_reason
             if first:
-                first = False
-                if "role" not in chunk.delta:
-                    opening = {"role": "assistant", "content": ""}
-                    await writer.write(event(reply.first(opening, None, usage)))
-                else:
-                    await writer.write(event(reply.first(chunk.delta, chunk.finish_reason, usage)))
+                first, opens = False, "role" in delta
+                opening = (
+                    chunk_json(about, delta, reason, usage)
+                    if opens
+                    else chunk_json(about, {"role": "assistant", "content": ""}, None, usage)
+                )
+                await writer.write(event({**opening, "fitrouter": about_json(about)}))
+                if opens:
                     continue
-            if relayed(chunk):
-                await writer.write(event(reply.chunk(chunk.delta, chunk.finish_reason, usage)))
+            if delta or reason is not None:  # others only count tokens
+                await writer.write(event(chunk_json(about, delta, reason, usage)))
         if usage:
-            await writer.write(event(reply.usage(total, self._stream.cost_usd)))
+            await writer.write(event(usage_json(self._stream.about, total)))
         await writer.write(DONE)
 
 

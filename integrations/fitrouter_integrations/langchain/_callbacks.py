@@ -11,9 +11,10 @@ import re
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 from uuid import UUID
 
+import msgspec
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langchain_core.outputs import LLMResult
@@ -35,25 +36,15 @@ _WORDS = {"up": 1.0, "good": 1.0, "yes": 1.0, "correct": 1.0, "down": 0.0, "bad"
 """Values as text, as in annotation queues."""
 
 KEYS: dict[str, tuple[FeedbackKind | None, str]] = {
-    "accept": (FeedbackKind.ACCEPT, OVERALL),
-    "accepted": (FeedbackKind.ACCEPT, OVERALL),
-    "copied": (FeedbackKind.COPY, OVERALL),
-    "copy": (FeedbackKind.COPY, OVERALL),
-    "correct": (FeedbackKind.THUMB, BASE),
-    "correctness": (FeedbackKind.THUMB, BASE),
+    **dict.fromkeys(("accept", "accepted"), (FeedbackKind.ACCEPT, OVERALL)),
+    **dict.fromkeys(("copied", "copy"), (FeedbackKind.COPY, OVERALL)),
+    **dict.fromkeys(("correct", "correctness", "task", "task_success"), (FeedbackKind.THUMB, BASE)),
     "dwell": (FeedbackKind.DWELL, OVERALL),
-    "edit": (FeedbackKind.EDIT, OVERALL),
-    "edited": (FeedbackKind.EDIT, OVERALL),
-    "rating": (FeedbackKind.RATING, OVERALL),
-    "regenerate": (FeedbackKind.REGENERATE, OVERALL),
-    "regenerated": (FeedbackKind.REGENERATE, OVERALL),
-    "score": (None, OVERALL),
-    "stars": (FeedbackKind.RATING, OVERALL),
-    "task": (FeedbackKind.THUMB, BASE),
-    "task_success": (FeedbackKind.THUMB, BASE),
-    "thumb": (FeedbackKind.THUMB, OVERALL),
-    "thumbs": (FeedbackKind.THUMB, OVERALL),
-    "user_score": (None, OVERALL),
+    **dict.fromkeys(("edit", "edited"), (FeedbackKind.EDIT, OVERALL)),
+    **dict.fromkeys(("rating", "stars"), (FeedbackKind.RATING, OVERALL)),
+    **dict.fromkeys(("regenerate", "regenerated"), (FeedbackKind.REGENERATE, OVERALL)),
+    **dict.fromkeys(("score", "user_score"), (None, OVERALL)),
+    **dict.fromkeys(("thumb", "thumbs"), (FeedbackKind.THUMB, OVERALL)),
 }
 """LangSmith key → (kind, dimension). Without a kind, 0, 1 and words are a thumb, other numbers a rating. Any other key
 is a dimension.
@@ -63,14 +54,9 @@ _log = logging.getLogger(__name__)
 V = TypeVar("V")
 
 
-class _Vote(NamedTuple):
-    """A vote without its decision."""
-
-    kind: FeedbackKind
-    value: float
-    scale: tuple[float, float] = (0.0, 1.0)
-    dimension: str = OVERALL
-    user: str | None = None
+def _vote(kind: FeedbackKind, value: float, dimension: str = OVERALL, **more: Any) -> Vote:
+    """A vote on a decision that is not known yet; see `_send`."""
+    return Vote(decision_id="", kind=kind, value=value, dimension=dimension, **more)
 
 
 class FitrouterCallbackHandler(BaseCallbackHandler):
@@ -115,7 +101,7 @@ class FitrouterCallbackHandler(BaseCallbackHandler):
         """(outermost run, tool call) → the decision that asked for it."""
         self._broken: OrderedDict[str, set[str]] = OrderedDict()
         """Decision → its tool calls that failed."""
-        self._waiting: OrderedDict[str, list[_Vote]] = OrderedDict()
+        self._waiting: OrderedDict[str, list[Vote]] = OrderedDict()
 
     # --- feedback ---
 
@@ -162,7 +148,7 @@ class FitrouterCallbackHandler(BaseCallbackHandler):
         """Wait until feedback on known answers is sent; returns whether that happened in time."""
         return self._outbox.flush(timeout_s)
 
-    def _read(self, key: str, score: Any, config: Mapping[str, Any], user: str | None) -> _Vote:
+    def _read(self, key: str, score: Any, config: Mapping[str, Any], user: str | None) -> Vote:
         kind, dimension = self._keys.get(key.lower().replace("-", "_").replace(" ", "_"), (None, key))
         if isinstance(score, str):
             score = _WORDS.get(score.strip().lower(), score)
@@ -175,9 +161,9 @@ class FitrouterCallbackHandler(BaseCallbackHandler):
         if kind is not FeedbackKind.RATING and scale != (0.0, 1.0):
             score, scale = (score - scale[0]) / (scale[1] - scale[0]), (0.0, 1.0)
         on_scale(kind, float(score), scale)
-        return _Vote(kind, float(score), scale, dimension, user)
+        return _vote(kind, float(score), dimension, scale=scale, user=user)
 
-    def _take(self, run: str, said: _Vote) -> None:
+    def _take(self, run: str, said: Vote) -> None:
         with self._mutex:
             if run in self._ended and run in self._decided:
                 self._send(self._decided[run], said)
@@ -207,7 +193,7 @@ class FitrouterCallbackHandler(BaseCallbackHandler):
             _keep(self._parents, str(run_id), parent)
             again = parent is not None and any(_RETRY.fullmatch(tag) for tag in tags or ())
             if again and (decision := self._decided.get(parent or "")) is not None:
-                self._send(decision, _Vote(FeedbackKind.REGENERATE, 1.0))
+                self._send(decision, _vote(FeedbackKind.REGENERATE, 1.0))
 
     on_llm_start = on_chain_start = on_tool_start = on_chat_model_start
 
@@ -270,7 +256,7 @@ class FitrouterCallbackHandler(BaseCallbackHandler):
                 _keep(self._calls, (around[-1], call["id"]), decision)
         if said.invalid_tool_calls:
             _keep(self._broken, decision, {"invalid"})
-            self._send(decision, _Vote(FeedbackKind.THUMB, 0.0, dimension=TOOLS))
+            self._send(decision, _vote(FeedbackKind.THUMB, 0.0, dimension=TOOLS))
 
     def _tool(self, run_id: UUID, call: str | None, *, worked: bool) -> None:
         """Note the result of a tool call. A call that fails and works when repeated counts as good."""
@@ -286,9 +272,9 @@ class FitrouterCallbackHandler(BaseCallbackHandler):
             left = max(self._met.get(decision, 0) - int(worked), 0)
             _keep(self._met, decision, left)
             if broken and not before:
-                self._send(decision, _Vote(FeedbackKind.THUMB, 0.0, dimension=TOOLS))
+                self._send(decision, _vote(FeedbackKind.THUMB, 0.0, dimension=TOOLS))
             elif not broken and not left:
-                self._send(decision, _Vote(FeedbackKind.THUMB, 1.0, dimension=TOOLS))
+                self._send(decision, _vote(FeedbackKind.THUMB, 1.0, dimension=TOOLS))
 
     def _around(self, run: str) -> Iterator[str]:
         """The run and its ancestors, the outermost last."""
@@ -297,17 +283,8 @@ class FitrouterCallbackHandler(BaseCallbackHandler):
             yield at
             at = self._parents.get(at)
 
-    def _send(self, decision: str, said: _Vote) -> None:
-        self._outbox.put(
-            Vote(
-                decision_id=decision,
-                kind=said.kind,
-                value=said.value,
-                scale=said.scale,
-                dimension=said.dimension,
-                user=said.user,
-            )
-        )
+    def _send(self, decision: str, said: Vote) -> None:
+        self._outbox.put(msgspec.structs.replace(said, decision_id=decision))
 
 
 def _run(run_id: UUID | str | None, source: Any) -> str:

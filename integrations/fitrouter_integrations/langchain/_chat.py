@@ -7,13 +7,12 @@ import os
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any, Literal, Self, TypeAlias
 
-from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.language_models import LangSmithParams, LanguageModelInput
 from langchain_core.language_models.chat_models import BaseChatModel
 from langchain_core.language_models.model_profile import ModelProfile
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult, Generation
-from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.runnables import Runnable, RunnableBinding, RunnableConfig
 from langchain_core.runnables.config import ensure_config
 from langchain_core.tools import BaseTool
 from langchain_core.utils import from_env, secret_from_env
@@ -28,13 +27,15 @@ from fitrouter.types import AUTO, Identity, Request
 from fitrouter_integrations._http import KEY_ENV
 from fitrouter_integrations._identity import NAMES, settled
 from fitrouter_integrations.client import Client, Vote, connect
-from fitrouter_integrations.langchain._bound import Bound
-from fitrouter_integrations.langchain._convert import Extras, chunk_of, end_of, result_of, tool_choice_of
+from fitrouter_integrations.langchain._convert import Pieces, result_of, tool_choice_of
 from fitrouter_integrations.langchain._errors import translated
 from fitrouter_integrations.langchain._history import messages_of
 from fitrouter_integrations.langchain._identity import KEY, carried, identity_of
 from fitrouter_integrations.langchain._structured import structured
 
+Config: TypeAlias = RunnableConfig | None
+Messages: TypeAlias = list[BaseMessage]
+Stop: TypeAlias = list[str] | None
 Schema: TypeAlias = dict[str, Any] | type
 _NOT_PARAMS = frozenset({KEY, "stream", "ls_structured_output_format", "stream_usage"}) | NAMES
 """Keyword arguments of a call that are not sent to providers."""
@@ -242,102 +243,73 @@ class ChatFitrouter(BaseChatModel):
 
     # --- entry points, which pass the identity on: `stream` does not pass its config to `_stream` ---
 
-    def invoke(self, input: LanguageModelInput, config: RunnableConfig | None = None, **kwargs: Any) -> AIMessage:
+    def invoke(self, input: LanguageModelInput, config: Config = None, **kwargs: Any) -> AIMessage:
         """Answer whole."""
         return super().invoke(input, config, **carried(config, kwargs))
 
-    async def ainvoke(
-        self, input: LanguageModelInput, config: RunnableConfig | None = None, **kwargs: Any
-    ) -> AIMessage:
+    async def ainvoke(self, input: LanguageModelInput, config: Config = None, **kwargs: Any) -> AIMessage:
         """Answer whole."""
         return await super().ainvoke(input, config, **carried(config, kwargs))
 
-    def stream(self, input: LanguageModelInput, config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[Any]:
+    def stream(self, input: LanguageModelInput, config: Config = None, **kwargs: Any) -> Iterator[Any]:
         """Answer as a stream."""
         return super().stream(input, config, **carried(config, kwargs))
 
-    def astream(
-        self, input: LanguageModelInput, config: RunnableConfig | None = None, **kwargs: Any
-    ) -> AsyncIterator[Any]:
+    def astream(self, input: LanguageModelInput, config: Config = None, **kwargs: Any) -> AsyncIterator[Any]:
         """Answer as a stream."""
         return super().astream(input, config, **carried(config, kwargs))
 
-    def stream_events(self, input: LanguageModelInput, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+    def stream_events(self, input: LanguageModelInput, config: Config = None, **kwargs: Any) -> Any:
         """Answer as events."""
         return super().stream_events(input, config, **carried(config, kwargs))
 
-    def astream_events(self, input: LanguageModelInput, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+    def astream_events(self, input: LanguageModelInput, config: Config = None, **kwargs: Any) -> Any:
         """Answer as events."""
         return super().astream_events(input, config, **carried(config, kwargs))
 
     # --- requests ---
 
-    def _generate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: CallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
-    ) -> ChatResult:
+    def _generate(self, messages: Messages, stop: Stop = None, run_manager: Any = None, **kwargs: Any) -> ChatResult:
         with translated():
             return result_of(self.client.complete(self._request(messages, stop, run_manager, kwargs)))
 
     async def _agenerate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: AsyncCallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
+        self, messages: Messages, stop: Stop = None, run_manager: Any = None, **kwargs: Any
     ) -> ChatResult:
         with translated():
             return result_of(await self.client.acomplete(self._request(messages, stop, run_manager, kwargs)))
 
     def _stream(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: CallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
+        self, messages: Messages, stop: Stop = None, run_manager: Any = None, **kwargs: Any
     ) -> Iterator[ChatGenerationChunk]:
-        extras = Extras()
+        def piece(made: ChatGenerationChunk) -> ChatGenerationChunk:
+            if run_manager:
+                run_manager.on_llm_new_token(made.text, chunk=made)
+            return made
+
         with translated():
             stream = self.client.stream(self._request(messages, stop, run_manager, kwargs))
-            for i, chunk in enumerate(stream):
-                extras.add(chunk.delta)
-                piece = chunk_of(chunk, stream.about, first=i == 0)
-                if run_manager:
-                    run_manager.on_llm_new_token(piece.text, chunk=piece)
-                yield piece
-        piece = end_of(stream.about, extras)
-        if run_manager:
-            run_manager.on_llm_new_token("", chunk=piece)
-        yield piece
+            pieces = Pieces(stream)
+            for chunk in stream:
+                yield piece(pieces.add(chunk))
+        yield piece(pieces.end())
 
     async def _astream(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: AsyncCallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
+        self, messages: Messages, stop: Stop = None, run_manager: Any = None, **kwargs: Any
     ) -> AsyncIterator[ChatGenerationChunk]:
-        extras, first = Extras(), True
+        async def piece(made: ChatGenerationChunk) -> ChatGenerationChunk:
+            if run_manager:
+                await run_manager.on_llm_new_token(made.text, chunk=made)
+            return made
+
         with translated():
             stream = await self.client.astream(self._request(messages, stop, run_manager, kwargs))
+            pieces = Pieces(stream)
             async for chunk in stream:
-                extras.add(chunk.delta)
-                piece = chunk_of(chunk, stream.about, first=first)
-                first = False
-                if run_manager:
-                    await run_manager.on_llm_new_token(piece.text, chunk=piece)
-                yield piece
-        piece = end_of(stream.about, extras)
-        if run_manager:
-            await run_manager.on_llm_new_token("", chunk=piece)
-        yield piece
+                yield await piece(pieces.add(chunk))
+        yield await piece(pieces.end())
 
-    def _request(
-        self, messages: list[BaseMessage], stop: list[str] | None, run_manager: Any, kwargs: Mapping[str, Any]
-    ) -> Request:
+    def _request(self, messages: Messages, stop: Stop, run_manager: Any, kwargs: Mapping[str, Any]) -> Request:
         params = {**self._sampling(), **self.model_kwargs}
         params |= {name: value for name, value in kwargs.items() if name not in _NOT_PARAMS}
         model = params.pop("model", None) or self.model_name
@@ -426,6 +398,32 @@ class ChatFitrouter(BaseChatModel):
     async def afeedback(self, vote: Vote) -> str:
         """Send feedback on an answer."""
         return await self.client.afeedback(vote.of(self.tenant))
+
+
+class Bound(RunnableBinding[LanguageModelInput, AIMessage]):
+    """The result of `bind` and `with_config` of a `ChatFitrouter`.
+
+    LangChain's class passes `bind_tools` and `with_structured_output` on to the bare model, losing the identity.
+    """
+
+    @classmethod
+    def lc_id(cls) -> list[str]:
+        """The id of LangChain's own class, under which it is dumped."""
+        return [*cls.get_lc_namespace(), "RunnableBinding"]
+
+    def bind_tools(self, tools: Any, **kwargs: Any) -> Runnable[LanguageModelInput, AIMessage]:
+        """See `ChatFitrouter`."""
+        return self._configured(self.bound.bind_tools(tools, **self._identity() | kwargs))  # type: ignore[attr-defined]
+
+    def with_structured_output(self, schema: Any, **kwargs: Any) -> Runnable[LanguageModelInput, Any]:
+        """See `ChatFitrouter`."""
+        return self._configured(self.bound.with_structured_output(schema, **self._identity() | kwargs))  # type: ignore[attr-defined]
+
+    def _identity(self) -> dict[str, Any]:
+        return {name: value for name, value in self.kwargs.items() if name in NAMES}
+
+    def _configured(self, made: Runnable[LanguageModelInput, Any]) -> Runnable[LanguageModelInput, Any]:
+        return made.with_config(self.config) if self.config else made
 
 
 def _tool(tool: Any, strict: bool | None) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 from langchain_core.messages import AIMessage, AIMessageChunk, InvalidToolCall
 from langchain_core.messages.ai import UsageMetadata
 from langchain_core.messages.tool import ToolCall, ToolCallChunk, tool_call_chunk
@@ -56,34 +57,45 @@ def result_of(reply: Reply) -> ChatResult:
     return ChatResult(generations=[generation], llm_output=meta)
 
 
-def chunk_of(chunk: Chunk, about: About, *, first: bool) -> ChatGenerationChunk:
-    """A chunk of an answer; the first one carries the decision."""
-    delta = chunk.delta
-    meta: dict[str, Any] = _OURS | metadata_of(about) if first else {}
-    if chunk.finish_reason:
-        meta["finish_reason"] = chunk.finish_reason
-    said = AIMessageChunk(
-        content=delta.get("content") or "",
-        additional_kwargs=_texts(delta),
-        tool_call_chunks=[_call_chunk(call) for call in delta.get("tool_calls") or []],
-        response_metadata=meta,
-        usage_metadata=None if chunk.usage is None else _usage(chunk.usage),
-        id=about.decision_id,
-    )
-    info = {"finish_reason": chunk.finish_reason} if chunk.finish_reason else None
-    return ChatGenerationChunk(message=said, generation_info=info)
+class Pieces:
+    """LangChain's chunks of a streamed answer: the first carries the decision, the last its cost.
 
+    Args:
+        stream: its `about` describes the decision.
+    """
 
-def end_of(about: About, extras: Extras) -> ChatGenerationChunk:
-    """The last chunk of a stream, with its cost."""
-    said = AIMessageChunk(
-        content="",
-        additional_kwargs=extras.found(),
-        response_metadata={"cost_usd": about.cost_usd},
-        id=about.decision_id,
-        chunk_position="last",
-    )
-    return ChatGenerationChunk(message=said)
+    def __init__(self, stream: Any) -> None:
+        self._stream, self._extras, self._first = stream, Extras(), True
+
+    def add(self, chunk: Chunk) -> ChatGenerationChunk:
+        """A chunk of the answer."""
+        delta, about = chunk.delta, self._stream.about
+        self._extras.add(delta)
+        meta: dict[str, Any] = _OURS | metadata_of(about) if self._first else {}
+        self._first = False
+        if chunk.finish_reason:
+            meta["finish_reason"] = chunk.finish_reason
+        said = AIMessageChunk(
+            content=delta.get("content") or "",
+            additional_kwargs=_texts(delta),
+            tool_call_chunks=[_call_chunk(call) for call in delta.get("tool_calls") or []],
+            response_metadata=meta,
+            usage_metadata=None if chunk.usage is None else _usage(chunk.usage),
+            id=about.decision_id,
+        )
+        info = {"finish_reason": chunk.finish_reason} if chunk.finish_reason else None
+        return ChatGenerationChunk(message=said, generation_info=info)
+
+    def end(self) -> ChatGenerationChunk:
+        """The last chunk."""
+        said = AIMessageChunk(
+            content="",
+            additional_kwargs=self._extras.found(),
+            response_metadata={"cost_usd": self._stream.about.cost_usd},
+            id=self._stream.about.decision_id,
+            chunk_position="last",
+        )
+        return ChatGenerationChunk(message=said)
 
 
 class Extras:
@@ -142,15 +154,9 @@ def _texts(delta: Message) -> dict[str, Any]:
 
 def metadata_of(about: About) -> dict[str, Any]:
     """The decision, for a message's `response_metadata`."""
-    found: dict[str, Any] = {
-        "model_name": about.model,
-        "decision_id": about.decision_id,
-        "propensity": about.propensity,
-        "mode": about.mode,
-        "logged": about.logged,
-        "asked": about.asked,
-    }
-    return found if about.cost_usd is None else found | {"cost_usd": about.cost_usd}
+    found = {name: value for name, value in msgspec.to_builtins(about).items() if value is not None}
+    del found["chosen"]
+    return {"model_name": found.pop("model"), **found}
 
 
 def _usage(usage: Usage) -> UsageMetadata:

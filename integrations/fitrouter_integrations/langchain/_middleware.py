@@ -6,8 +6,9 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, wait
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
@@ -22,7 +23,7 @@ from fitrouter.config import Config
 from fitrouter.errors import ConfigError, NoEligibleModel, NotAuthorized, Unreachable
 from fitrouter.router import Router
 from fitrouter.types import Identity, Request
-from fitrouter_integrations._identity import FIELDS
+from fitrouter_integrations._identity import NAMES
 from fitrouter_integrations.client import Client, Model, Plan, Target, Vote, connect
 from fitrouter_integrations.client._base import is_url
 from fitrouter_integrations.langchain._convert import metadata_of
@@ -41,7 +42,6 @@ UNLOGGED_S = 0.05
 """The same, if the decision itself is not in the log yet."""
 REST = 10.0
 """After a timeout the gateway is skipped for this multiple of the time that it cost."""
-_NAMES = frozenset(sum(FIELDS.values(), ()))
 
 _log = logging.getLogger(__name__)
 
@@ -124,7 +124,7 @@ class FitrouterMiddleware(AgentMiddleware[Any, Any, Any]):
         Raises:
             AttributeError: it is behind a gateway.
         """
-        found: Router = self.client.backend.router  # type: ignore[attr-defined]
+        found: Router = self.client.backend.router  # type: ignore[union-attr]
         return found
 
     # --- what LangChain calls ---
@@ -188,36 +188,28 @@ class FitrouterMiddleware(AgentMiddleware[Any, Any, Any]):
     # --- the router ---
 
     def _call(self, request: Asked) -> _Call:
-        settings = {name: value for name, value in request.model_settings.items() if name not in _NAMES}
+        settings = {name: value for name, value in request.model_settings.items() if name not in NAMES}
         identity = identity_of(self.own, ensure_config().get("metadata"), request.model_settings)
         return _Call(request.override(model_settings=settings), identity, time.monotonic())
 
     def _decide(self, call: _Call) -> Step | None:
         """Plan a step; None if the router cannot."""
-        if time.monotonic() < self._rests_until:
-            return None
-        try:
-            heard = _heard(call, self.timeout)
-            if not self._compared:
-                self._compare(self.client.models())
-            plan = self.client.decide(heard)
-        except Exception as error:  # noqa: BLE001 - see `_unrouted`
-            self._unrouted(call, error)
-            return None
-        return self._step(call, heard, plan)
+        if time.monotonic() >= self._rests_until:
+            with self._unrouted(call):
+                heard = _heard(call, self.timeout)
+                if not self._compared:
+                    self._compare(self.client.models())
+                return self._step(call, heard, self.client.decide(heard))
+        return None
 
     async def _adecide(self, call: _Call) -> Step | None:
-        if time.monotonic() < self._rests_until:
-            return None
-        try:
-            heard = _heard(call, self.timeout)
-            if not self._compared:
-                self._compare(await asyncio.to_thread(self.client.models))
-            plan = await self.client.adecide(heard)
-        except Exception as error:  # noqa: BLE001 - see `_unrouted`
-            self._unrouted(call, error)
-            return None
-        return self._step(call, heard, plan)
+        if time.monotonic() >= self._rests_until:
+            with self._unrouted(call):
+                heard = _heard(call, self.timeout)
+                if not self._compared:
+                    self._compare(await asyncio.to_thread(self.client.models))
+                return self._step(call, heard, await self.client.adecide(heard))
+        return None
 
     def _compare(self, known: Iterable[Model]) -> None:
         compare(self.models, ((model.name, model.target) for model in known))
@@ -227,25 +219,29 @@ class FitrouterMiddleware(AgentMiddleware[Any, Any, Any]):
         self._silent = False
         return Step(plan, heard, call.bare, self.models, call.began + (self.timeout or plan.deadline_s))
 
-    def _unrouted(self, call: _Call, error: Exception) -> None:
-        """Note that a step runs without the router, whose failures must not fail the agent.
+    @contextmanager
+    def _unrouted(self, call: _Call) -> Iterator[None]:
+        """Go on without the router if it fails, which must not fail the agent.
 
         Raises:
             FitrouterError: it is a configuration error, or no model can take the request.
         """
-        if isinstance(error, ConfigError | NoEligibleModel | NotAuthorized) and not isinstance(error, Unreachable):
-            with translated():
-                raise error
-        if isinstance(error, Unreachable):
-            now = time.monotonic()
-            self._rests_until = now + REST * (now - call.began)
-        if not self._silent:
-            _log.warning(
-                "the router failed to decide (%s: %s); until it recovers, the agent's own model is called",
-                type(error).__name__,
-                error,
-            )
-        self._silent = True
+        try:
+            yield
+        except Exception as error:
+            if isinstance(error, ConfigError | NoEligibleModel | NotAuthorized) and not isinstance(error, Unreachable):
+                with translated():
+                    raise
+            if isinstance(error, Unreachable):
+                now = time.monotonic()
+                self._rests_until = now + REST * (now - call.began)
+            if not self._silent:
+                _log.warning(
+                    "the router failed to decide (%s: %s); until it recovers, the agent's own model is called",
+                    type(error).__name__,
+                    error,
+                )
+            self._silent = True
 
     async def _areport(self, step: Step) -> float:
         return await self.client.areport(step.decision_id, step.heard, step.ended())

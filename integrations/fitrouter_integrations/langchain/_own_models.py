@@ -9,7 +9,7 @@ from typing import Any
 
 from langchain_core.language_models.chat_models import BaseChatModel
 
-from fitrouter.config import Config, parse_config
+from fitrouter.config import parse_config
 from fitrouter.errors import ConfigError, ProviderRejected
 from fitrouter.router import Router
 from fitrouter.types import Call, Completion
@@ -90,16 +90,6 @@ def router_of(
     Raises:
         ConfigError: a setting is invalid.
     """
-    return Router.from_config(config_of(models, data, prices, settings), providers={PROVIDER: Unasked()})
-
-
-def config_of(
-    models: Mapping[str, BaseChatModel],
-    data: str | os.PathLike[str],
-    prices: Mapping[str, tuple[float, float]],
-    settings: Mapping[str, Any],
-) -> Config:
-    """The configuration for `router_of`."""
     if unknown := sorted(prices.keys() - models.keys()):
         raise ConfigError(f"prices: unknown model {', '.join(map(repr, unknown))}; there are {sorted(models)}")
     listed = [
@@ -108,7 +98,8 @@ def config_of(
     ]
     place = {PROVIDER: {"kind": "simulated"}}  # replaced by `Unasked`
     described = {"data": data, "providers": place, "models": listed, **settings}
-    return parse_config(described, "FitrouterMiddleware's settings")
+    config = parse_config(described, "FitrouterMiddleware's settings")
+    return Router.from_config(config, providers={PROVIDER: Unasked()})
 
 
 def _prices(name: str, given: tuple[float, float]) -> dict[str, float]:

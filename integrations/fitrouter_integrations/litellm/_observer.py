@@ -15,6 +15,7 @@ import litellm
 from litellm.integrations.custom_logger import CustomLogger
 from litellm.litellm_core_utils.logging_worker import GLOBAL_LOGGING_WORKER
 from litellm.litellm_core_utils.thread_pool_executor import executor
+from msgspec.structs import replace
 
 from fitrouter.providers.usage import read_usage
 from fitrouter.router import Router
@@ -46,11 +47,8 @@ class _Noted(NamedTuple):
     """litellm's names of the model, the most specific first."""
     answer: str | None
     """litellm's id of the response."""
-    request: Request
-    completion: Completion | None
-    cost_usd: float | None
-    latency_ms: float
-    error: str | None
+    seen: Seen
+    """Without the router's name of the model."""
 
 
 class FitrouterObserver(CustomLogger):  # type: ignore[misc]
@@ -111,58 +109,50 @@ class FitrouterObserver(CustomLogger):  # type: ignore[misc]
 
     def log_success_event(self, kwargs: Any, response_obj: Any, start_time: Any, end_time: Any) -> None:
         """Record the answer or failure of a blocking call."""
-        self._note(kwargs, response_obj, start_time, end_time)
+        try:
+            if _is_observed(kwargs, response_obj):
+                latency_ms = (end_time - start_time).total_seconds() * 1000.0
+                self._outbox.put(self._noted(kwargs, response_obj, latency_ms))
+        except Exception as error:  # noqa: BLE001 - observation must not fail the observed call
+            self._outbox.lose(type(error).__name__, f"{type(error).__name__}: {error}")
 
     async def async_log_success_event(self, kwargs: Any, response_obj: Any, start_time: Any, end_time: Any) -> None:
         """Record the answer or failure of an async call."""
-        self._note(kwargs, response_obj, start_time, end_time)
+        self.log_success_event(kwargs, response_obj, start_time, end_time)
 
     log_failure_event = log_success_event
     async_log_failure_event = async_log_success_event
 
     # --- recording ---
 
-    def _note(self, kwargs: Mapping[str, Any], response: Any, start_time: Any, end_time: Any) -> None:
-        try:
-            if _is_observed(kwargs, response):
-                self._outbox.put(self._noted(kwargs, response, (end_time - start_time).total_seconds() * 1000.0))
-        except Exception as error:  # noqa: BLE001 - observation must not fail the observed call
-            self._outbox.lose(type(error).__name__, f"{type(error).__name__}: {error}")
-
     def _noted(self, kwargs: Mapping[str, Any], response: Any, latency_ms: float) -> _Noted:
         params, optional = kwargs.get("litellm_params") or {}, kwargs.get("optional_params") or {}
         model, provider = str(kwargs.get("model")), kwargs.get("custom_llm_provider")
         group = (params.get("metadata") or {}).get("model_group")
-        return _Noted(
-            names=(f"{provider}/{model}", model, *([str(group)] if group else [])),
-            answer=getattr(response, "id", None),
+        seen = Seen(
             request=Request(
                 messages=tuple(plain(message) for message in kwargs["messages"]),
                 params={name: optional[name] for name in _READ if optional.get(name)},
                 identity=identity_of(self._own, params, kwargs.get("user")),
             ),
             completion=None if response is None else _completion(response),
+            model="",
             cost_usd=None if response is None else kwargs.get("response_cost"),
             latency_ms=latency_ms,
             error=named(kwargs.get("exception")) if response is None else None,
         )
+        names = (f"{provider}/{model}", model, *([str(group)] if group else []))
+        return _Noted(names, getattr(response, "id", None), seen)
 
     async def _write(self, noted: _Noted) -> None:
         model = self._model(noted.names)
         if model is None:
             return
-        completion, cost_usd = noted.completion, noted.cost_usd
-        if completion is not None and completion.usage == Usage():
+        seen = replace(noted.seen, model=model)
+        if seen.completion is not None and seen.completion.usage == Usage():
             # Streams without `include_usage` have no usage, which litellm reports as 0.
-            completion, cost_usd = _counted(noted.names[0], noted.request, completion), None
-        seen = Seen(
-            request=noted.request,
-            completion=completion,
-            model=model,
-            cost_usd=cost_usd,
-            latency_ms=noted.latency_ms,
-            error=noted.error,
-        )
+            counted = _counted(noted.names[0], seen.request, seen.completion)
+            seen = replace(seen, completion=counted, cost_usd=None)
         about = await self.client.aobserve(seen)
         if noted.answer is not None:
             self._decisions[noted.answer] = about.decision_id
@@ -192,10 +182,7 @@ class FitrouterObserver(CustomLogger):  # type: ignore[misc]
 def _is_observed(kwargs: Mapping[str, Any], response: Any) -> bool:
     """Whether a call is a chat completion by a model that may be logged."""
     params, provider = kwargs.get("litellm_params") or {}, kwargs.get("custom_llm_provider")
-    if kwargs.get("call_type") not in _CALLS or provider in {
-        None,
-        PROVIDER,
-    }:  # None: it was never sent
+    if kwargs.get("call_type") not in _CALLS or provider in {None, PROVIDER}:  # None: it was never sent
         return False
     messages = kwargs.get("messages") or []
     redacted = any(isinstance(each, dict) and each.get("content") == _REDACTED for each in messages)
@@ -220,7 +207,7 @@ def _counted(model: str, request: Request, completion: Completion) -> Completion
     said = [completion.message.get("content") or ""]
     said += [str(call.get("function")) for call in completion.message.get("tool_calls") or ()]
     usage = Usage(prompt_tokens=asked, completion_tokens=litellm.token_counter(model=model, text="".join(said)))
-    return Completion(message=completion.message, finish_reason=completion.finish_reason, usage=usage)
+    return replace(completion, usage=usage)
 
 
 observer = FitrouterObserver()

@@ -28,6 +28,7 @@ __all__ = [
     "Recorded",
     "Secret",
     "Simulated",
+    "build_provider",
     "build_providers",
     "from_status",
     "topic_of",
@@ -48,10 +49,15 @@ def build_providers(config: Config) -> dict[str, Provider]:
     Raises:
         ConfigError: a key's environment variable is not set, or a setting is missing or invalid.
     """
-    return {name: _build(name, settings) for name, settings in config.providers.items()}
+    return {name: build_provider(name, settings) for name, settings in config.providers.items()}
 
 
-def _build(name: str, settings: ProviderConfig) -> Provider:
+def build_provider(name: str, settings: ProviderConfig) -> Provider:
+    """Build one provider.
+
+    Raises:
+        ConfigError: as `build_providers`.
+    """
     key = _key(name, settings)
     match settings.kind:
         case "openai_compatible":

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from typing import TYPE_CHECKING, Protocol
+
+import msgspec
 
 from fitrouter.errors import ConfigError
 from fitrouter.hooks import Hooks
@@ -53,6 +55,25 @@ class Service:
                 self._stop.wait(pause)
 
 
+class ModelHealth(msgspec.Struct, frozen=True, kw_only=True):
+    """State of a reward model of the scorer, counted since this process started."""
+
+    error: str = ""
+    """Why its features are missing now; empty if they are not."""
+    answers: int = 0
+    """Answers scored."""
+    missing: int = 0
+    """Answers among them without its features."""
+    seconds: float = 0.0
+    """Time spent in the model."""
+    tokens: int = 0
+    """Tokens read, without padding."""
+    device_bytes: int = 0
+    """Memory that this process has allocated on the GPU."""
+    usd_today: float = 0.0
+    """Spent by a judge."""
+
+
 class ScorerPlugin(Protocol):
     """Protocol of the scorer, registered as entry point `fitrouter.scorer`."""
 
@@ -87,6 +108,10 @@ class ScorerPlugin(Protocol):
         """Number of waiting answers, and the age of the oldest in seconds."""
         ...
 
+    def models(self) -> Mapping[str, ModelHealth]:
+        """State of each reward model by name."""
+        ...
+
     @property
     def leading(self) -> bool:
         """Whether this process holds the scorer lease."""
@@ -102,7 +127,9 @@ def load_scorer(config: Config) -> ScorerPlugin | None:
     if config.scorer.encoder == "none":
         return None
     for entry_point in metadata.entry_points(group="fitrouter.scorer"):
-        plugin: ScorerPlugin = entry_point.load()(config.scorer)
+        # Reward models also need a folder for their state, and judges a provider.
+        more = {"data": config.data, "providers": config.providers} if config.scorer.models else {}
+        plugin: ScorerPlugin = entry_point.load()(config.scorer, **more)
         return plugin
     raise ConfigError(
         "scorer: no scorer is installed; install the whole fitrouter package, or set 'scorer: {encoder: none}'"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from fitrouter.serving.services import ModelHealth
 from fitrouter.state.learner import Learner
 from fitrouter.stores.journal import Journal
 
@@ -58,6 +59,8 @@ class RouterStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Flagged arm → estimated bias of its scores."""
     budget_weights: Mapping[str, float]
     """Tenant → λ, the dual variable of its budget."""
+    reward_models: Mapping[str, ModelHealth]
+    """Name → state of a reward model of the scorer in this process."""
     stacking_weights: tuple[float, ...]
     """Weights of the personal terms: role taste, user taste, role offset, user offset."""
 
@@ -90,6 +93,7 @@ def status_of(
         propensity_evidence=projections.propensities.evidence["all"],
         reward_bias={arm: found.bias for arm, found in fit.reward_bias.flagged().items()},
         budget_weights={tenant: projections.budgets.weight(tenant, now) for tenant in projections.budgets.known()},
+        reward_models={} if scorer is None else scorer.models(),
         stacking_weights=tuple(fit.stacking_weights().tolist()),
     )
 

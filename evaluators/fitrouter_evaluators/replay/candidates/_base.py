@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from fitrouter.types import Floats
+from fitrouter_evaluators.replay.log.log import Ints, Log
+
 
 class DescribedCandidate:
-    """Holds a candidate's description for reports, and the time up to which it was trained (None: unknown or never)."""
+    """A candidate with a description for reports."""
 
-    def __init__(self, description: str, *, name: str = "", trained_until: float | None = None) -> None:
-        self.description = f"{name}: {description}" if name else description
-        self.trained_until = trained_until
+    trained_until: float | None = None
+    """End of its training data in seconds since the epoch; None: unknown or never trained."""
+
+    def __init__(self, description: str) -> None:
+        self.description = description
+
+    def pmf(self, log: Log, rows: Ints) -> Floats:
+        """float64[m], flat over the entries of these rows; may be NaN in rows that are not draws."""
+        raise NotImplementedError

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import datetime
-import difflib
 import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pydantic
-import yaml
 from pydantic import Field
 
 from fitrouter.config import CandidateConfig
 from fitrouter.errors import ConfigError
+from fitrouter_evaluators.replay._yaml_file import parse, read_yaml
 
 KINDS = ("current", "uniform", "twin", "personal", "candidate", "fixed", "pmf")
 """Candidates that one setting describes; all others are an algorithm with settings."""
@@ -129,37 +128,18 @@ class CandidateFile(CandidateConfig):
 
 
 def parse_candidate(data: object, source: str = "the candidate") -> CandidateFile:
-    """Validate a candidate; a word such as "current" is short for `{current: true}`.
-
-    Raises:
-        ConfigError: lists every invalid setting with what is allowed.
-    """
+    """Validate a candidate; a word such as "current" is short for `{current: true}`."""
     if isinstance(data, str) and data in KINDS:
         data = {data: True}
     if not isinstance(data, dict):
         raise ConfigError(f"{source} holds {data!r}; give settings, or one of {', '.join(KINDS)}")
-    try:
-        return CandidateFile.model_validate(data)
-    except pydantic.ValidationError as error:
-        raise ConfigError(_explain(error, source)) from None
+    return parse(CandidateFile, data, source, {"snapshot": SnapshotSection})
 
 
 def read_candidate(path: str | os.PathLike[str]) -> CandidateFile:
-    """Read candidate.yaml. Relative paths in it are relative to its folder.
-
-    Raises:
-        ConfigError: the file is missing, is not YAML, or has invalid settings.
-    """
-    file = Path(path)
-    try:
-        data = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (FileNotFoundError, IsADirectoryError):
-        raise ConfigError(
-            f"there is no file {str(path)!r}; give a candidate.yaml, or one of {', '.join(KINDS[:4])}"
-        ) from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{str(path)!r} is not valid YAML: {error}") from None
-    found, root = parse_candidate(data, f"{str(path)!r}"), file.resolve().parent
+    """Read candidate.yaml. Relative paths in it are relative to its folder."""
+    data = read_yaml(path, f"give a candidate.yaml, or one of {', '.join(KINDS[:4])}")
+    found, root = parse_candidate(data, f"{str(path)!r}"), Path(path).resolve().parent
     moved: dict[str, Any] = {
         name: root / value for name in ("over", "pmf") if (value := getattr(found, name)) is not None
     }
@@ -167,19 +147,3 @@ def read_candidate(path: str | os.PathLike[str]) -> CandidateFile:
         paths = {name: root / value for name in ("journal", "prior") if (value := getattr(found.snapshot, name))}
         moved["snapshot"] = found.snapshot.model_copy(update=paths)
     return found.model_copy(update=moved)
-
-
-def _explain(error: pydantic.ValidationError, source: str) -> str:
-    lines = [f"{source} cannot be used:"]
-    for item in error.errors():
-        where = ".".join(str(part) for part in item["loc"]) or "the candidate"
-        line = f"  {where}: {item['msg'].removeprefix('Value error, ')}"
-        if item["type"] == "extra_forbidden":
-            section = SnapshotSection if "snapshot" in item["loc"][:-1] else CandidateFile
-            near = difflib.get_close_matches(str(item["loc"][-1]), section.model_fields, n=1)
-            line = f"  {where}: there is no such setting" + (f"; did you mean {near[0]!r}?" if near else "")
-            line += f" Allowed here: {', '.join(sorted(section.model_fields))}."
-        elif item["type"] not in {"missing", "value_error"}:
-            line += f"; given was {item['input']!r}"
-        lines.append(line)
-    return "\n".join(lines)

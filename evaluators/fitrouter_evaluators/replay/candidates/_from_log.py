@@ -23,22 +23,13 @@ _REMEDIES = {
 
 
 class LoggedCandidate(DescribedCandidate):
-    """A pmf that every decision logs.
+    """A pmf that every decision logs: "current", "twin", "personal", or "candidate" for one that ran in shadow."""
 
-    Args:
-        kind: "current", "twin", "personal", or "candidate" for one that ran in shadow.
-        shadow: the name of the shadow candidate.
-        name: for reports.
-        trained_until: end of its training data, in seconds since the epoch.
-    """
-
-    def __init__(self, kind: str, shadow: str = "", *, name: str = "", trained_until: float | None = None) -> None:
-        description = _DESCRIPTIONS.get(kind, f"the shadow candidate {shadow!r}")
-        super().__init__(description, name=name, trained_until=trained_until)
+    def __init__(self, kind: str, shadow: str = "") -> None:
+        super().__init__(_DESCRIPTIONS.get(kind, f"the shadow candidate {shadow!r}"))
         self.kind, self.shadow = kind, shadow
 
     def pmf(self, log: Log, rows: Ints) -> Floats:
-        """float64[m], flat over the entries of these rows; may be NaN in rows that are not draws."""
         if self.kind != "candidate":
             column = log.options.prob if self.kind == "current" else getattr(log.options, self.kind)
             return per_entry(log, column, rows, _DESCRIPTIONS[self.kind], _REMEDIES[self.kind])
@@ -53,11 +44,7 @@ class LoggedCandidate(DescribedCandidate):
 class UniformCandidate(DescribedCandidate):
     """Equal probabilities for all eligible arms."""
 
-    def __init__(self, *, name: str = "") -> None:
-        super().__init__("uniform over the eligible models", name=name)
-
     def pmf(self, log: Log, rows: Ints) -> Floats:
-        """float64[m], flat over the entries of these rows."""
         counts = np.diff(log.decisions.start)[rows]
         return np.repeat(1.0 / counts, counts)
 
@@ -65,26 +52,22 @@ class UniformCandidate(DescribedCandidate):
 class FixedCandidate(DescribedCandidate):
     """One model for all traffic but the exploration floor; uniform where it is not eligible.
 
-    Args:
-        model: an arm, or a model name that stands for all its revisions.
-        floor: share of the traffic that is spread uniformly.
-        name: for reports.
+    A model name without a revision stands for all its revisions.
     """
 
-    def __init__(self, model: str, floor: float = 0.0, *, name: str = "") -> None:
-        super().__init__(f"always {model}" + (f", floor {floor:g}" if floor else ""), name=name)
+    def __init__(self, model: str, floor: float = 0.0) -> None:
+        super().__init__(f"always {model}" + (f", floor {floor:g}" if floor else ""))
         self.model, self.floor = model, floor
 
     def pmf(self, log: Log, rows: Ints) -> Floats:
-        """float64[m], flat over the entries of these rows."""
         codes = arm_codes(log.names.arms, self.model)
         if not len(codes):
-            known = ", ".join(log.names.arms)
-            raise ConfigError(f"fixed: there is no arm {self.model!r} in {log.source}; there are {known}")
+            raise ConfigError(
+                f"fixed: there is no arm {self.model!r} in {log.source}; there are {', '.join(log.names.arms)}"
+            )
         counts = np.diff(log.decisions.start)[rows]
         matches = np.isin(log.options.arm[entries(log, rows)], codes).astype(np.float64)
         found = sums(matches, counts)
         even = np.repeat(1.0 / counts, counts)
         pmf = np.where(np.repeat(found, counts) > 0.0, matches / np.repeat(np.maximum(found, 1.0), counts), even)
-        probs: Floats = (1.0 - self.floor) * pmf + self.floor * even
-        return probs
+        return np.asarray((1.0 - self.floor) * pmf + self.floor * even)

@@ -1,15 +1,17 @@
-"""Read-only access to a gateway's journal for folding a learner."""
+"""Reads a gateway's journal to fold a learner, of all its decisions or of some."""
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import cast
 
 from fitrouter.errors import ConfigError
+from fitrouter.state.learner import Learner, read_batch
 from fitrouter.stores.journal import Journal, Row
+from fitrouter.types import Decision, Event, Execution, Feedback, PolicyChange, Score
 from fitrouter_evaluators.replay.log._journal import connect, damaged, decode_row
 
 
@@ -20,11 +22,9 @@ class _ReadOnlyJournal:
         self._connection, self._place = connection, place
 
     def tail(self, after: int, limit: int = 512) -> Sequence[Row]:
-        """The next rows after a sequence number, in order."""
         return self._rows("SELECT seq, payload, crc FROM events WHERE seq > ? ORDER BY seq LIMIT ?", after, limit)
 
     def of(self, key: str) -> Sequence[Row]:
-        """All rows of a decision id, in order."""
         return self._rows("SELECT seq, payload, crc FROM events WHERE decision_id = ? ORDER BY seq", key)
 
     def _rows(self, sql: str, *values: int | str) -> list[Row]:
@@ -36,15 +36,46 @@ class _ReadOnlyJournal:
 
 @contextmanager
 def open_journal(path: Path) -> Iterator[Journal]:
-    """A journal file, or the one in a gateway's folder, opened for `tail` and `of`.
-
-    Raises:
-        ConfigError: there is no such file.
-        InvalidLog: it cannot be read.
-    """
+    """A journal file, or the one in a gateway's folder, opened for `tail` and `of`."""
     file = path / "journal.db" if path.is_dir() else path
     if not file.is_file():
         raise ConfigError(f"journal: there is no file {str(file)!r}; give a gateway's folder or its journal.db")
     place = f"journal {str(file)!r}"
     with closing(connect(file, place)) as connection:
         yield cast("Journal", _ReadOnlyJournal(connection, place))
+
+
+def fold_selected(journal: Journal, learner: Learner, accept: Callable[[Decision], bool | None]) -> None:
+    """Fold events in journal order, from the learner's position on, so that labels arrive when they were given.
+
+    `accept` is called with every decision before anything of it is learnt; True to learn from its execution, score and
+    feedback, None to stop here.
+    """
+    kept: set[str] = set()
+    while rows := read_batch(journal, learner.seq).rows:
+        for row, related in rows:
+            event = row.event
+            if isinstance(event, Decision):
+                keep = accept(event)
+                if keep is None:
+                    return
+                if keep:
+                    kept.add(event.id)
+            if _selected(event, kept):
+                learner.apply(Row(row.seq, event), [each for each in related if _selected(each, kept)])
+            learner.seq, learner.stale = row.seq, 0
+
+
+def _selected(event: Event, kept: set[str]) -> bool:
+    """Whether an event belongs to an accepted decision, or to none."""
+    match event:
+        case Decision():
+            return event.id in kept
+        case Execution() | Score():
+            return event.decision_id in kept
+        case Feedback():
+            return event.decision_id in kept and (not event.other or event.other in kept)
+        case PolicyChange():
+            return False
+        case _:
+            return True

@@ -28,11 +28,7 @@ class FrozenLearner(NamedTuple):
 
 
 def blank_learner(config: Config, prior: Path | None = None) -> Learner:
-    """An untrained learner for a configuration; `prior` replaces the configured arm prior.
-
-    Raises:
-        ConfigError: the scorer, encoder or prior cannot be loaded.
-    """
+    """An untrained learner for a configuration; `prior` replaces the configured arm prior."""
     scorer = load_scorer(config)
     d, dim, schema = len(context_names()), scorer.dim if scorer else 1, scorer.schema if scorer else ""
     path, arm_prior = prior or config.policy.prior, None

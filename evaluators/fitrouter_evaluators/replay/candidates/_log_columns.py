@@ -42,26 +42,19 @@ def by_size(counts: Ints) -> Iterator[tuple[Ints, Ints]]:
 
 def sums(values: Floats, counts: Ints) -> Floats:
     """float64[n]: sums over each row's entries; every row has at least one."""
-    found: Floats = np.add.reduceat(values, np.cumsum(counts) - counts) if len(values) else np.zeros(0)
-    return found
+    return np.asarray(np.add.reduceat(values, np.cumsum(counts) - counts) if len(values) else np.zeros(0))
 
 
 def row_name(log: Log, row: int) -> str:
-    """How messages refer to a row."""
     return f"row {int(log.decisions.seq[row])} (decision {log.decisions.id[row]!r})"
 
 
 def refuse(log: Log, row: int, problem: str) -> NoReturn:
-    """Raise `InvalidLog` naming the log and the row."""
     raise InvalidLog(f"{log.source}: {row_name(log, row)} {problem}")
 
 
 def per_row(log: Log, column: Floats | None, rows: Ints, what: str, remedy: str) -> Floats:
-    """float64[n]: a column of `Decisions` at these rows.
-
-    Raises:
-        InvalidLog: the column is missing, or NaN at a draw.
-    """
+    """float64[n]: a column of `Decisions` at these rows."""
     if column is None:
         raise InvalidLog(f"{log.source}: {what} is not logged; {remedy}")
     values: Floats = column[rows]

@@ -52,11 +52,7 @@ class _RestTerms(NamedTuple):
 
 
 class Mixture:
-    """Computes a candidate's `rest` on one log.
-
-    Raises:
-        ConfigError: it needs a default model, and there is none.
-    """
+    """Computes a candidate's `rest` on one log."""
 
     def __init__(self, log: Log, settings: Settings) -> None:
         self.log, self.settings = log, settings
@@ -101,15 +97,12 @@ class Mixture:
         share = np.where(sums(default, counts) > 0.0, share, 1.0)
         return np.repeat(share, counts) * inside + np.repeat(1.0 - share, counts) * default
 
-    # --- taking apart ---
-
     def _policy_failed(self, rows: Ints, rest: Floats, counts: Ints) -> NDArray[np.bool_]:
         """bool[n]: rows in which no policy decided."""
         algorithm = self.log.decisions.algorithm
         if algorithm is None:
             return np.zeros(len(rows), dtype=np.bool_)
-        found: NDArray[np.bool_] = (algorithm[rows] == "uniform") & (sums(rest, counts) >= 1.0 - _ROUNDING)
-        return found
+        return np.asarray((algorithm[rows] == "uniform") & (sums(rest, counts) >= 1.0 - _ROUNDING))
 
     def _rest_terms(self, rows: Ints, rest: Floats, counts: Ints, failed: NDArray[np.bool_]) -> _RestTerms:
         log = self.log
@@ -137,8 +130,6 @@ class Mixture:
             refuse(self.log, int(rows[many.argmax()]), f"has several arms that {what}")
         return found
 
-    # --- putting together ---
-
     def _inside(self, rows: Ints, parts: _RestTerms, counts: Ints, failed: NDArray[np.bool_]) -> Floats:
         """float64[m]: the rest within the policy's share, under another floor or slice."""
         wanted = self.settings
@@ -155,7 +146,6 @@ class Mixture:
         return np.repeat(even / counts, counts) + (1.0 - slice_) / kept * parts.new
 
     def _live_slice(self, newcomers: bool) -> float:
-        """The uniform slice during logging."""
         wanted = self.settings
         if wanted.live is not None:
             return wanted.live.uniform_slice
@@ -193,7 +183,6 @@ class Mixture:
         return np.where(paced & (mean > 0.0), pays / np.where(mean > 0.0, mean, 1.0), np.inf)
 
     def _default(self) -> Ints:
-        """Arm codes of the default model."""
         live, arms = self.settings.live, self.log.names.arms
         name = self.settings.default_model or (live.default_model if live is not None else None)
         if name is None:

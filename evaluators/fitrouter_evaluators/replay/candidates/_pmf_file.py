@@ -39,31 +39,23 @@ class PmfFile(DescribedCandidate):
     """Probabilities from a CSV, JSONL or Parquet file with one line for each decision and arm.
 
     Arms without a line have probability 0; lines of decisions outside the log are ignored.
-
-    Raises:
-        ConfigError: there is no such file, or its type is unknown.
     """
 
-    def __init__(self, path: Path, *, name: str = "", trained_until: float | None = None) -> None:
+    def __init__(self, path: Path) -> None:
         if path.suffix.lower() not in _READERS:
             raise ConfigError(
-                f"pmf: {str(path)!r} ends in {path.suffix!r}; it must end in one of {', '.join(_READERS)}: "
-                f"rename or convert it"
+                f"pmf: {str(path)!r} ends in {path.suffix!r}; it must end in one of {', '.join(_READERS)}: rename or "
+                "convert it"
             )
         try:
             with path.open("rb"):
                 pass
         except OSError as error:
             raise ConfigError(f"pmf: {str(path)!r} cannot be read ({error.strerror})") from None
-        super().__init__(f"probabilities from {path.name}", name=name, trained_until=trained_until)
+        super().__init__(f"probabilities from {path.name}")
         self.path = path
 
     def pmf(self, log: Log, rows: Ints) -> Floats:
-        """float64[m], flat over the entries of these rows; 0 in non-draws that the file leaves out.
-
-        Raises:
-            ConfigError: names the line or decision that is invalid.
-        """
         lines = self._read(log, rows)
         self._check_lines(lines, log)
         counts = np.diff(log.decisions.start)[rows]
@@ -81,9 +73,8 @@ class PmfFile(DescribedCandidate):
         if len(missing):
             where = row_name(log, int(rows[missing[0]]))
             raise ConfigError(
-                f"pmf: {str(self.path)!r} has no probabilities for {where} of {log.source} and "
-                f"{len(missing) - 1} other "
-                "draws; give probabilities for every draw, or choose a window"
+                f"pmf: {str(self.path)!r} has no probabilities for {where} of {log.source} and {len(missing) - 1} "
+                "other draws; give probabilities for every draw, or choose a window"
             )
         wrong = np.flatnonzero(draws & (np.abs(total - 1.0) > _TOLERANCE))
         if len(wrong):
@@ -149,8 +140,7 @@ class PmfFile(DescribedCandidate):
             self._fail(
                 line, f"gives {log.names.arms[lines.arm[line]]!r} a probability in {where}, where it was not eligible"
             )
-        found: Ints = order[at]
-        return found
+        return np.asarray(order[at])
 
     def _fail(self, line: int, problem: str) -> None:
         raise ConfigError(f"pmf: {str(self.path)!r}, row {line + 1} {problem}")

@@ -32,27 +32,13 @@ class RecomputedCandidate(DescribedCandidate):
     """Changed settings over the logged policy; with unchanged ones it reproduces the logged pmf to 1e-12.
 
     Posteriors, the budget's dual variable, switch costs and the set of new arms are as logged.
-
-    Args:
-        settings: the changes.
-        name: for reports.
-        trained_until: end of the data by which the settings were chosen.
-        description: replaces the description of the settings.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        *,
-        name: str = "",
-        trained_until: float | None = None,
-        description: str = "",
-    ) -> None:
-        super().__init__(description or settings.description(), name=name, trained_until=trained_until)
+    def __init__(self, settings: Settings, description: str = "") -> None:
+        super().__init__(description or settings.description())
         self.settings = settings
 
     def pmf(self, log: Log, rows: Ints) -> Floats:
-        """float64[m], flat over the entries of these rows; may be NaN in rows that are not draws."""
         policy, mixture = self.policy(log, rows), Mixture(log, self.settings)
         out: list[Floats] = []
         for some in chunks(rows):
@@ -61,12 +47,7 @@ class RecomputedCandidate(DescribedCandidate):
         return np.concatenate(out) if out else np.zeros(0)
 
     def policy(self, log: Log, rows: Ints) -> Policy:
-        """The policy that maps posteriors to probabilities.
-
-        Raises:
-            InvalidLog: the settings inherit the algorithm, and it is not logged.
-            ConfigError: an inherited parameter does not reproduce the log.
-        """
+        """The policy that maps posteriors to probabilities; its inherited parameter must reproduce the log."""
         logged = self.settings.algorithm or _logged_algorithm(log, rows)
         policy = self.settings.policy(logged)
         if parameter := self.settings.inherits(logged):
@@ -77,10 +58,10 @@ class RecomputedCandidate(DescribedCandidate):
         """Mean and sd, float64[m], and steps, float64[n]."""
         if not self.settings.personal:
             _check_personal(log, rows)
-        return logged_posterior(log, rows, policy)
+        return _logged_posterior(log, rows, policy)
 
 
-def logged_posterior(log: Log, rows: Ints, policy: Policy) -> tuple[Floats, Floats, Floats]:
+def _logged_posterior(log: Log, rows: Ints, policy: Policy) -> tuple[Floats, Floats, Floats]:
     """Logged mean and sd of the fit, float64[m], and number of labels, float64[n], as far as the policy uses them."""
     mean = per_entry(log, log.options.mean, rows, "the posterior mean ('mean')", _NO_POSTERIOR)
     sd, learnt = np.zeros(len(mean)), np.zeros(len(rows))
@@ -107,10 +88,8 @@ def _check_parameter(log: Log, rows: Ints, policy: Policy, parameter: str, setti
     """Raise ConfigError if the inherited parameter does not reproduce the logged pmfs."""
     sample = rows[drawn(log, rows)]
     sample = sample[:: max(len(sample) // _SAMPLE, 1)]
-    as_logged = Settings()
-    found = utility_terms(log, sample, as_logged, Mixture(log, as_logged)).pmf(
-        policy, *logged_posterior(log, sample, policy)
-    )
+    terms = utility_terms(log, sample, Settings(), Mixture(log, Settings()))
+    found = terms.pmf(policy, *_logged_posterior(log, sample, policy))
     made = log.options.prob if log.options.personal is None else log.options.personal
     off = np.abs(found - made[entries(log, sample)]) > 1e-9
     if not off.any():

@@ -49,23 +49,26 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, file: CandidateFile, config: Config | None = None) -> Settings:
-        """The settings of a candidate file over a configuration."""
-        said = file.said
+        said, live = file.said, None
+        if config is not None:
+            live = Live(
+                algorithm=config.policy.algorithm,
+                parameters={name: getattr(config.policy, name) for name in _PARAMETERS.values()},
+                floor=config.policy.floor,
+                uniform_slice=config.policy.uniform_slice,
+                default_model=config.default_model,
+            )
         return cls(
             algorithm=file.algorithm if "algorithm" in said else None,
             parameters={name: getattr(file, name) for name in _PARAMETERS.values() if name in said},
             **{name: getattr(file, name) for name in _OVERRIDES},
             default_model=file.default_model,
             personal=file.personal,
-            live=None if config is None else _live_settings(config),
+            live=live,
         )
 
     def policy(self, logged: str) -> Policy:
-        """The policy, given the logged algorithm's name.
-
-        Raises:
-            ConfigError: the algorithm is unknown, or does not use the given parameter.
-        """
+        """The policy, given the logged algorithm's name."""
         algorithm = self.algorithm or logged
         parameter = _PARAMETERS.get(algorithm, "")
         if self.parameters and parameter not in self.parameters:
@@ -97,14 +100,3 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         if self.personal is not None:
             parts.append("with the user and role terms" if self.personal else "without the user and role terms")
         return ", ".join(parts) + "; otherwise as logged" if parts else "the logged policy"
-
-
-def _live_settings(config: Config) -> Live:
-    policy = config.policy
-    return Live(
-        algorithm=policy.algorithm,
-        parameters={name: getattr(policy, name) for name in _PARAMETERS.values()},
-        floor=policy.floor,
-        uniform_slice=policy.uniform_slice,
-        default_model=config.default_model,
-    )

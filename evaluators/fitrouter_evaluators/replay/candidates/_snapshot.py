@@ -66,32 +66,21 @@ class Requests:
 class SnapshotCandidate(RecomputedCandidate):
     """Changed settings over the logged policy, with the posterior of a frozen learner.
 
-    Cost, latency, availability, the budget's dual variable, switch costs and the set of new arms are as logged.
-
-    Args:
-        learner: not modified; or a function that makes it from the names of the log's arms.
-        settings: changes; without `personal`, the user and role terms are used.
-        name: for reports.
-        trained_until: end of the learner's training data.
-        source: where the learner comes from, in words.
+    The learner may be a function that makes it from the names of the log's arms. Cost, latency, availability, the
+    budget's dual variable, switch costs and the set of new arms are as logged.
     """
 
     def __init__(
         self,
         learner: Learner | Callable[[tuple[str, ...]], Learner],
         settings: Settings,
-        *,
-        name: str = "",
-        trained_until: float | None = None,
         source: str = "a frozen learner",
     ) -> None:
-        description = f"posterior of {source}; {settings.description()}"
-        super().__init__(settings, name=name, trained_until=trained_until, description=description)
+        super().__init__(settings, f"posterior of {source}; {settings.description()}")
         self._learner = learner
         self._made: tuple[tuple[str, ...], Learner] | None = None
 
     def learner(self, log: Log) -> Learner:
-        """The learner for this log's arms."""
         if not isinstance(self._learner, Learner):
             if self._made is None or self._made[0] != log.names.arms:
                 self._made = log.names.arms, self._learner(log.names.arms)

@@ -50,19 +50,12 @@ class UtilityTerms(NamedTuple):
     ) -> Floats:
         """float64[K]: a policy's pmf at row i, whose entries start at `begin`, under another learner's estimate.
 
-        Args:
-            i: the row.
-            begin: its first entry.
-            policy: maps posteriors to probabilities.
-            found: posterior of fit and availability; None where no policy decided.
-            steps: number of labels learnt.
-            personal: False leaves out the user and role terms.
+        `found` is None where no policy decided; `personal` False leaves out the user and role terms.
         """
         at = slice(begin, begin + int(self.counts[i]))
         rest = self.rest[at]
         if found is None:
-            alone: Floats = rest / rest.sum()
-            return alone
+            return np.asarray(rest / rest.sum())
         mean = found.blind if personal is False else found.mean
         beliefs = Beliefs(
             arms=tuple(self.names[code] for code in self.arm[at].tolist()),
@@ -82,11 +75,7 @@ class UtilityTerms(NamedTuple):
 
 
 def utility_terms(log: Log, rows: Ints, settings: Settings, mixture: Mixture) -> UtilityTerms:
-    """The logged terms of these rows under a candidate's settings.
-
-    Raises:
-        InvalidLog: a needed column is not logged.
-    """
+    """The logged terms of these rows under a candidate's settings."""
     options, made = log.options, log.decisions
     at = entries(log, rows)
     counts = np.diff(made.start)[rows]

@@ -27,10 +27,10 @@ from fitrouter.policies import Policy
 from fitrouter.state.learner import Learner
 from fitrouter.stores.journal import Journal
 from fitrouter.types import Decision, Floats, Mode, unpack
+from fitrouter_evaluators.replay.candidates._journal import fold_selected
 from fitrouter_evaluators.replay.candidates._log_columns import drawn, per_entry, row_name
 from fitrouter_evaluators.replay.candidates._mixture import Mixture
 from fitrouter_evaluators.replay.candidates._recomputed import RecomputedCandidate
-from fitrouter_evaluators.replay.candidates._selective_fold import fold_selected
 from fitrouter_evaluators.replay.candidates._settings import Settings
 from fitrouter_evaluators.replay.candidates._utility import UtilityTerms, utility_terms
 from fitrouter_evaluators.replay.log.log import MODES, Ints, Log
@@ -91,30 +91,15 @@ class _ReplayedLearner:
 
 
 class _LearningCandidate(RecomputedCandidate):
-    """Base of learning candidates. The learner is copied for every replay.
-
-    Args:
-        learner: blank, or trained on data before the log.
-        journal: opens the journal that the log was made from.
-        settings: changes; without `personal`, the user and role terms are used.
-        name: for reports.
-        trained_until: end of the learner's training data.
-    """
+    """Base of learning candidates. The learner, blank or trained on data before the log, is copied for every replay."""
 
     how = ""
 
     def __init__(
-        self,
-        learner: Learner,
-        journal: Callable[[], AbstractContextManager[Journal]],
-        settings: Settings,
-        *,
-        name: str = "",
-        trained_until: float | None = None,
+        self, learner: Learner, journal: Callable[[], AbstractContextManager[Journal]], settings: Settings
     ) -> None:
         start = f"position {learner.seq} of the journal" if learner.seq else "scratch"
-        description = f"{settings.description()}; learning from {start} {self.how}"
-        super().__init__(settings, name=name, trained_until=trained_until, description=description)
+        super().__init__(settings, f"{settings.description()}; learning from {start} {self.how}")
         self._begin, self._journal = learner, journal
 
     def _replay(self, log: Log, rows: Ints, meet: Callable[[_ReplayedLearner, int, Decision], bool | None]) -> Learner:
@@ -122,17 +107,13 @@ class _LearningCandidate(RecomputedCandidate):
 
         `meet` is called with each decision (row −1: not among the draws) and returns whether to learn from it, None
         to end.
-
-        Raises:
-            ConfigError: the learner was trained on a row already, or the journal lacks one.
         """
         learner = copy.deepcopy(self._begin)
         early = rows[log.decisions.seq[rows] <= learner.seq]
         if len(early):
             raise ConfigError(
                 f"snapshot: it was trained up to position {learner.seq}, which is not before "
-                f"{row_name(log, int(early[0]))} "
-                f"of {log.source}; give an earlier 'until', or choose a later window"
+                f"{row_name(log, int(early[0]))} of {log.source}; give an earlier 'until', or choose a later window"
             )
         agent = _ReplayedLearner(log, rows, self.settings, self.policy(log, rows), learner)
         left = set(agent.place)
@@ -170,7 +151,7 @@ class ProgressiveCandidate(_LearningCandidate):
     )
 
     def pmf(self, log: Log, rows: Ints) -> Floats:
-        """float64[m], flat over the entries of these rows; NaN in rows that are not draws."""
+        """NaN in rows that are not draws."""
         counts = np.diff(log.decisions.start)[rows]
         ends = np.cumsum(counts)
         probs = np.full(int(counts.sum()), np.nan)
@@ -210,11 +191,6 @@ class RejectionCandidate(_LearningCandidate):
             are accepted, with a small bias.
         rounds: end after this many accepted draws.
         seed: of the acceptance draws.
-        name: for reports.
-        trained_until: end of the learner's training data.
-
-    Raises:
-        ConfigError: c or quantile is out of range.
     """
 
     how = "from the draws that it accepts"
@@ -230,14 +206,12 @@ class RejectionCandidate(_LearningCandidate):
         quantile: float = 0.0,
         rounds: int | None = None,
         seed: int = 0,
-        name: str = "",
-        trained_until: float | None = None,
     ) -> None:
         if c is not None and not 0.0 < c <= 1.0:
             raise ConfigError(f"c: {c!r} is not allowed; give an acceptance above 0, at most 1")
         if not 0.0 <= quantile < 1.0:
             raise ConfigError(f"quantile: {quantile!r} is not allowed; give 0, or a share below 1")
-        super().__init__(learner, journal, settings, name=name, trained_until=trained_until)
+        super().__init__(learner, journal, settings)
         self.slice_only, self.c, self.quantile, self.rounds, self.seed = slice_only, c, quantile, rounds, seed
 
     def pmf(self, log: Log, rows: Ints) -> Floats:  # noqa: ARG002 - of every candidate
@@ -290,8 +264,6 @@ class RejectionCandidate(_LearningCandidate):
 
 
 class _AcceptanceSampler:
-    """Accepts draws with probability c · π / p."""
-
     def __init__(self, log: Log, rows: Ints, by: RejectionCandidate) -> None:
         self.by, self.rng = by, np.random.default_rng(by.seed)
         counts = np.diff(log.decisions.start)[rows]
@@ -340,9 +312,8 @@ class _AcceptanceSampler:
         if not self.clipped:
             return ""
         return (
-            f"at {self.clipped} of {self.met} draws the acceptance probability c · π / p of some arm was above "
-            f"1 and was "
-            "clipped, so such draws are under-represented"
+            f"at {self.clipped} of {self.met} draws the acceptance probability c · π / p of some arm was above 1 and "
+            "was clipped, so such draws are under-represented"
         )
 
 

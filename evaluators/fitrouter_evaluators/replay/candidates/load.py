@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from fitrouter.config import Config, load_config
 from fitrouter.errors import ConfigError
 from fitrouter.types import Floats
+from fitrouter_evaluators.replay.candidates._base import DescribedCandidate
 from fitrouter_evaluators.replay.candidates._candidate_file import (
     KINDS,
     CandidateFile,
@@ -76,47 +77,46 @@ def load_candidate(source: str | os.PathLike[str] | Mapping[str, Any], *, config
 
 
 def _build(file: CandidateFile, config: Config | None) -> Candidate:
-    name, moment = file.name, file.trained_until
-    until = None if moment is None else utc_seconds(moment)
+    until = None if file.trained_until is None else utc_seconds(file.trained_until)
+    found: DescribedCandidate
     match file.kind:
         case "uniform":
-            return UniformCandidate(name=name)
+            found, until = UniformCandidate("uniform over the eligible models"), None
         case "fixed":
-            return FixedCandidate(str(file.fixed), file.floor or 0.0, name=name)
-        case "candidate":
-            return LoggedCandidate("candidate", str(file.candidate), name=name, trained_until=until)
-        case "current" | "twin" | "personal" as kind:
-            return LoggedCandidate(kind, name=name, trained_until=until)
+            found, until = FixedCandidate(str(file.fixed), file.floor or 0.0), None
+        case "candidate" | "current" | "twin" | "personal" as kind:
+            found = LoggedCandidate(kind, str(file.candidate))
         case "pmf":
-            return PmfFile(Path(str(file.pmf)), name=name, trained_until=until)
+            found = PmfFile(Path(str(file.pmf)))
         case _ if file.snapshot is not None:
-            return _snapshot(file.snapshot, file, config, until)
+            found, trained = _snapshot(file.snapshot, file, config)
+            until = max((moment for moment in (until, trained) if moment is not None), default=None)
         case _:
-            return RecomputedCandidate(Settings.of(file, config), name=name, trained_until=until)
+            found = RecomputedCandidate(Settings.of(file, config))
+    if file.name:
+        found.description = f"{file.name}: {found.description}"
+    found.trained_until = until
+    return found
 
 
-def _snapshot(section: SnapshotSection, file: CandidateFile, config: Config | None, until: float | None) -> Candidate:
+def _snapshot(
+    section: SnapshotSection, file: CandidateFile, config: Config | None
+) -> tuple[DescribedCandidate, float | None]:
+    """A snapshot or learning candidate, and the time of the last event its learner was trained on."""
     if config is None:
         raise ConfigError("snapshot: it needs the gateway's configuration; name it with 'over: fitrouter.yaml'")
     settings = Settings.of(file, config)
     if section.prior is not None:
         prior = section.prior
         return SnapshotCandidate(
-            lambda arms: from_prior(prior, config, arms),
-            settings,
-            name=file.name,
-            trained_until=until,
-            source=f"the prior {prior.name}",
-        )
+            lambda arms: from_prior(prior, config, arms), settings, f"the prior {prior.name}"
+        ), None
     assert section.journal is not None
     path, begin = section.journal, section.until
-    if file.learning is not None and begin is None:
-        begin = 0
-    learner, trained = from_journal(path, config, begin)
-    last = max((moment for moment in (until, trained) if moment is not None), default=None)
-    if file.learning is not None:
-        candidate = ProgressiveCandidate if file.learning == "progressive" else RejectionCandidate
-        opened = partial(open_journal, path)
-        return candidate(learner, opened, settings, name=file.name, trained_until=last)
-    source = f"the learner at position {learner.seq} of {path.name}"
-    return SnapshotCandidate(learner, settings, name=file.name, trained_until=last, source=source)
+    if file.learning is None:
+        learner, trained = from_journal(path, config, begin)
+        source = f"the learner at position {learner.seq} of {path.name}"
+        return SnapshotCandidate(learner, settings, source), trained
+    learner, trained = from_journal(path, config, 0 if begin is None else begin)
+    candidate = ProgressiveCandidate if file.learning == "progressive" else RejectionCandidate
+    return candidate(learner, partial(open_journal, path), settings), trained

@@ -45,15 +45,12 @@ class MeanEstimator(ABC):
         """float64[n]: the column."""
 
     def moments(self, rounds: Rounds) -> Floats:
-        """The column as a matrix of one row."""
         return self.score(rounds)[None]
 
     def value(self, means: Floats) -> Floats:
-        """The mean itself."""
         return means[..., 0]
 
     def gradient(self, means: Floats) -> Floats:
-        """1 everywhere."""
         return np.ones_like(means)
 
 
@@ -69,7 +66,6 @@ class WeightedEstimator(MeanEstimator):
         return rounds.reward
 
     def score(self, rounds: Rounds) -> Floats:
-        """float64[n]: ŵ · reward."""
         return self.shrink(rounds.weight) * self.residual(rounds)
 
 
@@ -81,11 +77,9 @@ class DoublyRobustEstimator(WeightedEstimator):
     """
 
     def residual(self, rounds: Rounds) -> Floats:
-        """float64[n]: reward − q."""
         return rounds.reward - rounds.q
 
     def score(self, rounds: Rounds) -> Floats:
-        """float64[n]: base + ŵ · (reward − q)."""
         return rounds.base + super().score(rounds)
 
 
@@ -102,19 +96,38 @@ class Shrinkage:
             raise ConfigError(f"estimator: λ of {self.name!r} is {lam!r}; {self.allowed}")
 
     def valid(self) -> bool:
-        """Whether λ is allowed."""
         return self.lam > 0.0
+
+
+class Clipping(Shrinkage):
+    """Clipped weights: min(w, λ)."""
+
+    default = 20.0
+
+    def shrink(self, weight: Floats) -> Floats:
+        return np.minimum(weight, self.lam)
+
+
+class SubgaussianShrinkage(Shrinkage):
+    """Weights w / (1 − λ + λw), which stay below 1/λ."""
+
+    default = 0.05
+    allowed = "give a number from 0 (no shrinkage) to below 1"
+
+    def valid(self) -> bool:
+        return 0.0 <= self.lam < 1.0
+
+    def shrink(self, weight: Floats) -> Floats:
+        return weight / (1.0 - self.lam + self.lam * weight)
 
 
 class RatioEstimator:
     """The mean of one column divided by the mean of another."""
 
     def value(self, means: Floats) -> Floats:
-        """The ratio of the means."""
         return ratio(means[..., 0], means[..., 1])
 
     def gradient(self, means: Floats) -> Floats:
-        """(1, −value) divided by the second mean."""
         under = means[..., 1]
         return np.stack((ratio(np.ones_like(under), under), -ratio(self.value(means), under)), axis=-1)
 

@@ -11,13 +11,9 @@ from fitrouter_evaluators.replay.estimators.rounds import Rounds
 
 
 class Paired:
-    """The estimate of one policy minus that of another on the same units.
+    """The estimate of one policy minus that of another on the same units, in the same order.
 
     Noise common to both policies cancels unit by unit, so the interval is that of the difference.
-
-    Args:
-        estimator: for both policies.
-        against: the same units, in the same order, under the other policy.
     """
 
     def __init__(self, estimator: Estimator, against: Rounds) -> None:
@@ -26,11 +22,6 @@ class Paired:
         self._against = estimator.moments(against)
 
     def moments(self, rounds: Rounds) -> Floats:
-        """float64[2c, n]: the columns of both policies.
-
-        Raises:
-            ConfigError: the policies have different numbers of units.
-        """
         columns = self._estimator.moments(rounds)
         if columns.shape != self._against.shape:
             raise ConfigError(
@@ -40,11 +31,9 @@ class Paired:
         return np.concatenate((columns, self._against))
 
     def value(self, means: Floats) -> Floats:
-        """The difference of the values."""
         one, other = np.split(means, 2, axis=-1)
         return self._estimator.value(one) - self._estimator.value(other)
 
     def gradient(self, means: Floats) -> Floats:
-        """The gradient of one, and that of the other negated."""
         one, other = np.split(means, 2, axis=-1)
         return np.concatenate((self._estimator.gradient(one), -self._estimator.gradient(other)), axis=-1)

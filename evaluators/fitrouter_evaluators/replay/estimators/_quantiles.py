@@ -15,13 +15,9 @@ def student(p: float, df: Floats) -> Floats:
 
     Wallace (1959), "Bounds on normal approximations to Student's and the chi-square distributions", §4, inverted.
     For p ≥ 0.975 and df ≥ 5 it is at most 1 % too large and never too small; below that p it is within 0.1 %.
-
-    Raises:
-        ConfigError: p is not in [½, 1).
     """
     if not 0.5 <= p < 1.0:
         raise ConfigError(f"interval: 1 − α/2 is {p!r}; it must be at least ½ and below 1: give an α in (0, 1]")
     df = np.where(df >= 1.0, df, np.nan)
     z = NormalDist().inv_cdf(p) * (8.0 * df + 3.0) / (8.0 * df + 1.0)
-    quantile: Floats = np.sqrt(df * np.expm1(z * z / df))
-    return quantile
+    return np.asarray(np.sqrt(df * np.expm1(z * z / df)))

@@ -29,18 +29,9 @@ def tuned(
 ) -> tuple[Tunable, float]:
     """An estimator with λ chosen from the data, and that λ; the same choices as Open Bandit Pipeline 0.5.7.
 
-    Intervals made with the chosen λ account neither for the choice nor for the remaining bias.
-
-    Args:
-        name: clipped_ips, clipped_dr, switch_dr or dr_os.
-        rounds: the units.
-        lambdas: values to choose from.
-        method: slope (SLOPE++) or mse (the least bound on the mean squared error, see `mse_bound`).
-        delta: failure probability of the bounds used inside.
-
-    Raises:
-        ConfigError: an argument is not allowed.
-        InvalidLog: there are fewer than two units.
+    The method is SLOPE++, or the least bound on the mean squared error (`mse_bound`); `delta` is the failure
+    probability of the bounds used inside. Intervals made with the chosen λ account neither for the choice nor for the
+    remaining bias.
     """
     if name not in _KINDS:
         raise ConfigError(f"tuning: {name!r} has no λ to tune; choose one of {', '.join(sorted(_KINDS))}")

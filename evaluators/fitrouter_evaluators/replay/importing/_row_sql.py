@@ -1,21 +1,34 @@
-"""SQL that turns the staged columns into decisions, with the reason for each invalid row."""
+"""SQL that turns the staged columns into decisions and their features, with the reason for each invalid row."""
 
 # ruff: noqa: S608 - statements are made of positions, numbers and constants, and refer to texts (`SqlParameters`)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, TypeAlias
 
 from fitrouter.errors import ConfigError, InvalidLog
-from fitrouter_evaluators.replay.importing._feature_sql import Check, Features, cell_reason, reasons
 from fitrouter_evaluators.replay.importing._staging import Source, StagedFile
-from fitrouter_evaluators.replay.importing.column_map import ARM, ArmList, ArmsFile, ColumnMap, ListColumn, PerArm
+from fitrouter_evaluators.replay.importing.column_map import (
+    ARM,
+    ArmList,
+    ArmsFile,
+    Category,
+    ColumnMap,
+    Feature,
+    ListColumn,
+    Number,
+    PerArm,
+    Vector,
+)
 
 ARM_LIMIT = 1000
 """More distinct values than this are not arms but ids."""
 
 _IDENTITY = ("tenant", "user", "role", "task", "session")
 _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+Check: TypeAlias = tuple[str, str]
+"""SQL of a condition that makes a row invalid, and SQL of the reason. Checks are evaluated in order."""
 _NEAR = 1e-12
 """Rounding error of a sum of doubles."""
 
@@ -46,7 +59,7 @@ def find_arms(columns: ColumnMap, staged: StagedFile, second: StagedFile | None)
         for row, arm in enumerate(found):
             if arm is None or found.index(arm) < row:
                 raise InvalidLog(
-                    f"{second.source.path.name!r}, row {row + 1}: the arm is {arm!r}; name every arm once in column "
+                    f"{second.source.path.name!r}, row {row + 1}: the arm is {arm!r}; list each arm once in column "
                     f"{columns.arms.column!r}"
                 )
     else:
@@ -70,10 +83,15 @@ def rows_sql(columns: ColumnMap, staged: StagedFile, arms: Sequence[str], featur
     Cells are id, ts, tenant, "user", role, task, session, chosen, eligible (sorted), probs (in its order; empty if only
     the propensity is known), propensity, reward (on its scale), cost_usd, latency_s, features.
     """
-    every = staged.values.refer(arms)
+    every, stem = staged.values.refer(arms), staged.source.path.name.split(".")[0]
+    eligible, known = columns.eligible, columns.pmf is not None or columns.constants.mode == "uniform"
+    # The probabilities are renormalised unless their sum is 1 up to rounding.
+    scaled = f"CASE WHEN abs(total - 1) <= {_NEAR!r} THEN pmf ELSE list_transform(pmf, lambda p: p / total) END"
+    probs = scaled if known else "[]::DOUBLE[]"
+    propensity = "probs[list_position(eligible, chosen)]" if known else "drawn"
     time, time_check = _time(columns, staged)
     plain = _identity(columns, staged) | {
-        "id": staged.text(columns.id) if columns.id else f"{staged.values.refer(_stem(staged))} || '-' || (rowid + 1)",
+        "id": staged.text(columns.id) if columns.id else f"{staged.values.refer(stem)} || '-' || (rowid + 1)",
         "ts": time,
         "chosen": staged.text(columns.arm),
         "reward": staged.number(columns.reward.column),
@@ -81,13 +99,13 @@ def rows_sql(columns: ColumnMap, staged: StagedFile, arms: Sequence[str], featur
         "cost_usd": staged.number(columns.cost_usd) if columns.cost_usd else "0.0",
         "latency_s": staged.number(columns.latency_s) if columns.latency_s else "0.0",
         "features": features.sql,
-        "listed": _listed(columns, staged),
+        "listed": staged.list_of(eligible.column, eligible.separator, "VARCHAR") if eligible else "NULL::VARCHAR[]",
     }
     given = ", ".join(f'{sql} AS "{name}"' for name, sql in plain.items())
     checks = [
-        ("id IS NULL", "'the id is empty; every row has one of its own'"),
+        ("id IS NULL", "'the id is empty; each row needs a unique id'"),
         time_check,
-        ("chosen IS NULL", "'no arm was chosen; name it'"),
+        ("chosen IS NULL", "'the chosen arm is empty; name it'"),
         *_eligible_checks(columns, staged, arms, every),
         *_pmf_checks(columns),
         *_propensity_checks(columns),
@@ -99,16 +117,12 @@ def rows_sql(columns: ColumnMap, staged: StagedFile, arms: Sequence[str], featur
         sorted AS (SELECT *, {every if columns.eligible is None else "list_sort(listed)"} AS eligible FROM given),
         measured AS (SELECT *, {_pmf(columns, staged, arms, every)} AS pmf FROM sorted),
         scaled AS (SELECT *, list_sum(pmf) AS total FROM measured),
-        probable AS (SELECT *, {_probs(columns)} AS probs FROM scaled),
-        complete AS (SELECT *, {_propensity(columns)} AS propensity FROM probable)
+        probable AS (SELECT *, {probs} AS probs FROM scaled),
+        complete AS (SELECT *, {propensity} AS propensity FROM probable)
         SELECT "row", id, ts, tenant, "user", role, task, session, chosen, eligible, probs, propensity, reward,
             cost_usd, latency_s, features, {reasons(checks)} AS reason
         FROM complete
     """
-
-
-def _stem(staged: StagedFile) -> str:
-    return staged.source.path.name.split(".")[0]
 
 
 def _identity(columns: ColumnMap, staged: StagedFile) -> dict[str, str]:
@@ -135,33 +149,26 @@ def _time(columns: ColumnMap, staged: StagedFile) -> tuple[str, Check]:
     elif kind.startswith(("TIMESTAMP", "DATE")):
         seconds, allowed = f"epoch_us({staged.column(name)}) / 1e6", "a date and time"
     else:
-        raise ConfigError(f"time: column {name!r} holds numbers; say in which `unit`: s, ms, us or ns")
+        raise ConfigError(f"time: column {name!r} holds numbers; give its `unit`: s, ms, us or ns")
     reason = cell_reason(staged, "the time", staged.text(name), f"allowed is {allowed}: correct it, or give its `unit`")
     return seconds, ("NOT coalesce(isfinite(ts), false)", reason)
-
-
-def _listed(columns: ColumnMap, staged: StagedFile) -> str:
-    """The eligible arms in the row's order; NULL if the map has no such column."""
-    if columns.eligible is None:
-        return "NULL::VARCHAR[]"
-    return staged.list_of(columns.eligible.column, columns.eligible.separator, "VARCHAR")
 
 
 def _eligible_checks(columns: ColumnMap, staged: StagedFile, arms: Sequence[str], every: str) -> list[Check]:
     shown = staged.values.refer(", ".join(arms[:20]) + (" …" if len(arms) > 20 else ""))
     arm = "'the arm ''' || left(chosen, 80)"
     if columns.eligible is None:
-        among = f"{arm} || ''' is none of ' || {shown} || '; name all arms in `arms`'"
+        among = f"{arm} || ''' is not among ' || {shown} || '; list all arms in `arms`'"
         return [("NOT list_contains(eligible, chosen)", among)]
     row = "left(CAST(listed AS VARCHAR), 200)"
-    hole = "'eligible is no list of arms; give a JSON list, or the `separator` between the names'"
+    hole = "'eligible is not a list of arms; give a JSON list, or the `separator` between the names'"
     return [
         ("NOT coalesce(len(listed) > 0 AND list_count(listed) = len(listed), false)", hole),
-        ("len(list_distinct(listed)) < len(listed)", f"'eligible is ' || {row} || '; name every arm once'"),
+        ("len(list_distinct(listed)) < len(listed)", f"'eligible is ' || {row} || '; list each arm once'"),
         (f"NOT list_has_all({every}, listed)", f"'eligible is ' || {row} || '; arms of the map are ' || {shown}"),
         (
             "NOT list_contains(listed, chosen)",
-            f"{arm} || ''' was chosen, and eligible were ' || {row} || '; name all that could have been drawn'",
+            f"{arm} || ''' was chosen, but eligible are ' || {row} || '; list all arms that could have been drawn'",
         ),
     ]
 
@@ -193,7 +200,7 @@ def _pmf_checks(columns: ColumnMap) -> list[Check]:
     shown = "left(CAST(pmf AS VARCHAR), 200)"
     checks: list[Check] = []
     if isinstance(columns.pmf, ListColumn):
-        short = "'pmf is no list of ' || len(eligible) || ' numbers; give one for each eligible arm'"
+        short = "'pmf is not a list of ' || len(eligible) || ' numbers; give one for each eligible arm'"
         checks.append(("pmf IS NULL", short))
     inside = "list_bool_and(list_transform(pmf, lambda p: coalesce(p >= 0 AND p <= 1 + 1e-9, false)))"
     return [
@@ -207,34 +214,22 @@ def _pmf_checks(columns: ColumnMap) -> list[Check]:
     ]
 
 
-def _probs(columns: ColumnMap) -> str:
-    """The probabilities, renormalised unless their sum is 1 up to rounding."""
-    if columns.pmf is None and columns.constants.mode != "uniform":
-        return "[]::DOUBLE[]"
-    return f"CASE WHEN abs(total - 1) <= {_NEAR!r} THEN pmf ELSE list_transform(pmf, lambda p: p / total) END"
-
-
-def _propensity(columns: ColumnMap) -> str:
-    known = columns.pmf is not None or columns.constants.mode == "uniform"
-    return "probs[list_position(eligible, chosen)]" if known else "drawn"
-
-
 def _propensity_checks(columns: ColumnMap) -> list[Check]:
     checks: list[Check] = []
     if columns.propensity is not None:
         checks += [
             (
                 "NOT coalesce(drawn > 0 AND drawn <= 1, false)",
-                "'the propensity is ' || coalesce(CAST(drawn AS VARCHAR), 'no number') || '; what was drawn had a "
-                "probability above 0 and up to 1: give the one that it was drawn with'",
+                "'the propensity is ' || coalesce(CAST(drawn AS VARCHAR), 'not a number') || '; it must be above 0 and "
+                "at most 1: give the probability with which the arm was drawn'",
             ),
             (
                 f"abs(drawn - propensity) > {columns.tolerance + _NEAR!r}",
-                "'the propensity is ' || drawn || ', and the pmf has ' || propensity || ' for the arm; they are one "
-                f"number, within the `tolerance` of {columns.tolerance:g}'",
+                "'the propensity is ' || drawn || ', and the pmf has ' || propensity || ' for the arm; they must be "
+                f"equal within the `tolerance` of {columns.tolerance:g}'",
             ),
         ]
-    zero = "'the pmf gives the chosen arm the probability 0; what was drawn had one: give the pmf it was drawn from'"
+    zero = "'the pmf gives the chosen arm the probability 0; give the pmf from which the arm was drawn'"
     return [*checks, ("NOT coalesce(propensity > 0, false)", zero)]
 
 
@@ -244,11 +239,92 @@ def _outcome_checks(columns: ColumnMap, staged: StagedFile) -> list[Check]:
     checks = [
         (
             f"NOT coalesce(reward BETWEEN {low!r} AND {high!r}, false)",
-            cell_reason(staged, "the reward", text, f"its scale goes from {low:g} to {high:g}"),
+            cell_reason(staged, "the reward", text, f"the scale is {low:g} to {high:g}"),
         )
     ]
     for name, column in (("cost_usd", columns.cost_usd), ("latency_s", columns.latency_s)):
         if column is not None:
-            reason = cell_reason(staged, name, staged.text(column), "allowed are finite numbers from 0 on")
+            reason = cell_reason(staged, name, staged.text(column), "allowed are finite numbers of at least 0")
             checks.append((f"NOT coalesce({name} >= 0 AND isfinite({name}), false)", reason))
     return checks
+
+
+class Features(NamedTuple):
+    """Concatenated numeric features of a row."""
+
+    names: tuple[str, ...]
+    sql: str
+    """FLOAT[]"""
+    checks: tuple[Check, ...]
+
+
+def features_of(staged: StagedFile, features: Iterable[Feature], arms: Sequence[str]) -> Features:
+    """The features of a table's rows."""
+    names: list[str] = []
+    cells: list[str] = []
+    checks: list[Check] = []
+    for feature in features:
+        if isinstance(feature, Category):
+            levels = _levels(staged, feature)
+            text, known = staged.text(feature.column), staged.values.refer(levels)
+            names += [f"{feature.column}={level}" for level in levels]
+            cells.append(f"list_transform({known}, lambda level: CAST(coalesce({text} = level, false) AS FLOAT))")
+        elif isinstance(feature, Vector):
+            vector, length, check = _vector(staged, feature)
+            names += [f"{feature.column}[{i}]" for i in range(length)]
+            cells.append(vector)
+            checks.append(check)
+        else:
+            for number in (
+                [Number(column=feature.of(arm)) for arm in arms] if isinstance(feature, PerArm) else [feature]
+            ):
+                names.append(number.column)
+                cell, check = _number(staged, number)
+                cells.append(f"[{cell}]")
+                checks.append(check)
+    return Features(tuple(names), " || ".join(cells) or "[]::FLOAT[]", tuple(checks))
+
+
+def reasons(checks: Sequence[Check]) -> str:
+    """SQL of the first reason why a row is invalid; NULL for a valid row."""
+    return f"CASE {' '.join(f'WHEN {broken} THEN {reason}' for broken, reason in checks) or 'WHEN false THEN NULL'} END"
+
+
+def cell_reason(staged: StagedFile, what: str, text: str, remedy: str) -> str:
+    """SQL of a reason that shows a cell; `text` is SQL."""
+    shown = f"coalesce('''' || left({text}, 80) || '''', 'empty')"
+    return f"{staged.values.refer(f'{what} is ')} || {shown} || {staged.values.refer(f'; {remedy}')}"
+
+
+def _number(staged: StagedFile, feature: Number) -> tuple[str, Check]:
+    """SQL of a numeric feature, and its check."""
+    text, single = staged.text(feature.column), f"TRY_CAST({staged.number(feature.column)} AS FLOAT)"
+    finite, remedy = f"coalesce(isfinite({single}), false)", "allowed are finite numbers: correct it"
+    if feature.fill is None:
+        reason = cell_reason(staged, f"feature {feature.column!r}", text, f"{remedy}, or give a `fill`")
+        return single, (f"NOT {finite}", reason)
+    reason = cell_reason(staged, f"feature {feature.column!r}", text, remedy)
+    filled = f"coalesce({single}, CAST({feature.fill!r} AS FLOAT))"
+    return filled, (f"{text} IS NOT NULL AND NOT {finite}", reason)
+
+
+def _levels(staged: StagedFile, feature: Category) -> list[str]:
+    text = staged.text(feature.column)
+    found = staged.query(
+        f"SELECT DISTINCT {text} AS level FROM {staged.table} WHERE level IS NOT NULL", feature.limit + 1
+    )
+    if len(found) > feature.limit:
+        raise ConfigError(
+            f"the category {feature.column!r} has more than {feature.limit} values; raise its `limit`, or leave it out"
+        )
+    return sorted(str(row[0]) for row in found)
+
+
+def _vector(staged: StagedFile, feature: Vector) -> tuple[str, int, Check]:
+    """SQL of a vector feature, its length (the most frequent one), and its check."""
+    vector = staged.list_of(feature.column, feature.separator, "FLOAT")
+    length = int(staged.query(f"SELECT coalesce(mode(len({vector})), 0) FROM {staged.table}")[0][0])
+    finite = f"list_bool_and(list_transform({vector}, lambda v: coalesce(isfinite(v), false)))"
+    remedy = f"allowed are {length} finite numbers, as in most rows: correct it"
+    reason = cell_reason(staged, f"feature {feature.column!r}", staged.text(feature.column), remedy)
+    return vector, length, (f"NOT coalesce(len({vector}) = {length} AND {finite}, false)", reason)

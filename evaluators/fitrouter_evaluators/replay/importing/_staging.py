@@ -28,15 +28,13 @@ TEXT = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
 _WRONG = {
     "MISSING COLUMNS": "it has fewer columns than the header",
     "TOO MANY COLUMNS": "it has more columns than the header",
-    "UNQUOTED VALUE": "a quote is not closed, or something follows the closing one",
+    "UNQUOTED VALUE": "a quote is not closed, or text follows the closing quote",
     "INVALID ENCODING": "it is not UTF-8",
     "LINE SIZE OVER MAXIMUM": "it is longer than 2 MB",
 }
 
 
 class Source(NamedTuple):
-    """A file and its header."""
-
     path: Path
     names: tuple[str, ...]
     delimiter: str
@@ -84,7 +82,6 @@ class StagedFile(NamedTuple):
         return self.values.connection.execute(sql).fetchmany(limit)
 
     def column(self, name: str) -> str:
-        """SQL of a column."""
         return f"c{self.source.position(name)}"
 
     def text(self, name: str) -> str:
@@ -114,7 +111,7 @@ def open_source(path: Path, delimiter: str | None = None) -> Source:
     if name.endswith(".parquet"):
         return Source(path, _parquet_names(path), "")
     if not name.endswith(TEXT):
-        raise ConfigError(f"{str(path)!r} is of an unknown type; allowed are .parquet, {', '.join(TEXT)}: rename it")
+        raise ConfigError(f"{str(path)!r} has an unknown type; rename it to end in one of .parquet, {', '.join(TEXT)}")
     delimiter = delimiter or ("\t" if ".tsv" in name[-7:] else ",")
     try:
         with _text(path) as lines:
@@ -148,7 +145,7 @@ def numbered(staged: StagedFile, rows: Mapping[int, str]) -> list[Problem]:
     """All problems of a file by line (text) or row (Parquet), from 1; `rows`: `rowid` of an invalid row → why."""
     if not staged.source.delimiter:
         return [Problem(row + 1, reason) for row, reason in sorted(rows.items())]
-    # A row that the other reader did not see, after a quote that nobody closed, is counted in records.
+    # A row that the other reader did not see, after an unclosed quote, is counted in records.
     found = {("row", row): Problem(row + 2, reason) for row, reason in rows.items()}
     found |= {("record", record): Problem(record, reason) for record, reason in staged.broken.items()}
     row = 0
@@ -191,7 +188,7 @@ def _parquet_names(path: Path) -> tuple[str, ...]:
                 "SELECT name, coalesce(num_children, 0) FROM parquet_schema(?)", [str(path)]
             ).fetchall()
     except duckdb.Error as error:
-        raise InvalidLog(f"{path.name!r} is no Parquet file: {error}; write it again") from None
+        raise InvalidLog(f"{path.name!r} is not a Parquet file: {error}; write it again") from None
     names, inside = [], 0  # the schema is a tree, depth first; the first entry is its root
     for name, children in found[1:]:
         if not inside:

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
 import pydantic
-import yaml
 
-from fitrouter.errors import ConfigError
+from fitrouter_evaluators.replay._yaml_file import parse, read_yaml
 
 ARM = "{arm}"
 """Placeholder for each arm's name in column names."""
@@ -50,7 +49,7 @@ class Reward(_Column):
     @classmethod
     def _rises(cls, value: tuple[float, float]) -> tuple[float, float]:
         if not value[0] < value[1]:
-            raise ValueError(f"{list(value)} is no scale; give the least and the greatest value, such as [0, 1]")
+            raise ValueError(f"{list(value)} is not a scale; give the lowest and the highest value, such as [0, 1]")
         return value
 
 
@@ -69,7 +68,7 @@ class PerArm(_Part):
     @classmethod
     def _has_place(cls, value: str) -> str:
         if ARM not in value:
-            raise ValueError(f"{value!r} names the same column for every arm; put {ARM} where the arm's name belongs")
+            raise ValueError(f"{value!r} names the same column for every arm; put {ARM} in place of the arm's name")
         return value
 
     def of(self, arm: str) -> str:
@@ -127,7 +126,7 @@ class ArmList(_Part):
     @classmethod
     def _distinct(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         if twice := sorted({name for name in value if value.count(name) > 1}):
-            raise ValueError(f"{twice} are named more than once; name every arm once")
+            raise ValueError(f"{twice} occur more than once; list each arm once")
         return value
 
 
@@ -157,7 +156,7 @@ class Constants(_Part):
 class ColumnMap(_Part):
     """Names of columns, as they are in the header.
 
-    The propensity of what was chosen must be there, or the whole pmf, or the mode `uniform`. Arms are those of `arms`,
+    The propensity of the chosen arm is required, or the whole pmf, or the mode `uniform`. Arms are those of `arms`,
     or all that occur.
     """
 
@@ -200,8 +199,8 @@ class ColumnMap(_Part):
     def _complete(self) -> ColumnMap:
         if self.propensity is None and self.pmf is None and self.constants.mode != "uniform":
             raise ValueError(
-                "there is neither 'propensity' nor 'pmf'; without probabilities nothing can be replayed: name the "
-                "column that holds the chosen arm's, or those of all arms"
+                "neither 'propensity' nor 'pmf' is given, and replay needs probabilities: name the column of the "
+                "chosen arm's probability, or the columns of all arms'"
             )
         if self.pmf is not None and self.constants.mode == "uniform":
             raise ValueError("pmf: the mode 'uniform' already implies equal probabilities; omit one of them")
@@ -212,9 +211,9 @@ class ColumnMap(_Part):
             )
         for name in ("tenant", "user", "role", "task", "session"):
             if getattr(self, name) is not None and getattr(self.constants, name) is not None:
-                raise ValueError(f"{name} is a column and a constant; keep one of them")
+                raise ValueError(f"{name} is given as a column and as a constant; keep one")
         if isinstance(self.arms, ArmsFile) and any(isinstance(part, PerArm) for part in self.arms.features):
-            raise ValueError(f"arms.features: {ARM} has no meaning in the file of the arms; name the column")
+            raise ValueError(f"arms.features: {ARM} cannot be used in the arms file; name the column")
         return self
 
 
@@ -232,33 +231,19 @@ def load_map(source: ColumnMap | Mapping[str, Any] | str | os.PathLike[str]) -> 
     if isinstance(source, ColumnMap):
         return source
     if isinstance(source, Mapping):
-        return _parsed(source, "the column map")
-    shipped = isinstance(source, str) and source in shipped_maps()
-    path = _MAPS / f"{source}.yaml" if shipped else Path(source)
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigError(
-            f"there is no column map {str(source)!r}; give a YAML file, or one of {', '.join(shipped_maps())}"
-        ) from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"the column map {str(source)!r} cannot be read: {error}") from None
-    return _parsed(content, f"the column map {str(source)!r}")
+        return parse(ColumnMap, source, "the column map", _SECTIONS)
+    path = _MAPS / f"{source}.yaml" if isinstance(source, str) and source in shipped_maps() else Path(source)
+    content = read_yaml(path, f"give a YAML file, or one of {', '.join(shipped_maps())}", "column map")
+    return parse(ColumnMap, content, f"the column map {str(source)!r}", _SECTIONS)
 
 
-def _parsed(content: Any, source: str) -> ColumnMap:
-    try:
-        return ColumnMap.model_validate(content)
-    except pydantic.ValidationError as error:
-        lines = [f"{source} cannot be used:"]
-        for item in error.errors():
-            where = ".".join(str(part) for part in item["loc"]) or "the map"
-            lines.append(f"  {where}: {_why(item)}")
-        raise ConfigError("\n".join(lines)) from None
-
-
-def _why(item: Any) -> str:
-    if item["type"] == "extra_forbidden":
-        return f"there is no such setting here; of the map itself there are {', '.join(sorted(ColumnMap.model_fields))}"
-    said = str(item["msg"]).removeprefix("Value error, ")
-    return said if item["type"] in {"missing", "value_error"} else f"{said}; given was {item['input']!r}"
+_SECTIONS: dict[str, type[pydantic.BaseModel]] = {
+    "reward": Reward,
+    "time": Time,
+    "eligible": ListColumn,
+    "constants": Constants,
+    "number": Number,
+    "category": Category,
+    "vector": Vector,
+    "per arm": PerArm,
+}

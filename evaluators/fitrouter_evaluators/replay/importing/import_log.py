@@ -15,19 +15,18 @@ from typing import Any, NamedTuple
 import msgspec
 
 from fitrouter.errors import ConfigError, InvalidLog
+from fitrouter.stores.warehouse import migrate
 from fitrouter_evaluators.datasets import Problem
-from fitrouter_evaluators.replay.importing._feature_sql import features_of, reasons
-from fitrouter_evaluators.replay.importing._row_sql import columns_of, find_arms, rows_sql
+from fitrouter_evaluators.replay.importing._row_sql import columns_of, features_of, find_arms, reasons, rows_sql
 from fitrouter_evaluators.replay.importing._staging import SqlParameters, StagedFile, numbered, open_source, stage
-from fitrouter_evaluators.replay.importing._warehouse_tables import write_tables
 from fitrouter_evaluators.replay.importing.column_map import ArmsFile, ColumnMap, PerArm, load_map
 
 _SHOWN = 5
 """Problems listed in an error."""
 
-_AGAIN = """
+_DUPLICATE_IDS = """
     INSERT INTO unusable
-    SELECT "row", 'the id ''' || left(id, 80) || ''' is there already; every row has one of its own'
+    SELECT "row", 'the id ''' || left(id, 80) || ''' occurs more than once; each row needs a unique id'
     FROM (
         SELECT "row", id FROM checked
         WHERE reason IS NULL AND id IN (SELECT id FROM checked WHERE reason IS NULL GROUP BY id HAVING count(*) > 1)
@@ -36,7 +35,18 @@ _AGAIN = """
 """
 """Repeated ids; the first row of each is kept."""
 
-
+_OF_ALL = 'seq, ts, id AS decision_id, tenant, "user", role, task, session'
+_EXECUTIONS = f"""
+    SELECT {_OF_ALL}, id AS execution_id, chosen, chosen AS served_by, 'ok' AS status, [] AS attempts,
+        0 AS prompt_tokens, 0 AS completion_tokens, cost_usd, latency_s * 1000 AS latency_ms, 0 AS overhead_ms
+    FROM rows
+"""
+_FEEDBACK = f"""
+    SELECT {_OF_ALL}, id AS feedback_id, 'rating' AS kind, reward AS value, scale_low, scale_high,
+        (reward - scale_low) / (scale_high - scale_low) AS y, 'overall' AS dimension, true AS asked,
+        'import' AS source, '' AS other
+    FROM (SELECT *, {{}}::DOUBLE AS scale_low, {{}}::DOUBLE AS scale_high FROM rows)
+"""
 _USABLE = """
     CREATE TEMP VIEW rows AS SELECT *, "row" + 1 AS seq FROM checked WHERE "row" NOT IN (SELECT "row" FROM unusable)
 """
@@ -87,7 +97,7 @@ def import_log(
 
     target, chosen = Path(out), load_map(columns)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise ConfigError(f"{str(target)!r} is there already; give a new folder")
+        raise ConfigError(f"{str(target)!r} exists and is not empty; give a new folder")
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as own:
         partial, work = Path(own) / "log", Path(own)
@@ -112,7 +122,7 @@ def _write(values: SqlParameters, data: Path, columns: ColumnMap, folder: Path, 
     values.connection.execute(f"CREATE TEMP VIEW checked AS {reader}")
     problems = _problems(staged, columns, skip_bad)
     values.connection.execute(_USABLE)
-    write_tables(values, columns, folder)
+    _write_tables(values, columns, folder)
     arm_features = _write_arms(columns, second, folder)
     if problems:
         lines = b"".join(msgspec.json.encode(problem) + b"\n" for problem in problems)
@@ -133,12 +143,12 @@ def _problems(staged: StagedFile, columns: ColumnMap, skip_bad: bool) -> list[Pr
     connection = staged.values.connection
     connection.execute('CREATE TABLE unusable AS SELECT "row", reason FROM checked WHERE reason IS NOT NULL')
     if columns.id is not None:
-        connection.execute(_AGAIN)
+        connection.execute(_DUPLICATE_IDS)
     bad = _count(staged, "unusable") + len(staged.broken)
     total = _count(staged, staged.table) + len(staged.broken)
     name = staged.source.path.name
     if not total:
-        raise InvalidLog(f"{name!r} has a header and no rows")
+        raise InvalidLog(f"{name!r} has a header but no rows")
     if not bad:
         return []
     found = staged.query('SELECT "row", reason FROM unusable ORDER BY "row"', total if skip_bad else _SHOWN)
@@ -149,7 +159,6 @@ def _problems(staged: StagedFile, columns: ColumnMap, skip_bad: bool) -> list[Pr
 
 
 def _second(values: SqlParameters, data: Path, columns: ColumnMap) -> StagedFile | None:
-    """The arms file."""
     if not isinstance(columns.arms, ArmsFile):
         return None
     source = open_source(data.parent / columns.arms.file, columns.delimiter)
@@ -176,15 +185,49 @@ def _write_arms(columns: ColumnMap, second: StagedFile | None, folder: Path) -> 
     return features.names
 
 
+def _write_tables(values: SqlParameters, columns: ColumnMap, folder: Path) -> None:
+    """Write the view `rows` (`_row_sql.rows_sql` with `seq`) as `decisions.parquet` and so on."""
+    migrate(values.connection)
+    tables = {
+        "decisions": _decisions(values, columns),
+        "executions": _EXECUTIONS,
+        "feedback": _FEEDBACK.format(*map(repr, columns.reward.scale)),
+        "scores": None,
+    }
+    for table, sql in tables.items():
+        # The warehouse's own table, empty, gives the types and the columns that an import knows nothing of.
+        reader = f"FROM {table}" + (f" UNION ALL BY NAME {sql}" if sql else "")
+        values.connection.execute(f"COPY ({reader}) TO ? (FORMAT parquet)", [str(folder / f"{table}.parquet")])
+
+
+def _decisions(values: SqlParameters, columns: ColumnMap) -> str:
+    constants = columns.constants
+    mode, policy = values.refer(constants.mode), values.refer(constants.policy)
+    redraw = "''"
+    if columns.session or constants.session:  # each of its rows but the first draws it again
+        begins = "row_number() OVER (PARTITION BY tenant, session ORDER BY ts, seq) = 1"
+        redraw = f"CASE WHEN session IS NULL OR {begins} THEN '' ELSE 'import' END"
+    return f"""
+        SELECT {_OF_ALL}, id AS draw_id, {mode} AS mode, eligible, [] AS excluded, probs, chosen,
+            propensity, features, [] AS mean, [] AS sd, [] AS cost, [] AS latency, [] AS availability,
+            0 AS cost_weight, 0 AS cost_unit_usd, 0 AS latency_weight, 0 AS latency_unit_s, 0 AS budget_weight,
+            0 AS budget_unit_usd, [] AS switch, 0 AS floor, 1 AS share, [] AS twin, [] AS personal,
+            MAP() AS candidates, [] AS new, [] AS rest, 0 AS steps, true AS user_turn, {redraw} AS redraw,
+            true AS asked, 1 AS asked_probability, 0 AS deadline_s, {policy} AS policy_algorithm,
+            '' AS policy_config_hash, -1 AS policy_seq, '' AS registry, 'import' AS encoder, 0 AS seed
+        FROM rows
+    """
+
+
 def _count(staged: StagedFile, table: str) -> int:
     return int(staged.query(f"SELECT count(*) FROM {table}")[0][0])
 
 
 def _refusal(name: str, problems: list[Problem], bad: int, total: int | None = None) -> str:
     word = "row" if name.lower().endswith(".parquet") else "line"
-    told = "".join(f"\n  {word} {problem.line}: {problem.reason}" for problem in problems[:_SHOWN])
+    shown = "".join(f"\n  {word} {problem.line}: {problem.reason}" for problem in problems[:_SHOWN])
     rest = f"\n  and {bad - _SHOWN} more" if bad > _SHOWN else ""
     if total is None:
-        return f"{name!r}: {bad} rows cannot be used; correct them:{told}{rest}"
-    remedy = "is the map right" if bad == total else "correct them, or skip them (--skip-bad)"
-    return f"{name!r}: {bad} of {total} rows cannot be used; {remedy}:{told}{rest}"
+        return f"{name!r}: {bad} rows cannot be used; correct them:{shown}{rest}"
+    remedy = "check the map" if bad == total else "correct them, or skip them (--skip-bad)"
+    return f"{name!r}: {bad} of {total} rows cannot be used; {remedy}:{shown}{rest}"

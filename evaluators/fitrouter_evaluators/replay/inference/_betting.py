@@ -58,13 +58,9 @@ def bets(bounds: Floats) -> Bets:
 
 
 def lower(x: Floats, bounds: Floats, alpha: float, looks: Ints) -> Floats:
-    """float64[L]: lower limits of the running mean at each look.
+    """float64[L]: lower limits of the running mean at each look, an ascending count of observations.
 
-    Args:
-        x: float64[g, n], row j at least −bounds[j]; all rows with the same conditional means.
-        bounds: float64[g], positive.
-        alpha: of this side.
-        looks: int64[L], ascending, within 1 … n.
+    Row j of x, float64[g, n], is at least −bounds[j]; all rows have the same conditional means. α is of this side.
     """
     on = bets(bounds)
     grown = np.zeros(len(on.size))
@@ -90,16 +86,11 @@ def _gains(block: Floats, on: Bets, ends: Ints) -> Floats:
 
 
 def root(grown: Floats, t: Floats, on: Bets, alpha: float) -> Floats:
-    """float64[L]: the running mean m at which the mixture equals 1/α; never above it.
+    """float64[L]: the running mean m at which the mixture equals 1/α after t observations; never above it.
 
-    The log of the mixture is convex and decreasing in m, so Newton steps from the left of the root stay there and every
-    iterate is a valid limit. The best single bet gives the first.
-
-    Args:
-        grown: float64[B, L], Σ log(1 + λx).
-        t: float64[L], observations.
-        on: B bets.
-        alpha: of this side.
+    `grown`, float64[B, L], is Σ log(1 + λx) of each bet. The log of the mixture is convex and decreasing in m, so
+    Newton steps from the left of the root stay there and every iterate is a valid limit. The best single bet gives the
+    first.
     """
     size = on.size[:, None]
     head = grown + np.log(on.weight)[:, None] + math.log(alpha)

@@ -23,6 +23,7 @@ from fitrouter.errors import InvalidLog
 from fitrouter.types import Floats
 from fitrouter_evaluators.replay.inference import _betting
 from fitrouter_evaluators.replay.log.log import Ints
+from fitrouter_evaluators.replay.report import Band
 
 Bound: TypeAlias = float | Floats
 BOUNDS = (2.0, 16.0, 128.0)
@@ -52,17 +53,11 @@ def spaced(n: int, points: int = 40, first: int = 50) -> Ints:
 
 
 def asymptotic(x: Floats, *, alpha: float = 0.05, at: float = 2000.0, looks: Ints | None = None) -> Sequence:
-    """A two-sided asymptotic confidence sequence.
+    """A two-sided asymptotic confidence sequence, tightest near `at` observations; looks as in `exact_lower`.
 
     Waudby-Smith, Arbour, Sinha, Kennedy and Ramdas (2024), theorem 2.2, and 2.5 for drifting means. It covers as n
     grows, under the moments of a martingale central limit theorem. Rare large weights make it too narrow at first:
     their variance is not seen before they occur.
-
-    Args:
-        x: float64[n].
-        alpha: of both sides together.
-        at: the number of observations near which it is tightest.
-        looks: int64[L], ascending, within 1 … n; None: after every observation.
     """
     _level(alpha)
     x = _finite(np.asarray(x, dtype=np.float64)[None])[0]
@@ -136,9 +131,6 @@ def exact(
     return Sequence(running, np.clip(low, *within), np.clip(high, *within), when)
 
 
-# --- checks of arguments ---
-
-
 def checked_stream(x: Floats, bound: Bound, alpha: float, looks: Ints | None) -> tuple[Floats, Floats, Ints]:
     """Validated (float64[g, n] outcomes, float64[g] bounds, int64[L] looks)."""
     _level(alpha)
@@ -186,3 +178,60 @@ def _finite(rows: Floats) -> Floats:
             where = int(np.argmin(np.isfinite(row)))
             raise InvalidLog(f"observation {where} is {row[where]}: leave out units without an outcome")
     return rows
+
+
+POINTS = 200
+"""Maximum points of a path."""
+
+
+def exact_band(
+    x_low: Floats,
+    x_high: Floats,
+    bound_low: Bound,
+    bound_high: Bound,
+    *,
+    alpha: tuple[float, float],
+    policy: str = "difference",
+    where: str = "",
+    centre: Floats | None = None,
+    looks: Ints | None = None,
+) -> Band:
+    """An exact confidence sequence; streams, bounds, alpha and looks as in `sequences.exact`.
+
+    `centre` (float64[n]: untruncated outcomes) supplies the displayed running mean, which truncation would distort.
+    """
+    below, above = np.atleast_2d(x_low), np.atleast_2d(x_high)
+    n = below.shape[1]
+    at = spaced(n, POINTS) if looks is None else looks
+    shown = 0.5 * (below[-1] + above[-1]) if centre is None else centre
+    means = np.cumsum(shown)[at - 1] / at
+    found = exact(below, above, bound_low, bound_high, alpha=alpha, looks=at)
+    return _band("exact", policy, where, sum(alpha), at, means, found.low, found.high)
+
+
+def asymptotic_band(
+    x: Floats, *, alpha: float, policy: str = "difference", where: str = "", looks: Ints | None = None
+) -> Band:
+    """An asymptotic confidence sequence for display; see `sequences.asymptotic`."""
+    at = spaced(len(x), POINTS) if looks is None else looks
+    found = asymptotic(x, alpha=alpha, looks=at)
+    return _band("asymptotic", policy, where, alpha, at, found.mean, found.low, found.high)
+
+
+def _band(
+    kind: str, policy: str, where: str, alpha: float, at: Ints, means: Floats, lows: Floats, highs: Floats
+) -> Band:
+    return Band(
+        policy=policy,
+        kind=kind,
+        value=float(means[-1]),
+        low=float(lows[-1]),
+        high=float(highs[-1]),
+        slice=where,
+        n=int(at[-1]),
+        alpha=alpha,
+        at=at.tolist(),
+        means=means.tolist(),
+        lows=lows.tolist(),
+        highs=highs.tolist(),
+    )

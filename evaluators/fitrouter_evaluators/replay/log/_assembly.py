@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fitrouter.types import Floats
 from fitrouter_evaluators.replay.log._columns import Arrays, Coded, Columns
-from fitrouter_evaluators.replay.log._schema import words
+from fitrouter_evaluators.replay.log._connection import words
 from fitrouter_evaluators.replay.log.log import (
     MODES,
     Decisions,
@@ -20,8 +20,9 @@ from fitrouter_evaluators.replay.log.log import (
     Outcomes,
     is_drawn,
     ragged_positions,
+    refuse,
+    refuse_rows,
 )
-from fitrouter_evaluators.replay.log.refusals import refuse, refuse_rows
 
 _PLAIN = words("floor share cost_weight cost_unit_usd latency_weight latency_unit_s budget_weight budget_unit_usd")
 
@@ -31,9 +32,6 @@ def assemble(columns: Columns, source: str) -> Log:
 
     If rows have features of several kinds (other encoders or schemas), only the most frequent kind is kept, since
     features of different kinds cannot share a column.
-
-    Raises:
-        InvalidLog: there are no decisions, or a feature is not finite.
     """
     if not len(columns.ids):
         refuse(source, "it holds no decision", "give a log, or a window, in which decisions were made")

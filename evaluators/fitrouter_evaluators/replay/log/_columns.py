@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fitrouter_evaluators.replay.log._connection import literal
+from fitrouter_evaluators.replay.log._connection import literal, words
 from fitrouter_evaluators.replay.log._constraints import ARRAYS
-from fitrouter_evaluators.replay.log._schema import words
 from fitrouter_evaluators.replay.log.log import Ints
 
 if TYPE_CHECKING:
@@ -103,11 +102,11 @@ def fetch_columns(
     connection.execute(
         "CREATE TEMP TABLE places AS SELECT decision_id, draw_id, row_number() OVER () - 1 AS row FROM chosen_decisions"
     )
-    numbers = _fetch(
-        connection,
-        f"SELECT {', '.join(_NUMBERS)}, asked, coalesce(redraw, '') = '' AS fresh FROM chosen_decisions",
-    )
-    n = len(numbers["seq"])
+    lists = ("eligible", *ARRAYS, *(("features",) if features else ()))
+    cells = [*_NUMBERS, "asked", "coalesce(redraw, '') = '' AS fresh", "decision_id", 'hash(chosen) AS "hash chosen"']
+    cells += [f'hash("{name}") AS "hash {name}"' for name in _NAMES]
+    cells += [f'coalesce(len({name}), 0) AS "length of {name}"' for name in lists]
+    rows = _fetch(connection, f"SELECT {', '.join(cells)} FROM chosen_decisions")
     arms = _Names(
         connection, "SELECT unnest(eligible) AS name FROM log_decisions UNION SELECT served_by FROM log_executions"
     )
@@ -123,17 +122,18 @@ def fetch_columns(
     executions |= {"served": arms.codes(executions["served"]), "status": statuses.codes(executions["status"])}
     shadows = "SELECT DISTINCT unnest(map_keys(candidates)) AS name FROM chosen_decisions ORDER BY name"
     candidates = [name for (name,) in connection.execute(shadows).fetchall()]
+    arrays = {name: _arrays(connection, name, rows.pop(f"length of {name}")) for name in lists if name != "eligible"}
     return Columns(
-        ids=_fetch(connection, "SELECT decision_id FROM chosen_decisions")["decision_id"],
-        numbers=numbers,
-        names={name: _coded(connection, name) for name in _NAMES},
+        ids=rows.pop("decision_id"),
+        names={name: _coded(connection, name, rows.pop(f"hash {name}")) for name in _NAMES},
         arms=arms.names,
-        eligible=_arrays(connection, "eligible", within=arms),
-        chosen=arms.codes(_fetch(connection, "SELECT hash(chosen) AS name FROM chosen_decisions")["name"]),
-        draw=_at(n, draws["row"], draws["draw"]),
-        arrays={name: _arrays(connection, name) for name in ARRAYS},
+        chosen=arms.codes(rows.pop("hash chosen")),
+        eligible=_arrays(connection, "eligible", rows.pop("length of eligible"), within=arms),
+        numbers=rows,
+        draw=_at(len(rows["seq"]), draws["row"], draws["draw"]),
+        features=arrays.pop("features", None),
+        arrays=arrays,
         candidates={name: _arrays(connection, f"candidates[{literal(name)}]") for name in candidates},
-        features=_arrays(connection, "features") if features else None,
         executions=executions,
         statuses=statuses.names,
         votes=_fetch(connection, f"SELECT row, y, asked FROM ({_VOTES}) JOIN places USING (decision_id)"),
@@ -166,23 +166,27 @@ class _Names:
         return codes
 
 
-def _coded(connection: duckdb.DuckDBPyConnection, column: str, relation: str = "chosen_decisions") -> Coded:
+def _coded(
+    connection: duckdb.DuckDBPyConnection, column: str, hashes: NDArray[Any], relation: str = "chosen_decisions"
+) -> Coded:
     names = _Names(connection, f'SELECT "{column}" AS name FROM {relation}')
-    return Coded(
-        names.codes(_fetch(connection, f'SELECT hash("{column}") AS key FROM {relation}')["key"]),
-        names.names,
-    )
+    return Coded(names.codes(hashes), names.names)
 
 
 def _arrays(
     connection: duckdb.DuckDBPyConnection,
     column: str,
+    lengths: NDArray[Any] | None = None,
     relation: str = "chosen_decisions",
     *,
     within: _Names | None = None,
 ) -> Arrays:
     """A list column; codes for names."""
-    lengths = _fetch(connection, f"SELECT coalesce(len({column}), 0) AS n FROM {relation}")["n"].astype(np.int64)
+    if lengths is None:
+        lengths = _fetch(connection, f"SELECT coalesce(len({column}), 0) AS n FROM {relation}")["n"]
+    lengths = lengths.astype(np.int64)
+    if not lengths.any():
+        return Arrays(lengths, np.zeros(0))
     values = f"SELECT unnest({column}) AS v FROM {relation}"
     if within is None:
         return Arrays(lengths, _fetch(connection, values)["v"])
@@ -193,13 +197,13 @@ def _scores(connection: duckdb.DuckDBPyConnection, features: bool) -> Scores:
     connection.execute(
         f"CREATE TEMP TABLE answers AS SELECT decision_id, row_number() OVER () - 1 AS i FROM {_ANSWERED}"
     )
-    mean = _fetch(connection, f"SELECT mean FROM {_ANSWERED}")["mean"]
+    found = _fetch(connection, f"SELECT mean, hash(schema) AS schema, coalesce(len(h), 0) AS length FROM {_ANSWERED}")
     rows = _fetch(connection, "SELECT i, row FROM answers JOIN places USING (decision_id)")
     return Scores(
-        row=_at(len(mean), rows["i"], rows["row"]),
-        mean=mean,
-        schema=_coded(connection, "schema", _ANSWERED),
-        h=_arrays(connection, "h", _ANSWERED) if features else None,
+        row=_at(len(found["mean"]), rows["i"], rows["row"]),
+        mean=found["mean"],
+        schema=_coded(connection, "schema", found["schema"], _ANSWERED),
+        h=_arrays(connection, "h", found["length"], _ANSWERED) if features else None,
     )
 
 
@@ -213,12 +217,7 @@ def _at(n: int, places: Ints, values: Ints) -> Ints:
 def _fetch(connection: duckdb.DuckDBPyConnection, sql: str) -> dict[str, NDArray[Any]]:
     """Column → values; NULL becomes 0, or None in text columns."""
     found: dict[str, Any] = connection.execute(sql).fetchnumpy()
-    return {name: _plain(values) for name, values in found.items()}
-
-
-def _plain(values: Any) -> NDArray[Any]:
-    if not np.ma.isMaskedArray(values):
-        plain: NDArray[Any] = values
-        return plain
-    filled: NDArray[Any] = np.ma.filled(values, None if values.dtype == object else 0)
-    return filled
+    return {
+        name: np.ma.filled(values, None if values.dtype == object else 0) if np.ma.isMaskedArray(values) else values
+        for name, values in found.items()
+    }

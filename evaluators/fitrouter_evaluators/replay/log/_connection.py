@@ -1,17 +1,120 @@
-"""DuckDB connections with one view per log table, whatever the source."""
+"""DuckDB connections with one view per log table, whatever the source, and the columns that are read."""
 
 from __future__ import annotations
 
+import functools
+import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from fitrouter_evaluators.replay.log._schema import NEEDED, Schema, require, view
+from fitrouter.stores.warehouse import MIGRATIONS
+from fitrouter_evaluators.replay.log.log import refuse
 
 if TYPE_CHECKING:
     import duckdb
+
+
+Schema: TypeAlias = Mapping[str, Mapping[str, str]]
+"""Table → column → DuckDB type."""
+
+
+def words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+NEEDED = {
+    "decisions": words(
+        "seq decision_id ts draw_id tenant user role task session mode eligible probs chosen propensity features mean "
+        "sd cost latency availability cost_weight cost_unit_usd latency_weight latency_unit_s budget_weight "
+        "budget_unit_usd switch floor share twin personal candidates redraw asked asked_probability policy_algorithm "
+        "policy_seq registry encoder seed rest steps"
+    ),
+    "executions": words("seq execution_id decision_id user chosen served_by status cost_usd latency_ms"),
+    "scores": words("seq score_id decision_id user h schema mean status"),
+    "feedback": words("seq feedback_id decision_id user kind value scale_low scale_high y dimension asked"),
+    "profiles": words("seq ts user declared"),
+}
+"""Columns read from each table."""
+
+_NUMBERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT")
+_FITS = {
+    "BIGINT": _NUMBERS,
+    "DOUBLE": (*_NUMBERS, "FLOAT", "DOUBLE", "DECIMAL"),
+    "FLOAT": ("FLOAT", "DOUBLE"),
+    "VARCHAR": ("VARCHAR", "ENUM"),
+}
+
+
+@functools.cache
+def schema_after(steps: tuple[str, ...]) -> Schema:
+    """The tables of a warehouse after these migrations."""
+    import duckdb
+
+    with duckdb.connect() as connection:
+        for step in steps:
+            MIGRATIONS[step](connection)
+        return schema_of(connection)
+
+
+def current() -> Schema:
+    return schema_after(tuple(MIGRATIONS))
+
+
+def schema_of(connection: duckdb.DuckDBPyConnection) -> Schema:
+    rows = connection.execute(
+        "SELECT table_name, column_name, data_type FROM duckdb_columns() WHERE NOT internal AND schema_name = 'main'"
+    ).fetchall()
+    found: dict[str, dict[str, str]] = {}
+    for table, column, kind in rows:
+        found.setdefault(table, {})[column] = kind
+    return found
+
+
+def require(place: str, table: str, found: Mapping[str, str], expected: Mapping[str, str]) -> None:
+    """Raise InvalidLog if an expected column of a table is missing or has an incompatible type."""
+    full = current()[table]
+    for column in NEEDED[table]:
+        if column not in found:
+            if column in expected:
+                refuse(
+                    f"{place}, table {table}",
+                    f"there is no column {column!r}",
+                    f"its columns are {', '.join(sorted(expected))}: write the table again with fitrouter, or rename "
+                    "the column that is meant",
+                )
+        elif not _fits(found[column], full[column]):
+            refuse(
+                f"{place}, table {table}",
+                f"column {column!r} holds {found[column]}",
+                f"it must hold {full[column]}: write the table again with fitrouter, or convert the column",
+            )
+
+
+def view(table: str, relation: str, found: Iterable[str]) -> str:
+    """SQL of the temporary view `log_<table>`: every needed column with its type, NULL where the relation lacks it."""
+    kinds, have = current()[table], set(found)
+    cells = [
+        f"CAST({_quoted(column) if column in have else 'NULL'} AS {kinds[column]}) AS {_quoted(column)}"
+        for column in NEEDED[table]
+    ]
+    return f"CREATE TEMP VIEW log_{table} AS SELECT {', '.join(cells)} FROM {relation}"  # noqa: S608
+
+
+def _quoted(column: str) -> str:
+    return f'"{column}"'
+
+
+def _fits(found: str, expected: str) -> bool:
+    """Whether values of one type can be cast to another without a change of meaning."""
+    if found in (expected, '"NULL"'):
+        return True
+    if expected.endswith("[]"):
+        items = re.fullmatch(r"(.*)\[\d*\]", found)
+        return items is not None and _fits(items[1], expected[:-2])
+    return found.split("(")[0] in _FITS.get(expected, ())
 
 
 class OpenLog(NamedTuple):
@@ -49,18 +152,7 @@ def view_tables(
     expected: Schema,
     relations: dict[str, str],
 ) -> None:
-    """Create the views after checking the columns; a table without a relation becomes empty.
-
-    Args:
-        connection: where the relations can be read.
-        place: the source, for messages.
-        found: table → column → type.
-        expected: required columns.
-        relations: table → SQL relation.
-
-    Raises:
-        InvalidLog: a column is missing or has another type.
-    """
+    """Create the views after checking the columns; a table without a relation becomes empty."""
     for table in NEEDED:
         if table in relations:
             require(place, table, found[table], expected[table])

@@ -10,9 +10,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from fitrouter.types import Mode
-from fitrouter_evaluators.replay.log._connection import OpenLog
-from fitrouter_evaluators.replay.log._schema import words
-from fitrouter_evaluators.replay.log.refusals import refuse_rows
+from fitrouter_evaluators.replay.log._connection import OpenLog, words
+from fitrouter_evaluators.replay.log.log import refuse_rows
 
 ARRAYS = ("probs", "mean", "sd", "cost", "latency", "availability", "switch", "rest", "twin", "personal")
 """Columns with one number per eligible arm, or empty."""
@@ -44,24 +43,27 @@ class _Rule(NamedTuple):
     broken: str
     """SQL of (seq, decision id, value found) of the violating rows, in any order."""
     allowed: str
+    test: str = "true"
+    """SQL of an aggregate over the table; true if there may be violating rows."""
 
 
 def _where(table: str, condition: str, found: str, allowed: str) -> _Rule:
     """A constraint on single rows."""
-    return _Rule(table, f"SELECT seq, decision_id, {found} AS found FROM log_{table} WHERE {condition}", allowed)
+    broken = f"SELECT seq, decision_id, {found} AS found FROM log_{table} WHERE {condition}"
+    return _Rule(table, broken, allowed, f"bool_or({condition})")
 
 
 def _again(table: str, key: str, thing: str, allowed: str, among: str = "true") -> _Rule:
     """A uniqueness constraint; the second row is reported."""
-    return _Rule(
-        table,
+    broken = (
         f"SELECT seq, decision_id, '{thing} is there already, in row ' || first AS found FROM ("
         f"SELECT *, min(seq) OVER twins AS first, row_number() OVER (PARTITION BY {key} ORDER BY seq) AS nth "
         f"FROM (SELECT * FROM log_{table} WHERE {among} AND {key} IN "
         f"(SELECT {key} FROM log_{table} WHERE {among} GROUP BY {key} HAVING count(*) > 1)) "
-        f"WINDOW twins AS (PARTITION BY {key})) WHERE nth > 1",
-        allowed,
+        f"WINDOW twins AS (PARTITION BY {key})) WHERE nth > 1"
     )
+    counts = [f"count({each}) FILTER (WHERE {among})" for each in (key, f"DISTINCT {key}")]
+    return _Rule(table, broken, allowed, f"{counts[0]} > {counts[1]}")
 
 
 def _orphans(table: str) -> str:
@@ -201,21 +203,23 @@ def _of_outcomes() -> list[_Rule]:
     ]
 
 
-def check_structure(log: OpenLog) -> None:
-    """Check all constraints.
-
-    Raises:
-        InvalidLog: names the first violating row by its sequence number.
-    """
-    for rule in _rules():
+def check_structure(log: OpenLog) -> int:
+    """Check all constraints; returns the number of orphaned outcomes of erased users."""
+    rules = _rules()
+    violated: set[_Rule] = set()
+    for table in _FILLED:
+        mine = [rule for rule in rules if rule.table == table]
+        tests = f"SELECT {', '.join(rule.test for rule in mine)} FROM log_{table}"
+        violated |= {
+            rule for rule, failed in zip(mine, log.connection.execute(tests).fetchall()[0], strict=True) if failed
+        }
+    for rule in rules:
+        if rule not in violated:
+            continue
         first = f"SELECT seq, decision_id, found, count(*) OVER () FROM ({rule.broken}) ORDER BY seq LIMIT 1"
         found = log.connection.execute(first).fetchone()
         if found is not None:
             seq, decision_id, what, count = found
             refuse_rows(log.place, seq, decision_id, what, rule.allowed, count=count, table=rule.table)
-
-
-def erased(log: OpenLog) -> int:
-    """Number of orphaned outcomes of erased users."""
     asked = [f"SELECT count(*) FROM ({_orphans(table)}) WHERE gone" for table in _OUTCOMES]
     return sum(int(row[0]) for sql in asked for row in log.connection.execute(sql).fetchall())

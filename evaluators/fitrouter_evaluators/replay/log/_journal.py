@@ -21,9 +21,8 @@ from fitrouter.errors import InvalidLog
 from fitrouter.stores.journal import Row
 from fitrouter.stores.warehouse import TABLES, migrate, rows_of
 from fitrouter.types import Decision, Erasure, Execution, Score, decode_event
-from fitrouter_evaluators.replay.log._connection import OpenLog, open_duckdb, scratch, view_tables
-from fitrouter_evaluators.replay.log._schema import NEEDED, current
-from fitrouter_evaluators.replay.log.refusals import refuse
+from fitrouter_evaluators.replay.log._connection import NEEDED, OpenLog, current, open_duckdb, scratch, view_tables
+from fitrouter_evaluators.replay.log.log import refuse
 
 if TYPE_CHECKING:
     import duckdb
@@ -38,11 +37,7 @@ _PERSONAL = ("decisions", "executions", "scores", "feedback", "profiles")
 
 @contextmanager
 def opened(path: Path, *, features: bool = True, whole: bool = False) -> Iterator[OpenLog]:
-    """Open a journal; without `features`, skip the long arrays; `whole` keeps all columns, for an export.
-
-    Raises:
-        InvalidLog: it is not a journal, is damaged, or has a later version.
-    """
+    """Open a journal; without `features`, skip the long arrays; `whole` keeps all columns, for an export."""
     place = f"journal {str(path)!r}"
     with scratch() as folder, open_duckdb(folder / "log.duckdb", folder) as connection:
         migrate(connection)
@@ -55,7 +50,6 @@ def opened(path: Path, *, features: bool = True, whole: bool = False) -> Iterato
 
 
 def head(path: Path) -> int:
-    """The last sequence number of a journal."""
     place = f"journal {str(path)!r}"
     with closing(connect(path, place)) as journal:
         return _head(journal, place)
@@ -170,7 +164,6 @@ def _lean(row: Row, features: bool) -> Row:
 
 
 def damaged(place: str, error: Exception) -> NoReturn:
-    """Raise `InvalidLog` for a journal that SQLite cannot read."""
     raise InvalidLog(
         f"{place}: it cannot be read ({error}); it is damaged or not a journal: restore it from a backup, or read the "
         "warehouse"

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from fitrouter.stores.warehouse import MIGRATIONS
-from fitrouter_evaluators.replay.log._connection import OpenLog, open_duckdb, scratch, view_tables
-from fitrouter_evaluators.replay.log._schema import NEEDED, schema_after
-from fitrouter_evaluators.replay.log.refusals import refuse
+from fitrouter_evaluators.replay.log._connection import NEEDED, OpenLog, open_duckdb, schema_after, scratch, view_tables
+from fitrouter_evaluators.replay.log.log import refuse
 
 OPTIONAL = ("profiles",)
 """Tables that may be missing."""
@@ -19,11 +18,6 @@ OPTIONAL = ("profiles",)
 
 @contextmanager
 def opened(folder: Path) -> Iterator[OpenLog]:
-    """Open the tables of a folder.
-
-    Raises:
-        InvalidLog: a table is missing, damaged, or has other columns.
-    """
     import duckdb
 
     place = f"Parquet folder {str(folder)!r}"
@@ -36,7 +30,8 @@ def opened(folder: Path) -> Iterator[OpenLog]:
                     refuse(place, f"there is no {path.name}", "write all tables with `fitrouter replay export`")
                 continue
             try:
-                file = connection.read_parquet(_unglobbed(path), hive_partitioning=False)
+                escaped = re.sub(r"([*?[])", r"[\1]", str(path))  # it would be a glob pattern
+                file = connection.read_parquet(escaped, hive_partitioning=False)
             except duckdb.Error as error:
                 _damaged(place, path, error)
             relations[table] = f"file_{table}"
@@ -49,11 +44,6 @@ def opened(folder: Path) -> Iterator[OpenLog]:
             raise  # our own fault
         except duckdb.Error as error:
             _damaged(place, folder, error)
-
-
-def _unglobbed(path: Path) -> str:
-    """The path with glob characters escaped."""
-    return re.sub(r"([*?[])", r"[\1]", str(path))
 
 
 def _damaged(place: str, path: Path, error: Exception) -> NoReturn:

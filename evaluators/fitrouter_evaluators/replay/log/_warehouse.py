@@ -19,9 +19,16 @@ from typing import TYPE_CHECKING
 
 from fitrouter.errors import StoreError
 from fitrouter.stores.warehouse import MIGRATIONS
-from fitrouter_evaluators.replay.log._connection import OpenLog, open_duckdb, scratch, view_tables
-from fitrouter_evaluators.replay.log._schema import NEEDED, schema_after, schema_of
-from fitrouter_evaluators.replay.log.refusals import refuse
+from fitrouter_evaluators.replay.log._connection import (
+    NEEDED,
+    OpenLog,
+    open_duckdb,
+    schema_after,
+    schema_of,
+    scratch,
+    view_tables,
+)
+from fitrouter_evaluators.replay.log.log import refuse
 
 if TYPE_CHECKING:
     import duckdb
@@ -36,12 +43,6 @@ _COPIES = 20
 
 @contextmanager
 def opened(path: Path, *, patience_s: float = PATIENCE_S) -> Iterator[OpenLog]:
-    """Open a warehouse.
-
-    Raises:
-        InvalidLog: it is not a warehouse, is damaged, or has unknown migrations.
-        StoreError: it is written without a pause, and cannot even be copied.
-    """
     place = f"warehouse {str(path)!r}"
     with scratch() as folder, _connected(path, folder, place, patience_s) as connection:
         view_tables(
@@ -62,7 +63,6 @@ def reaches(path: Path, *, patience_s: float = PATIENCE_S) -> int:
 
 
 def _steps(connection: duckdb.DuckDBPyConnection, place: str) -> tuple[str, ...]:
-    """The migrations applied to the file."""
     if "migrations" not in schema_of(connection):
         refuse(place, "it has no table 'migrations'", "give a file that fitrouter's gateway made")
     applied = {name for (name,) in connection.execute("SELECT name FROM migrations").fetchall()}
@@ -87,7 +87,7 @@ def _connected(path: Path, folder: Path, place: str, patience_s: float) -> Itera
     except duckdb.Error as error:
         refuse(
             place,
-            f"it cannot be read ({_first_line(error)})",
+            f"it cannot be read ({str(error).strip().splitlines()[0]})",
             "it is damaged or no warehouse: delete it, the gateway fills it again from its journal; or read the "
             "journal itself",
         )
@@ -102,7 +102,8 @@ def _unlocked(path: Path, folder: Path, patience_s: float) -> duckdb.DuckDBPyCon
         try:
             return open_duckdb(path, folder, read_only=True)
         except duckdb.Error as error:
-            if not _held(error):
+            # DuckDB has no error code for a file that another process has open for writing.
+            if not any(held in str(error) for held in ("Could not set lock", "different configuration")):
                 raise
         if time.monotonic() > deadline:
             return open_duckdb(_copied(path, folder), folder)
@@ -128,12 +129,3 @@ def _copied(path: Path, folder: Path) -> Path:
 def _header(path: Path) -> bytes:
     with path.open("rb") as file:
         return file.read(_HEADER)
-
-
-def _held(error: Exception) -> bool:
-    """Whether another process has the file open for writing; DuckDB has no error code for it."""
-    return "Could not set lock" in str(error) or "different configuration" in str(error)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0]

@@ -12,18 +12,16 @@ largest step M: P(|S| ≥ t) ≤ 2 exp(−t² / (2 (V + M t/3))). It is not asym
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fitrouter.monitors.propensities import ALPHA, ARMS, BETA, EPSILON, FIRST, TILT, chi2_tail
 from fitrouter.types import Floats, Mode
-from fitrouter_evaluators.replay.log._draws import Draws, blocks, draws_of_log
-from fitrouter_evaluators.replay.log._e_process import e_process_path
-from fitrouter_evaluators.replay.log._philox import uniforms_of, uuid_words
-from fitrouter_evaluators.replay.log.log import MODES, Ints, Log
-from fitrouter_evaluators.replay.log.refusals import refuse_where
+from fitrouter_evaluators.replay.log._draws import Draws, blocks, draws_of_log, uniforms_of, uuid_words
+from fitrouter_evaluators.replay.log.log import MODES, Ints, Log, refuse_where
 from fitrouter_evaluators.replay.report import Check
 
 _AGAIN = np.exp(np.array([-1.5, -0.5, 0.5, 1.5]))
@@ -32,43 +30,46 @@ _EXPECTED = 10.0
 """χ² uses arms whose count has at least this variance, the `_WIDEST` largest of them."""
 _WIDEST = 100
 _UNKNOWN = "the log holds only the propensities of the chosen arms"
+_Result: TypeAlias = tuple[bool, str]
+"""Whether a check passed, and the detail."""
+_NOT_POSSIBLE = True, f"not possible: {_UNKNOWN}"
 
 
 def audit(log: Log) -> list[Check]:
     """Run all audits on a valid log.
 
     Each statistical test raises a false alarm with probability at most `propensities.ALPHA` (0.001).
-
-    Raises:
-        InvalidLog: a draw of an arm or of a label request does not follow from its seed.
     """
     draws = draws_of_log(log)
     if not draws.n:
         return [Check(name="draws", ok=False, detail="the log has no draws, so there are no probabilities to test")]
-    return [
-        _replayed(log, draws),
-        _bets(log, draws),
-        _repeats(log, draws, "session", log.decisions.session),
-        _repeats(log, draws, "user", log.decisions.user),
-        _overall(log, draws),
-        _each_arm(log, draws),
-        _mean_weight(draws),
-        _floor(log, draws),
-        _slice(log, draws),
-        _asked(log),
-    ]
+    decisions = log.decisions
+    with_pmf: dict[str, Callable[[], _Result]] = {
+        "repeated arms of a session": lambda: _repeats(log, draws, "session", decisions.session),
+        "repeated arms of a user": lambda: _repeats(log, draws, "user", decisions.user),
+        "choices against probabilities (χ²)": lambda: _overall(log, draws),
+        "choices of each arm": lambda: _worst(log, *_apart(log, draws)),
+    }
+    found = {
+        "draws repeated from their seeds": _replayed(log, draws),
+        "e-process against the probabilities": _bets(log, draws),
+        **{name: test() if draws.known else _NOT_POSSIBLE for name, test in with_pmf.items()},
+        "mean weight of the uniform policy": _mean_weight(draws),
+        "floor": _floor(log, draws) if draws.known else _NOT_POSSIBLE,
+        "uniform slice": _slice(log, draws),
+        "label requests": _asked(log),
+    }
+    return [Check(name=name, ok=ok, detail=detail) for name, (ok, detail) in found.items()]
 
 
-# --- draws made again ---
-
-
-def _replayed(log: Log, draws: Draws) -> Check:
+def _replayed(log: Log, draws: Draws) -> _Result:
     """Repeat every draw, and every draw of a label request, from its seed."""
-    name = "draws repeated from their seeds"
-    u = _uniforms(log)
-    if u is None or not draws.known:
-        why = _UNKNOWN if u is not None else "the log has no seeds"
-        return Check(name=name, ok=True, detail=f"not possible: {why}")
+    seeds, words = log.decisions.seed, uuid_words(log.decisions.id)
+    if seeds is None or words is None or any(seed is None for seed in seeds.tolist()):
+        return True, "not possible: the log has no seeds"
+    if not draws.known:
+        return _NOT_POSSIBLE
+    u = uniforms_of(seeds.astype(np.uint64), words, 2)
     landed = np.empty(draws.n, dtype=np.int64)
     for some, probs, is_arm in blocks(draws):
         edges = np.cumsum(probs, axis=1)
@@ -94,25 +95,14 @@ def _replayed(log: Log, draws: Draws) -> Check:
         lambda row: f"asked is {bool(log.decisions.asked[row])}, but its seed gives the opposite",
         "label requests follow from the seed: the logged probability is not the one used",
     )
-    return Check(name=name, ok=True, detail=f"all {draws.n:,} draws are repeated bit for bit from their seeds")
+    return True, f"all {draws.n:,} draws are repeated bit for bit from their seeds"
 
 
-def _uniforms(log: Log) -> Floats | None:
-    """float64[n, 2]: each decision's uniforms for its arm and its label request; None without seeds."""
-    seeds, words = log.decisions.seed, uuid_words(log.decisions.id)
-    if seeds is None or words is None or any(seed is None for seed in seeds.tolist()):
-        return None
-    return uniforms_of(seeds.astype(np.uint64), words, 2)
-
-
-# --- bets ---
-
-
-def _bets(log: Log, draws: Draws) -> Check:
+def _bets(log: Log, draws: Draws) -> _Result:
     """The three families of `fitrouter.monitors.propensities`, averaged into one e-process."""
     draws = draws.take(draws.possible > 1)
     paths = [_uniform(draws), _sharp(draws), _tilted(draws)] if draws.known else [_uniform(draws)]
-    return _alarm(log, draws, "e-process against the probabilities", np.mean(paths, axis=0), "")
+    return _alarm(log, draws, np.mean(paths, axis=0))
 
 
 def _uniform(draws: Draws) -> Floats:
@@ -160,11 +150,8 @@ def _odds(tilt: float, q: Floats, hit: NDArray[np.bool_]) -> Floats:
     return np.where(hit, math.log(tilt), 0.0) - np.log1p(q * (tilt - 1.0))
 
 
-def _repeats(log: Log, draws: Draws, thing: str, column: Ints) -> Check:
+def _repeats(log: Log, draws: Draws, thing: str, column: Ints) -> _Result:
     """Bets on the arm last drawn for the same session or user."""
-    name = f"repeated arms of a {thing}"
-    if not draws.known:
-        return Check(name=name, ok=True, detail=f"not possible: {_UNKNOWN}")
     codes = column[draws.rows]
     order = np.argsort(codes, kind="stable")
     follows = np.zeros(draws.n, dtype=np.bool_)
@@ -174,17 +161,17 @@ def _repeats(log: Log, draws: Draws, thing: str, column: Ints) -> Check:
     q = draws.of(before)
     bet = (q > 0.0) & (q < 1.0)
     if not bet.any():
-        return Check(name=name, ok=True, detail=f"no {thing} has two draws")
+        return True, f"no {thing} has two draws"
     q, hit = q[bet], (draws.drew == before)[bet]
     path = e_process_path((_odds(t, q, hit) for t in _AGAIN), np.full(len(_AGAIN), 1.0 / len(_AGAIN)), len(q))
     prefix = f"the previous arm was repeated in {hit.mean():.1%} of {len(q):,} draws, expected {q.mean():.1%}; "
-    return _alarm(log, draws.take(bet), name, path, prefix)
+    return _alarm(log, draws.take(bet), path, prefix)
 
 
-def _alarm(log: Log, draws: Draws, name: str, path: Floats, prefix: str) -> Check:
+def _alarm(log: Log, draws: Draws, path: Floats, prefix: str = "") -> _Result:
     """The check of an e-process: it fails where the path reaches 1/α."""
     if not len(path):
-        return Check(name=name, ok=True, detail="every draw had one possible arm")
+        return True, "every draw had one possible arm"
     most = int(np.argmax(path))
     rang = path >= 1.0 / ALPHA
     detail = f"{prefix}the largest e-value is {path[most]:.3g} (alarm at {1.0 / ALPHA:g})"
@@ -192,29 +179,22 @@ def _alarm(log: Log, draws: Draws, name: str, path: Floats, prefix: str) -> Chec
         row = int(draws.rows[int(np.argmax(rang))])
         first = f"first at row {log.decisions.seq[row]} (decision {log.decisions.id[row]!r})"
         detail += f", {first}: the arms were not drawn with the logged probabilities"
-    return Check(name=name, ok=not rang.any(), detail=detail)
+    return not rang.any(), detail
 
 
-# --- counts ---
-
-
-def _overall(log: Log, draws: Draws) -> Check:
+def _overall(log: Log, draws: Draws) -> _Result:
     """χ² = DᵀC⁻D of choices minus probabilities, with the covariance implied by the pmfs."""
-    name = "choices against probabilities (χ²)"
-    if not draws.known:
-        return Check(name=name, ok=True, detail=f"not possible: {_UNKNOWN}")
     apart, variance = _apart(log, draws)
     arms = np.argsort(-variance, kind="stable")[:_WIDEST]
     arms = arms[variance[arms] >= _EXPECTED]
     if not len(arms):
-        return Check(name=name, ok=True, detail="too few draws")
+        return True, "too few draws"
     values, vectors = np.linalg.eigh(_covariance(draws, arms, len(variance)))
     use = values > 1e-9 * values.max()
     along = np.einsum("ij,i->j", vectors[:, use], apart[arms])
     chi2, dof = float((along * along / values[use]).sum()), int(use.sum())
     p = chi2_tail(chi2, dof)
-    detail = f"χ² = {chi2:.1f} with {dof} degrees of freedom, p = {p:.3g} (alarm below {ALPHA:g})"
-    return Check(name=name, ok=p >= ALPHA, detail=detail)
+    return p >= ALPHA, f"χ² = {chi2:.1f} with {dof} degrees of freedom, p = {p:.3g} (alarm below {ALPHA:g})"
 
 
 def _apart(log: Log, draws: Draws) -> tuple[Floats, Floats]:
@@ -242,24 +222,16 @@ def _covariance(draws: Draws, arms: Ints, A: int) -> Floats:
     return found
 
 
-def _each_arm(log: Log, draws: Draws) -> Check:
+def _worst(log: Log, apart: Floats, variance: Floats) -> _Result:
     """The count of each arm, by Freedman's inequality with a Bonferroni correction."""
-    name = "choices of each arm"
-    if not draws.known:
-        return Check(name=name, ok=True, detail=f"not possible: {_UNKNOWN}")
-    apart, variance = _apart(log, draws)
-    return _worst(name, [f"{arm!r}" for arm in log.names.arms], apart, variance)
-
-
-def _worst(name: str, things: list[str], apart: Floats, variance: Floats) -> Check:
-    bounds = np.array([_freedman(t, v, 1.0) for t, v in zip(apart, variance, strict=True)]) * len(things)
+    arms = log.names.arms
+    bounds = np.array([_freedman(t, v, 1.0) for t, v in zip(apart, variance, strict=True)]) * len(arms)
     k = int(np.argmin(bounds))
     times = apart[k] / math.sqrt(variance[k]) if variance[k] > 0.0 else 0.0
-    detail = (
-        f"largest deviation: {things[k]}, {apart[k]:+.1f} choices, {times:+.2f} standard deviations; "
+    return bool(bounds[k] >= ALPHA), (
+        f"largest deviation: {arms[k]!r}, {apart[k]:+.1f} choices, {times:+.2f} standard deviations; "
         f"p ≤ {min(bounds[k], 1.0):.3g} (alarm below {ALPHA:g})"
     )
-    return Check(name=name, ok=bool(bounds[k] >= ALPHA), detail=detail)
 
 
 def _freedman(total: float, variance: float, step: float) -> float:
@@ -269,67 +241,72 @@ def _freedman(total: float, variance: float, step: float) -> float:
     return 2.0 * math.exp(-total * total / (2.0 * (variance + step * abs(total) / 3.0)))
 
 
-def _mean_weight(draws: Draws) -> Check:
+def _mean_weight(draws: Draws) -> _Result:
     """The mean of 1/(K p), the importance weight of the uniform policy, which should be 1."""
-    name = "mean weight of the uniform policy"
     weight = 1.0 / (draws.possible * draws.p)
-    said = f"{weight.mean():.4f}"
+    mean = f"{weight.mean():.4f}"
     if not draws.known:
-        se = weight.std() / math.sqrt(draws.n)
-        return Check(name=name, ok=True, detail=f"{said} ± {se:.4f}; {_UNKNOWN}, so this is not a test")
+        return True, f"{mean} ± {weight.std() / math.sqrt(draws.n):.4f}; {_UNKNOWN}, so this is not a test"
     inverse = draws.sums(np.where(draws.prob > 0.0, 1.0 / np.where(draws.prob > 0.0, draws.prob, 1.0), 0.0))
     variance = inverse / draws.possible**2 - 1.0
     least = np.minimum.reduceat(np.where(draws.prob > 0.0, draws.prob, np.inf), draws.start[:-1])
     p = _freedman(float((weight - 1.0).sum()), float(variance.sum()), float((1.0 / (draws.possible * least)).max()))
     se = math.sqrt(variance.sum()) / draws.n
-    detail = f"{said}, expected 1 ± {se:.4f} (standard error); p ≤ {min(p, 1.0):.3g} (alarm below {ALPHA:g})"
-    return Check(name=name, ok=p >= ALPHA, detail=detail)
+    return p >= ALPHA, f"{mean}, expected 1 ± {se:.4f} (standard error); p ≤ {min(p, 1.0):.3g} (alarm below {ALPHA:g})"
 
 
-# --- what else is logged of a draw ---
-
-
-def _floor(log: Log, draws: Draws) -> Check:
+def _floor(log: Log, draws: Draws) -> _Result:
     """Whether every arm's probability is at least floor / K."""
-    name = "floor"
     floor = log.decisions.floor
-    if floor is None or not draws.known:
-        return Check(name=name, ok=True, detail="not possible: the log has no floor" if draws.known else _UNKNOWN)
-    sizes = np.diff(draws.start)
+    if floor is None:
+        return True, "not possible: the log has no floor"
     least = np.minimum.reduceat(draws.prob, draws.start[:-1])
-    below = least < floor[draws.rows] / sizes - 1e-12
+    below = least < floor[draws.rows] / np.diff(draws.start) - 1e-12
     if below.any():
         row = int(draws.rows[int(np.argmax(below))])
         where = f"row {log.decisions.seq[row]} (decision {log.decisions.id[row]!r})"
-        detail = f"{np.count_nonzero(below):,} draws have a probability below their floor / K, first {where}"
-        return Check(name=name, ok=False, detail=detail)
-    return Check(name=name, ok=True, detail=f"the smallest probability is {least.min():.3g}; none is below its floor")
+        return False, f"{np.count_nonzero(below):,} draws have a probability below their floor / K, first {where}"
+    return True, f"the smallest probability is {least.min():.3g}; none is below its floor"
 
 
-def _slice(log: Log, draws: Draws) -> Check:
+def _slice(log: Log, draws: Draws) -> _Result:
     """Whether draws of the uniform slice are uniform; rejection sampling depends on it."""
-    name = "uniform slice"
     mine = log.decisions.mode[draws.rows] == MODES.index(Mode.UNIFORM)
     if not mine.any():
-        return Check(name=name, ok=True, detail="the log has none")
+        return True, "the log has none"
     some = draws.take(mine)
     sizes = np.diff(some.start)
-    even = some._replace(prob=np.repeat(1.0 / sizes, sizes))
-    apart, variance = _apart(log, even)
-    return _worst(name, [f"{arm!r}" for arm in log.names.arms], apart, variance)
+    return _worst(log, *_apart(log, some._replace(prob=np.repeat(1.0 / sizes, sizes))))
 
 
-def _asked(log: Log) -> Check:
+def _asked(log: Log) -> _Result:
     """Whether label requests are as frequent as their logged probabilities say."""
-    name = "label requests"
     rate = log.decisions.asked_probability
     open_ = (rate > 0.0) & (rate < 1.0)
     if not open_.any():
-        return Check(name=name, ok=True, detail="no label was requested at random")
+        return True, "no label was requested at random"
     asked, e = log.decisions.asked[open_], rate[open_]
     p = _freedman(float((asked - e).sum()), float((e * (1.0 - e)).sum()), 1.0)
-    detail = (
-        f"{np.count_nonzero(asked):,} of {len(e):,}, expected {e.sum():,.1f}; "
-        f"p ≤ {min(p, 1.0):.3g} (alarm below {ALPHA:g})"
-    )
-    return Check(name=name, ok=p >= ALPHA, detail=detail)
+    counts = f"{np.count_nonzero(asked):,} of {len(e):,}, expected {e.sum():,.1f}"
+    return p >= ALPHA, f"{counts}; p ≤ {min(p, 1.0):.3g} (alarm below {ALPHA:g})"
+
+
+_MOST = 690.0
+"""Cap on the log e-value, far above any alarm."""
+
+
+def e_process_path(logs: Iterable[Floats], weights: Floats, n: int) -> Floats:
+    """float64[n]: the path of `fitrouter.monitors.e_process.MixtureEProcess`, mixed over bets and starting times.
+
+    `logs` are the logarithms of each bet's factors; the bets' weights sum to at most 1, and the remainder is not bet.
+    """
+    waits = np.concatenate([[1.0], 0.5 / np.log2(np.arange(1, n + 1) + 2.0)])
+    enters = np.log(waits[:-1] - waits[1:])
+    idle = 1.0 - float(weights.sum())
+    path = idle + (1.0 - idle) * waits[1:]
+    for weight, log in zip(weights, logs, strict=True):
+        # W_t = (W_{t−1} + e_t) f_t  ⇒  W_t = F_t Σ_{s≤t} e_s / F_{s−1} with F the running product.
+        grown = np.cumsum(log)
+        staked = grown + np.logaddexp.accumulate(enters - (grown - log))
+        path += weight * np.exp(np.minimum(staked, _MOST))
+    return path

@@ -7,12 +7,13 @@ are NaN (numbers) or −1 (codes).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple, TypeAlias
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, NoReturn, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fitrouter.errors import InvalidLog
 from fitrouter.types import Floats, Mode
 
 Ints: TypeAlias = NDArray[np.int64]
@@ -26,14 +27,12 @@ _IS_DRAWN = np.array([mode in DRAWN for mode in MODES])
 
 def is_drawn(modes: Ints) -> NDArray[np.bool_]:
     """bool[n]: whether the arm was drawn from the logged pmf, for codes of `MODES`."""
-    found: NDArray[np.bool_] = _IS_DRAWN[modes]
-    return found
+    return np.asarray(_IS_DRAWN[modes])
 
 
 def ragged_positions(begin: Ints, counts: Ints) -> Ints:
     """int64[Σ counts]: begin[i], …, begin[i] + counts[i] − 1 for each i, concatenated."""
-    found: Ints = np.repeat(begin - (np.cumsum(counts) - counts), counts) + np.arange(int(counts.sum()))
-    return found
+    return np.asarray(np.repeat(begin - (np.cumsum(counts) - counts), counts) + np.arange(int(counts.sum())))
 
 
 class Names(NamedTuple):
@@ -160,5 +159,28 @@ class Log(NamedTuple):
 
     def per_row(self, values: Floats) -> Floats:
         """float64[n]: sums over each decision's entries. Every decision has at least one."""
-        sums: Floats = np.add.reduceat(values, self.decisions.start[:-1]) if len(values) else np.zeros(0)
-        return sums
+        return np.asarray(np.add.reduceat(values, self.decisions.start[:-1]) if len(values) else np.zeros(0))
+
+
+def refuse(place: str, found: str, allowed: str) -> NoReturn:
+    """Raise InvalidLog for a place (a file or table), what was found there, and what is allowed."""
+    raise InvalidLog(f"{place}: {found}; {allowed}")
+
+
+def refuse_rows(
+    place: str, seq: int, decision_id: str, found: str, allowed: str, *, count: int = 1, table: str = "decisions"
+) -> NoReturn:
+    """Raise InvalidLog for a row; `count` rows have the same problem."""
+    others = f" ({count - 1} more rows are like it)" if count > 1 else ""
+    refuse(f"{place}, table {table}, row {seq} (decision {decision_id!r})", f"{found}{others}", allowed)
+
+
+def refuse_where(log: Log, broken: NDArray[np.bool_], found: str | Callable[[int], str], allowed: str) -> None:
+    """Raise InvalidLog for the first decision at which `broken`, bool[n], is true, if there is one."""
+    if not broken.any():
+        return
+    row = int(np.argmax(broken))
+    decisions = log.decisions
+    what = found if isinstance(found, str) else found(row)
+    count = int(np.count_nonzero(broken))
+    refuse_rows(log.source, int(decisions.seq[row]), str(decisions.id[row]), what, allowed, count=count)

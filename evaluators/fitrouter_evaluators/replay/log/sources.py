@@ -16,9 +16,8 @@ from fitrouter.stores.warehouse import TABLES
 from fitrouter_evaluators.replay.log import _journal, _parquet, _warehouse
 from fitrouter_evaluators.replay.log._assembly import assemble
 from fitrouter_evaluators.replay.log._columns import fetch_columns
-from fitrouter_evaluators.replay.log._connection import OpenLog, literal
-from fitrouter_evaluators.replay.log._constraints import check_structure, erased
-from fitrouter_evaluators.replay.log._schema import schema_of
+from fitrouter_evaluators.replay.log._connection import OpenLog, literal, schema_of
+from fitrouter_evaluators.replay.log._constraints import check_structure
 from fitrouter_evaluators.replay.log.log import Log
 from fitrouter_evaluators.replay.log.validation import validate
 
@@ -54,8 +53,7 @@ def read_log(
         StoreError: the file is written without a pause; try again.
     """
     with _opened(Path(path), features=features) as log:
-        check_structure(log)
-        left = erased(log)
+        left = check_structure(log)
         columns = fetch_columns(log.connection, since, until, features)
     found = assemble(columns, log.place)
     validate(found)
@@ -91,31 +89,25 @@ def export(log_path: str | os.PathLike[str], folder: str | os.PathLike[str]) -> 
 @contextmanager
 def _opened(path: Path, *, features: bool = True, whole: bool = False) -> Iterator[OpenLog]:
     """The log at a path, by the type of what is there."""
-    journal, warehouse = path / JOURNAL, path / WAREHOUSE
+    journal, warehouse, note = path / JOURNAL, path / WAREHOUSE, ""
     if path.is_file():
         journalled = _is_journal(path)
-        with _journal.opened(path, features=features, whole=whole) if journalled else _warehouse.opened(path) as log:
-            yield log
+        source = _journal.opened(path, features=features, whole=whole) if journalled else _warehouse.opened(path)
     elif (path / "decisions.parquet").is_file():
-        with _parquet.opened(path) as log:
-            yield log
+        source = _parquet.opened(path)
     elif journal.is_file():
-        behind = _behind(journal, warehouse) if warehouse.is_file() else 0
-        if behind == 0 and warehouse.is_file():
-            with _warehouse.opened(warehouse) as log:
-                yield log
-        else:
-            with _journal.opened(journal, features=features, whole=whole) as log:
-                note = f", whose warehouse is {behind} rows behind" if behind > 0 else ""
-                yield log._replace(place=f"{log.place}{note}")
+        behind = _behind(journal, warehouse) if warehouse.is_file() else -1
+        source = _journal.opened(journal, features=features, whole=whole) if behind else _warehouse.opened(warehouse)
+        note = f", whose warehouse is {behind} rows behind" if behind > 0 else ""
     elif warehouse.is_file():
-        with _warehouse.opened(warehouse) as log:
-            yield log
+        source = _warehouse.opened(warehouse)
     else:
         raise ConfigError(
             f"there is no log at {str(path)!r}; give a warehouse (fitrouter.duckdb), a journal (journal.db), a folder "
             "with one of them, or a folder with decisions.parquet, executions.parquet, scores.parquet, feedback.parquet"
         )
+    with source as log:
+        yield log._replace(place=f"{log.place}{note}")
 
 
 def _behind(journal: Path, warehouse: Path) -> int:

@@ -9,8 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fitrouter_evaluators.replay.log.log import MODES, Log, is_drawn
-from fitrouter_evaluators.replay.log.refusals import refuse_where
+from fitrouter_evaluators.replay.log.log import MODES, Log, is_drawn, refuse_where
 
 TOLERANCE = 1e-9
 """Allowed difference between a propensity and the logged probability, and between a sum of probabilities and 1."""
@@ -19,11 +18,7 @@ _STICKY = MODES.index("sticky")
 
 
 def validate(log: Log) -> None:
-    """Check every row of a log with at least one decision.
-
-    Raises:
-        InvalidLog: names the first invalid row, the value found, and what is allowed.
-    """
+    """Check every row of a log with at least one decision."""
     _check_probabilities(log)
     _check_sessions(log)
     _check_labels(log)

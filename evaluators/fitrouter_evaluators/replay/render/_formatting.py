@@ -18,8 +18,6 @@ _PERIODS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"))
 
 
 class Metric(NamedTuple):
-    """Name and description of a metric."""
-
     name: str
     what: str
     unit: str = ""
@@ -28,7 +26,6 @@ class Metric(NamedTuple):
 
     @property
     def axis(self) -> str:
-        """Axis label."""
         return f"{self.name} ({self.unit})" if self.unit else self.name
 
 
@@ -68,7 +65,6 @@ class NumberFormat(NamedTuple):
         return format(x, f"+{form}" if signed else form).replace("-", "−")
 
     def interval(self, low: float, high: float, *, signed: bool = False) -> str:
-        """Both limits."""
         return f"{self.value(low, signed=signed)} … {self.value(high, signed=signed)}"
 
 
@@ -184,7 +180,6 @@ def finding(report: Report) -> str:
 
 
 def verdict(report: Report) -> str:
-    """The verdict in one sentence."""
     found = finding(report)
     if report.gate is None:
         return f"No gate: {found}."

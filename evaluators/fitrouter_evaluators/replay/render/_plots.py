@@ -6,18 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from fitrouter_evaluators.replay.render._formatting import (
-    Metric,
-    NumberFormat,
-    best_estimate,
-    count,
-    metric_of,
-    percent,
-    printable,
-    slices,
-    usual_interval,
-    weight,
-)
+from fitrouter_evaluators.replay.render import _formatting as fmt
 from fitrouter_evaluators.replay.render._svg import Axis, Canvas, finite, ticks
 from fitrouter_evaluators.replay.render._tables import policies
 from fitrouter_evaluators.replay.report import ArmShare, Band, PolicyEstimate, Report, UserSatisfaction, WeightHistogram
@@ -54,7 +43,7 @@ class _Row(NamedTuple):
 
 def figures(report: Report) -> dict[str, list[Figure]]:
     """Section → its plots."""
-    numbers, metric = NumberFormat.of(report), metric_of(report.metric)
+    numbers, metric = fmt.NumberFormat.of(report), fmt.metric_of(report.metric)
     differs = f"difference in {metric.axis if metric.unit != '0 to 1' else metric.name}"
     found = {
         "any-time": _sequences([b for b in report.bands if not b.slice], differs, "Difference by units seen"),
@@ -66,30 +55,23 @@ def figures(report: Report) -> dict[str, list[Figure]]:
             figure
             for slice_ in dict.fromkeys(b.slice for b in report.personal)
             for figure in _sequences(
-                [b for b in report.personal if b.slice == slice_],
-                differs,
-                printable(slice_) or "all users",
-                policy=None,
+                [b for b in report.personal if b.slice == slice_], differs, fmt.printable(slice_) or "all users", None
             )
         ],
     }
     return {name: each for name, each in found.items() if each}
 
 
-def _figure(title: str, draw: Callable[[float], str]) -> Figure:
-    return Figure(title, draw(_WIDE), draw(_NARROW))
-
-
-# --- confidence sequences ---
+def _figures(title: str, drawn: Sequence[object], draw: Callable[[float], str]) -> list[Figure]:
+    """The plot in both layouts; none if there is nothing to draw."""
+    return [Figure(title, draw(_WIDE), draw(_NARROW))] if drawn else []
 
 
 def _sequences(bands: Sequence[Band], axis: str, title: str, policy: str | None = "difference") -> list[Figure]:
     """Exact sequence as an area and asymptotic one as dashed lines, over the number of units seen."""
     drawn = [b for b in bands if b.at and (policy is None or b.policy == policy) and len(finite(b.means)) > 1]
-    if not drawn:
-        return []
     drawn.sort(key=lambda b: b.kind != "exact")
-    return [_figure(title, lambda width: _sequence(drawn, axis, title, width))]
+    return _figures(title, drawn, lambda width: _sequence(drawn, axis, title, width))
 
 
 def _sequence(bands: Sequence[Band], axis: str, title: str, width: float) -> str:
@@ -141,7 +123,6 @@ def _padded(values: Sequence[float], part: float = 0.06) -> tuple[float, float]:
 
 
 def _grid(canvas: Canvas, x: Axis, y: Axis, most: int) -> None:
-    """Grid lines and tick labels of both axes."""
     for value, written in ticks(y.low, y.high, _LINES):
         canvas.line(x.start, y(value), x.end, y(value), "grid")
         canvas.text(x.start - 6, y(value) + 4, written, "tick", anchor="end")
@@ -152,7 +133,6 @@ def _grid(canvas: Canvas, x: Axis, y: Axis, most: int) -> None:
 
 
 def _legend(canvas: Canvas, names: Sequence[tuple[str, str]], left: float, width: float) -> None:
-    """Legend in one line, or in two in the narrow layout."""
     at, line = left, 30.0
     for kind, name in names:
         room = 30 + 6.2 * len(name)
@@ -166,59 +146,60 @@ def _legend(canvas: Canvas, names: Sequence[tuple[str, str]], left: float, width
         at += room + 8
 
 
-# --- forests: intervals below each other ---
-
-
-def _estimates(report: Report, differs: str, axis: str, numbers: NumberFormat) -> list[Figure]:
+def _estimates(report: Report, differs: str, axis: str, numbers: fmt.NumberFormat) -> list[Figure]:
     """The difference by estimator; and each policy, on a common axis."""
     everybody = [e for e in report.estimates if not e.slice]
-    usual = usual_interval(everybody)
+    usual = fmt.usual_interval(everybody)
     rows = {
         name: [_row(e, numbers, usual) for e in everybody if e.policy == name]
         for name in policies(e.policy for e in everybody)
     }
     difference = _forest("Difference, by estimator", rows.pop("difference", []), differs, zero=True)
     both = [row for each in rows.values() for row in each]
-    each = [_forest(f"{printable(name).capitalize()}, by estimator", rows[name], axis, beside=both) for name in rows]
+    each = [
+        _forest(f"{fmt.printable(name).capitalize()}, by estimator", rows[name], axis, beside=both) for name in rows
+    ]
     return [*difference, *(figure for figures in each for figure in figures)]
 
 
-def _row(e: PolicyEstimate, numbers: NumberFormat, usual: str) -> _Row:
+def _row(e: PolicyEstimate, numbers: fmt.NumberFormat, usual: str) -> _Row:
     # The table says with which λ.
     parts = [e.estimator.split(" (")[0], *([e.labels] if e.labels != "observed" else [])]
     parts += [e.interval] if e.interval != usual else []
-    label = ", ".join(printable(part) for part in parts) + (" ⚠" if e.biased else "")
+    label = ", ".join(fmt.printable(part) for part in parts) + (" ⚠" if e.biased else "")
     signed = e.policy == "difference"
     written = f"{numbers.value(e.value, signed=signed)} ({numbers.interval(e.low, e.high, signed=signed)})"
     kind = "warned" if e.biased else "against" if e.policy == "against" else "candidate"
     return _Row(label, e.value, e.low, e.high, written, kind)
 
 
-def _slices(report: Report, axis: str, numbers: NumberFormat) -> list[Figure]:
+def _slices(report: Report, axis: str, numbers: fmt.NumberFormat) -> list[Figure]:
     """The difference in each slice: at one look, and at any time."""
     rows = []
-    for slice_ in slices(report):
-        estimate = best_estimate(report, slice_)
+    for slice_ in fmt.slices(report):
+        estimate = fmt.best_estimate(report, slice_)
         bands = [b for b in report.bands if (b.slice, b.policy) == (slice_, "difference")]
         if estimate is not None:
-            rows.append(_row(estimate, numbers, estimate.interval)._replace(label=printable(slice_)))
+            rows.append(_row(estimate, numbers, estimate.interval)._replace(label=fmt.printable(slice_)))
         for b in bands:
             written = f"{numbers.value(b.value, signed=True)} ({numbers.interval(b.low, b.high, signed=True)})"
-            label = printable(slice_) if estimate is None and b is bands[0] else f"at any time, {printable(b.kind)}"
+            label = (
+                fmt.printable(slice_) if estimate is None and b is bands[0] else f"at any time, {fmt.printable(b.kind)}"
+            )
             rows.append(_Row(label, b.value, b.low, b.high, written, "sequence"))
     return _forest("Difference, by slice", rows, axis, zero=True)
 
 
-def _satisfied(rows: Sequence[UserSatisfaction], metric: Metric, numbers: NumberFormat) -> list[Figure]:
+def _satisfied(rows: Sequence[UserSatisfaction], metric: fmt.Metric, numbers: fmt.NumberFormat) -> list[Figure]:
     """Mean, worst-off tenth, and share of users worse off."""
     spread, losers = [], []
     for s in rows:
-        role = printable(s.role) or "all users"
+        role = fmt.printable(s.role) or "all users"
         spread.append(_Row(f"{role}: mean", s.mean, s.mean, s.mean, numbers.value(s.mean)))
         tenth = f"{numbers.value(s.worst_decile)} ({numbers.interval(s.worst_decile_low, s.worst_decile_high)})"
         limits = (s.worst_decile, s.worst_decile_low, s.worst_decile_high)
         spread.append(_Row(f"{role}: worst tenth", *limits, tenth, ghost=s.worst_decile_against))
-        written = f"{percent(s.worse_off)} ({percent(s.worse_off_low)} … {percent(s.worse_off_high)})"
+        written = f"{fmt.percent(s.worse_off)} ({fmt.percent(s.worse_off_low)} … {fmt.percent(s.worse_off_high)})"
         shares = (100 * s.worse_off, 100 * s.worse_off_low, 100 * s.worse_off_high)
         losers.append(_Row(role, *shares, written))
     first = _forest("Mean and worst-off tenth (hollow: against)", spread, metric.axis)
@@ -230,10 +211,8 @@ def _forest(
 ) -> list[Figure]:
     """Forest plot on an axis that also covers the rows in `beside`."""
     drawn = [row for row in rows if finite([row.value])]
-    if not drawn:
-        return []
-    span = _span([row for row in (*drawn, *beside) if finite([row.value])], zero=zero)
-    return [_figure(title, lambda width: _drawn_forest(title, drawn, axis, width, span, zero=zero))]
+    span = _span([row for row in (*drawn, *beside) if finite([row.value])], zero=zero) if drawn else (0.0, 1.0)
+    return _figures(title, drawn, lambda width: _drawn_forest(title, drawn, axis, width, span, zero=zero))
 
 
 def _drawn_forest(
@@ -246,10 +225,7 @@ def _drawn_forest(
     bottom = top + step * len(rows) + 4
     canvas = Canvas(width, bottom + 40, title, f"{axis}; {len(rows)} intervals")
     x = Axis(*span, left, right)
-    for value, written in ticks(x.low, x.high, 4 if narrow else 5):
-        canvas.line(x(value), top, x(value), bottom, "grid")
-        canvas.text(x(value), bottom + 16, written, "tick", anchor="middle")
-    canvas.line(left, bottom, right, bottom, "stroke")
+    _bottom_axis(canvas, x, (top, bottom), axis, most=4 if narrow else 5)
     if zero:
         canvas.line(x(0.0), top, x(0.0), bottom, "zero")
     for i, row in enumerate(rows):
@@ -263,8 +239,17 @@ def _drawn_forest(
             canvas.text(left - 12, y + 4, row.label, kind, anchor="end", room=left - 16)
             canvas.text(right + 12, y + 4, row.written, "tick")
         _interval(canvas, x, y, row)
-    canvas.text((left + right) / 2, bottom + 33, axis, "axis", anchor="middle")
     return canvas.svg()
+
+
+def _bottom_axis(canvas: Canvas, x: Axis, ends: tuple[float, float], name: str, most: int) -> None:
+    """Vertical grid lines between `ends`, tick labels and the axis label below."""
+    top, bottom = ends
+    for value, written in ticks(x.low, x.high, most):
+        canvas.line(x(value), top, x(value), bottom, "grid")
+        canvas.text(x(value), bottom + 16, written, "tick", anchor="middle")
+    canvas.line(x.start, bottom, x.end, bottom, "stroke")
+    canvas.text((x.start + x.end) / 2, bottom + 33, name, "axis", anchor="middle")
 
 
 def _interval(canvas: Canvas, x: Axis, y: float, row: _Row) -> None:
@@ -296,16 +281,11 @@ def _span(rows: Sequence[_Row], *, zero: bool) -> tuple[float, float]:
     return _padded([*values, 0.0] if zero else values)
 
 
-# --- overlap ---
-
-
 def _shares(arms: Sequence[ArmShare]) -> list[Figure]:
     """Share of the draws of each model, logged and under each policy."""
     drawn = [a for a in arms if finite((a.logged, a.against, a.candidate))]
-    if not drawn:
-        return []
     title = "Share of the draws, by model"
-    return [_figure(title, lambda width: _drawn_shares(drawn, title, width))]
+    return _figures(title, drawn, lambda width: _drawn_shares(drawn, title, width))
 
 
 def _drawn_shares(arms: Sequence[ArmShare], title: str, width: float) -> str:
@@ -316,42 +296,33 @@ def _drawn_shares(arms: Sequence[ArmShare], title: str, width: float) -> str:
     canvas = Canvas(width, bottom + 40, title, "logged, against and candidate")
     most = max(finite(100 * share for a in arms for share in (a.logged, a.against, a.candidate)))
     x = Axis(0.0, 1.05 * max(most, 1.0), left, right)
-    for value, written in ticks(x.low, x.high, 4 if narrow else 6):
-        canvas.line(x(value), top, x(value), bottom, "grid")
-        canvas.text(x(value), bottom + 16, written, "tick", anchor="middle")
-    canvas.line(left, bottom, right, bottom, "stroke")
+    _bottom_axis(canvas, x, (top, bottom), "share of the draws (%)", most=4 if narrow else 6)
     for i, arm in enumerate(arms):
         y = top + step * i + (25.0 if narrow else step / 2)
-        canvas.text(
-            left if narrow else left - 12,
-            y - 11 if narrow else y + 4,
-            printable(arm.arm),
-            anchor="start" if narrow else "end",
-            room=right - left if narrow else left - 16,
-        )
+        name = fmt.printable(arm.arm)
+        if narrow:
+            canvas.text(left, y - 11, name, room=right - left)
+        else:
+            canvas.text(left - 12, y + 4, name, anchor="end", room=left - 16)
         shares = [100 * getattr(arm, policy) for policy, _ in _POLICIES]
         there = finite(shares)
         if there:
             canvas.line(x(min(there)), y, x(max(there)), y, "stem")
         for (policy, shape), share in zip(_POLICIES, shares, strict=True):
             if math.isfinite(share):
-                canvas.mark(x(share), y, policy, shape, f"{printable(arm.arm)}, {policy}: {percent(share / 100)}")
+                canvas.mark(x(share), y, policy, shape, f"{name}, {policy}: {fmt.percent(share / 100)}")
     at = left
     for policy, shape in _POLICIES:
         canvas.mark(at + 5, 11, policy, shape)
         canvas.text(at + 15, 15, policy, "tick")
         at += 34 + 6.4 * len(policy)
-    canvas.text((left + right) / 2, bottom + 33, "share of the draws (%)", "axis", anchor="middle")
     return canvas.svg()
 
 
 def _weights(histograms: Sequence[WeightHistogram]) -> list[Figure]:
     """Histograms of importance weights on a logarithmic scale, one panel per policy."""
     drawn = [h for h in histograms if sum(h.counts) and all(abs(edge) < _FAR for edge in h.edges)]
-    if not drawn:
-        return []
-    title = "Importance weights"
-    return [_figure(title, lambda width: _drawn_weights(drawn, title, width))]
+    return _figures("Importance weights", drawn, lambda width: _drawn_weights(drawn, "Importance weights", width))
 
 
 def _drawn_weights(histograms: Sequence[WeightHistogram], title: str, width: float) -> str:
@@ -366,12 +337,12 @@ def _drawn_weights(histograms: Sequence[WeightHistogram], title: str, width: flo
             canvas.line(left, y(value), right, y(value), "grid")
             canvas.text(left - 6, y(value) + 4, written, "tick", anchor="end")
         for low, high, n in zip(histogram.edges, histogram.edges[1:], histogram.counts, strict=False):
-            words = f"{weight(low)} to {weight(high)}: {count(n)} units"
+            words = f"{fmt.weight(low)} to {fmt.weight(high)}: {fmt.count(n)} units"
             canvas.rect(x(low) + 0.5, y(n), x(high) - x(low) - 1, base - y(n), f"{kind}-bar", words)
         if x.holds(0.0):
             canvas.line(x(0.0), base - panel + 28, x(0.0), base, "zero")
         canvas.line(left, base, right, base, "stroke")
-        canvas.text(left, base - panel + 22, f"{printable(histogram.policy)}: units", "label")
+        canvas.text(left, base - panel + 22, f"{fmt.printable(histogram.policy)}: units", "label")
     bottom = panel * len(histograms)
     for power in range(math.ceil(x.low), math.floor(x.high) + 1):
         least = "≤" if power <= min(edge for h in histograms for edge in h.edges) else ""

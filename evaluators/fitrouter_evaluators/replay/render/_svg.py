@@ -9,8 +9,6 @@ from typing import NamedTuple
 
 _LETTER = 7.0
 """Width of a 12 px letter in pixels, rounded up."""
-
-
 _DRAWABLE = 1e150
 
 
@@ -49,7 +47,6 @@ class Canvas:
         self._parts.append(f'<line class="{kind}" {ends}/>')
 
     def path(self, points: Iterable[tuple[float, float]], kind: str, *, closed: bool = False) -> None:
-        """A polyline, or a closed polygon."""
         steps = " ".join(f"{_px(x)},{_px(y)}" for x, y in points)
         shape = "polygon" if closed else "polyline"
         self._parts.append(f'<{shape} class="{kind}" points="{steps}"/>')
@@ -90,7 +87,6 @@ class Canvas:
         self._parts.append(f'<svg {at} viewBox="{size}" overflow="hidden">')
 
     def close(self) -> None:
-        """End of the clipped region."""
         self._parts.append("</svg>")
 
 

@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from importlib.resources import files
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from fitrouter.errors import ConfigError
-from fitrouter_evaluators.replay.render._formatting import (
-    NumberFormat,
-    best_estimate,
-    count,
-    headline_interval,
-    number,
-    percent,
-    printable,
-    utc_time,
-    verdict,
-    weight,
-)
+from fitrouter_evaluators.replay.render import _formatting as fmt
 from fitrouter_evaluators.replay.render._plots import figures
-from fitrouter_evaluators.replay.render._tables import Column, TableData, TableRow, header, sections
+from fitrouter_evaluators.replay.render._tables import TableData, header, sections, table
 from fitrouter_evaluators.replay.report import Band, Report, WeightHistogram
+
+if TYPE_CHECKING:
+    from jinja2 import Template
 
 _Point: TypeAlias = tuple[int, float, float, float]
 _POINTS = 40
@@ -34,6 +27,23 @@ def html(report: Report) -> str:
     Raises:
         ConfigError: jinja2 is not installed.
     """
+    gate = report.gate
+    return _template().render(
+        verdict=fmt.verdict(report),
+        tone=_TONES.get(gate.verdict, "open") if gate is not None else "none",
+        reasons=[fmt.printable(reason) for reason in gate.reasons] if gate is not None else [],
+        tiles=_tiles(report),
+        header=header(report),
+        sections=sections(report),
+        figures=figures(report),
+        drawn={name: grid for name, grid in _drawn(report) if grid.lines},
+        version=fmt.printable(report.version),
+        made=fmt.utc_time(report.made),
+    )
+
+
+@cache
+def _template() -> Template:
     try:
         from jinja2 import Environment, StrictUndefined
     except ImportError as error:
@@ -41,43 +51,29 @@ def html(report: Report) -> str:
             "HTML reports need jinja2; install 'fitrouter[replay]', or ask for --text or --json"
         ) from error
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    template = environment.from_string(
-        files("fitrouter_evaluators.replay.render").joinpath("report.html.j2").read_text(encoding="utf-8")
-    )
-    gate = report.gate
-    return template.render(
-        verdict=verdict(report),
-        tone=_TONES.get(gate.verdict, "open") if gate is not None else "none",
-        reasons=[printable(reason) for reason in gate.reasons] if gate is not None else [],
-        tiles=_tiles(report),
-        header=header(report),
-        sections=sections(report),
-        figures=figures(report),
-        drawn={name: grid for name, grid in _drawn(report) if grid.lines},
-        version=printable(report.version),
-        made=utc_time(report.made),
-    )
+    source = files("fitrouter_evaluators.replay.render").joinpath("report.html.j2").read_text(encoding="utf-8")
+    return environment.from_string(source)
 
 
 def _tiles(report: Report) -> list[tuple[str, str, str]]:
     """The four headline numbers: (name, value, note)."""
-    numbers, top, once = NumberFormat.of(report), headline_interval(report), best_estimate(report)
-    found = [("units", count(report.window.units), f"{count(report.window.users)} users")]
+    numbers, top, once = fmt.NumberFormat.of(report), fmt.headline_interval(report), fmt.best_estimate(report)
+    found = [("units", fmt.count(report.window.units), f"{fmt.count(report.window.users)} users")]
     if top is not None:
         limits = numbers.interval(top.low, top.high, signed=True)
         value = top.value if once is None else once.value
         found.insert(0, ("difference", numbers.value(value, signed=True), limits))
     known = next((d for d in report.diagnostics if d.policy == "candidate" and not d.slice), None)
     if known is not None:
-        part = f"{percent(known.ess / known.n)} of the units" if known.n else ""
-        found.append(("effective sample size", number(known.ess), part))
-        found.append(("unsupported", percent(known.unsupported), "of the candidate's mass"))
+        part = f"{fmt.percent(known.ess / known.n)} of the units" if known.n else ""
+        found.append(("effective sample size", fmt.number(known.ess), part))
+        found.append(("unsupported", fmt.percent(known.unsupported), "of the candidate's mass"))
     return found
 
 
 def _drawn(report: Report) -> list[tuple[str, TableData]]:
     """The plotted numbers as tables, by section."""
-    numbers = NumberFormat.of(report)
+    numbers = fmt.NumberFormat.of(report)
     everybody = [b for b in report.bands if not b.slice]
     return [
         ("any-time", _paths(everybody, numbers, signed=False)),
@@ -86,21 +82,19 @@ def _drawn(report: Report) -> list[tuple[str, TableData]]:
     ]
 
 
-def _paths(bands: Sequence[Band], numbers: NumberFormat, *, signed: bool) -> TableData:
-    lines = [
-        TableRow(
-            (
-                ", ".join(printable(part) for part in (b.slice, b.policy, b.kind) if part),
-                count(at),
-                numbers.value(mean, signed=signed or b.policy == "difference"),
-                numbers.interval(low, high, signed=signed or b.policy == "difference"),
-            )
+def _paths(bands: Sequence[Band], numbers: fmt.NumberFormat, *, signed: bool) -> TableData:
+    lines = (
+        (
+            ", ".join(fmt.printable(part) for part in (b.slice, b.policy, b.kind) if part),
+            fmt.count(at),
+            numbers.value(mean, signed=signed or b.policy == "difference"),
+            numbers.interval(low, high, signed=signed or b.policy == "difference"),
         )
         for b in bands
         for at, mean, low, high in _thinned(list(zip(b.at, b.means, b.lows, b.highs, strict=True)))
-    ]
-    names = (Column("sequence", False), Column("units seen"), Column("running mean"), Column("limits"))
-    return TableData(names, tuple(lines), "The numbers behind the picture", True)
+    )
+    names = ("units seen", "running mean", "limits")
+    return table(("sequence",), names, lines, "The numbers behind the picture", more=True)
 
 
 def _thinned(points: list[_Point]) -> list[_Point]:
@@ -110,11 +104,9 @@ def _thinned(points: list[_Point]) -> list[_Point]:
 
 
 def _bins(histograms: Sequence[WeightHistogram]) -> TableData:
-    lines = [
-        TableRow((printable(h.policy), f"{weight(low)} … {weight(high)}", count(n)))
+    lines = (
+        (fmt.printable(h.policy), f"{fmt.weight(low)} … {fmt.weight(high)}", fmt.count(n))
         for h in histograms
         for low, high, n in zip(h.edges, h.edges[1:], h.counts, strict=False)
-    ]
-    return TableData(
-        (Column("policy", False), Column("weight"), Column("units")), tuple(lines), "Weights in numbers", True
     )
+    return table(("policy",), ("weight", "units"), lines, "Weights in numbers", more=True)

@@ -8,7 +8,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fitrouter.types import Floats
 from fitrouter_evaluators.replay.estimators import DR, ESTIMATORS, SNIPS, Estimator, Paired
 from fitrouter_evaluators.replay.estimators.rounds import Rounds
 from fitrouter_evaluators.replay.estimators.tuning import tuned
@@ -53,9 +52,6 @@ def slices_of(units: Units, by: Sequence[str], groups: Mapping[int, str]) -> lis
         place[kept] = np.arange(len(kept))
         found.append(Slices(place[codes], tuple(f"{kind}={names[code]}" for code in kept)))
     return found
-
-
-# --- rows ---
 
 
 def difference_rows(study: Study, slices: Sequence[Slices], alpha: float) -> list[PolicyEstimate]:
@@ -137,7 +133,10 @@ def _rows(
     alpha: float,
     biased: str = "",
 ) -> list[PolicyEstimate]:
-    known = [_named(each) for each in estimators] if estimators else ["dr", "snips"]
+    known = ["dr", "snips"]
+    if estimators:
+        chosen = [(each.name, getattr(each, "lam", None)) for each in estimators]
+        known = [name if lam is None else f"{name} (λ = {lam:g})" for name, lam in chosen]
     return [
         PolicyEstimate(
             policy=policy,
@@ -156,9 +155,3 @@ def _rows(
         for i, each in enumerate(found)
         for s, name in enumerate(names)
     ]
-
-
-def _named(estimator: Estimator) -> str:
-    """The estimator's name, with its chosen λ."""
-    lam: Floats | None = getattr(estimator, "lam", None)
-    return estimator.name if lam is None else f"{estimator.name} (λ = {lam:g})"

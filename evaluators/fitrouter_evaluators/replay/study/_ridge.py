@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fitrouter.types import Floats
 from fitrouter_evaluators.replay.log.log import Ints
-from fitrouter_evaluators.replay.study._splits import Split
+from fitrouter_evaluators.replay.study.units import Units
 
 STRENGTHS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 """Relative to each block's penalty; rare rewards need the largest."""
@@ -49,8 +49,7 @@ def projected(x: NDArray[np.float32]) -> NDArray[np.float32]:
     if d <= MOST_DIMS:
         return np.asarray(np.nan_to_num(x, nan=0.0))
     onto = np.random.default_rng(0).normal(size=(d, MOST_DIMS)).astype(np.float32) / np.float32(np.sqrt(MOST_DIMS))
-    found: NDArray[np.float32] = np.matmul(np.nan_to_num(x, nan=0.0), onto, dtype=np.float32)
-    return found
+    return np.asarray(np.matmul(np.nan_to_num(x, nan=0.0), onto, dtype=np.float32))
 
 
 def ridges(examples: Examples, split: Split) -> Iterator[Floats]:
@@ -69,7 +68,6 @@ class _Sums:
         self.weight = 0.0
 
     def add(self, examples: Examples, rows: Ints, sign: float = 1.0) -> None:
-        """Add rows, sorted by group."""
         group = examples.group[rows]
         edges = np.flatnonzero(np.diff(group, prepend=-1, append=examples.groups))
         for a, b in pairwise(edges):
@@ -147,8 +145,63 @@ def _error(examples: Examples, rows: Ints, theta: Floats) -> float:
 
 
 def _pieces(examples: Examples, split: Split) -> list[Ints]:
-    """Rows of each piece, sorted by group."""
     piece = split.piece[examples.unit]
     order = np.lexsort((examples.group, piece))
     edges = np.searchsorted(piece[order], np.arange(split.parts + 1))
     return [order[a:b] for a, b in pairwise(edges)]
+
+
+FIRST, GROWTH = 4, 1.25
+"""Examples before the first model, and growth of their number from one model to the next."""
+
+
+class Split(NamedTuple):
+    """Units to train and predict on: part p is predicted from pieces ≤ p (progressive) or ≠ p (folds)."""
+
+    part: Ints
+    """int64[n]: part in which each unit is predicted."""
+    piece: Ints
+    """int64[n]: piece in which it is a training example; `parts` if in none."""
+    parts: int
+    progressive: bool
+
+
+def past_sums(units: Units, values: Floats) -> Floats:
+    """float64[n]: sums of values (float64[n]) over the units that had ended before each began."""
+    order, count = _ended(units)
+    return np.concatenate([[0.0], np.cumsum(values[order])])[count]
+
+
+def progressive_split(units: Units, examples: Ints) -> Split:
+    """Parts in order of time; a new one starts when the training data has grown by a quarter."""
+    order, count = _ended(units)
+    known = np.concatenate([[0], np.cumsum(examples[order])])[count]
+    most = int(known[-1]) if units.n else 0
+    steps = int(np.log(max(most / FIRST, 1.0)) / np.log(GROWTH)) + 1
+    goals = FIRST * GROWTH ** np.arange(steps) if most >= FIRST else np.zeros(0)
+    edges = np.unique(np.concatenate([[0], np.searchsorted(known, goals)]))
+    rank = np.empty(units.n, dtype=np.int64)
+    rank[order] = np.arange(units.n)
+    return Split(
+        part=np.searchsorted(edges, np.arange(units.n), side="right") - 1,
+        piece=np.searchsorted(count[edges] if units.n else edges, rank, side="right"),
+        parts=len(edges),
+        progressive=True,
+    )
+
+
+def fold_split(units: Units, folds: int = 5, seed: int = 0) -> Split:
+    """Random folds of whole clusters, for logs whose logging policy does not learn."""
+    clusters = int(units.cluster.max(initial=-1)) + 1
+    fold = np.random.default_rng(seed).permutation(np.arange(clusters) % folds)[units.cluster]
+    return Split(fold, fold, folds, False)
+
+
+def _ended(units: Units) -> tuple[Ints, Ints]:
+    """(units by time of end, number that had ended before each began)."""
+    begin = units.member[units.start[:-1]]
+    if len(units.member) == units.n:
+        return np.arange(units.n), np.arange(units.n)
+    end = units.member[units.start[1:] - 1]
+    order = np.argsort(end, kind="stable")
+    return order, np.searchsorted(end[order], begin)

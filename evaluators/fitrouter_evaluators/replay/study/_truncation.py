@@ -66,13 +66,9 @@ class UnitBatch(NamedTuple):
 
 
 def truncated_outcomes(part: UnitBatch, plus: Floats | None, minus: Floats | None, bounds: tuple[float, ...]) -> Floats:
-    """float64[bounds, n] with mean V(plus) − V(minus), row by row at least −k.
+    """float64[bounds, n] with mean V(plus) − V(minus), row by row at least −k for each bound k.
 
-    Args:
-        part: the units.
-        plus: float64[m], a policy's probabilities; None: absent.
-        minus: likewise; with it each bound must be at least 1.
-        bounds: k of each row.
+    `plus` and `minus` are policies' probabilities, float64[m], or None; with `minus` each bound must be at least 1.
     """
     n, count = len(part.known), np.diff(part.draw)
     least = 0.0 if minus is None else 1.0
@@ -129,8 +125,7 @@ class _Stage:
         self.lost = self._sum(lost)
 
     def _sum(self, values: Floats) -> Floats:
-        sums: Floats = np.add.reduceat(values, self.start[:-1])
-        return sums
+        return np.asarray(np.add.reduceat(values, self.start[:-1]))
 
     def cut(self, bound: Floats) -> Floats:
         """float64[draws]: E[g] − g(a) less unsupported losses; less possible later losses it is at least −bound."""
@@ -141,8 +136,7 @@ class _Stage:
         bad = np.flatnonzero(worst > slack + mean)
         if len(bad):
             mean[bad], taken[bad] = self._cut(bad, slack[bad])
-        gained: Floats = mean - taken - self.lost
-        return gained
+        return np.asarray(mean - taken - self.lost)
 
     def _cut(self, bad: Ints, slack: Floats) -> tuple[Floats, Floats]:
         size = self.start[bad + 1] - self.start[bad]
@@ -170,5 +164,4 @@ def _outcome(part: UnitBatch, u: Floats, room: Floats) -> Floats:
     most = np.divide(np.repeat(room, turns) * chance, often, out=np.full(len(often), np.inf), where=often > 0.0)
     f = np.where(np.repeat(u, turns) > 0.0, np.minimum(part.f, most), np.maximum(part.f, 1.0 - most))
     powered = np.where(counts, f + np.where(part.seen, part.label - f, 0.0) / chance, 0.0)
-    outcome: Floats = part.known + part.scale * np.add.reduceat(powered, part.turn[:-1]) / total
-    return outcome
+    return np.asarray(part.known + part.scale * np.add.reduceat(powered, part.turn[:-1]) / total)

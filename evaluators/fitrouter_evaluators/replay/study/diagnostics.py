@@ -17,16 +17,7 @@ SMALLEST = 1e-4
 
 
 def diagnose(policy: str, units: Units, pmf: Floats, rounds: Rounds, low: float, high: float) -> Diagnostics:
-    """Diagnostics of a policy.
-
-    Args:
-        policy: candidate or against.
-        units: n of them.
-        pmf: float64[m], in the order of `Units.entries`.
-        rounds: the units under the policy.
-        low: minimum outcome of a unit.
-        high: maximum.
-    """
+    """Diagnostics of a policy whose `pmf` is in the order of `Units.entries`; a unit's outcome is in [low, high]."""
     weight, n = rounds.weight, units.n
     squares = float(np.square(weight).sum())
     lost = unsupported(units, pmf)

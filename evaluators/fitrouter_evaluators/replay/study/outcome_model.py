@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from fitrouter.types import Floats
 from fitrouter_evaluators.replay.log.log import Ints, ragged_positions
-from fitrouter_evaluators.replay.study._ridge import Examples, projected, ridges
-from fitrouter_evaluators.replay.study._splits import Split, fold_split, progressive_split
+from fitrouter_evaluators.replay.study._ridge import Examples, Split, fold_split, progressive_split, projected, ridges
 from fitrouter_evaluators.replay.study.units import Units
 
 LIMIT = 200_000
@@ -39,16 +38,9 @@ def predict(
 ) -> Floats:
     """float64[m], in the order of `Units.entries`: Q_j(a) for every arm of every draw, in [low, high].
 
-    Args:
-        units: n of them.
-        y: float64[n], outcomes; NaN if unobserved.
-        weight: float64[n], training weights, such as numbers of labels.
-        expected: float64[entries of the log's options], the logged expectation (`outcomes.logged_expectation`).
-        low: lower end of the outcome's range.
-        high: upper end.
-        adaptive: train on units that had ended before each began; else on other folds.
-        folds: number of folds of whole clusters.
-        seed: of the folds.
+    Trained on the units' outcomes y (float64[n], NaN if unobserved) with `weight`, such as numbers of labels: of units
+    that had ended before each began if `adaptive`, else of other folds of whole clusters. `expected` is the logged
+    expectation of each of the log's options (`outcomes.logged_expectation`).
     """
     if not units.n:
         return np.zeros(0)

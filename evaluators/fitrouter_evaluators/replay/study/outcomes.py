@@ -77,9 +77,6 @@ def observe_metric(
         stream: one of `STREAMS`, for fit and utility.
         ceiling: cap on a cost (USD), a latency (s), or the loss of utility to both. None: the largest in the log,
             for which exact sequences are not valid (`MetricOutcomes.fixed`).
-
-    Raises:
-        InvalidLog: an argument is not allowed.
     """
     if metric not in _METRICS:
         raise InvalidLog(f"there is no metric {metric!r}; use one of {', '.join(METRICS)}")

@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fitrouter.types import Floats
-from fitrouter_evaluators.replay.inference._bands import asymptotic_band, exact_band
-from fitrouter_evaluators.replay.inference.sequences import Bound
+from fitrouter_evaluators.replay.inference.sequences import Bound, asymptotic_band, exact_band
 from fitrouter_evaluators.replay.log.log import Log
 from fitrouter_evaluators.replay.report import Band
 from fitrouter_evaluators.replay.study.units import Units
@@ -102,15 +101,8 @@ def personalisation_bands(
 ) -> list[Band]:
     """Exact and asymptotic sequences of the paired difference personal − blind, overall, per role and per group.
 
-    Args:
-        units: n of them, of `with_blind_pmf`.
-        x: float64[n], doubly robust differences, for the asymptotic sequence.
-        x_low: float64[n] or float64[g, n] ≥ −bound_low, truncated pseudo-outcomes for lower limits.
-        x_high: the same for upper limits, ≤ bound_high.
-        bound_low: known before the log.
-        bound_high: likewise.
-        groups: user code → group; None: declared groups.
-        alpha: of the overall sequence, and of all slices together.
+    `units` are those of `with_blind_pmf`, x (float64[n]) doubly robust differences for the asymptotic sequence, the
+    others the stream of `Study.stream`. `alpha` is that of the overall sequence, and of all slices together.
     """
     found, places = [], report_slices(units, groups)
     share = alpha / max(len(places) - 1, 1)

@@ -21,8 +21,14 @@ from numpy.typing import NDArray
 
 from fitrouter.types import Floats
 from fitrouter_evaluators.replay.log.log import Ints, Log
-from fitrouter_evaluators.replay.study._ridge import Examples, projected, ridges
-from fitrouter_evaluators.replay.study._splits import fold_split, past_sums, progressive_split
+from fitrouter_evaluators.replay.study._ridge import (
+    Examples,
+    fold_split,
+    past_sums,
+    progressive_split,
+    projected,
+    ridges,
+)
 from fitrouter_evaluators.replay.study.outcomes import MetricOutcomes
 from fitrouter_evaluators.replay.study.units import Units
 
@@ -61,20 +67,12 @@ def label_probabilities(units: Units, observed: MetricOutcomes, *, adaptive: boo
     return np.where(certain, 1.0, e * np.repeat(share, units.turns))
 
 
-def predict_labels(
-    units: Units, observed: MetricOutcomes, *, adaptive: bool = True, folds: int = 5, seed: int = 0
-) -> Floats:
+def predict_labels(units: Units, observed: MetricOutcomes, *, adaptive: bool = True) -> Floats:
     """float64[members]: f, each decision's label in [0, 1] predicted from other decisions.
 
     A ridge per arm, shrunk to a shared one, on the logged expectation, the reward model's score, and the features of
-    context and answer. Trained on requested and volunteered labels, these with an offset.
-
-    Args:
-        units: n of them.
-        observed: outcomes of the decisions.
-        adaptive: train on units that had ended before each began; else on other folds.
-        folds: number of folds of whole clusters.
-        seed: of the folds.
+    context and answer. Trained on requested and volunteered labels, these with an offset: of units that had ended
+    before each began if `adaptive`, else of other folds of whole clusters.
     """
     member = units.member
     open_ = (observed.e[member] > 0.0) & ~observed.certain[member]
@@ -90,7 +88,7 @@ def predict_labels(
     rows = np.flatnonzero(heard | volunteered)
     unit = units.of_member()
     examples_in = np.bincount(unit[rows], minlength=units.n)
-    split = progressive_split(units, examples_in) if adaptive else fold_split(units, folds, seed)
+    split = progressive_split(units, examples_in) if adaptive else fold_split(units)
     teach = rows[(split.piece < split.parts)[unit[rows]]]
     reads = _Reads(units.log)
     label = np.where(volunteered[teach], free[member[teach]], observed.label[member[teach]])
@@ -123,13 +121,8 @@ def tune_predictions(
 ) -> Floats:
     """float64[members]: c + λ (f − f̄) in [0, 1], with λ and c of least variance for the estimate to be made.
 
-    Args:
-        units: n of them.
-        observed: outcomes of the decisions.
-        f: float64[members], the predictions.
-        chance: float64[members], see `label_probabilities`.
-        weight: float64[n], importance weights (or differences of them) of the units; None: 1.
-        adaptive: tune on units that had ended before each began; else on all.
+    `chance` is that of `label_probabilities`, `weight` (float64[n]) the units' importance weights or differences of
+    them, None for 1. Tuned on units that had ended before each began if `adaptive`, else on all.
     """
     turns = np.maximum(units.total(chance > 0.0), 1.0)
     u = (np.ones(units.n) if weight is None else weight) / turns

@@ -38,12 +38,8 @@ class PseudoOutcomes(NamedTuple):
 def rounds_of(units: Units, pmf: Floats, q: Floats | None, reward: Floats, *, seed: int | None = None) -> Rounds:
     """Inputs of the estimators for one policy.
 
-    Args:
-        units: n of them.
-        pmf: float64[m], the policy's probabilities in the order of `Units.entries`.
-        q: float64[m], the outcome model, likewise; None: 0.
-        reward: float64[n], outcomes of the units.
-        seed: of the policy's own draws, for rejection sampling; None leaves `match` out.
+    `pmf` and the outcome model q (None: 0) are float64[m] in the order of `Units.entries`. `seed` is that of the
+    policy's own draws, for rejection sampling; None leaves `match` out.
     """
     weight, product = units.weights(pmf)
     model = np.zeros_like(pmf) if q is None else q
@@ -108,9 +104,9 @@ def pseudo_outcomes(
 ) -> PseudoOutcomes:
     """Outcomes with the mean V(pmf), or V(pmf) − V(against), within bounds known before each unit.
 
-    The means are exact for any q made before a unit began and any f made without its labels, if label requests
-    change nothing else of a session. Unsupported mass counts as the worst outcome in `low` and the best in `high`
-    (Manski bounds).
+    The means are exact for any q made before a unit began and any f made without its labels, if label requests change
+    nothing else of a session. Unsupported mass counts as the worst outcome in `low` and the best in `high` (Manski
+    bounds).
 
     Args:
         units: n of them, each with a decision that counts.
@@ -123,9 +119,6 @@ def pseudo_outcomes(
         bounds: k of each row, on outcomes scaled to [0, 1]; above 0, and at least 1 for a difference. Small ones
             suit few units, large ones many units or rare labels. None: `bounds_for`.
         again: bool[n], the unit might have been redrawn later; None: units of sessions might.
-
-    Raises:
-        InvalidLog: the log lacks the full pmf, or a bound is too small.
     """
     least = 0.0 if against is None else 1.0
     bounds = bounds_for(observed, paired=against is not None) if bounds is None else bounds

@@ -59,6 +59,8 @@ def satisfaction(
 ) -> list[UserSatisfaction]:
     """Distribution of true user means under a candidate, and beside `against`.
 
+    All users first, then each role with at least ten users and ten units beyond the first of each.
+
     Args:
         x: float64[n], unbiased (doubly robust) outcome of each unit under the candidate.
         x0: float64[n], the same under `against`.
@@ -70,9 +72,6 @@ def satisfaction(
         alpha: of each interval.
         replicates: of the bootstrap.
         seed: of the bootstrap.
-
-    Returns:
-        All users first, then each role with at least ten users and ten units beyond the first of each.
     """
     known = user >= 0
     scopes = [("", known), *((name, known & (role == code)) for code, name in enumerate(roles))]
@@ -190,7 +189,6 @@ class _Distribution(NamedTuple):
         return cls(mean, sd, worst, light, below)
 
     def worst_ends(self, alpha: float) -> tuple[float, float]:
-        """Interval of the worst decile."""
         full, light = _percentiles(self.worst_decile, alpha), _percentiles(self.light_decile, alpha)
         return min(full[0], light[0]), max(full[1], light[1])
 
@@ -236,7 +234,6 @@ def _roughened(start: Floats, grid: Floats, raw: Floats, luck: Floats, multiplic
 
 
 def _worst_decile(grid: Floats, mass: Floats) -> Floats:
-    """Mean of the lowest tenth."""
     left = np.clip(0.1 - (np.cumsum(mass, axis=1) - mass), 0.0, mass)
     return np.asarray((left @ grid) / left.sum(axis=1))
 

@@ -56,16 +56,10 @@ class _NuisanceModels(NamedTuple):
 
 
 class Study:
-    """A metric under the candidate, under `against`, and their paired difference.
+    """A metric (one of `outcomes.METRICS`) under the candidate, under `against`, and their paired difference.
 
-    Args:
-        units: closed and mature; those without outcomes of the metric are left out.
-        pmfs: on the whole log.
-        metric: one of `outcomes.METRICS`.
-        ceiling: see `outcomes.observe_metric`.
-
-    Raises:
-        InvalidLog: no unit has an outcome of the metric.
+    The units are closed and mature; those without outcomes of the metric are left out. `pmfs` cover the whole log;
+    `ceiling` is that of `outcomes.observe_metric`.
     """
 
     def __init__(self, units: Units, pmfs: Pmfs, metric: str, *, ceiling: float | None = None) -> None:
@@ -82,8 +76,6 @@ class Study:
         self.weight = self.units.weights(self.pmfs.candidate)[1], self.units.weights(self.pmfs.against)[1]
         self.learns = learns(units.log)
         self._streams: dict[str, PseudoOutcomes] = {}
-
-    # --- what is learnt ---
 
     @cached_property
     def progressive(self) -> _NuisanceModels:
@@ -112,8 +104,6 @@ class Study:
             predict_labels(units, observed, adaptive=adaptive),
             label_probabilities(units, observed, adaptive=adaptive),
         )
-
-    # --- at one look ---
 
     @property
     def has_labels(self) -> bool:
@@ -163,8 +153,6 @@ class Study:
             return learnt.f
         return tune_predictions(self.units, self.observed, learnt.f, learnt.chance, weight=weight, adaptive=adaptive)
 
-    # --- at all times ---
-
     def stream(self, policy: str) -> PseudoOutcomes:
         """Pseudo-outcomes of the `candidate`, `against`, or their `difference`, within bounds known beforehand."""
         if policy not in self._streams:
@@ -200,8 +188,7 @@ def has_full_pmf(units: Units) -> NDArray[np.bool_]:
     if known.all():
         return np.ones(units.n, dtype=bool)
     draws = np.logical_and.reduceat(known, units.entry_start()[:-1])
-    found: NDArray[np.bool_] = np.logical_and.reduceat(draws, units.draw_start[:-1])
-    return found
+    return np.asarray(np.logical_and.reduceat(draws, units.draw_start[:-1]))
 
 
 def in_uniform_slice(units: Units) -> Ints:

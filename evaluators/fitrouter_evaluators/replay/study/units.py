@@ -98,8 +98,7 @@ class Units(NamedTuple):
         """float64[n]: sums of member values over each unit."""
         if len(values) == self.n:
             return values.astype(np.float64)
-        sums: Floats = np.add.reduceat(values.astype(np.float64), self.start[:-1])
-        return sums
+        return np.asarray(np.add.reduceat(values.astype(np.float64), self.start[:-1]))
 
     def select(self, keep: NDArray[np.bool_], reason: str = "") -> Units:
         """The units in `keep` (bool[n]); with a reason, the others' decisions count as excluded for it."""
@@ -142,18 +141,11 @@ def closed_units(
     idle_s: float = 3600.0,
     now: float | None = None,
 ) -> Units:
-    """The closed and mature units of a log that began in a window, with all their draws in the log.
+    """The closed and mature units of a log that began in [since, until), with all their draws in the log.
 
     Pinned and forced decisions are in no unit, and break none. A decision without a session is a unit, closed at once.
-    Excluded decisions are counted by reason.
-
-    Args:
-        log: decisions in order of time.
-        since: seconds since the epoch; earlier units are excluded.
-        until: units that began then or later are excluded.
-        horizon_s: units with a decision younger than this are excluded, labelled or not.
-        idle_s: silence that closes a session.
-        now: seconds since the epoch; None: time of the last decision.
+    A session is closed after `idle_s` of silence; units with a decision younger than `horizon_s` are excluded, labelled
+    or not. Excluded decisions are counted by reason. `now` is by default the time of the last decision.
     """
     decisions = log.decisions
     drawn = is_drawn(decisions.mode)
@@ -245,7 +237,6 @@ def _assigned(decisions: Decisions, drawn: NDArray[np.bool_]) -> _Sorted:
 
 
 def _session_key(decisions: Decisions) -> Ints:
-    """Session codes per tenant."""
     return decisions.session * (int(decisions.tenant.max(initial=-1)) + 2) + decisions.tenant + 1
 
 
@@ -255,8 +246,7 @@ def _clusters(decisions: Decisions, head: Ints) -> Ints:
     key[alone] = int(key.max(initial=-1)) + 1 + np.arange(alone.sum())
     seen = np.zeros(int(key.max(initial=-1)) + 1, dtype=bool)
     seen[key] = True
-    codes: Ints = np.cumsum(seen)[key] - 1
-    return codes
+    return np.asarray(np.cumsum(seen)[key] - 1)
 
 
 def _starts(counts: Ints) -> Ints:

@@ -59,11 +59,6 @@ def topic_units(statement: str) -> tuple[Unit, ...]:
     return (units(core) if has_attitude(core) else ()) or units(text)
 
 
-@lru_cache(maxsize=16)
-def _reader(encoder: Encoder) -> _Words:
-    return _Words(encoder)
-
-
 class _Words:
     """Vectors of words, cached."""
 
@@ -74,6 +69,13 @@ class _Words:
     def __call__(self, words: Sequence[str]) -> Floats:
         """float64[n, dim]."""
         return np.array([self.one(word) for word in words]).reshape(len(words), self._encoder.dim)
+
+
+_readers: dict[str, _Words] = {}
+
+
+def _reader(encoder: Encoder) -> _Words:
+    return _readers.setdefault(encoder.id, _Words(encoder))
 
 
 def declared_fit(encoder: Encoder, prompt: str, answer: str, statements: Sequence[str]) -> float:

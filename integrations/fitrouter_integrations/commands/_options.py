@@ -1,0 +1,23 @@
+"""Options that several verbs share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+DEFAULT = Path("fitrouter.yaml")
+"""Configuration file, if none is given."""
+ConfigFile = Annotated[Path, typer.Option("--config", "-c", help="Configuration file.")]
+JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the results as JSON to this file.")]
+
+
+def verbs(text: str, *, bare_help: bool = True) -> typer.Typer:
+    """An app of several commands.
+
+    Args:
+        text: its help.
+        bare_help: show the help if no command is given.
+    """
+    return typer.Typer(help=text, no_args_is_help=bare_help, add_completion=False, pretty_exceptions_enable=False)
