@@ -157,9 +157,9 @@ def fit(encoder: Encoder, corpus: Sequence[tuple[str, dict[str, float]]]) -> Map
     style = 2.0 * named.any(axis=1) - 1.0
     kernel = known.kernel(vectors, texts)
     inverse = np.linalg.inv(_gram(kernel, places, signed))
-    dual = inverse @ target
+    dual: Floats = inverse @ target
     errors = dual / np.diag(inverse)[:, None]  # leave-one-out
-    also = np.linalg.solve(_gram(kernel, places, plain), np.column_stack([np.abs(target), style]))
+    also: Floats = np.linalg.solve(_gram(kernel, places, plain), np.column_stack([np.abs(target), style]))
     relevance = _spread(also, places, plain, len(texts))
     content = [[piece.text for piece in pieces] for pieces, _ in read]
     return Mapping(
