@@ -21,7 +21,7 @@ import re
 import threading
 from collections.abc import Sequence
 from importlib import resources
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -157,9 +157,9 @@ def fit(encoder: Encoder, corpus: Sequence[tuple[str, dict[str, float]]]) -> Map
     style = 2.0 * named.any(axis=1) - 1.0
     kernel = known.kernel(vectors, texts)
     inverse = np.linalg.inv(_gram(kernel, places, signed))
-    dual: Floats = inverse @ target
+    dual = inverse @ target
     errors = dual / np.diag(inverse)[:, None]  # leave-one-out
-    also: Floats = np.linalg.solve(_gram(kernel, places, plain), np.column_stack([np.abs(target), style]))
+    also = np.linalg.solve(_gram(kernel, places, plain), np.column_stack([np.abs(target), style]))
     relevance = _spread(also, places, plain, len(texts))
     content = [[piece.text for piece in pieces] for pieces, _ in read]
     return Mapping(
@@ -188,7 +188,7 @@ def _gram(kernel: Floats, places: NDArray[np.intp], weights: Floats) -> Floats:
     return out
 
 
-def _spread(dual: Floats, places: NDArray[np.intp], weights: Floats, pieces: int) -> Floats:
+def _spread(dual: NDArray[np.floating[Any]], places: NDArray[np.intp], weights: Floats, pieces: int) -> Floats:
     """float64[pieces, d]: contributions of the pieces from float64[statements, d]."""
     out = np.zeros((pieces, dual.shape[1]))
     for at, w in zip(places.T, weights.T, strict=True):
