@@ -367,6 +367,8 @@ class ProfileChange(_Event, frozen=True, kw_only=True, tag="profile"):
     identity: Identity
     declared: dict[str, float] = {}
     """Dimension → −1 (wants less) … 1 (wants more)."""
+    topics: bytes = b""
+    """JSON list of the statements about topics, encrypted under the user's key; empty for none."""
 
 
 class RoleText(_Event, frozen=True, kw_only=True, tag="role"):

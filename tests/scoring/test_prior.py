@@ -125,7 +125,7 @@ def test_attacks_lose_against_it() -> None:
     encoder = get_encoder("static")
     features = ResponseFeatures(encoder, scalar=global_scalar(encoder))
     answers, replies = honest_answers(path, 40)
-    head = {"shipped": lambda h: np.nan_to_num(h)[:, 1:] @ w}
+    head = {"shipped": lambda h: np.nan_to_num(h)[:, 1:] @ w[: features.dim - 1]}  # nobody declared anything
     for verdict in battle(answers, head, features.encode, replies=replies, sample=40):
         assert verdict.margin < 0.0, verdict
         assert verdict.lift is None or verdict.lift <= 0.0, verdict

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -19,9 +20,9 @@ from fitrouter.hooks import Hooks
 from fitrouter.posterior.gaussian import Gaussian
 from fitrouter.serving.services import Service
 from fitrouter.stores.content import pack_content
-from fitrouter.stores.identities import Identities
+from fitrouter.stores.identities import Identities, SubjectErased
 from fitrouter.stores.journal import Entry, Journal, MemoryJournal, SqliteJournal
-from fitrouter.types import Execution, Floats, Identity, Score, pack, unpack
+from fitrouter.types import Execution, Floats, Identity, ProfileChange, Score, pack, unpack
 from fitrouter_evaluators.scoring import Answer, DeviceHeads, ResponseFeatures, directions, found_device
 from fitrouter_evaluators.scoring.batch_size import Pace
 from fitrouter_evaluators.scoring.scorer import EXPIRES_S, Scorer
@@ -588,3 +589,28 @@ def test_a_named_device_is_taken_at_its_word(device: str) -> None:
     """Only 'auto' looks around."""
     assert found_device(device) == device
     assert found_device("auto") in {"cpu", "cuda"}
+
+
+def test_declared_topics_reach_the_features(world: World) -> None:
+    """The last profile's statements, decrypted, are part of h; after an erasure they are gone."""
+    features = ResponseFeatures(Hashing(32), declared=True)
+    subject = world.identities.subject("t", "ann")
+    for i, words in enumerate((["I love horror."], ["I avoid bridges."])):
+        kept = world.identities.encrypt(subject, json.dumps(words))
+        identity = Identity(tenant="t", user=subject)
+        world.journal.append(
+            Entry(ProfileChange(id=f"profile-{i}", ts=NOW + i, identity=identity, topics=kept))
+        ).result()
+    scorer = Scorer(world.journal, world.identities, features, world.heads, clock=lambda: world.now)
+    said, other = world.answer("The old bridges of Ulm."), world.answer("The old bridges of Ulm.", "bob")
+    scorer.step()
+    scores = world.scores()
+    expected = Answer(text="The old bridges of Ulm.", prompt="A question?", declared=("I avoid bridges.",))
+    assert scores[said].h == pack(features.encode([expected])[0])
+    assert unpack(scores[said].h)[-1] < 0.0
+    assert np.isnan(unpack(scores[other].h)[-1])
+    world.identities.erase("t", "ann")
+    profile = world.journal.profile(subject)
+    assert profile is not None
+    with pytest.raises(SubjectErased):
+        world.identities.decrypt(profile.topics)

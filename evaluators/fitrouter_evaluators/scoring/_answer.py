@@ -26,6 +26,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     calls: tuple[ToolCall, ...] = ()
     tools: dict[str, Any] | None = None
     """JSON Schema of the parameters of each tool by name; None if the tools are unknown."""
+    declared: tuple[str, ...] = ()
+    """What the person who asked declared about topics."""
 
     @classmethod
     def of(cls, prompt: str, message: Message, tools: Iterable[dict[str, Any]] | None = None) -> Answer:

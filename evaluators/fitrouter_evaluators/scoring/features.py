@@ -1,10 +1,12 @@
 """Response features: the vector h of an answer, over which tastes are learned.
 
-    h = [1, global scalar, style dimensions, value dimensions, tool dimensions, latent directions]
+    h = [1, global scalar, style dimensions, value dimensions, tool dimensions, latent directions, declared fit]
 
 **Missing is NaN, never zero.** An answer of tool calls has no text: of its entries only the first and the tool ones are
 numbers. A text answer makes no calls: its tool entries are NaN. A text without any word that the encoder knows has no
-direction: its value and latent entries are NaN. Without a trained scalar its entry is NaN for every answer.
+direction: its value and latent entries are NaN. Without a trained scalar its entry is NaN for every answer. The last
+entry, how well the answer respects what its reader declared about topics (`statements.topics`), is NaN where nothing
+that was declared is relevant.
 Readers of h treat NaN as no information, as the fit model does: a score counts it as average (0 after standardising),
 a response profile as its prediction.
 """
@@ -26,6 +28,7 @@ from fitrouter.context.encoders import Encoder
 from fitrouter.types import Floats
 from fitrouter_evaluators.scoring._answer import Answer, ToolCall, arguments_fit
 from fitrouter_evaluators.scoring._constants import LATENT_CONSTANTS
+from fitrouter_evaluators.scoring.statements.topics import declared_fit
 from fitrouter_evaluators.scoring.text.reading import Reading, clip_text
 from fitrouter_evaluators.scoring.text.style import CLIP, STYLE, measure, standardise
 from fitrouter_evaluators.scoring.values import VALUES, value_scores
@@ -36,6 +39,9 @@ STYLE_VERSION = "style-2"
 TOOLS = ("tool_calls", "tool_arguments_fit", "tool_repeats")
 """Names of the tool dimensions, in order."""
 
+DECLARED_FIT = "declared_fit"
+"""Name of the feature that says how well an answer respects what was declared about topics."""
+
 _EDGE = 1024
 """Characters of each end of the text that the encoder reads."""
 
@@ -43,7 +49,6 @@ _G = 1
 _STYLE = slice(2, 2 + len(STYLE))
 _VALUES = slice(_STYLE.stop, _STYLE.stop + len(VALUES))
 _TOOLS = slice(_VALUES.stop, _VALUES.stop + len(TOOLS))
-_LATENT = slice(_TOOLS.stop, None)
 
 
 class Scalar(Protocol):
@@ -117,16 +122,29 @@ class ResponseFeatures:
         encoder: reads the first and last 1,024 characters of the text.
         latent: number of latent directions, K.
         scalar: the trained global reward, as `global_scalar` gives it; without one its entry is NaN.
+        declared: whether h ends with the feature `declared_fit`.
         cache: rows that are kept.
     """
 
-    def __init__(self, encoder: Encoder, latent: int = 8, *, scalar: Scalar | None = None, cache: int = 4096) -> None:
+    def __init__(
+        self,
+        encoder: Encoder,
+        latent: int = 8,
+        *,
+        scalar: Scalar | None = None,
+        declared: bool = False,
+        cache: int = 4096,
+    ) -> None:
         if latent < 0:
             raise ValueError(f"latent is {latent}; allowed are 0 and more")
         self.encoder = encoder
         self.latent = latent
+        self._latent = slice(_TOOLS.stop, _TOOLS.stop + latent)
+        self._declared = declared
         self.scalar = scalar
-        self.schema = "/".join([STYLE_VERSION, encoder.id, str(latent), *([scalar.id] if scalar else [])])
+        self.schema = "/".join(
+            [STYLE_VERSION, encoder.id, str(latent), *([scalar.id] if scalar else []), *declared * ["declared-1"]]
+        )
         self.names: tuple[str, ...] = (
             "one",
             "g",
@@ -134,6 +152,7 @@ class ResponseFeatures:
             *(value.name for value in VALUES),
             *TOOLS,
             *(f"latent_{i}" for i in range(latent)),
+            *declared * [DECLARED_FIT],
         )
         self.dim = len(self.names)
         centre, scale = LATENT_CONSTANTS.get(encoder.id, ((), ()))
@@ -150,7 +169,7 @@ class ResponseFeatures:
         Raises:
             Exception: whatever the encoder raises; nothing is cached then.
         """
-        keys = [_key(item, prompted=self.scalar is not None) for item in items]
+        keys = [_key(item, prompted=self.scalar is not None or bool(item.declared)) for item in items]
         with self._lock:
             found = {key: row for key in keys if (row := self._rows.get(key)) is not None}
         fresh = {key: item for key, item in zip(keys, items, strict=True) if key not in found}
@@ -174,12 +193,16 @@ class ResponseFeatures:
             out[spoken, _STYLE] = standardise(np.array([measure(reading) for reading in readings]))
         for i, item in enumerate(items):
             out[i, _TOOLS] = tool_features(item)
+        for i in spoken:
+            if self._declared and items[i].declared:
+                texts = readable(items[i].prompt), readable(items[i].text)
+                out[i, -1] = declared_fit(self.encoder, *texts, items[i].declared)
         if spoken:
             vectors = self._vectors([items[i].text for i in spoken])
             out[spoken, _VALUES] = np.clip(value_scores(self.encoder, vectors), -CLIP, CLIP)
             if self.latent:
                 latent = (latent_directions(self.encoder, vectors, self.latent) - self._centre) / self._scale
-                out[spoken, _LATENT] = np.clip(latent, -CLIP, CLIP)
+                out[spoken, self._latent] = np.clip(latent, -CLIP, CLIP)
             if self.scalar is not None:
                 g = self.scalar.of([items[i] for i in spoken], readings, vectors, out[spoken, _STYLE])
                 out[spoken, _G] = np.clip(g, -CLIP, CLIP)
@@ -202,11 +225,13 @@ def readable(text: str) -> str:
 
 
 def _key(item: Answer, *, prompted: bool) -> bytes:
-    """Cache key of an answer; the prompt belongs to it only if a scalar reads it."""
+    """Cache key of an answer; the prompt belongs to it only if it is read."""
     digest = hashlib.blake2b(item.text.encode("utf-8", "surrogatepass"), digest_size=16)
     # No text holds the byte 0xff in UTF-8, so the parts cannot run into each other.
     if item.calls:
         digest.update(b"\xff" + repr((item.calls, item.tools)).encode("utf-8", "surrogatepass"))
     if prompted:
         digest.update(b"\xff\xff" + item.prompt.encode("utf-8", "surrogatepass"))
+    if item.declared:
+        digest.update(b"\xff\xff\xff" + repr(item.declared).encode("utf-8", "surrogatepass"))
     return digest.digest()

@@ -19,7 +19,8 @@ from fitrouter_evaluators.scoring import DeviceHeads, ResponseFeatures, found_de
 from fitrouter_evaluators.scoring.models import RewardModels
 from fitrouter_evaluators.scoring.prior import load_prior, shipped_prior
 from fitrouter_evaluators.scoring.scorer import Scorer
-from fitrouter_evaluators.scoring.statements.declared import DeclaredValues
+from fitrouter_evaluators.scoring.statements.declared import DeclaredValues, is_readable
+from fitrouter_evaluators.scoring.statements.topics import topic_units
 
 _SURE = 0.5
 """Standard deviations from which a statement counts for a dimension."""
@@ -37,7 +38,7 @@ class ScorerService:
     ) -> None:
         self._batch, self._device = config.batch, config.device
         encoder = get_encoder(config.encoder, config.device)
-        self._features = ResponseFeatures(encoder, scalar=global_scalar(encoder))
+        self._features = ResponseFeatures(encoder, scalar=global_scalar(encoder), declared=True)
         self.schema, self.names = self._features.schema, self._features.names
         self._models: RewardModels | None = None
         if config.models:
@@ -87,6 +88,10 @@ class ScorerService:
                 if name in self.names and belief.mean**2 > _SURE**2 * belief.variance
             }
         return found
+
+    def topics(self, statements: Sequence[str]) -> tuple[str, ...]:
+        """The statements of preference about topics, which the feature `declared_fit` compares answers with."""
+        return tuple(statement for statement in statements if is_readable(statement) and topic_units(statement))
 
     def step(self) -> int:
         """Score one batch if this process holds the lease."""

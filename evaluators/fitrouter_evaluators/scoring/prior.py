@@ -19,6 +19,7 @@ import numpy as np
 from fitrouter.errors import ConfigError
 from fitrouter.posterior.tastes import TasteParams, TastePrior, Tastes
 from fitrouter.types import Floats
+from fitrouter_evaluators.scoring.features import DECLARED_FIT
 
 SHIPPED = "prior.safetensors"
 _FORMAT = "fitrouter-prior-1"
@@ -64,6 +65,10 @@ def load_prior(path: Path, names: Sequence[str], encoder: str, params: TastePara
     mean[here] = arrays["mean"][there]
     cov[np.ix_(here, here)] = arrays["cov"][np.ix_(there, there)]
     role[here], user[here] = arrays["role_variance"][there], arrays["user_variance"][there]
+    if DECLARED_FIT in names and DECLARED_FIT not in known:
+        # Respecting what people said about topics counts as much as a unit of a style that they declared.
+        j = list(names).index(DECLARED_FIT)
+        mean[j] = params.declared_reach / (1.0 + params.declared_noise) * np.sqrt(user[j])
     digest = hashlib.sha256(payload + repr((list(names), encoder, params)).encode()).hexdigest()
     return TastePrior(digest, mean, cov, role, user)
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NamedTuple, Protocol, runtime_checkable
 
+import msgspec
 import numpy as np
 
 from fitrouter.draw import uuid7
@@ -222,12 +223,26 @@ class Scorer:
         try:
             content = unpack_content(self._identities.decrypt(item.content))
             answer = Answer.of(content.prompt, content.message, content.tools)
+            answer = msgspec.structs.replace(answer, declared=self._declared(job.execution))
             return job._replace(item=Item(answer=answer, identity=job.execution.identity, decision_id=item.decision_id))
         except Exception as error:
             if isinstance(error, StoreError) and not isinstance(error, SubjectErased):
                 raise  # the disk's fault, not the answer's
             self._tell("content", error)
             return job
+
+    def _declared(self, execution: Execution) -> tuple[str, ...]:
+        """What the user declared about topics; nothing where it cannot be read."""
+        profile = self._journal.profile(execution.identity.user) if execution.identity.user else None
+        if profile is None or not profile.topics:
+            return ()
+        try:
+            return tuple(msgspec.json.decode(self._identities.decrypt(profile.topics), type=list[str]))
+        except Exception as error:
+            if isinstance(error, StoreError) and not isinstance(error, SubjectErased):
+                raise
+            self._tell("content", error)
+            return ()
 
     def _judge(self, jobs: Sequence[_Job]) -> list[_Verdict | None]:
         """Score the jobs in one batch, or one by one if that fails; None for a job that cannot be scored."""

@@ -96,7 +96,7 @@ def _parts(config: Config, responses: bool) -> tuple[Reading, Learner]:
     features: ResponseFeatures | None = None
     if config.scorer.encoder != "none":
         scoring = get_encoder(config.scorer.encoder)
-        features = ResponseFeatures(scoring, scalar=global_scalar(scoring))
+        features = ResponseFeatures(scoring, scalar=global_scalar(scoring), declared=True)
 
     def x(prompt: str) -> Floats:
         return context_features(read_prompt(_request(prompt)), encoder)

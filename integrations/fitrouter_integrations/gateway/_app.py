@@ -258,7 +258,7 @@ class Gateway:
         """Set the preferences that a user states, as numbers or in words; replaces earlier ones."""
         values, statements, whose = profile(await self._body(call), call.headers, call.tenant)
         declared = await self.router.declare(whose, values, statements)
-        found = {"declared": declared.values, "not_understood": list(declared.not_understood)}
+        found = {"declared": declared.values, "topics": declared.topics, "not_understood": declared.not_understood}
         return _json({"object": "fitrouter.profile", **found})
 
     async def decision(self, call: Call) -> Response:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
@@ -28,7 +29,9 @@ class Declared(msgspec.Struct, frozen=True):
     values: dict[str, float]
     """Dimension → −1 (wants less) … 1 (wants more)."""
     not_understood: tuple[str, ...] = ()
-    """Statements without a known dimension."""
+    """Statements without a known dimension or topic."""
+    topics: tuple[str, ...] = ()
+    """Statements about topics, which answers are compared with."""
 
 
 def on_scale(kind: FeedbackKind, value: float, scale: tuple[float, float]) -> None:
@@ -155,12 +158,14 @@ class FeedbackIntake:
             if not -1.0 <= value <= 1.0:
                 raise InvalidRequest(f"profile: {name} is {value!r}; allowed are −1 (less) to 1 (more)")
         parsed = await asyncio.to_thread(self.scorer.understand, list(words)) if words else {}
+        topics = tuple(self.scorer.topics([word for word in words if not parsed.get(word)]))
         found: dict[str, list[float]] = {}
         for meant in parsed.values():
             for name, value in meant.items():
                 found.setdefault(name, []).append(value)
         understood = {name: sum(each) / len(each) for name, each in found.items()} | dict(values or {})
         subject = await read_in_time(self.identities.subject, identity.tenant, identity.user)
+        kept = await read_in_time(self.identities.encrypt, subject, json.dumps(topics)) if topics else b""
         now = self.clock()
         await self.recorder.keep(
             ProfileChange(
@@ -168,9 +173,11 @@ class FeedbackIntake:
                 ts=now,
                 identity=Identity(tenant=identity.tenant, user=subject, role=identity.role),
                 declared=understood,
+                topics=kept,
             )
         )
-        return Declared(understood, tuple(word for word in words if not parsed.get(word)))
+        unclear = tuple(word for word in words if not parsed.get(word) and word not in topics)
+        return Declared(understood, unclear, topics)
 
     async def _judged(self, decision_id: str, speaker: Identity) -> _Judged:
         """The decision that feedback refers to."""

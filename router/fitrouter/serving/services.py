@@ -96,6 +96,10 @@ class ScorerPlugin(Protocol):
         """Parse statements of preference: statement → dimension → −1 … 1; empty if not understood."""
         ...
 
+    def topics(self, statements: Sequence[str]) -> Sequence[str]:
+        """The statements of preference about topics, which answers are compared with."""
+        ...
+
     def step(self) -> int:
         """Score waiting answers if this process holds the scorer lease; returns their number."""
         ...

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeGuard
 
 import msgspec
+import numpy as np
 
 from fitrouter.identity import role_key, task_of
 from fitrouter.posterior.arm_prior import ArmPrior
@@ -254,7 +255,11 @@ class Learner:
 
     def _h(self, score: Score) -> Floats | None:
         h = unpack(score.h)
-        return h if score.status == "ok" and score.schema == self.schema and len(h) == self.fit.D else None
+        if score.status == "ok" and self.schema.startswith(f"{score.schema}/") and len(h) < self.fit.D:
+            h = np.append(h, np.full(self.fit.D - len(h), np.nan))  # features that came later are missing in it
+        elif score.status != "ok" or score.schema != self.schema:
+            return None
+        return h if len(h) == self.fit.D else None
 
     def _answered(self, decision_id: str, events: Sequence[Event]) -> Answered | None:
         """The answer of a decision; None if it is missing or waits for its score, or belongs to another encoder."""

@@ -49,6 +49,11 @@ def units(statement: str) -> tuple[Unit, ...]:
     return tuple(found)
 
 
+def has_attitude(statement: str) -> bool:
+    """Whether a statement says that anything is liked or disliked."""
+    return not {_FLIP, _AGAINST, _EXCESS, _CONTRAST, _FOR}.isdisjoint(_marked(statement))
+
+
 def _marked(statement: str) -> list[str]:
     """Lower-case tokens, with expressions of attitude replaced by upper-case marks."""
     text = unicodedata.normalize("NFKC", statement).replace("’", "'").lower()

@@ -19,24 +19,26 @@ from __future__ import annotations
 import functools
 import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib import resources
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from fitrouter.context.encoders import Encoder
 from fitrouter.types import Floats
 from fitrouter_evaluators.scoring.statements._polarity import Unit, units
 from fitrouter_evaluators.scoring.statements._polarity_words import FOREIGN, FUNCTION
+from fitrouter_evaluators.scoring.statements._subject import StemOdds, about_style, features
 
 _LONGEST = 1000
 """Maximum characters of a statement."""
 _WIDTH = 0.5
 """γ of the kernel exp(−γ |x − x'|²); x consists of two unit vectors, so that |x − x'|² ≤ 8."""
 _RIDGE = 0.1
-_RELEVANT = 0.25
+_RELEVANT = 0.15
 """Relevance from which a piece concerns a dimension, if no other is twice as relevant; by cross-validation."""
 _SAYS = 0.1
 """Smaller values are dropped."""
@@ -81,77 +83,129 @@ def _words(text: str) -> list[str]:
     return sorted({part for word in text.split() for part in (word, f"{word[:4]}_", f"{word[:6]}_")})
 
 
-class _Mapping(NamedTuple):
-    """A fitted mapping: kernel features of the corpus' pieces, and their contributions."""
+class _Pieces:
+    """Kernel against the corpus' pieces, whose words are kept as an inverted index.
+
+    Args:
+        vectors: float64[n, dim], unit vectors of the pieces or 0.
+        texts: the pieces.
+    """
+
+    def __init__(self, vectors: Floats, texts: Sequence[str]) -> None:
+        self._vectors = vectors
+        self._at: dict[str, NDArray[np.intp]] = {}
+        parts = [_words(text) for text in texts]
+        where: dict[str, list[int]] = {}
+        for i, found in enumerate(parts):
+            for part in found:
+                where.setdefault(part, []).append(i)
+        self._at = {part: np.array(rows) for part, rows in where.items()}
+        self._weight = np.array([1.0 / np.sqrt(max(len(found), 1)) for found in parts])
+        self._square = np.einsum("nd,nd->n", vectors, vectors) + np.array([float(bool(found)) for found in parts])
+
+    def kernel(self, vectors: Floats, texts: Sequence[str]) -> Floats:
+        """float64[n, pieces] of texts with their encoder vectors."""
+        dot = vectors @ self._vectors.T
+        square = np.einsum("nd,nd->n", vectors, vectors)
+        for row, text in enumerate(texts):
+            parts = _words(text)
+            known = [rows for part in parts if (rows := self._at.get(part)) is not None]
+            for rows in known:
+                dot[row, rows] += self._weight[rows] / np.sqrt(len(parts))
+            square[row] += len(known) / max(len(parts), 1)
+        out: Floats = np.exp(-_WIDTH * np.maximum(square[:, None] + self._square - 2.0 * dot, 0.0))
+        return out
+
+
+class Mapping(NamedTuple):
+    """A fitted mapping: contributions of the corpus' pieces to a regression on their kernel."""
 
     dimensions: tuple[str, ...]
-    vocabulary: dict[str, int]
-    pieces: Floats
-    """float64[pieces, dim + words]"""
+    pieces: _Pieces
     side: Floats
     """float64[pieces, dimensions], as is `relevance`"""
     relevance: Floats
+    style: Floats
+    """float64[pieces]"""
+    odds: StemOdds
     variance: Floats
     """float64[dimensions]"""
 
-    def __call__(self, vectors: Floats, texts: Sequence[str]) -> tuple[Floats, Floats]:
-        """Side and relevance, float64[n, dimensions], of pieces with their encoder vectors."""
-        kernel = _kernel(_features(vectors, texts, self.vocabulary), self.pieces)
-        return kernel @ self.side, kernel @ self.relevance
+    def __call__(self, vectors: Floats, texts: Sequence[str]) -> tuple[Floats, Floats, Floats]:
+        """Side and relevance, float64[n, dimensions], and style, float64[n], of pieces with their encoder vectors."""
+        kernel = self.pieces.kernel(vectors, texts)
+        return kernel @ self.side, kernel @ self.relevance, kernel @ self.style
 
 
-def _features(vectors: Floats, texts: Sequence[str], vocabulary: Mapping[str, int]) -> Floats:
-    bags = np.zeros((len(texts), len(vocabulary)))
-    for bag, text in zip(bags, texts, strict=True):
-        parts = _words(text)
-        bag[[vocabulary[part] for part in parts if part in vocabulary]] = 1.0 / np.sqrt(max(len(parts), 1))
-    return np.concatenate([vectors, bags], axis=1)
+def fit(encoder: Encoder, corpus: Sequence[tuple[str, dict[str, float]]]) -> Mapping:
+    """Fit the mapping of an encoder to statements with their values by dimension, none for other subjects."""
+    read = [(pieces, values) for text, values in corpus if (pieces := units(text))]
+    dimensions = tuple(dict.fromkeys(name for _, values in read for name in values))
+    texts = sorted({piece.text for pieces, _ in read for piece in pieces})
+    at = {text: i for i, text in enumerate(texts)}
+    vectors = encoder.encode(texts)
+    known = _Pieces(vectors, texts)
+    # Statement → its pieces: their places (0 where there is none) and weights; a statement is the mean of its pieces.
+    width = max(len(pieces) for pieces, _ in read)
+    places, plain, signed = np.zeros((len(read), width), int), *np.zeros((2, len(read), width))
+    for row, (pieces, _) in enumerate(read):
+        n = len(pieces)
+        places[row, :n] = [at[piece.text] for piece in pieces]
+        plain[row, :n], signed[row, :n] = 1.0 / n, [piece.sign / n for piece in pieces]
+    target = np.array([[values.get(name, 0.0) for name in dimensions] for _, values in read])
+    named = target != 0.0
+    style = 2.0 * named.any(axis=1) - 1.0
+    kernel = known.kernel(vectors, texts)
+    inverse = np.linalg.inv(_gram(kernel, places, signed))
+    dual = inverse @ target
+    errors = dual / np.diag(inverse)[:, None]  # leave-one-out
+    also = np.linalg.solve(_gram(kernel, places, plain), np.column_stack([np.abs(target), style]))
+    relevance = _spread(also, places, plain, len(texts))
+    content = [[piece.text for piece in pieces] for pieces, _ in read]
+    return Mapping(
+        dimensions,
+        known,
+        _spread(dual, places, signed, len(texts)),
+        relevance[:, :-1],
+        relevance[:, -1],
+        StemOdds(
+            [words for words, s in zip(content, style, strict=True) if s > 0.0],
+            [words for words, s in zip(content, style, strict=True) if s < 0.0],
+        ),
+        (errors**2 * named).sum(axis=0) / named.sum(axis=0),
+    )
 
 
-def _kernel(a: Floats, b: Floats) -> Floats:
-    square = np.einsum("nd,nd->n", a, a)[:, None] + np.einsum("nd,nd->n", b, b)[None] - 2.0 * (a @ b.T)
-    out: Floats = np.exp(-_WIDTH * np.maximum(square, 0.0))
+def _gram(kernel: Floats, places: NDArray[np.intp], weights: Floats) -> Floats:
+    """float64[statements, statements]: ridge plus the kernel of statements that mix pieces."""
+    half, out = np.zeros((len(places), len(kernel))), _RIDGE * np.eye(len(places))
+    for at, w in zip(places.T, weights.T, strict=True):
+        rows = np.flatnonzero(w)
+        half[rows] += w[rows, None] * kernel[at[rows]]
+    for at, w in zip(places.T, weights.T, strict=True):
+        rows = np.flatnonzero(w)
+        out[:, rows] += w[rows] * half[:, at[rows]]
     return out
 
 
-def _fit(encoder: Encoder) -> _Mapping:
-    """Fit the mapping of an encoder to the whole corpus."""
-    corpus = [(units(text), group.values) for group in preferences() for text in group.statements]
-    corpus = [(pieces, values) for pieces, values in corpus if pieces]
-    dimensions = tuple(dict.fromkeys(name for _, values in corpus for name in values))
-    texts = sorted({piece.text for pieces, _ in corpus for piece in pieces})
-    at = {text: i for i, text in enumerate(texts)}
-    vocabulary = {part: i for i, part in enumerate(sorted({part for text in texts for part in _words(text)}))}
-    X = _features(encoder.encode(texts), texts, vocabulary)
-    kernel = _kernel(X, X)
-    signed, plain = np.zeros((2, len(corpus), len(texts)))
-    for row, (pieces, _) in enumerate(corpus):
-        for piece in pieces:
-            signed[row, at[piece.text]] += piece.sign / len(pieces)
-            plain[row, at[piece.text]] += 1.0 / len(pieces)
-    target = np.array([[values.get(name, 0.0) for name in dimensions] for _, values in corpus])
-    side, errors = _ridge(kernel, signed, target)
-    relevance, _ = _ridge(kernel, plain, np.abs(target))
-    named = target != 0.0
-    variance = (errors**2 * named).sum(axis=0) / named.sum(axis=0)
-    return _Mapping(dimensions, vocabulary, X, side, relevance, variance)
+def _spread(dual: NDArray[np.floating[Any]], places: NDArray[np.intp], weights: Floats, pieces: int) -> Floats:
+    """float64[pieces, d]: contributions of the pieces from float64[statements, d]."""
+    out = np.zeros((pieces, dual.shape[1]))
+    for at, w in zip(places.T, weights.T, strict=True):
+        np.add.at(out, at, w[:, None] * dual)
+    return out
 
 
-def _ridge(kernel: Floats, mixing: Floats, target: Floats) -> tuple[Floats, Floats]:
-    """Kernel ridge of statements that mix pieces: contributions [pieces, d], leave-one-out errors [statements, d]."""
-    inverse = np.linalg.inv(mixing @ kernel @ mixing.T + _RIDGE * np.eye(len(mixing)))
-    dual = inverse @ target
-    return mixing.T @ dual, dual / np.diag(inverse)[:, None]
-
-
-_known: dict[str, _Mapping] = {}
+_known: dict[str, Mapping] = {}
 _lock = threading.Lock()
 
 
-def _mapping(encoder: Encoder) -> _Mapping:
+def _mapping(encoder: Encoder) -> Mapping:
     with _lock:
         if encoder.id not in _known:
-            _known[encoder.id] = _fit(encoder)
+            _known[encoder.id] = fit(
+                encoder, [(text, group.values) for group in preferences() for text in group.statements]
+            )
         return _known[encoder.id]
 
 
@@ -159,7 +213,7 @@ class DeclaredValues:
     """Maps stated preferences to declared values. Thread-safe.
 
     Args:
-        encoder: any; the first one of its id encodes the corpus, about 800 short texts.
+        encoder: any; the first one of its id encodes the corpus, about 3,500 short texts, which takes a few seconds.
     """
 
     def __init__(self, encoder: Encoder) -> None:
@@ -198,7 +252,9 @@ class DeclaredValues:
         if not pieces:
             return _nothing("it names no property of an answer")
         mapping = _mapping(self._encoder)
-        values = _values(mapping, pieces, self._encoder)
+        values, subject = read_units(mapping, statement, pieces, self._encoder)
+        if not about_style(subject):
+            return _nothing("it is about something else than the style of answers")
         found = {
             name: Belief(float(np.clip(value, -1.0, 1.0)), float(variance))
             for name, value, variance in zip(mapping.dimensions, values, mapping.variance, strict=True)
@@ -207,14 +263,14 @@ class DeclaredValues:
         return DeclaredTaste(found) if found else _nothing("it concerns no known dimension")
 
 
-def _values(mapping: _Mapping, pieces: Sequence[Unit], encoder: Encoder) -> Floats:
-    """float64[dimensions]: mean over the pieces that concern a dimension, 0 without any."""
+def read_units(mapping: Mapping, statement: str, pieces: Sequence[Unit], encoder: Encoder) -> tuple[Floats, Floats]:
+    """Values, float64[dimensions], 0 where no piece concerns the dimension; and the features of `about_style`."""
     texts = [piece.text for piece in pieces]
-    side, relevance = mapping(encoder.encode(texts), texts)
+    side, relevance, style = mapping(encoder.encode(texts), texts)
     named = (relevance >= _RELEVANT) & (relevance >= 0.5 * relevance.max(axis=1, keepdims=True))
     signs = np.array([piece.sign for piece in pieces])
-    out: Floats = np.einsum("n,nd,nd->d", signs, side, named) / np.maximum(named.sum(axis=0), 1)
-    return out
+    values: Floats = np.einsum("n,nd,nd->d", signs, side, named) / np.maximum(named.sum(axis=0), 1)
+    return values, features(statement, texts, mapping.odds, float(style.mean()), float(relevance.max()))
 
 
 def _pool(beliefs: Sequence[Belief]) -> Belief:
@@ -223,6 +279,11 @@ def _pool(beliefs: Sequence[Belief]) -> Belief:
     mean = float((precision * means).sum() / precision.sum())
     spread = float((precision * (means - mean) ** 2).sum() / precision.sum())
     return Belief(mean, 1.0 / float(precision.sum()) + spread)
+
+
+def is_readable(statement: str) -> bool:
+    """Whether a statement is English and not too long."""
+    return len(statement) <= _LONGEST and not _foreign(statement)
 
 
 _LETTERS = re.compile(r"[^\W\d_]+")

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from fitrouter.types import Event
+from fitrouter.types import Event, ProfileChange
 
 
 class Row(NamedTuple):
@@ -79,6 +79,10 @@ class Journal(Protocol):
 
     def of(self, key: str) -> Sequence[Row]:
         """All rows of a decision id or a subject, in order."""
+        ...
+
+    def profile(self, subject: str) -> ProfileChange | None:
+        """The last profile of a subject; None without one."""
         ...
 
     def lease(self, name: str) -> Lease:

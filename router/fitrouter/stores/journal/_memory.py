@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from fitrouter.errors import JournalFull, StoreError
 from fitrouter.stores.journal._base import Entry, Row, Snapshot, Spooled
 from fitrouter.stores.journal._record import Fault, Record, no_fault, record
-from fitrouter.types import Event, decode_event
+from fitrouter.types import Event, ProfileChange, decode_event
 
 
 class _MemoryLease:
@@ -96,6 +96,11 @@ class MemoryJournal:
         with self._mutex:
             records = list(enumerate(self._records, 1))
         return [Row(seq, _event(item)) for seq, item in records if key in (item.decision_id, item.subject)]
+
+    def profile(self, subject: str) -> ProfileChange | None:
+        """The last profile of a subject; None without one."""
+        found = (row.event for row in reversed(self.of(subject)))
+        return next((event for event in found if isinstance(event, ProfileChange)), None)
 
     def lease(self, name: str) -> _MemoryLease:
         """The lease of this name; leases of one journal object exclude each other."""

@@ -33,6 +33,8 @@ _SCHEMA = (
     "INSERT INTO snapshot_position VALUES (1, 0)",
     "PRAGMA user_version = 1",
 )
+_PROFILES = "CREATE INDEX IF NOT EXISTS events_profile ON events (subject, seq) WHERE kind = 'profile'"
+"""Not part of the format: files of earlier versions get it when they are opened."""
 
 
 def open_checked(path: Path) -> sqlite3.Connection:
@@ -66,6 +68,7 @@ def _create(connection: sqlite3.Connection, path: Path) -> None:
     if version == 0:
         for statement in _SCHEMA:
             connection.execute(statement)
+    connection.execute(_PROFILES)
 
 
 def _check(connection: sqlite3.Connection, path: Path) -> None:

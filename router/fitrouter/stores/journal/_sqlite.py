@@ -25,7 +25,7 @@ from fitrouter.stores.journal._lease import FileLease, FileLock
 from fitrouter.stores.journal._record import Fault, no_fault, record
 from fitrouter.stores.journal._schema import open_checked
 from fitrouter.stores.journal._writer import GroupWriter
-from fitrouter.types import decode_event
+from fitrouter.types import ProfileChange, decode_event
 
 _log = logging.getLogger(__name__)
 
@@ -125,6 +125,16 @@ class SqliteJournal:
                 (key, key),
             )
         )
+
+    def profile(self, subject: str) -> ProfileChange | None:
+        """The last profile of a subject; None without one."""
+        rows = self._decode(
+            self._read(
+                "SELECT seq, payload, crc FROM events WHERE subject = ? AND kind = 'profile' ORDER BY seq DESC LIMIT 1",
+                (subject,),
+            )
+        )
+        return rows[0].event if rows and isinstance(rows[0].event, ProfileChange) else None
 
     def lease(self, name: str) -> FileLease:
         """The lease of this name, a locked file `<path>.<name>.lease`; the kernel frees it when its holder dies.
