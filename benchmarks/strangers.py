@@ -3,15 +3,15 @@
     python -m benchmarks.strangers                      # 40 seeds, default configuration; minutes on two idle cores
     python -m benchmarks.strangers --seeds 4 --policy linear_thompson --set scale=0.5
 
-Recorded answers (`../shared/data/alpaca_eval`) of 3 or 11 models, and people who give 60 thumbs each: P(thumb up) depends on
-the form of the answer alone (its length, its list items), one thumb in ten is random. An installation is fresh, or has 400
-labels of a crowd of 40 people, most of whom like short answers. Everything runs through the product's decider and learner with
-the default configuration, features, encoder and trained prior.
+Recorded answers (`../shared/data/alpaca_eval`) of 3 or 11 models, and people who give 60 thumbs each: P(thumb up)
+depends on the form of the answer alone (its length, its list items), one thumb in ten is random. An installation is
+fresh, or has 400 labels of a crowd of 40 people, most of whom like short answers. Everything runs through the product's
+decider and learner with the default configuration, features, encoder and trained prior.
 
-Reported per cell, over people: satisfaction with the logged probabilities as a share of each person's best model (mean of 60
-thumbs, the last 20, the worst decile of people); probability ≥ ½ for a model within .05 of the best at thumbs 15 to 20 and
-55 to 60; and the 95 % quantile of the longest run of thumbs down on one model. `change`: the taste turns into another one
-after 40 thumbs; the number of thumbs after it until a good model has probability ≥ ½ for five thumbs in a row.
+Reported per cell, over people: satisfaction with the logged probabilities as a share of each person's best model (mean
+of 60 thumbs, the last 20, the worst decile of people); probability ≥ ½ for a model within .05 of the best at thumbs 15
+to 20 and 55 to 60; and the 95 % quantile of the longest run of thumbs down on one model. `change`: the taste turns into
+another one after 40 thumbs; thumbs until a good model has probability ≥ ½ for five thumbs in a row.
 """
 
 from __future__ import annotations

@@ -89,8 +89,9 @@ class MixturePrior(Projection):
 
 def _prior(context: Context, logits: Floats) -> Floats:
     """float64[E]: softmax of the logits, with the floor."""
-    learnt: Floats = np.exp(logits - logits.max())
-    return (1.0 - FLOOR) * learnt / np.add.reduce(learnt) + FLOOR * np.array(START[context])
+    learnt = np.exp(logits - logits.max())
+    weights: Floats = (1.0 - FLOOR) * learnt / np.add.reduce(learnt) + FLOOR * np.array(START[context])
+    return weights
 
 
 class ModelAverage(Projection):

@@ -94,8 +94,8 @@ class _Split:
         self.blind = now.blind
         offsets = (with_role - now.blind - text[1], with_user - with_role - text[2])
         self.parts = (*text, now.blind - text[0], *offsets, mean - now.mean)
-        role, user = (fit.tastes.role(identity), fit.tastes.user(identity)) if fit.params.personal else (None, None)
-        labelled = not off and bool(user.weights if user is not None else role is not None and role.weights)
+        person = (fit.tastes.user(identity) or fit.tastes.role(identity)) if fit.params.personal else None
+        labelled = not off and person is not None and bool(person.weights)
         self.own = 1.0 - float(fit.weights(identity)[:2].sum()) if labelled else None
         """Weight of the personal heads."""
         self.names = tuple(sorted(fit.tastes.names, key=fit.tastes.names.__getitem__))
