@@ -205,7 +205,7 @@ def test_a_model_scores_in_the_scorer(world: Callable[..., World], tmp_path: Pat
     built_in = ResponseFeatures(Static(), scalar=global_scalar(Static()))
     plain = built_in.encode([Answer(text=text, prompt="Why?") for text in texts])
     assert {score.schema for score in scores.values()} == {made.service.schema}
-    np.testing.assert_allclose(h[:, :-2], plain, atol=1e-6)
+    np.testing.assert_allclose(h[:, :-3], plain, atol=1e-6)
     assert np.isfinite(h[-8:, -2:]).all()
     assert np.abs(h[-8:, -2:]).max() > 0.1
     assert made.troubles == []
