@@ -63,10 +63,9 @@ def setups() -> dict[str, Setup]:
         "shipped": Setup(),
         **{f"gamma {gamma:g}": Setup(gamma=gamma) for gamma in (160.0, 640.0, 10240.0, 40960.0)},
         **{f"floor {floor:g}": Setup(floor=floor) for floor in (0.02, 0.1)},
-        **{f"slopes of c {v:g}": Setup(arms={"correction_slope": v}) for v in (0.03, 0.06, 0.2)},
+        **{f"slopes of c {v:g}": Setup(arms={"correction_slopes": (v,)}) for v in (0.003, 0.03, 0.1)},
         **{f"intercept of c {v:g}": Setup(arms={"correction_intercept": v}) for v in (0.01, 0.1)},
         **{f"slopes of the profile {v:g}": Setup(arms={"profile_slope": v}) for v in (0.02, 0.2)},
-        "slopes in full": Setup(fit={"slopes_reliance": (1.0, 0.0)}),
         **{f"encoder {name}": Setup(encoder=name) for name in ("hashing", "minilm")},
     }
 

@@ -1,8 +1,8 @@
-"""Learners of the context benchmark: the router's fit model, and tastes with given relevance.
+"""Learners of the context benchmark: the router's reward model, and tastes with given relevance.
 
     score = hᵀw_0 + hᵀ(a_c ⊙ δ_u)
 
-c is the task. `FoldLearner` is `posterior.model` itself, with the relevance that it learns (`posterior.relevance`);
+c is the task. `FoldLearner` is `posterior.model` itself, with its mixture of heads;
 `TasteLearner` has the same tastes and priors with an a that is fixed: 0 for everybody alike, 1 for a taste everywhere.
 """
 
@@ -72,7 +72,7 @@ class TasteLearner:
         plain = Tastes(relevance.shape[1], TasteParams())
         self.relevance = relevance
         self.population = plain.population
-        self.users: list[Gaussian] = [plain.new_user().taste for _ in range(users)]
+        self.users: list[Gaussian] = [Gaussian.prior(np.zeros(plain.D), plain.user_variance) for _ in range(users)]
 
     def learn(self, user: int, h: Floats, task: int, y: float) -> None:
         """See `Learner`."""

@@ -116,7 +116,7 @@ def _learnt(setting: Setting) -> Learner:
 ROWS: Mapping[str, Row] = {
     "global": _taste(lambda setting: np.zeros_like(setting.relevance)),
     "taste everywhere": _taste(lambda setting: np.ones_like(setting.relevance)),
-    "relevance learnt": _learnt,
+    "mixture of heads": _learnt,
     "relevance given": _taste(lambda setting: setting.relevance),
 }
 """The first is the baseline; the last knows the true relevance."""

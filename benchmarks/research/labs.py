@@ -170,8 +170,7 @@ def pooling(seed: int, setup: Setup, pool: str, sd: float = 0.6, rounds: int = 8
     """200 Zipf users in five roles, whose models differ by offsets of `sd` logits, per role and per user."""
     params = setup.params
     if pool == "role":
-        tastes = msgspec.structs.replace(params.tastes, user=0.0, user_intercept=0.0, user_offset=0.0)
-        params = msgspec.structs.replace(params, tastes=tastes)
+        params = msgspec.structs.replace(params, users=False)
     elif pool in {"blind", "separate"}:
         params = msgspec.structs.replace(params, personal=False)
     elif pool != "user":

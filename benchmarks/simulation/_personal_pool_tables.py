@@ -144,19 +144,17 @@ def _gaps(cells: Sequence[Cell]) -> str:
 def _parts(cells: Sequence[Cell]) -> str:
     def line(cell: Cell) -> list[str]:
         ours = cell["rows"]["ours"]
-        twin, zero = ours["twin"], ours["zero"]
+        twin = ours["twin"]
         verdicts = ", ".join(f"{word} {n}" for word, n in twin["verdicts"].items())
         return [
-            ", ".join(f"{value:.2f}" for value in ours["reliance"]),
-            ", ".join(f"{value:.2f}" for value in zero) or _NONE,
+            ", ".join(f"{value:.2f}" for value in ours["mixture"]),
             f"{twin['ever_helps']:.0%}, {twin['ever_helps_in_a_role']:.0%}",
             f"{twin['ever_off']:.0%}, {twin['off_at_end']:.0%}",
             verdicts,
         ]
 
     head = [
-        "reliance (slopes, role, taste, offset)",
-        "P(useless)",
+        "weights (population, declared, narrow, wide, recent)",
         'ever "helps" (all, a role)',
         "ever off, off at the end",
         "final state",

@@ -29,7 +29,7 @@ GAMMAS = (160.0, 640.0, 2560.0, 10240.0, 40960.0)
 TUNING_SEEDS = tuple(range(1000, 1004))
 """Seeds for choosing γ; never reported."""
 ROWS = ("label-only", "scores", "role", "ours", "true-tastes")
-LIKE = {"unweighted": "ours", "true-tastes": "ours", "reward-score": "label-only"}
+LIKE = {"true-tastes": "ours", "reward-score": "label-only"}
 """Rows that use another row's γ: they do not differ from it in exploration."""
 TUNED_IN = ("lab-s1", 0.3)
 KNOWN = ("lab-s1", "model-offset", "env", "impostor")

@@ -139,7 +139,7 @@ class PolicyConfig(CandidateConfig):
     impersonal_roles: tuple[str, ...] = ()
     """Roles whose requests are never personalised."""
     sensitive_roles: tuple[str, ...] = ()
-    """Roles whose requests use tastes only as far as labels show their relevance."""
+    """Roles in which a user's own terms start with almost no weight, until labels in such roles show that they help."""
     prior: Path | None = None
     """Prior of the models, a file made by `fitrouter train policy`."""
     candidates: dict[str, CandidateConfig] = {}

@@ -265,7 +265,7 @@ def test_the_summary_is_computed(world: DemoWorld) -> None:
             row: Strategy(reward=v, quarters=(0.5, 0.5, 0.5, v), cost_usd=1.0, shares=shares, all_shares=shares)
             for row, v in last.items()
         }
-        return SeedResult(seed=seed, best_single="aurora-large", rows=rows, reliance=(1.0,))
+        return SeedResult(seed=seed, best_single="aurora-large", rows=rows, mixture=(1.0,))
 
     found = summary([result(1, 0.75), result(2, 0.64)], world)
     assert found["closed_mean"] == pytest.approx((0.5 - 0.6) / 2)

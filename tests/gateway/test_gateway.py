@@ -680,6 +680,9 @@ class _Scorer:
     def lag(self) -> tuple[int, float]:
         return 7, 3.5
 
+    def models(self) -> dict[str, Any]:
+        return {}
+
 
 def _raises() -> int:
     raise RuntimeError("NaN in the heads")

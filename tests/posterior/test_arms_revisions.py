@@ -20,8 +20,9 @@ def taught(name: str) -> Arms:
     for _ in range(50):
         arms.observe_response(row, X, np.array([1.0, 0.7]))
         arms.observe_operations(row, X, 120.0, 0.5)
-        gain, level, rest = arms.along(row, X)
-        arms.correct(row, gain, gaussian_update(level + rest, float(gain @ X), 0.2, noise=0.1))
+        gains, means, variances = arms.along(row, X)
+        pairs = zip(means.tolist(), variances.tolist(), strict=True)
+        arms.correct(row, gains, [gaussian_update(mean, variance, 0.2, noise=0.1) for mean, variance in pairs])
     return arms
 
 
@@ -36,7 +37,7 @@ def test_a_revision_inherits_means_with_larger_variances() -> None:
         np.testing.assert_allclose(covs[new], 0.5 * (covs[old] + covs[0]))
     assert (arms.corrections[other] == arms.corrections[0]).all()
     names = ("m@1", "m@2")
-    read = arms.read(arms.find(names), X)
+    read = arms.read(arms.find(names), X, np.array([0.5, 0.5]))
     assert read.variance[1] > read.variance[0]
     assert arms.join("m@2") == new
 
@@ -48,11 +49,11 @@ def test_variants_inherit_from_their_last_revision() -> None:
     learner.apply(Row(1, ModelChange(id="a", ts=0.0, cards=tuple(one), registry="1")))
     arms = learner.fit.arms
     arms.profile[arms.names["m#terse@1"], 0, 1] = 0.9
-    arms.correction[arms.names["m@1"], 0] = 0.3
+    arms.correction[arms.names["m@1"], :, 0] = 0.3
     two = expand([ModelCard(name="m", provider="p", revision="2", variants=(Variant(name="terse", prefix="Short."),))])
     learner.apply(Row(2, ModelChange(id="b", ts=1.0, cards=tuple(two), registry="2")))
     assert arms.profile[arms.names["m#terse@2"], 0, 1] == 0.9
-    assert arms.correction[arms.names["m@2"], 0] == 0.3
+    assert (arms.correction[arms.names["m@2"], :, 0] == 0.3).all()
     assert arms.shared["m#terse@2"] == arms.names["m@2"]
     fresh = learner.blank()
     assert fresh.restore(learner.snapshot())

@@ -1,4 +1,4 @@
-"""Laws of over- and under-personalisation: what extreme rows must show, and that relevance is learnt."""
+"""Laws of over- and under-personalisation: what extreme rows must show, and that the mixture of heads lies between."""
 
 from __future__ import annotations
 
@@ -90,17 +90,17 @@ def test_knowing_all_misses_nothing_and_the_global_row_everything() -> None:
     assert found["told"]["users"] == 40
 
 
-def test_learnt_relevance_limits_over_personalisation() -> None:
-    """At fifty labels a taste applied everywhere over-personalises; learnt relevance does so less."""
+def test_the_mixture_limits_over_personalisation() -> None:
+    """At fifty labels a taste applied everywhere over-personalises; the mixture of heads does so less."""
     table = run_context(_setting, kinds=["half", "nowhere"], seeds=[0, 1], checkpoints=[50])
     found = {(entry["tastes"], entry["row"]): entry for entry in table}
     for kind in ("half", "nowhere"):
-        everywhere, learnt = found[kind, "taste everywhere"], found[kind, "relevance learnt"]
+        everywhere, learnt = found[kind, "taste everywhere"], found[kind, "mixture of heads"]
         assert everywhere["over"][1] > 0.0
         assert learnt["over"][0] < 0.4 * everywhere["over"][0]
-    assert found["half", "relevance learnt"]["under"][2] < 0.9
-    assert found["half", "relevance learnt"]["gain"][0] > found["half", "taste everywhere"]["gain"][0]
-    assert found["nowhere", "relevance learnt"]["under"] is None
+    assert found["half", "mixture of heads"]["under"][2] < 1.0
+    assert found["half", "mixture of heads"]["gain"][0] > found["half", "taste everywhere"]["gain"][0]
+    assert found["nowhere", "mixture of heads"]["under"] is None
 
 
 @given(st.integers(0, 10_000))

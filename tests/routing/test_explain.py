@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.kits.learner import D_H, D_X, fold, story
 
 from fitrouter.policies import Beliefs, SquareCB
-from fitrouter.posterior.labels import FitParams
+from fitrouter.posterior.mixture import EXPERTS
 from fitrouter.posterior.model import Fit
 from fitrouter.routing.decider import CurrentModel, Decider, Rules
 from fitrouter.routing.explain import explain
@@ -155,13 +155,17 @@ def test_the_parts_are_those_of_the_fit() -> None:
         parts = {term.name: term.value for term in found.models[k].terms}
         row = fit.arms.names[arm]
         h = np.einsum("dh,d->h", fit.arms.profile[row], x)
-        relied, offsets = fit.stacking_weights(), fit.offsets(ANN, (arm,))[0][:, 0]
+        role_only = fit.taste(msgspec.structs.replace(ANN, user=None))
         assert parts["population"] == pytest.approx(float(h @ fit.tastes.population.mean), abs=1e-12)
         c = fit.arms.correction[row]
-        assert parts["correction"] == pytest.approx(float(c[0] * x[0] + relied[0] * (c[1:] @ x[1:])), abs=1e-9)
-        assert parts["role_taste"] == pytest.approx(float(relied[1] * (h @ role.taste.mean)), abs=1e-9)
-        assert parts["role_offset"] == pytest.approx(relied[1] * offsets[0], abs=1e-9)
-        assert parts["user_offset"] == pytest.approx(relied[3] * offsets[1], abs=1e-9)
+        assert parts["correction"] == pytest.approx(float(fit.widths.weights @ c @ x), abs=1e-9)
+        assert parts["role_taste"] == pytest.approx(float(h @ (role_only - fit.tastes.population.mean)), abs=1e-9)
+        assert parts["user_taste"] == pytest.approx(float(h @ (fit.taste(ANN) - role_only)), abs=1e-9)
+        of_role = role.offset(arm, role.weights_in("role", fit.mixture))
+        assert parts["role_offset"] == pytest.approx(of_role, abs=1e-9)
+        weights = fit.weights(ANN)
+        own = user.offset(arm, weights) - weights[0] * of_role
+        assert parts["user_offset"] == pytest.approx(own, abs=1e-9)
         assert parts["since"] == pytest.approx(0.0, abs=1e-12)
         assert found.models[k].blind_fit == pytest.approx(float(seen.blind[k]), abs=1e-12)
     sums(found)
@@ -200,8 +204,7 @@ def test_what_was_learnt_since_is_a_term() -> None:
 
 def talkative() -> Fit:
     """`a` writes short, `b` long; everybody likes it a bit, Ann does not. Nothing else differs."""
-    params = FitParams(slopes_reliance=(1.0, 0.0), people_reliance=(1.0, 0.0))
-    fit = Fit(1, 4, params, names=NAMES)
+    fit = Fit(1, 4, names=NAMES)
     for arm, length in (("a", -1.0), ("b", 1.0)):
         row = fit.arms.row(arm)
         fit.arms.profile[row, 0] = [1.0, length, 0.5, 0.1 * length]
@@ -209,7 +212,8 @@ def talkative() -> Fit:
     fit.tastes.meet(ANN)
     user = fit.tastes.user(ANN)
     assert user is not None
-    user.taste.mean = np.array([0.0, -0.1, 0.0, 0.01])
+    user.declare(np.array([0.0, -0.1, 0.0, 0.01]))
+    user.weights["user"] = np.eye(len(EXPERTS))[1]
     return fit
 
 

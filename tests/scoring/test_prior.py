@@ -53,7 +53,7 @@ def test_round_trip_by_names(tmp_path: Path) -> None:
     plain = Tastes(5, TasteParams())
     assert prior.mean[2] == 0.0
     assert prior.cov[2, 2] == plain.population.cov[2, 2]
-    assert prior.user_variance[2] == plain.new_user().base_variance[2]
+    assert prior.user_variance[2] == plain.user_variance[2]
     assert read_sheet(path) == {"why": "test"}
 
 

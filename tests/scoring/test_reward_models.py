@@ -185,7 +185,7 @@ def test_unknown_features_start_neutral() -> None:
     j, ordinary = with_model.names.index("rm.m.score"), Tastes(with_model.dim, TasteParams())
     assert with_model.prior.mean[j] == 0.0
     assert with_model.prior.cov[j, j] == ordinary.population.cov[j, j] > 0
-    assert with_model.prior.user_variance[j] == ordinary.new_user().base_variance[j] > 0
+    assert with_model.prior.user_variance[j] == ordinary.user_variance[j] > 0
     assert not with_model.prior.cov[j, :j].any()
     assert with_model.prior.mean[:j].tolist() == plain.prior.mean.tolist()
 
@@ -205,7 +205,7 @@ def test_a_model_scores_in_the_scorer(world: Callable[..., World], tmp_path: Pat
     built_in = ResponseFeatures(Static(), scalar=global_scalar(Static()))
     plain = built_in.encode([Answer(text=text, prompt="Why?") for text in texts])
     assert {score.schema for score in scores.values()} == {made.service.schema}
-    np.testing.assert_allclose(h[:, :-2], plain, atol=1e-6)
+    np.testing.assert_allclose(h[:, :-3], plain, atol=1e-6)
     assert np.isfinite(h[-8:, -2:]).all()
     assert np.abs(h[-8:, -2:]).max() > 0.1
     assert made.troubles == []

@@ -16,7 +16,7 @@ from fitrouter.config import parse_config
 from fitrouter.errors import InvalidRequest
 from fitrouter.router import Router
 from fitrouter.serving.feedback import on_scale
-from fitrouter.types import FeedbackKind
+from fitrouter.types import FeedbackKind, Identity
 
 
 @pytest.fixture
@@ -52,9 +52,10 @@ def asked(http: httpx.Client, model: str = "fitrouter/auto", user: str = "ann") 
 
 
 def taste(router: Router) -> np.ndarray[Any, Any]:
-    """What is believed of the only user's taste."""
-    (user,) = (person for name, person in router._learner.fit.tastes.users.items() if not name.startswith("anonymous"))
-    return user.taste.mean
+    """The only user's deviation from the population's taste."""
+    fit = router._learner.fit
+    (user,) = (name for name in fit.tastes.users if not name.startswith("anonymous"))
+    return fit.taste(Identity(user=user)) - fit.tastes.population.mean
 
 
 VALUES = {"dwell": 12.5, "pair": 1.0, "edit": 0.2, "regenerate": 0.0}

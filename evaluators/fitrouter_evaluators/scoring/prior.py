@@ -57,7 +57,7 @@ def load_prior(path: Path, names: Sequence[str], encoder: str, params: TastePara
     params = params or TasteParams()
     plain = Tastes(len(names), params)
     mean, cov = plain.population.mean.copy(), plain.population.cov.copy()
-    role, user = plain.new_role().base_variance.copy(), plain.new_user().base_variance.copy()
+    role, user = plain.role_variance.copy(), plain.user_variance.copy()
     known = {name: i for i, name in enumerate(about["names"])}
     foreign = about["encoder"] != encoder
     pairs = [(j, known[name]) for j, name in enumerate(names) if name in known and not (foreign and _latent(name))]
@@ -68,7 +68,7 @@ def load_prior(path: Path, names: Sequence[str], encoder: str, params: TastePara
     if DECLARED_FIT in names and DECLARED_FIT not in known:
         # Respecting what people said about topics counts as much as a unit of a style that they declared.
         j = list(names).index(DECLARED_FIT)
-        mean[j] = params.declared_reach / (1.0 + params.declared_noise) * np.sqrt(user[j])
+        mean[j] = params.declared
     digest = hashlib.sha256(payload + repr((list(names), encoder, params)).encode()).hexdigest()
     return TastePrior(digest, mean, cov, role, user)
 

@@ -52,8 +52,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     best_last_reward: float
     """The last quarter's mean reward of the best single model in hindsight."""
     share: dict[str, float]
-    reliance: tuple[float, ...]
-    zero: tuple[float, ...]
+    mixture: tuple[float, ...]
     monitor: MonitorHistory
 
 
@@ -90,8 +89,7 @@ def _work(task: Task) -> Result:
         last_reward=float(outcome.reward[-quarter:].mean()),
         best_last_reward=float(best.mean()),
         share=dict(zip(pool.models, outcome.probs[-quarter:].mean(axis=0).round(6).tolist(), strict=True)),
-        reliance=tuple(outcome.reliance.round(4).tolist()),
-        zero=outcome.zero,
+        mixture=tuple(outcome.mixture.round(4).tolist()),
         monitor=outcome.monitor,
     )
 
@@ -170,9 +168,7 @@ def _alone(results: Sequence[Result], worst: str) -> dict[str, Any]:
             np.array([result.last_reward - result.best_last_reward for result in results])
         ),
         "last_quarter_share_of_worst": float(np.mean([result.share[worst] for result in results])),
-        "reliance": np.mean([result.reliance for result in results], axis=0).round(3).tolist(),
-        "zero": np.mean([result.zero for result in results], axis=0).round(4).tolist(),
-        "zero_by_seed": [[round(value, 4) for value in result.zero] for result in results],
+        "mixture": np.mean([result.mixture for result in results], axis=0).round(3).tolist(),
         "twin": {
             "ever_helps": float(np.mean([one.helped for one in histories])),
             "ever_helps_in_a_role": float(np.mean([one.helped_role for one in histories])),

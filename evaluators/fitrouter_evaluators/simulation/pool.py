@@ -99,6 +99,8 @@ class Pool(msgspec.Struct, frozen=True):
     """int64[N]"""
     completion_tokens: NDArray[np.int64]
     """int64[K, N]"""
+    names: tuple[str, ...] = ()
+    """Of the response features."""
     unseen: Floats | None = None
     """float64[K, N, 4]: residuals of the attributes `UNSEEN` after linear regression on h in this pool, standardised
     and clipped to ±3, so that no taste over h explains them."""
@@ -145,6 +147,7 @@ def load_pool(path: Path, encoder: Encoder, features: ResponseFeatures, topics: 
         attributes=seen.reshape(K, N, -1),
         topics=np.concatenate([np.ones((N, 1)), components], axis=1),
         schema=features.schema,
+        names=features.names,
         prompt_tokens=np.array([estimate_tokens(request.messages, request.params) for request in requests]),
         completion_tokens=np.array([len(answer.text) // CHARACTERS for answer in answers]).reshape(K, N),
         unseen=hidden.reshape(K, N, -1),

@@ -15,9 +15,11 @@ from fitrouter.identity import role_key
 from fitrouter.policies import SquareCB
 from fitrouter.posterior.arms import ArmParams
 from fitrouter.posterior.gaussian import Gaussian
+from fitrouter.posterior.heads import Width
 from fitrouter.posterior.labels import FitParams
+from fitrouter.posterior.mixture import EXPERTS
 from fitrouter.posterior.model import Fit
-from fitrouter.posterior.people import DAY_S, Person
+from fitrouter.posterior.people import DAY_S
 from fitrouter.routing.decider import Rules
 from fitrouter.state.learner import Learner
 from fitrouter.types import Decision, FeedbackKind, Floats, Identity, ModelCard
@@ -25,9 +27,9 @@ from fitrouter_evaluators.simulation.pool import Pool
 from fitrouter_evaluators.simulation.runner import InProcess
 from fitrouter_evaluators.simulation.worlds import Play, World
 
-ROWS = ("label-only", "scores", "role", "ours", "unweighted", "true-tastes", "reward-score")
-"""Compared routers: a user-blind bandit on labels, plus response features, plus roles, plus users (ours); ours without
-stacking weights; ours with the users' true tastes; and one that learns from its own scores instead of labels."""
+ROWS = ("label-only", "scores", "role", "ours", "true-tastes", "reward-score")
+"""Compared routers: a user-blind bandit on labels, plus response features, plus roles, plus users (ours); ours with
+the users' true tastes; and one that learns from its own scores instead of labels."""
 
 _UNCAPPED = 1 << 40
 """Votes per day of the row that learns from scores, which are no user's votes."""
@@ -59,19 +61,19 @@ def contender(row: str, gamma: float, params: FitParams | None = None) -> Conten
     """Make the contender of a row in `ROWS`. All rows know the voter, so that votes are capped alike."""
     base = params or FitParams()
     if row == "label-only":
-        # A plain ridge bandit: c_k(x) alone learns, with full stacking weight (DESIGN §4). h is 1, the level.
-        wide = ArmParams(correction_intercept=0.2, correction_slope=0.1)
-        plain = msgspec.structs.replace(base, personal=False, slopes_reliance=(1.0, 0.0), arms=wide)
+        # A plain ridge bandit: c_k(x) alone learns (DESIGN §4). h is 1, the level.
+        wide = ArmParams(correction_intercept=0.2, correction_slopes=(0.1,))
+        plain = msgspec.structs.replace(base, personal=False, arms=wide)
         return Contender(row=row, gamma=gamma, params=plain, sees_text=False)
     if row == "scores":
         return Contender(row=row, gamma=gamma, params=msgspec.structs.replace(base, personal=False))
     if row == "role":
-        roles = msgspec.structs.replace(base.tastes, user=0.0, user_intercept=0.0, user_offset=0.0)
-        return Contender(row=row, gamma=gamma, params=msgspec.structs.replace(base, tastes=roles))
-    if row == "unweighted":
-        full = msgspec.structs.replace(base, slopes_reliance=(1.0, 0.0), people_reliance=(1.0, 0.0))
-        return Contender(row=row, gamma=gamma, params=full)
-    if row in {"ours", "true-tastes", "reward-score"}:
+        return Contender(row=row, gamma=gamma, params=msgspec.structs.replace(base, users=False))
+    if row == "true-tastes":
+        fixed = Width(level=1e-12, offset=1e-12)
+        tastes = msgspec.structs.replace(base.tastes, narrow=fixed, medium=fixed, wide=fixed, recent=fixed)
+        return Contender(row=row, gamma=gamma, params=msgspec.structs.replace(base, tastes=tastes))
+    if row in {"ours", "reward-score"}:
         return Contender(row=row, gamma=gamma, params=base)
     raise ValueError(f"there is no row {row!r}; allowed are {ROWS}")
 
@@ -101,10 +103,8 @@ class SeedResult(msgspec.Struct, frozen=True):
     """Against the feasible oracle's model; negative where that one is unlucky."""
     probs: Floats
     """float64[T, K]."""
-    reliance: Floats
-    """float64[4]: stacking weights at the end."""
-    zero: tuple[float, ...]
-    """Posterior probability at the end that each term is zero; empty if the fit has none."""
+    mixture: Floats
+    """float64[E]: weights of the heads for a new user at the end (`posterior.mixture.EXPERTS`)."""
     monitor: MonitorHistory
 
 
@@ -123,7 +123,9 @@ class _Simulation:
         if who.row == "true-tastes":
             self.h = np.concatenate([ones, play.attributes], axis=2)
         d, D = pool.x.shape[1], self.h.shape[2]
-        learner = Learner(d, D, schema=pool.schema, params=who.params, expects_scores=True)
+        named = who.sees_text and who.row != "true-tastes"
+        names = pool.names if named else ()
+        learner = Learner(d, D, schema=pool.schema, params=who.params, names=names, expects_scores=True)
         if who.row == "true-tastes":
             _know(learner.fit, play)
         cards = [ModelCard(name=model, provider="pool") for model in pool.models]
@@ -154,15 +156,12 @@ class _Simulation:
             if vote is not None:
                 self._read_monitor(t, who)
         reward = rounds.reward[np.arange(T), chosen]
-        fit = self.router.learner.fit
-        zero = getattr(fit, "zero", None)
         return SeedResult(
             reward=reward,
             regret=rounds.best[:T] - reward,
             gap=rounds.feasible[:T] - reward,
             probs=probs,
-            reliance=fit.stacking_weights(),
-            zero=tuple(float(value) for value in zero()) if zero is not None else (),
+            mixture=self.router.learner.fit.mixture.weights("user"),
             monitor=self.monitor,
         )
 
@@ -205,11 +204,9 @@ def _know(fit: Fit, play: Play) -> None:
     level = np.concatenate([[fit.params.tastes.level], np.zeros(D - 1)])
     fit.tastes.population = Gaussian.prior(level, sure)
     for user, taste in enumerate(play.tastes):
-        known = fit.tastes.users[f"u{user}"] = Person(sure, 1e-12)
-        known.taste.mean = np.concatenate([[0.0], slope * taste])
-    # The tastes count in full; the stacking weight of the slopes of c is still learned, as in every row.
-    slopes, variance = fit.params.slopes_reliance
-    fit.stack = Gaussian(np.array([slopes, 1.0, 1.0, 1.0]), np.diag([variance, 1e-12, 1e-12, 1e-12]))
+        known = fit.tastes.users[f"u{user}"] = fit.tastes.new_person()
+        known.declare(np.concatenate([[0.0], slope * taste]))
+        known.weights["user"] = np.eye(len(EXPERTS))[1]
 
 
 def simulate(

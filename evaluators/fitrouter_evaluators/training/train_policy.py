@@ -66,7 +66,8 @@ def train_policy(
     log = read_log(data, reading, scale)
     seen = _fold(learner, log)
     models = {
-        name: _model(learner.fit.arms, k, seen[name], trust) for name, k in sorted(learner.fit.arms.names.items())
+        name: _model(learner.fit.arms, k, int(learner.fit.widths.weights.argmax()), seen[name], trust)
+        for name, k in sorted(learner.fit.arms.names.items())
     }
     models = {name: model for name, model in models.items() if model.blocks}
     if not models:
@@ -157,14 +158,16 @@ def _fold(learner: Learner, log: Log) -> dict[str, Counter[str]]:
     return seen
 
 
-def _model(arms: Arms, k: int, seen: Counter[str], trust: float) -> ModelPrior:
-    """Posteriors of a model, each discounted to at most `trust` observations."""
+def _model(arms: Arms, k: int, width: int, seen: Counter[str], trust: float) -> ModelPrior:
+    """Posteriors of a model, each discounted to at most `trust` observations; of the correction that of one width."""
     blocks, worth = {}, {}
     for block in BLOCKS:
         if not seen[block]:
             continue
         share = min(1.0, trust / seen[block])
         means, covs = getattr(arms, block), getattr(arms, f"{block}_cov")
+        if block == "correction":
+            means, covs = means[:, width], covs[:, width]
         turned = block == "operations"  # whose means are rows
         start, end = (means[0].T, means[k].T) if turned else (means[0], means[k])
         mean, cov = discounted(start, covs[0], end, covs[k], share)

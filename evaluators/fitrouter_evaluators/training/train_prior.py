@@ -212,7 +212,7 @@ def _arrays(prior: Prior, likelihoods: Sequence[_Likelihood]) -> dict[str, Float
     """The population, and the default total variances of roles and users in the proportions found here."""
     tastes = Tastes(len(prior.mean), TasteParams())
     shape = np.mean([found.spread[1:] / found.spread[1:].mean() for found in likelihoods], axis=0)
-    role, user = tastes.new_role().base_variance.copy(), tastes.new_user().base_variance.copy()
+    role, user = tastes.role_variance.copy(), tastes.user_variance.copy()
     role[1:], user[1:] = role[1:] * shape, user[1:] * shape
     return {"mean": prior.mean, "cov": prior.cov, "role_variance": role, "user_variance": user}
 

@@ -43,7 +43,7 @@ class Live(msgspec.Struct, frozen=True, kw_only=True):
     """Role → model → share of the role's requests in the second half."""
     warehouse: dict[str, int]
     """Table → number of rows."""
-    reliance: tuple[float, ...]
+    mixture: dict[str, float]
 
 
 def come(
@@ -89,7 +89,7 @@ def come(
         rows=rows,
         traffic=_traffic(people, visits),
         warehouse=_counts(warehouse),
-        reliance=gateway.router.status().stacking_weights,
+        mixture=dict(gateway.router.status().mixture),
     )
 
 

@@ -47,8 +47,8 @@ class SeedResult(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     best_single: str
     rows: dict[str, Strategy]
-    reliance: tuple[float, ...]
-    """Final stacking weights of the router's terms."""
+    mixture: tuple[float, ...]
+    """Final weights of the heads for a new user (`posterior.mixture.EXPERTS`)."""
 
     @property
     def closed(self) -> float:
@@ -88,24 +88,24 @@ def strategies(people: People, T: int) -> tuple[str, dict[str, Strategy]]:
 
 
 def learned(people: People, row: str, gamma: float, floor: float, rounds: int) -> tuple[Floats, Floats]:
-    """(probs float64[rounds, K], stacking weights) of a learning strategy: label-only, scores or ours."""
+    """(probs float64[rounds, K], weights of the heads) of a learning strategy: label-only, scores or ours."""
     world = msgspec.structs.replace(people.world, rounds=rounds)
     pool, ask = people.stage.pool, world.raters.asked
     who = contender(row, gamma)
     outcome = simulate(world, pool, people.play, who, floor=floor, opinion=people.opinion, ask=ask)
-    return outcome.probs, outcome.reliance
+    return outcome.probs, outcome.mixture
 
 
 def play_seed(world: DemoWorld, stage: Stage, seed: int, gammas: Gammas) -> SeedResult:
     """All strategies on one seed."""
     people = People(world, stage, seed)
     best, rows = strategies(people, world.rounds)
-    probs, reliance = learned(people, "ours", gammas.ours, gammas.floor, world.rounds)
+    probs, mixture = learned(people, "ours", gammas.ours, gammas.floor, world.rounds)
     rows["ours"] = strategy(people, probs)
     for row, name in (("label-only", "user-blind bandit"), ("scores", "user-blind + scores")):
         probs, _ = learned(people, row, gammas.blind, gammas.floor, world.rounds)
         rows[name] = strategy(people, probs)
-    return SeedResult(seed=seed, best_single=best, rows=rows, reliance=tuple(reliance.tolist()))
+    return SeedResult(seed=seed, best_single=best, rows=rows, mixture=tuple(mixture.tolist()))
 
 
 # --- in parallel ---------------------------------------------------------------------------------------------------

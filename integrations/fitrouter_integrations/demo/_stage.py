@@ -77,6 +77,7 @@ def set_stage(world: DemoWorld, encoder: str = "static") -> Stage:
             attributes=_standardise(raw, centre, scale).reshape(K, N, -1),
             topics=np.eye(len(names))[list(topic)],
             schema=features.schema,
+            names=features.names,
             prompt_tokens=tokens[0, :, 0],
             completion_tokens=tokens[:, :, 1],
         ),

@@ -72,8 +72,10 @@ class ArmPrior(msgspec.Struct, frozen=True, kw_only=True):
             k = arms.row(arm)
             for block, (mean, cov) in known.blocks.items():
                 if block == "profile" or base_arm(arm) == arm:
+                    # The correction has several posteriors, which start alike.
                     target = getattr(arms, block)
-                    target[k] = np.frombuffer(mean, dtype="<f8").reshape(target[k].shape)
+                    shape = target.shape[2:] if block == "correction" else target.shape[1:]
+                    target[k] = np.frombuffer(mean, dtype="<f8").reshape(shape)
                     getattr(arms, f"{block}_cov")[k] = np.frombuffer(cov, dtype="<f8").reshape(arms.d, arms.d)
             if "profile" in known.blocks:
                 arms.spread[k] = np.frombuffer(known.spread, dtype="<f8")

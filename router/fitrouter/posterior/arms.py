@@ -3,7 +3,7 @@
 Four posteriors per arm, stacked over arms so that one decision is a few matrix products:
 
 * profile      ĥ_k(x) = E[h | x, k]: multi-output ridge regression on all responses, with a shared covariance;
-* correction   c_k(x): residual of human labels beyond the taste model, learnt from labels only;
+* correction   c_k(x): residual of human labels beyond the taste model, learnt from labels only, at several widths;
 * operations   tokens and seconds of an answer, with a shared covariance;
 * availability P(answers): Beta posterior with decaying counts, so that outages are forgotten.
 
@@ -16,6 +16,7 @@ from __future__ import annotations
 import functools
 import math
 import re
+from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
 import msgspec
@@ -52,8 +53,9 @@ def _unrevised(arm: str) -> str:
 class ArmParams(msgspec.Struct, frozen=True, kw_only=True):
     """Prior scales. Variances are for labels in [0, 1] and ‖x‖ ≈ 1."""
 
-    correction_intercept: float = 0.03
-    correction_slope: float = 0.1
+    correction_intercept: float = 0.01
+    correction_slopes: tuple[float, ...] = (0.003, 0.03)
+    """Prior variances of the level of c, and of its slopes: one posterior each, averaged by how well each predicts."""
     profile_intercept: float = 0.5
     profile_slope: float = 0.05
     operations_level: float = 10.0
@@ -92,9 +94,8 @@ class Reading(NamedTuple):
     spread: Floats
     """[K]: xᵀPx, the variance of ĥ where a feature's residual has variance 1."""
     correction: Floats
-    """[K]: mean of c, with weighted slopes."""
     variance: Floats
-    """[K]: variance of c, with full slopes."""
+    """[K]: mean and variance of c."""
     tokens: Floats
     seconds: Floats
     """[K]"""
@@ -111,8 +112,8 @@ class Arms:
         """arm → row of its model's base arm, where everything but the profile is kept."""
         self.profile_cov = np.empty((0, d, d))
         self.profile = np.empty((0, d, D))
-        self.corrections = np.empty((0, d + 1, d))
-        """`Gaussian.state` of each c."""
+        self.corrections = np.empty((0, len(params.correction_slopes), d + 1, d))
+        """`Gaussian.state` of each c at each width."""
         self.operations_cov = np.empty((0, d, d))
         self.operations = np.empty((0, 2, d))
         self.spread = np.empty((0, D))
@@ -133,13 +134,13 @@ class Arms:
 
     @property
     def correction(self) -> Floats:
-        """float64[rows, d]: the means of c, in place."""
-        return self.corrections[:, -1]
+        """float64[rows, C, d]: the means of c, in place."""
+        return self.corrections[:, :, -1]
 
     @property
     def correction_cov(self) -> Floats:
-        """float64[rows, d, d]: their covariances."""
-        return self.corrections[:, :-1]
+        """float64[rows, C, d, d]: their covariances."""
+        return self.corrections[:, :, :-1]
 
     def row(self, name: str) -> int:
         """The row of an arm, for learning. A new arm starts at the prior, a variant at its model's profile."""
@@ -210,8 +211,10 @@ class Arms:
 
     def _prior(self) -> dict[str, Floats]:
         p = self.params
-        slopes = np.full(self.d, p.correction_slope)
-        slopes[0] = p.correction_intercept
+        corrections = np.zeros((len(p.correction_slopes), self.d + 1, self.d))
+        for state, slope in zip(corrections, p.correction_slopes, strict=True):
+            np.fill_diagonal(state, slope)
+            state[0, 0] = p.correction_intercept
         profile = np.full(self.d, p.profile_slope)
         profile[0] = p.profile_intercept
         mean = np.zeros((self.d, self.D))
@@ -225,7 +228,7 @@ class Arms:
             "profile": mean,
             "spread": np.ones(self.D),
             "responses": np.zeros(()),
-            "corrections": np.concatenate([np.diag(slopes), np.zeros((1, self.d))]),
+            "corrections": corrections,
             "operations_cov": np.diag(sizes),
             "operations": operations,
             "beta": np.zeros(3),
@@ -234,12 +237,13 @@ class Arms:
 
     # --- reading ---
 
-    def read(self, found: Found, x: Floats, slopes: float = 1.0) -> Reading:
-        """Posterior at x of the arms that `find` returned; `slopes` is the stacking weight of c's slopes."""
+    def read(self, found: Found, x: Floats, widths: Floats) -> Reading:
+        """Posterior at x of the arms that `find` returned; `widths` are the weights of c's posteriors, float64[C]."""
         _, rows, models = found
-        squares, counted = np.multiply.outer(x, x).ravel(), x * slopes
-        d = self.d
-        counted[0] = x[0]
+        squares, d = np.multiply.outer(x, x).ravel(), self.d
+        means = self.correction[models] @ x
+        variances = self.correction_cov[models].reshape(*means.shape, d * d) @ squares
+        mean = means @ widths
         operations = self.operations[models] @ x
         profile = x @ self.profile[rows]
         if self.distrusted:
@@ -248,8 +252,8 @@ class Arms:
         return Reading(
             profile=profile,
             spread=self.profile_cov.reshape(-1, d * d)[rows] @ squares,
-            correction=self.correction[models] @ counted,
-            variance=self.correction_cov[models].reshape(-1, d * d) @ squares,
+            correction=mean,
+            variance=(variances + (means - mean[:, None]) ** 2) @ widths,
             tokens=operations[:, 0],
             seconds=operations[:, 1],
         )
@@ -299,16 +303,15 @@ class Arms:
         self.responses[k] += 1.0
         self.spread[k] += (error * error / total - self.spread[k]) / (self.responses[k] + 2.0)
 
-    def along(self, k: int, x: Floats) -> tuple[Floats, float, float]:
-        """S x and the means of intercept and slopes, for an observation of c at x."""
-        state = self.corrections[k]
-        seen = np.einsum("ij,j->i", state, x)
-        intercept = float(state[-1, 0] * x[0])
-        return seen[:-1], intercept, float(seen[-1]) - intercept
+    def along(self, k: int, x: Floats) -> tuple[Floats, Floats, Floats]:
+        """S x, float64[C, d], and mean and variance of c at x, float64[C] each, at every width."""
+        seen = np.einsum("cij,j->ci", self.corrections[k], x)
+        return seen[:, :-1], seen[:, -1], np.einsum("ci,i->c", seen[:, :-1], x)
 
-    def correct(self, k: int, gain: Floats, update: GaussianUpdate) -> None:
-        """Update c; `gain` is S x."""
-        self.corrections[k] -= change(gain, update)
+    def correct(self, k: int, gains: Floats, updates: Sequence[GaussianUpdate]) -> None:
+        """Update c at every width; `gains` is S x."""
+        for state, gain, update in zip(self.corrections[k], gains, updates, strict=True):
+            state -= change(gain, update)
 
     def observe_operations(self, k: int, x: Floats, tokens: float, seconds: float) -> None:
         """Update length and latency with one answer."""
@@ -334,14 +337,12 @@ class Arms:
         S ← S + ρ (S_prior − S), with the ρ for which the mean variance, in units of the prior's, is `factor` times
         what it was.
         """
-        for cov, array, k in (
-            (self.correction_cov, "corrections", self.model(name)),
-            (self.profile_cov, "profile_cov", self.row(name)),
-        ):
-            prior = self._priors[array][: self.d]
-            known = float((cov[k].diagonal() / prior.diagonal()).mean())
+        priors = self._priors["corrections"][:, :-1]
+        covs = [*zip(self.correction_cov[self.model(name)], priors, strict=True)]
+        for cov, prior in (*covs, (self.profile_cov[self.row(name)], self._priors["profile_cov"])):
+            known = float((cov.diagonal() / prior.diagonal()).mean())
             share = min((factor - 1.0) * known / max(1.0 - known, 1e-12), 1.0)
-            cov[k] += share * (prior - cov[k])
+            cov += share * (prior - cov)
 
     def distrust(self, name: str) -> None:
         """Predict an arm's features by the mean of the other arms from now on, and reset its level to the prior's."""
@@ -351,8 +352,8 @@ class Arms:
         self.suspect[k] = 1.0
         self._remember_distrusted()
         state = self.corrections[k]
-        state[0], state[:, 0] = 0.0, 0.0
-        state[0, 0] = UNKNOWN
+        state[:, 0], state[:, :, 0] = 0.0, 0.0
+        state[:, 0, 0] = UNKNOWN
 
     def _remember_distrusted(self) -> None:
         self.distrusted = frozenset(np.flatnonzero(self.suspect).tolist())

@@ -17,12 +17,12 @@ class FitParams(msgspec.Struct, frozen=True, kw_only=True):
 
     arms: ArmParams = ArmParams()
     tastes: TasteParams = TasteParams()
-    slopes_reliance: tuple[float, float] = (1.0, 0.1)
-    people_reliance: tuple[float, float] = (0.2, 0.1)
-    """Prior mean and variance of the reliance on c's slopes, and on each term of role and user."""
     sensitive_roles: tuple[str, ...] = ()
-    """Roles in whose service a user's taste starts as irrelevant."""
+    """Roles in whose service a user's terms start with almost no weight."""
     personal: bool = True
+    """Whether roles and users have terms of their own."""
+    users: bool = True
+    """Whether users have, beside roles."""
 
 
 class Answered(msgspec.Struct, frozen=True):
@@ -73,7 +73,7 @@ class Prequential(NamedTuple):
     blind: float
     """Without the terms of role and user."""
     term: float
-    """Their contribution at weight 1."""
+    """Their contribution."""
 
 
 class Estimate(NamedTuple):
@@ -81,6 +81,7 @@ class Estimate(NamedTuple):
 
     mean: Floats
     sd: Floats
+    """Standard deviation of an arm's lead over the mean of the arms: uncertainty that all arms share cancels."""
     blind: Floats
     """The mean without the terms of role and user."""
     tokens: Floats

@@ -78,6 +78,19 @@ class Observation(msgspec.Struct, frozen=True):
         q = p * (1.0 - p)
         return predicted + signal.temperature * (self.y - p) / q, signal.temperature**2 / (signal.weight * q)
 
+    def log_likelihood(self, mean: float, variance: float) -> float:
+        """Ln p(y) for a rating N(mean, variance), to the power of the signal's weight, up to a constant of the signal.
+
+        The logistic integral is MacKay's approximation (1992), σ(a / √(1 + π v / 8)).
+        """
+        signal = self.signal
+        if signal.link == "gaussian":
+            total = signal.noise / signal.weight + variance
+            return -0.5 * ((self.y - mean) ** 2 / total + math.log(total))
+        tau = signal.temperature
+        a = (mean - signal.level) / tau / math.sqrt(1.0 + math.pi / 8.0 * variance / tau**2)
+        return -signal.weight * (max(a, 0.0) + math.log1p(math.exp(-abs(a))) - self.y * a)
+
     def surprise(self, predicted: float) -> float:
         """−log p(y | predicted) in nats, up to a constant of the signal."""
         signal = self.signal

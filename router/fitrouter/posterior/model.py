@@ -1,15 +1,15 @@
 """Reward model: posterior of the rating that user u gives to an answer of model k.
 
-    fit = (w_0 + w_role + a ⊙ δ_u)ᵀ ĥ_k(x) + c_k(x) + d_{role,k} + d_{u,k}
+    fit = w_0ᵀ ĥ_k(x) + c_k(x) + Σ_e ω_u(e) (δ_{u,e}ᵀ ĥ_k(x) + d_{u,e,k})
 
-a is the relevance of tastes (`relevance`). ĥ is learnt from every response (`arms`); tastes from labels on the
-actual answer's text, without the model's name (`text_model`); c and d from the labels' residuals (`offsets`). Scores
-are features and never labels.
+ĥ is learnt from every response (`arms`); the population's taste w_0 and the correction c from everybody's labels; the
+deviations of a role and a user from labels of theirs, as a mixture over heads e of several prior widths, weighted by
+how well each has predicted that person's labels (`mixture`, `people`). Scores are features and never labels.
 
-Each term is weighted by how well it has predicted labels so far (`Fit.stacking_weights`): Bayesian linear stacking of
-the terms, times a factor for the posterior probability that a personal term is not 0. Where users do not differ,
-routing is therefore that without personal terms. Two monitors read the labels' residuals: `drift`, for a model that
-has changed, and `reward_bias`, for a model that the scores overrate, whose scores are then ignored.
+Given a head, a label is one Gaussian observation of all blocks. Every block is updated along its own coordinates with
+the variance of the others as noise; the shared blocks see the mixture by its mean and variance (assumed-density
+filtering, Opper 1998). Two monitors read the labels' residuals: `drift`, for a model that has changed, and
+`reward_bias`, for a model that the scores overrate, whose scores are then ignored.
 """
 
 from __future__ import annotations
@@ -21,55 +21,95 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from fitrouter.identity import canonical_role, task_of
+from fitrouter.identity import canonical_role, role_key, task_of
 from fitrouter.monitors.drift import Drift
 from fitrouter.monitors.reward_bias import RewardBiasMonitor
-from fitrouter.posterior.arms import Arms, Found, base_arm
-from fitrouter.posterior.gaussian import Gaussian, GaussianUpdate, gaussian_update
-from fitrouter.posterior.inclusion import InclusionTest
+from fitrouter.posterior.arms import Arms, base_arm
+from fitrouter.posterior.gaussian import Gaussian, GaussianUpdate
+from fitrouter.posterior.heads import Rows
 from fitrouter.posterior.labels import Answered, Estimate, FitParams, Label, Prequential
 from fitrouter.posterior.likelihoods import SIGNALS, Observation, observation_of
-from fitrouter.posterior.offsets import OffsetEstimate, SignedAnswer, correct_offset, learn_offset, offset_of
-from fitrouter.posterior.people import Person
-from fitrouter.posterior.relevance import Relevance
-from fitrouter.posterior.tastes import OVERALL, TastePrior, Tastes
-from fitrouter.posterior.text_model import TextModel, TextPrediction, weighted_variance
+from fitrouter.posterior.mixture import EXPERTS, Context, MixturePrior, ModelAverage
+from fitrouter.posterior.people import Deviation, Person
+from fitrouter.posterior.tastes import OVERALL, TastePrior, Tastes, learn
 from fitrouter.types import FeedbackKind, Floats, Identity, Projection
-
-TERMS = ("slopes of c", "role", "user's taste", "user's offset")
-"""Terms that are added to the population's taste and an arm's intercept, each with its stacking weight."""
 
 NOISE_LABELS = 50.0
 """Prior weight of a Gaussian signal's fitted noise, in labels of this installation."""
 
-FULL_WEIGHT_SD = 4.0
-"""Posterior standard deviations above 0 from which on a term has weight 1."""
-
 DRIFT_INFLATION = 25.0
 """Factor of a drifted arm's variances, up to the prior's."""
 
-
-class _LabelOffsets(NamedTuple):
-    """Offsets of the answers of a label, and the role and user that they belong to."""
-
-    offsets: list[OffsetEstimate]
-    role: Person | None
-    user: Person | None
+_CACHED = 4096
+"""Tastes of people that are kept for scoring."""
 
 
-class _Weights(NamedTuple):
-    """Stacking weights, cached for a state of `Fit.stack`."""
+class _Side(NamedTuple):
+    """The correction of one answer of a label: +1 for the answer, −1 for the one it is compared with."""
 
-    state: Floats
-    values: list[float]
-    array: Floats
-    """The same as an array."""
-    taste: float
-    """Weight of the user's taste before the factor for its inclusion probability."""
+    sign: float
+    k: int
+    """Row of the model."""
+    x: Floats
+    gains: Floats
+    """float64[C, d]: S x at every width of c."""
+    means: Floats
+    variances: Floats
+    """float64[C] each: of c."""
+
+
+class _Shared(NamedTuple):
+    """Prediction of a label by what all people share, before the label."""
+
+    mean: float
+    variance: float
+    text: float
+    """hᵀw_0."""
+    gain: Floats
+    """S h of w_0."""
+    text_variance: float
+    sides: list[_Side]
+    corrections: Floats
+    """float64[2, C]: mean and variance of the corrections' sum at every width."""
+
+
+class _Personal(NamedTuple):
+    """Deviations of role and user that a label observes, before it."""
+
+    rows: Rows
+    role: Deviation | None = None
+    user: Deviation | None = None
+
+    @property
+    def _outer(self) -> Deviation | None:
+        return self.user or self.role
+
+    @property
+    def mean(self) -> float:
+        """Of the sum of both."""
+        return 0.0 if self._outer is None else float(self._outer.mean[0])
+
+    @property
+    def variance(self) -> float:
+        """Of the sum of both."""
+        return 0.0 if self._outer is None else float(self._outer.variance[0])
+
+
+class Prediction(NamedTuple):
+    """Means and variances of a label's rating."""
+
+    population: tuple[float, float]
+    """By the population's taste for the text."""
+    blind: tuple[float, float]
+    """And by the model: what all people share."""
+    score: tuple[float, float]
+    """By the person's taste for the text: the served score."""
+    full: tuple[float, float]
+    """By everything: what decisions add up."""
 
 
 class Fit:
-    """Posteriors of arms, tastes and offsets, and their stacking weights; a deterministic function of the labels.
+    """Posteriors of arms, tastes and people's deviations; a deterministic function of the labels.
 
     Args:
         d: length of the context x.
@@ -91,97 +131,81 @@ class Fit:
         self.d, self.D = d, D
         self.params = params or FitParams()
         self.arms = Arms(d, D, self.params.arms)
-        self.texts = TextModel(D, self.params, names, prior)
-        slopes, people = self.params.slopes_reliance, self.params.people_reliance
-        self.stack = Gaussian.prior(
-            np.array([slopes[0], people[0], people[0], people[0]]),
-            np.array([slopes[1], people[1], people[1], people[1]]),
-        )
-        """Regression coefficients of `TERMS` in the prediction of a label (Bayesian linear stacking)."""
-        self.inclusion = InclusionTest(len(TERMS) - 1)
-        """Bayes factors of the personal terms against 0."""
-        self._weights: _Weights | None = None
+        self.tastes = Tastes(D, self.params.tastes, names, prior)
+        self.mixture = MixturePrior()
+        self.widths = ModelAverage(len(self.params.arms.correction_slopes))
+        """Weights of the posteriors of c."""
+        self._sensitive = {canonical_role(role) for role in self.params.sensitive_roles}
         self.residuals: dict[str, tuple[float, float]] = {}
         """Kind of a Gaussian signal → sum of squared prediction errors, and their number."""
         self.labels = 0
         self.drift, self.reward_bias = Drift(), RewardBiasMonitor()
         self.alarms = 0
         """Number of alarms since the process started; each changes the posteriors of all users."""
-
-    @property
-    def tastes(self) -> Tastes:
-        """Taste posteriors of population, roles and users."""
-        return self.texts.tastes
-
-    @property
-    def relevance(self) -> Relevance:
-        """Relevance of user tastes by feature."""
-        return self.texts.relevance
+        self._combined: dict[tuple[str, str], tuple[tuple[object, ...], Gaussian]] = {}
 
     def named(self) -> dict[str, Projection]:
         """Name → projection other than arms and people; the names are keys of snapshots."""
-        return {
-            "drift": self.drift,
-            "flattery": self.reward_bias,
-            "worth": self.inclusion,
-        }
-
-    def stacking_weights(self) -> Floats:
-        """Stacking weights of `TERMS` in decisions: float64[4] in [0, 1].
-
-        Each term is estimated with error, so that its coefficient is attenuated (errors in variables) however certain
-        its benefit is. The weight is therefore at least min(z / `FULL_WEIGHT_SD`, 1), with z the coefficient in
-        posterior standard deviations, and multiplied by min(1, 2 · P(term ≠ 0)).
-        """
-        return self._stacking().array
-
-    def _stacking(self) -> _Weights:
-        state = self.stack.state
-        if self._weights is None or self._weights.state is not state:
-            weights, p_null = [], self._p_null()
-            for mean, variance in zip(state[-1].tolist(), state.diagonal().tolist(), strict=True):
-                ramp = min(mean / math.sqrt(variance + 1e-300), FULL_WEIGHT_SD) / FULL_WEIGHT_SD
-                weights.append(min(max(mean, ramp, 0.0), 1.0))
-            taste = weights[2]
-            weights = [weight * min(2.0 * (1.0 - p), 1.0) for weight, p in zip(weights, p_null, strict=True)]
-            self._weights = _Weights(state, weights, np.array(weights), taste)
-        return self._weights
-
-    def p_null(self) -> Floats:
-        """Posterior probability that each of `TERMS` is 0: float64[4]; 0 for the slopes of c."""
-        return np.array(self._p_null())
-
-    def _p_null(self) -> list[float]:
-        fixed = self.params.people_reliance[1] == 0.0
-        return [0.0] * len(TERMS) if fixed else [0.0, *self.inclusion.p_null()]
+        return {"drift": self.drift, "flattery": self.reward_bias, "mixture": self.mixture, "widths": self.widths}
 
     # --- reading ---
+
+    def people(self, identity: Identity) -> tuple[Person | None, Person | None]:
+        """The role and the user that a request is for; those without labels are the prior's."""
+        if not self.params.personal:
+            return None, None
+        nobody = self.tastes.nobody
+        role = (self.tastes.role(identity) or nobody) if role_key(identity) else None
+        return role, (self.tastes.user(identity) or nobody) if identity.user and self.params.users else None
+
+    def context(self, identity: Identity) -> Context:
+        """Whose weights apply to a user's heads in a request."""
+        return "sensitive" if identity.role and canonical_role(identity.role) in self._sensitive else "user"
+
+    def weights(self, identity: Identity) -> Floats:
+        """float64[E]: weights of `EXPERTS` for the user of a request, or for its role if it has no user."""
+        role, user = self.people(identity)
+        if user is not None:
+            return user.weights_in(self.context(identity), self.mixture)
+        return self.mixture.weights("role") if role is None else role.weights_in("role", self.mixture)
+
+    def _deviations(
+        self, identity: Identity, role: Person | None, user: Person | None, rows: Rows, spread: Rows | None = None
+    ) -> _Personal:
+        """Deviations of a role and of a user in that role."""
+        of_role = None
+        if role is not None:
+            of_role = role.deviation(rows, role.weights_in("role", self.mixture), spread=spread)
+        if user is None:
+            return _Personal(rows, of_role)
+        base = None if of_role is None else (of_role.mean, of_role.variance)
+        weights = user.weights_in(self.context(identity), self.mixture)
+        return _Personal(rows, of_role, user.deviation(rows, weights, base, spread))
 
     def estimate(self, identity: Identity, x: Floats, names: tuple[str, ...], now: float) -> Estimate:
         """Posterior predictions of the eligible arms for one request, at a time in seconds since the epoch."""
         found = self.arms.find(names)
-        weights = self.stacking_weights()
-        arms = self.arms.read(found, x, float(weights[0]))
-        profile = arms.profile
-        population = self.tastes.population
-        blind = profile @ population.mean + arms.correction
-        mean, variance, w, cov = blind, arms.variance, population.mean, population.cov
-        if self.params.personal:
-            role, user = self.texts.anybody(identity)
-            own, own_cov = self.texts.added(user, self.texts.relevant(identity, user), float(weights[2]))
-            added = weights[1] * role.taste.mean + own
-            w = w + added
-            own_cov += cov
-            cov = np.add(own_cov, role.taste.cov * (weights[1] * weights[1]), out=own_cov)
-            offsets, variances = self._offsets(role, user, found)
-            counted = weights[1::2]
-            mean = mean + profile @ added + counted @ offsets
-            variance = variance + (counted * counted) @ variances
-        variance = variance + np.vecdot(profile @ cov, profile)
-        variance += arms.spread * (self.arms.spread[found.rows] @ (w * w))
+        arms, K = self.arms.read(found, x, self.widths.weights), len(names)
+        profile, population = arms.profile, self.tastes.population
+        mean = blind = profile @ population.mean + arms.correction
+        centred = profile - profile.mean(axis=0) if K > 1 else profile
+        w = self.taste(identity)
+        own = arms.variance + arms.spread * (self.arms.spread[found.rows] @ (w * w))
+        if K > 1:
+            own = own * (1.0 - 2.0 / K) + own.sum() / (K * K)
+        variance = own + np.vecdot(centred @ population.cov, centred)
+        role, user = self.people(identity)
+        if role is not None or user is not None:
+            rows = _rows_of(profile, names)
+            personal = self._deviations(identity, role, user, rows, rows.centred() if K > 1 else None)
+            deviation = personal.user or personal.role
+            assert deviation is not None
+            mean = blind + deviation.mean
+            variance = variance + deviation.variance
         return Estimate(
             mean=mean,
-            sd=np.sqrt(variance),
+            # Independent arms of variance v would lead their mean with v (K − 1) / K.
+            sd=np.sqrt(np.maximum(variance, 0.0) * (K / (K - 1) if K > 1 else 1.0)),
             blind=blind,
             tokens=np.maximum(arms.tokens, 1.0),
             seconds=np.maximum(arms.seconds, 0.0),
@@ -190,45 +214,51 @@ class Fit:
 
     def profile(self, x: Floats, names: tuple[str, ...]) -> Floats:
         """Expected features of arms' answers, as decisions read them: float64[K, D]."""
-        return self.arms.read(self.arms.find(names), x).profile
-
-    def offsets(self, identity: Identity, names: tuple[str, ...]) -> tuple[Floats, Floats]:
-        """Means and variances of the offsets of role and user on arms: float64[2, K] each."""
-        return self._offsets(*self.texts.anybody(identity), self.arms.find(names))
-
-    def _offsets(self, role: Person, user: Person, found: Found) -> tuple[Floats, Floats]:
-        """Posterior of the offsets given the present mean of c (`fitrouter.posterior.offsets`)."""
-        means, variances = np.zeros((2, 2, len(found.names)))
-        c = self.arms.correction[found.models]
-        for i, person in enumerate((role, user)):
-            sums = person.sums(found.names, self.d)
-            variances[i] = sums.v
-            if person.offsets:
-                mean = np.subtract(sums.s, np.vecdot(sums.b, c), out=means[i])
-                if i:
-                    mean -= sums.n * means[0]
-                mean *= sums.v
-        return means, variances
+        return self.arms.read(self.arms.find(names), x, self.widths.weights).profile
 
     def taste(self, identity: Identity) -> Floats:
-        """float64[D]: this user's taste w, each term with its stacking weight."""
-        population = self.tastes.population.mean
-        if not self.params.personal:
-            return population
-        weights, (role, user) = self.stacking_weights(), self.texts.anybody(identity)
-        own, _ = self.texts.added(user, self.texts.relevant(identity, user), float(weights[2]))
-        w: Floats = population + weights[1] * role.taste.mean + own
+        """float64[D]: this user's taste w."""
+        w: Floats = np.add.reduce([block.mean for block in self.heads(identity)])
         return w
 
     def heads(self, identity: Identity, dimension: str = OVERALL) -> list[Gaussian]:
         """The posteriors whose sum is this user's w in a dimension. Thread-safe."""
-        return self.texts.heads(identity, dimension)
+        if dimension != OVERALL:
+            blocks = self.tastes.others_of(identity, dimension)
+            return blocks if self.params.personal else blocks[:1]
+        role, user = self.people(identity)
+        population = self.tastes.population
+        return [population] if role is None and user is None else [population, self._combination(identity, role, user)]
+
+    def _combination(self, identity: Identity, role: Person | None, user: Person | None) -> Gaussian:
+        """Mean and covariance of the taste's deviation for a role and a user in it, kept until a label changes it."""
+        prior, context = self.mixture, self.context(identity)
+        of_role = None if role is None else role.weights_in("role", prior)
+        of_user = None if user is None else user.weights_in(context, prior)
+        key = (
+            role_key(identity) if role else "",
+            f"{context} {identity.user}" if user is not self.tastes.nobody else "",
+        )
+        state = (of_role, of_user, None if user is None else user.declared)
+        kept = self._combined.get(key)
+        if kept is not None and all(a is b for a, b in zip(kept[0], state, strict=True)):
+            return kept[1]
+        mean, cov = np.zeros(self.D), np.zeros((self.D, self.D))
+        if role is not None and of_role is not None:
+            mean, cov = role.taste(of_role)
+        if user is not None and of_user is not None:
+            alone = float(of_user[0])
+            cov = (1.0 - alone) * (cov + alone * np.multiply.outer(mean, mean))
+            own, own_cov = user.taste(of_user)
+            mean, cov = (1.0 - alone) * mean + own, cov + own_cov
+        found = Gaussian(mean, cov)
+        if len(self._combined) >= _CACHED:
+            self._combined.clear()
+        self._combined[key] = state, found
+        return found
 
     def score(self, identity: Identity, h: Floats, dimension: str = OVERALL) -> tuple[float, float]:
-        """Posterior mean and sd of hᵀw for this user, without relevance and stacking weights. Thread-safe.
-
-        A missing feature (NaN) counts as average.
-        """
+        """Posterior mean and sd of hᵀw for this user. Thread-safe. A missing feature (NaN) counts as average."""
         h = np.where(np.isfinite(h), h, 0.0)
         found = [block.along(h) for block in self.heads(identity, dimension)]
         variance = sum(float(np.einsum("i,i->", h, gain)) for gain, _ in found)
@@ -237,24 +267,154 @@ class Fit:
     # --- learning ---
 
     def learn(self, label: Label) -> Prequential | None:
-        """Learn from one label: tastes from the text, then c and d from the residual.
+        """Learn from one label. Returns the prequential prediction of a pooled label in [0, 1] of one answer.
 
-        Returns the prequential prediction of a pooled label in [0, 1] of one answer. A label with NaN is skipped.
+        A label with NaN is skipped.
         """
         if not self._finite(label):
             return None
         self.tastes.meet(label.identity)
-        role, user = self.texts.people(label.identity)
-        seen, h, read = self._observation(label), self._h(label), self._updates_tastes(label)
-        if user is not None and label.kind is FeedbackKind.RATING and label.dimension == OVERALL:
-            seen = self.texts.on_common_scale(label, seen, h, user, read=read)
-        text = self.texts.learn(label, h, seen, role, user, read=read)
         if label.dimension != OVERALL:
+            self._learn_dimension(label)
             return None
         self.labels += 1
-        update, prediction = self._learn_offsets(label, h, text, seen, role, user)
-        self._monitor(label, text, seen, update)
-        return prediction
+        role, user = self._labelled(label)
+        for person in (role, user):
+            if person is not None:
+                for head in person.heads:
+                    head.age()
+        shared = self._shared(label)
+        personal = self._deviations(label.identity, role, user, self._rows(label))
+        mean, variance = shared.mean + personal.mean, shared.variance + personal.variance
+        seen = self._observation(label)
+        if user is not None and label.kind is FeedbackKind.RATING:
+            seen = self._on_common_scale(label.y, seen, user, mean, variance)
+        if seen.signal.link == "gaussian" and label.pooled:
+            squares, n = self.residuals.get(label.kind.value, (0.0, 0.0))
+            self.residuals[label.kind.value] = squares + (seen.y - mean) ** 2, n + 1.0
+        novel = self._novel(label, seen, personal.rows, role, user)
+        self._learn_people(label, seen, shared, personal, role, user)
+        update = seen.gaussian_update(mean, variance)
+        if label.pooled:
+            if self._updates_tastes(label):
+                self.tastes.population.learn(shared.gain, update)
+            self._learn_corrections(shared, novel, personal)
+        self._monitor(label, shared.text + personal.mean, seen, update)
+        if not label.pooled or seen.signal.link != "gaussian" or label.against is not None:
+            return None
+        return Prequential(seen.y, shared.mean, personal.mean)
+
+    def predict(self, label: Label) -> Prediction:
+        """Predictions of a label's rating before it is learnt, or of the difference of a pair's ratings."""
+        shared = self._shared(label)
+        personal = self._deviations(label.identity, *self._labelled(label), self._rows(label))
+        h = self._h(label)
+        along = [block.along(h) for block in self.heads(label.identity)]
+        score = sum(mean for _, mean in along), sum(float(np.einsum("i,i->", h, gain)) for gain, _ in along)
+        full = shared.mean + personal.mean, shared.variance + personal.variance
+        return Prediction((shared.text, shared.text_variance), (shared.mean, shared.variance), score, full)
+
+    def _labelled(self, label: Label) -> tuple[Person | None, Person | None]:
+        """The role and the user of a label, if they have terms."""
+        if not self.params.personal:
+            return None, None
+        return self.tastes.role(label.identity), self.tastes.user(label.identity) if self.params.users else None
+
+    def _shared(self, label: Label) -> _Shared:
+        """Prediction by the population's taste and the corrections."""
+        h = self._h(label)
+        gain, text = self.tastes.population.along(h)
+        # Without its text, an error of the taste is not distinguishable from one of the correction.
+        text_variance = float(np.einsum("i,i->", h, gain)) if self._updates_tastes(label) else 0.0
+        sides, widths = self._sides(label), self.widths.weights
+        corrections = np.zeros((2, len(widths)))
+        for side in sides:
+            corrections[0] += side.sign * side.means
+            corrections[1] += side.variances
+        mean, of_widths = np.einsum("bc,c->b", corrections, widths).tolist()
+        of_widths += float(np.einsum("c,c->", widths, (corrections[0] - mean) ** 2))
+        return _Shared(text + mean, text_variance + of_widths, text, gain, text_variance, sides, corrections)
+
+    def _sides(self, label: Label) -> list[_Side]:
+        """Corrections of the answers of a label; one for a pair of a model's answers at two contexts."""
+        answers = [(1.0, self.arms.model(label.answer.arm), label.answer.x)]
+        if label.against is not None:
+            k = self.arms.model(label.against.arm)
+            if k == answers[0][1]:
+                answers = [(1.0, k, answers[0][2] - label.against.x)]
+            else:
+                answers.append((-1.0, k, label.against.x))
+        out = []
+        for sign, k, x in answers:
+            out.append(_Side(sign, k, x, *self.arms.along(k, x)))
+        return out
+
+    def _rows(self, label: Label) -> Rows:
+        """The row of a label in people's heads."""
+        counted = {base_arm(label.answer.arm): 1.0}
+        if label.against is not None:
+            other = base_arm(label.against.arm)
+            counted[other] = counted.get(other, 0.0) - 1.0
+        return Rows(self._h(label)[None], tuple(counted), np.array([list(counted.values())]))
+
+    def _learn_people(
+        self,
+        label: Label,
+        seen: Observation,
+        shared: _Shared,
+        personal: _Personal,
+        role: Person | None,
+        user: Person | None,
+    ) -> None:
+        """Update heads and weights of the user, and of the role if the label is pooled."""
+        own = own_variance = 0.0
+        if user is not None and personal.user is not None:
+            _learn_person(user, personal.user, personal.rows, seen, shared.mean, shared.variance)
+            nats = _log_likelihoods(personal.user, seen, shared.mean, shared.variance)
+            user.reweigh(self.context(label.identity), nats, self.mixture, pooled=label.pooled)
+            if personal.role is not None:
+                counted = 1.0 - float(personal.user.weights[0])
+                own = personal.mean - counted * float(personal.role.mean[0])
+                own_variance = max(personal.variance - counted * float(personal.role.variance[0]), 0.0)
+        if role is not None and personal.role is not None and label.pooled:
+            mean, variance = shared.mean + own, shared.variance + own_variance
+            _learn_person(role, personal.role, personal.rows, seen, mean, variance)
+            nats = _log_likelihoods(personal.role, seen, mean, variance)
+            role.reweigh("role", nats, self.mixture, pooled=True)
+
+    def _novel(
+        self, label: Label, seen: Observation, rows: Rows, role: Person | None, user: Person | None
+    ) -> Observation:
+        """The observation with the weight that it has for corrections (`Person.novelty`)."""
+        share = 1.0
+        if user is not None:
+            share *= user.novelty(rows, user.weights_in(self.context(label.identity), self.mixture))
+        if role is not None:
+            share *= role.novelty(rows, role.weights_in("role", self.mixture))
+        return Observation(seen.y, msgspec.structs.replace(seen.signal, weight=seen.signal.weight * share))
+
+    def _learn_corrections(self, shared: _Shared, seen: Observation, personal: _Personal) -> None:
+        """Update c at every width, and the weights of the widths."""
+        noisy, mean = _in_thumbs(seen), shared.text + personal.mean
+        rest = shared.text_variance + personal.variance
+        each = [(mean + m, rest + v) for m, v in shared.corrections.T.tolist()]
+        self.widths.learn(np.array([noisy.log_likelihood(m, v) for m, v in each]))
+        updates = [noisy.gaussian_update(m, v) for m, v in each]
+        for side in shared.sides:
+            signed = updates if side.sign > 0 else [update.mirrored() for update in updates]
+            self.arms.correct(side.k, side.gains, signed)
+
+    def _learn_dimension(self, label: Label) -> None:
+        """Fold a label of a dimension other than overall into its tastes, if its text was read."""
+        if not self._updates_tastes(label):
+            return
+        identity = label.identity if self.params.personal else Identity(tenant=label.identity.tenant)
+        blocks, h = self.tastes.blocks(identity, label.dimension, label.pooled), self._h(label)
+        found = [block.taste.along(h) for block in blocks]
+        variance = sum(float(np.einsum("i,i->", h, gain)) for gain, _ in found)
+        if blocks:
+            update = self._observation(label).gaussian_update(sum(mean for _, mean in found), variance)
+            learn(blocks, [gain for gain, _ in found], update)
 
     @staticmethod
     def _finite(label: Label) -> bool:
@@ -269,6 +429,13 @@ class Fit:
         squares, n = self.residuals.get(label.kind.value, (0.0, 0.0))
         noise = (NOISE_LABELS * seen.signal.noise + squares) / (NOISE_LABELS + n)
         return Observation(seen.y, msgspec.structs.replace(seen.signal, noise=noise))
+
+    def _on_common_scale(self, y: float, seen: Observation, user: Person, mean: float, variance: float) -> Observation:
+        """The rating on everybody's scale, as the user was known before it; the rating then teaches their scale."""
+        level = self.tastes.params.level
+        common, noisier = user.scale.common(y, level)
+        user.scale.learn(y, mean, level, seen.signal.noise + variance)
+        return Observation(common, msgspec.structs.replace(seen.signal, noise=seen.signal.noise * noisier))
 
     def _updates_tastes(self, label: Label) -> bool:
         """Whether a label updates tastes: its texts are scored, and not of an arm whose scores are ignored."""
@@ -288,111 +455,61 @@ class Fit:
         known = np.isfinite(h)
         return h if known.all() else np.where(known, h, 0.0)
 
-    def _label_offsets(self, label: Label, role: Person | None, user: Person | None) -> _LabelOffsets:
-        """Posteriors of c + d for the answers of a label."""
-        sides = [self._side(1.0, label.answer)]
-        if label.against is not None:
-            other = self._side(-1.0, label.against)
-            if other.k == sides[0].k:  # c of one model at two contexts; d cancels
-                sides, role, user = [sides[0]._replace(x=sides[0].x - other.x)], None, None
-            else:
-                sides.append(other)
-        return _LabelOffsets([offset_of(self.arms, side, role, user) for side in sides], role, user)
-
-    def _side(self, sign: float, answer: Answered) -> SignedAnswer:
-        return SignedAnswer(sign, base_arm(answer.arm), self.arms.model(answer.arm), answer.x)
-
-    def _learn_offsets(
-        self, label: Label, h: Floats, text: TextPrediction, seen: Observation, role: Person | None, user: Person | None
-    ) -> tuple[GaussianUpdate, Prequential | None]:
-        """Learn c and d from the residual of hᵀw (w before the label), and the stacking weights.
-
-        Personal tastes are subtracted with their stacking weights: as long as these are 0, c learns as fast as without
-        tastes.
-        """
-        offsets, role, user = self._label_offsets(label, role, user)
-        _, weights, _, _ = self._stacking()
-        mean, variance = text.weighted(weights[1], weights[2])
-        among, prediction = 0.0, None
-        for level in offsets:
-            mean += level.side.sign * level.mean
-            among += level.variance
-        variance += among
-        if label.pooled:
-            prediction = self._weigh(label, h, text, offsets, seen, text.variance + among)
-        update = seen.gaussian_update(mean, variance)
-        learnt = update if label.kind is FeedbackKind.THUMB else _in_thumbs(seen).gaussian_update(mean, variance)
-        for level in offsets:
-            learn_offset(self.arms, level, learnt, role, user, pooled=label.pooled)
-        return update, prediction
-
-    def _weigh(
-        self,
-        label: Label,
-        h: Floats,
-        text: TextPrediction,
-        offsets: list[OffsetEstimate],
-        seen: Observation,
-        variance: float,
-    ) -> Prequential | None:
-        """Learn relevance, noise, inclusion probabilities and stacking coefficients from a pooled label.
-
-        The base of the regression is the population's taste and the arm's intercept. Returns the prequential
-        prediction of a label of one answer.
-        """
-        base, slopes, d_role, d_user = text.impersonal, 0.0, 0.0, 0.0
-        for level in offsets:
-            sign = level.side.sign
-            base += sign * level.intercept
-            slopes += sign * level.slopes
-            d_role += sign * level.role
-            d_user += sign * level.user
-        z = [slopes, text.role + d_role, text.user, d_user]
-        _, weights, _, full = self._stacking()
-        counted = base + weights[0] * z[0] + weights[1] * z[1] + weights[2] * z[2] + weights[3] * z[3]
-        y, noise = seen.linear(counted)
-        where = text.where
-        if where is not None and text.within * full:
-            rest = y - (counted - weights[2] * text.user)
-            self.relevance.see(h * where.learnt * full, rest, noise + variance, level=where.level)
-        if seen.signal.link == "gaussian":
-            squares, n = self.residuals.get(label.kind.value, (0.0, 0.0))
-            self.residuals[label.kind.value] = squares + (seen.y - counted) ** 2, n + 1.0
-        self.inclusion.see(z[1:], weights[1:], y - counted, noise)
-        parts = np.array(z)
-        gain, predicted = self.stack.along(parts)
-        y, noise = seen.linear(base + predicted)
-        self.stack.learn(
-            gain, gaussian_update(predicted, float(np.einsum("i,i->", parts, gain)), y - base, noise=noise)
-        )
-        if seen.signal.link != "gaussian" or label.against is not None:
-            return None
-        return Prequential(seen.y, base + weights[0] * slopes, z[1] + z[2] + z[3])
-
     def revise(self, label: Label, before: float) -> None:
         """Change the label y of an earlier observation: a vote that supersedes `before`.
 
         In a Gaussian block the posterior mean is linear in every label, with slope S h / (σ² + variance of the other
         blocks) for the present S; covariances do not depend on labels, so nothing else moves. For logistic signals
-        it is their linearisation. `fitrouter.state.refit` reads the vote as if it had been so from the start.
+        it is their linearisation; weights of heads stay. `fitrouter.state.refit` reads the vote as if it had been so
+        from the start.
         """
-        if not self._updates_tastes(label) or not self._finite(label):
+        if not self._finite(label):
             return
-        role, user = self.texts.people(label.identity)
-        earlier = observation_of(label.kind, before, label.tokens)
-        revised = self.texts.revise(label, self._h(label), self._observation(label), earlier, user)
-        if label.dimension == OVERALL:
-            offsets, role, user = self._label_offsets(label, role, user)
-            _, weights, _, _ = self._stacking()
-            text = weighted_variance(revised.everybody, revised.variance, weights[1], weights[2])
-            rest = revised.noise + text + sum(level.variance for level in offsets)
-            for level in offsets:
-                others = rest - level.variance
-                correct_offset(self.arms, level.side, revised.change, others, role, user, pooled=label.pooled)
+        self._combined.clear()
+        earlier, seen = observation_of(label.kind, before, label.tokens), self._observation(label)
+        if label.dimension != OVERALL:
+            self._revise_dimension(label, seen, earlier)
+            return
+        role, user = self._labelled(label)
+        shared, personal = self._shared(label), self._deviations(label.identity, role, user, self._rows(label))
+        mean = shared.mean + personal.mean
+        y, noise = seen.linear(mean)
+        change = y - earlier.linear(mean)[0]
+        if label.kind is FeedbackKind.RATING and user is not None:
+            change, noise = change / user.scale.gain, noise / user.scale.gain**2
+        corrections = shared.variance - shared.text_variance
+        text, model, own = _earlier((shared.text_variance, corrections, personal.variance), noise)
+        for person, deviation, learns in ((role, personal.role, label.pooled), (user, personal.user, True)):
+            if person is not None and deviation is not None and learns:
+                for head in person.heads:
+                    head.shift(personal.rows, change / (noise + text + model))
+        if label.pooled:
+            if self._updates_tastes(label):
+                self.tastes.population.learn(shared.gain, GaussianUpdate(change / (noise + model + own), 0.0))
+            least = max(noise, _in_thumbs(seen).signal.noise) if seen.signal.link == "gaussian" else noise
+            for side in shared.sides:
+                step = GaussianUpdate(side.sign * change / (least + text + own), 0.0)
+                self.arms.correct(side.k, side.gains, [step] * len(side.gains))
+
+    def _revise_dimension(self, label: Label, seen: Observation, earlier: Observation) -> None:
+        """`revise` in a dimension other than overall."""
+        if not self._updates_tastes(label):
+            return
+        identity = label.identity if self.params.personal else Identity(tenant=label.identity.tenant)
+        blocks, h = self.tastes.blocks(identity, label.dimension, label.pooled), self._h(label)
+        found = [block.taste.along(h) for block in blocks]
+        variances = [float(np.einsum("i,i->", h, gain)) for gain, _ in found]
+        y, noise = seen.linear(sum(mean for _, mean in found))
+        change = y - earlier.linear(sum(mean for _, mean in found))[0]
+        earlier_variances = _earlier(variances, noise)
+        total = noise + sum(earlier_variances)
+        for block, (gain, _), variance in zip(blocks, found, earlier_variances, strict=True):
+            if block.learns:
+                block.taste.learn(gain, GaussianUpdate(change / (total - variance), 0.0))
 
     # --- alarms ---
 
-    def _monitor(self, label: Label, text: TextPrediction, seen: Observation, update: GaussianUpdate) -> None:
+    def _monitor(self, label: Label, text: float, seen: Observation, update: GaussianUpdate) -> None:
         """Update the drift and reward-bias monitors with the label's residuals, and react to their alarms."""
         model = base_arm(label.answer.arm)
         if label.pooled and update.shrink > 0.0:
@@ -405,28 +522,63 @@ class Fit:
                     self.drifted(other)
         if label.against is None and seen.signal.link == "gaussian" and self._updates_tastes(label):
             role = canonical_role(label.identity.role)
-            cluster = None if text.where is None else task_of(label.identity, label.answer.x)
-            if self.reward_bias.observe(model, role, cluster, text.mean - seen.y):
+            cluster = task_of(label.identity, label.answer.x) if label.identity.user else None
+            if self.reward_bias.observe(model, role, cluster, text - seen.y):
                 self.distrust(model)
 
     def drifted(self, arm: str) -> None:
-        """Inflate the variances of a drifted arm, and discount its offsets."""
+        """Inflate the variances of a drifted arm, and forget people's offsets on it."""
+        self._combined.clear()
         model = base_arm(arm)
         self.arms.loosen(model, DRIFT_INFLATION)
         self.alarms += 1
         for person in (*self.tastes.roles.values(), *self.tastes.users.values()):
-            person.forget(model, 1.0 / DRIFT_INFLATION)
+            person.forget(model)
 
     def distrust(self, arm: str) -> None:
         """Ignore the scores of an arm that the reward model overrates.
 
         Its expected features become the mean of the other arms'; its level is learnt anew from labels alone.
         """
+        self._combined.clear()
         model = base_arm(arm)
         self.arms.distrust(model)
         self.alarms += 1
         for person in (*self.tastes.roles.values(), *self.tastes.users.values()):
-            person.forget(model, 0.0)
+            person.forget(model)
+
+
+def _rows_of(profile: Floats, names: tuple[str, ...]) -> Rows:
+    """The rows of a decision's arms; variants share the offset of their model."""
+    bases = [base_arm(name) for name in names]
+    models = tuple(dict.fromkeys(bases))
+    coefficient = np.zeros((len(names), len(models)))
+    coefficient[np.arange(len(names)), [models.index(base) for base in bases]] = 1.0
+    return Rows(profile, models, coefficient)
+
+
+def _learn_person(
+    person: Person, deviation: Deviation, rows: Rows, seen: Observation, mean: float, variance: float
+) -> None:
+    """Update each head with a label that everything else predicts by N(mean, variance)."""
+    for e, head in enumerate(person.heads, start=len(EXPERTS) - len(person.heads)):
+        predicted, spread = float(deviation.means[e, 0]), float(deviation.variances[e, 0])
+        head.learn(rows, seen.gaussian_update(mean + predicted, variance + spread))
+
+
+def _earlier(variances: Sequence[float], noise: float) -> list[float]:
+    """Variances v of blocks before a label, given v − v² / (noise + Σ v) after it; fixed-point iteration."""
+    before = list(variances)
+    for _ in range(8):
+        total = noise + sum(before)
+        before = [0.5 * (total - math.sqrt(max(total * (total - 4.0 * left), 0.0))) for left in variances]
+    return before
+
+
+def _log_likelihoods(deviation: Deviation, seen: Observation, mean: float, variance: float) -> Floats:
+    """float64[E]: of a label under each head, where everything else predicts it by N(mean, variance)."""
+    pairs = zip(deviation.means[:, 0].tolist(), deviation.variances[:, 0].tolist(), strict=True)
+    return np.array([seen.log_likelihood(mean + m, variance + v) for m, v in pairs])
 
 
 def _in_thumbs(seen: Observation) -> Observation:

@@ -1,18 +1,16 @@
-"""Posteriors of a person: a taste over text features, an offset per model, and a rating scale.
-
-The same state serves a user and a role: both are deviations that start at their base, zero or what was declared, and
-are shrunk towards it.
-"""
+"""Posteriors of a person, a user or a role: heads of several prior widths, their weights, and a rating scale."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
-from fitrouter.posterior.arms import base_arm
 from fitrouter.posterior.gaussian import Gaussian
+from fitrouter.posterior.heads import Head, HeadPrior, Rows
+from fitrouter.posterior.mixture import EXPERTS, Context, MixturePrior, updated
 from fitrouter.posterior.rating_scale import RatingScale
 from fitrouter.types import Floats, Projection
 
@@ -21,51 +19,60 @@ DAY_S = 86_400.0
 
 
 class _Stored(msgspec.Struct, array_like=True):
-    mean: bytes
-    cov: bytes
-    base_mean: bytes
-    base_variance: bytes
+    heads: list[tuple[list[str], bytes]]
+    weights: list[tuple[Context, bytes]]
+    declared: bytes
     others: list[tuple[str, bytes, bytes]]
-    offsets: list[tuple[str, bytes]]
     scale: tuple[bytes, bytes]
     day: int
     votes: list[tuple[str, int]]
     pooled: list[str]
 
 
-class Sums(NamedTuple):
-    """Sufficient statistics of the offsets of K arms (`fitrouter.posterior.offsets`)."""
+class Deviation(NamedTuple):
+    """A person's deviation from the population under each of `EXPERTS`, for R rows, and their weights."""
 
-    arms: tuple[str, ...]
-    b: Floats
-    """float64[K, d]"""
-    s: Floats
-    n: Floats
-    v: Floats
-    """float64[K]; v is the variance of d_k given c."""
+    weights: Floats
+    """float64[E]."""
+    means: Floats
+    variances: Floats
+    """float64[E, R] each. Variances are those of the rows that were passed as `spread`."""
+    between: Floats
+    """float64[E, R]: means along `spread`."""
+
+    @property
+    def mean(self) -> Floats:
+        """float64[R]: of the mixture."""
+        out: Floats = np.einsum("e,er->r", self.weights, self.means)
+        return out
+
+    @property
+    def variance(self) -> Floats:
+        """float64[R]: of the mixture, by the law of total variance."""
+        mean = np.einsum("e,er->r", self.weights, self.between)
+        out: Floats = np.einsum("e,er->r", self.weights, self.variances + (self.between - mean) ** 2)
+        return out
 
 
 class Person(Projection):
-    """A taste δ (Gaussian over float64[D]), offsets d_k (Gaussian scalars) and a rating scale, with today's votes.
+    """Heads of a user or a role.
 
     Args:
-        variance: float64[D], prior variances of the taste's coordinates.
-        offset_variance: prior variance of each d_k.
+        D: length of the response features.
+        priors: of the heads, the last of `EXPERTS`.
     """
 
     stored_type = _Stored
 
-    def __init__(self, variance: Floats, offset_variance: float) -> None:
-        self.base_mean = np.zeros(len(variance))
-        self.base_variance = variance.copy()
-        """The taste before any label: independent coordinates, moved by what was declared (`declare`)."""
-        self.taste = Gaussian.prior(self.base_mean, variance)
+    def __init__(self, D: int, priors: Sequence[HeadPrior]) -> None:
+        self.D = D
+        self.heads = [Head(prior) for prior in priors]
+        self.weights: dict[Context, Floats] = {}
+        """Weights of `EXPERTS`; empty before the first label."""
+        self.declared = np.zeros(D)
+        """Prior mean of the taste that was declared."""
         self.others: dict[str, Gaussian] = {}
-        """Dimension → the taste in it; `taste` is that of the dimension overall."""
-        self.offset_variance = offset_variance
-        self.offsets: dict[str, Floats] = {}
-        """Model → float64[d + 2]: b, s and n of `offsets`, the sum of what labels say of d; see `record`."""
-        self._read: Sums | None = None
+        """Dimension other than overall → the taste in it."""
         self.scale = RatingScale()
         self.day = 0
         self.votes: dict[str, int] = {}
@@ -73,35 +80,80 @@ class Person(Projection):
         self.pooled: set[str] = set()
         """Votes of `day` that counted for others, by their names."""
 
-    def record(self, model: str, d: int) -> Floats:
-        """The sufficient statistics of d_k, for writing."""
-        self._read = None
-        found = self.offsets.get(model)
-        if found is None:
-            found = self.offsets[model] = np.zeros(d + 2)
-        return found
+    # --- reading ---
 
-    def sums(self, arms: tuple[str, ...], d: int) -> Sums:
-        """Sufficient statistics of several arms, cached until the next label."""
-        if self._read is None or self._read.arms != arms:
-            rows = np.zeros((len(arms), d + 2))
-            for k, arm in enumerate(arms):
-                found = self.offsets.get(base_arm(arm))
-                if found is not None:
-                    rows[k] = found
-            tau = self.offset_variance
-            n = rows[:, -1].copy()
-            self._read = Sums(arms, rows[:, :d].copy(), rows[:, -2].copy(), n, tau / (1.0 + n * tau))
-        return self._read
+    def deviation(
+        self, rows: Rows, weights: Floats, base: tuple[Floats, Floats] | None = None, spread: Rows | None = None
+    ) -> Deviation:
+        """Predictions of `EXPERTS`.
 
-    def forget(self, model: str, share: float) -> None:
-        """Scale the evidence on d_k by `share`."""
-        if model in self.offsets:
-            self.record(model, 0)[:] *= share
+        Args:
+            rows: what is predicted.
+            weights: of the experts, float64[E].
+            base: mean and variance of what every expert but the first adds: the role's deviation, float64[R] each.
+            spread: rows that variances are about; `rows` if None.
+        """
+        declared = np.einsum("rd,d->r", rows.h, self.declared)
+        zero = np.zeros(len(rows.h))
+        own = [zero, declared, *(declared + head.mean(rows) for head in self.heads)]
+        means, between = np.stack(own), np.stack(own)
+        if spread is not None:
+            between = means - means.mean(axis=1, keepdims=True)
+        along = rows if spread is None else spread
+        variances = np.stack([zero, zero, *(head.variance(along) for head in self.heads)])
+        if base is not None:
+            means[1:] += base[0]
+            between[1:] += base[0] if spread is None else base[0] - base[0].mean()
+            variances[1:] += base[1]
+        return Deviation(weights, means, variances, between)
 
-    def learnt(self) -> Floats:
-        """Posterior mean of the taste minus its prior mean: float64[D]."""
-        return self.taste.mean - self.base_mean
+    def weights_in(self, context: Context, prior: MixturePrior) -> Floats:
+        """float64[E]: weights of the experts in a context, the common prior's before the first label there."""
+        found = self.weights.get(context)
+        return prior.weights(context) if found is None else found
+
+    def novelty(self, rows: Rows, weights: Floats) -> float:
+        """Information of a label on a model's correction, as a share of what a new person's label would have.
+
+        n labels with noise R of a person whose offset has variance τ² tell 1 / (τ² + R / n) about the model: the n-th
+        adds about (v / τ²)² / R, with v = τ² R / (R + n τ²) the posterior variance of the offset.
+        """
+        own = sum(w * head.novelty(rows) ** 2 for w, head in zip(weights[2:].tolist(), self.heads, strict=True))
+        return float(weights[0] + weights[1] + own)
+
+    def taste(self, weights: Floats) -> tuple[Floats, Floats]:
+        """Mean float64[D] and covariance float64[D, D] of the mixture's taste."""
+        found = [head.taste(self.D) for head in self.heads]
+        means = [np.zeros(self.D), self.declared, *(self.declared + mean for mean, _ in found)]
+        mean = np.einsum("e,ed->d", weights, np.stack(means))
+        cov = np.einsum("e,eij->ij", weights[2:], np.stack([cov for _, cov in found]))
+        apart = np.stack(means) - mean
+        cov += np.einsum("e,ei,ej->ij", weights, apart, apart)
+        return mean, cov
+
+    def offset(self, model: str, weights: Floats) -> float:
+        """The mixture's expected offset of a model."""
+        return float(sum(w * head.offset(model) for w, head in zip(weights[2:].tolist(), self.heads, strict=True)))
+
+    # --- learning ---
+
+    def reweigh(self, context: Context, log_likelihood: Floats, prior: MixturePrior, *, pooled: bool) -> None:
+        """Update the weights of the experts with a label's log likelihoods, float64[E], and the common prior."""
+        before, common = self.weights_in(context, prior), prior.weights(context)
+        posterior, self.weights[context] = updated(before, log_likelihood, common)
+        if pooled:
+            prior.learn(context, posterior - before)
+
+    def declare(self, mean: Floats) -> None:
+        """Replace the declared mean of the taste; labels that the heads have learnt keep their evidence."""
+        for head in self.heads:
+            head.rebase(mean - self.declared)
+        self.declared = mean.copy()
+
+    def forget(self, model: str) -> None:
+        """Drop the evidence on a model's offset."""
+        for head in self.heads:
+            head.forget(model)
 
     def counts(self, arm: str, day: int, cap: int, vote: str) -> bool:
         """Whether a new vote updates shared terms: the first `cap` on an arm and day do. Records those that do."""
@@ -113,33 +165,14 @@ class Person(Projection):
         self.pooled.add(vote)
         return True
 
-    # --- declared values ---
-
-    def declare(self, mean: Floats, variance: Floats) -> None:
-        """Replace the prior by N(mean, diag(variance)), exactly, also after labels.
-
-        Each changed coordinate is a rank-1 change of the precision (Sherman and Morrison 1950).
-        """
-        changed = np.flatnonzero((mean != self.base_mean) | (variance != self.base_variance))
-        block = self.taste
-        for j in changed:
-            more = 1.0 / variance[j] - 1.0 / self.base_variance[j]
-            pull = mean[j] / variance[j] - self.base_mean[j] / self.base_variance[j]
-            column = block.cov[:, j]
-            cov = block.cov - np.multiply.outer(column, column) * (more / (1.0 + more * column[j]))
-            block.mean = block.mean + cov[:, j] * (pull - more * block.mean[j])
-            block.cov = cov
-        self.base_mean, self.base_variance = mean.copy(), variance.copy()
-
     # --- state ---
 
     def _store(self) -> _Stored:
         return _Stored(
-            *self.taste.dump(),
-            self.base_mean.tobytes(),
-            self.base_variance.tobytes(),
+            [head.dump() for head in self.heads],
+            [(context, weights.tobytes()) for context, weights in sorted(self.weights.items())],
+            self.declared.tobytes(),
             [(name, *block.dump()) for name, block in sorted(self.others.items())],
-            [(model, record.tobytes()) for model, record in sorted(self.offsets.items())],
             self.scale.state.dump(),
             self.day,
             sorted(self.votes.items()),
@@ -147,19 +180,16 @@ class Person(Projection):
         )
 
     def _restore(self, stored: _Stored) -> bool:
-        D = len(self.taste.mean)
-        taste, scale = Gaussian.load(stored.mean, stored.cov, D), Gaussian.load(*stored.scale, 2)
-        others = {name: Gaussian.load(mean, cov, D) for name, mean, cov in stored.others}
-        base_mean, base_variance = _floats(stored.base_mean, D), _floats(stored.base_variance, D)
-        offsets = {model: _floats(record, -1) for model, record in stored.offsets}
-        valid = bool(np.isfinite(base_mean).all() and (base_variance >= 0).all())
-        valid = valid and len({len(record) for record in offsets.values()}) <= 1
-        valid = valid and all(len(record) > 2 and record[-1] >= 0 for record in offsets.values())
-        if not valid or not all(np.isfinite(record).all() for record in offsets.values()):
+        heads = [Head.load(each, head.prior) for each, head in zip(stored.heads, self.heads, strict=True)]
+        weights = {context: _floats(payload, len(EXPERTS)) for context, payload in stored.weights}
+        declared, scale = _floats(stored.declared, self.D), Gaussian.load(*stored.scale, 2)
+        others = {name: Gaussian.load(mean, cov, self.D) for name, mean, cov in stored.others}
+        if not np.isfinite(declared).all() or not all(np.isfinite(row).all() for row in weights.values()):
             return False
-        self.taste, self.others, self.scale.state = taste, others, scale
-        self.base_mean, self.base_variance = base_mean, base_variance
-        self.offsets, self._read = offsets, None
+        if any((row < 0).any() or not 0.999 < row.sum() < 1.001 for row in weights.values()):
+            return False
+        self.heads, self.weights, self.declared, self.others = heads, weights, declared, others
+        self.scale.state = scale
         self.day, self.votes, self.pooled = stored.day, dict(stored.votes), set(stored.pooled)
         return True
 

@@ -1,9 +1,7 @@
 """Taste posteriors of population, roles and users, for each labelled dimension.
 
-    w = w_0 + w_role + δ_u
-
-One Gaussian a block and dimension. `overall` is the dimension that routing reads; others (`helpfulness`, `tone`, …) are
-heads of their own over the same features, learnt by the same kernel and reported beside it.
+Routing reads the dimension `overall`, in which a role and a user are mixtures of heads (`posterior.people`). Others
+(`helpfulness`, `tone`, …) are sums w_0 + w_role + δ_u of one Gaussian each, over the same features.
 """
 
 from __future__ import annotations
@@ -16,6 +14,7 @@ import numpy as np
 
 from fitrouter.identity import role_key
 from fitrouter.posterior.gaussian import Gaussian, GaussianUpdate
+from fitrouter.posterior.heads import HeadPrior, Width
 from fitrouter.posterior.people import Person
 from fitrouter.types import Floats, Identity
 
@@ -30,21 +29,24 @@ class TasteParams(msgspec.Struct, frozen=True, kw_only=True):
     level: float = 0.7
     """Prior mean of a label: mildly optimistic, so that every model is tried."""
     population: float = 0.024
+    """Prior variance of hᵀw_0 for a typical answer, spread evenly over its features."""
+    population_intercept: float = 0.25
     role: float = 0.08
     user: float = 0.08
-    """Prior variances of hᵀw_0, hᵀw_role and hᵀδ for a typical answer, spread evenly over its features."""
-    population_intercept: float = 0.25
     user_intercept: float = 0.01
-    """Prior variances of the intercepts; w_role has none (its offsets have). A tight one for everybody would make the
-    first labels' level look like a taste."""
-    role_offset: float = 0.003
-    user_offset: float = 0.05
+    """Prior variances of deviations in dimensions other than overall, where nothing trained them."""
+    narrow: Width = Width(level=0.002, offset=0.001, named={"length": 0.01})
+    """Between people who judge general quality: moments of people's comparisons (docs/results/people.md)."""
+    medium: Width = Width(level=0.01, offset=0.02, taste=0.08)
+    """Between people whose judgements are personal throughout, such as of values."""
+    wide: Width = Width(level=0.02, offset=0.05, taste=0.2, named={"length": 0.1, "structure": 0.1})
+    """Of people with strong tastes in style."""
+    recent: Width = Width(level=0.02, offset=0.05, taste=0.2, named={"length": 0.1, "structure": 0.1}, forget=0.06)
+    """The same, following changes within some fifteen labels."""
     roles: int = 32
     """Roles that get terms of their own, in order of appearance."""
-    declared_reach: float = 2.0
-    """Prior standard deviations of a coordinate that a declared ±1 stands for."""
-    declared_noise: float = 1.0
-    """Variance of a declared value, in prior variances of its coordinate."""
+    declared: float = 0.047
+    """Shift of a coordinate of the taste that a declared ±1 stands for."""
 
 
 class TastePrior(NamedTuple):
@@ -79,8 +81,8 @@ class Tastes:
 
     def __init__(self, D: int, params: TasteParams, names: Sequence[str] = (), prior: TastePrior | None = None) -> None:
         self.D, self.params, self.names, self.prior = D, params, {name: j for j, name in enumerate(names)}, prior
-        self._role_variance = self._spread(params.role, 0.0) if prior is None else prior.role_variance
-        self._user_variance = self._spread(params.user, params.user_intercept) if prior is None else prior.user_variance
+        self.role_variance = self._spread(params.role, 0.0) if prior is None else prior.role_variance
+        self.user_variance = self._spread(params.user, params.user_intercept) if prior is None else prior.user_variance
         level = np.zeros(D)
         level[0] = params.level
         self.population = (
@@ -88,12 +90,14 @@ class Tastes:
             if prior is None
             else Gaussian(prior.mean.copy(), prior.cov.copy())
         )
+        widths = (params.narrow, params.medium, params.wide, params.recent)
+        self._heads = [HeadPrior.of(width, self.names, D) for width in widths]
         self.others: dict[str, Gaussian] = {}
         """Dimension → w_0 in it, for dimensions other than overall."""
         self.roles: dict[str, Person] = {}
         self.users: dict[str, Person] = {}
-        self.nobody = self.new_role(), self.new_user()
-        """A role and a user without labels."""
+        self.nobody = self.new_person()
+        """A role or user without labels."""
 
     def _spread(self, spread: float, intercept: float) -> Floats:
         """Variances with which hᵀw varies by `spread` where each of the features has variance 1."""
@@ -101,13 +105,9 @@ class Tastes:
         variance[0] = intercept
         return variance
 
-    def new_role(self) -> Person:
-        """A role's terms before any label."""
-        return Person(self._role_variance, self.params.role_offset)
-
-    def new_user(self) -> Person:
-        """A user's terms before any label."""
-        return Person(self._user_variance, self.params.user_offset)
+    def new_person(self) -> Person:
+        """A role's or a user's terms before any label."""
+        return Person(self.D, self._heads)
 
     # --- reading ---
 
@@ -119,18 +119,14 @@ class Tastes:
         """The user's terms; None for an anonymous caller, or for one without any label."""
         return self.users.get(identity.user or "")
 
-    def of(self, identity: Identity, dimension: str = OVERALL) -> list[Gaussian]:
-        """The posteriors whose sum is this user's w in a dimension; none for an unlabelled dimension."""
-        role, user = self.role(identity) or self.nobody[0], self.user(identity) or self.nobody[1]
-        if dimension == OVERALL:
-            return [self.population, role.taste, user.taste]
+    def others_of(self, identity: Identity, dimension: str) -> list[Gaussian]:
+        """The posteriors whose sum is this user's w in a dimension other than overall; none if it has no label."""
         if dimension not in self.others:
             return []
-        return [
-            self.others[dimension],
-            role.others.get(dimension, self.nobody[0].taste),
-            user.others.get(dimension, self.nobody[1].taste),
-        ]
+        people = (self.role(identity), self.role_variance), (self.user(identity), self.user_variance)
+        nothing = np.zeros(self.D)
+        own = [(person.others.get(dimension) if person else None) or Gaussian.prior(nothing, v) for person, v in people]
+        return [self.others[dimension], *own]
 
     # --- learning ---
 
@@ -138,24 +134,19 @@ class Tastes:
         """Create the posteriors of the role and user of a label."""
         key = role_key(identity)
         if key and key not in self.roles and len(self.roles) < self.params.roles:
-            self.roles[key] = self.new_role()
+            self.roles[key] = self.new_person()
         if identity.user and identity.user not in self.users:
-            self.users[identity.user] = self.new_user()
+            self.users[identity.user] = self.new_person()
 
     def voter(self, identity: Identity) -> Person:
         """The person whose votes are counted: the user, or all anonymous callers of a tenant as one."""
         key = identity.user or f"anonymous {identity.tenant}"
         if key not in self.users:
-            self.users[key] = self.new_user()
+            self.users[key] = self.new_person()
         return self.users[key]
 
     def blocks(self, identity: Identity, dimension: str, pooled: bool) -> list[Block]:
-        """The posteriors that a label observes, created for a new dimension. Empty if there are too many dimensions."""
-        role, user = self.role(identity), self.user(identity)
-        people = [(role, self._role_variance, pooled), (user, self._user_variance, True)]
-        if dimension == OVERALL:
-            known = [Block(person.taste, learns) for person, _, learns in people if person]
-            return [Block(self.population, pooled), *known]
+        """The posteriors that a label of a dimension other than overall observes; none for too many dimensions."""
         if dimension not in self.others:
             if len(self.others) >= DIMENSIONS:
                 return []
@@ -163,7 +154,8 @@ class Tastes:
             level[0] = self.params.level
             self.others[dimension] = Gaussian.prior(level, self._spread(self.params.population, 0.05))
         found = [Block(self.others[dimension], pooled)]
-        for person, variance, learns in people:
+        role, user = self.role(identity), self.user(identity)
+        for person, variance, learns in ((role, self.role_variance, pooled), (user, self.user_variance, True)):
             if person is not None:
                 if dimension not in person.others:
                     person.others[dimension] = Gaussian.prior(np.zeros(self.D), variance)
@@ -171,25 +163,20 @@ class Tastes:
         return found
 
     def declare(self, identity: Identity, declared: Mapping[str, float]) -> None:
-        """Set the prior of the user's taste to declared values; they replace earlier ones.
+        """Set the prior mean of the user's taste to declared values in [−1, 1]; they replace earlier ones.
 
-        A declared v is a pseudo-observation of its coordinate, y = v · reach · sd, with a variance, so that labels
-        can overrule it. Names that are no feature are ignored.
+        Names that are no feature are ignored, and so are numbers that are not finite.
         """
         self.meet(identity)
         user = self.user(identity)
         if user is None:
             return
-        mean, variance = np.zeros(self.D), self._user_variance.copy()
+        mean = np.zeros(self.D)
         for name, value in declared.items():
             j = self.names.get(name)
-            if j is None or not variance[j] > 0 or not np.isfinite(value):
-                continue
-            noise = self.params.declared_noise * variance[j]
-            y = np.clip(value, -1.0, 1.0) * self.params.declared_reach * np.sqrt(variance[j])
-            variance[j] = 1.0 / (1.0 / variance[j] + 1.0 / noise)
-            mean[j] = variance[j] * y / noise
-        user.declare(mean, variance)
+            if j is not None and np.isfinite(value):
+                mean[j] = self.params.declared * min(max(value, -1.0), 1.0)
+        user.declare(mean)
 
 
 def learn(blocks: Sequence[Block], gains: Sequence[Floats], update: GaussianUpdate) -> None:

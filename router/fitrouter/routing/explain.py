@@ -64,6 +64,7 @@ def explain(
         latency_weight=decision.latency_weight,
         budget_weight=decision.budget_weight,
         budget_unit_usd=decision.budget_unit_usd,
+        own=None if table.split is None else table.split.own,
         split=table.split is not None,
         missing=table.missing,
         drew=first.propensity if first is not None else None,
@@ -93,6 +94,10 @@ class _Split:
         self.blind = now.blind
         offsets = (with_role - now.blind - text[1], with_user - with_role - text[2])
         self.parts = (*text, now.blind - text[0], *offsets, mean - now.mean)
+        person = (fit.tastes.user(identity) or fit.tastes.role(identity)) if fit.params.personal else None
+        labelled = not off and person is not None and bool(person.weights)
+        self.own = 1.0 - float(fit.weights(identity)[:2].sum()) if labelled else None
+        """Weight of the personal heads."""
         self.names = tuple(sorted(fit.tastes.names, key=fit.tastes.names.__getitem__))
 
     def features(self, a: int, b: int) -> tuple[Feature, ...]:

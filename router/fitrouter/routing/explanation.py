@@ -114,6 +114,8 @@ class Explanation(_Value, frozen=True, kw_only=True):
     latency_weight: float = 0.0
     budget_weight: float = 0.0
     budget_unit_usd: float = 0.0
+    own: float | None = None
+    """Weight of the heads with terms of this user or role of their own; None without labels, or without a fit model."""
     split: bool = False
     """The predicted rating is split into terms by a fit model."""
     missing: str = ""

@@ -87,6 +87,11 @@ def sentences_of(found: Explanation) -> tuple[str, ...]:
     if found.contrast is not None:
         said.append(_contrast(found.contrast))
     said += _people(accounts.get(found.chosen))
+    if found.own is not None:
+        said.append(
+            f"Personal ratings count {found.own:.0%} here, everybody's the rest, by how well each predicted the "
+            "earlier ratings."
+        )
     said += _exploration(found)
     said += _objective(found)
     said += [f"{arm} was excluded: {reason}." for arm, reason in found.excluded]

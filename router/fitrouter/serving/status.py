@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from fitrouter.posterior.mixture import EXPERTS
 from fitrouter.serving.services import ModelHealth
 from fitrouter.state.learner import Learner
 from fitrouter.stores.journal import Journal
@@ -61,8 +62,8 @@ class RouterStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Tenant → λ, the dual variable of its budget."""
     reward_models: Mapping[str, ModelHealth]
     """Name → state of a reward model of the scorer in this process."""
-    stacking_weights: tuple[float, ...]
-    """Weights of the personal terms: role taste, user taste, role offset, user offset."""
+    mixture: Mapping[str, float]
+    """Head → its weight for a user without labels (`posterior.mixture.EXPERTS`)."""
 
 
 def status_of(
@@ -94,7 +95,7 @@ def status_of(
         reward_bias={arm: found.bias for arm, found in fit.reward_bias.flagged().items()},
         budget_weights={tenant: projections.budgets.weight(tenant, now) for tenant in projections.budgets.known()},
         reward_models={} if scorer is None else scorer.models(),
-        stacking_weights=tuple(fit.stacking_weights().tolist()),
+        mixture=dict(zip(EXPERTS, fit.mixture.weights("user").tolist(), strict=True)),
     )
 
 

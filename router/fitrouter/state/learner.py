@@ -70,9 +70,6 @@ class _Scalars(msgspec.Struct, array_like=True):
 
     population: tuple[bytes, bytes]
     others: list[tuple[str, bytes, bytes]]
-    relevance: bytes
-    stack_mean: bytes
-    stack_cov: bytes
     labels: int
     residuals: list[tuple[str, float, float]]
     stale: int
@@ -130,7 +127,7 @@ class Learner:
         fit = self.fit
         priors = [prior.id for prior in (self.prior, self.arm_prior) if prior]
         own = (self.schema, priors, self.votes_per_day, self.expects_scores)
-        text = repr((7, fit.d, fit.D, *own, fit.params, SIGNALS, self.projections.params))
+        text = repr((8, fit.d, fit.D, *own, fit.params, SIGNALS, self.projections.params))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def blank(self) -> Learner:
@@ -393,7 +390,7 @@ class Learner:
                     return False
             elif payload:
                 tastes = self.fit.tastes
-                person = tastes.new_user() if kind == "user" else tastes.new_role()
+                person = tastes.new_person()
                 if not person.load(payload):
                     return False
                 (tastes.users if kind == "user" else tastes.roles)[name] = person
@@ -412,8 +409,6 @@ class Learner:
             _Scalars(
                 fit.tastes.population.dump(),
                 [(name, *block.dump()) for name, block in fit.tastes.others.items()],
-                fit.relevance.dump(),
-                *fit.stack.dump(),
                 fit.labels,
                 [(kind, squares, n) for kind, (squares, n) in sorted(fit.residuals.items())],
                 self.stale,
@@ -428,13 +423,9 @@ class Learner:
             D = self.fit.D
             population = Gaussian.load(*stored.population, D)
             others = {name: Gaussian.load(mean, cov, D) for name, mean, cov in stored.others}
-            stack = Gaussian.load(stored.stack_mean, stored.stack_cov, 4)
         except (msgspec.DecodeError, ValueError):
             return False
-        if not self.fit.relevance.load(stored.relevance):
-            return False
         self.fit.tastes.population, self.fit.tastes.others = population, others
-        self.fit.stack = stack
         self.fit.labels, self.stale = stored.labels, stored.stale
         self.fit.residuals = {kind: (squares, n) for kind, squares, n in stored.residuals}
         for name in stored.arms:  # in their order, which fixes their rows

@@ -1,0 +1,293 @@
+"""How soon people with opposite tastes get the model they like, from thumbs alone. Prints JSON.
+
+    python -m benchmarks.strangers                      # 40 seeds, default configuration; minutes on two idle cores
+    python -m benchmarks.strangers --seeds 4 --policy linear_thompson --set scale=0.5
+
+Recorded answers (`../shared/data/alpaca_eval`) of 3 or 11 models, and people who give 60 thumbs each: P(thumb up)
+depends on the form of the answer alone (its length, its list items), one thumb in ten is random. An installation is
+fresh, or has 400 labels of a crowd of 40 people, most of whom like short answers. Everything runs through the product's
+decider and learner with the default configuration, features, encoder and trained prior.
+
+Reported per cell, over people: satisfaction with the logged probabilities as a share of each person's best model (mean
+of 60 thumbs, the last 20, the worst decile of people); probability ≥ ½ for a model within .05 of the best at thumbs 15
+to 20 and 55 to 60; and the 95 % quantile of the longest run of thumbs down on one model. `change`: the taste turns into
+another one after 40 thumbs; thumbs until a good model has probability ≥ ½ for five thumbs in a row.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fitrouter.config import CandidateConfig, PolicyConfig
+from fitrouter.context.encoders import get_encoder
+from fitrouter.context.features import context_features, context_names, read_prompt
+from fitrouter.policies import build_policy
+from fitrouter.posterior.tastes import TastePrior
+from fitrouter.routing.decider import Rules
+from fitrouter.state.learner import Learner
+from fitrouter.types import FeedbackKind, Floats, Identity, ModelCard, Request
+from fitrouter_evaluators.scoring import Answer, ResponseFeatures, global_scalar
+from fitrouter_evaluators.scoring.prior import shipped_prior
+from fitrouter_evaluators.simulation.runner import InProcess
+
+DATA = Path(__file__).resolve().parents[1].parent / "shared" / "data" / "alpaca_eval" / "responses.parquet"
+THREE = ("gpt-3.5-turbo-1106_concise", "Qwen2-72B-Instruct", "gpt4_1106_preview_verbose")
+THUMBS, RANDOM, CROWD_LABELS, CROWD_PEOPLE, CHANGE = 60, 0.1, 400, 40, 40
+MINUTE_S, DAY_S = 60.0, 86_400.0
+
+Taste = Callable[[Floats, Floats], Floats]
+"""(characters, list items) → P(thumb up)."""
+
+TASTES: Mapping[str, Taste] = {
+    "short": lambda n, b: np.where(n < 600, 0.9, 0.08) + 0.0 * b,
+    "long": lambda n, b: np.where(n > 1200, 0.9, np.where(n > 800, 0.4, 0.05)) + 0.0 * b,
+    "bullets": lambda n, b: np.where(b >= 3, 0.9, 0.15) + 0.0 * n,
+    "no bullets": lambda n, b: np.where(b >= 3, 0.1, 0.85) + 0.0 * n,
+    "middle": lambda n, b: np.where((n > 500) & (n < 1300), 0.85, 0.2) + 0.0 * b,
+}
+CROWD: Mapping[str, float] = {"short": 0.6, "bullets": 0.2, "middle": 0.2}
+"""Taste → share of the crowd."""
+
+
+class Pool(NamedTuple):
+    """Recorded answers of M models to P prompts."""
+
+    models: tuple[str, ...]
+    n: Floats
+    b: Floats
+    """float64[P, M]: characters and list items of the answers."""
+    x: Floats
+    """float64[P, d]: contexts."""
+    h: Floats
+    """float64[P, M, D]: response features."""
+    names: tuple[str, ...]
+    schema: str
+    prior: TastePrior | None
+
+
+def read_pool(file: Path = DATA) -> Pool:
+    """Read the answers, as the router and its scorer do with the default encoder."""
+    import duckdb
+
+    rows = duckdb.sql(f"SELECT prompt_id, model, prompt, response FROM '{file}'").fetchall()
+    models = tuple(sorted({model for _, model, _, _ in rows}))
+    encoder = get_encoder("static")
+    features = ResponseFeatures(encoder, scalar=global_scalar(encoder))
+    P = 1 + max(row[0] for row in rows)
+    n, b = np.zeros((2, P, len(models)))
+    x, h = np.zeros((P, len(context_names()))), np.zeros((P, len(models), features.dim))
+    for p, model, prompt, text in rows:
+        k, lines = models.index(model), [line.lstrip()[:2] for line in text.split("\n")]
+        n[p, k], b[p, k] = len(text), sum(mark in {"- ", "* "} or mark.rstrip(".").isdigit() for mark in lines)
+        x[p] = context_features(read_prompt(Request(messages=({"role": "user", "content": prompt or " "},))), encoder)
+        h[p, k] = features.encode([Answer(prompt=prompt, text=text)])[0]
+    return Pool(models, n, b, x, h, features.names, features.schema, shipped_prior(features.names, encoder.id))
+
+
+class Person(NamedTuple):
+    """What happened to one person; shares of the best model's satisfaction."""
+
+    mean: float
+    last: float
+    found: bool
+    """Probability ≥ ½ for a good model at thumbs 15 to 20."""
+    kept: bool
+    """And at thumbs 55 to 60."""
+    run: int
+    """Longest run of thumbs down on one model."""
+    followed: int
+    """Thumbs until a good model had probability ≥ ½ after a change of taste."""
+
+
+class Installation:
+    """A router in process with the default configuration."""
+
+    def __init__(self, pool: Pool, models: Sequence[int], policy: Mapping[str, Any], seed: int) -> None:
+        self.pool, self.models, self.seed, self.number = pool, list(models), seed, 0
+        config = PolicyConfig(**policy)
+        rules = {name: value for name, value in config.model_dump().items() if name in Rules.__struct_fields__}
+        self.router = InProcess(
+            Learner(pool.x.shape[1], pool.h.shape[2], schema=pool.schema, names=pool.names, prior=pool.prior),
+            build_policy(**config.model_dump(include=set(CandidateConfig.model_fields))),
+            Rules(**rules, seed=seed),
+            [ModelCard(name=pool.models[k], provider="p") for k in self.models],
+        )
+        self.arms = {card.arm: k for card, k in zip(self.router.cards, self.models, strict=True)}
+
+    def thumb(
+        self,
+        user: str,
+        taste: Taste,
+        i: int,
+        ts: float,
+        rng: np.random.Generator,
+        cards: Sequence[ModelCard] | None = None,
+    ) -> tuple[Floats, int, bool]:
+        """Route prompt i and fold the person's thumb: probabilities in the order of `models`, the model, up or down."""
+        pool = self.pool
+        self.number += 1
+        number = (self.seed << 96) | self.number << 64 | self.number
+        decision = self.router.decide(number, ts, Identity(user=user), pool.x[i], cards=cards)
+        k = self.arms[decision.chosen]
+        turn = self.router.answer(decision, h=pool.h[i, k], completion_tokens=int(pool.n[i, k] / 4))
+        liked = float(taste(pool.n[i, k], pool.b[i, k])) if rng.random() > RANDOM else 0.5
+        up = bool(rng.random() < liked)
+        self.router.vote(turn, FeedbackKind.THUMB, float(up))
+        probs = dict(zip(decision.eligible, decision.probs, strict=True))
+        return np.array([probs.get(arm, 0.0) for arm in self.arms]), k, up
+
+    def crowd(self, rng: np.random.Generator) -> None:
+        """Labels of a crowd on models drawn at random, two a day and person."""
+        names = list(CROWD)
+        tastes = [TASTES[names[i]] for i in rng.choice(len(names), p=list(CROWD.values()), size=CROWD_PEOPLE)]
+        for t in range(CROWD_LABELS):
+            user = int(rng.integers(CROWD_PEOPLE))
+            ts = 1e9 + t * DAY_S / CROWD_PEOPLE * 2
+            self.thumb(
+                f"crowd {user}",
+                tastes[user],
+                int(rng.integers(len(self.pool.n))),
+                ts,
+                rng,
+                [self.router.cards[int(rng.integers(len(self.models)))]],
+            )
+
+
+def live(
+    pool: Pool,
+    models: Sequence[int],
+    taste: Taste,
+    crowd: bool,
+    policy: Mapping[str, Any],
+    seed: int,
+    then: Taste | None = None,
+) -> Person:
+    """One person's sixty thumbs."""
+    rng = np.random.default_rng([seed, 7])
+    home = Installation(pool, models, policy, seed)
+    if crowd:
+        home.crowd(rng)
+    worth = {t: np.array([t(pool.n[:, m], pool.b[:, m]).mean() for m in models]) for t in (taste, then) if t}
+    good, shares, run, longest, last = [], [], 0, 0, -1
+    total = THUMBS + (CHANGE // 2 if then else 0)
+    for t, i in enumerate(rng.permutation(len(pool.n))[:total].tolist()):
+        now = then if then is not None and t >= CHANGE else taste
+        probs, k, up = home.thumb("stranger", now, i, 2e9 + t * MINUTE_S * 60, rng)
+        best = worth[now].max()
+        good.append(float(probs[worth[now] >= best - 0.05].sum()))
+        shares.append(float(probs @ worth[now] / best))
+        run = 0 if up else (run + 1 if k == last else 1)
+        longest, last = max(longest, run), k
+    after = np.array(good[CHANGE:]) >= 0.5
+    followed = next((t for t in range(len(after) - 4) if after[t : t + 5].all()), len(after))
+    return Person(
+        float(np.mean(shares[:THUMBS])),
+        float(np.mean(shares[40:THUMBS])),
+        float(np.mean(good[15:20])) >= 0.5,
+        float(np.mean(good[55:60])) >= 0.5,
+        longest,
+        followed,
+    )
+
+
+class Cell(NamedTuple):
+    """What is run."""
+
+    models: int
+    crowd: bool
+    change: bool = False
+
+
+CELLS = (Cell(3, False), Cell(3, True), Cell(11, False), Cell(11, True), Cell(3, False, True))
+_pool: Pool
+
+
+def _start(file: Path) -> None:
+    global _pool
+    _pool = read_pool(file)
+
+
+def _play(task: tuple[Cell, int, Mapping[str, Any]]) -> list[Person]:
+    """All tastes under one seed."""
+    cell, seed, policy = task
+    models = [_pool.models.index(name) for name in THREE] if cell.models == 3 else range(len(_pool.models))
+    names = list(TASTES)
+    return [
+        live(
+            _pool,
+            models,
+            TASTES[name],
+            cell.crowd,
+            policy,
+            seed * 100 + t,
+            TASTES[names[(t ^ 1) if t < 4 else 0]] if cell.change else None,
+        )
+        for t, name in enumerate(names)
+    ]
+
+
+def summary(people: Sequence[Person], change: bool) -> dict[str, float]:
+    """Numbers of a cell."""
+    column = {name: np.array([getattr(person, name) for person in people], dtype=float) for name in Person._fields}
+    n = len(people)
+    if change:
+        return {
+            "people": n,
+            "followed_median": float(np.median(column["followed"])),
+            "followed_within_15": float((column["followed"] <= 15).mean()),
+        }
+    return {
+        "people": n,
+        "share_of_best": float(column["mean"].mean()),
+        "se": float(column["mean"].std(ddof=1) / np.sqrt(n)),
+        "worst_decile": float(np.quantile(column["mean"], 0.1)),
+        "run_95": float(np.quantile(column["run"], 0.95)),
+        "last_20": float(column["last"].mean()),
+        "found_at_15": float(column["found"].mean()),
+        "found_at_60": float(column["kept"].mean()),
+    }
+
+
+def measure(
+    policy: Mapping[str, Any], seeds: int, jobs: int, file: Path = DATA, cells: Sequence[Cell] = CELLS
+) -> dict[str, Any]:
+    """Every cell's summary."""
+    out = {}
+    with ProcessPoolExecutor(jobs, initializer=_start, initargs=(file,)) as workers:
+        for cell in cells:
+            played = workers.map(_play, [(cell, seed, policy) for seed in range(seeds)])
+            name = f"{cell.models} models, {'crowd' if cell.crowd else 'fresh'}{', change' if cell.change else ''}"
+            out[name] = summary([person for people in played for person in people], cell.change)
+            print(name, out[name], file=sys.stderr, flush=True)
+    return out
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--seeds", type=int, default=40)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--data", type=Path, default=DATA)
+    parser.add_argument("--policy", default=None, help="algorithm; the configuration's default if not given")
+    parser.add_argument("--set", nargs="*", default=[], help="settings of the policy, name=number")
+    args = parser.parse_args()
+    if not args.data.exists():
+        print(f"skipped: there is no {args.data.name} in {args.data.parent.name} beside the project", file=sys.stderr)
+        return
+    policy: dict[str, Any] = {} if args.policy is None else {"algorithm": args.policy}
+    policy |= {name: float(value) for name, value in (each.split("=") for each in args.set)}
+    print(
+        json.dumps({"policy": policy, "seeds": args.seeds, "cells": measure(policy, args.seeds, args.jobs, args.data)})
+    )
+
+
+if __name__ == "__main__":
+    main()

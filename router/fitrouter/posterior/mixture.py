@@ -1,0 +1,125 @@
+"""Bayesian mixture of nested heads: how far a person's own terms count.
+
+Each person has a weight for every head of `EXPERTS`, multiplied by the likelihood of each of their labels under the
+head's prediction from before it. A fixed share then goes back to the prior, so that people may change (Herbster and
+Warmuth 1998, "Tracking the best expert"). For any sequence of n labels and any head e,
+
+    loss(mixture) ≤ loss(e) + ln(1 / π(e)) + n ln(1 / (1 − share))
+
+with losses in nats and π the weights before the first label. The prior is common to all people and learnt by
+exponentiated gradient steps on their weights (Kivinen and Warmuth 1997); its fixed point is the maximum-likelihood
+estimate of the mixture proportions.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from fitrouter.types import Floats, Projection
+
+EXPERTS = ("population", "declared", "narrow", "medium", "wide", "recent")
+"""Heads of a person: without any own term; with declared values; and with a taste and offsets of four priors."""
+
+Context: TypeAlias = Literal["user", "role", "sensitive"]
+"""Whose weights: a user's, a role's, or a user's in the service of a sensitive role."""
+
+SHARE = 0.01
+"""Weight that goes back to the prior with each label."""
+RATE = 1.0
+"""Step size of the common prior (docs/results/people.md)."""
+FLOOR = 0.06
+"""Share of the start in the common prior, so that no head is ever out of reach for a new person."""
+START: dict[Context, tuple[float, ...]] = {
+    "user": (0.05, 0.05, 0.1, 0.1, 0.55, 0.15),
+    "role": (0.05, 0.05, 0.1, 0.3, 0.45, 0.05),
+    "sensitive": (0.95, 0.01, 0.01, 0.01, 0.01, 0.01),
+}
+"""Prior weights before any label of this installation."""
+
+
+def updated(weights: Floats, log_likelihood: Floats, prior: Floats) -> tuple[Floats, Floats]:
+    """Weights after a label: float64[E] each.
+
+    Args:
+        weights: before the label.
+        log_likelihood: of the label under each head's prediction from before it.
+        prior: receives the fixed share.
+
+    Returns:
+        The posterior weights, and the same with the fixed share: those that predict the next label.
+    """
+    moved = weights * np.exp(log_likelihood - log_likelihood.max())
+    moved /= np.add.reduce(moved)
+    return moved, (1.0 - SHARE) * moved + SHARE * prior
+
+
+class MixturePrior(Projection):
+    """Prior weights of `EXPERTS` for each context, learnt from everybody's labels."""
+
+    stored_type = list[tuple[Context, bytes]]
+
+    def __init__(self) -> None:
+        self._logits: dict[Context, Floats] = {context: np.log(np.array(start)) for context, start in START.items()}
+        self._weights = {context: _prior(context, logits) for context, logits in self._logits.items()}
+
+    def weights(self, context: Context) -> Floats:
+        """float64[E], positive, with sum 1. The array is replaced, never changed."""
+        return self._weights[context]
+
+    def learn(self, context: Context, change: Floats) -> None:
+        """Fold the change of a person's posterior weights by one label, float64[E]."""
+        self._logits[context] = np.maximum(self._logits[context] + RATE * change, -12.0)
+        self._weights[context] = _prior(context, self._logits[context])
+
+    def _store(self) -> list[tuple[Context, bytes]]:
+        return [(context, logits.tobytes()) for context, logits in sorted(self._logits.items())]
+
+    def _restore(self, stored: list[tuple[Context, bytes]]) -> bool:
+        logits = {context: np.frombuffer(payload).copy() for context, payload in stored}
+        if logits.keys() != START.keys():
+            return False
+        if not all(len(row) == len(EXPERTS) and np.isfinite(row).all() for row in logits.values()):
+            return False
+        self._logits = logits
+        self._weights = {context: _prior(context, row) for context, row in logits.items()}
+        return True
+
+
+def _prior(context: Context, logits: Floats) -> Floats:
+    """float64[E]: softmax of the logits, with the floor."""
+    learnt = np.exp(logits - logits.max())
+    weights: Floats = (1.0 - FLOOR) * learnt / np.add.reduce(learnt) + FLOOR * np.array(START[context])
+    return weights
+
+
+class ModelAverage(Projection):
+    """Weights of C posteriors of one quantity by how well each has predicted all labels so far.
+
+    Args:
+        posteriors: C.
+    """
+
+    stored_type = bytes
+    share = 0.002
+    """Weight that returns to equal weights with each label."""
+
+    def __init__(self, posteriors: int) -> None:
+        self.weights: Floats = np.full(posteriors, 1.0 / posteriors)
+        """float64[C], replaced with each label."""
+
+    def learn(self, log_likelihood: Floats) -> None:
+        """Fold the log likelihoods of a label, float64[C]."""
+        moved = self.weights * np.exp(log_likelihood - log_likelihood.max())
+        self.weights = (1.0 - self.share) * moved / np.add.reduce(moved) + self.share / len(moved)
+
+    def _store(self) -> bytes:
+        return self.weights.tobytes()
+
+    def _restore(self, stored: bytes) -> bool:
+        weights = np.frombuffer(stored)
+        if len(weights) != len(self.weights) or not (weights > 0).all() or not abs(weights.sum() - 1.0) < 1e-9:
+            return False
+        self.weights = weights.copy()
+        return True

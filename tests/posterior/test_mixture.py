@@ -1,0 +1,187 @@
+"""Laws of the mixture of heads: the bound on its loss, exact posteriors of heads, and valid state."""
+
+from __future__ import annotations
+
+import math
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fitrouter.posterior.gaussian import gaussian_update
+from fitrouter.posterior.heads import Head, HeadPrior, Rows, Width
+from fitrouter.posterior.labels import Answered, FitParams, Label
+from fitrouter.posterior.mixture import EXPERTS, FLOOR, SHARE, START, MixturePrior, ModelAverage, updated
+from fitrouter.posterior.model import Fit
+from fitrouter.posterior.people import Person
+from fitrouter.types import FeedbackKind, Floats, Identity
+
+D = 5
+NAMES = ("one", "length", "structure", "c", "d")
+MODELS = ("m", "n", "o")
+
+
+@given(
+    st.lists(st.lists(st.floats(-12, 0), min_size=3, max_size=3), min_size=1, max_size=60),
+    st.lists(st.floats(0.01, 1), min_size=3, max_size=3),
+    st.integers(0, 1000),
+)
+@settings(max_examples=200)
+def test_nobody_loses_more_than_the_bound(rows: list[list[float]], start: list[float], seed: int) -> None:
+    """For any likelihoods and any priors that the share returns to: loss ≤ best head + ln 1/π + n ln 1/(1 − share)."""
+    rng, weights = np.random.default_rng(seed), np.array(start) / sum(start)
+    first, loss = weights.copy(), 0.0
+    for row in np.array(rows):
+        loss -= float(np.log(weights @ np.exp(row)))
+        _, weights = updated(weights, row, rng.dirichlet(np.ones(3)))
+        assert weights.sum() == pytest.approx(1.0)
+    bound = -np.array(rows).sum(axis=0) - np.log(first) - len(rows) * math.log(1.0 - SHARE)
+    assert loss <= bound.min() + 1e-9
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), st.integers(0, 2), st.sampled_from(list(FeedbackKind))), max_size=40))
+@settings(max_examples=30)
+def test_the_bound_holds_for_what_is_learnt(labels: list[tuple[float, int, FeedbackKind]]) -> None:
+    """For any labels of a person, the mixture of the reward model loses no more than the bound against any head."""
+    fit, rng, user = Fit(2, D, names=NAMES), np.random.default_rng(0), Identity(user="u")
+    losses, loss, priors = np.zeros(len(EXPERTS)), 0.0, None
+    for y, k, kind in labels:
+        h = np.concatenate([[1.0], rng.normal(size=D - 1)])
+        against = Answered("z", np.array([1.0, 0.2]), -h) if kind is FeedbackKind.PAIR else None
+        label = Label(user, Answered(MODELS[k], np.array([1.0, 0.3]), h), y, kind, against=against)
+        weights = fit.weights(user)
+        priors = weights if priors is None else priors
+        with patch.object(Person, "reweigh", autospec=True, side_effect=Person.reweigh) as reweigh:
+            fit.learn(label)
+        seen = reweigh.call_args.args[2]
+        losses -= seen
+        loss -= float(np.log(weights @ np.exp(seen - seen.max())) + seen.max())
+    if priors is not None:
+        assert loss <= (losses - np.log(priors)).min() - len(labels) * math.log(1.0 - SHARE) + 1e-6
+
+
+@given(st.integers(0, 10_000), st.floats(0.0, 0.3))
+@settings(max_examples=40)
+def test_a_head_is_the_joint_posterior(seed: int, offset: float) -> None:
+    """Taste and offsets of a head are the posterior of a dense Gaussian over all of them, for labels and pairs."""
+    rng = np.random.default_rng(seed)
+    prior = HeadPrior.of(Width(level=0.1, offset=offset, taste=0.4, named={"length": 0.2}), _index(), D)
+    head, n = Head(prior), D + len(MODELS)
+    mean, cov = np.zeros(n), np.diag(np.concatenate([prior.variance, np.full(len(MODELS), offset)]))
+    rows = [_row(rng) for _ in range(12)]
+    for row in rows:
+        y, noise = float(rng.normal()), float(rng.uniform(0.1, 1.0))
+        z = np.concatenate(
+            [row.h[0], [float(row.coefficient[0] @ [m == model for m in row.models]) for model in MODELS]]
+        )
+        head.learn(row, gaussian_update(float(head.mean(row)[0]), float(head.variance(row)[0]), y, noise=noise))
+        gain = cov @ z / (noise + z @ cov @ z)
+        mean, cov = mean + gain * (y - z @ mean), cov - np.outer(gain, z @ cov)
+    for row in [_row(rng) for _ in range(5)]:
+        z = np.concatenate(
+            [row.h[0], [float(row.coefficient[0] @ [m == model for m in row.models]) for model in MODELS]]
+        )
+        assert head.mean(row)[0] == pytest.approx(z @ mean, abs=1e-9)
+        assert head.variance(row)[0] == pytest.approx(z @ cov @ z, abs=1e-9)
+    assert [head.offset(model) for model in MODELS] == pytest.approx(mean[D:], abs=1e-9)
+
+
+def _index() -> dict[str, int]:
+    return {name: j for j, name in enumerate(NAMES)}
+
+
+def _dense(row: Rows) -> Floats:
+    counted = dict(zip(row.models, row.coefficient[0].tolist(), strict=True))
+    return np.concatenate([row.h[0], [counted.get(model, 0.0) for model in MODELS]])
+
+
+def _row(rng: np.random.Generator) -> Rows:
+    one, other = rng.choice(len(MODELS), size=2, replace=False)
+    if rng.random() < 0.5:
+        return Rows(rng.normal(size=(1, D)), (MODELS[one],), np.ones((1, 1)))
+    return Rows(rng.normal(size=(1, D)), (MODELS[one], MODELS[other]), np.array([[1.0, -1.0]]))
+
+
+@given(st.integers(0, 1000), st.floats(-1, 1), st.floats(-1, 1))
+@settings(max_examples=30)
+def test_declared_values_are_exact_at_any_time(seed: int, first: float, second: float) -> None:
+    """Declared before or after the labels, or corrected later: declared mean plus deviation is the same posterior."""
+    rng = np.random.default_rng(seed)
+    prior = HeadPrior.of(Width(level=0.1, offset=0.1, taste=0.4), _index(), D)
+    labels, shift = [(_row(rng), float(rng.normal())) for _ in range(6)], np.array([0.0, 0.3, -0.2, 0.0, 0.1])
+
+    def learnt(steps: list[object]) -> tuple[Floats, Floats]:
+        person = Person(D, [prior])
+        for step in steps:
+            if isinstance(step, float):
+                person.declare(step * shift)
+                continue
+            row, y = step  # type: ignore[misc]
+            predicted = float(person.declared @ row.h[0] + person.heads[0].mean(row)[0])
+            person.heads[0].learn(
+                row, gaussian_update(predicted, float(person.heads[0].variance(row)[0]), y, noise=0.1)
+            )
+        mean, cov = person.heads[0].taste(D)
+        return person.declared + mean, cov
+
+    late, early = learnt([first, *labels, second]), learnt([second, *labels])
+    np.testing.assert_allclose(late[0], early[0], atol=1e-9)
+    np.testing.assert_allclose(late[1], early[1], atol=1e-9)
+
+
+def test_a_change_of_taste_is_followed() -> None:
+    """After forty labels for long answers, thirty for short ones turn the sign of the taste."""
+    fit, rng, user = Fit(2, D, names=NAMES), np.random.default_rng(0), Identity(user="u")
+    for t in range(70):
+        h = np.concatenate([[1.0], rng.normal(size=D - 1)])
+        y = float((h[1] > 0) == (t < 40))
+        fit.learn(Label(user, Answered("m", np.array([1.0, 0.0]), h), y, FeedbackKind.THUMB, pooled=False))
+        if t == 39:
+            assert fit.taste(user)[1] > 0.1
+    assert fit.taste(user)[1] < 0.0
+
+
+def test_uncertainty_that_all_arms_share_cancels() -> None:
+    """A person's level, however unknown, adds nothing to the standard deviations that policies explore by."""
+    sds = []
+    for level in (0.0, 5.0):
+        widths = {name: Width(level=level, offset=0.05) for name in ("narrow", "medium", "wide", "recent")}
+        base = FitParams()
+        tastes = type(base.tastes)(**widths, population_intercept=level)
+        fit = Fit(2, D, FitParams(tastes=tastes), names=NAMES)
+        sds.append(fit.estimate(Identity(user="u"), np.array([1.0, 0.3]), MODELS, 0.0).sd)
+    np.testing.assert_allclose(sds[0], sds[1], rtol=1e-9)
+
+
+@given(st.lists(st.tuples(st.integers(0, len(EXPERTS) - 1), st.sampled_from(sorted(START))), max_size=40))
+@settings(max_examples=40)
+def test_the_common_prior_keeps_its_floor_and_round_trips(moves: list[tuple[int, str]]) -> None:
+    """Whatever people's weights do, every head keeps its floor; the state round-trips and rejects damage."""
+    prior = MixturePrior()
+    for place, context in moves:
+        prior.learn(context, np.eye(len(EXPERTS))[place] - 1.0 / len(EXPERTS))  # type: ignore[arg-type]
+    for context, start in START.items():
+        weights = prior.weights(context)
+        assert weights.sum() == pytest.approx(1.0)
+        assert (weights >= FLOOR * np.array(start) - 1e-12).all()
+    other, payload = MixturePrior(), prior.dump()
+    assert other.load(payload)
+    assert other.dump() == payload
+    for broken in (payload[:-1], b"", b"\xc1"):
+        assert not other.load(broken)
+    assert other.dump() == payload
+
+
+def test_the_better_width_takes_over() -> None:
+    """Averaging weights follow the posterior that predicts better, and back; damage is rejected."""
+    average = ModelAverage(2)
+    for better in (0, 1):
+        for _ in range(60):
+            average.learn(np.where(np.arange(2) == better, 0.0, -0.5))
+        assert average.weights[better] > 0.95
+    other = ModelAverage(2)
+    assert other.load(average.dump())
+    assert other.dump() == average.dump()
+    assert not other.load(ModelAverage(3).dump())
