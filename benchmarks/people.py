@@ -3,18 +3,19 @@
     python -m benchmarks.people                 # about three minutes on an idle core
     python -m benchmarks.people --draws 15 --share 0.067   # fifteen draws of a fifteenth of the people
 
-`../shared/data/human_feedback`: people compare two models' answers and rate both. Every label is predicted, then learnt,
-by the reward model as it ships, with the default encoder, features and prior (`posterior.model.Fit`).
+`../shared/data/human_feedback`: people compare two models' answers and rate both. Every label is predicted,
+then learnt, by the reward model as it ships, with the default encoder, features and prior
+(`posterior.model.Fit`).
 
 * `crowd`: half of the people with 20 comparisons or more are new, one after the other, after everybody else;
 * `alone`: each of them in an installation of their own;
 * `ratings`: the crowd's order, with the rating of each comparison's first answer instead of the comparison.
 
-Rows: population (taste for the text alone), user-blind (a reward model without personal terms), served score (the
-person's taste for the text), full decision (everything), and for ratings also bias-only (the person's mean) and running
-mean (of everybody). Per band of labels that the person had given before: nats, accuracy or RMSE. Worse and better: shares
-of people whose mean nats differ from those of user-blind by more than a standard error, with bootstrap intervals over
-people; noise alone gives .16 of each.
+Rows: population (taste for the text alone), user-blind (a reward model without personal terms), served score
+(the person's taste for the text), full decision (everything), and for ratings also bias-only (the person's
+mean) and running mean (of everybody). Per band of labels that the person had given before: nats, accuracy or
+RMSE. Worse and better: shares of people whose mean nats differ from those of user-blind by more than a standard
+error, with bootstrap intervals over people; noise alone gives .16 of each.
 """
 
 from __future__ import annotations
