@@ -77,7 +77,7 @@ class MixturePrior(Projection):
         return [(context, logits.tobytes()) for context, logits in sorted(self._logits.items())]
 
     def _restore(self, stored: list[tuple[Context, bytes]]) -> bool:
-        logits = {context: np.frombuffer(payload).copy() for context, payload in stored}
+        logits: dict[Context, Floats] = {context: np.frombuffer(payload).copy() for context, payload in stored}
         if logits.keys() != START.keys():
             return False
         if not all(len(row) == len(EXPERTS) and np.isfinite(row).all() for row in logits.values()):

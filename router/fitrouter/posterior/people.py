@@ -181,7 +181,9 @@ class Person(Projection):
 
     def _restore(self, stored: _Stored) -> bool:
         heads = [Head.load(each, head.prior) for each, head in zip(stored.heads, self.heads, strict=True)]
-        weights = {context: _floats(payload, len(EXPERTS)) for context, payload in stored.weights}
+        weights: dict[Context, Floats] = {
+            context: _floats(payload, len(EXPERTS)) for context, payload in stored.weights
+        }
         declared, scale = _floats(stored.declared, self.D), Gaussian.load(*stored.scale, 2)
         others = {name: Gaussian.load(mean, cov, self.D) for name, mean, cov in stored.others}
         if not np.isfinite(declared).all() or not all(np.isfinite(row).all() for row in weights.values()):
