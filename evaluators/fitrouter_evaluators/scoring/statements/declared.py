@@ -256,7 +256,7 @@ class DeclaredValues:
         if not about_style(subject):
             return _nothing("it is about something else than the style of answers")
         found = {
-            name: Belief(float(np.clip(value, -1.0, 1.0)), float(variance))
+            name: Belief(float(np.clip(value, -1.0, 1.0)), min(float(variance), 0.99))
             for name, value, variance in zip(mapping.dimensions, values, mapping.variance, strict=True)
             if abs(value) >= _SAYS
         }

@@ -196,3 +196,14 @@ def m006_deadline(connection: duckdb.DuckDBPyConnection) -> None:
         ALTER TABLE decisions ADD COLUMN deadline_s DOUBLE;
     """)
     m002_views(connection)
+
+
+@_migration
+def m007_sampled(connection: duckdb.DuckDBPyConnection) -> None:
+    """Probabilities with which reward models were drawn for an answer."""
+    connection.execute("""
+        DROP VIEW outcomes;
+        DROP VIEW latest_feedback;
+        ALTER TABLE scores ADD COLUMN sampled MAP(VARCHAR, DOUBLE);
+    """)
+    m002_views(connection)

@@ -128,6 +128,7 @@ def _score(seq: int, event: Score) -> Cells:
         event.sd,
         event.status,
         {name: {"mean": mean, "sd": sd} for name, (mean, sd) in event.dimensions.items()},
+        dict(event.sampled),
     )
 
 
