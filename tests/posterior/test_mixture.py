@@ -76,15 +76,16 @@ def test_a_head_is_the_joint_posterior(seed: int, offset: float) -> None:
         z = np.concatenate(
             [row.h[0], [float(row.coefficient[0] @ [m == model for m in row.models]) for model in MODELS]]
         )
-        head.learn(row, gaussian_update(float(head.mean(row)[0]), float(head.variance(row)[0]), y, noise=noise))
+        head.learn(row, gaussian_update(*(float(part[0]) for part in head.predict(row)), y, noise=noise))
         gain = cov @ z / (noise + z @ cov @ z)
         mean, cov = mean + gain * (y - z @ mean), cov - np.outer(gain, z @ cov)
     for row in [_row(rng) for _ in range(5)]:
         z = np.concatenate(
             [row.h[0], [float(row.coefficient[0] @ [m == model for m in row.models]) for model in MODELS]]
         )
-        assert head.mean(row)[0] == pytest.approx(z @ mean, abs=1e-9)
-        assert head.variance(row)[0] == pytest.approx(z @ cov @ z, abs=1e-9)
+        found, variance = head.predict(row)
+        assert found[0] == pytest.approx(z @ mean, abs=1e-9)
+        assert variance[0] == pytest.approx(z @ cov @ z, abs=1e-9)
     assert [head.offset(model) for model in MODELS] == pytest.approx(mean[D:], abs=1e-9)
 
 
@@ -119,7 +120,6 @@ def test_declared_values_are_exact_at_any_time(seed: int, first: float, second: 
                 person.declare(step * shift)
                 continue
             row, y = step  # type: ignore[misc]
-            predicted = float(person.declared @ row.h[0] + person.heads[0].mean(row)[0])
             person.heads[0].learn(
                 row, gaussian_update(predicted, float(person.heads[0].variance(row)[0]), y, noise=0.1)
             )

@@ -60,11 +60,16 @@ class Rows(NamedTuple):
     coefficient: Floats
     """float64[R, len(models)]: how often each model's offset counts."""
 
-    def centred(self) -> Rows:
-        """Each row minus the mean row: what differs between the arms of a decision."""
-        return Rows(
-            self.h - self.h.mean(axis=0), self.models, self.coefficient - self.coefficient.mean(axis=0, keepdims=True)
-        )
+
+class _Columns(NamedTuple):
+    """Where the offsets of some models are."""
+
+    models: tuple[str, ...]
+    known: list[int]
+    places: list[int]
+    """Columns of `Rows.coefficient` with a coordinate, and their coordinates."""
+    unknown: list[int]
+    """Columns without one."""
 
 
 class Head:
@@ -74,7 +79,7 @@ class Head:
         prior: of all coordinates; models without a label have no coordinate yet.
     """
 
-    __slots__ = ("models", "posterior", "prior")
+    __slots__ = ("_columns", "models", "posterior", "prior")
 
     def __init__(self, prior: HeadPrior) -> None:
         self.prior = prior
@@ -82,51 +87,68 @@ class Head:
         """Base arm → its coordinate."""
         self.posterior: Gaussian | None = None
         """None before the first label."""
+        self._columns: _Columns | None = None
 
-    def _design(self, rows: Rows) -> tuple[Floats, Floats]:
-        """Coefficients of the coordinates, float64[R, n], and variance of offsets without a coordinate, float64[R]."""
-        taste = len(self.prior.features)
-        z, rest = np.zeros((len(rows.h), taste + len(self.models))), np.zeros(len(rows.h))
+    def _find(self, models: tuple[str, ...]) -> _Columns:
+        """Columns of the models; most requests have the same as the last."""
+        if self._columns is None or self._columns.models is not models:
+            places = [self.models.get(model, -1) for model in models]
+            known = [column for column, place in enumerate(places) if place >= 0]
+            unknown = [column for column, place in enumerate(places) if place < 0]
+            self._columns = _Columns(models, known, [places[column] for column in known], unknown)
+        return self._columns
+
+    def _design(self, rows: Rows) -> Floats:
+        """float64[R, n]: coefficients of the coordinates."""
+        taste, found = len(self.prior.features), self._find(rows.models)
+        z = np.zeros((len(rows.h), taste + len(self.models)))
         z[:, :taste] = rows.h[:, self.prior.features]
-        for model, column in zip(rows.models, rows.coefficient.T, strict=True):
-            place = self.models.get(model)
-            if place is None:
-                rest += column * column
-            else:
-                z[:, place] = column
-        return z, rest * self.prior.offset
+        if found.known:
+            z[:, found.places] = rows.coefficient[:, found.known]
+        return z
 
-    def mean(self, rows: Rows) -> Floats:
-        """float64[R]: expected deviation."""
-        if self.posterior is None:
-            return np.zeros(len(rows.h))
-        out: Floats = np.einsum("rn,n->r", self._design(rows)[0], self.posterior.mean)
-        return out
+    def predict(self, rows: Rows, *, centred: bool = False) -> tuple[Floats, Floats]:
+        """Mean and variance of the deviation, float64[R] each.
 
-    def variance(self, rows: Rows) -> Floats:
-        """float64[R]."""
-        z, rest = self._design(rows)
-        if self.posterior is None:
-            prior: Floats = np.einsum("rn,n->r", z * z, self.prior.variance) + rest
-            return prior
-        out: Floats = np.einsum("rn,rn->r", np.einsum("rn,nm->rm", z, self.posterior.cov), z) + rest
-        return out
+        Args:
+            rows: what is predicted.
+            centred: the variance is that of each row minus the mean row.
+        """
+        z, block = self._design(rows), self.posterior
+        mean: Floats = np.zeros(len(z)) if block is None else np.einsum("rn,n->r", z, block.mean)
+        unknown = self._find(rows.models).unknown
+        rest = rows.coefficient[:, unknown]
+        if centred:
+            z, rest = z - np.add.reduce(z) / len(z), rest - np.add.reduce(rest) / len(z)
+        if block is None:
+            variance: Floats = np.einsum("rn,rn,n->r", z, z, self.prior.variance)
+        else:
+            variance = np.einsum("rn,rn->r", np.einsum("rn,nm->rm", z, block.cov), z)
+        if unknown:
+            variance = variance + self.prior.offset * np.einsum("rn,rn->r", rest, rest)
+        return mean, variance
 
     def novelty(self, rows: Rows) -> float:
         """Posterior variance of the offsets in the first row, as a share of the prior's."""
         offsets = rows._replace(h=np.zeros_like(rows.h))
         prior = self.prior.offset * float(np.einsum("rm,rm->", rows.coefficient, rows.coefficient))
-        return min(max(float(self.variance(offsets)[0]) / prior, 0.0), 1.0) if prior > 0.0 else 1.0
+        return min(max(float(self.predict(offsets)[1][0]) / prior, 0.0), 1.0) if prior > 0.0 else 1.0
+
+    def mean_taste(self, D: int) -> Floats:
+        """float64[D]."""
+        mean = np.zeros(D)
+        if self.posterior is not None:
+            mean[self.prior.features] = self.posterior.mean[: len(self.prior.features)]
+        return mean
 
     def taste(self, D: int) -> tuple[Floats, Floats]:
         """Mean float64[D] and covariance float64[D, D] of the taste."""
-        mean, cov, at = np.zeros(D), np.zeros((D, D)), self.prior.features
+        cov, at = np.zeros((D, D)), self.prior.features
         if self.posterior is None:
             cov[at, at] = self.prior.variance
         else:
-            mean[at] = self.posterior.mean[: len(at)]
             cov[at[:, None], at] = self.posterior.cov[: len(at), : len(at)]
-        return mean, cov
+        return self.mean_taste(D), cov
 
     def offset(self, model: str) -> float:
         """Expected offset of a model."""
@@ -136,13 +158,12 @@ class Head:
     def learn(self, rows: Rows, update: GaussianUpdate) -> None:
         """Fold a label along one row."""
         block = self._extended([model for model, used in zip(rows.models, rows.coefficient[0], strict=True) if used])
-        z, _ = self._design(rows)
-        block.learn(block.gain(z[0]), update)
+        block.learn(block.gain(self._design(rows)[0]), update)
 
     def shift(self, rows: Rows, step: float) -> None:
         """Move the mean by S z · step: a label of the past that was changed; of unknown age where the head forgets."""
         if self.posterior is not None and not self.prior.forget:
-            self.posterior.learn(self.posterior.gain(self._design(rows)[0][0]), GaussianUpdate(step, 0.0))
+            self.posterior.learn(self.posterior.gain(self._design(rows)[0]), GaussianUpdate(step, 0.0))
 
     def age(self) -> None:
         """One step of the AR(1) process before a label."""
@@ -187,6 +208,7 @@ class Head:
                 cov = np.zeros((n + 1, n + 1))
                 cov[:n, :n], cov[n, n] = block.cov, self.prior.offset
                 block = Gaussian(np.append(block.mean, 0.0), cov)
+                self._columns = None
         self.posterior = block
         return block
 

@@ -142,6 +142,8 @@ class Fit:
         self.drift, self.reward_bias = Drift(), RewardBiasMonitor()
         self.alarms = 0
         """Number of alarms since the process started; each changes the posteriors of all users."""
+        self._rows_of: tuple[tuple[str, ...], tuple[str, ...], Floats] = (), (), np.zeros((0, 0))
+        """Arms of the last decision, with the models and coefficients of their offsets."""
         self._combined: dict[tuple[str, str], tuple[tuple[object, ...], Gaussian]] = {}
 
     def named(self) -> dict[str, Projection]:
@@ -170,17 +172,17 @@ class Fit:
         return self.mixture.weights("role") if role is None else role.weights_in("role", self.mixture)
 
     def _deviations(
-        self, identity: Identity, role: Person | None, user: Person | None, rows: Rows, spread: Rows | None = None
+        self, identity: Identity, role: Person | None, user: Person | None, rows: Rows, *, centred: bool = False
     ) -> _Personal:
         """Deviations of a role and of a user in that role."""
         of_role = None
         if role is not None:
-            of_role = role.deviation(rows, role.weights_in("role", self.mixture), spread=spread)
+            of_role = role.deviation(rows, role.weights_in("role", self.mixture), centred=centred)
         if user is None:
             return _Personal(rows, of_role)
         base = None if of_role is None else (of_role.mean, of_role.variance)
         weights = user.weights_in(self.context(identity), self.mixture)
-        return _Personal(rows, of_role, user.deviation(rows, weights, base, spread))
+        return _Personal(rows, of_role, user.deviation(rows, weights, base, centred=centred))
 
     def estimate(self, identity: Identity, x: Floats, names: tuple[str, ...], now: float) -> Estimate:
         """Posterior predictions of the eligible arms for one request, at a time in seconds since the epoch."""
@@ -189,15 +191,15 @@ class Fit:
         profile, population = arms.profile, self.tastes.population
         mean = blind = profile @ population.mean + arms.correction
         centred = profile - profile.mean(axis=0) if K > 1 else profile
-        w = self.taste(identity)
+        role, user = self.people(identity)
+        w = population.mean + self._mean_deviation(identity, role, user)
         own = arms.variance + arms.spread * (self.arms.spread[found.rows] @ (w * w))
         if K > 1:
             own = own * (1.0 - 2.0 / K) + own.sum() / (K * K)
         variance = own + np.vecdot(centred @ population.cov, centred)
-        role, user = self.people(identity)
         if role is not None or user is not None:
-            rows = _rows_of(profile, names)
-            personal = self._deviations(identity, role, user, rows, rows.centred() if K > 1 else None)
+            rows = Rows(profile, *self._offset_rows(names))
+            personal = self._deviations(identity, role, user, rows, centred=K > 1)
             deviation = personal.user or personal.role
             assert deviation is not None
             mean = blind + deviation.mean
@@ -212,13 +214,31 @@ class Fit:
             availability=self.arms.availability(found.models, now),
         )
 
+    def _mean_deviation(self, identity: Identity, role: Person | None, user: Person | None) -> Floats | float:
+        """float64[D]: mean taste of a user in a role, minus the population's."""
+        of_role = 0.0 if role is None else role.mean_taste(role.weights_in("role", self.mixture))
+        if user is None:
+            return of_role
+        weights = user.weights_in(self.context(identity), self.mixture)
+        return (1.0 - float(weights[0])) * of_role + user.mean_taste(weights)
+
+    def _offset_rows(self, names: tuple[str, ...]) -> tuple[tuple[str, ...], Floats]:
+        """Models and coefficients of `Rows` for a decision's arms; variants share the offset of their model."""
+        if self._rows_of[0] != names:
+            bases = [base_arm(name) for name in names]
+            models = tuple(dict.fromkeys(bases))
+            coefficient = np.zeros((len(names), len(models)))
+            coefficient[np.arange(len(names)), [models.index(base) for base in bases]] = 1.0
+            self._rows_of = names, models, coefficient
+        return self._rows_of[1:]
+
     def profile(self, x: Floats, names: tuple[str, ...]) -> Floats:
         """Expected features of arms' answers, as decisions read them: float64[K, D]."""
         return self.arms.read(self.arms.find(names), x, self.widths.weights).profile
 
     def taste(self, identity: Identity) -> Floats:
         """float64[D]: this user's taste w."""
-        w: Floats = np.add.reduce([block.mean for block in self.heads(identity)])
+        w: Floats = self.tastes.population.mean + self._mean_deviation(identity, *self.people(identity))
         return w
 
     def heads(self, identity: Identity, dimension: str = OVERALL) -> list[Gaussian]:
@@ -546,15 +566,6 @@ class Fit:
         self.alarms += 1
         for person in (*self.tastes.roles.values(), *self.tastes.users.values()):
             person.forget(model)
-
-
-def _rows_of(profile: Floats, names: tuple[str, ...]) -> Rows:
-    """The rows of a decision's arms; variants share the offset of their model."""
-    bases = [base_arm(name) for name in names]
-    models = tuple(dict.fromkeys(bases))
-    coefficient = np.zeros((len(names), len(models)))
-    coefficient[np.arange(len(names)), [models.index(base) for base in bases]] = 1.0
-    return Rows(profile, models, coefficient)
 
 
 def _learn_person(

@@ -36,9 +36,8 @@ class Deviation(NamedTuple):
     """float64[E]."""
     means: Floats
     variances: Floats
-    """float64[E, R] each. Variances are those of the rows that were passed as `spread`."""
-    between: Floats
-    """float64[E, R]: means along `spread`."""
+    """float64[E, R] each. If they are centred, variances are those of each row minus the mean row."""
+    centred: bool = False
 
     @property
     def mean(self) -> Floats:
@@ -49,8 +48,10 @@ class Deviation(NamedTuple):
     @property
     def variance(self) -> Floats:
         """float64[R]: of the mixture, by the law of total variance."""
-        mean = np.einsum("e,er->r", self.weights, self.between)
-        out: Floats = np.einsum("e,er->r", self.weights, self.variances + (self.between - mean) ** 2)
+        apart = self.means - self.mean
+        if self.centred:
+            apart = apart - np.add.reduce(apart, axis=1, keepdims=True) / apart.shape[1]
+        out: Floats = np.einsum("e,er->r", self.weights, self.variances + apart * apart)
         return out
 
 
@@ -83,7 +84,7 @@ class Person(Projection):
     # --- reading ---
 
     def deviation(
-        self, rows: Rows, weights: Floats, base: tuple[Floats, Floats] | None = None, spread: Rows | None = None
+        self, rows: Rows, weights: Floats, base: tuple[Floats, Floats] | None = None, *, centred: bool = False
     ) -> Deviation:
         """Predictions of `EXPERTS`.
 
@@ -91,21 +92,18 @@ class Person(Projection):
             rows: what is predicted.
             weights: of the experts, float64[E].
             base: mean and variance of what every expert but the first adds: the role's deviation, float64[R] each.
-            spread: rows that variances are about; `rows` if None.
+            centred: variances are those of each row minus the mean row.
         """
-        declared = np.einsum("rd,d->r", rows.h, self.declared)
-        zero = np.zeros(len(rows.h))
-        own = [zero, declared, *(declared + head.mean(rows) for head in self.heads)]
-        means, between = np.stack(own), np.stack(own)
-        if spread is not None:
-            between = means - means.mean(axis=1, keepdims=True)
-        along = rows if spread is None else spread
-        variances = np.stack([zero, zero, *(head.variance(along) for head in self.heads)])
+        means, variances = np.zeros((2, len(EXPERTS), len(rows.h)))
+        if self.declared.any():
+            means[1:] = np.einsum("rd,d->r", rows.h, self.declared)
+        for e, head in enumerate(self.heads, start=len(EXPERTS) - len(self.heads)):
+            mean, variances[e] = head.predict(rows, centred=centred)
+            means[e] += mean
         if base is not None:
             means[1:] += base[0]
-            between[1:] += base[0] if spread is None else base[0] - base[0].mean()
             variances[1:] += base[1]
-        return Deviation(weights, means, variances, between)
+        return Deviation(weights, means, variances, centred)
 
     def weights_in(self, context: Context, prior: MixturePrior) -> Floats:
         """float64[E]: weights of the experts in a context, the common prior's before the first label there."""
@@ -120,6 +118,13 @@ class Person(Projection):
         """
         own = sum(w * head.novelty(rows) ** 2 for w, head in zip(weights[2:].tolist(), self.heads, strict=True))
         return float(weights[0] + weights[1] + own)
+
+    def mean_taste(self, weights: Floats) -> Floats:
+        """float64[D]: mean of the mixture's taste."""
+        mean: Floats = (1.0 - float(weights[0])) * self.declared
+        for weight, head in zip(weights[2:].tolist(), self.heads, strict=True):
+            mean = mean + weight * head.mean_taste(self.D)
+        return mean
 
     def taste(self, weights: Floats) -> tuple[Floats, Floats]:
         """Mean float64[D] and covariance float64[D, D] of the mixture's taste."""
