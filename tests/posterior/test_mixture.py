@@ -120,9 +120,10 @@ def test_declared_values_are_exact_at_any_time(seed: int, first: float, second: 
                 person.declare(step * shift)
                 continue
             row, y = step  # type: ignore[misc]
-            person.heads[0].learn(
-                row, gaussian_update(predicted, float(person.heads[0].variance(row)[0]), y, noise=0.1)
-            )
+            head = person.heads[0]
+            found, variance = head.predict(row)
+            predicted = float(person.declared @ row.h[0] + found[0])
+            head.learn(row, gaussian_update(predicted, float(variance[0]), y, noise=0.1))
         mean, cov = person.heads[0].taste(D)
         return person.declared + mean, cov
 
