@@ -178,13 +178,18 @@ def fit(encoder: Encoder, corpus: Sequence[tuple[str, dict[str, float]]]) -> Map
 
 def _gram(kernel: Floats, places: NDArray[np.intp], weights: Floats) -> Floats:
     """float64[statements, statements]: ridge plus the kernel of statements that mix pieces."""
-    half, out = np.zeros((len(places), len(kernel))), _RIDGE * np.eye(len(places))
+    half = _mixed(kernel, places, weights)
+    out = _mixed(np.ascontiguousarray(half.T), places, weights)
+    out[np.diag_indices_from(out)] += _RIDGE
+    return out
+
+
+def _mixed(rows: Floats, places: NDArray[np.intp], weights: Floats) -> Floats:
+    """float64[statements, n]: weighted sums of the rows of each statement's pieces."""
+    out = np.zeros((len(places), rows.shape[1]))
     for at, w in zip(places.T, weights.T, strict=True):
-        rows = np.flatnonzero(w)
-        half[rows] += w[rows, None] * kernel[at[rows]]
-    for at, w in zip(places.T, weights.T, strict=True):
-        rows = np.flatnonzero(w)
-        out[:, rows] += w[rows] * half[:, at[rows]]
+        some = np.flatnonzero(w)
+        out[some] += w[some, None] * rows[at[some]]
     return out
 
 
