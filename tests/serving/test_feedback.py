@@ -29,7 +29,7 @@ def router(tmp_path: Path) -> Router:
                 "providers": {
                     "s": {
                         "kind": "simulated",
-                        "options": {"terse": {"length": 2}, "chatty": {"length": 12, "bullets": 0.9}},
+                        "options": {"speed": 1e6, "terse": {"length": 2}, "chatty": {"length": 12, "bullets": 0.9}},
                     }
                 },
                 "models": [{"name": "terse", "provider": "s"}, {"name": "chatty", "provider": "s"}],
