@@ -3,14 +3,14 @@ PYTHON ?= python3
 JOBS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
-SOURCES := router evaluators dashboards integrations tests benchmarks examples docs/build.py docs/pictures.py
+SOURCES := router evaluators dashboards integrations tests benchmarks examples docs/build.py docs/pictures.py docs/screenshots.py docs/boards.py
 export HF_HUB_OFFLINE := 1
 export TRANSFORMERS_OFFLINE := 1
 export LITELLM_LOCAL_MODEL_COST_MAP := True
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check format docs bench bench-acceptance bench-agents bench-crash bench-labs bench-matrix bench-policies bench-pool bench-reward \
-	bench-replay bench-scorer bench-sweep bench-watch clean
+.PHONY: help install frameworks demo test check format docs figures screenshots bench bench-acceptance bench-agents bench-beside bench-crash bench-faults bench-fuzz bench-kills bench-labs bench-matrix bench-overload bench-policies bench-pool bench-reward \
+	bench-replay bench-reproduce bench-scorer bench-soak bench-sweep bench-watch clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  \1\t/' | expand -t 20
@@ -20,8 +20,12 @@ install: $(VENV)/.installed ## create .venv with what the demo, the tests and th
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet "pip>=25.3"
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[gateway,reward,int8,langchain,crewai,replay]" --group dev
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[all]" --group dev
 	touch $@
+
+frameworks: ## create .venv-frameworks with Inspect, DeepEval and Flower, whose tests are skipped without it
+	$(PYTHON) -m venv .venv-frameworks
+	.venv-frameworks/bin/python -m pip install --quiet --editable ".[inspect,deepeval,flower]"
 
 demo: install ## run the simulation over HTTP, then keep serving; ARGS="--exit --json demo.json"
 	$(BIN)/fitrouter demo $(ARGS)
@@ -43,6 +47,13 @@ format: install ## apply ruff's fixes and formatting
 docs: install ## regenerate the generated pages and pictures of docs/
 	$(BIN)/python docs/build.py
 
+figures: install ## draw the figures of docs/results from their JSON files
+	$(BIN)/python docs/figures.py
+
+screenshots: install ## take the pictures of console, reports and dashboards again; needs chromium and prometheus
+	$(BIN)/python docs/screenshots.py
+	$(BIN)/python -m docs.boards
+
 bench: install ## quick benchmarks of the journal and of a decision; JSON on standard output
 	$(BIN)/python -m benchmarks.stores.journal
 	$(BIN)/python -m benchmarks.policies.decide
@@ -53,8 +64,30 @@ bench-acceptance: install ## 2,000 requests of the OpenAI client to recorded mod
 bench-agents: install ## overhead per call of each adapter, in process and over HTTP
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.gateway.agents $(ARGS)
 
+bench-beside: install ## CPU of the gateway beside LiteLLM's proxy, which ARGS="--litellm-proxy PROGRAM" names
+	$(BIN)/python -m benchmarks.gateway.beside $(ARGS)
+
 bench-crash: install ## kill the gateway 50 times under load; check that nothing is lost
 	$(BIN)/python -m benchmarks.gateway.crash $(ARGS)
+
+bench-faults: install ## the router under faults in virtual time: 10,000 seeds
+	$(BIN)/python -m benchmarks.gateway.faults $(ARGS)
+
+bench-fuzz: install ## 20,000 requests from the schema, 10,000 damaged ones, 20,000 of schemathesis, which is installed for it
+	$(PYTHON) -m venv .venv-fuzz
+	.venv-fuzz/bin/python -m pip install --quiet --constraint constraints.txt --editable ".[gateway]" httpx "schemathesis>=4.32,<5"
+	.venv-fuzz/bin/python -m benchmarks.fuzz --cases 20000 --raw 10000 --schemathesis 20000 $(ARGS)
+
+bench-kills: install ## kill -9 the gateway and the journal's writer 1,000 times; damage and fill the disk
+	$(BIN)/python -m benchmarks.gateway.crash --kills 500 --workers 1 2 $(ARGS)
+	$(BIN)/python -m benchmarks.stores.kills --kills 1000
+	$(BIN)/python -m benchmarks.stores.drills --runs 1000 --no-votes
+
+bench-soak: install ## one hour at 50 requests a second with faults: memory, descriptors, tasks, threads
+	$(BIN)/python -m benchmarks.gateway.soak $(ARGS)
+
+bench-overload: install ## goodput of one worker at twice its capacity, and its recovery
+	$(BIN)/python -m benchmarks.gateway.overload $(ARGS)
 
 bench-reward: install ## all targets of the reward models, in one table
 	mkdir -p results
@@ -67,6 +100,9 @@ bench-replay: install ## replay: coverage, interval widths, the gate, Open Bandi
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.replay.gate --jobs 2 > results/replay_gate.json
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.replay.obd --json results/replay_obd.json $(ARGS)
 	$(BIN)/python -m benchmarks.replay.speed
+
+bench-reproduce: install ## tests that make committed files and published results again from the public data
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m reproduction $(ARGS)
 
 bench-scorer: install ## cost of scoring an answer
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.scoring.scorer $(ARGS)
@@ -91,4 +127,4 @@ bench-sweep: install ## the sweep that chose the default settings
 	$(BIN)/python -m benchmarks.policies.sweep $(ARGS)
 
 clean: ## remove .venv and the caches
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-fuzz .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -73,11 +73,18 @@ class Pool(NamedTuple):
     prior: TastePrior | None
 
 
-def read_pool(file: Path = DATA) -> Pool:
-    """Read the answers, as the router and its scorer do with the default encoder."""
+def read_pool(file: Path = DATA, prompts: int = 10**9, models: Sequence[str] = ()) -> Pool:
+    """Read the answers to the first prompts, as the router and its scorer do with the default encoder.
+
+    Args:
+        file: Parquet, one row per prompt and model.
+        prompts: how many are read.
+        models: which are read; all if empty.
+    """
     import duckdb
 
     rows = duckdb.sql(f"SELECT prompt_id, model, prompt, response FROM '{file}'").fetchall()
+    rows = [row for row in rows if row[0] < prompts and (not models or row[1] in models)]
     models = tuple(sorted({model for _, model, _, _ in rows}))
     encoder = get_encoder("static")
     features = ResponseFeatures(encoder, scalar=global_scalar(encoder))

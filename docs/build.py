@@ -3,8 +3,10 @@
 Generated are the pictures, and the parts of pages between `<!-- NAME -->` and `<!-- end -->`:
 
 - `settings` in configuration.md, from the pydantic models of `fitrouter.config` and their docstrings;
-- `routes` in http-api.md, from the OpenAPI schema of the gateway;
-- `metrics` in deployment.md, from the metrics' own help texts.
+- `errors` and `routes` in http-api.md, from the codes of the gateway's errors and its OpenAPI schema;
+- `metrics` in deployment.md, from the metrics' own help texts;
+- `tables` in warehouse.md, from the comments in the database;
+- `providers` in own-models.md, from what `fitrouter init` knows.
 """
 
 from __future__ import annotations
@@ -21,11 +23,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pictures
 import pydantic
 from pydantic_core import PydanticUndefined
 
 from fitrouter import config
+from fitrouter.providers import Persona
 
 DOCS = Path(__file__).resolve().parent
 
@@ -34,8 +38,19 @@ DOCS = Path(__file__).resolve().parent
 
 
 def settings() -> str:
-    """Tables of all settings, a section for each model of the configuration."""
-    return "\n".join(_section("", config.Config, "Top level"))
+    """Tables of all settings, a section for each model of the configuration, and the options of simulated models."""
+    return "\n".join([*_section("", config.Config, "Top level"), *_persona()])
+
+
+def _persona() -> Iterator[str]:
+    texts = _docstrings(Persona)
+    yield "## `providers.NAME.options.MODEL` of the kind `simulated`\n"
+    yield "| option | default | |"
+    yield "|---|---|---|"
+    for field in msgspec.structs.fields(Persona):
+        default = field.default if field.default is not msgspec.NODEFAULT else {}
+        yield f"| `{field.name}` | `{json.dumps(default)}` | {texts[field.name]} |"
+    yield ""
 
 
 def _section(prefix: str, model: type[pydantic.BaseModel], title: str) -> Iterator[str]:
@@ -65,11 +80,11 @@ def _anchor(place: str) -> str:
     return re.sub(r"[^a-z0-9_ -]", "", place.lower()).replace(" ", "-")
 
 
-def _docstrings(model: type[pydantic.BaseModel]) -> dict[str, str]:
+def _docstrings(model: type) -> dict[str, str]:
     """Field → the docstring under it, of the class and of those that it inherits from."""
     found: dict[str, str] = {}
     for cls in reversed(model.__mro__):
-        if cls.__module__ != config.__name__:
+        if not cls.__module__.startswith("fitrouter."):
             continue
         body = ast.parse(inspect.getsource(cls)).body[0]
         assert isinstance(body, ast.ClassDef)
@@ -135,6 +150,17 @@ def _default(field: Any) -> str:
 # --- http-api.md ---------------------------------------------------------------------------------------------------
 
 
+def errors() -> str:
+    """A table of the error codes."""
+    from fitrouter_integrations.gateway.parsing._schema import error_codes
+
+    lines = ["| status | code | when | what to do |", "|---|---|---|---|"]
+    for code, error in sorted(error_codes().items(), key=lambda item: item[1]["statuses"]):
+        statuses = ", ".join(map(str, error["statuses"]))
+        lines.append(f"| {statuses} | `{code}` | {error['when']} | {error['do']} |")
+    return "\n".join(lines) + "\n"
+
+
 def routes() -> str:
     """A section for each route of the gateway: its fields, headers and status codes."""
     from fitrouter.router import Router
@@ -158,6 +184,9 @@ def _fields(shape: dict[str, Any]) -> Iterator[str]:
     headers = [f"`{part['name']}`" for part in shape.get("parameters", ()) if part["in"] == "header"]
     if headers:
         yield f"Headers: {', '.join(headers)}.\n"
+    query = [f"`{part['name']}`" for part in shape.get("parameters", ()) if part["in"] == "query"]
+    if query:
+        yield f"Query: {', '.join(query)}.\n"
     if "requestBody" not in shape:
         return
     body = shape["requestBody"]["content"]["application/json"]["schema"]
@@ -200,13 +229,57 @@ def metrics() -> str:
     return "\n".join(lines) + "\n"
 
 
+# --- warehouse.md --------------------------------------------------------------------------------------------------
+
+
+def tables() -> str:
+    """A table of each table and view of the warehouse."""
+    import duckdb
+
+    from fitrouter.stores.warehouse import described, migrate
+
+    connection = duckdb.connect()
+    migrate(connection)
+    lines: list[str] = []
+    for table, about in described().items():
+        columns = connection.execute(
+            "SELECT column_name, data_type, comment FROM duckdb_columns() WHERE table_name = ? ORDER BY column_index",
+            [table],
+        ).fetchall()
+        rows = [f"| `{name}` | {kind.lower()} | {comment} |" for name, kind, comment in columns]
+        lines += [f"### {table}", "", about, "", "| column | type | |", "|---|---|---|", *rows, ""]
+    connection.close()
+    return "\n".join(lines)
+
+
+# --- own-models.md -------------------------------------------------------------------------------------------------
+
+
+def providers() -> str:
+    """A table of the providers that `fitrouter init` knows."""
+    from fitrouter_integrations.commands.setup.init import VENDORS
+
+    lines = ["| provider | kind | key from | URL | models |", "|---|---|---|---|---|"]
+    for name, vendor in VENDORS.items():
+        keys = " or ".join(f"`{key}`" for key in vendor.key_env) or "none"
+        keys = f"{keys}, if it has one" if vendor.keyless and vendor.key_env else keys
+        url = f"`{vendor.base_url}`" if vendor.base_url else " or ".join(f"`{key}`" for key in vendor.base_url_env)
+        models = ", ".join(f"`{model.name}`" for model in vendor.models)
+        models = models or ("asked for" if vendor.lists else "named by `--model`")
+        lines.append(f"| `{name}` | `{vendor.kind}` | {keys} | {url} | {models} |")
+    return "\n".join(lines) + "\n"
+
+
 # --- all of it -----------------------------------------------------------------------------------------------------
 
-PARTS: dict[str, tuple[str, Callable[[], str]]] = {
-    "configuration.md": ("settings", settings),
-    "http-api.md": ("routes", routes),
-    "deployment.md": ("metrics", metrics),
-}
+PARTS: tuple[tuple[str, str, Callable[[], str]], ...] = (
+    ("configuration.md", "settings", settings),
+    ("http-api.md", "errors", errors),
+    ("http-api.md", "routes", routes),
+    ("deployment.md", "metrics", metrics),
+    ("warehouse.md", "tables", tables),
+    ("own-models.md", "providers", providers),
+)
 
 
 def built() -> dict[Path, str]:
@@ -219,8 +292,8 @@ def built() -> dict[Path, str]:
         DOCS / "pictures" / "terms.svg": pictures.terms(),
         DOCS / "pictures" / "events.svg": pictures.events(),
     }
-    for page, (name, make) in PARTS.items():
-        text = (DOCS / page).read_text(encoding="utf-8")
+    for page, name, make in PARTS:
+        text = found.get(DOCS / page) or (DOCS / page).read_text(encoding="utf-8")
         before, _, rest = text.partition(f"<!-- {name} -->\n")
         _, _, after = rest.partition("<!-- end -->")
         found[DOCS / page] = f"{before}<!-- {name} -->\n\n{make()}\n<!-- end -->{after}"

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import gc
+import math
 import os
+from collections.abc import Iterator
+from unittest import mock
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from fitrouter import router
+from fitrouter.routing import breakers
 
 os.environ.update(
     HF_HUB_OFFLINE="1",
@@ -29,6 +35,21 @@ settings.load_profile("fitrouter")
 def _quick_garbage_collection() -> None:
     """What earlier modules imported stays: looking through it again and again would stop servers for half a second."""
     gc.freeze()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _breakers_stay_closed(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Tests of other laws let their models fail as often as they like; only those of breakers see them open."""
+    trip = breakers.TRIP if request.module.__name__.endswith("test_breakers") else math.inf
+    with mock.patch.object(breakers, "TRIP", trip):
+        yield
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _warehouses_stay_incomplete(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A router that closes does not wait for DuckDB, except in the tests of that law."""
+    with mock.patch.object(router, "DRAIN_S", 5.0 if request.module.__name__.endswith("test_failures_told") else 0.0):
+        yield
 
 
 def pytest_sessionfinish() -> None:

@@ -31,8 +31,8 @@ def write_config(folder: Path, **changes: Any) -> Path:
 class Gateway:
     """`fitrouter serve` on a free port. As a context manager it ends all processes."""
 
-    def __init__(self, config: Path, workers: int = 1) -> None:
-        self.config, self.workers = config, workers
+    def __init__(self, config: Path, workers: int = 1, *options: str) -> None:
+        self.config, self.workers, self.options = config, workers, options
         self.url = ""
         self.pids: set[int] = set()
         self._process: subprocess.Popen[str] | None = None
@@ -50,7 +50,7 @@ class Gateway:
         command = [sys.executable, "-m", "fitrouter_integrations.cli", "serve", "--config", str(self.config)]
         began = time.monotonic()
         self._process = subprocess.Popen(
-            [*command, "--port", "0", "--workers", str(self.workers)],
+            [*command, "--port", "0", "--workers", str(self.workers), *self.options],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sources), "HF_HUB_OFFLINE": "1"},
             stderr=subprocess.PIPE,
             text=True,
@@ -82,7 +82,7 @@ class Gateway:
                 found[reply.json()["pid"]] = reply.json()
             if len(found) == self.workers:
                 break
-        self.pids |= found.keys()
+        self.pids |= found.keys() | {report["services"] for report in found.values() if report["services"]}
         return found
 
     def at_rest(self) -> dict[int, dict[str, Any]]:
@@ -95,7 +95,7 @@ class Gateway:
             return reports if quiet and agree and len(reports) == self.workers else None
 
         first = wait_for(settled, 120.0)
-        time.sleep(1.0)  # the gauges are read every half second
+        time.sleep(1.5)  # the services report every half second what they read every half second
         second: dict[int, dict[str, Any]] = wait_for(settled, 120.0)
         same = {report["seq"] for report in first.values()} == {report["seq"] for report in second.values()}
         return second if same else self.at_rest()

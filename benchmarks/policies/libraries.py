@@ -168,7 +168,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         python = environment(args.venv or Path(temporary))
         one = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-        path = os.pathsep.join([str(ROOT), str(ROOT / "router")])
+        path = os.pathsep.join([str(ROOT), str(ROOT / "router"), str(ROOT / "evaluators")])
         core = min(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
         pin = (lambda: os.sched_setaffinity(0, {core})) if core is not None else None
         subprocess.run(

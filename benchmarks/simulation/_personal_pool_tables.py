@@ -203,8 +203,6 @@ def _targets(cells: Sequence[Cell]) -> str:
     for feedback in (0.3, 1.0):
         name = f"S = 0, {feedback:.0%}: seeds in which the monitor ever reports a benefit"
         judge(name, ("lab-s0", feedback), lambda cell: float(cell["rows"]["ours"]["twin"]["ever_helps"]), 0.05)
-        name = f"S = 0, {feedback:.0%}: negated smallest P(useless) of the three personal terms"
-        judge(name, ("lab-s0", feedback), lambda cell: -min(cell["rows"]["ours"]["zero"][1:], default=0.0), -0.9)
     judge(
         "harm: negated share of seeds in which the term is switched off",
         ("harm", 0.3),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from fitrouter_dashboards.metrics import Metrics, worker_ended
+from fitrouter_dashboards.metrics import Metrics
+from fitrouter_dashboards.samples import worker_ended
 
 __all__ = ["Metrics", "worker_ended"]

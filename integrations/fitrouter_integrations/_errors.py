@@ -5,7 +5,14 @@ from __future__ import annotations
 import enum
 
 from fitrouter import errors
-from fitrouter.errors import FitrouterError, ProviderError, ProviderRejected, ProviderTimeout, ProviderUnavailable
+from fitrouter.errors import (
+    FitrouterError,
+    ProviderError,
+    ProviderRejected,
+    ProviderTimeout,
+    ProviderUnavailable,
+    in_words,
+)
 from fitrouter.providers import from_status
 
 
@@ -31,7 +38,7 @@ _KINDS: tuple[tuple[type[FitrouterError] | tuple[type[FitrouterError], ...], Kin
     (errors.NotAuthorized, Kind.NOT_AUTHORIZED),
     (errors.UnknownDecision, Kind.NOT_FOUND),
     (ProviderTimeout, Kind.TIMEOUT),
-    ((ProviderError, errors.AllModelsFailed, errors.StoreError), Kind.UNAVAILABLE),
+    ((ProviderError, errors.AllModelsFailed, errors.Unavailable, errors.StoreError), Kind.UNAVAILABLE),
     (errors.Unreachable, Kind.UNREACHABLE),
     (errors.ConfigError, Kind.MISCONFIGURED),
 )
@@ -46,6 +53,8 @@ CODES: tuple[tuple[type[FitrouterError], int, str], ...] = (
     (errors.UnknownDecision, 404, "unknown_decision"),
     (ProviderTimeout, 504, "provider_timeout"),
     (ProviderError, 502, "provider_error"),
+    (errors.BudgetExhausted, 429, "budget_exhausted"),
+    (errors.Unavailable, 503, "unavailable"),
     (errors.StoreError, 503, "store_unavailable"),
 )
 """Class, HTTP status and code of errors over HTTP. The first class that matches decides."""
@@ -65,6 +74,6 @@ def kind_of(error: FitrouterError) -> Kind:
 def failure_name(error: object) -> str:
     """The router's name for an exception of another client, by its HTTP status: the `error` of an attempt."""
     status = getattr(error, "status_code", None)
-    if not isinstance(status, int):
+    if not isinstance(status, int) or not isinstance(error, BaseException):
         return ProviderUnavailable.__name__
-    return type(from_status(status, f"{type(error).__name__}: {error}")).__name__
+    return type(from_status(status, in_words(error))).__name__

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection, Mapping
 from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
@@ -37,7 +38,16 @@ def url_of(config: Config) -> str:
     return f"http://[{host}]:{config.server.port}" if ":" in host else f"http://{host}:{config.server.port}"
 
 
-def call(method: str, url: str, path: str, body: Any = None, *, timeout_s: float = 10.0) -> Any:
+def call(
+    method: str,
+    url: str,
+    path: str,
+    body: Any = None,
+    *,
+    identity: Mapping[str, str | None] | None = None,
+    timeout_s: float = 10.0,
+    answers: Collection[int] = (),
+) -> Any:
     """The JSON that a gateway answers; the key comes from the environment.
 
     Args:
@@ -45,7 +55,9 @@ def call(method: str, url: str, path: str, body: Any = None, *, timeout_s: float
         url: of the gateway, such as `http://127.0.0.1:8484`, with or without `/v1`.
         path: such as `/v1/policy`.
         body: sent as JSON; None for no body.
+        identity: user and role, sent as headers.
         timeout_s: time limit.
+        answers: statuses of errors whose JSON is returned, too.
 
     Raises:
         ConfigError: the URL is invalid.
@@ -56,6 +68,9 @@ def call(method: str, url: str, path: str, body: Any = None, *, timeout_s: float
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         raise ConfigError(f"--url: {url!r} is not the URL of a gateway; give one like http://127.0.0.1:8484")
     headers = {"accept": "application/json"}
+    for name, value in (identity or {}).items():
+        if value is not None:
+            headers[f"x-fitrouter-{name}"] = value.encode("utf-8").decode("latin-1")
     if body is not None:
         headers["content-type"] = "application/json"
     if key := os.environ.get(KEY_ENV, "").strip():
@@ -68,6 +83,8 @@ def call(method: str, url: str, path: str, body: Any = None, *, timeout_s: float
         with opener.open(request, timeout=timeout_s) as reply:
             return msgspec.json.decode(reply.read())
     except HTTPError as error:
+        if error.code in answers:
+            return msgspec.json.decode(error.read())
         raise _refused(error, url) from None
     except (URLError, OSError) as error:
         reason = getattr(error, "reason", error)

@@ -13,6 +13,8 @@ from collections.abc import Awaitable, Callable
 from queue import Empty, Full, Queue
 from typing import Any, Generic, TypeVar
 
+from fitrouter.errors import in_words
+
 T = TypeVar("T")
 _log = logging.getLogger("fitrouter")
 _SEND_S = 60.0
@@ -91,7 +93,7 @@ class Outbox(Generic[T]):
                 try:
                     runner.run(self._send_in_time(item))
                 except Exception as error:  # noqa: BLE001 - no caller is left to handle it
-                    self.lose(type(error).__name__, f"{type(error).__name__}: {error}")
+                    self.lose(type(error).__name__, in_words(error))
                 finally:
                     self._queue.task_done()
 

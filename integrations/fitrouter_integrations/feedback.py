@@ -22,11 +22,13 @@ from difflib import SequenceMatcher
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias
 
 from fitrouter.errors import InvalidRequest, UnknownDecision
+from fitrouter.identity import decision_id_of
 from fitrouter.posterior.tastes import OVERALL
 from fitrouter.router import Router
+from fitrouter.serving.feedback import Understood
 from fitrouter.state.quality_floor import BASE
 from fitrouter.types import FeedbackKind
-from fitrouter_integrations.client import Target, Vote, connect
+from fitrouter_integrations.client import Client, Comment, Target, Vote, connect
 
 TOOLS = "tools"
 """Dimension for whether an answer's tool calls worked; separate, since a tool may fail by itself."""
@@ -143,7 +145,7 @@ def decision_of(answer: Any) -> str:
     >>> decision_of({"messages": [{"role": "user"}, {"response_metadata": {"decision_id": "0198"}}]})
     '0198'
     """
-    found = answer.strip().removeprefix("chatcmpl-") if isinstance(answer, str) else _inside(answer, _DEPTH)
+    found = decision_id_of(answer) if isinstance(answer, str) else _inside(answer, _DEPTH)[0]
     if not found:
         raise InvalidRequest(
             f"feedback: {type(answer).__name__} {answer if isinstance(answer, str) else ''!r} has no decision id; give "
@@ -152,21 +154,27 @@ def decision_of(answer: Any) -> str:
     return found
 
 
-def _inside(answer: Any, depth: int) -> str | None:
-    """The decision id in an answer, or in an object that contains an answer."""
+def token_of(answer: Any) -> str | None:
+    """The token of an answer, which proves to a gateway that the caller was given it; None without one."""
+    return None if isinstance(answer, str) else _inside(answer, _DEPTH)[1]
+
+
+def _inside(answer: Any, depth: int) -> tuple[str | None, str | None]:
+    """The decision id and the token in an answer, or in an object that contains an answer."""
     if answer is None or isinstance(answer, str | int | float) or not depth:
-        return None
+        return None, None
     if isinstance(answer, list | tuple):
         said = (each for each in reversed(answer) if _is_answer(each))
         return _inside(next(said, None), depth - 1)
-    for name in ("decision_id", _HEADER):
+    for name, proof in (("decision_id", "token"), (_HEADER, "x-fitrouter-token")):
         if isinstance(found := _get(answer, name), str) and found:
-            return found
+            token = _get(answer, proof)
+            return found, token if isinstance(token, str) else None
     for name in _INSIDE:
-        if found := _inside(_get(answer, name), depth - 1):
-            return found
+        if (inside := _inside(_get(answer, name), depth - 1))[0]:
+            return inside
     ids = (_ID.fullmatch(str(_get(answer, name))) for name in ("id", "provider_response_id"))
-    return next((match[1] for match in ids if match), None)
+    return next((match[1] for match in ids if match), None), None
 
 
 def _is_answer(message: Any) -> bool:
@@ -206,14 +214,19 @@ def share_changed(original: str, final: str) -> float:
 
 def _rate(
     answer: Any,
-    stars: float,
-    scale: tuple[float, float] = (1.0, 5.0),
+    stars: float | str,
+    scale: tuple[float, float] | None = None,
     *,
     dimension: str = OVERALL,
     user: str | None = None,
 ) -> Vote:
-    """Rate an answer on a scale, given by its lowest and highest value."""
-    return _did(FeedbackKind.RATING, answer, stars, dimension, user, scale=scale)
+    """Rate an answer on a scale, given by its lowest and highest value; or "up" or "down".
+
+    Without a scale it is the configured one (`feedback.scale`), else 1 to 5.
+    """
+    if stars in ("up", "down"):
+        return _did(FeedbackKind.THUMB, answer, float(stars == "up"), dimension, user)
+    return _did(FeedbackKind.RATING, answer, stars, dimension, user, scale=scale, default_scale=(1.0, 5.0))
 
 
 def _thumb(answer: Any, up: bool = True, *, dimension: str = OVERALL, user: str | None = None) -> Vote:
@@ -223,7 +236,8 @@ def _thumb(answer: Any, up: bool = True, *, dimension: str = OVERALL, user: str 
 
 def _compare(better: Any, worse: Any, *, tie: bool = False, user: str | None = None) -> Vote:
     """Prefer one answer to another of the same user, or declare a tie."""
-    return _did(FeedbackKind.PAIR, better, 0.5 if tie else 1.0, OVERALL, user, other=decision_of(worse))
+    other = {"other": decision_of(worse), "other_token": token_of(worse)}
+    return _did(FeedbackKind.PAIR, better, 0.5 if tie else 1.0, OVERALL, user, **other)
 
 
 def _edited(answer: Any, original: str, final: str, *, user: str | None = None) -> Vote:
@@ -257,8 +271,9 @@ def _yes(value: object) -> float:
     raise InvalidRequest(f"feedback: got {value!r}; give True or False")
 
 
-def _did(kind: FeedbackKind, answer: Any, value: float, dimension: str, user: str | None, **more: Any) -> Vote:
-    return Vote(decision_id=decision_of(answer), kind=kind, value=value, dimension=dimension, user=user, **more)
+def _did(kind: FeedbackKind, answer: Any, value: float | str, dimension: str, user: str | None, **more: Any) -> Vote:
+    decision_id, token = decision_of(answer), token_of(answer)
+    return Vote(decision_id=decision_id, kind=kind, value=value, dimension=dimension, user=user, token=token, **more)
 
 
 Blocking: TypeAlias = Callable[Concatenate[FeedbackClient | Target, P], str]
@@ -286,6 +301,34 @@ def _helpers(build: Callable[P, Vote]) -> tuple[Blocking[P], Awaiting[P]]:
         named.__name__ = named.__qualname__ = name
         named.__signature__ = public
     return said, asaid
+
+
+def comment(
+    client: Client | Target,
+    answer: Any,
+    text: str | None = None,
+    *,
+    understood: dict[str, float] | None = None,
+    user: str | None = None,
+) -> Understood:
+    """Say what to change about an answer, or correct what was understood of that; returns what was understood."""
+    said = Comment(decision_id=decision_of(answer), text=text, understood=understood, user=user, token=token_of(answer))
+    found: Understood = carrier(client, "comment").comment(said)
+    return found
+
+
+async def acomment(
+    client: Client | Target,
+    answer: Any,
+    text: str | None = None,
+    *,
+    understood: dict[str, float] | None = None,
+    user: str | None = None,
+) -> Understood:
+    """Say what to change about an answer, see `comment`."""
+    said = Comment(decision_id=decision_of(answer), text=text, understood=understood, user=user, token=token_of(answer))
+    found: Understood = await carrier(client, "acomment").acomment(said)
+    return found
 
 
 def _pauses(patience_s: float) -> Iterator[float]:

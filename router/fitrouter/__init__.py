@@ -24,6 +24,7 @@ from fitrouter.types import (
     Identity,
     Mode,
     ModelCard,
+    Remark,
     Request,
     Score,
 )
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from fitrouter.config import Config, load_config, parse_config
     from fitrouter.errors import (
         AllModelsFailed,
+        BudgetExhausted,
         ConfigError,
         FitrouterError,
         InvalidRequest,
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
         ProviderError,
         ProviderRejected,
         StoreError,
+        Unavailable,
         UnknownDecision,
     )
     from fitrouter.router import Router
@@ -53,6 +56,7 @@ __all__ = [
     "AllModelsFailed",
     "Answer",
     "AttemptReport",
+    "BudgetExhausted",
     "Chunk",
     "Completion",
     "Config",
@@ -74,12 +78,14 @@ __all__ = [
     "PlannedCall",
     "ProviderError",
     "ProviderRejected",
+    "Remark",
     "Request",
     "Router",
     "Score",
     "StoreError",
     "Stream",
     "SyncRouter",
+    "Unavailable",
     "UnknownDecision",
     "load_config",
     "parse_config",
@@ -89,6 +95,7 @@ _LAZY = {
     "AllModelsFailed": "fitrouter.errors",
     "Answer": "fitrouter.serving.answers",
     "AttemptReport": "fitrouter.serving.external",
+    "BudgetExhausted": "fitrouter.errors",
     "Config": "fitrouter.config",
     "ConfigError": "fitrouter.errors",
     "Explanation": "fitrouter.routing.explanation",
@@ -105,6 +112,7 @@ _LAZY = {
     "StoreError": "fitrouter.errors",
     "Stream": "fitrouter.serving.answers",
     "SyncRouter": "fitrouter.sync",
+    "Unavailable": "fitrouter.errors",
     "UnknownDecision": "fitrouter.errors",
     "load_config": "fitrouter.config",
     "parse_config": "fitrouter.config",

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TypedDict
 
 import msgspec
@@ -12,7 +14,7 @@ import msgspec
 from fitrouter.config import CandidateConfig, Config
 from fitrouter.context.encoders import Cached, Encoder, get_encoder
 from fitrouter.context.features import context_names
-from fitrouter.errors import ArtifactError, ConfigError
+from fitrouter.errors import ArtifactError, ConfigError, StoreError, require
 from fitrouter.hooks import Hooks
 from fitrouter.identity import canonical_role
 from fitrouter.policies import build_policy
@@ -20,23 +22,33 @@ from fitrouter.posterior.arm_prior import ArmPrior
 from fitrouter.posterior.arm_prior import load as load_arm_prior
 from fitrouter.posterior.labels import FitParams
 from fitrouter.providers import Provider, build_providers
-from fitrouter.routing.decider import Decider, Rules
+from fitrouter.routing.decider import GUEST_SHARE, Decider, Rules
 from fitrouter.routing.variants import expand
 from fitrouter.serving.attempts import Timers
+from fitrouter.serving.embeddings import WINDOW
 from fitrouter.serving.services import ScorerPlugin, Service, load_scorer
+from fitrouter.serving.slots import SlotParams
 from fitrouter.state.budgets import BudgetParams
 from fitrouter.state.learner import Learner
 from fitrouter.state.projections import ProjectionParams
-from fitrouter.stores.identities import Identities
-from fitrouter.stores.journal import Journal, SqliteJournal
+from fitrouter.state.tenants import TenantLearner
+from fitrouter.stores._files import is_unwritable
+from fitrouter.stores.audits import has_passed
+from fitrouter.stores.contents import ContentStore
+from fitrouter.stores.erasure import Eraser
+from fitrouter.stores.identities import Identities, TemporaryIdentities
+from fitrouter.stores.journal import Journal, SqliteJournal, UnloggedJournal
+from fitrouter.stores.keys import FILE, read_keys
+from fitrouter.stores.retention import Retention
 from fitrouter.stores.warehouse import Warehouse, WarehouseFeed
-from fitrouter.types import ModelCard
+from fitrouter.types import ModelCard, Prices
 
 
 class RouterParts(TypedDict):
     """The keyword arguments of `Router`, so that `Router(**assemble(config))` is type-checked."""
 
     cards: Sequence[ModelCard]
+    embeddings: Sequence[ModelCard]
     providers: Mapping[str, Provider]
     decider: Decider
     learner: Learner
@@ -44,12 +56,19 @@ class RouterParts(TypedDict):
     identities: Identities
     encoder: Encoder
     timers: Timers
+    slots: SlotParams
+    saves: bool
     aliases: Mapping[str, str]
     droppable: Collection[str]
+    implicit: bool
+    token_valid_s: float
+    rating_scale: tuple[float, float] | None
     hooks: Hooks
     services: Sequence[Service]
-    feed: WarehouseFeed
+    feed: WarehouseFeed | None
     scorer: ScorerPlugin | None
+    eraser: Eraser
+    contents: ContentStore | None
     clock: Callable[[], float]
 
 
@@ -59,6 +78,7 @@ def assemble(
     hooks: Hooks | None = None,
     clock: Callable[[], float] = time.time,
     providers: Mapping[str, Provider] | None = None,
+    services: bool = True,
 ) -> RouterParts:
     """Build the arguments of `Router` from a configuration; the scorer and the warehouse feed become its services.
 
@@ -67,26 +87,51 @@ def assemble(
         hooks: called with every notice.
         clock: seconds since the epoch, for the timestamps of all events; a simulation passes its own.
         providers: instances to use instead of the configured providers of the same names.
+        services: whether the router does what one process at a time does; else another process does it.
 
     Raises:
         ConfigError: a setting cannot be used.
     """
     hooks = hooks or Hooks()
-    config.data.mkdir(parents=True, exist_ok=True)
-    cards = expand(model.card() for model in config.models)
+    cards = expand(config.cards())
     connected = _providers(config, providers or {})
     encoder = Cached(get_encoder(config.encoder))
     scorer = load_scorer(config)
     learner = _learner(config, encoder.id, scorer, hooks)
-    journal = SqliteJournal(config.data / "journal.db")
-    identities = Identities(config.data / "identities.db")
-    feed = WarehouseFeed(journal, Warehouse(config.data / "fitrouter.duckdb"), clock=clock)
-    services = [Service("warehouse", feed.step, hooks, idle_s=1.0)]
+    journal = open_journal(config)
+    identities = _identities(config.data / "identities.db")
+    feed = None
+    steps = []
+    if find_spec("duckdb"):  # else the journal has it all, and a later start with DuckDB fills the warehouse from it
+        feed = WarehouseFeed(journal, Warehouse(config.data / "fitrouter.duckdb"), clock=clock)
+        steps.append(Service("warehouse", feed.step, hooks, idle_s=2.0, full=feed.batch))
+    eraser = Eraser(journal, identities, feed, config.data, clock)
+    steps.append(Service("erasure", eraser.step, hooks, idle_s=5.0, retry_s=30.0))
+    encrypted = config.content == "encrypted"
+    contents = ContentStore(
+        config.data, journal, identities, encrypted=encrypted, days=config.content_days, clock=clock
+    )
+    if config.content != "none" or contents.path.exists():
+        steps.append(Service("content", contents.expire, hooks, idle_s=600.0, retry_s=60.0))
+    if config.journal_days is not None and isinstance(journal, SqliteJournal):
+        require("duckdb", "the setting journal_days")
+        retention = Retention(journal, feed, config.journal_days, clock)
+        steps.append(Service("retention", retention.step, hooks, idle_s=600.0, retry_s=60.0))
     if scorer is not None:
         scorer.attach(journal, identities, learner, hooks, clock)
-        services.append(Service("scorer", scorer.step, hooks, idle_s=0.02))
+        steps.append(Service("scorer", scorer.step, hooks, idle_s=0.02))
     return {
         "cards": cards,
+        "embeddings": [
+            ModelCard(
+                name=model.name,
+                provider=model.provider,
+                target=model.target,
+                prices=Prices(input=model.price),
+                context_window=WINDOW,
+            )
+            for model in config.embeddings
+        ],
         "providers": connected,
         "decider": _decider(config, cards, learner, encoder.id),
         "learner": learner,
@@ -97,15 +142,64 @@ def assemble(
             deadline_s=config.server.deadline_s,
             first_token_s=config.server.first_token_s,
             chunk_gap_s=config.server.chunk_gap_s,
+            retry_share=config.server.retry_share,
+        ),
+        "slots": SlotParams(
+            concurrency={name: provider.concurrency for name, provider in config.providers.items()},
+            wait_s=config.server.wait_s,
+            tenant_share=one_tenants_share(config),
         ),
         "aliases": config.aliases,
         "droppable": config.droppable,
+        "implicit": config.feedback.implicit,
+        "token_valid_s": config.feedback.token_valid_s,
+        "rating_scale": config.feedback.scale,
         "hooks": hooks,
-        "services": services,
+        "services": steps if services else (),
+        "saves": services,
         "feed": feed,
         "scorer": scorer,
+        "eraser": eraser,
+        "contents": contents if config.content != "none" else None,
         "clock": clock,
     }
+
+
+def one_tenants_share(config: Config) -> float:
+    """`server.tenant_share` where there are keys of several tenants, else 1."""
+    stored = {key.tenant or "default" for key in read_keys(config.data / FILE)}
+    return config.server.tenant_share if len({key.tenant for key in config.server.keys} | stored) > 1 else 1.0
+
+
+def open_journal(config: Config) -> Journal:
+    """The configured journal; one that only reads if the disk is full or read-only.
+
+    Raises:
+        ConfigError: psycopg is not installed, or the database's role lacks a right.
+        StoreError: it cannot be opened.
+    """
+    if config.database:
+        require("psycopg", "a journal on PostgreSQL")
+        from fitrouter.stores.postgres import PostgresJournal
+
+        return PostgresJournal(config.database, config.data)
+    path = config.journal_file()
+    try:
+        return SqliteJournal(path)
+    except StoreError as error:
+        if not is_unwritable(error.__cause__):
+            raise
+        return UnloggedJournal(path, str(error))
+
+
+def _identities(path: Path) -> Identities:
+    """The identity store; if the disk is full or read-only, a copy in a temporary folder."""
+    try:
+        return Identities(path)
+    except StoreError as error:
+        if not is_unwritable(error.__cause__):
+            raise
+        return TemporaryIdentities(path, str(error))
 
 
 def _providers(config: Config, given: Mapping[str, Provider]) -> dict[str, Provider]:
@@ -116,7 +210,7 @@ def _providers(config: Config, given: Mapping[str, Provider]) -> dict[str, Provi
 
 
 def _learner(config: Config, encoder: str, scorer: ScorerPlugin | None, hooks: Hooks) -> Learner:
-    return Learner(
+    return TenantLearner(
         len(context_names()),
         scorer.dim if scorer else 1,
         schema=scorer.schema if scorer else "",
@@ -127,11 +221,13 @@ def _learner(config: Config, encoder: str, scorer: ScorerPlugin | None, hooks: H
         expects_scores=scorer is not None,
         projections=_projections(config),
         arm_prior=_arm_prior(config, encoder, scorer, hooks),
+        people=config.server.people_in_memory,
+        folder=config.data,
     )
 
 
 def _decider(config: Config, cards: list[ModelCard], learner: Learner, encoder: str) -> Decider:
-    arms = {model.name: model.card().arm for model in config.models}
+    arms = {card.name: card.arm for card in config.cards()}
     default_arm = arms[config.default_model] if config.default_model else None
     parameters = config.policy.model_dump(include=set(CandidateConfig.model_fields))
     return Decider(
@@ -162,8 +258,14 @@ def _projections(config: Config) -> ProjectionParams:
     return ProjectionParams(budget=BudgetParams(**config.budget.model_dump(exclude={"tenants"})), tenants=budgets)
 
 
+def registry_of(cards: list[ModelCard]) -> str:
+    """Hash of the models, which decisions log and audits are for."""
+    return hashlib.sha256(msgspec.json.encode(cards)).hexdigest()[:16]
+
+
 def _rules(config: Config, cards: list[ModelCard], default_arm: str | None, encoder: str) -> Rules:
-    registry = hashlib.sha256(msgspec.json.encode(cards)).hexdigest()[:16]
+    registry = registry_of(cards)
+    unaudited = [role for role in config.policy.high_stakes_roles if not has_passed(config.data, role, registry)]
     return Rules(
         floor=config.policy.floor,
         uniform_slice=config.policy.uniform_slice,
@@ -174,15 +276,17 @@ def _rules(config: Config, cards: list[ModelCard], default_arm: str | None, enco
         cost_unit_usd=config.objective.cost_unit_usd,
         latency_weight=config.objective.latency_weight,
         latency_unit_s=config.objective.latency_unit_s,
+        friction=config.policy.friction,
         newcomer_floor=config.policy.newcomer_floor,
         newcomer_pulls=config.policy.newcomer_pulls,
         newcomer_labels=config.policy.newcomer_labels,
         base_delta=config.policy.base_delta,
+        guests=GUEST_SHARE if config.policy.pooling == "shared" else 0.0,
         consistency=config.session.consistency,
         redraw_every=config.session.redraw_every,
         idle_s=config.session.idle_s,
         personal=config.policy.personal,
-        impersonal_roles=tuple(filter(None, map(canonical_role, config.policy.impersonal_roles))),
+        impersonal_roles=tuple(filter(None, map(canonical_role, (*config.policy.impersonal_roles, *unaudited)))),
         seed=config.seed,
         config_hash=config.hash(),
         registry=registry,

@@ -6,9 +6,12 @@ import difflib
 import hashlib
 import json
 import os
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import msgspec
 import pydantic
 import yaml
 from pydantic import Field
@@ -21,7 +24,7 @@ Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
 class _Section(pydantic.BaseModel):
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class PricesConfig(_Section):
@@ -32,21 +35,37 @@ class PricesConfig(_Section):
     output: float = Field(default=0.0, ge=0)
     """USD per million completion tokens."""
 
+    @property
+    def known(self) -> bool:
+        """Whether both prices are given; a model that costs nothing has `{input: 0, output: 0}`."""
+        return {"input", "output"} <= self.model_fields_set
+
 
 class ProviderConfig(_Section):
-    """A provider of models. `litellm` reaches any provider; `openai_compatible` is lighter."""
+    """A provider of models, of one of four kinds.
+
+    - `openai_compatible`: any server of OpenAI's protocol, at its `base_url` (`fitrouter init --base-url` writes it);
+    - `litellm`: any provider that litellm reaches, with litellm's names as `target` of the models; needs the extra
+      `litellm`;
+    - `recorded`: responses from a file, by prompt and model;
+    - `simulated`: texts that differ in style, for tests and demonstrations.
+    """
 
     kind: Literal["litellm", "openai_compatible", "recorded", "simulated"]
     """How the models are called: through litellm, over HTTP, from a file of recorded responses, or simulated."""
     base_url: str | None = None
-    """openai_compatible: the URL up to and including /v1."""
+    """openai_compatible: the URL up to and including /v1, required. litellm: `api_base`, where its own is not meant."""
     api_key_env: str | None = None
-    """Name of the environment variable with the API key; keys never appear in the file."""
+    """Name of the environment variable with the API key; keys never appear in the file. Without it no key is sent;
+    litellm then looks for the provider's own variables."""
     path: Path | None = None
-    """recorded: a Parquet or JSONL file with the columns prompt, model, response."""
+    """recorded: a Parquet or JSONL file with the columns prompt, model, response; required."""
+    concurrency: int = Field(default=256, ge=1)
+    """Calls at a time, in each worker. Further ones wait up to `server.wait_s`, then another model is tried."""
     options: dict[str, Any] = {}
-    """simulated: model name → `Persona` options (length, bullets, warmth, latency_s, failure, skill …). recorded:
-    `match`, either `exact`, or `inside` when agents wrap prompts in instructions of their own."""
+    """litellm: parameters of every call (api_version, organization, vertex_project, aws_region_name …). recorded:
+    `match`, either `exact`, or `inside` when agents wrap prompts in instructions of their own. simulated: model name →
+    the options of its texts, below."""
 
 
 class VariantConfig(_Section):
@@ -70,6 +89,7 @@ class ModelConfig(_Section):
     target: str = ""
     """The provider's name for the model; `name` if empty."""
     prices: PricesConfig = PricesConfig()
+    """Without them the model is counted as expensive as the most expensive one, and its costs are labelled."""
     context_window: int = Field(default=128_000, gt=0)
     """Tokens of prompt and answer together."""
     capabilities: tuple[Capability, ...] = ("streaming", "tools", "json")
@@ -90,7 +110,7 @@ class ModelConfig(_Section):
             name=self.name,
             provider=self.provider,
             target=self.target or self.name,
-            prices=Prices(input=self.prices.input, output=self.prices.output),
+            prices=Prices(input=self.prices.input, output=self.prices.output, known=self.prices.known),
             context_window=self.context_window,
             capabilities=tuple(sorted(self.capabilities)),
             revision=self.revision,
@@ -99,6 +119,19 @@ class ModelConfig(_Section):
             cache_discount=self.cache_discount,
             variants=tuple(Variant(name=v.name, prefix=v.prefix, params=v.params) for v in self.variants),
         )
+
+
+class EmbeddingConfig(_Section):
+    """A model for `/v1/embeddings`. It is never routed to, and nothing is learnt of it."""
+
+    name: str = Field(min_length=1, max_length=200)
+    """Name in requests and logs."""
+    provider: str
+    """Key of a provider of kind `openai_compatible`."""
+    target: str = ""
+    """The provider's name for the model; `name` if empty."""
+    price: float = Field(ge=0)
+    """USD per million tokens."""
 
 
 class CandidateConfig(_Section):
@@ -125,6 +158,9 @@ class PolicyConfig(CandidateConfig):
     """Exploration floor: every eligible model keeps a probability of at least floor / K."""
     uniform_slice: Fraction = 0.0
     """Share of the traffic routed uniformly, for estimators that need it."""
+    friction: Fraction = 0.0
+    """Share of the traffic spread over the models that are good for everybody, whatever a person's taste: answers from
+    outside the bubble. What it costs is in `fitrouter exposure`."""
     newcomer_floor: Fraction = 0.25
     """Exploration share of new models: on every eligible request until `newcomer_pulls` calls, then until
     `newcomer_labels` labels only where their mean + 1 sd exceeds the best mean."""
@@ -134,12 +170,17 @@ class PolicyConfig(CandidateConfig):
     """Labels until which it keeps the raised floor on requests where it may be the best."""
     personal: bool = True
     """False ignores user and role terms."""
+    pooling: Literal["none", "shared"] = "none"
+    """What tenants learn from each other. `none`: nothing; no request, vote or report of one changes a decision of
+    another. `shared`: each other tenant's model places up to 2 % of a tenant's traffic, less with its own labels."""
     base_delta: float | None = Field(default=None, gt=0, lt=1)
     """Quality floor: models that fail labels of the dimension `base` more often are excluded; the best one never is."""
     impersonal_roles: tuple[str, ...] = ()
     """Roles whose requests are never personalised."""
     sensitive_roles: tuple[str, ...] = ()
     """Roles in which a user's own terms start with almost no weight, until labels in such roles show that they help."""
+    high_stakes_roles: tuple[str, ...] = ()
+    """Roles whose requests are personalised only after `fitrouter audit` has passed for them and the present models."""
     prior: Path | None = None
     """Prior of the models, a file made by `fitrouter train policy`."""
     candidates: dict[str, CandidateConfig] = {}
@@ -152,13 +193,14 @@ class TenantBudgetConfig(_Section):
     usd_per_request: float | None = Field(default=None, gt=0)
     """Limit of the mean cost per request."""
     usd_per_period: float | None = Field(default=None, gt=0)
-    """Limit of the cost per period."""
+    """Limit of the cost per period. With `hard`, every call reserves its expected cost first, also of a named model; a
+    request that the rest of the period does not cover gets a 429."""
     period_s: float = Field(default=86_400.0, gt=0)
     """Length of a period in seconds."""
     usd_per_request_max: float | None = Field(default=None, gt=0)
-    """Models with a higher expected cost are excluded; the cheapest never is."""
+    """Models with a higher expected cost are excluded, and refused by name; the cheapest never is."""
     hard: bool = True
-    """False: only λ steers; no model is excluded by the budget."""
+    """False: only λ steers; no model is excluded and no request refused by the budget."""
 
 
 class BudgetConfig(TenantBudgetConfig):
@@ -198,6 +240,25 @@ class FeedbackConfig(_Section):
     """Share of the answers for which feedback is solicited."""
     votes_per_day: int = Field(default=3, ge=1)
     """Votes per user, model and day that count towards pooled terms; the user's own terms use all votes."""
+    votes_per_tenant: int = Field(default=100, ge=1)
+    """Without effect since `policy.pooling` bounds what tenants learn from each other."""
+    require_token: bool = False
+    """Whether feedback needs the token of the answer (`fitrouter.token`), except with admin keys. If not, it needs the
+    token or the name of the user."""
+    token_valid_s: float = Field(default=2_592_000.0, gt=0)
+    """Seconds for which the token of an answer is valid."""
+    scale: tuple[float, float] | None = None
+    """Lowest and highest value of ratings that name no scale, such as `[1, 5]`. Without it such ratings are from 0 to
+    1, and those of Python's `rate` from 1 to 5."""
+    implicit: bool = True
+    """Whether remarks in passing ("shorter, please") about the previous answer teach the user's own taste."""
+
+    @pydantic.field_validator("scale")
+    @classmethod
+    def _ordered(cls, scale: tuple[float, float] | None) -> tuple[float, float] | None:
+        if scale is not None and scale[0] >= scale[1]:
+            raise ValueError(f"got {list(scale)}; give the lowest value, then the highest, such as [1, 5]")
+        return scale
 
 
 class RewardModelConfig(_Section):
@@ -271,6 +332,18 @@ class ScorerConfig(_Section):
     """Reward models beside the built-in features; a change of the list starts new tastes."""
 
 
+class QuizConfig(_Section):
+    """The quiz that finds a person's model and style from a few comparisons (`fitrouter quiz`, `POST /v1/quiz`)."""
+
+    answers: Path | None = None
+    """Recorded answers, a Parquet or JSONL file with the columns prompt, model, response; by default those of
+    `fitrouter quiz --ask` in `data`, else those of a `recorded` provider."""
+    questions: int = Field(default=10, ge=1, le=50)
+    """Maximum number of questions."""
+    sure: float = Field(default=0.9, gt=0.5, lt=1.0)
+    """Probability of the best model at which the quiz stops."""
+
+
 class KeyConfig(_Section):
     """An API key (`Authorization: Bearer …`) and its tenant."""
 
@@ -281,7 +354,17 @@ class KeyConfig(_Section):
     key_env: str
     """Name of the environment variable with the key."""
     admin: bool = False
-    """Whether the key may change the policy (`POST /v1/policy`)."""
+    """Whether the key may change the policy (`POST /v1/policy`) and read `/metrics`, both of all tenants: with several
+    tenants, only a key that names no `tenant` may."""
+    metrics: bool = False
+    """Whether the key may read `/metrics`, which cover all tenants."""
+    requests_per_minute: float | None = Field(default=None, gt=0)
+    """Requests of the key in each worker, at most a minute's worth at once; beyond that 429 with Retry-After."""
+    usd_per_day: float | None = Field(default=None, gt=0)
+    """What the calls of the key may cost per day (UTC). Each reserves its expected cost first; beyond that 429."""
+    trusted: bool = False
+    """Whether the key speaks for all users of its tenant: its feedback may leave out the user, and the outcomes and
+    observations that it reports teach what all its users share, such as availability and latency."""
 
 
 class ServerConfig(_Section):
@@ -292,17 +375,32 @@ class ServerConfig(_Section):
     port: int = Field(default=8484, ge=0, le=65535)
     """Port; 0 takes a free one."""
     keys: tuple[KeyConfig, ...] = ()
-    """API keys of the clients."""
+    """API keys of the clients, beside those of `fitrouter keys`."""
     deadline_s: float = Field(default=120.0, gt=0)
     """Seconds for a whole request, all attempts together."""
     first_token_s: float = Field(default=30.0, gt=0)
     """Seconds that a model has until its first token."""
     chunk_gap_s: float = Field(default=30.0, gt=0)
     """Seconds between two chunks of a stream."""
+    access_log: Literal["text", "json"] | None = None
+    """Write a line for each request to standard output: method, path, status, time, and ids of request and decision."""
+    max_requests: int = Field(default=2000, ge=1)
+    """Requests in progress in each worker; fewer while its event loop falls behind. Others get 503 with Retry-After."""
+    wait_s: float = Field(default=5.0, ge=0)
+    """Seconds that a request waits for a provider that is at its `concurrency`; no timer of a model includes them."""
+    tenant_share: float = Field(default=0.75, gt=0, le=1)
+    """With keys of several tenants: share of a provider's `concurrency`, and of `max_requests`, that one may hold."""
+    retry_share: float = Field(default=0.5, ge=0)
+    """Retry budget: calls to a provider that has already failed the same request, for each other call of it."""
     max_body_bytes: int = Field(default=10_000_000, gt=0)
     """Largest request body."""
+    people_in_memory: int = Field(default=20_000, ge=100)
+    """Users whose learnt preferences a worker keeps in memory: those used last. Others are in a file in `data`."""
+    max_inflight_bytes: int = Field(default=256_000_000, gt=0)
+    """Memory that the bodies of all requests in flight may take in a worker; a tenant may use half of it."""
 
 
+_DATABASES = ("postgresql://", "postgres://")
 _DECIDES = ("policy", "objective", "budget", "session", "share", "default_model", "encoder", "droppable")
 
 
@@ -310,9 +408,21 @@ class Config(_Section):
     """All settings; every setting except `models` and `providers` has a default."""
 
     data: Path = Path("fitrouter-data")
-    """Folder of the journal, the identities and the warehouse."""
+    """Folder of the journal, the identities and the warehouse. Or the URL of a PostgreSQL database for the journal,
+    `postgresql://USER@HOST/NAME`; everything else is in `folder` then."""
+    folder: Path | None = None
+    """Folder of what stays on this machine if `data` is a URL; `fitrouter-data` by default."""
+    content: Literal["none", "encrypted", "plain"] = "none"
+    """Whether the last user message of a request and its answer are kept in `data`: not at all; encrypted under a key
+    per user, which an erasure deletes; or as plain text."""
+    content_days: float = Field(default=30.0, gt=0.0, le=36_500.0)
+    """Days after which kept contents are deleted."""
+    journal_days: float | None = Field(default=None, gt=0.0, le=36_500.0)
+    """Days after which events leave the journal and the warehouse for Parquet files in `data`, from which learning and
+    replay still read them; all stay by default."""
     providers: dict[str, ProviderConfig]
     models: tuple[ModelConfig, ...] = Field(min_length=1)
+    embeddings: tuple[EmbeddingConfig, ...] = ()
     default_model: str | None = None
     """Model that receives the traffic outside of `share`; required if `share` is below 1."""
     share: Fraction = 1.0
@@ -329,12 +439,55 @@ class Config(_Section):
     session: SessionConfig = SessionConfig()
     feedback: FeedbackConfig = FeedbackConfig()
     scorer: ScorerConfig = ScorerConfig()
+    quiz: QuizConfig = QuizConfig()
     server: ServerConfig = ServerConfig()
     seed: int = Field(default=0, ge=0, lt=2**63)
     """Seed of the draws."""
 
+    _database: str = pydantic.PrivateAttr(default="")
+
+    @property
+    def database(self) -> str:
+        """URL of the journal's database, which may have a password; empty for a file. `data` is a folder always."""
+        return self._database
+
+    def in_folder(self, folder: Path) -> Config:
+        """The same settings with all stores in another folder."""
+        moved = self.model_copy(update={"data": folder})
+        moved._database = ""
+        return moved
+
+    def journal_file(self) -> Path:
+        """The journal's file, which may not exist yet.
+
+        Raises:
+            ConfigError: it is in a database.
+        """
+        if self._database:
+            raise ConfigError(
+                "the journal is in a database, and this reads files only; copy it to one: "
+                "`fitrouter journal copy postgresql://… FILE`"
+            )
+        return self.data / "journal.db"
+
+    @pydantic.model_validator(mode="wrap")
+    @classmethod
+    def _located(cls, value: Any, handler: pydantic.ModelWrapValidatorHandler[Config]) -> Config:
+        """Keep a URL apart from the folder, which most parts mean by `data`."""
+        url = value.get("data") if isinstance(value, Mapping) else None
+        if not (isinstance(url, str) and url.startswith(_DATABASES)):
+            found = handler(value)
+            if found.folder is not None and not found._database:
+                raise ValueError("folder: only if 'data' is the URL of a database; else 'data' is the folder")
+            return found
+        found = handler({**value, "data": value.get("folder") or cls.model_fields["data"].default})
+        found._database = url
+        return found
+
     @pydantic.model_validator(mode="after")
     def _consistent(self) -> Config:
+        if self.journal_days is not None and self.folder is not None:
+            raise ValueError("journal_days: events stay in a database; leave it out")
         names = [model.name for model in self.models]
         for name in names:
             if names.count(name) > 1:
@@ -349,6 +502,16 @@ class Config(_Section):
                 raise ValueError(
                     f"models: {model.name!r} uses the unknown provider {model.provider!r}; "
                     f"configured are {sorted(self.providers)}. Add it under 'providers' or correct the name"
+                )
+        for embedding in self.embeddings:
+            if [*names, *(other.name for other in self.embeddings)].count(embedding.name) > 1:
+                raise ValueError(f"embeddings: the name {embedding.name!r} is taken; names must be unique")
+            reached = self.providers.get(embedding.provider)
+            if reached is None or reached.kind != "openai_compatible":
+                able = sorted(name for name, it in self.providers.items() if it.kind == "openai_compatible")
+                raise ValueError(
+                    f"embeddings: {embedding.name!r} uses the provider {embedding.provider!r}; "
+                    f"allowed are those of kind 'openai_compatible', which are {able}"
                 )
         if self.default_model is not None and self.default_model not in names:
             raise ValueError(f"default_model: {self.default_model!r} is not a configured model; configured are {names}")
@@ -370,6 +533,28 @@ class Config(_Section):
                 raise ValueError(f"aliases: {alias!r} points to {target!r}; allowed are 'fitrouter/auto' and {names}")
         return self
 
+    def unpriced(self) -> tuple[str, ...]:
+        """Names of the models that cost money and have no price; simulated and recorded ones are free."""
+        paid = {"litellm", "openai_compatible"}
+        return tuple(m.name for m in self.models if self.providers[m.provider].kind in paid and not m.prices.known)
+
+    def money_matters(self) -> bool:
+        """Whether a budget or a cost weight uses the prices."""
+        return self.budget is not None or self.objective.cost_weight > 0
+
+    def cards(self) -> tuple[ModelCard, ...]:
+        """The models' cards. An unknown price is assumed to be the highest known one, so that nothing seems free."""
+        known = [model.prices for model in self.models if model.prices.known]
+        most = [max((getattr(price, way) for price in known), default=0.0) for way in ("input", "output")]
+        assumed, unpriced = Prices(input=most[0], output=most[1], known=False), self.unpriced()
+        cards = [(model.card(), model.name in unpriced) for model in self.models]
+        return tuple(
+            msgspec.structs.replace(
+                card, prices=assumed if missing else msgspec.structs.replace(card.prices, known=True)
+            )
+            for card, missing in cards
+        )
+
     def hash(self) -> str:
         """Hash of the settings that decisions depend on, as sixteen hex digits."""
         relevant = self.model_dump(mode="json", include={*_DECIDES})
@@ -378,9 +563,14 @@ class Config(_Section):
 
 def _explain(error: pydantic.ValidationError, source: str) -> str:
     lines = [f"{source} is invalid:"]
-    for item in error.errors():
+    errors = error.errors()
+    for item in errors:
+        if item["type"] == "too_short" and any(len(each["loc"]) > len(item["loc"]) for each in errors):
+            continue  # it counts only entries that are valid
         where = ".".join(str(part) for part in item["loc"]) or "the file"
         line = f"  {where}: {item['msg'].removeprefix('Value error, ')}"
+        if item["type"] in {"model_type", "dict_type"}:
+            line = f"  {where}: Input should be settings, each as `name: value`"
         if item["type"] == "extra_forbidden":
             allowed = _fields_at(item["loc"][:-1])
             near = difflib.get_close_matches(str(item["loc"][-1]), allowed, n=1)
@@ -388,6 +578,10 @@ def _explain(error: pydantic.ValidationError, source: str) -> str:
             line += f" Allowed here: {', '.join(sorted(allowed))}."
         elif item["type"] not in {"missing", "value_error"}:
             line += f"; got {item['input']!r}"
+            if item["type"] == "literal_error":
+                allowed = re.findall("'([^']*)'", item["msg"])
+                near = difflib.get_close_matches(str(item["input"]), allowed, n=1, cutoff=0.4)
+                line += f"; did you mean {near[0]!r}?" if near else ""
         lines.append(line)
     return "\n".join(lines)
 
@@ -407,6 +601,7 @@ def _fields_at(loc: tuple[int | str, ...]) -> list[str]:
         "objective": ObjectiveConfig,
         "feedback": FeedbackConfig,
         "scorer": ScorerConfig,
+        "quiz": QuizConfig,
         "server": ServerConfig,
         "keys": KeyConfig,
     }
@@ -437,8 +632,10 @@ def load_config(path: str | os.PathLike[str]) -> Config:
     file = Path(path)
     try:
         data = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (FileNotFoundError, IsADirectoryError):
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
         raise ConfigError(f"there is no file {str(path)!r}; `fitrouter init` writes one") from None
+    except OSError as error:
+        raise ConfigError(f"{str(path)!r} cannot be read: {error.strerror or error}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{str(path)!r} is not valid YAML: {error}") from None
     config = parse_config(data, f"{str(path)!r}")
@@ -450,6 +647,9 @@ def load_config(path: str | os.PathLike[str]) -> Config:
     if scorer.prior not in {"shipped", "none"}:
         scorer = scorer.model_copy(update={"prior": str(root / scorer.prior)})
     config = config.model_copy(update={"scorer": scorer})
+    if config.quiz.answers is not None:
+        quiz = config.quiz.model_copy(update={"answers": root / config.quiz.answers})
+        config = config.model_copy(update={"quiz": quiz})
     providers = {
         name: provider.model_copy(update={"path": root / provider.path}) if provider.path else provider
         for name, provider in config.providers.items()

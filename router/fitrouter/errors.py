@@ -2,6 +2,7 @@
 
 FitrouterError
 ├── ConfigError             a setting is invalid
+│   ├── MissingExtra        an optional dependency is not installed (also a ModuleNotFoundError)
 │   └── Unreachable         no gateway answers at the address
 ├── InvalidRequest          a request is malformed (HTTP 400)
 │   ├── ForbiddenField      a body tried to set transport: api_base, api_key, headers …
@@ -13,15 +14,79 @@ FitrouterError
 │   ├── ProviderTimeout     no answer in time
 │   ├── ProviderRejected    the request was refused (4xx except 408 and 429); no other model is tried
 │   │   └── ContextOverflow the history exceeds the model's context window; another model may fit
-│   └── ProviderUnavailable down, over quota or rate limited
+│   └── ProviderUnavailable down, or it does not know the model
+│       ├── KeyRefused      the configured key is wrong
+│       ├── QuotaExhausted  the account's budget is exhausted
+│       ├── RateLimited     too many requests
+│       └── NotCalled       the router did not call the model: its breaker is open, or there is no free slot
 ├── AllModelsFailed         every attempt failed before the deadline (502, 504)
+├── Unavailable             no model can be called now; holds when to try again (503)
+│   └── BudgetExhausted     the tenant's budget does not cover the request (429)
 ├── StoreError              the journal or another store could not be read or written (503)
 │   └── JournalFull         too many events are waiting to be written (503)
 ├── InvalidLog              a log is inconsistent; names the problem and the row
 └── ArtifactError           a shipped or trained file is missing or does not match its sha256
+
+Secrets are masked in every message: upstream servers echo keys, and messages reach clients and logs.
 """
 
 from __future__ import annotations
+
+import base64
+import importlib.util
+import json
+import re
+from urllib.parse import quote
+
+MASK = "••••"
+_SHORTEST = 8
+"""Length from which a value counts as a secret: shorter ones are placeholders such as `EMPTY`."""
+_SECRETS: list[str] = []
+"""Every form of the secrets of this process, the longest first."""
+_LOOKS_LIKE_A_KEY = re.compile(
+    r"\b(?:sk|pk|rk|gsk|xai|hf|r8|pplx|nvapi|ghp|gho|glpat|xox[abps]|github_pat)[-_][\w-]{12,1000}"
+    r"|\b(?:AKIA|ASIA)[0-9A-Z]{16}\b|\bAIza[\w-]{30,1000}|\beyJ[\w-]{10,1000}\.[\w.-]{10,1000}"
+    r"|(?i:(?<=bearer ))[\w.~+/=-]{12,1000}"
+    r"|(?i:(?:api[_-]?key|access[_-]?token|secret|password)[\"']?\s{0,3}[:=]\s{0,3}[\"']?)[^\s\"',;]{8,1000}"
+)
+
+
+def conceal(secret: str) -> tuple[str, ...]:
+    """Mask a secret in all messages from now on: plain, URL-quoted, in Base64, and escaped as in JSON.
+
+    Returns:
+        These forms; none if it is too short for a secret.
+    """
+    if len(secret) < _SHORTEST:
+        return ()
+    escaped = json.dumps(secret)[1:-1]
+    encoded = base64.b64encode(secret.encode()).decode().rstrip("=")
+    forms = {secret, quote(secret, safe=""), escaped, escaped.replace("/", "\\/"), encoded}
+    _SECRETS[:] = sorted({*_SECRETS, *forms}, key=len, reverse=True)
+    return tuple(forms)
+
+
+def masked(text: str) -> str:
+    """A text without the secrets of this process, and without anything that looks like an API key.
+
+    >>> masked("Incorrect API key provided: sk-proj-abcdefgh12345678.")
+    'Incorrect API key provided: ••••.'
+    """
+    for secret in _SECRETS:
+        text = text.replace(secret, MASK)
+    return _LOOKS_LIKE_A_KEY.sub(MASK, text)
+
+
+def in_words(error: BaseException) -> str:
+    """The class and the message of an exception, without secrets; some have no message.
+
+    >>> in_words(TimeoutError()), in_words(OSError("disk full"))
+    ('TimeoutError: it took too long', 'OSError: disk full')
+    """
+    name, text = type(error).__name__, masked(str(error)).strip()
+    if not text and isinstance(error, TimeoutError):
+        text = "it took too long"
+    return f"{name}: {text}" if text else name
 
 
 class FitrouterError(Exception):
@@ -29,9 +94,56 @@ class FitrouterError(Exception):
 
     too_long = False
 
+    def __init__(self, message: str = "") -> None:
+        super().__init__(masked(message))
+
 
 class ConfigError(FitrouterError):
     """A setting is invalid; the message names the value, what is allowed, and the remedy."""
+
+
+_EXTRAS = {
+    "gateway": ("fastapi", "httptools", "starlette", "uvicorn"),
+    "warehouse": ("duckdb",),
+    "litellm": ("litellm",),
+    "langchain": ("langchain", "langchain_core", "langgraph"),
+    "crewai": ("crewai",),
+    "postgres": ("psycopg", "psycopg_pool"),
+    "int8": ("onnxruntime",),
+    "otel": ("opentelemetry",),
+    "inspect": ("inspect_ai",),
+    "deepeval": ("deepeval",),
+    "flower": ("flwr",),
+    "replay": ("jinja2", "scipy"),
+    "reward": ("bm25s", "sentence_transformers", "sklearn", "torch", "transformers"),
+}
+"""Extra → the modules that it installs; a module of several extras is under the smallest."""
+
+
+class MissingExtra(ConfigError, ModuleNotFoundError):
+    """An optional dependency is not installed; the message names the smallest extra that has it."""
+
+    @classmethod
+    def of(cls, module: str | None, user: str) -> MissingExtra:
+        """The error for a module, or one inside it, that somebody needs.
+
+        >>> str(MissingExtra.of("uvicorn.config", "the gateway"))
+        "the gateway needs 'uvicorn', which is not installed; `pip install 'fitrouter[gateway]'`"
+        """
+        top = (module or "a module").partition(".")[0]
+        extra = next((name for name, modules in _EXTRAS.items() if top in modules), None)
+        remedy = f"pip install 'fitrouter[{extra}]'" if extra else f"pip install {top}"
+        return cls(f"{user} needs {top!r}, which is not installed; `{remedy}`")
+
+
+def require(module: str, user: str) -> None:
+    """Check that a module can be imported, without importing it.
+
+    Raises:
+        MissingExtra: it is not installed.
+    """
+    if importlib.util.find_spec(module) is None:
+        raise MissingExtra.of(module, user)
 
 
 class Unreachable(ConfigError):
@@ -98,6 +210,38 @@ class ProviderUnavailable(ProviderError):
     def __init__(self, message: str, status: int | None = None, retry_after_s: float | None = None) -> None:
         super().__init__(message, status)
         self.retry_after_s = retry_after_s
+
+
+class KeyRefused(ProviderUnavailable):
+    """A provider refused the key that is configured for it."""
+
+
+class QuotaExhausted(ProviderUnavailable):
+    """The account at a provider has no budget left."""
+
+
+class RateLimited(ProviderUnavailable):
+    """A provider limits the rate of requests."""
+
+
+class NotCalled(ProviderUnavailable):
+    """The router did not call the model, which is no evidence about it."""
+
+
+class Unavailable(FitrouterError):
+    """No model can be called now; `retry_after_s` says when to try again.
+
+    `decision_id` is the logged decision, if one was made.
+    """
+
+    def __init__(self, message: str, retry_after_s: float = 1.0, decision_id: str = "") -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+        self.decision_id = decision_id
+
+
+class BudgetExhausted(Unavailable):
+    """The tenant's hard budget does not cover any model that could answer, or the named one."""
 
 
 class AllModelsFailed(FitrouterError):

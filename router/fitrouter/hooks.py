@@ -7,6 +7,7 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
+from fitrouter.errors import in_words
 from fitrouter.types import Event
 
 _log = logging.getLogger("fitrouter")
@@ -64,12 +65,13 @@ class Hooks:
         self._notify(Happened(event, served_by))
 
     def unlogged(self, decision_id: str) -> None:
-        """Notify of an unlogged answer."""
+        """Log that an answer left before its decision was durable, and notify."""
+        _log.warning("an answer was not logged in time: replay and learning do not count it")
         self._notify(Unlogged(decision_id))
 
     def trouble(self, part: str, error: BaseException) -> None:
         """Log a failure that the request survived, and notify."""
-        _log.warning("%s failed: %s: %s", part, type(error).__name__, error)
+        _log.warning("%s failed: %s", part, in_words(error))
         self._notify(Trouble(part, type(error).__name__))
 
     def _notify(self, notice: Notice) -> None:

@@ -1,4 +1,4 @@
-"""Canonical names of roles and tasks."""
+"""Canonical names of roles and tasks, and ids of decisions."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from fitrouter.types import Floats, Identity
 _BITS = 4
 _CLUSTERS = tuple(f"cluster {i}" for i in range(1 << _BITS))
 _TEMPLATE = re.compile(r"\{\{.*?\}\}|\{.*?\}|<[^<>]*>")
+_ANSWER = re.compile(r"^(chatcmpl-|msg_|resp_)")
 _SPACE = re.compile(r"[\s_\-]+")
 
 
@@ -45,3 +46,12 @@ def task_of(identity: Identity, x: Floats) -> str:
     if identity.task:
         return f"task {canonical_role(identity.task)}"
     return _CLUSTERS[sum(1 << i for i, value in enumerate(x[1 : 1 + _BITS].tolist()) if value > 0.0)]
+
+
+def decision_id_of(text: str) -> str:
+    """A decision id, also from the id of an answer: of a completion, a message, or a response.
+
+    >>> decision_id_of("chatcmpl-0198"), decision_id_of(" 0198")
+    ('0198', '0198')
+    """
+    return _ANSWER.sub("", text.strip())

@@ -4,36 +4,57 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import logging
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
 
 from fitrouter.context.encoders import Encoder
-from fitrouter.errors import ConfigError, ProviderError, ProviderTimeout, StoreError, UnknownDecision
+from fitrouter.errors import ConfigError, InvalidRequest, ProviderError, StoreError, UnknownDecision
 from fitrouter.hooks import Hooks
-from fitrouter.providers import Provider
+from fitrouter.posterior.draws import Draws, draw_ratings
+from fitrouter.posterior.gaussian import Gaussian
+from fitrouter.posterior.labels import Label
+from fitrouter.posterior.person_draws import draw_person, draw_person_ratings
+from fitrouter.posterior.tastes import OVERALL
+from fitrouter.providers import Provider, tracing
+from fitrouter.routing.breakers import TenantBreakers
 from fitrouter.routing.decider import Decider
-from fitrouter.routing.explain import explain
+from fitrouter.routing.eligibility import Wants
+from fitrouter.routing.explain import contrasted, explain, grounds_by
 from fitrouter.routing.explanation import Explanation
-from fitrouter.routing.pipeline import Pipeline
+from fitrouter.routing.pipeline import Pipeline, Proposal
 from fitrouter.routing.variants import called, expand
 from fitrouter.serving.answers import Answer, Stream
-from fitrouter.serving.attempts import Answering, Assembler, Timers, Unanswered, close, first_answer
-from fitrouter.serving.external import ExternalExecution, Outcome, Plan, spent
-from fitrouter.serving.feedback import Declared, FeedbackIntake
+from fitrouter.serving.attempts import Answering, Assembler, Caller, Timers, Unanswered, close, next_chunk
+from fitrouter.serving.choices import Choices
+from fitrouter.serving.embeddings import Embedded, Embedder
+from fitrouter.serving.external import ExternalExecution, Outcome, Plan
+from fitrouter.serving.feedback import UNIT, Declared, FeedbackIntake, Understood
 from fitrouter.serving.policy_control import PolicyControl
-from fitrouter.serving.recorder import Recorder, execution_of
+from fitrouter.serving.recorder import Recorder, execution_of, read_in_time
+from fitrouter.serving.remarks import RemarkListener
 from fitrouter.serving.services import ScorerPlugin, Service
+from fitrouter.serving.services_report import completed
+from fitrouter.serving.slots import SlotParams
+from fitrouter.serving.spending import ABANDONED, Spending, checked_usage, spent
 from fitrouter.serving.status import RouterStatus, status_of
 from fitrouter.serving.sweeper import close_lost
+from fitrouter.serving.tokens import OutcomeTokens
 from fitrouter.state.digest import StateDigest
-from fitrouter.state.follower import Follower, catch_up
+from fitrouter.state.follower import Follower, catch_up, restore
 from fitrouter.state.learner import Learner
+from fitrouter.stores.content import Content
+from fitrouter.stores.contents import ContentStore
+from fitrouter.stores.erasure import Erased, Eraser
 from fitrouter.stores.identities import Identities
 from fitrouter.stores.journal import Journal
+from fitrouter.stores.listing import Lists
 from fitrouter.types import (
     ArtifactChange,
     Attempt,
@@ -43,6 +64,7 @@ from fitrouter.types import (
     Event,
     Execution,
     FeedbackKind,
+    Floats,
     Identity,
     Message,
     ModelCard,
@@ -56,6 +78,13 @@ if TYPE_CHECKING:
     from fitrouter.stores.warehouse import Warehouse, WarehouseFeed
 
 
+_log = logging.getLogger("fitrouter")
+STRANGER = "stranger"
+"""User of an identity that events do not know; no subject has this form."""
+WATCH_S = 0.5
+"""Seconds between looks for new faults."""
+DRAIN_S = 5.0
+"""Seconds that closing waits for the warehouse to be complete; 0 for not at all."""
 START_WAIT_S = 2.0
 """How long `start` waits for its own first event to be folded."""
 
@@ -68,11 +97,13 @@ class _Turn(msgspec.Struct, kw_only=True):
     fallback: Decision | None
     dropped: Mapping[str, tuple[str, ...]]
     prompt: str
+    asked: Wants
     durable: Future[int] | None
     started: float
     deadline: float
+    span: tracing.Span
     cost_usd: float | None = None
-    """Set at the end."""
+    """Set at the end, if the model has a price."""
 
 
 class Router:
@@ -83,9 +114,11 @@ class Router:
     Attributes:
         models: name, as a request pins it → card.
         aliases: other names → model names.
+        embeddings: name → card of a model for `embed`.
         policy: run-time control of the policy.
         hooks: listeners to events and failures.
         clock: seconds since the epoch, for every event.
+        tokens: proofs that their bearer was given an answer.
     """
 
     def __init__(
@@ -104,19 +137,41 @@ class Router:
         services: Sequence[Service] = (),
         feed: WarehouseFeed | None = None,
         scorer: ScorerPlugin | None = None,
+        embeddings: Sequence[ModelCard] = (),
         droppable: Collection[str] = (),
+        implicit: bool = True,
+        token_valid_s: float = 2_592_000.0,
+        rating_scale: tuple[float, float] | None = None,
+        slots: SlotParams | None = None,
+        saves: bool = True,
+        eraser: Eraser | None = None,
+        contents: ContentStore | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._cards = {card.arm: card for card in sorted(expand(cards), key=lambda card: card.arm)}
         self.models: Mapping[str, ModelCard] = {called(card): card for card in self._cards.values()}
-        self._providers, self._decider, self._learner = providers, decider, learner
+        self._decider, self._learner = decider, learner
         self._journal, self._identities, self._encoder = journal, identities, encoder
         self._timers, self.aliases = timers or Timers(), dict(aliases or {})
         self.hooks, self.clock = hooks or Hooks(), clock
         self._services, self._feed, self._scorer = list(services), feed, scorer
-        self._follower = Follower(journal, learner, self.hooks)
-        self._recorder = Recorder(journal, identities, self.hooks, self._follower.wake)
-        self._intake = FeedbackIntake(identities, self._recorder, scorer, self.clock)
+        self._breakers = TenantBreakers(self._cards, self._timers.retry_share)
+        self._spending = Spending(self._cards, learner, self.clock)
+        self._caller = Caller(self._cards, providers, self._timers, self._breakers, slots or SlotParams())
+        self._follower = Follower(journal, learner, self.hooks, saves=saves)
+        self._recorder = Recorder(
+            journal,
+            identities,
+            self.hooks,
+            self._follower.wake,
+            scored=learner.expects_scores,
+            contents=contents,
+        )
+        self._contents = contents
+        self._intake = FeedbackIntake(identities, self._recorder, scorer, self.clock, rating_scale)
+        self.lists = Lists(journal, identities)
+        self.tokens = OutcomeTokens(identities.salt, self.clock, token_valid_s)
+        self._remarks = RemarkListener(self._recorder, scorer, enabled=implicit)
         self._pipeline = Pipeline(
             cards=self._cards,
             aliases=self.aliases,
@@ -126,8 +181,19 @@ class Router:
             encoder=encoder,
             hooks=self.hooks,
             clock=self.clock,
+            breakers=self._breakers,
             droppable=droppable,
         )
+        self._embedder = Embedder(
+            {card.name: card for card in embeddings},
+            providers=providers,
+            slots=self._caller.slots,
+            recorder=self._recorder,
+            spending=self._spending,
+            deadline_s=self._timers.deadline_s,
+            clock=self.clock,
+        )
+        self.embeddings: Mapping[str, ModelCard] = self._embedder.cards
         self._external = ExternalExecution(
             cards=self._cards,
             aliases=self.aliases,
@@ -136,12 +202,16 @@ class Router:
             journal=journal,
             recorder=self._recorder,
             learner=learner,
+            remarks=self._remarks,
+            spending=self._spending,
             clock=self.clock,
         )
-        identities.on_orphan = lambda subject: self._recorder.erase(subject, self.clock())
+        self._eraser = eraser or Eraser(journal, identities, clock=clock)
+        identities.on_orphan = self._orphaned
         self.policy = PolicyControl(decider, self._recorder, self.clock, self._folded, self.models)
         self._digests = StateDigest(learner)
         self._sweeper: asyncio.Task[None] | None = None
+        self._watcher: asyncio.Task[None] | None = None
 
     @classmethod
     @contextlib.contextmanager
@@ -156,7 +226,7 @@ class Router:
         Raises:
             ConfigError: there is no journal yet, or a part cannot be built.
         """
-        if not (path := config.data / "journal.db").is_file():
+        if not config.database and not (path := config.journal_file()).is_file():
             raise ConfigError(f"there is no journal {str(path)!r}; a gateway writes one")
         idle = {
             name: provider.model_copy(update={"kind": "simulated", "options": {}})
@@ -164,7 +234,7 @@ class Router:
         }
         router = cls.from_config(config.model_copy(update={"providers": idle}))
         try:
-            router._learner.restore(router._journal.snapshot())
+            restore(router._learner, router._journal)
             catch_up(router._learner, router._journal, router._journal.head())
             yield router
         finally:
@@ -179,6 +249,7 @@ class Router:
         hooks: Hooks | None = None,
         clock: Callable[[], float] = time.time,
         providers: Mapping[str, Provider] | None = None,
+        services: bool = True,
     ) -> Router:
         """Build a router from a configuration.
 
@@ -187,13 +258,14 @@ class Router:
             hooks: listeners to events and failures.
             clock: seconds since the epoch, for every event.
             providers: replacements for configured providers, by name.
+            services: whether it scores, feeds the warehouse and saves snapshots; another process does it otherwise.
 
         Raises:
             ConfigError: a part cannot be built.
         """
         from fitrouter.assemble import assemble
 
-        return cls(**assemble(config, hooks=hooks, clock=clock, providers=providers))
+        return cls(**assemble(config, hooks=hooks, clock=clock, providers=providers, services=services))
 
     # --- life ---
 
@@ -231,6 +303,7 @@ class Router:
             self._journal, self._recorder, self._learner, self.hooks, self._timers.deadline_s, self.clock
         )
         self._sweeper = asyncio.create_task(sweeping, name="fitrouter-sweep")
+        self._watcher = asyncio.create_task(self._watch(), name="fitrouter-watch")
         for service in self._services:
             service.start()
 
@@ -244,6 +317,18 @@ class Router:
         except Exception:  # noqa: BLE001, S110 - reported by the recorder; routing starts without
             pass
 
+    async def _watch(self) -> None:
+        """Report incidents, and faults when they begin, to the hooks. Runs until cancelled."""
+        for part, text in self.incidents().items():
+            self.hooks.trouble(part, StoreError(text))
+        known: dict[str, str] = {}
+        while True:
+            faults = self.faults()
+            for part in faults.keys() - known.keys():
+                self.hooks.trouble(part, StoreError(faults[part]))
+            known = faults
+            await asyncio.sleep(WATCH_S)
+
     async def _warm(self) -> None:
         """Load the encoder's files before the first request."""
         try:
@@ -253,19 +338,32 @@ class Router:
 
     async def aclose(self) -> None:
         """Stop services and learning; close providers and stores."""
-        if self._sweeper is not None:
-            self._sweeper.cancel()
+        for task in (self._sweeper, self._watcher):
+            if task is not None:
+                task.cancel()
         for service in self._services:
             await asyncio.to_thread(service.stop)
         await self._recorder.settle()
         await self._follower.aclose()
-        for name, provider in self._providers.items():
+        if self._feed is not None and DRAIN_S:
+            await self._drain(self._feed)
+        for name, provider in self._caller.providers.items():
             try:
                 await provider.aclose()
             except Exception as error:  # noqa: BLE001 - one provider's trouble must not keep the journal open
                 self.hooks.trouble(f"provider {name}", error)
         for finish in (self._identities.flush, self._journal.close, self._identities.close):
             await asyncio.to_thread(finish)
+
+    async def _drain(self, feed: WarehouseFeed) -> None:
+        """Complete the warehouse, or log how far it is."""
+        try:
+            missing = await asyncio.to_thread(feed.drain, DRAIN_S)
+        except Exception as error:  # noqa: BLE001 - stores must be closed
+            self.hooks.trouble("warehouse", error)
+            return
+        if missing:
+            _log.warning("the warehouse lacks the last %d events of the journal; the next start adds them", missing)
 
     async def _folded(self) -> None:
         """Wait until all durable events are folded; offline, fold them now."""
@@ -289,25 +387,32 @@ class Router:
             InvalidRequest: the model name is unknown.
             NoEligibleModel: no model is eligible.
             ProviderRejected: a provider refused the request itself.
+            Unavailable: no model can be called now.
+            BudgetExhausted: the tenant's budget does not cover the request.
             AllModelsFailed: no model answered before the deadline.
         """
         turn = await self._begin(msgspec.structs.replace(request, stream=False))
         answering = await self._first_answer(turn)
         completion = answering.completion
         assert completion is not None
+        choices = self._choices(turn, answering)
         status = "cancelled"
         try:
+            if request.n > 1:
+                completion = await choices.whole(completion)
             logged = await self._logged(turn)
             status = "ok"
         finally:
-            execution = self._finish(
-                turn, answering, completion.message, completion.usage, completion.finish_reason, status=status
+            usage, lost = choices.usage, choices.failed
+            completion = msgspec.structs.replace(completion, usage=usage)
+            self._finish(
+                turn, answering, completion.message, usage, completion.finish_reason, status=status, further=lost
             )
         return Answer(
             decision=turn.decision,
             served_by=answering.arm,
             completion=completion,
-            cost_usd=execution.cost_usd,
+            cost_usd=turn.cost_usd,
             logged=logged,
         )
 
@@ -316,7 +421,7 @@ class Router:
         turn = await self._begin(msgspec.structs.replace(request, stream=True))
         answering = await self._first_answer(turn)
         ttft_ms = (time.monotonic() - turn.started) * 1000.0
-        relay = self._relay(turn, answering, ttft_ms)
+        relay = (self._relay if request.n == 1 else self._relay_choices)(turn, answering, ttft_ms)
         stream = Stream(turn.decision, answering.arm, False, relay, lambda: turn.cost_usd)
         try:
             stream.logged = await self._logged(turn)
@@ -324,6 +429,22 @@ class Router:
             await stream.aclose()
             raise
         return stream
+
+    async def embed(self, request: Request) -> Embedded:
+        """Call a model for embeddings; nothing is routed or learnt.
+
+        Args:
+            request: names one of `embeddings`; its params hold `input` and options.
+
+        Raises:
+            InvalidRequest: the model name is unknown.
+            ProviderError: the provider gave no answer, or rejected the request.
+            Unavailable: the provider has no free slot.
+            BudgetExhausted: the tenant's budget does not cover the request.
+        """
+        if request.model not in self.embeddings:
+            raise InvalidRequest(f"unknown model {request.model!r}; allowed are {', '.join(self.embeddings) or 'none'}")
+        return await self._embedder.embed(request)
 
     # --- external execution ---
 
@@ -333,23 +454,26 @@ class Router:
         Raises:
             InvalidRequest: the model name is unknown.
             NoEligibleModel: no model is eligible.
+            Unavailable: no model can be called now.
+            BudgetExhausted: the tenant's budget does not cover the request.
         """
         return await self._external.decide(request)
 
-    async def report(self, decision_id: str, request: Request, outcome: Outcome) -> Execution:
+    async def report(self, decision_id: str, request: Request, outcome: Outcome, *, trusted: bool = True) -> Execution:
         """Log the outcome of a plan; returns once it is durable. Only the first report counts.
 
         Args:
             decision_id: of the plan; any router over the same journal may have made it.
             request: the request of the plan; the scorer reads its messages and tools.
             outcome: the calls made and their result.
+            trusted: whether the report teaches what all users share, such as availability and latency.
 
         Raises:
             InvalidRequest: the outcome is inconsistent with the plan.
             UnknownDecision: the request's tenant has no such logged decision.
             StoreError: it cannot be made durable now; report it again.
         """
-        return await self._external.report(decision_id, request, outcome)
+        return await self._external.report(decision_id, request, outcome, trusted=trusted)
 
     async def observe(
         self,
@@ -358,8 +482,9 @@ class Router:
         model: str,
         *,
         cost_usd: float | None,
-        latency_ms: float,
+        latency_ms: float | None,
         error: str | None = None,
+        trusted: bool = True,
     ) -> Plan:
         """Log a call that was decided elsewhere as a pinned request; its answer is scored and can receive feedback.
 
@@ -368,15 +493,17 @@ class Router:
             completion: the answer; None if the call failed.
             model: name of the called model.
             cost_usd: cost of the call; None for tokens × the card's prices.
-            latency_ms: time from request to end of the answer.
+            latency_ms: time from request to end of the answer; None for an answer that was recorded earlier, which
+                is scored and can be compared, but costs nothing and tells nothing of the model's latency.
             error: name of the exception of a failed call; see `AttemptReport`.
+            trusted: whether it teaches what all users share, such as availability and latency.
 
         Raises:
             InvalidRequest: the model name is unknown or requests routing, or the outcome is inconsistent.
             NoEligibleModel: the model's card excludes the request.
         """
         return await self._external.observe(
-            request, completion, model, cost_usd=cost_usd, latency_ms=latency_ms, error=error
+            request, completion, model, cost_usd=cost_usd, latency_ms=latency_ms, error=error, trusted=trusted
         )
 
     # --- steps of a request ---
@@ -385,18 +512,39 @@ class Router:
         """Decide, and queue the decision for the journal."""
         started = time.monotonic()
         deadline = started + (request.deadline_s or self._timers.deadline_s)
-        proposal = await self._pipeline.decide(request)
+        span = tracing.start("chat", gen_ai__operation__name="chat", gen_ai__provider__name="fitrouter")
+        with span.trying():
+            proposal = await self._decided(request)
+        decision = proposal.decision
+        span.name(f"chat {request.model}")  # which is known to be one of the configured names
+        span.note(gen_ai__request__model=request.model, gen_ai__request__stream=request.stream)
+        span.note(fitrouter__decision__id=decision.id, fitrouter__tenant=decision.identity.tenant)
         durable = self._recorder.append_event(proposal.decision)
+        self._remarks.listen(proposal)
         return _Turn(
             request=request,
             decision=proposal.decision,
             fallback=proposal.fallback,
             dropped=proposal.dropped,
             prompt=proposal.prompt,
+            asked=proposal.asked,
             durable=durable,
             started=started,
             deadline=deadline,
+            span=span,
         )
+
+    async def _decided(self, request: Request) -> Proposal:
+        """The decision on a request, in a span."""
+        span = tracing.start("decide")
+        with span.trying():
+            proposal = await self._pipeline.decide(request)
+        decision = proposal.decision
+        span.note(fitrouter__decision__id=decision.id, fitrouter__mode=decision.mode.value)
+        span.note(fitrouter__model=decision.chosen, fitrouter__propensity=decision.propensity)
+        span.note(fitrouter__eligible=len(decision.eligible))
+        span.end()
+        return proposal
 
     async def _logged(self, turn: _Turn) -> bool:
         """Whether the decision is durable; if so, the next turn of its session continues from it."""
@@ -406,23 +554,34 @@ class Router:
 
     async def _first_answer(self, turn: _Turn) -> Answering:
         """Call models until one starts to answer; a request without an answer is logged as failed."""
+        attempts: list[Attempt] = []
         try:
-            return await first_answer(
-                turn.request,
-                turn.decision,
-                turn.fallback,
-                self._cards,
-                self._providers,
-                self._timers,
-                turn.deadline,
-                dropped=turn.dropped,
-            )
+            with turn.span.current():
+                answering = await self._caller.first_answer(
+                    turn.request,
+                    turn.decision,
+                    turn.fallback,
+                    turn.deadline,
+                    attempts=attempts,
+                    reserve=lambda arm: self._reserve(turn, arm, attempts),
+                    dropped=turn.dropped,
+                )
         except Unanswered as failure:
-            self._log_end(turn, failure.attempts, status="failed", served_by=None)
+            self._log_unanswered(turn, failure.attempts, "failed")
             raise failure.error from failure.error.__cause__
         except asyncio.CancelledError:
-            self._log_end(turn, (), status="cancelled", served_by=None)
+            self._log_unanswered(turn, tuple(attempts), "cancelled")
             raise
+        return answering
+
+    def _reserve(self, turn: _Turn, arm: str, attempts: Sequence[Attempt]) -> bool:
+        """Reserve the cost of a call, on top of what the request's earlier calls cost."""
+        _, lost_usd = self._spending.abandoned(turn.decision, attempts, turn.asked)
+        return self._spending.reserve(turn.decision, arm, turn.asked, turn.request.payer, lost_usd=lost_usd)
+
+    def _checked(self, turn: _Turn, arm: str, usage: Usage, said_tokens: int, choices: int = 1) -> Usage:
+        """The usage of a call within bounds."""
+        return checked_usage(usage, self._cards[arm], turn.asked, said_tokens, choices=choices)
 
     async def _relay(self, turn: _Turn, answering: Answering, ttft_ms: float) -> AsyncIterator[Chunk]:
         """Relay the chunks; log the execution at the end, whatever ends the stream."""
@@ -432,35 +591,73 @@ class Router:
         assert rest is not None
         try:
             for chunk in answering.head:
-                assembler.add(chunk)
-                yield chunk
-            while (following := await self._next(rest, turn.deadline)) is not None:
-                assembler.add(following)
-                yield following
+                yield self._received(turn, answering.arm, assembler, chunk)
+            while (following := await next_chunk(rest, self._timers.chunk_gap_s, turn.deadline)) is not None:
+                yield self._received(turn, answering.arm, assembler, following)
             assembler.require_end(answering.arm)
+            if assembler.usage is None:
+                yield self._received(turn, answering.arm, assembler, Chunk(usage=Usage()))
+            status = "ok"
+        except ProviderError as error:
+            status = "partial"
+            self._breakers.of(turn.decision.identity.tenant).broke_off(answering.arm, error)
+            raise
+        finally:
+            message = assembler.message()
+            usage = assembler.usage or Usage()
+            if status != "ok":  # what the provider has reported so far is not of the end
+                counted = max(usage.completion_tokens, assembler.tokens)
+                usage = msgspec.structs.replace(usage, completion_tokens=counted, estimated=True)
+            usage = self._checked(turn, answering.arm, usage, assembler.tokens)
+            answering.span.used(usage, assembler.finish_reason)
+            answering.span.end("" if status == "ok" else status)
+            answering.release()
+            self._finish(turn, answering, message, usage, assembler.finish_reason, status=status, ttft_ms=ttft_ms)
+            await close(rest)
+
+    async def _relay_choices(self, turn: _Turn, answering: Answering, ttft_ms: float) -> AsyncIterator[Chunk]:
+        """The same for several choices."""
+        choices = self._choices(turn, answering)
+        status = "cancelled"
+        try:
+            async with contextlib.aclosing(choices.chunks()) as chunks:
+                async for chunk in chunks:
+                    yield chunk
             status = "ok"
         except ProviderError:
             status = "partial"
             raise
         finally:
-            message, usage = assembler.message(), assembler.usage
-            self._finish(turn, answering, message, usage, assembler.finish_reason, status=status, ttft_ms=ttft_ms)
-            await close(rest)
+            first, usage, lost = choices.first, choices.usage, choices.failed
+            self._finish(
+                turn,
+                answering,
+                first.message(),
+                usage,
+                first.finish_reason,
+                status=status,
+                ttft_ms=ttft_ms,
+                further=lost,
+            )
 
-    async def _next(self, rest: AsyncIterator[Chunk], deadline: float) -> Chunk | None:
-        """The next chunk within the gap timer and the deadline; None at the end."""
-        patience = min(self._timers.chunk_gap_s, deadline - time.monotonic())
-        try:
-            async with asyncio.timeout(max(patience, 0.0)):
-                return await anext(rest)
-        except StopAsyncIteration:
-            return None
-        except TimeoutError:
-            raise ProviderTimeout(f"the stream sent nothing for {patience:.1f} s") from None
-        except ProviderError:
-            raise
-        except Exception as error:  # any exception of a provider counts as its failure
-            raise ProviderError(f"{type(error).__name__}: {error}") from error
+    def _choices(self, turn: _Turn, answering: Answering) -> Choices:
+        return Choices(
+            self._caller,
+            turn.request,
+            answering,
+            tenant=turn.decision.identity.tenant,
+            deadline=turn.deadline,
+            dropped=turn.dropped.get(answering.arm, ()),
+            check=lambda usage, said, n: self._checked(turn, answering.arm, usage, said, n),
+        )
+
+    def _received(self, turn: _Turn, arm: str, assembler: Assembler, chunk: Chunk) -> Chunk:
+        """Add a chunk, with its usage within bounds."""
+        assembler.add(chunk)
+        if chunk.usage is not None:
+            assembler.usage = self._checked(turn, arm, chunk.usage, assembler.tokens)
+            chunk = msgspec.structs.replace(chunk, usage=assembler.usage)
+        return chunk
 
     # --- logging ---
 
@@ -474,24 +671,55 @@ class Router:
         *,
         status: str = "ok",
         ttft_ms: float | None = None,
+        further: Sequence[Attempt] = (),
     ) -> Execution:
-        """Log the execution; a complete answer is queued for the scorer."""
-        turn.cost_usd = spent(self._cards[answering.arm].prices, usage)
+        """Log the execution; a complete answer is queued for the scorer.
+
+        `further` are failed calls for further choices, which only cost.
+        """
+        abandoned = (*answering.attempts, *further)
+        lost, lost_usd = self._spending.abandoned(turn.decision, abandoned, turn.asked)
+        prices = self._cards[answering.arm].prices
+        cost_usd = spent(prices, usage) + lost_usd
+        cost_assumed = not prices.known or (lost_usd > 0.0 and self._unpriced(abandoned))
+        turn.cost_usd = None if cost_assumed else cost_usd
         total = time.monotonic() - turn.started
+        own_s = (total if ttft_ms is None else ttft_ms / 1000.0) - answering.provider_s - answering.waited_s
         return self._log_end(
             turn,
             answering.attempts,
             status=status,
             served_by=answering.arm,
-            message=message if status == "ok" and self._learner.expects_scores else None,
+            message=message if status == "ok" else None,
             prompt_tokens=usage.prompt_tokens,
             completion_tokens=usage.completion_tokens,
-            cost_usd=turn.cost_usd,
+            cost_usd=cost_usd,
+            cost_assumed=cost_assumed,
+            estimated=usage.estimated or lost.estimated,
             ttft_ms=ttft_ms,
-            latency_ms=answering.attempts[-1].ms if ttft_ms is None else total * 1000.0,
+            latency_ms=answering.attempts[-1].ms if ttft_ms is None else (total - answering.waited_s) * 1000.0,
             finish_reason=finish_reason,
-            overhead_ms=((total if ttft_ms is None else ttft_ms / 1000.0) - answering.provider_s) * 1000.0,
+            overhead_ms=own_s * 1000.0,
         )
+
+    def _log_unanswered(self, turn: _Turn, attempts: tuple[Attempt, ...], status: str) -> None:
+        """Log the execution of a request that got no answer, with what its calls cost by estimate."""
+        usage, usd = self._spending.abandoned(turn.decision, attempts, turn.asked)
+        self._log_end(
+            turn,
+            attempts,
+            status=status,
+            served_by=None,
+            prompt_tokens=usage.prompt_tokens,
+            completion_tokens=usage.completion_tokens,
+            cost_usd=usd,
+            cost_assumed=usd > 0.0 and self._unpriced(attempts),
+            estimated=usage.estimated,
+        )
+
+    def _unpriced(self, attempts: tuple[Attempt, ...]) -> bool:
+        """Whether a call that may be billed without an answer went to a model of unknown price."""
+        return any(a.error in ABANDONED and not self._cards[a.model].prices.known for a in attempts)
 
     def _log_end(
         self,
@@ -506,6 +734,16 @@ class Router:
         execution = execution_of(
             turn.decision, self.clock(), status=status, served_by=served_by, attempts=attempts, **measured
         )
+        turn.span.note(
+            gen_ai__response__model=served_by and called(self._cards[served_by]),
+            gen_ai__usage__input_tokens=execution.prompt_tokens,
+            gen_ai__usage__output_tokens=execution.completion_tokens,
+            fitrouter__attempts=len(attempts),
+            fitrouter__cost_usd=execution.cost_usd,
+        )
+        errors = [attempt.error for attempt in attempts if attempt.error]
+        turn.span.end("" if status == "ok" else errors[-1] if errors and not served_by else status)
+        self._spending.settle(execution)
         self._recorder.append_outcome(turn.prompt, turn.request, turn.durable, execution, message)
         return execution
 
@@ -515,23 +753,27 @@ class Router:
         self,
         decision_id: str,
         kind: FeedbackKind,
-        value: float,
+        value: float | str,
         *,
-        scale: tuple[float, float] = (0.0, 1.0),
+        scale: tuple[float, float] | None = None,
+        default_scale: tuple[float, float] = UNIT,
         dimension: str = "overall",
         other: str | None = None,
         identity: Identity | None = None,
+        trusted: bool = True,
     ) -> str:
         """Log feedback on an answer; returns its id once it is durable.
 
         Args:
             decision_id: decision that the answer belongs to.
             kind: kind of feedback; see `FeedbackKind` for its values.
-            value: the rating, thumb, or other value.
-            scale: lowest and highest value of a rating.
+            value: the rating, thumb, or other value; "up" and "down" are thumbs, also as ratings.
+            scale: lowest and highest value of a rating; None for the configured one (`feedback.scale`).
+            default_scale: the same, if none is configured.
             dimension: rated dimension.
             other: decision id of a pair's other answer, of the same user.
             identity: the sender; its tenant, and its user if given, must be those of the decision.
+            trusted: whether the sender may leave out the user of a decision that was made for one.
 
         Raises:
             InvalidRequest: the value is off its scale, or `other` does not fit the kind.
@@ -540,11 +782,63 @@ class Router:
             StoreError: it cannot be made durable now; try again (it may have been stored nevertheless).
         """
         return await self._intake.feedback(
-            decision_id, kind, value, scale=scale, dimension=dimension, other=other, identity=identity
+            decision_id,
+            kind,
+            value,
+            scale=scale,
+            default_scale=default_scale,
+            dimension=dimension,
+            other=other,
+            identity=identity,
+            trusted=trusted,
         )
 
+    async def comment(
+        self,
+        decision_id: str,
+        text: str | None = None,
+        *,
+        understood: Mapping[str, float] | None = None,
+        identity: Identity | None = None,
+        trusted: bool = True,
+    ) -> Understood:
+        """Log what a comment on an answer asks for; replaces what an earlier one asked for. The text is not kept.
+
+        Args:
+            decision_id: decision that the answer belongs to.
+            text: the comment, such as "too long, and stop the bullet points".
+            understood: instead of a text, a correction of what was understood: dimension → −1 (less) … 1 (more);
+                empty withdraws it.
+            identity: the sender; its tenant, and its user if given, must be those of the decision.
+            trusted: whether the sender may leave out the user.
+
+        Raises:
+            InvalidRequest: neither or both are given, the text is empty or too long, or a dimension is unknown.
+            UnknownDecision: the tenant has no such logged decision.
+            NotAuthorized: the decision belongs to another user.
+            StoreError: it cannot be made durable now; try again.
+        """
+        return await self._intake.comment(decision_id, text, understood=understood, identity=identity, trusted=trusted)
+
+    async def understand(self, values: Mapping[str, float] | None = None, words: Sequence[str] = ()) -> Declared:
+        """What `declare` would understand; nothing is logged.
+
+        Args:
+            values: dimension → −1 (wants less) … 1 (wants more).
+            words: statements such as "I dislike bullet points"; `values` take precedence.
+
+        Raises:
+            InvalidRequest: an unknown dimension, or a value out of range.
+        """
+        return await self._intake.understand(values, words)
+
     async def declare(
-        self, identity: Identity, values: Mapping[str, float] | None = None, words: Sequence[str] = ()
+        self,
+        identity: Identity,
+        values: Mapping[str, float] | None = None,
+        words: Sequence[str] = (),
+        *,
+        stated: str = "",
     ) -> Declared:
         """Declare a user's preferences; they replace earlier ones, and feedback can override them.
 
@@ -552,12 +846,13 @@ class Router:
             identity: tenant and user.
             values: dimension → −1 (wants less) … 1 (wants more).
             words: statements such as "I dislike bullet points"; `values` take precedence.
+            stated: what the values were worked out from, kept encrypted under the user's key.
 
         Raises:
             InvalidRequest: no user, an unknown dimension, or a value out of range.
             StoreError: it cannot be made durable now; try again.
         """
-        return await self._intake.declare(identity, values, words)
+        return await self._intake.declare(identity, values, words, stated)
 
     async def events(self, decision_id: str, tenant: str | None = "default") -> list[Event]:
         """All events of a decision, the decision first.
@@ -572,16 +867,34 @@ class Router:
         """
         return await self._recorder.events(decision_id, tenant)
 
-    async def explain(
-        self, decision_id: str, tenant: str | None = "default", *, as_decided: bool = False
-    ) -> Explanation:
-        """Explain why a decision chose its model.
+    async def content(self, decision_id: str, tenant: str | None = "default") -> Content | None:
+        """The last user message and the answer of a decision; None where the setting `content` does not keep them.
 
         Args:
             decision_id: of the decision.
             tenant: owner of the decision; None for any.
-            as_decided: split the prediction with the model as it stood at the decision, which folds the journal again,
-                instead of the current one.
+
+        Raises:
+            UnknownDecision: the tenant has no such logged decision.
+            StoreError: the journal or the contents cannot be read now.
+        """
+        await self.events(decision_id, tenant)
+        if self._contents is None:
+            return None
+        kept = await asyncio.to_thread(self._contents.of, [decision_id])
+        return kept[0].content if kept else None
+
+    async def explain(
+        self, decision_id: str, tenant: str | None = "default", *, as_decided: bool = False, now: bool = False
+    ) -> Explanation:
+        """Explain why a decision chose its model, by what was believed then: the same for ever.
+
+        Args:
+            decision_id: of the decision.
+            tenant: owner of the decision; None for any.
+            as_decided: fold the journal again up to the decision if it was logged without the terms of its prediction,
+                by an earlier version.
+            now: contrast with the estimates of now (`Explanation.today`).
 
         Raises:
             UnknownDecision: the tenant has no such logged decision.
@@ -593,13 +906,263 @@ class Router:
         if decision.draw_id != decision.id:
             with contextlib.suppress(UnknownDecision):  # the draw may be erased, or never became durable
                 events += [e for e in await self.events(decision.draw_id, tenant) if isinstance(e, Decision)]
-        learner = self._learner
-        if as_decided:
-            learner = learner.blank()
-            await asyncio.to_thread(catch_up, learner, self._journal, decision.policy.seq)
+        user = decision.identity.user or ""
+        history = await read_in_time(self._journal.of, user) if user else ()
         rules = self._decider.rules
-        units = {"cost_unit_usd": rules.cost_unit_usd, "latency_unit_s": rules.latency_unit_s}
-        return explain(events, learner.fit, **units)
+        part = functools.partial(
+            explain, events, history=history, cost_unit_usd=rules.cost_unit_usd, latency_unit_s=rules.latency_unit_s
+        )
+        if as_decided and decision.grounds is None:
+            learner = self._learner.blank()
+            await asyncio.to_thread(catch_up, learner, self._journal, decision.policy.seq)
+            learner = learner.of(decision.identity.tenant)
+            grounds = grounds_by(learner.fit, decision, learner.projections.arm_counts)
+            events[0] = msgspec.structs.replace(decision, grounds=grounds)
+        if not now:
+            return part()
+        learner = self._learner.of(decision.identity.tenant)
+        await asyncio.to_thread(learner.users.load, user)
+        return contrasted(part(), part(learner.fit, counts=learner.projections.arm_counts))
+
+    async def leaders(self, decision_ids: Sequence[str], tenant: str | None = "default") -> dict[str, str]:
+        """Decision id → the model with the highest utility by the estimates of now, where the log has the utilities.
+
+        Args:
+            decision_ids: of logged decisions; those that the tenant does not have are left out.
+            tenant: owner of the decisions; None for any.
+
+        Raises:
+            StoreError: the journal cannot be read now.
+        """
+        logged: list[Decision] = []
+        for decision_id in decision_ids:
+            with contextlib.suppress(UnknownDecision):
+                logged += [e for e in (await self.events(decision_id, tenant))[:1] if isinstance(e, Decision)]
+        return await asyncio.to_thread(self._leaders, logged)
+
+    def _leaders(self, logged: Sequence[Decision]) -> dict[str, str]:
+        found = {}
+        for decision in logged:
+            learner = self._learner.of(decision.identity.tenant)
+            learner.users.load(decision.identity.user or "")
+            models = explain([decision], learner.fit).models
+            if models and all(model.utility is not None and model.terms for model in models):
+                now = [sum(term.value for term in model.terms if term.name != "since") for model in models]
+                found[decision.id] = models[int(np.argmax(now))].arm
+        return found
+
+    # --- people ---
+
+    async def identify(self, identity: Identity) -> Identity:
+        """The identity as events hold it: with the user's subject, which is created for a new user.
+
+        Raises:
+            StoreError: the identities cannot be read now.
+        """
+        if not identity.user:
+            return identity
+        subject = await read_in_time(self._identities.subject, identity.tenant, identity.user)
+        return msgspec.structs.replace(identity, user=await read_in_time(self._identities.canonical, subject))
+
+    async def recall(self, identity: Identity) -> Identity:
+        """The identity as events hold it, as `identify`, without creating a user: an unknown one is `STRANGER`."""
+        if not identity.user:
+            return identity
+        subject = await read_in_time(self._identities.known, identity.tenant, identity.user)
+        if subject is not None:
+            subject = await read_in_time(self._identities.canonical, subject)
+        return msgspec.structs.replace(identity, user=subject or STRANGER)
+
+    async def erase(self, tenant: str, user: str, patience_s: float = 30.0, *, by: str = "") -> Erased:
+        """Erase a user from all stores; what was learnt is rebuilt in the background as if they had never been there.
+
+        Args:
+            tenant: of the user.
+            user: as requests name it.
+            patience_s: how long to wait for other processes; what is not finished then is tried again later.
+            by: who wants it, for the audit log.
+
+        Raises:
+            StoreError: the journal or the identities cannot be written now.
+        """
+        found = await asyncio.to_thread(self._eraser.erase, tenant, user, patience_s, by)
+        self._follower.wake()
+        return found
+
+    def _orphaned(self, subject: str) -> None:
+        """Erase a subject whose user was erased before it was written."""
+        try:
+            self._eraser.orphan(subject)
+        except StoreError as error:
+            self.hooks.trouble("identities", error)
+        self._follower.wake()
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """Names of the response features."""
+        return self._learner.names
+
+    @property
+    def schema(self) -> str:
+        """Name and version of the response features; empty without a scorer."""
+        return self._learner.schema
+
+    def dimensions(self, tenant: str = "default") -> tuple[str, ...]:
+        """The dimensions that people of a tenant have rated, `overall` first."""
+        return (OVERALL, *self._learner.of(tenant).dimensions())
+
+    def read(self, identity: Identity, answers: Sequence[tuple[str, str]]) -> Floats:
+        """Response features of any (prompt, text), float64[n, D], NaN where missing. Call it off the event loop.
+
+        Args:
+            identity: as events hold it; what its user declared about topics is a feature.
+            answers: prompts and texts.
+
+        Raises:
+            InvalidRequest: there is no scorer.
+        """
+        if self._scorer is None:
+            raise InvalidRequest("score: there is no reward model without a scorer; set 'scorer.encoder'")
+        return self._scorer.read(answers, self.declared(identity)[1])
+
+    def declared(self, identity: Identity) -> tuple[dict[str, float], list[str]]:
+        """What a person declared: dimension → −1 … 1, and statements about topics. Call it off the event loop.
+
+        Args:
+            identity: as events hold it, see `recall`.
+        """
+        profile = self._journal.profile(identity.user) if identity.user else None
+        if profile is None:
+            return {}, []
+        topics: list[str] = []
+        with contextlib.suppress(ValueError):
+            topics = msgspec.json.decode(self._said(profile.topics), type=list[str])
+        return dict(profile.declared), topics
+
+    def stated(self, identity: Identity) -> str:
+        """What a person's declared values were worked out from, as `declare` got it; empty for nothing else.
+
+        Call it off the event loop.
+
+        Args:
+            identity: as events hold it, see `recall`.
+        """
+        profile = self._journal.profile(identity.user) if identity.user else None
+        return "" if profile is None else self._said(profile.stated)
+
+    def _said(self, text: bytes) -> str:
+        with contextlib.suppress(StoreError, ValueError):  # erased or unreadable: nothing was said
+            return self._identities.decrypt(text) if text else ""
+        return ""
+
+    @property
+    def keeps_contents(self) -> bool:
+        """Whether prompts, answers and comments are kept (`content`)."""
+        return self._contents is not None
+
+    def comments(self, identity: Identity, most: int = 200) -> list[tuple[float, str]]:
+        """Time and text of a person's latest comments, oldest first; none where `content` does not keep them.
+
+        Call it off the event loop.
+
+        Args:
+            identity: as events hold it, see `recall`.
+            most: how many.
+
+        Raises:
+            StoreError: the contents cannot be read now.
+        """
+        if self._contents is None or not identity.user:
+            return []
+        return [
+            (each.ts, str(each.content.message["content"])) for each in self._contents.comments(identity.user, most)
+        ]
+
+    def taste(self, identity: Identity, dimension: str = OVERALL) -> tuple[Gaussian, Gaussian]:
+        """Posterior of a person's taste over the response features in a dimension, and the population's.
+
+        It is the one that scores and decisions read. Call it off the event loop.
+
+        Args:
+            identity: as events hold it, see `recall`.
+            dimension: one of `dimensions`.
+        """
+        blocks = self._learner.of(identity.tenant).heads(identity, dimension)
+        return Gaussian(np.sum([b.mean for b in blocks], axis=0), np.sum([b.cov for b in blocks], axis=0)), blocks[0]
+
+    def published(self, tenant: str, dimension: str = OVERALL) -> Gaussian:
+        """The population's taste as callers see it who may not read what was learnt of people.
+
+        It is a copy that changes only after many people have voted, so that no single person can be told from it. Call
+        it off the event loop.
+
+        Args:
+            tenant: whose population.
+            dimension: one of `dimensions`.
+        """
+        return self._learner.published(tenant, dimension)
+
+    def draw_ratings(
+        self,
+        identity: Identity,
+        x: Floats,
+        models: Sequence[str],
+        n: int,
+        seed: Sequence[int],
+        votes: Sequence[Label] | None = None,
+    ) -> tuple[Floats, Floats]:
+        """Joint draws of models' mean ratings by a person or role and by the population, float64[n, K] each.
+
+        Args:
+            identity: as events hold it, see `recall`.
+            x: contexts, float64[P, d]; ratings are means over them.
+            models: names as a request pins them.
+            n: number of draws.
+            seed: of the random numbers.
+            votes: of the person: their exact posterior is drawn; None draws the posterior that decisions read.
+        """
+        learner, arms = self._learner.of(identity.tenant), [self.models[model].arm for model in models]
+        learner.users.load(identity.user or "")
+        fit = learner.fit
+        common = draw_ratings(fit, Identity(tenant=identity.tenant), x, arms, n, seed)
+        if votes is None:
+            return draw_ratings(fit, identity, x, arms, n, seed), common
+        return draw_person_ratings(fit, identity, votes, x, arms, n, seed), common
+
+    def average_context(self) -> Floats:
+        """float64[d]: the context of a task of which nothing is known."""
+        x = np.zeros(self._learner.fit.d)
+        x[0] = 1.0
+        return x
+
+    def profiles(self, x: Floats, models: Sequence[str], tenant: str = "default") -> Floats:
+        """Expected response features of models' answers over contexts, as a tenant has seen them: float64[K, D]."""
+        arms = tuple(self.models[model].arm for model in models)
+        found: Floats = np.mean([self._learner.of(tenant).fit.profile(row, arms) for row in x], axis=0)
+        return found
+
+    def draw_person(
+        self,
+        identity: Identity,
+        x: Floats,
+        models: Sequence[str],
+        n: int,
+        seed: Sequence[int],
+        votes: Sequence[Label],
+    ) -> Draws:
+        """Draws of a person's exact posterior. Blocks for milliseconds: call it off the event loop.
+
+        Args:
+            identity: as events hold it, see `identify`.
+            x: contexts, float64[P, d].
+            models: names as a request pins them.
+            n: number of draws.
+            seed: of the random numbers.
+            votes: of the person.
+        """
+        learner, arms = self._learner.of(identity.tenant), [self.models[model].arm for model in models]
+        learner.users.load(identity.user or "")
+        return draw_person(learner.fit, identity, votes, x, arms, n, seed)
 
     # --- status ---
 
@@ -612,9 +1175,36 @@ class Router:
         """The name that a request pins an arm by: without its revision."""
         return called(self._cards[arm])
 
+    def faults(self) -> dict[str, str]:
+        """Part → why it cannot work now, so that requests are answered but not logged or learnt from."""
+        found = {
+            "journal": self._journal.fault(),
+            "identities": self._identities.fault(),
+            "learner": self._follower.fault,
+        }
+        return {part: text for part, text in found.items() if text}
+
+    def incidents(self) -> dict[str, str]:
+        """Part → what was damaged when this process started, and what became of it."""
+        found = {"journal": self._journal.incident, "identities": self._identities.incident}
+        return {part: text for part, text in found.items() if text}
+
     def status(self) -> RouterStatus:
         """Position, lag, leases and monitors. Reads the journal: call it off the event loop."""
-        return status_of(self._learner, self._journal, self._scorer, self._feed, self.clock())
+        return status_of(
+            self._learner,
+            self._journal,
+            self._scorer,
+            self._feed,
+            self._breakers,
+            self._identities,
+            tuple(self._cards),
+            self.clock(),
+        )
+
+    def completed(self, status: RouterStatus) -> RouterStatus:
+        """A status of this router with what the services process reports, if another process has the services."""
+        return status if self._services else completed(status, self._identities.path.parent, time.time())
 
     async def state_digest(self) -> tuple[int, str | None]:
         """Sequence number and sha256 of the folded state; the digest is None while events keep coming in."""

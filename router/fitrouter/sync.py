@@ -11,7 +11,7 @@ from fitrouter.router import Router
 from fitrouter.routing.explanation import Explanation
 from fitrouter.serving.answers import Answer
 from fitrouter.serving.external import Outcome, Plan
-from fitrouter.serving.feedback import Declared
+from fitrouter.serving.feedback import Declared, Understood
 from fitrouter.types import Chunk, Completion, Event, Execution, FeedbackKind, Identity, Request
 
 T = TypeVar("T")
@@ -80,9 +80,9 @@ class SyncRouter:
         self,
         decision_id: str,
         kind: FeedbackKind,
-        value: float,
+        value: float | str,
         *,
-        scale: tuple[float, float] = (0.0, 1.0),
+        scale: tuple[float, float] | None = None,
         dimension: str = "overall",
         other: str | None = None,
         identity: Identity | None = None,
@@ -94,6 +94,17 @@ class SyncRouter:
             )
         )
 
+    def comment(
+        self,
+        decision_id: str,
+        text: str | None = None,
+        *,
+        understood: Mapping[str, float] | None = None,
+        identity: Identity | None = None,
+    ) -> Understood:
+        """Log what a comment on an answer asks for."""
+        return self._run(self.router.comment(decision_id, text, understood=understood, identity=identity))
+
     def declare(
         self, identity: Identity, values: Mapping[str, float] | None = None, words: Sequence[str] = ()
     ) -> Declared:
@@ -104,9 +115,11 @@ class SyncRouter:
         """All events of a decision, the decision first."""
         return self._run(self.router.events(decision_id, tenant))
 
-    def explain(self, decision_id: str, tenant: str | None = "default", *, as_decided: bool = False) -> Explanation:
-        """Explain why a decision chose its model."""
-        return self._run(self.router.explain(decision_id, tenant, as_decided=as_decided))
+    def explain(
+        self, decision_id: str, tenant: str | None = "default", *, as_decided: bool = False, now: bool = False
+    ) -> Explanation:
+        """Explain why a decision chose its model, by what was believed then."""
+        return self._run(self.router.explain(decision_id, tenant, as_decided=as_decided, now=now))
 
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import abc
 import enum
+from collections.abc import Sequence
 from typing import Any, ClassVar, TypeAlias
 
 import msgspec
@@ -57,6 +58,14 @@ class Identity(_Logged, frozen=True, kw_only=True):
     session: str | None = None
 
 
+class Payer(_Value, frozen=True, kw_only=True):
+    """An API key that has a limit of its own."""
+
+    name: str
+    usd_per_day: float
+    """Per day (UTC)."""
+
+
 class Request(_Value, frozen=True, kw_only=True):
     """One chat completion request."""
 
@@ -66,8 +75,14 @@ class Request(_Value, frozen=True, kw_only=True):
     """Sampling options, tools, response_format …; passed through, never transport settings."""
     identity: Identity = Identity()
     stream: bool = False
+    n: int = 1
+    """Number of choices; one model draws them all, and the first is scored."""
     deadline_s: float | None = None
     """Seconds for the whole request; None for the configured deadline."""
+    implicit: bool = True
+    """Whether the last message may be read as a remark on the answer before it."""
+    payer: Payer | None = None
+    """Key whose limit the calls count towards, besides the tenant's budget."""
 
 
 class Prices(_Logged, frozen=True, kw_only=True):
@@ -75,6 +90,8 @@ class Prices(_Logged, frozen=True, kw_only=True):
 
     input: float = 0.0
     output: float = 0.0
+    known: bool = True
+    """False if none were configured; `input` and `output` are then assumed (`Config.cards`)."""
 
 
 class Variant(_Logged, frozen=True, kw_only=True):
@@ -126,8 +143,19 @@ class Call(_Value, frozen=True, kw_only=True):
     messages: tuple[Message, ...]
     params: dict[str, Any] = {}
     stream: bool = False
+    n: int = 1
+    """Number of choices to ask for, of a model that draws several in one call; fewer may come."""
     timeout_s: float = 60.0
     """Seconds left for this attempt; the router cancels it afterwards."""
+
+
+class EmbeddingCall(_Value, frozen=True, kw_only=True):
+    """One call of a model for embeddings."""
+
+    target: str
+    params: dict[str, Any]
+    """`input`, and options."""
+    timeout_s: float = 60.0
 
 
 class Usage(_Value, frozen=True, kw_only=True):
@@ -139,6 +167,8 @@ class Usage(_Value, frozen=True, kw_only=True):
     """Prompt tokens read from the provider's cache."""
     reasoning_tokens: int = 0
     """Completion tokens spent on hidden reasoning."""
+    estimated: bool = False
+    """Whether a count is estimated from the text: the provider reported none, or an impossible one."""
 
 
 class Completion(_Value, frozen=True, kw_only=True):
@@ -146,6 +176,17 @@ class Completion(_Value, frozen=True, kw_only=True):
 
     message: Message
     finish_reason: str = "stop"
+    usage: Usage = Usage()
+    """Of all choices."""
+    logprobs: dict[str, Any] | None = None
+    others: tuple[Completion, ...] = ()
+    """The choices after the first, without usage of their own."""
+
+
+class Embeddings(_Value, frozen=True, kw_only=True):
+    """Vectors of texts: `data` is the JSON of OpenAI's list of embeddings, as the provider sent it."""
+
+    data: msgspec.Raw
     usage: Usage = Usage()
 
 
@@ -155,6 +196,9 @@ class Chunk(_Value, frozen=True, kw_only=True):
     delta: Message = {}
     finish_reason: str | None = None
     usage: Usage | None = None
+    logprobs: dict[str, Any] | None = None
+    index: int = 0
+    """Of the choice."""
 
 
 # --- events --------------------------------------------------------------------------------------------------------
@@ -195,6 +239,29 @@ class _Event(_Logged, frozen=True, kw_only=True):
     """Seconds since the epoch."""
 
 
+FULL_SHARE = "share 1"
+"""Name of the live policy without the default model's share among the candidates of a decision."""
+
+
+class Grounds(_Logged, frozen=True, kw_only=True):
+    """What the predicted ratings of a decision were made of, so that it is explained by what was believed then."""
+
+    terms: tuple[tuple[float, ...], ...]
+    """Summands of the prediction that decided, one row for each arm: population, role_taste, user_taste, correction,
+    role_offset, user_offset."""
+    features: tuple[str, ...] = ()
+    """Names of the response features that moved the predictions most."""
+    profile: bytes = b""
+    """Expected values of these features, float32[K, features]."""
+    tastes: bytes = b""
+    """Their weights, float32[3, features]: of the population, and what role and user add."""
+    own: float | None = None
+    """Weight of the heads with terms of this user or role; None without labels."""
+    calls: tuple[int, ...] = ()
+    labels: tuple[int, ...] = ()
+    """Calls and labels of each arm, of all users, that had been folded."""
+
+
 class Decision(_Event, frozen=True, kw_only=True, tag="decision"):
     """The model chosen for a request, and the probability of every eligible model. `id` is the decision id.
 
@@ -217,6 +284,8 @@ class Decision(_Event, frozen=True, kw_only=True, tag="decision"):
     sd: tuple[float, ...] = ()
     cost: tuple[float, ...] = ()
     """Expected USD."""
+    unpriced: tuple[str, ...] = ()
+    """Eligible models without a configured price, whose `cost` is at an assumed one."""
     latency: tuple[float, ...] = ()
     """Expected seconds."""
     availability: tuple[float, ...] = ()
@@ -239,7 +308,8 @@ class Decision(_Event, frozen=True, kw_only=True, tag="decision"):
     personal: tuple[float, ...] = ()
     """Personalised pmf, when personalisation is off and `probs` is user-blind."""
     candidates: dict[str, tuple[float, ...]] = {}
-    """Shadow candidate → its pmf."""
+    """Shadow candidate → its pmf. `FULL_SHARE`, where a share of the traffic goes to the default model: the pmf that
+    the policy would have had for all of it. With a share of 0 the candidates' pmfs are for all of it, too."""
     new: tuple[str, ...] = ()
     """Arms with the raised exploration share of new models."""
     rest: tuple[float, ...] = ()
@@ -248,6 +318,8 @@ class Decision(_Event, frozen=True, kw_only=True, tag="decision"):
     """Number of labels folded; exploration shrinks with it."""
     user_turn: bool = True
     """True if a user message began the turn; False for further steps of an agent."""
+    turn: int = 0
+    """Number of user messages in the request; 0 in logs of earlier versions."""
     redraw: str = ""
     """Why the session was redrawn; empty for first draws and sticky turns."""
     asked: bool = False
@@ -259,6 +331,10 @@ class Decision(_Event, frozen=True, kw_only=True, tag="decision"):
     encoder: str = ""
     seed: int = 0
     """Installation seed of the draw."""
+    grounds: Grounds | None = None
+    """None in logs of earlier versions."""
+    payer: str = ""
+    """API key with a limit of its own that pays for the calls."""
 
 
 class Attempt(_Logged, frozen=True, kw_only=True):
@@ -270,8 +346,13 @@ class Attempt(_Logged, frozen=True, kw_only=True):
     ms: float = 0.0
 
 
+RECORDED = "recorded"
+"""Status of an Execution without a call: the answer had been recorded earlier. It can be compared; of cost, latency and
+availability it tells nothing."""
+
+
 class Execution(_Event, frozen=True, kw_only=True, tag="execution"):
-    """How the answer ended. `status`: ok, partial, cancelled, failed, lost."""
+    """How the answer ended. `status`: ok, partial, cancelled, failed, lost, recorded."""
 
     decision_id: str
     identity: Identity
@@ -284,11 +365,19 @@ class Execution(_Event, frozen=True, kw_only=True, tag="execution"):
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cost_usd: float = 0.0
+    cost_assumed: bool = False
+    """The model has no configured price: `cost_usd` is at an assumed one."""
     ttft_ms: float | None = None
     latency_ms: float = 0.0
     finish_reason: str | None = None
     overhead_ms: float = 0.0
     """Time spent in the router."""
+    believed: bool = True
+    """False: reported with a key that is not trusted. Nothing that all users share is learnt from it."""
+    estimated: bool = False
+    """Whether tokens or cost are estimated: of answers left early, of abandoned calls, or where none were reported."""
+    payer: str = ""
+    """The decision's."""
 
 
 class Score(_Event, frozen=True, kw_only=True, tag="score"):
@@ -361,6 +450,23 @@ class Feedback(_Event, frozen=True, kw_only=True, tag="feedback"):
         return (self.value - low) / (high - low)
 
 
+class Remark(_Event, frozen=True, kw_only=True, tag="remark"):
+    """What a person said about an answer, as it was understood; the words are not kept.
+
+    It is no vote: it is never asked, and teaches only the person's own terms. Of a decision's remarks the last comment
+    counts, and without one the implicit remark (`standing`).
+    """
+
+    decision_id: str
+    identity: Identity
+    kind: str = "comment"
+    """comment: given as feedback, or its correction; implicit: in passing, by the user's next message."""
+    moved: dict[str, float] = {}
+    """Dimension → −1 (less of it was wanted) … 1 (more)."""
+    y: float | None = None
+    """1 for praise, 0 for a rejection of the answer as a whole."""
+
+
 class ProfileChange(_Event, frozen=True, kw_only=True, tag="profile"):
     """A user's declared profile changed; replaces the previous one."""
 
@@ -369,6 +475,9 @@ class ProfileChange(_Event, frozen=True, kw_only=True, tag="profile"):
     """Dimension → −1 (wants less) … 1 (wants more)."""
     topics: bytes = b""
     """JSON list of the statements about topics, encrypted under the user's key; empty for none."""
+    stated: bytes = b""
+    """JSON of what `declared` follows from, where that is more than itself: goals, priorities, examples; encrypted
+    under the user's key."""
 
 
 class RoleText(_Event, frozen=True, kw_only=True, tag="role"):
@@ -389,11 +498,15 @@ class ModelChange(_Event, frozen=True, kw_only=True, tag="model"):
 
 
 class PolicyChange(_Event, frozen=True, kw_only=True, tag="policy"):
-    """A run-time change of the policy. `action`: set, promote, restore (previous version), config (the file)."""
+    """A run-time change of the policy.
+
+    `action`: set, promote, restore (previous version), budget (of a tenant), config (the file).
+    """
 
     action: str
     settings: dict[str, Any] = {}
-    """set, promote: overrides of the configuration; see `fitrouter.state.settings.SETTINGS`."""
+    """set, promote: overrides of the configuration; see `fitrouter.state.settings.SETTINGS`. budget: `tenant`, and
+    `usd_per_period`, None for the configuration's."""
     name: str = ""
     """promote: the candidate."""
     config_hash: str = ""
@@ -407,14 +520,48 @@ class ArtifactChange(_Event, frozen=True, kw_only=True, tag="artifact"):
     sha256: str
 
 
-class Erasure(_Event, frozen=True, kw_only=True, tag="erasure"):
-    """A subject was erased."""
+class Spent(_Logged, frozen=True, kw_only=True):
+    """What the requests of an erased user cost in one day (UTC)."""
 
-    subject: str
+    payer: str = ""
+    """API key with a limit of its own that paid; empty without one."""
+    ts: float
+    """End of the day, or the time of the erasure."""
+    usd: float
+    requests: int
+
+
+class Erasure(_Event, frozen=True, kw_only=True, tag="erasure"):
+    """Subjects of one user were erased."""
+
+    subject: str = ""
+    """The token of one; empty if its events are gone from the journal too (`Journal.erase`)."""
+    tenant: str = ""
+    """Of the user; empty in logs of earlier versions."""
+    digests: tuple[str, ...] = ()
+    """sha256 of the tokens, which leads back to nobody: the warehouse deletes their rows by it."""
+    spent: tuple[Spent, ...] = ()
+    """Costs of the last weeks, so that an erasure lowers no spending."""
 
 
 class Refit(_Event, frozen=True, kw_only=True, tag="refit"):
     """Rebuild all learned state from the journal, using the latest version of each vote."""
+
+
+class Quarantine(_Event, frozen=True, kw_only=True, tag="quarantine"):
+    """An event is excluded from all learned state, which is rebuilt without it; the journal keeps the event."""
+
+    event_id: str
+    reason: str = ""
+
+
+class Salvage(_Event, frozen=True, kw_only=True, tag="salvage"):
+    """The journal was rebuilt from a damaged file."""
+
+    kept: int
+    """Sound events."""
+    lost: tuple[tuple[int, int], ...] = ()
+    """First and last sequence number of each gap in them, erased events included; later events may be missing too."""
 
 
 Event: TypeAlias = (
@@ -422,6 +569,7 @@ Event: TypeAlias = (
     | Execution
     | Score
     | Feedback
+    | Remark
     | ProfileChange
     | RoleText
     | ModelChange
@@ -429,7 +577,16 @@ Event: TypeAlias = (
     | ArtifactChange
     | Erasure
     | Refit
+    | Quarantine
+    | Salvage
 )
+
+
+def standing(remarks: Sequence[Remark]) -> Remark | None:
+    """The remark that counts among all remarks on one decision, in order."""
+    comments = [remark for remark in remarks if remark.kind == "comment"]
+    return next(reversed(comments or remarks), None)
+
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Event] = msgspec.msgpack.Decoder(Event)
@@ -462,6 +619,7 @@ def unpack(payload: bytes) -> Floats:
 class Projection(abc.ABC):
     """State computed from events and stored under its own name, as the msgpack of one value."""
 
+    __slots__ = ()
     stored_type: ClassVar[Any]
     """Type of the value that is stored."""
 

@@ -210,6 +210,7 @@ def test_variances_are_recovered() -> None:
     assert found.noise == pytest.approx(0.25, rel=0.34)
 
 
+@pytest.mark.reproduction
 @pytest.mark.skipif(not (_DATA / "pluriharms").is_dir(), reason="shared/data/pluriharms is not there")
 def test_real_raters_are_served_better() -> None:
     """On PluriHarms, known prompts and no encoder at all, 20 labels lower the error by 8 % or more."""

@@ -136,7 +136,7 @@ def check(place: Place, crowd: str, heard: Sequence[Heard]) -> None:
     served = {execution.decision_id: execution for execution in executions}
     for turn in heard:
         decision, execution = decided[turn.said.decision_id], served[turn.said.decision_id]
-        key, _ = session_key(Request(messages=(), identity=turn.who))
+        key, _ = session_key(Request(messages=(), identity=turn.who), place.identities.salt)
         for identity in (decision.identity, execution.identity):
             assert subjects[identity.user or ""] == turn.who
             assert (identity.role, identity.session) == (turn.who.role, key)

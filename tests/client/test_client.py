@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import multiprocessing
 import os
 import subprocess
@@ -14,10 +15,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.kits.gateway import Echo, make_router, serving
+from tests.kits.gateway import Echo, config, make_router, serving
 
-from fitrouter.errors import AllModelsFailed, ConfigError, InvalidRequest, NotAuthorized, ProviderError, UnknownDecision
-from fitrouter.providers import Provider
+from fitrouter.errors import (
+    AllModelsFailed,
+    ConfigError,
+    FitrouterError,
+    InvalidRequest,
+    NotAuthorized,
+    ProviderError,
+    UnknownDecision,
+)
+from fitrouter.providers import Fault, Faulty, Provider
 from fitrouter.types import FeedbackKind, Identity, Request
 from fitrouter_integrations.client import Client, Reply, Vote, connect
 from fitrouter_integrations.client._local import LocalBackend
@@ -106,6 +115,19 @@ def test_errors_are_the_same_in_process_and_over_http(client: Client) -> None:
     with pytest.raises(InvalidRequest, match="scale"):
         client.feedback(Vote(decision_id=reply.about.decision_id, kind=FeedbackKind.RATING, value=9.0, scale=(1, 5)))
     assert client.feedback(Vote(decision_id=reply.about.decision_id, kind=FeedbackKind.RATING, value=4, scale=(1, 5)))
+
+
+async def test_a_busy_gateway_is_asked_again(tmp_path: Path) -> None:
+    """Requests that were not admitted wait as long as the gateway says; with a deadline, not beyond it."""
+    router = make_router(tmp_path, {"echo": Faulty(Echo(), itertools.repeat(Fault(delay_s=0.3)))})
+    with serving(router, config(max_requests=2)) as url, connect(url) as client:
+        replies = await asyncio.gather(*(client.acomplete(ask(f"u{i}")) for i in range(6)))
+        assert len({reply.about.decision_id for reply in replies}) == 6
+        held = [asyncio.create_task(client.acomplete(ask("ann"))) for _ in range(2)]
+        await asyncio.sleep(0.1)
+        with pytest.raises(FitrouterError):
+            await client.acomplete(ask("bob", deadline_s=0.05))
+        await asyncio.gather(*held)
 
 
 def test_leaving_a_stream_early_ends_the_model_call(client: Client) -> None:

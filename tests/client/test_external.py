@@ -15,7 +15,7 @@ from unittest import mock
 
 import msgspec
 import pytest
-from tests.kits.gateway import PATIENCE_S, cards, make_router, serving, wait_for
+from tests.kits.gateway import PATIENCE_S, cards, folded, make_router, serving, wait_for
 
 from fitrouter.errors import ConfigError, InvalidRequest, NoEligibleModel, UnknownDecision
 from fitrouter.router import Router
@@ -50,7 +50,7 @@ class Here(NamedTuple):
 
     def settle(self) -> None:
         """Wait until all that is written down is learnt."""
-        wait_for(lambda: self.router._learner.seq == self.router._journal.head())
+        folded(self.router)
 
 
 def made(folder: Path, **more: Any) -> Router:

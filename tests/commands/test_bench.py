@@ -24,7 +24,7 @@ from fitrouter_evaluators.datasets import (
     write_parquet,
 )
 from fitrouter_integrations import cli
-from fitrouter_integrations.commands.bench import app
+from fitrouter_integrations.commands.experiments.bench import app
 
 LONG = "Vaccines train the body. " * 30
 LISTED = "- Vaccines train the body\n- They are safe\n- They last"

@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
+import typer
 import yaml
-from tests.kits.gateway import chat, wait_for
+from tests.kits.gateway import chat, config, serving, wait_for
 from typer.testing import CliRunner, Result
 
 from fitrouter.config import load_config
-from fitrouter.errors import ConfigError
+from fitrouter.errors import ConfigError, MissingExtra
+from fitrouter.router import Router
+from fitrouter.types import Prices
 from fitrouter_integrations import cli
 from fitrouter_integrations.commands._files import set_top_level
-from fitrouter_integrations.commands.init import KEYS, found_keys, render
+from fitrouter_integrations.commands.setup import _prices
+from fitrouter_integrations.commands.setup.init import KEYS, VENDORS, known, render
 
 COMMENTED = """\
 # my gateway
@@ -72,11 +80,10 @@ def test_init_uses_provider_keys_and_writes_none(folder: Path, monkeypatch: pyte
 
 def test_every_combination_of_keys_is_a_valid_file(tmp_path: Path) -> None:
     """`config check` accepts what `init` writes, and every model has a price."""
-    names = tuple(KEYS)
-    for subset in ((), names, *((name,) for name in names), names[1:4]):
-        assert found_keys(dict.fromkeys(subset, "x")) == subset
+    names = [name for name, vendor in VENDORS.items() if vendor.models]
+    for subset in ([], names, *([name] for name in names), names[1:4]):
         file = tmp_path / "c.yaml"
-        file.write_text(render(subset))
+        file.write_text(render([known(name) for name in subset]))
         config = load_config(file)
         assert config.default_model is not None
         assert all(model.prices.output > 0 for model in config.models)
@@ -98,10 +105,150 @@ def test_check_summarises_a_file_and_what_it_lacks(folder: Path, monkeypatch: py
     assert run("config", "check", "fitrouter.yaml").output.count("✗") == 0
     monkeypatch.delenv("OPENAI_API_KEY")
     result = run("config", "check")
-    assert result.exit_code == 0
+    assert result.exit_code == 2
     assert "the environment variable OPENAI_API_KEY is not set" in result.output
     assert "127.0.0.1:8484" in result.output
     assert "sk-canary" not in result.output
+
+
+UNPRICED = """\
+providers: {p: {kind: openai_compatible, base_url: "http://127.0.0.1:1/v1"}, free: {kind: simulated}}
+models:
+  - {name: dear, provider: p, prices: {input: 3, output: 15}}
+  - {name: half, provider: p, prices: {input: 1}}
+  - {name: none, provider: p}
+  - {name: played, provider: free}
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "code"),
+    [("", 0), ("objective: {cost_weight: 0.1}\n", 2), ("budget: {usd_per_request: 0.01}\n", 2)],
+)
+def test_check_fails_where_money_matters_and_a_price_is_missing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, more: str, code: int
+) -> None:
+    """Missing and half prices are named; they are a mistake with a budget or a cost weight only."""
+    monkeypatch.setenv("COLUMNS", "300")
+    (folder / "fitrouter.yaml").write_text(UNPRICED + more)
+    result = run("config", "check")
+    assert result.exit_code == code
+    assert "unknown for half, none:" in result.output
+
+
+def test_check_says_what_is_known_of_a_missing_price(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Litellm's price of a model that the file has none for; without litellm, the extra that has the table."""
+    monkeypatch.setenv("COLUMNS", "400")
+    (folder / "fitrouter.yaml").write_text(UNPRICED.replace("name: none", "name: none, target: gpt-4.1-mini"))
+    assert "none {input: 0.4, output: 1.6}" in run("config", "check").output
+    monkeypatch.setattr(_prices, "table", dict)
+    assert "pip install 'fitrouter[litellm]'" in run("config", "check").output
+
+
+def test_an_unknown_price_counts_as_the_highest_known_one(folder: Path) -> None:
+    """Nothing without a price seems free or cheap; what is simulated costs nothing."""
+    (folder / "fitrouter.yaml").write_text(UNPRICED)
+    prices = {card.name: card.prices for card in load_config(folder / "fitrouter.yaml").cards()}
+    assert prices["dear"] == Prices(input=3.0, output=15.0)
+    assert prices["half"] == prices["none"] == Prices(input=3.0, output=15.0, known=False)
+    assert prices["played"] == Prices()
+
+
+def test_a_judge_without_a_price_fails_the_check(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`usd_per_day` would limit nothing."""
+    monkeypatch.setenv("COLUMNS", "300")
+    judge = "{name: j, kind: judge, model: m, provider: p, principles: {'*': [be brief]}, send_text: true}"
+    (folder / "fitrouter.yaml").write_text(UNPRICED + f"scorer: {{models: [{judge}]}}\n")
+    result = run("config", "check")
+    assert result.exit_code == 2
+    assert "usd_per_day limits nothing" in result.output
+
+
+@pytest.mark.parametrize(
+    ("settings", "word"),
+    [
+        ("providers: {a: {kind: openai_compatible}}", "needs 'base_url'"),
+        ("providers: {a: {kind: openai_compatible, base_url: x}}", "base_url is 'x'"),
+        ("providers: {a: {kind: recorded}}", "needs 'path'"),
+        ("providers: {a: {kind: simulated, options: {m: {lenght: 2}}}}", "unknown field `lenght`"),
+        ("providers: {a: {kind: simulated}}\npolicy: {algorithm: sqarecb}", "there is no algorithm 'sqarecb'"),
+        ("providers: {a: {kind: simulated}}\nscorer: {prior: x.safetensors}", "there is no prior"),
+        ("providers: {a: {kind: simulated}}\nencoder: statik", "did you mean 'static'?"),
+    ],
+)
+def test_check_fails_where_serve_would(folder: Path, monkeypatch: pytest.MonkeyPatch, settings: str, word: str) -> None:
+    """What keeps the router from being built is one ✗, with no mistakes that follow from it."""
+    monkeypatch.setenv("COLUMNS", "400")
+    (folder / "fitrouter.yaml").write_text(f"{settings}\nmodels: [{{name: m, provider: a}}]\n")
+    result = run("config", "check")
+    assert result.exit_code == 2
+    assert word in result.output
+    assert result.output.count("✗") == 2  # and in the last line
+    assert not (folder / "fitrouter-data").exists()
+
+
+@pytest.mark.parametrize(
+    ("absent", "settings", "extra"),
+    [
+        ("litellm", "{p: {kind: litellm}}", "litellm"),
+        ("fastapi", "{p: {kind: simulated}}", "gateway"),
+        ("sentence_transformers", "{p: {kind: simulated}}\nencoder: minilm", "reward"),
+        (
+            "torch",
+            "{p: {kind: simulated}}\nscorer: {models: [{name: r, kind: sequence_classification, model: x}]}",
+            "reward",
+        ),
+    ],
+)
+def test_a_missing_extra_is_named_before_anything_starts(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, absent: str, settings: str, extra: str
+) -> None:
+    """`serve` and `config check` name the smallest extra; no port is bound, no folder made."""
+    monkeypatch.setenv("COLUMNS", "400")
+    monkeypatch.setitem(sys.modules, absent, None)
+    (folder / "fitrouter.yaml").write_text(f"providers: {settings}\nmodels: [{{name: m, provider: p}}]\n")
+    checked, served = run("config", "check"), run("serve", "--port", "0", "--workers", "2")
+    assert checked.exit_code == 2
+    assert f"pip install 'fitrouter[{extra}]'" in checked.output
+    assert isinstance(served.exception, MissingExtra)
+    assert isinstance(served.exception, ModuleNotFoundError)
+    assert str(served.exception).endswith(f"`pip install 'fitrouter[{extra}]'`")
+    assert [path.name for path in folder.iterdir()] == ["fitrouter.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("module", "adapter"),
+    [("litellm", "litellm"), ("langchain_core", "langchain"), ("crewai", "crewai")],
+)
+def test_an_adapter_names_its_extra(module: str, adapter: str) -> None:
+    """Importing an adapter without its framework says what to install."""
+    code = f"import sys; sys.modules[{module!r}] = None; import fitrouter_integrations.{adapter}"
+    result = subprocess.run(
+        [sys.executable, "-c", code], env=_environment(), capture_output=True, text=True, check=False, timeout=300
+    )
+    assert f"`pip install 'fitrouter[{adapter}]'`" in result.stderr.splitlines()[-1]
+
+
+def test_the_share_has_one_switch(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`config share` changes the file and the running gateway; the check shows a change at run time."""
+    monkeypatch.setenv("COLUMNS", "300")
+    file = folder / "fitrouter.yaml"
+    file.write_text(COMMENTED)
+    settings = load_config(file)
+    with serving(Router.from_config(settings), settings.model_copy(update={"server": config(port=0).server})) as url:
+        monkeypatch.setattr("fitrouter_integrations.commands.setup.config.url_of", lambda _: url)
+        assert "the running gateway has it" in run("config", "share", "0.5").output
+        assert httpx.get(f"{url}/v1/policy", timeout=300.0).json()["settings"] == {"share": 0.5}
+    assert load_config(file).share == 0.5
+    assert "50.000% of the traffic" in run("config", "check").output
+    with Router.offline(load_config(file)) as router:
+        asyncio.run(router.policy.apply_configuration())
+        asyncio.run(router.policy.set({"share": 0.75}))
+    found = run("config", "check").output
+    assert "75.000% of the traffic" in found
+    assert "the file says 0.5: `fitrouter config share 0.75`" in found
+    assert "it takes effect at the next start" in run("config", "share", "0.75").output
+    assert "the file says" not in run("config", "check").output
 
 
 @pytest.mark.parametrize(("value", "written"), [("0", "0.0"), ("0.05", "0.05"), ("1", "1.0")])
@@ -240,7 +387,6 @@ def _alive(url: str) -> bool:
 
 async def test_train_refit_reaches_a_running_router(tmp_path: Path) -> None:
     """`train refit` appends one event to the journal, which a running router folds; without a journal it fails."""
-    from fitrouter.router import Router
     from fitrouter.types import Refit
 
     file = tmp_path / "fitrouter.yaml"
@@ -254,3 +400,41 @@ async def test_train_refit_reaches_a_running_router(tmp_path: Path) -> None:
         async with asyncio.timeout(300.0):
             await router._follower.caught_up()
         assert router._learner.stale == 0
+
+
+@pytest.mark.parametrize(
+    "command", [[], ["explain"], ["config"], ["config", "check"], ["journal", "salvage"], ["bench"]]
+)
+def test_every_command_has_a_short_help_option(command: list[str]) -> None:
+    """`-h` prints what `--help` does."""
+    short, long = (run(*command, option) for option in ("-h", "--help"))
+    assert short.exit_code == 0
+    assert short.output == long.output != ""
+
+
+def commands_of(app: typer.Typer) -> Iterator[Any]:
+    """The commands of an app, and those of its groups."""
+    command: Any = typer.main.get_command(app)
+    yield from getattr(command, "commands", {"": command}).values()
+
+
+def test_the_configuration_file_has_one_name() -> None:
+    """`--config`, or `-c`, in every command that reads or writes one; older names work and are not shown."""
+    named = 0
+    for verb in cli._VERBS:
+        module: Any = importlib.import_module(cli._MODULES.get(verb, f"fitrouter_integrations.commands.{verb}"))
+        apps = module.app if hasattr(module, "app") else typer.Typer()
+        if apps is not getattr(module, "app", None):
+            apps.command()(module.command)
+        for command in commands_of(apps):
+            for parameter in command.params:
+                if "onfiguration file" in (parameter.help or "") and not parameter.hidden:
+                    assert parameter.opts == ["--config", "-c"], (verb, command.name, parameter.opts)
+                    named += 1
+    assert named >= 12
+
+
+def test_the_version_is_printed() -> None:
+    """`fitrouter --version` prints the installed version and ends with 0."""
+    ran = run("--version")
+    assert (ran.exit_code, ran.output) == (0, f"fitrouter {metadata.version('fitrouter')}\n")

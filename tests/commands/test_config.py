@@ -39,6 +39,8 @@ MISTAKES: list[tuple[dict[str, Any], list[str]]] = [
     (with_(models=[{"name": "a", "provider": "p"}] * 2), ["'a' is listed 2 times"]),
     (with_(models=[{"name": "fitrouter/x", "provider": "p"}]), ["'fitrouter/x' is reserved"]),
     (with_(models=[]), ["models", "at least 1"]),
+    (with_(models=["small"], default_model=None), ["models.0: Input should be settings, each as `name: value`"]),
+    (with_(providers={"p": {"kind": "openai"}}), ["providers.p.kind", "did you mean 'openai_compatible'?"]),
     (
         with_(models=[{"name": "a", "provider": "p", "capabilities": ["telepathy"]}]),
         ["models.0.capabilities.0", "'telepathy'"],
@@ -68,6 +70,13 @@ def test_all_errors_are_reported_at_once() -> None:
     with pytest.raises(ConfigError) as error:
         parse_config(with_(share=2, seed=-1, policy={"gama": 1}))
     assert all(word in str(error.value) for word in ("share", "seed", "policy.gama"))
+
+
+def test_no_error_follows_from_another() -> None:
+    """A list whose only entry is invalid is not called empty as well."""
+    with pytest.raises(ConfigError) as error:
+        parse_config(with_(models=["small"]))
+    assert len(str(error.value).splitlines()) == 2
 
 
 def test_defaults_are_safe() -> None:
@@ -108,6 +117,11 @@ def test_a_missing_file_points_to_init(tmp_path: Path) -> None:
     """The error names the command that writes a configuration."""
     with pytest.raises(ConfigError, match="fitrouter init"):
         load_config(tmp_path / "fitrouter.yaml")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="fitrouter init"):
+        load_config(tmp_path / "file" / "fitrouter.yaml")
+    with pytest.raises(ConfigError, match="cannot be read: File name too long"):
+        load_config(tmp_path / ("x" * 300))
 
 
 def test_the_hash_covers_what_decisions_depend_on() -> None:

@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 from fitrouter.config import Config, load_config, parse_config
 from fitrouter.errors import ConfigError
 from fitrouter_integrations import cli
-from fitrouter_integrations.commands.import_litellm import convert
+from fitrouter_integrations.commands.setup.import_litellm import convert
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # litellm's own
 SECRET = "sk-live-1234567890"

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import io
 from pathlib import Path
 
 import msgspec
 import pytest
+from rich.console import Console
 from tests.kits.gateway import chat, client, config, make_router, serving, wait_for
 from typer.testing import CliRunner, Result
 
 from fitrouter.config import load_config
 from fitrouter.errors import ConfigError, InvalidRequest, NotAuthorized, UnknownDecision
 from fitrouter.router import Router
-from fitrouter.routing.explanation import Explanation
-from fitrouter.types import FeedbackKind, Identity, Request
+from fitrouter.routing.explain import grounds_by
+from fitrouter.routing.explanation import Account, Contrast, Explanation, Feature, Term
+from fitrouter.state.follower import catch_up
+from fitrouter.types import Decision, FeedbackKind, Identity, Request
 from fitrouter_integrations import cli
 from fitrouter_integrations._http import KEY_ENV, NoGateway, call
 from fitrouter_integrations.commands import explain as _explain
@@ -80,31 +84,81 @@ def test_a_decision_is_explained_from_the_journal(log: tuple[Path, list[str]], t
         assert sum(term.value for term in account.terms) == pytest.approx(account.utility, abs=1e-9)
 
 
-def test_then_uses_the_state_at_the_decision(log: tuple[Path, list[str]], tmp_path: Path) -> None:
-    """With the state at the decision no learning has happened since; with the current state some has."""
+def test_an_explanation_is_the_same_for_ever(log: tuple[Path, list[str]], tmp_path: Path) -> None:
+    """Byte for byte after more votes, a restart, and a fold from nothing; with `--now` today's stand beside."""
     file, ids = log
-    now, then = tmp_path / "now.json", tmp_path / "then.json"
-    assert run(ids[-1], "--config", file, "--json", now).exit_code == 0
-    assert run(ids[-1], "--config", file, "--json", then, "--then").exit_code == 0
+    before, after, now = (tmp_path / name for name in ("before.json", "after.json", "now.json"))
+    assert run(ids[-1], "--config", file, "--json", before).exit_code == 0
+    asyncio.run(lived(file, turns=3))
+    assert run(ids[-1], "--config", file, "--json", after).exit_code == 0
+    assert after.read_bytes() == before.read_bytes()
+    found = read(after)
+    assert found.split
+    assert found.today is None
+    assert "exactly as at the time of the decision" in found.sentences[-1]
+    said = run(ids[-1], "--config", file, "--now", "--json", now)
+    assert said.exit_code == 0, said.output
+    contrast = read(now)
+    assert contrast.models == found.models
+    assert contrast.today is not None
+    assert [a.rating for a in contrast.today.models] != [a.rating for a in found.models]
+    assert sum(a.votes for a in contrast.today.models) > sum(a.votes for a in found.models)
+    assert any("Since then the predicted rating went" in sentence for sentence in contrast.sentences)
+    assert "then and now" in run(ids[-1], "--config", file, "--now").output
 
-    def since(path: Path) -> list[float]:
-        return [term.value for account in read(path).models for term in account.terms if term.name == "since"]
 
-    assert since(then) == pytest.approx([0.0, 0.0], abs=1e-12)
-    assert max(abs(value) for value in since(now)) > 1e-6
-    assert "exactly as at the time of the decision" in read(then).sentences[-1]
+def test_the_logged_terms_are_those_of_a_fold_to_the_decision(log: tuple[Path, list[str]]) -> None:
+    """A fold of the journal up to the decision gives the terms that it logged."""
+    file, ids = log
+    with Router.offline(load_config(file)) as router:
+        decision = asyncio.run(router.events(ids[-1], None))[0]
+        assert isinstance(decision, Decision)
+        learner = router._learner.blank()
+        catch_up(learner, router._journal, decision.policy.seq)
+    found = grounds_by(learner.fit, decision, learner.projections.arm_counts)
+    assert found is not None
+    assert found == decision.grounds
 
 
 def test_a_folder_without_configuration_is_enough(log: tuple[Path, list[str]]) -> None:
-    """Without a configuration the rating is not split; the utility's terms are all in the log."""
+    """The log has all of it: the terms, and the user's votes."""
     file, ids = log
     for place in (file.parent / "d", file.parent / "d" / "journal.db"):
-        result = run(ids[0], "--data", place, "--json", "-")
+        result = run(ids[-1], "--data", place, "--json", "-")
         assert result.exit_code == 0, result.output
         found = msgspec.json.decode(result.output, type=Explanation)
-        assert not found.split
+        assert found.split
         assert found.missing == ""
         assert all(account.utility is not None for account in found.models)
+        assert sum(account.votes for account in found.models) > 0
+    refused = run(ids[0], "--data", file.parent / "d", "--now")
+    assert isinstance(refused.exception, ConfigError)
+
+
+def test_full_names_and_words_at_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No name of a model is cut, no line is longer than the terminal, and features are words."""
+    monkeypatch.setenv("COLUMNS", "80")
+    arms = ["anthropic/claude-bullets-large-20261001", "openai/warm-mini-2026-09-15", *(f"model-{i}" for i in range(9))]
+    features = tuple(Feature(name=name, difference=1.0, population=0.1, role=0.0, user=0.2) for name in ("g", ""))
+    found = Explanation(
+        decision_id="d",
+        draw_id="d",
+        mode="online",
+        chosen=arms[0],
+        propensity=0.5,
+        models=tuple(
+            Account(arm=arm, probability=0.1, utility=0.5, sd=0.1, cost_usd=0.001, terms=(Term(name="fit", value=0.5),))
+            for arm in arms
+        ),
+        contrast=Contrast(arm=arms[0], rival=arms[1], gap=-0.1, terms=(), features=features),
+    )
+    console = Console(file=io.StringIO(), width=80)
+    _explain.show(found, console)
+    text = console.file.getvalue()
+    assert all(arm in text for arm in arms)
+    assert max(map(len, text.splitlines())) <= 80
+    assert "has higher general quality" in text
+    assert "all other properties of the text" in text
 
 
 def test_errors_are_one_message(log: tuple[Path, list[str]], tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from fitrouter.stores.journal import SqliteJournal
 from fitrouter.types import PolicyChange
 from fitrouter_integrations import cli
 from fitrouter_integrations._http import KEY_ENV, NoGateway
-from fitrouter_integrations.commands import policy as _policy
+from fitrouter_integrations.commands.running import policy as _policy
 
 CONFIG = """\
 data: d
@@ -121,8 +121,27 @@ def test_a_running_gateway_is_changed(tmp_path: Path) -> None:
         assert url in run("show", "--url", url).output
 
 
+def test_a_budget_is_changed_and_taken_back(file: Path, tmp_path: Path) -> None:
+    """In the journal where no gateway answers, and in a running one; `restore` leaves it as it is."""
+    c = ("--config", file)
+    assert standing("budget", "acme", "2.5", *c)["budgets"] == {"acme": 2.5}
+    assert "budget of acme" in run("show", *c).output
+    assert changes(file)[-1].settings == {"tenant": "acme", "usd_per_period": 2.5}
+    assert isinstance(run("restore", *c).exception, InvalidRequest)
+    assert standing("budget", "acme", *c)["budgets"] == {}
+    assert "usd_per_period" in str(run("budget", "acme", "0", *c).exception)
+    standing("budget", "acme", "3", *c)
+    file.write_text(CONFIG + "share: 0.5\n")
+    assert standing("budget", "b", "1", *c)["budgets"] == {"b": 1.0}, "a changed configuration drops it"
+    router = make_router(tmp_path)
+    with serving(router) as url:
+        assert standing("budget", "acme", "2.5", "--url", url)["budgets"] == {"acme": 2.5}
+        assert router.policy.budget("acme").usd_per_period == 2.5
+        assert standing("budget", "acme", "--url", url)["budgets"] == {}
+
+
 def test_monitors_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The gain of personalisation by role, biased scores, and whether draws match the log."""
+    """The gain of personalisation by role, in words that its interval bears out; biased scores; draws and the log."""
     helps = Personalisation(labels=90, gain=0.02, low=0.01, high=0.03, verdict="helps", off=False)
     harms = Personalisation(labels=40, gain=-0.05, low=-0.1, high=-0.01, verdict="harms", off=True)
     reply: dict[str, Any] = {
@@ -148,6 +167,10 @@ def test_monitors_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
         "match their logged probabilities",
     ):
         assert words in shown
+    unsure = Personalisation(labels=40, gain=0.02, low=-0.1, high=0.2, verdict="helps", off=False)
+    reply["outlook"]["personalisation"] = msgspec.to_builtins({"": unsure})
+    shown = " ".join(run("show", "--url", "http://127.0.0.1:1").output.split())
+    assert "not known: +0.0200 per label (-0.1000 … +0.2000, 40 labels); its terms predict ratings better" in shown
     reply["outlook"] = reply["outlook"] | {"evidence_against_propensities": 2000.0}
     assert "do not match their logged probabilities" in " ".join(
         run("show", "--url", "http://127.0.0.1:1").output.split()

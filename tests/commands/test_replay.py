@@ -97,7 +97,7 @@ def test_an_answer_that_nobody_knows_is_none(lab: Lab) -> None:
 
 BAD = {
     "": "Missing",
-    "--log x": "--candidate is missing",
+    "--log x --json": "--candidate is missing",
     "--candidate c": "--log is missing",
     "--log x --candidate": "requires an argument",
     "--log x --candidate c --bogus": "No such option",
@@ -240,8 +240,9 @@ def test_forms(lab: Lab) -> None:
     """Tables, JSON and a page: to standard output, or into files; and the verdict is said in any case."""
     lab.verdict = "keep"
     report = lab.report()
-    tables = asked()
+    tables = asked("--full")
     assert tables.stdout == text(report)
+    assert asked().stdout == text(report, full=False)
     assert tables.stderr == ""
     printed = asked("--json")
     assert json.loads(printed.stdout)["gate"]["verdict"] == "keep"
@@ -252,7 +253,7 @@ def test_forms(lab: Lab) -> None:
     assert files.stderr.startswith("Keep: ")
     assert Path("r.json").read_text() == printed.stdout
     assert Path("r.html").read_text() == html(report)
-    both = asked("--html", "again.html", "--text")
+    both = asked("--html", "again.html", "--text", "--full")
     assert both.stdout == tables.stdout
     assert Path("again.html").read_bytes() == Path("r.html").read_bytes()
     assert {each.exit_code for each in (tables, printed, files, both)} == {1}
@@ -321,7 +322,7 @@ def test_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shown = run("--log", "log", "--candidate", "big.yaml", "--html", "r.html", "--json", "r.json", "--text")
     assert shown.exit_code == 0, shown.stderr
     found = msgspec.json.decode(Path("r.json").read_bytes())
-    value = next(e for e in found["estimates"] if (e["policy"], e["labels"]) == ("difference", "asked"))
+    value = next(e for e in found["estimates"] if (e["policy"], e["labels"]) == ("difference", "observed"))
     assert value["low"] < 0.4 < value["high"]
     assert "fit is higher under the candidate, which is better" in " ".join(shown.stdout.split())
     assert "</html>" in Path("r.html").read_text()

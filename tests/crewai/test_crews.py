@@ -115,8 +115,8 @@ def test_tasks_at_once(here: Place, run: Callable[[Crew], Any]) -> None:
     """Asynchronous tasks run side by side; each has its own conversation, and no token is lost."""
     llm = here.llm()
     people = [agent(llm, f"Nr {i}") for i in range(3)]
-    side = [task(one, f"task {i}", async_execution=True) for i, one in enumerate(people)]
-    done = run(crew(people, [*side, task(people[0], "the last", context=side)]))
+    side = [task(one, f"Do {i}", name=f"task {i}", async_execution=True) for i, one in enumerate(people)]
+    done = run(crew(people, [*side, task(people[0], "Do the last", name="the last", context=side)]))
     assert done.token_usage.completion_tokens == 4 * SAID
     made = here.decisions()
     found = sorted((d.identity.role, d.identity.task) for d in made)

@@ -38,6 +38,7 @@ from tests.kits.identity import (
 )
 
 from fitrouter.errors import InvalidRequest, NotAuthorized
+from fitrouter.identity import canonical_role
 from fitrouter.types import Identity
 from fitrouter_integrations.crewai import FitrouterLLM
 
@@ -238,8 +239,22 @@ def test_defaults_of_a_crew(desk: Deployment) -> None:
     (role,) = {identity.role for identity in found}
     assert str(role).startswith("Senior researcher xxx")
     first, second = dict.fromkeys(identity.task for identity in found)
-    assert (first, str(second)[:12]) == ("look", "Write it yyy")
+    assert (first, second) == ("look", None)
     assert len({(identity.task, identity.session) for identity in found}) == 2
+
+
+def test_words_of_users_are_no_names(desk: Deployment) -> None:
+    """Neither a description nor what a kickoff puts into a role or a task is a name in the log."""
+    one = asked_by(desk).one(role="{topic} researcher")
+    tasks = [
+        Task(description="Look up {topic}", expected_output="text", agent=one),
+        Task(name="summary", description="Sum up {topic}", expected_output="text", agent=one),
+    ]
+    Crew(agents=[one], tasks=tasks, verbose=False).kickoff({"topic": "my divorce"})
+    found = desk.identities()
+    assert [identity.task for identity in found] == [None, "summary"]
+    assert "divorce" not in repr(found)
+    assert {canonical_role(identity.role) for identity in found} == {"researcher"}
 
 
 def test_agent_without_a_crew(desk: Deployment) -> None:

@@ -138,12 +138,77 @@ def test_labels_stay_bounded_and_name_no_user() -> None:
     assert value(metrics, "fitrouter_decisions_total", model="alpha", role="none", mode="online") == 1
 
 
+def test_series_stay_few_whatever_callers_and_configurations_name() -> None:
+    """A hundred models, roles, dimensions and tenants make at most 2,000 series; what is not kept apart adds up."""
+    metrics = Metrics()
+    total = 0
+    for i in range(100):
+        for role in (f"role {i}", f"role {i + 1}", None):
+            model = f"model {i}"
+            identity = Identity(user=f"u{i}", role=role)
+            metrics(Happened(decision(role=role, eligible=(model, "beta"), chosen=model)))
+            failed = (Attempt(model=model, probability=1.0, error="ProviderTimeout"),)
+            metrics(Happened(execution(served_by=model, chosen=f"model {i // 2}", identity=identity, attempts=failed)))
+            metrics(Happened(Score(id="s", ts=0.0, decision_id="d", identity=identity, served_by=model, mean=0.5)))
+            for dimension in ("overall", f"dimension {i}"):
+                vote = Feedback(
+                    id="f",
+                    ts=0.0,
+                    decision_id="d",
+                    identity=identity,
+                    kind=FeedbackKind.RATING,
+                    value=1.0,
+                    dimension=dimension,
+                )
+                metrics(Happened(vote, model))
+            total += 1
+        metrics.gauges.reward_model(f"model {i}", ModelHealth(answers=1))
+        metrics.gauges._spent.labels(f"tenant {i}").set(0.5)
+    text = metrics.render().decode()
+    series = [line for line in text.splitlines() if not line.startswith("#")]
+    assert len(series) <= 2000
+    for family in text_string_to_metric_families(text):
+        if family.name in {"fitrouter_requests", "fitrouter_decisions", "fitrouter_tokens"}:
+            each = 18 * total if family.name == "fitrouter_tokens" else total
+            assert sum(sample.value for sample in family.samples) == each, family.name
+
+
+def test_latencies_carry_decisions_in_openmetrics() -> None:
+    """A scraper that asks for OpenMetrics gets the id of a decision in each bucket that has one."""
+    metrics = Metrics()
+    everything(metrics)
+    text = metrics.render(exemplars=True).decode()
+    assert text.endswith("# EOF\n")
+    lines = [line for line in text.splitlines() if " # {decision_id=" in line]
+    assert {line.split("{")[0].removesuffix("_bucket") for line in lines} == {
+        "fitrouter_latency_seconds",
+        "fitrouter_ttft_seconds",
+        "fitrouter_overhead_seconds",
+        "fitrouter_inverse_propensity_ratio",
+    }
+    assert "decision_id" not in metrics.render().decode()
+
+
+def test_exploration_is_measured() -> None:
+    """Entropy of the drawn probabilities as a share of its maximum, and the draws that were not the likeliest model."""
+    metrics = Metrics()
+    metrics(Happened(decision(probs=(0.5, 0.5), propensity=0.5)))
+    metrics(Happened(decision(probs=(0.8, 0.2), chosen="beta", propensity=0.2)))
+    metrics(Happened(decision(probs=(1.0, 0.0), propensity=1.0)))
+    metrics(Happened(decision(mode=Mode.PINNED, probs=(), propensity=1.0)))
+    assert value(metrics, "fitrouter_entropy_ratio_count") == 2
+    assert value(metrics, "fitrouter_entropy_ratio_sum") == pytest.approx(1.0 + 0.7219, abs=1e-4)
+    assert value(metrics, "fitrouter_explored_total") == 1
+    metrics(Happened(execution()))
+    assert value(metrics, "fitrouter_fallbacks_total", model="alpha") == 1
+
+
 def test_reward_models_are_counted() -> None:
     """Counters grow by what a model did since the last reading; a failing model is a gauge of 1."""
     metrics = Metrics()
     for answers, error in ((10, ""), (25, "there is no folder 'x'")):
         health = ModelHealth(error=error, answers=answers, missing=answers - 10, tokens=7 * answers, seconds=2.0)
-        metrics._reward_model("sky", health)
+        metrics.gauges.reward_model("sky", health)
         assert value(metrics, "fitrouter_reward_model_answers_total", model="sky") == answers
         assert value(metrics, "fitrouter_reward_model_failing", model="sky") == bool(error)
     assert value(metrics, "fitrouter_reward_model_missing_total", model="sky") == 15
@@ -177,7 +242,7 @@ from tests.dashboards.test_metrics import everything
 metrics = Metrics()
 for _ in range(int(sys.argv[2])):
     everything(metrics)
-metrics._lease.labels("scorer").set(sys.argv[2] == "3")
+metrics.gauges._lease.labels("scorer").set(sys.argv[2] == "3")
 sys.stdout.buffer.write(metrics.render())
 """
 

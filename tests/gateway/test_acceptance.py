@@ -9,7 +9,7 @@ import pytest
 from benchmarks.gateway.acceptance import run
 from benchmarks.gateway.process import RESPONSES, Gateway
 
-from fitrouter_integrations.commands.init import render
+from fitrouter_integrations.commands.setup.init import render
 
 
 @pytest.mark.skipif(not RESPONSES.is_file(), reason="the recorded responses are not here")

@@ -8,7 +8,7 @@ import pytest
 from benchmarks.gateway.crash import run
 from benchmarks.gateway.process import RESPONSES, Gateway, alive, kill_9, wait_for
 
-from fitrouter_integrations.commands.init import render
+from fitrouter_integrations.commands.setup.init import render
 
 
 @pytest.mark.skipif(not RESPONSES.is_file(), reason="the recorded responses are not here")
@@ -21,11 +21,11 @@ def test_nothing_acknowledged_is_lost_or_doubled_by_kill_9(tmp_path: Path, worke
 
 
 def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
-    """After kill -9 of the parent no worker keeps the port, the journal or a lease."""
+    """After kill -9 of the parent no worker and no services process keeps the port, the journal or a lease."""
     file = tmp_path / "fitrouter.yaml"
     file.write_text(render(()))
     with Gateway(file, workers=2) as gateway:
-        workers = set(gateway.pids)
-        assert len(workers) == 2
+        wait_for(lambda: gateway.reports() and len(gateway.pids) == 3)
+        children = set(gateway.pids)
         kill_9(gateway.parent)
-        wait_for(lambda: not any(alive(pid) for pid in workers))
+        wait_for(lambda: not any(alive(pid) for pid in children))

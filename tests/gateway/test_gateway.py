@@ -93,6 +93,7 @@ def test_a_whole_answer_is_openais_and_says_what_was_decided(sdk: openai.OpenAI,
     assert answer.usage is not None
     assert (answer.usage.prompt_tokens, answer.usage.completion_tokens, answer.usage.total_tokens) == (7, 11, 18)
     about = answer.to_dict()["fitrouter"]
+    token = about.pop("token")
     assert about == {
         "decision_id": decision.id,
         "model": decision.chosen,
@@ -109,6 +110,7 @@ def test_a_whole_answer_is_openais_and_says_what_was_decided(sdk: openai.OpenAI,
         "x-fitrouter-propensity": repr(decision.propensity),
         "x-fitrouter-logged": "true",
         "x-fitrouter-asked": "false",
+        "x-fitrouter-token": token,
     }
     assert decision.identity.role == "cook"
 
@@ -364,7 +366,9 @@ MALFORMED: list[tuple[dict[str, Any], str]] = [
     ({"model": ""}, "model"),
     ({"stream": "yes"}, "stream"),
     ({"stream_options": {"include_usage": True}}, "stream_options"),
-    ({"n": 2}, "n: got 2; allowed is 1"),
+    ({"n": 0}, "n: got 0; allowed is 1 to 128"),
+    ({"n": 129}, "n: got 129; allowed is 1 to 128"),
+    ({"n": True}, "n: got True; give a whole number"),
     ({"max_tokens": "many"}, "max_tokens"),
     ({"max_tokens": 0}, "max_tokens"),
     ({"max_tokens": True}, "max_tokens"),
@@ -391,10 +395,8 @@ def test_unknown_routes_and_methods_answer_in_openais_format(http: httpx.Client)
     """Also where nothing is there, a client's error parser finds its words."""
     assert http.get("/v1/nothing").json()["error"]["code"] == "not_found"
     for path, hint in (
-        ("/v1/responses", "use_responses_api=False"),
         ("/v1/completions", "chat interface"),
         ("/chat/completions", "end with /v1"),
-        ("/v1/embeddings", "serves no embeddings"),
     ):
         assert hint in http.post(path, json={}).json()["error"]["message"]
     wrong = http.get("/v1/chat/completions")
@@ -407,16 +409,32 @@ def test_the_schema_is_published_and_lists_every_route(http: httpx.Client) -> No
     assert schema["openapi"].startswith("3.1")
     assert {(path, *methods) for path, methods in schema["paths"].items()} == {
         ("/v1/chat/completions", "post"),
+        ("/v1/messages", "post"),
+        ("/v1/embeddings", "post"),
+        ("/v1/responses", "post"),
         ("/v1/models", "get"),
         ("/v1/models/{model}", "get"),
-        ("/v1/feedback", "post"),
-        ("/v1/profile", "put"),
-        ("/v1/decisions", "post"),
+        ("/v1/feedback", "post", "get"),
+        ("/v1/profile", "put", "get", "delete"),
+        ("/v1/decisions", "post", "get"),
+        ("/v1/users", "get"),
         ("/v1/decisions/{decision_id}", "get"),
         ("/v1/decisions/{decision_id}/outcome", "post"),
         ("/v1/observations", "post"),
+        ("/v1/score", "post"),
+        ("/v1/leaderboard", "get"),
+        ("/v1/report", "get"),
+        ("/v1/certificate", "get"),
+        ("/v1/suite", "get"),
+        ("/v1/satisfaction", "get"),
+        ("/v1/exposure", "get"),
+        ("/v1/audit", "get"),
+        ("/v1/diagnose", "post"),
+        ("/v1/quiz", "post"),
+        ("/v1/quiz/{quiz_id}", "get", "post"),
         ("/v1/policy", "get", "post"),
         ("/metrics", "get"),
+        ("/openapi.json", "get"),
         ("/healthz", "get"),
         ("/readyz", "get"),
     }
@@ -723,3 +741,12 @@ def test_identity_of_the_request_is_not_shown_to_models(tmp_path: Path) -> None:
     with serving(make_router(tmp_path, {"echo": provider})) as url, client(url) as http:
         asked(http, user="ann", metadata={"role": "cook"})
     assert provider.calls[0].params == {}
+
+
+def test_the_id_of_a_completion_names_its_decision(http: httpx.Client) -> None:
+    """`chatcmpl-ID`, which OpenAI's clients show, is taken for a decision id in paths and bodies."""
+    reply = http.post("/v1/chat/completions", json=chat("Which id?")).json()
+    assert reply["id"] == f"chatcmpl-{reply['fitrouter']['decision_id']}"
+    vote = {"decision_id": reply["id"], "kind": "thumb", "value": "up"}
+    assert http.post("/v1/feedback", json=vote).json()["decision_id"] == reply["fitrouter"]["decision_id"]
+    assert http.get(f"/v1/decisions/{reply['id']}").json()["decision_id"] == reply["fitrouter"]["decision_id"]

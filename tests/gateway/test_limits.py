@@ -15,10 +15,10 @@ from tests.kits.gateway import Echo, chat, client, config, make_router, raw, ser
 
 from fitrouter.errors import FitrouterError, InvalidRequest
 from fitrouter.types import Chunk, Execution
-from fitrouter_integrations.gateway import _limits, _stream
-from fitrouter_integrations.gateway._external import observation, outcome
-from fitrouter_integrations.gateway._json import MAX_DEPTH, MAX_VALUES, read_json
-from fitrouter_integrations.gateway._requests import chat_request, vote
+from fitrouter_integrations.gateway.asgi import _bodies, _limits, _stream
+from fitrouter_integrations.gateway.asgi._json import MAX_DEPTH, MAX_VALUES, read_json
+from fitrouter_integrations.gateway.parsing._external import observation, outcome
+from fitrouter_integrations.gateway.parsing._requests import chat_request, feedback
 
 CHAT = b'{"model": "fitrouter/auto", "messages": [{"role": "user", "content": "Hi"}]'
 
@@ -134,8 +134,8 @@ def test_no_bytes_raise_anything_but_invalid_request(body: bytes) -> None:
     )
 )
 def test_no_document_breaks_the_readers(body: dict[str, object]) -> None:
-    """Any JSON is a request, a vote, an outcome, or InvalidRequest; never another exception."""
-    for read in (chat_request, vote, observation):
+    """Any JSON is a request, feedback, an outcome, or InvalidRequest; never another exception."""
+    for read in (chat_request, feedback, observation):
         with suppress(FitrouterError):
             read(body, {}, "default")
     with suppress(FitrouterError):
@@ -233,7 +233,7 @@ def test_smuggling_and_nonsense_are_400(url: str, head: bytes) -> None:
 def test_slow_clients_time_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Headers and bodies that do not arrive end in 408, and a silent connection is closed."""
     monkeypatch.setattr(_limits, "HEADER_S", 0.3)
-    monkeypatch.setattr(_limits, "BODY_S", 0.3)
+    monkeypatch.setattr(_bodies, "BODY_S", 0.3)
     with serving(make_router(tmp_path)) as url:
         assert raw(url, b"").startswith(b"HTTP/1.1 408")
         assert raw(url, b"GET /healthz HTTP/1.1\r\nhost: local").startswith(b"HTTP/1.1 408")

@@ -12,12 +12,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
-__all__ = ["HANG", "FakeOpenAI", "Reply", "event", "reply", "sse"]
+__all__ = ["HANG", "FakeOpenAI", "Reply", "event", "in_a_thread", "reply", "sse"]
 
 HANG = "hang"
 _MAX_BODY = 10_000_000
@@ -66,7 +67,11 @@ class FakeOpenAI:
     """
 
     def __init__(
-        self, script: Iterable[Reply | None] = (), answer: Callable[[dict[str, Any]], str] = default_answer
+        self,
+        script: Iterable[Reply | None] = (),
+        answer: Callable[[dict[str, Any]], str] = default_answer,
+        models: Sequence[str] | Reply = ("fake-a",),
+        key: str = "",
     ) -> None:
         self.seen: deque[tuple[dict[str, Any], dict[str, str]]] = deque(maxlen=10_000)
         self.connections = 0
@@ -75,6 +80,7 @@ class FakeOpenAI:
         self.base_url = ""
         self._script = iter(script)
         self._answer = answer
+        self._models, self._key = models, key
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
 
@@ -131,7 +137,9 @@ class FakeOpenAI:
         assert length <= _MAX_BODY
         body = json.loads(await reader.readexactly(length) or b"{}")
         path = first.split(" ")[1]
-        if path.endswith("/chat/completions"):
+        if self._key and headers.get("authorization") != f"Bearer {self._key}":
+            return "401", body
+        if path.endswith(("/chat/completions", "/embeddings")):
             self.seen.append((body, headers))
             self.asked.set()
         return path, body
@@ -149,9 +157,14 @@ class FakeOpenAI:
         return answer.keep
 
     def _reply_to(self, path: str, body: dict[str, Any]) -> Reply:
-        if path.endswith("/models"):
-            return reply(200, {"object": "list", "data": [{"id": "fake-a", "object": "model", "owned_by": "fake"}]})
-        if not path.endswith("/chat/completions"):
+        if path == "401":
+            return reply(401, {"error": {"message": "invalid key"}})
+        if path == "/v1/models":
+            if isinstance(self._models, Reply):
+                return self._models
+            data = [{"id": name, "object": "model", "owned_by": "fake"} for name in self._models]
+            return reply(200, {"object": "list", "data": data})
+        if not path.endswith(("/chat/completions", "/embeddings")):
             return reply(404, {"error": {"message": f"no route {path}"}})
         return next(self._script, None) or (self._streamed(body) if body.get("stream") else self._whole(body))
 
@@ -192,6 +205,24 @@ class FakeOpenAI:
         if (body.get("response_format") or {}).get("type") in {"json_object", "json_schema"}:
             return {"role": "assistant", "content": json.dumps({"answer": "x"})}, "stop"
         return {"role": "assistant", "content": self._answer(body)}, "stop"
+
+
+@contextlib.contextmanager
+def in_a_thread(server: FakeOpenAI) -> Iterator[FakeOpenAI]:
+    """The server on an event loop of its own, for tests that block or start processes."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    try:
+        asyncio.run_coroutine_threadsafe(server.__aenter__(), loop).result(60)
+        try:
+            yield server
+        finally:
+            asyncio.run_coroutine_threadsafe(server.__aexit__(None, None, None), loop).result(60)
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(60)
+        loop.close()
 
 
 def _envelope(body: dict[str, Any], kind: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import tempfile
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 
 from fitrouter.config import Config, parse_config
 from fitrouter.context.encoders import Hashing
@@ -24,7 +26,7 @@ from fitrouter.serving.attempts import Timers
 from fitrouter.state.learner import Learner
 from fitrouter.stores.identities import Identities
 from fitrouter.stores.journal import Journal, MemoryJournal
-from fitrouter.types import Call, Chunk, Completion, Message, ModelCard, Prices, Usage
+from fitrouter.types import Call, Chunk, Completion, EmbeddingCall, Embeddings, Message, ModelCard, Prices, Usage
 from fitrouter_dashboards.metrics import Metrics
 from fitrouter_integrations.gateway import bind, create_app
 from fitrouter_integrations.gateway._worker import server_of
@@ -45,13 +47,17 @@ class Echo:
         self.calls.append(call)
         message = self.message or {
             "role": "assistant",
-            "content": f"{call.target} heard {call.messages[-1]['content']}",
+            "content": f"{call.target} heard {call.messages[-1].get('content')}",
         }
         usage = Usage(prompt_tokens=7, completion_tokens=11)
         if not call.stream:
             reason = "tool_calls" if message.get("tool_calls") else "stop"
             return Completion(message=message, finish_reason=reason, usage=usage)
         return self._stream(message, usage)
+
+    async def embed(self, call: EmbeddingCall) -> Embeddings:
+        self.calls.append(Call(target=call.target, messages=(), params=call.params))
+        return Embeddings(data=msgspec.Raw(b'[{"embedding": [1.0]}]'), usage=Usage(prompt_tokens=5))
 
     async def _stream(self, message: Message, usage: Usage) -> AsyncIterator[Chunk]:
         if message.get("tool_calls"):
@@ -108,10 +114,14 @@ def make_router(
     )
 
 
+_DATA = tempfile.TemporaryDirectory(prefix="fitrouter-")
+
+
 def config(**server: Any) -> Config:
-    """A configuration for `create_app`: only its `server` is read there."""
+    """A configuration for `create_app`: only its `server` and `data` are read there."""
     return parse_config(
         {
+            "data": _DATA.name,
             "providers": {"s": {"kind": "simulated"}},
             "models": [{"name": "m", "provider": "s"}],
             "server": {"port": 0, **server},
@@ -146,6 +156,18 @@ def wait_for(condition: Callable[[], Any], timeout_s: float = PATIENCE_S) -> Any
         assert time.monotonic() < deadline, "it did not come true in time"
         time.sleep(0.01)
     return value
+
+
+def folded(router: Router) -> None:
+    """Wait until the router of another thread has folded all events.
+
+    Its position is ahead of its state while it folds; it does that between two turns of its event loop.
+    """
+    wait_for(lambda: router._learner.seq == router._journal.head())
+    loop, turned = router._follower._loop, threading.Event()
+    assert loop is not None
+    loop.call_soon_threadsafe(turned.set)
+    assert turned.wait(PATIENCE_S)
 
 
 def chat(text: str = "Hello", **more: Any) -> dict[str, Any]:

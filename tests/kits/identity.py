@@ -105,7 +105,7 @@ class Deployment(NamedTuple):
     def logged(self, identity: Identity) -> Identity:
         """An identity as the journal has it: a pseudonym for the user, and the session's hash."""
         user = None if identity.user is None else self.router._identities.subject(identity.tenant, identity.user)
-        key, _ = session_key(Request(messages=(), identity=identity))
+        key, _ = session_key(Request(messages=(), identity=identity), self.router._identities.salt)
         return Identity(tenant=identity.tenant, user=user, role=identity.role, task=identity.task, session=key)
 
     def check(self, identity: Identity, *names: str, steps: int = 1, cell: object = "") -> None:

@@ -221,7 +221,7 @@ class Overflow(ContextOverflowError, ProviderRejected):
     [
         (ContextOverflowError("too long"), "ContextOverflow"),
         (Overflow("too long"), "ContextOverflow"),
-        (Busy("slow down"), "ProviderUnavailable"),
+        (Busy("slow down"), "RateLimited"),
     ],
 )
 def test_limits_of_one_model_are_retried_with_another(tmp_path: Path, error: Exception, name: str) -> None:

@@ -60,6 +60,7 @@ async def test_existing_traffic_is_observed(observer: FitrouterObserver) -> None
         await asyncio.to_thread(seen_by, observer, 3)
         await asyncio.to_thread(litellm.completion, model="openai/gpt-4o", tools=TOOLS, **call)
         executions = await asyncio.to_thread(seen_by, observer, 4)
+    assert observer.flush(60.0)
     decisions = seen_by(observer, 4, Decision)
     assert [made.chosen for made in decisions] == ["small", "gpt-4o", "small", "gpt-4o"]
     assert {(made.mode.value, made.propensity, made.probs) for made in decisions} == {("pinned", 1.0, ())}
@@ -98,7 +99,7 @@ def cut() -> Reply:
     ("status", "raised", "name"),
     [
         (400, litellm.BadRequestError, "ProviderRejected"),
-        (429, litellm.RateLimitError, "ProviderUnavailable"),
+        (429, litellm.RateLimitError, "RateLimited"),
         (500, litellm.InternalServerError, "ProviderUnavailable"),
     ],
 )

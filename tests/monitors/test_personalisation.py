@@ -9,15 +9,18 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fitrouter.identity import role_key
-from fitrouter.monitors.personalisation import PersonalisationMonitor, Report
+from fitrouter.monitors.personalisation import PersonalisationMonitor, Report, Verdict
 from fitrouter.types import Decision, Identity, Mode, PolicyVersion
 
 K = 4
 NAMES = tuple(f"m{k}" for k in range(K))
 WHO = Identity(user="u", role="analyst")
 ROLE = role_key(WHO)
+VERDICTS: list[Verdict] = ["helps", "harms", "not known"]
 
 
 def pmf(means: np.ndarray, floor: float = 0.05) -> np.ndarray:
@@ -176,6 +179,15 @@ def test_only_drawn_decisions_count() -> None:
     assert report(monitor).n == 3
     assert report(PersonalisationMonitor()).verdict == "not known"
     assert math.isinf(report(PersonalisationMonitor()).high)
+
+
+@given(gain=st.floats(-50, 50), half=st.floats(0, 50) | st.just(math.inf), verdict=st.sampled_from(VERDICTS))
+def test_what_is_printed_lies_in_its_interval_and_range(gain: float, half: float, verdict: Verdict) -> None:
+    """−1 ≤ low ≤ gain ≤ high ≤ 1; and where the bets have decided nothing, the interval has 0."""
+    found = Report(9, gain, gain - half, gain + half, verdict, 0.5, False).printed()
+    assert -1.0 <= found.low <= found.gain <= found.high <= 1.0
+    if verdict == "not known":
+        assert found.low <= 0.0 <= found.high
 
 
 def test_the_state_round_trips_and_rejects_corruption(subtests: pytest.Subtests) -> None:

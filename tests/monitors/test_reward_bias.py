@@ -9,6 +9,9 @@ import numpy as np
 import pytest
 
 from fitrouter.monitors.reward_bias import RewardBiasMonitor, RewardBiasParams
+from fitrouter.posterior.labels import Answered, Label
+from fitrouter.posterior.model import Fit
+from fitrouter.types import FeedbackKind, Identity
 
 K, LABELS = 8, 2000
 
@@ -83,6 +86,24 @@ def test_reported_bias() -> None:
     assert monitor.excess("m0", role="baker") is None
     assert "like the other models" in monitor.describe("m3")
     assert "too few" in monitor.describe("nobody")
+
+
+@pytest.mark.parametrize("share", [0.5, 0.9])
+def test_people_who_disagree_raise_no_alarm(share: float) -> None:
+    """Two people of opposite tastes, one of whom may vote more, flag no arm; a flatterer among the arms is."""
+    rng, fit = np.random.default_rng(12), Fit(4, 7)
+    profile = rng.normal(size=(3, 7)) * 0.3
+    for _ in range(200):
+        person, k = int(rng.random() >= share), int(rng.integers(3))
+        x = np.concatenate([[1.0], rng.normal(size=3) * 0.4])
+        likes = 0.5 if k == 2 else 0.9 if k == person else 0.1
+        answer = Answered(f"m{k}", x, profile[k] + rng.normal(size=7) * 0.5)
+        fit.learn(Label(Identity(user=f"u{person}"), answer, float(rng.random() < likes), FeedbackKind.THUMB))
+    assert not fit.reward_bias.flagged()
+    for t in range(600):
+        k = t % 3
+        fit.reward_bias.observe(f"m{k}", None, None, float((0.5 if k == 2 else 0.0) + rng.normal(0.0, 0.25)))
+    assert list(fit.reward_bias.flagged()) == ["m2"]
 
 
 def test_a_flag_stays() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fitrouter.posterior.gaussian import gaussian_update
-from fitrouter.posterior.heads import Head, HeadPrior, Rows, Width
+from fitrouter.posterior.heads import RANK, DenseHeads, HeadPriors, Heads, LowRankHeads, Rows, Width
 from fitrouter.posterior.labels import Answered, FitParams, Label
 from fitrouter.posterior.mixture import EXPERTS, FLOOR, SHARE, START, MixturePrior, ModelAverage, updated
 from fitrouter.posterior.model import Fit
@@ -62,21 +62,33 @@ def test_the_bound_holds_for_what_is_learnt(labels: list[tuple[float, int, Feedb
         assert loss <= (losses - np.log(priors)).min() - len(labels) * math.log(1.0 - SHARE) + 1e-6
 
 
-@given(st.integers(0, 10_000), st.floats(0.0, 0.3))
+def _heads(kind: type[Heads], *widths: Width) -> Heads:
+    (priors,) = HeadPriors.grouped(widths, _index(), D)
+    return kind(priors)
+
+
+def _learn(heads: Heads, row: Rows, y: float, noise: float, level: float = 0.0) -> None:
+    """Fold a label into a single head."""
+    mean, variance = heads.predict(row)
+    update = gaussian_update(level + float(mean[0, 0]), float(variance[0, 0]), y, noise=noise)
+    heads.learn(row, np.array([update.step]), np.array([update.shrink]))
+
+
+@pytest.mark.parametrize(("kind", "labels", "error"), [(DenseHeads, 12, 1e-9), (LowRankHeads, RANK, 5e-3)])
+@given(st.integers(0, 10_000), st.floats(0.01, 0.3))
 @settings(max_examples=40)
-def test_a_head_is_the_joint_posterior(seed: int, offset: float) -> None:
-    """Taste and offsets of a head are the posterior of a dense Gaussian over all of them, for labels and pairs."""
+def test_a_head_is_the_joint_posterior(kind: type[Heads], labels: int, error: float, seed: int, offset: float) -> None:
+    """Taste and offsets are the posterior of a dense Gaussian over all of them; of low rank up to its rank."""
     rng = np.random.default_rng(seed)
-    prior = HeadPrior.of(Width(level=0.1, offset=offset, taste=0.4, named={"length": 0.2}), _index(), D)
-    head, n = Head(prior), D + len(MODELS)
-    mean, cov = np.zeros(n), np.diag(np.concatenate([prior.variance, np.full(len(MODELS), offset)]))
-    rows = [_row(rng) for _ in range(12)]
+    head, n = _heads(kind, Width(level=0.1, offset=offset, taste=0.4, named={"length": 0.2})), D + len(MODELS)
+    mean, cov = np.zeros(n), np.diag(np.concatenate([head.priors.variance[0], np.full(len(MODELS), offset)]))
+    rows = [_row(rng) for _ in range(labels)]
     for row in rows:
         y, noise = float(rng.normal()), float(rng.uniform(0.1, 1.0))
         z = np.concatenate(
             [row.h[0], [float(row.coefficient[0] @ [m == model for m in row.models]) for model in MODELS]]
         )
-        head.learn(row, gaussian_update(*(float(part[0]) for part in head.predict(row)), y, noise=noise))
+        _learn(head, row, y, noise)
         gain = cov @ z / (noise + z @ cov @ z)
         mean, cov = mean + gain * (y - z @ mean), cov - np.outer(gain, z @ cov)
     for row in [_row(rng) for _ in range(5)]:
@@ -84,9 +96,40 @@ def test_a_head_is_the_joint_posterior(seed: int, offset: float) -> None:
             [row.h[0], [float(row.coefficient[0] @ [m == model for m in row.models]) for model in MODELS]]
         )
         found, variance = head.predict(row)
-        assert found[0] == pytest.approx(z @ mean, abs=1e-9)
-        assert variance[0] == pytest.approx(z @ cov @ z, abs=1e-9)
-    assert [head.offset(model) for model in MODELS] == pytest.approx(mean[D:], abs=1e-9)
+        assert found[0, 0] == pytest.approx(z @ mean, abs=error)
+        assert variance[0, 0] == pytest.approx(z @ cov @ z, abs=error)
+    assert [float(head.offsets(model)[0]) for model in MODELS] == pytest.approx(mean[D:], abs=error)
+
+
+@given(st.integers(0, 10_000), st.integers(0, 60))
+@settings(max_examples=40)
+def test_low_rank_keeps_what_labels_say_most_about(seed: int, labels: int) -> None:
+    """Variances stay between the exact posterior's and the prior's, and the state round-trips bit for bit."""
+    rng, width = np.random.default_rng(seed), Width(level=0.1, offset=0.2, taste=0.4)
+    low, dense = _heads(LowRankHeads, width), _heads(DenseHeads, width)
+    prior = low.predict(probe := _row(rng))[1]
+    for _ in range(labels):
+        row, y = _row(rng), float(rng.normal())
+        _learn(low, row, y, 0.1)
+        _learn(dense, row, y, 0.1)
+    variance, exact = low.predict(probe)[1], dense.predict(probe)[1]
+    assert (exact - 5e-3 <= variance).all()
+    assert (variance <= prior + 5e-3).all()
+    for heads in (low, dense):
+        other = type(heads)(heads.priors)
+        other.load(*heads.dump())
+        assert other.dump() == heads.dump()
+
+
+def test_low_rank_forgets_the_least_direction() -> None:
+    """Labels on few directions beyond its rank: those that were seen most stay known."""
+    rng, low = np.random.default_rng(0), _heads(LowRankHeads, Width(level=0.1, offset=0.2, taste=0.4))
+    often = Rows(np.eye(D)[[1]], ("m",), np.ones((1, 1)))
+    for _ in range(100):
+        _learn(low, often, 1.0, 0.1)
+        _learn(low, _row(rng), float(rng.normal()), 5.0)
+    assert low.predict(often)[1][0, 0] < 0.02
+    assert low.predict(often)[0][0, 0] == pytest.approx(1.0, abs=0.05)
 
 
 def _index() -> dict[str, int]:
@@ -110,22 +153,18 @@ def _row(rng: np.random.Generator) -> Rows:
 def test_declared_values_are_exact_at_any_time(seed: int, first: float, second: float) -> None:
     """Declared before or after the labels, or corrected later: declared mean plus deviation is the same posterior."""
     rng = np.random.default_rng(seed)
-    prior = HeadPrior.of(Width(level=0.1, offset=0.1, taste=0.4), _index(), D)
     labels, shift = [(_row(rng), float(rng.normal())) for _ in range(6)], np.array([0.0, 0.3, -0.2, 0.0, 0.1])
 
     def learnt(steps: list[object]) -> tuple[Floats, Floats]:
-        person = Person(D, [prior])
+        person = Person(D, [_heads(DenseHeads, Width(level=0.1, offset=0.1, taste=0.4))])
         for step in steps:
             if isinstance(step, float):
                 person.declare(step * shift)
                 continue
             row, y = step  # type: ignore[misc]
-            head = person.heads[0]
-            found, variance = head.predict(row)
-            predicted = float(person.declared @ row.h[0] + found[0])
-            head.learn(row, gaussian_update(predicted, float(variance[0]), y, noise=0.1))
-        mean, cov = person.heads[0].taste(D)
-        return person.declared + mean, cov
+            _learn(person.heads[0], row, y, 0.1, float(person.declared @ row.h[0]))
+        (heads,) = person.heads
+        return person.declared + heads.tastes()[0], heads.covariance(np.ones(1), D)
 
     late, early = learnt([first, *labels, second]), learnt([second, *labels])
     np.testing.assert_allclose(late[0], early[0], atol=1e-9)

@@ -6,10 +6,11 @@ import asyncio
 from typing import Any
 
 import pytest
+from tests.kits.echoes import ECHOES, FORMS, KEY
 from tests.kits.fake_openai import HANG, FakeOpenAI, Reply, event, reply, sse
 
-from fitrouter.errors import ProviderRejected, ProviderTimeout, ProviderUnavailable
-from fitrouter.providers import LiteLLM, Secret
+from fitrouter.errors import ProviderError, ProviderRejected, ProviderTimeout, ProviderUnavailable
+from fitrouter.providers import LiteLLM, Secret, tracing
 from fitrouter.types import Call, Completion
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # litellm's own
@@ -62,6 +63,16 @@ async def test_a_whole_answer() -> None:
         "model": "m", "messages": list(MESSAGES), "temperature": 0.3}  # fmt: skip
     assert not {"no-log", "caching", "num_retries", "max_retries"} & set(body)
     assert headers["authorization"] == "Bearer sk-secret-1"
+
+
+async def test_the_trace_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server gets the headers of the span, beside those of the configuration."""
+    monkeypatch.setattr(tracing, "headers", lambda: {"traceparent": "00-1"})
+    async with FakeOpenAI() as server:
+        options = {"api_base": server.base_url, "extra_headers": {"x-own": "1"}}
+        await LiteLLM(Secret("sk-secret-1"), options).complete(call())
+    _, headers = server.seen[0]
+    assert (headers["traceparent"], headers["x-own"]) == ("00-1", "1")
 
 
 async def test_a_streamed_answer() -> None:
@@ -141,6 +152,14 @@ async def test_broken_streams_are_unavailable(fault: Reply) -> None:
             await consume(await provider(server).complete(call(stream=True)))
 
 
+async def test_calls_with_other_deadlines_share_a_connection() -> None:
+    """Since litellm keeps a client for each timeout, and what is left until a deadline differs each time."""
+    async with FakeOpenAI() as server:
+        for timeout_s in (20.0, 19.97, 18.4, 25.0):
+            await provider(server).complete(call(timeout_s=timeout_s))
+        assert server.connections == 1
+
+
 async def test_a_hanging_server_is_a_timeout() -> None:
     """Silence past the call's time is ProviderTimeout."""
     async with FakeOpenAI([Reply(HANG)]) as server:
@@ -162,3 +181,19 @@ async def test_closing_a_stream_ends_it_upstream(read: int) -> None:
 def test_the_key_is_masked() -> None:
     """Neither the key nor the values of options show in the repr."""
     assert "s3cr3t" not in repr(LiteLLM(Secret("s3cr3t"), {"aws_secret": "s3cr3t"}))
+
+
+async def test_an_echoed_key_stays_here() -> None:
+    """Whatever an upstream echoes the key in, neither errors nor answers hold it, and no cause does."""
+    script = [(name, stream, form) for name in ECHOES for stream in (False, True) for form in FORMS]
+    said = []
+    async with FakeOpenAI([ECHOES[name](form) for name, _, form in script]) as server:
+        upstream = LiteLLM(Secret(KEY), {"api_base": server.base_url})
+        for name, stream, form in script:
+            try:
+                answer = await upstream.complete(call(stream=stream))
+                found = repr(answer if isinstance(answer, Completion) else (await consume(answer))[1])
+            except ProviderError as error:
+                found = f"{error!r}{error.__cause__!r}"
+            said.append((name, stream, form, found))
+    assert not [entry for entry in said for form in FORMS if form in entry[3]]

@@ -8,6 +8,7 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,6 +18,7 @@ from fitrouter.errors import ConfigError, ProviderError, ProviderRejected, Provi
 from fitrouter.providers import OpenAICompatible, Secret
 from fitrouter.providers._sse import sse_data
 from fitrouter.providers.failures import from_status, retry_after
+from fitrouter.serving.attempts import close
 from fitrouter.types import Call, Chunk, Completion, Usage
 
 MESSAGES = ({"role": "user", "content": "hello"},)
@@ -110,17 +112,37 @@ async def test_unknown_fields_are_relayed() -> None:
         await provider.aclose()
 
 
-async def test_connections_are_kept_and_bounded() -> None:
-    """Answers in turn share one connection, whole and streamed; calls at once never open more than allowed."""
-    async with FakeOpenAI() as server:
-        provider = OpenAICompatible(server.base_url, connections=3)
+async def test_several_choices_are_asked_for_and_read() -> None:
+    """`n` is sent if it is above 1; choices are told apart by their index, and those beyond n are dropped."""
+    choices = [{"index": i, "message": {"content": f"c{i}"}, "finish_reason": "stop"} for i in (1, 0, 2)]
+    deltas = [event({"choices": [{"index": i, "delta": {"content": f"c{i}"}}]}) for i in (1, 0, 2)]
+    ends = [event({"choices": [{"index": i, "delta": {}, "finish_reason": "stop"} for i in (0, 1)]}), DONE]
+    async with FakeOpenAI([reply(200, {"choices": choices}), sse(*deltas, *ends), None]) as server:
+        provider = OpenAICompatible(server.base_url)
+        answer = await whole(provider, msgspec.structs.replace(call(), n=2))
+        assert [answer.message["content"], *(other.message["content"] for other in answer.others)] == ["c0", "c1"]
+        streamed = await chunks(provider, msgspec.structs.replace(call(stream=True), n=2))
+        assert [(c.index, c.delta.get("content")) for c in streamed if c.delta] == [(1, "c1"), (0, "c0")]
+        assert [c.index for c in streamed if c.finish_reason] == [0, 1]
+        await whole(provider, call())
+        assert [seen[0].get("n") for seen in server.seen] == [2, 2, None]
+        await provider.aclose()
+
+
+async def test_connections_are_kept_and_none_is_waited_for() -> None:
+    """Answers in turn share one connection, whole and streamed; calls at once have one each."""
+    async with FakeOpenAI([None] * 4 + [sse(HANG)] * 300) as server:
+        provider = OpenAICompatible(server.base_url)
         for stream in (False, True, True, False):
             await (chunks if stream else whole)(provider, call(stream=stream))
         assert server.connections == 1
-        await asyncio.gather(*(whole(provider, call()) for _ in range(20)))
-        assert server.connections <= 3
+        streams = await asyncio.gather(*(provider.complete(call(stream=True)) for _ in range(300)))
+        assert server.connections == 300
+        for stream in streams:
+            assert not isinstance(stream, Completion)
+            await close(stream)
         await provider.aclose()
-    assert len(server.seen) == 24
+    assert len(server.seen) == 304
 
 
 async def test_statuses_that_allow_a_fallback(subtests: pytest.Subtests) -> None:

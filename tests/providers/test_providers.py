@@ -412,7 +412,7 @@ def test_a_secret_is_seen_nowhere() -> None:
     assert secret.reveal() == "sk-1"
     assert secret == Secret("sk-1") != Secret("sk-2")
     assert len({secret, Secret("sk-1")}) == 1
-    assert Secret("").mask("abc") == "abc"
+    assert Secret("").scrub(b"abc") == b"abc"
 
 
 def config(**providers: dict[str, Any]) -> Config:

@@ -17,6 +17,7 @@ from fitrouter.types import Call, Chunk, Usage
 
 FULL = Usage(prompt_tokens=900, completion_tokens=80, cached_tokens=512, reasoning_tokens=64)
 COUNTS = st.integers(0, 2**40)
+COUNTED = ("prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens")
 
 
 class Thinker(Echo):
@@ -31,7 +32,16 @@ class Thinker(Echo):
             yield chunk if chunk.usage is None else Chunk(delta=chunk.delta, usage=FULL)
 
 
-@given(st.builds(Usage, prompt_tokens=COUNTS, completion_tokens=COUNTS, cached_tokens=COUNTS, reasoning_tokens=COUNTS))
+@given(
+    st.builds(
+        Usage,
+        prompt_tokens=COUNTS,
+        completion_tokens=COUNTS,
+        cached_tokens=COUNTS,
+        reasoning_tokens=COUNTS,
+        estimated=st.booleans(),
+    )
+)
 def test_what_is_told_reads_back(usage: Usage) -> None:
     """Nothing is lost on the way over a gateway; as an object of a client library it reads the same."""
     assert read_usage(usage_body(usage)) == usage
@@ -46,6 +56,12 @@ def test_what_is_no_number_counts_as_nothing(subtests: pytest.Subtests) -> None:
         math.inf,
         math.nan,
         -3,
+        -1e300,
+        1e300,
+        2**53 + 1,
+        10**400,
+        True,
+        "12",
         [1],
         {"a": 1},
     ):

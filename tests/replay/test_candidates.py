@@ -22,7 +22,7 @@ from fitrouter.policies import EpsilonGreedy, LinearThompson, LinUCB, Policy, So
 from fitrouter.routing.decider import Rules
 from fitrouter.state.budgets import BudgetParams
 from fitrouter.state.projections import ProjectionParams
-from fitrouter.types import Decision, FeedbackKind, Floats, Identity, Request
+from fitrouter.types import FULL_SHARE, Decision, FeedbackKind, Floats, Identity, Request
 from fitrouter_evaluators.replay.candidates._candidate_file import KINDS, parse_candidate, read_candidate
 from fitrouter_evaluators.replay.candidates.load import Candidate, load_candidate
 from fitrouter_evaluators.replay.log.log import DRAWN, MODES, Ints, Log
@@ -224,6 +224,12 @@ def test_logged_pmfs_are_the_columns() -> None:
     for said, name in (("current", "prob"), ("twin", "twin"), ("personal", "personal")):
         assert off(load_candidate(said), log, flat(log, rows, column(log, name))) == 0.0
         assert off(load_candidate({said: True}), log, flat(log, rows, column(log, name))) == 0.0
+    whole = log.options.candidates[FULL_SHARE]
+    assert off(load_candidate("shadow"), log, flat(log, rows, whole)) == 0.0
+    routed = log._replace(decisions=log.decisions._replace(share=np.ones(log.decisions.n)))
+    assert off(load_candidate("shadow"), routed, flat(log, rows, column(log, "prob"))) == 0.0
+    with pytest.raises(InvalidLog, match="share 1"):
+        load_candidate("shadow").pmf(log._replace(options=log.options._replace(candidates={})), rows)
     wide = load_candidate({"candidate": "wide", "name": "wider"})
     assert off(wide, log, flat(log, rows, log.options.candidates["wide"])) == 0.0
     assert wide.description == "wider: the shadow candidate 'wide'"

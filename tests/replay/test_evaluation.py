@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -65,6 +66,55 @@ def test_intervals_cover_the_value_of_a_fixed_model(town: Town, log: Log, arm: s
         assert abs(row.value - truth) < 4.5 * row.se
     assert rows["rejection", "powered"].n > 50
     assert not rows["dr", "powered"].biased
+
+
+def test_estimates_lie_in_their_intervals_and_range(log: Log) -> None:
+    """However few units there are: fit in [0, 1], a difference in [−1, 1], and each estimate in its interval."""
+    few = replayed(log, {"fixed": "c"}, until=float(log.decisions.ts[12]))
+    for report in (few, replayed(log, {"fixed": "c"})):
+        for found in (*report.estimates, *report.bands, *report.personal):
+            least = 0.0 if found.policy in {"candidate", "against"} else -1.0
+            assert least <= found.low <= found.high <= 1.0
+            assert math.isnan(found.value) or found.low <= found.value <= found.high
+        for band in report.bands:
+            assert min(band.lows, default=0.0) >= -1.0
+            assert max(band.highs, default=0.0) <= 1.0
+
+
+def test_shadow_is_replayed_from_the_first_day() -> None:
+    """With a share of 0 the policy is compared with the default model: what the log cannot say widens the intervals."""
+    made = Town(seed=6, rules=Rules(floor=0.1, ask=0.5, share=0.0, default_arm="a"), votes=1.0)
+    for number in range(200):
+        made.request(user=f"person-{number % 9}")
+    report = replayed(made.log(), "shadow")
+    mass = next(each.unsupported for each in report.diagnostics if each.policy == "candidate")
+    assert mass > 0.3
+    for found in (*report.estimates, *report.bands):
+        if found.policy == "difference":
+            assert found.high - found.low >= min(2.0 * mass, 1.0)
+            assert found.low < 0.0 < found.high
+    assert "give the policy a share above 0" in " ".join(report.advice)
+
+
+def test_a_fresh_log_says_what_to_change(log: Log) -> None:
+    """Volunteered votes only, or sessions that are still open: predictions are marked, and the remedy is named."""
+    logs = []
+    for ask in (0.001, 0.0):
+        made = Town(seed=5, rules=Rules(floor=0.2, ask=ask), votes=1.0)
+        for number in range(200):
+            made.request(user=f"person-{number % 20}")
+        logs.append(made.log())
+    with pytest.raises(InvalidLog, match=r"199 volunteered ones do not .* set feedback.ask to 0.05"):
+        replayed(logs[1])
+    report = replayed(logs[0])
+    assert report.window.labelled == 0
+    assert all(row.biased for row in report.estimates if row.labels == "powered")
+    assert all(band.kind == "exact" for band in report.bands if not band.slice)
+    assert "set feedback.ask to 0.05" in " ".join(report.advice)
+    idle_s = float(np.ptp(log.decisions.ts)) + 3600.0
+    sessions = log.decisions._replace(session=np.arange(600), begins=np.ones(600, dtype=bool))
+    with pytest.raises(InvalidLog, match=r"600 of 600 decisions are in sessions .* with --idle \d+[ms] \d+ decisions"):
+        evaluate(log._replace(decisions=sessions), CURRENT, CURRENT, ReplaySettings(idle_s=idle_s))
 
 
 def test_naive_estimates_are_marked_as_biased(town: Town, log: Log) -> None:

@@ -122,7 +122,7 @@ def test_one_bad_row_is_named(folder: Path, tmp_path: Path) -> None:
 
 
 def test_features_of_an_answer_are_finite(warehouse: Path) -> None:
-    """The message names the decision whose score it is; what an answer does not have is NaN, and may be."""
+    """A score that is not finite is refused by its decision's name; NaN of a missing answer is accepted."""
     edit(warehouse, SCORED, "UPDATE scores SET h = [1, 'nan'::FLOAT, 0, 0], schema = 'style-1'")
     read_log(warehouse)
     _, _, name = edit(warehouse, SCORED, "UPDATE scores SET h = [1, 'inf'::FLOAT, 0, 0], schema = 'style-1'")
@@ -132,7 +132,7 @@ def test_features_of_an_answer_are_finite(warehouse: Path) -> None:
 
 
 def test_a_label_that_nobody_asked_for_is_no_asked_label(warehouse: Path) -> None:
-    """A vote may say that it was asked for only where its decision asked, with a probability."""
+    """An asked vote is refused if its decision did not log a probability of asking."""
     with duckdb.connect(warehouse) as connection:
         votes = (
             "SELECT {} FROM decisions AS d JOIN feedback AS f USING (decision_id) WHERE NOT d.asked AND y IS NOT NULL"
@@ -146,7 +146,7 @@ def test_a_label_that_nobody_asked_for_is_no_asked_label(warehouse: Path) -> Non
 
 
 def test_what_breaks_several_rows_is_counted(warehouse: Path) -> None:
-    """The first row is named, and how many are like it."""
+    """The message names the first bad row and the number of bad rows."""
     with duckdb.connect(warehouse) as connection:
         connection.execute("UPDATE decisions SET floor = 'nan'::DOUBLE WHERE seq < 40")
         count = connection.execute("SELECT count(*) FROM decisions WHERE seq < 40").fetchone()
@@ -165,7 +165,7 @@ def parquet(folder: Path, tmp_path: Path) -> Path:
 @pytest.mark.parametrize("kept", [0.0, 0.3, 0.9, 0.999])
 @pytest.mark.parametrize("table", ["decisions", "feedback"])
 def test_a_truncated_parquet_file_is_refused(folder: Path, tmp_path: Path, table: str, kept: float) -> None:
-    """However much is missing; the message names the file."""
+    """A truncated Parquet file is refused by its path, however much is kept."""
     tables = parquet(folder, tmp_path)
     path = tables / f"{table}.parquet"
     path.write_bytes(path.read_bytes()[: int(path.stat().st_size * kept)])
@@ -174,7 +174,7 @@ def test_a_truncated_parquet_file_is_refused(folder: Path, tmp_path: Path, table
 
 
 def test_a_missing_table_is_refused(folder: Path, tmp_path: Path) -> None:
-    """Without executions a log would have no failures; profiles may be missing."""
+    """A log without executions is refused; one without profiles is read."""
     tables = parquet(folder, tmp_path)
     (tables / "profiles.parquet").unlink()
     assert not read_log(tables).declared
@@ -190,7 +190,7 @@ def rewrite(path: Path, select: str) -> None:
 
 
 def test_a_changed_schema_is_refused(folder: Path, tmp_path: Path) -> None:
-    """A column that is gone, has another name or another type is named; numbers of another width are not."""
+    """A missing, renamed or mistyped column is refused by name; another numeric width is accepted."""
     tables = parquet(folder, tmp_path)
     path = tables / "decisions.parquet"
     rewrite(path, "* REPLACE (seq::INT AS seq, policy_seq::UINTEGER AS policy_seq, probs::DOUBLE[] AS probs)")
@@ -208,7 +208,7 @@ def test_a_changed_schema_is_refused(folder: Path, tmp_path: Path) -> None:
 
 
 def test_rounded_probabilities_are_refused(folder: Path, tmp_path: Path) -> None:
-    """An export in single precision has lost what replay rests on."""
+    """Propensities in single precision are refused."""
     tables = parquet(folder, tmp_path)
     rewrite(tables / "decisions.parquet", "* REPLACE (probs::FLOAT[] AS probs)")
     with pytest.raises(InvalidLog, match=r"their sum is|the propensity is"):
@@ -216,7 +216,7 @@ def test_rounded_probabilities_are_refused(folder: Path, tmp_path: Path) -> None
 
 
 def test_a_warehouse_of_a_later_version_is_refused(warehouse: Path) -> None:
-    """Its tables may mean something else."""
+    """A warehouse of a later schema version is refused."""
     with duckdb.connect(warehouse) as connection:
         connection.execute("INSERT INTO migrations VALUES ('m999_more')")
     with pytest.raises(InvalidLog, match=r"m999_more.*a later one wrote the file"):
@@ -224,7 +224,7 @@ def test_a_warehouse_of_a_later_version_is_refused(warehouse: Path) -> None:
 
 
 def test_a_warehouse_with_another_column_is_refused(warehouse: Path) -> None:
-    """Somebody changed the table by hand."""
+    """A warehouse whose tables differ from its schema version is refused."""
     with duckdb.connect(warehouse) as connection:
         connection.execute("DROP VIEW outcomes; ALTER TABLE decisions DROP COLUMN rest")
     with pytest.raises(InvalidLog, match=r"table decisions: there is no column 'rest'"):
@@ -233,7 +233,7 @@ def test_a_warehouse_with_another_column_is_refused(warehouse: Path) -> None:
 
 @pytest.mark.parametrize("spoil", [lambda raw: raw[: len(raw) // 2], lambda raw: b"hello" * 2000, lambda raw: b""])
 def test_a_damaged_warehouse_is_refused(warehouse: Path, spoil: Callable[[bytes], bytes]) -> None:
-    """Cut short, overwritten or emptied: the message names the file and the remedy."""
+    """A truncated, overwritten or empty warehouse is refused with its path and a remedy."""
     warehouse.write_bytes(spoil(warehouse.read_bytes()))
     with pytest.raises(InvalidLog) as refused:
         read_log(warehouse)
@@ -242,7 +242,7 @@ def test_a_damaged_warehouse_is_refused(warehouse: Path, spoil: Callable[[bytes]
 
 @pytest.mark.parametrize("spoil", [lambda raw: raw[: len(raw) // 2], lambda raw: b"hello" * 2000, lambda raw: b""])
 def test_a_damaged_journal_is_refused(folder: Path, tmp_path: Path, spoil: Callable[[bytes], bytes]) -> None:
-    """Cut short, overwritten or emptied: it is refused, and neither renamed nor begun anew."""
+    """A truncated, overwritten or empty journal is refused and left as it is."""
     path = Path(shutil.copy(folder / "journal.db", tmp_path / "journal.db"))
     path.write_bytes(spoil(path.read_bytes()))
     size = path.stat().st_size
@@ -261,21 +261,21 @@ def journal_with(folder: Path, tmp_path: Path, sql: str, *values: object) -> Pat
 
 
 def test_a_flipped_bit_in_the_journal_is_named(folder: Path, tmp_path: Path) -> None:
-    """The gateway leaves such a row out; replay must not."""
+    """A row that the gateway would skip is refused by replay."""
     path = journal_with(folder, tmp_path, "UPDATE events SET crc = crc + 1 WHERE seq = 17")
     with pytest.raises(InvalidLog, match="row 17: its checksum does not match"):
         read_log(path)
 
 
 def test_a_journal_of_another_version_is_refused(folder: Path, tmp_path: Path) -> None:
-    """A later format may mean something else."""
-    path = journal_with(folder, tmp_path, "PRAGMA user_version = 2")
-    with pytest.raises(InvalidLog, match="its format version is 2"):
+    """A log of a later format is refused."""
+    path = journal_with(folder, tmp_path, "PRAGMA user_version = 3")
+    with pytest.raises(InvalidLog, match="its format version is 3"):
         read_log(path)
 
 
 def test_a_decision_that_is_gone_leaves_orphans(folder: Path, tmp_path: Path) -> None:
-    """One decision is taken out of the journal: its execution is named."""
+    """An execution without its decision is refused by name."""
     some = [e for e in EVENTS if isinstance(e, Execution)][20]
     path = journal_with(folder, tmp_path, "DELETE FROM events WHERE id = ?", some.decision_id)
     with pytest.raises(InvalidLog, match="there is no such decision") as refused:
@@ -284,7 +284,7 @@ def test_a_decision_that_is_gone_leaves_orphans(folder: Path, tmp_path: Path) ->
 
 
 def test_an_event_that_is_appended_again_is_no_duplicate(folder: Path, tmp_path: Path) -> None:
-    """The journal keeps the first; so does the log."""
+    """Of two executions of a decision the first is read."""
     path = Path(shutil.copy(folder / "journal.db", tmp_path / "journal.db"))
     journal = SqliteJournal(path)
     journal.append(*(Entry(event) for event in EVENTS[:50])).result()
@@ -293,7 +293,7 @@ def test_an_event_that_is_appended_again_is_no_duplicate(folder: Path, tmp_path:
 
 
 def test_an_empty_window_is_refused(folder: Path) -> None:
-    """Nothing can be said of no decisions."""
+    """A log without decisions is refused."""
     with pytest.raises(InvalidLog, match="it holds no decision"):
         read_log(folder, since=2e9)
 
@@ -302,7 +302,7 @@ def test_an_empty_window_is_refused(folder: Path) -> None:
 
 
 def test_a_log_that_knows_only_propensities_is_valid() -> None:
-    """Imports often have no more than the probability of what was chosen; half a pmf is refused."""
+    """Imports with only the chosen probability are read; a pmf that is partly missing is refused."""
     probs = np.full((4, 3), 1 / 3)
     log = make_log(probs, np.array([0, 1, 2, 0]))
     validate(log._replace(options=log.options._replace(prob=np.full(12, np.nan))))
@@ -319,7 +319,7 @@ def test_a_log_that_knows_only_propensities_is_valid() -> None:
     ],
 )
 def test_columns_of_any_log_are_looked_at(columns: dict[str, np.ndarray], reason: str) -> None:
-    """The same rules hold for logs that were imported."""
+    """Imported logs are checked by the same rules."""
     probs = np.full((3, 2), 0.5)
     validate(make_log(probs, np.zeros(3, dtype=int)))
     with pytest.raises(InvalidLog, match=reason):

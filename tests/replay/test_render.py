@@ -112,7 +112,7 @@ def test_every_field_is_rendered() -> None:
 
 @pytest.mark.parametrize("render", RENDERED)
 def test_every_number_is_there(render: Any) -> None:
-    """Each number stands there to three figures or four decimals; shares as percentages, points of pictures apart."""
+    """Each number outside plots is shown to three figures or four decimals, shares as percentages."""
     shown = render(realistic())
     if render is html:
         shown = " ".join(Page(re.sub(r"<svg.*?</svg>", "", shown, flags=re.DOTALL)).words)
@@ -135,7 +135,7 @@ def test_every_number_is_there(render: Any) -> None:
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_names_stay_names(name: str) -> None:
-    """A name out of the log is text: no tag, no attribute, no markup of templates and terminals, no control."""
+    """Names from the log are escaped: no tags, attributes, template or terminal markup, or control characters."""
     page = html(hostile(name))
     found = Page(page)
     assert found.tags <= TAGS
@@ -150,7 +150,7 @@ def test_names_stay_names(name: str) -> None:
 @settings(max_examples=5, suppress_health_check=[HealthCheck.too_slow])
 @given(name=st.text(max_size=60), width=st.integers(60, 140))
 def test_text_fits(name: str, width: int) -> None:
-    """Lines are no wider than asked for, whatever things are called; and the page still has only what it may have."""
+    """Lines keep the requested width for names of any length, and the page has only allowed elements."""
     report = hostile(name)
     assert all(cell_len(line) <= width for line in text(report, width).splitlines())
     found = Page(html(report))
@@ -159,7 +159,7 @@ def test_text_fits(name: str, width: int) -> None:
 
 
 def test_nothing_is_fetched() -> None:
-    """The page is whole: no script, no reference to anything outside, in elements or in the style sheet."""
+    """The page has no script and no external reference in elements or style sheet."""
     found = Page(html(realistic()))
     assert not found.attributes & {"src", "href", "srcset", "style", "data", "action"}
     assert not {"script", "link", "img", "iframe", "object", "use", "image"} & found.tags
@@ -168,7 +168,7 @@ def test_nothing_is_fetched() -> None:
 
 
 def test_the_same_bytes() -> None:
-    """The same report gives the same bytes, in another process with other hashes too."""
+    """The same report renders to the same bytes in every process."""
     code = (
         "import sys; from tests.kits.replay_reports import realistic; "
         "from fitrouter_evaluators.replay.render.render_html import html; "
@@ -196,7 +196,7 @@ def test_what_does_not_exist_is_a_dash(render: Any) -> None:
 
 
 def test_pictures_are_well_formed() -> None:
-    """Each picture is XML on its own, has words for those who cannot see it, and no coordinate that is no number."""
+    """Each plot is well-formed XML with a text alternative and finite coordinates."""
     drawn = [figure for of in figures(realistic()).values() for figure in of]
     assert len(drawn) >= 9
     for figure in drawn:
@@ -221,7 +221,7 @@ def cheap() -> Report:
 
 @pytest.mark.parametrize("report", [realistic(), cheap()], ids=["fit", "cost"])
 def test_words_stay_in_the_picture(report: Report) -> None:
-    """No word is cut off at an edge, in a font as wide as they come: a lost minus would turn a number around."""
+    """No text of a plot is clipped, even in a wide font: a clipped minus sign would change a number."""
     for of in figures(report).values():
         for figure in of:
             root = ET.fromstring(figure.wide)
@@ -234,7 +234,7 @@ def test_words_stay_in_the_picture(report: Report) -> None:
 
 
 def test_the_verdict_comes_first() -> None:
-    """The first sentence is the answer; it says which way, how much, and how sure."""
+    """The first sentence of a report states direction, size and certainty."""
     first = text(realistic()).split("\n\n")[0]
     assert first.startswith("Promote: fit is higher under the candidate, which is better: +0.0")
     assert "at any time (exact 95 % sequence), +0.0312 ± 0.0063 at one look" in first.replace("\n", " ")
@@ -250,7 +250,7 @@ def test_the_verdict_comes_first() -> None:
 
 
 def test_naive_rows_are_warnings() -> None:
-    """A biased estimate is marked, its reason is given, and the verdict never rests on it."""
+    """A biased estimate is marked with its reason and not used by the verdict."""
     rows = [line for line in text(realistic()).splitlines() if "naive" in line and "0" in line]
     assert rows
     assert all("⚠" in row for row in rows)
@@ -266,7 +266,7 @@ ANY = st.floats(allow_nan=True, allow_infinity=True)
 @settings(max_examples=8, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_no_number_breaks_it(data: st.DataObject) -> None:
-    """Whatever a number is, the report can be shown, at its width, and its pictures can be parsed."""
+    """Reports of any numbers render at the requested width with well-formed plots."""
     tree = msgspec.to_builtins(realistic())
     floats = [path for path, value in leaves(tree) if isinstance(value, float)]
     for path in data.draw(st.lists(st.sampled_from(floats), min_size=1, max_size=40)):
@@ -285,7 +285,7 @@ def test_no_number_breaks_it(data: st.DataObject) -> None:
 
 @given(low=st.floats(-1e6, 1e6), size=st.floats(1e-6, 1e6), most=st.integers(2, 9))
 def test_ticks_are_round(low: float, size: float, most: int) -> None:
-    """Ticks lie on the axis, are at most as many as asked for and one, and are written as what they are."""
+    """Ticks lie on the axis, are at most one more than requested, and are labelled with their value."""
     size = max(size, 1e-7 * abs(low))  # what floats can tell apart
     found = ticks(low, low + size, most)
     assert len(found) <= most + 1
@@ -296,7 +296,7 @@ def test_ticks_are_round(low: float, size: float, most: int) -> None:
 
 @given(x=st.floats(-1e9, 1e9))
 def test_numbers_keep_three_figures(x: float) -> None:
-    """A number without a unit is written to three figures at least; a share to a twentieth of a percent."""
+    """Numbers without a unit have at least three figures; shares are exact to 0.05 percentage points."""
     read = float(number(x).replace(",", "").replace("−", "-"))
     assert abs(read - x) <= 0.005 * abs(x)
     share = abs(x) / 1e9
@@ -305,7 +305,7 @@ def test_numbers_keep_three_figures(x: float) -> None:
 
 
 def test_decimals_follow_the_standard_errors() -> None:
-    """Two figures of the difference's standard error are shown, so that costs of a hundredth of a cent can be read."""
+    """Differences show two figures of their standard error, also for costs of a hundredth of a cent."""
     assert NumberFormat.of(realistic()).digits == 4
     assert NumberFormat.of(cheap()).digits == 8
     assert "0.00000312" in text(cheap())

@@ -63,7 +63,7 @@ def wide(seen: World) -> UserSatisfaction:
 
 
 def test_where_users_do_not_differ_no_difference_is_found() -> None:
-    """The standard deviation of true means is about 0 and the worst tenth has the mean, which raw means deny."""
+    """Equal users: the standard deviation is about 0 and the worst tenth has the mean, unlike raw means."""
     sds, gaps, raw = [], [], []
     for seed in range(20):
         seen = world(seed, "none", between=0.0, each=10)
@@ -78,14 +78,14 @@ def test_where_users_do_not_differ_no_difference_is_found() -> None:
 
 
 def test_the_share_of_the_worse_off_is_undecided_where_nobody_changes() -> None:
-    """The interval of the share reaches to 0 and, mostly, to 1: the sign of a mean that is 0 is luck."""
+    """Without any difference the interval of the share worse off contains 0 and mostly 1."""
     found = [wide(world(seed, "none", each=10)) for seed in range(25)]
     assert np.mean([one.worse_off_low == 0.0 for one in found]) >= 0.88
     assert np.mean([one.worse_off_high - one.worse_off_low > 0.9 for one in found]) >= 0.8
 
 
 def test_a_gain_that_is_the_same_for_all_leaves_nobody_behind() -> None:
-    """Where everybody gains alike and it shows, the share is 0 and its interval says so; mirrored, it is 1."""
+    """If everybody gains equally the share worse off is 0 with a narrow interval; mirrored, it is 1."""
     rng = np.random.default_rng(3)
     user = np.repeat(np.arange(200), 20)
     x0 = LEVEL + 0.3 * rng.standard_normal(len(user))
@@ -101,7 +101,7 @@ def test_a_gain_that_is_the_same_for_all_leaves_nobody_behind() -> None:
 
 @pytest.mark.parametrize("gains", ["normal", "two", "skewed"])
 def test_true_worlds_lie_in_their_intervals(gains: str) -> None:
-    """Worst decile and share of the worse off of known truths are covered in 90 % of worlds, by useful intervals."""
+    """Intervals of worst decile and share worse off cover the truth in 90 % of worlds and are not vacuous."""
     worst, worse, width = [], [], []
     for seed in range(20):
         seen = world(seed, gains)
@@ -115,7 +115,7 @@ def test_true_worlds_lie_in_their_intervals(gains: str) -> None:
 
 
 def test_estimates_are_nearer_to_the_truth_than_raw_means_and_their_shrinkage() -> None:
-    """Raw means overshoot the worst tenth and the worse off, posterior means of a normal undershoot the worst tenth."""
+    """Raw means overstate the worst tenth's loss; posterior means of a normal prior understate it."""
     ours, naive, shrunken = [], [], []
     for seed in range(20):
         seen = world(seed, "two", each=12)
@@ -141,7 +141,7 @@ def test_the_spread_of_true_means_is_unbiased_whatever_the_labels() -> None:
 
 
 def test_users_who_are_treated_alike_are_not_worse_off() -> None:
-    """Half of the users have the same policy on both sides; only the others can lose."""
+    """Users with the same policy on both sides are not counted as worse off."""
     rng = np.random.default_rng(5)
     user = np.repeat(np.arange(200), 20)
     x0 = LEVEL + 0.3 * rng.standard_normal(len(user))
@@ -154,7 +154,7 @@ def test_users_who_are_treated_alike_are_not_worse_off() -> None:
 
 
 def test_roles_are_told_apart_and_small_ones_are_left_out() -> None:
-    """Each role has its own numbers; one with fewer than ten users has no worst tenth; units of nobody do not count."""
+    """Each role is reported; one of fewer than ten users has no worst tenth; units without a user are not counted."""
     rng = np.random.default_rng(6)
     user = np.repeat(np.arange(105), 20)
     role = np.where(user < 50, 0, np.where(user < 100, 1, 2))
@@ -171,7 +171,7 @@ def test_roles_are_told_apart_and_small_ones_are_left_out() -> None:
 
 
 def test_nothing_is_said_of_few() -> None:
-    """An empty log, nine users, and users with a unit each give no numbers instead of invented ones."""
+    """An empty log, nine users, and users with one unit each give no estimates."""
     for users, each in ((0, 0), (9, 30), (50, 1)):
         user = np.repeat(np.arange(users), each)
         x = np.random.default_rng(0).random(len(user))
@@ -181,7 +181,7 @@ def test_nothing_is_said_of_few() -> None:
 @settings(max_examples=12)
 @given(st.integers(0, 10_000), st.integers(10, 40), st.integers(2, 6), st.sampled_from([0.0, 0.01, 0.3]))
 def test_numbers_are_possible(seed: int, users: int, each: int, noise: float) -> None:
-    """Shares and means lie on their scales, intervals hold their estimates, and the same log gives the same numbers."""
+    """Estimates lie in their ranges and intervals, and are reproducible."""
     rng = np.random.default_rng(seed)
     user = rng.permutation(np.repeat(np.arange(users), each))
     x0 = np.clip(0.5 + noise * rng.standard_normal(len(user)), 0.0, 1.0)
@@ -197,7 +197,7 @@ def test_numbers_are_possible(seed: int, users: int, each: int, noise: float) ->
 
 
 def test_who_is_who_does_not_matter() -> None:
-    """Estimates do not hang on users' codes or on the order of units."""
+    """Estimates are invariant to users' codes and the order of units."""
     seen = world(1, "skewed", users=60)
     codes = np.random.default_rng(0).permutation(60) * 3
     order = np.random.default_rng(1).permutation(len(seen.user))

@@ -96,6 +96,7 @@ def test_guards_are_labels_that_honest_answers_win(features: ResponseFeatures) -
     assert X[:, LENGTH].mean() < 0.0
 
 
+@pytest.mark.reproduction
 @needs_data
 def test_adversaries_lose_on_unseen_prompts(features: ResponseFeatures) -> None:
     """AlpacaEval: NullModel and all attacks stay below the honest median under g, the population and judges' own heads.

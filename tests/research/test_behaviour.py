@@ -94,6 +94,7 @@ def test_sets_that_are_not_there_are_left_out(tmp_path: Path) -> None:
     assert development(tmp_path, 1, "hashing") == []
 
 
+@pytest.mark.reproduction
 @pytest.mark.skipif(not (DATA / "realhumaneval").is_dir(), reason="the public sets are not in ../shared/data")
 def test_copies_are_foreseen_better_than_the_target(tmp_path: Path) -> None:
     """RealHumanEval, programmers unseen, in order: AUC at least .77, above global."""

@@ -188,6 +188,7 @@ def test_the_shipped_table_has_every_kind() -> None:
     assert all("no public data" in table[kind].note for kind in ("regenerate", "interrupt"))
 
 
+@pytest.mark.reproduction
 @pytest.mark.skipif(not (DATA / "realhumaneval").is_dir(), reason="the public sets are not here")
 def test_the_shipped_table_is_what_the_command_writes(tmp_path: Path) -> None:
     """The command gives the shipped table from the data, to the last digit that another BLAS may change."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import uuid
+from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -14,7 +16,7 @@ from fitrouter.policies import Beliefs, SquareCB
 from fitrouter.routing.decider import Decider, Rules
 from fitrouter.routing.eligibility import Roster, Wants
 from fitrouter.state.learner import Learner
-from fitrouter.types import Decision, Identity, Mode, ModelCard, Prices, decode_event, encode_event
+from fitrouter.types import FULL_SHARE, Decision, Identity, Mode, ModelCard, Prices, decode_event, encode_event
 
 X = np.array([1.0, 0.3, -0.2])
 
@@ -42,6 +44,7 @@ rules_ = st.builds(
     Rules,
     floor=st.floats(0, 1),
     uniform_slice=st.floats(0, 1),
+    friction=st.sampled_from([0.0, 0.0, 0.1, 1.0]),
     share=st.floats(0, 1),
     default_arm=st.sampled_from([None, "m00", "gone"]),
     ask=st.floats(0.005, 0.05),
@@ -100,11 +103,40 @@ def test_draws_follow_the_logged_pmf() -> None:
     assert modes[Mode.UNIFORM] == pytest.approx(0.7 * 0.05, abs=0.01)
 
 
+def test_friction_reserves_traffic_for_good_models() -> None:
+    """Models near the user-blind best get equal parts of the share, whoever asks; the policy has the rest."""
+    plain, rubbed = decide(Rules(floor=0.0)), decide(Rules(floor=0.0, friction=0.3))
+    part = np.array(rubbed.probs) - 0.7 * np.array(plain.probs)
+    good = part > 1e-12
+    assert 0 < good.sum() < len(part)
+    assert part[good] == pytest.approx(0.3 / good.sum())
+    assert part == pytest.approx(np.array(rubbed.twin) - 0.7 * np.array(plain.twin))
+    assert part == pytest.approx(rubbed.rest)
+    assert good[int(np.argmax(plain.twin))]
+    assert sum(plain.rest) == 0.0
+
+
 def test_a_share_of_zero_is_shadow_mode() -> None:
     """With share 0 the default model takes all requests while the policy's predictions are logged."""
     decision = decide(Rules(share=0.0, default_arm="m02"))
     assert (decision.chosen, decision.propensity, decision.mode) == ("m02", 1.0, Mode.SHADOW)
     assert len(decision.mean) == 4
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3])
+def test_a_share_logs_what_the_policy_would_do_with_all_requests(share: float) -> None:
+    """Below a share of 1 the pmf at share 1 is logged; at 0 the shadow candidates' pmfs are at 1, too."""
+    rules = Rules(share=share, default_arm="m02", floor=0.1)
+    known: dict[str, Any] = {"candidates": {"steep": {"algorithm": "squarecb", "gamma": 900.0}}}
+    made = [
+        Decider(SquareCB(20.0), learner(0, 4), rule, **known).decide(
+            str(uuid.UUID(int=7)), 1.0, Identity(user="u"), X, cards(4)
+        )
+        for rule in (rules, msgspec.structs.replace(rules, share=1.0))
+    ]
+    assert made[0].candidates[FULL_SHARE] == made[1].probs
+    assert (made[0].candidates["steep"] == made[1].candidates["steep"]) is (share == 0.0)
+    assert FULL_SHARE not in made[1].candidates
 
 
 def test_an_ineligible_default_takes_no_traffic() -> None:

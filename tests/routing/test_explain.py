@@ -16,14 +16,18 @@ from fitrouter.policies import Beliefs, SquareCB
 from fitrouter.posterior.mixture import EXPERTS
 from fitrouter.posterior.model import Fit
 from fitrouter.routing.decider import CurrentModel, Decider, Rules
-from fitrouter.routing.explain import explain
+from fitrouter.routing.explain import explain, grounds_by
 from fitrouter.routing.explanation import TERMS, Account, Explanation
 from fitrouter.routing.explanation_text import FEATURES
 from fitrouter.state.learner import Learner
+from fitrouter.stores.journal import Row
 from fitrouter.types import (
     Attempt,
     Decision,
     Execution,
+    Feedback,
+    FeedbackKind,
+    Grounds,
     Identity,
     Mode,
     ModelCard,
@@ -318,6 +322,23 @@ def test_every_way_of_deciding_has_its_sentence(changes: dict[str, Any], words: 
         sums(found)
 
 
+def test_shadow_says_what_would_have_been_drawn() -> None:
+    """The default model took the request: the policy's own draw follows from the seed, with the probabilities."""
+    decider = Decider(SquareCB(gamma=30.0), learnt(), Rules(share=0.0, default_arm="a", seed=3))
+    whole = Decider(SquareCB(gamma=30.0), learnt(), Rules(seed=3))
+    cards = [ModelCard(name=name, provider="p", prices=Prices(output=1.0)) for name in "abc"]
+    would = set()
+    for i in range(30):
+        place = str(uuid.UUID(int=i + 1)), 5000.0, ANN, np.ones(D_X) * 0.4, cards
+        decision, routed = decider.decide(*place), whole.decide(*place)
+        found = explain([decode_event(encode_event(decision))])
+        assert found.would == routed.chosen
+        assert f"The policy would have drawn {routed.chosen} (probabilities: {routed.chosen}" in text_of(found)
+        assert explain([routed]).would is None
+        would.add(found.would)
+    assert len(would) > 1
+
+
 def test_a_turn_that_stayed_is_led_back_to_its_draw() -> None:
     """A sticky turn was not drawn: it says so, and what the draw's probability was where that is known."""
     draw = logged(talkative(), np.ones(1), propensity=0.3)
@@ -401,6 +422,82 @@ def test_an_explanation_is_json() -> None:
     found = explain([logged(talkative(), np.ones(1), new=("b",))], talkative())
     assert msgspec.json.decode(msgspec.json.encode(found), type=Explanation) == found
     assert str(found) == "\n".join(found.sentences)
+
+
+def observed(fit: Fit, calls: tuple[int, ...], labels: tuple[int, ...], **changes: Any) -> Decision:
+    """A decision with the grounds that a router logs."""
+    decision = logged(fit, np.ones(1), **changes)
+    grounds = grounds_by(fit, decision)
+    assert grounds is not None
+    return msgspec.structs.replace(decision, grounds=msgspec.structs.replace(grounds, calls=calls, labels=labels))
+
+
+def votes(arm: str, ups: int, downs: int, after: int = 0) -> list[Row]:
+    """Rows of Ann's votes on answers of a model."""
+    rows = []
+    for i, value in enumerate([1.0] * ups + [0.0] * downs):
+        key, at = f"{arm}-{after + i}", after + 2 * i
+        shared: dict[str, Any] = {"ts": 0.0, "decision_id": key, "identity": ANN}
+        answer = Execution(id=f"e{key}", chosen=arm, served_by=arm, status="ok", **shared)
+        vote = Feedback(id=f"f{key}", kind=FeedbackKind.RATING, value=1 + 4 * value, scale=(1.0, 5.0), **shared)
+        rows += [Row(at + 1, answer), Row(at + 2, vote)]
+    return rows
+
+
+def test_the_evidence_is_what_the_person_did() -> None:
+    """Counts are this person's own votes up to the position that the decision had folded; later ones are now's."""
+    fit = talkative()
+    decision = observed(fit, (40, 40), (9, 9), policy=PolicyVersion(algorithm="softmax", seq=100))
+    history = votes("b", 2, 28) + votes("a", 10, 1, 60) + votes("a", 50, 0, 100)
+    found = explain([decision], history=history)
+    assert "This user had rated 10 of 11 answers of a up and 28 of 30 answers of b down." in text_of(found)
+    assert (by_arm(found)["b"].votes_up, by_arm(found)["b"].votes_down) == (2, 28)
+    assert by_arm(explain([decision], fit, history=history))["a"].votes == 61
+    changed = [*votes("b", 1, 0), Row(9, msgspec.structs.replace(votes("b", 1, 0)[1].event, id="x", value=1.0))]
+    assert "rated 1 of 1 answer of b down" in text_of(explain([decision], history=changed))
+    assert "rated" not in text_of(explain([decision])).split("predicted rating")[0]
+
+
+def test_the_logged_grounds_explain_without_a_model() -> None:
+    """Terms and features of the log are those of the fit that decided, to the rounding of float32; they sum exactly."""
+    fit = talkative()
+    decision = decode_event(encode_event(observed(fit, (3, 3), (1, 1), availability=(1.0, 1.0))))
+    assert isinstance(decision, Decision)
+    then, now = explain([decision]), explain([decision], fit)
+    sums(then)
+    for one, other in zip(then.models, now.models, strict=True):
+        assert one.rating == pytest.approx(other.rating, abs=1e-12)
+        assert one.blind_fit == pytest.approx(other.blind_fit, abs=1e-12)
+    assert then.contrast is not None
+    assert then.contrast.features[0].name == "length"
+    assert "b is 0.16 behind because it writes longer than this user likes (−0.16)" in text_of(then)
+    off = msgspec.structs.replace(decision, personal=(0.9, 0.1), grounds=grounds_by(fit, decision))
+    assert explain([off]).leader is not None
+
+
+def test_a_prior_is_never_told_as_an_observation() -> None:
+    """Of a model that was not called nothing is said that only calls show; a model is not unreliable for resting."""
+    fit = talkative()
+    changes: dict[str, Any] = {"latency": (1.0, 2.0), "latency_weight": 0.3, "latency_unit_s": 10.0}
+    unseen = observed(fit, (30, 0), (9, 0), availability=(0.99, 0.95), **changes)
+    text = text_of(explain([unseen]))
+    assert "it has not been called yet, so that its rating is assumed" in text
+    for words in ("writes", "fails", "slower", "rated lower"):
+        assert words not in text
+    swapped = observed(fit, (0, 30), (0, 9), availability=(0.95, 0.99), **changes)
+    assert "it has answered before, while the rating of a is assumed" in text_of(explain([swapped]))
+    even = Grounds(terms=((0.7, 0.7), *[(0.0, 0.0)] * 5), calls=(30, 30), labels=(9, 9))
+    resting = logged(fit, np.ones(1), mean=(0.7, 0.7), availability=(0.99, 0.95), grounds=even)
+    assert "was called less lately, so that its answer is less certain" in text_of(explain([resting]))
+    failing = msgspec.structs.replace(resting, availability=(0.99, 0.7))
+    assert "fails more often" in text_of(explain([failing]))
+    terms = ((0.5, 0.5), (0.0, 0.0), (0.0, 0.0), (0.2, 0.0), (0.0, 0.0), (0.2, 0.0))
+    grounds = Grounds(terms=terms, calls=(30, 30), labels=(9, 0))
+    silent = msgspec.structs.replace(failing, mean=(0.9, 0.5), availability=(1.0, 1.0), grounds=grounds)
+    text = text_of(explain([silent], history=votes("a", 5, 0)[:0]))
+    assert "has no ratings, while a is rated higher on similar prompts than its text suggests" in text
+    heard = msgspec.structs.replace(silent, policy=PolicyVersion(algorithm="x", seq=100))
+    assert "has no ratings by this user, who likes a more" in text_of(explain([heard], history=votes("a", 5, 0)))
 
 
 def test_every_feature_with_a_name_has_words() -> None:

@@ -207,7 +207,8 @@ async def test_the_quality_floor_precedes_tastes(tmp_path: Path) -> None:
     rules = Rules(base_delta=0.2)
     async with make_router(tmp_path, models=cards(["alpha", "beta"]), rules=rules) as router:
         for i in range(40):
-            answer = await router.complete(msgspec.structs.replace(ask(f"q{i}"), model="alpha"))
+            who = Identity(user=f"u{i}")
+            answer = await router.complete(msgspec.structs.replace(ask(), model="alpha", identity=who))
             await router.feedback(answer.decision.id, FeedbackKind.THUMB, 0.0, dimension="base")
         await router.settled()
         decision = (await router.complete(ask())).decision

@@ -348,11 +348,6 @@ def test_irrelevant_statements_do_nothing() -> None:
         (" \n\t", "no words"),
         ("12345 ?! 🙂", "no words"),
         ("be brief " * 200, "characters"),
-        ("Ich mag keine Listen.", "not English"),
-        ("Je n'aime pas les listes.", "not English"),
-        ("No quiero listas, por favor.", "not English"),
-        ("箇条書きは好きではありません。", "not English"),
-        ("Мне не нравятся списки.", "not English"),
         ("Please, as always, do it the way you do it.", "names no property"),
     ],
 )
@@ -382,11 +377,16 @@ def test_lone_surrogates_are_read() -> None:
 
 
 def test_the_mapping_is_deterministic(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fitted again from the shipped corpus it gives the same beliefs, bit for bit; any encoder will do."""
-    before = [READER.read(text) for text in CHOICES]
-    monkeypatch.setattr(module, "_known", {})
-    assert [DeclaredValues(Static()).read(text) for text in CHOICES] == before
-    assert DeclaredValues(Hashing(64)).read("I dislike bullet points.").values["structure"].mean < 0.0
+    """Fitted again from the same corpus it gives the same values, bit for bit, with any encoder."""
+    few = preferences()[::2]
+    monkeypatch.setattr(module, "preferences", lambda: few)
+    for encoder in (Static(), Hashing(64)):
+        found = []
+        for _ in range(2):
+            monkeypatch.setattr(module, "_known", {})
+            found.append([DeclaredValues(encoder).read(text) for text in CHOICES])
+        assert found[0] == found[1]
+        assert DeclaredValues(encoder).read("I dislike bullet points.").values["structure"].mean < 0.0
 
 
 def test_the_corpus_is_ours() -> None:

@@ -190,6 +190,7 @@ def test_bad_data_is_named(tmp_path: Path) -> None:
         train_prior(tmp_path, tmp_path / "p", get_encoder("static"))
 
 
+@pytest.mark.reproduction
 def test_the_shipped_prior_is_made_by_the_command(tmp_path: Path) -> None:
     """On the public sets the command writes what ships, to 1e-6."""
     folder("mt_bench_human")

@@ -88,7 +88,8 @@ def ended(plan: Plan, down: Collection[str] = ()) -> Outcome:
 
 
 def timeless(event: Decision | Execution) -> Any:
-    """An event without what a clock says, or what is expected of it."""
+    """An event without what a clock says, or what is expected of it, or the session's key, which each folder salts."""
+    event = msgspec.structs.replace(event, identity=msgspec.structs.replace(event.identity, session=None))
     if isinstance(event, Decision):
         return msgspec.structs.replace(event, latency=())
     attempts = tuple(msgspec.structs.replace(attempt, ms=0.0) for attempt in event.attempts)

@@ -9,10 +9,10 @@ import msgspec
 import pytest
 from tests.kits.gateway import config, make_router, serving
 
-from fitrouter.errors import InvalidRequest
+from fitrouter.errors import InvalidRequest, Unavailable
 from fitrouter.routing.decider import Rules
 from fitrouter.stores.journal import MemoryJournal
-from fitrouter.types import Mode, PolicyChange, Request
+from fitrouter.types import Identity, Mode, PolicyChange, Request
 
 CANDIDATES = {"bold": {"algorithm": "epsilon_greedy", "epsilon": 0.0}, "peer": {"algorithm": "linucb"}}
 ASK = Request(messages=({"role": "user", "content": "hello"},))
@@ -66,6 +66,26 @@ async def test_in_an_emergency_a_model_is_forced(tmp_path: Path) -> None:
     assert {(decision.chosen, decision.mode, decision.probs) for decision in made} == {("beta", Mode.FORCED, ())}
     assert (pinned.chosen, pinned.mode) == ("gamma", Mode.PINNED)
     assert free.mode is Mode.ONLINE
+
+
+async def test_a_paused_model_is_not_called(tmp_path: Path) -> None:
+    """Not by a draw, not by its name, and no session stays on it; it is logged as excluded. One model always stays."""
+    async with make_router(tmp_path) as router:
+        for names in ("delta", "alpha,delta", "alpha,beta,gamma"):
+            with pytest.raises(InvalidRequest, match="paused"):
+                await router.policy.set({"paused": names})
+        session = msgspec.structs.replace(ASK, identity=Identity(session="s"))
+        first = (await router.complete(session)).decision.chosen
+        await router.policy.set({"paused": f"{first}, "})
+        made = [(await router.complete(ask)).decision for ask in (session, *[ASK] * 8)]
+        with pytest.raises(Unavailable, match="paused"):
+            await router.complete(msgspec.structs.replace(ASK, model=first))
+        await router.policy.set({"paused": ""})
+        pinned = (await router.complete(msgspec.structs.replace(ASK, model=first))).decision
+    assert all(first not in decision.eligible for decision in made)
+    assert made[0].redraw == "ineligible"
+    assert (first, "paused") in made[0].excluded
+    assert pinned.chosen == first
 
 
 async def test_what_was_said_outlives_a_restart_and_yields_to_a_new_file(tmp_path: Path) -> None:

@@ -36,11 +36,12 @@ async def test_a_quick_agent_stays_on_its_model(tmp_path: Path) -> None:
             assert {decision.chosen for decision in later} == {first.chosen}
         await router.settled()
         for i in range(200):
-            key, _ = session_key(Request(messages=(), identity=Identity(user=f"u{i}", session=f"s{i}")))
+            request = Request(messages=(), identity=Identity(user=f"u{i}", session=f"s{i}"))
+            key, _ = session_key(request, router._identities.salt)
             folded = router._learner.projections.sessions.get(key)
             assert folded is not None
             assert folded.turns == 3
-            assert router._pipeline._session(key) is folded
+            assert router._pipeline._session("default", key) is folded
         assert not router._pipeline._ahead, "nothing is kept that the fold knows"
 
 

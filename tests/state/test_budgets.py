@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fitrouter.state.budgets import BudgetParams, Budgets, _Stored, over_cap
-from fitrouter.types import Floats
+from fitrouter.errors import InvalidRequest
+from fitrouter.state.budgets import LIMITS, BudgetParams, Budgets, _Stored, check_limit, over_cap
+from fitrouter.types import Floats, PolicyChange
 
 WINDOW = 500
 
@@ -264,3 +265,51 @@ def test_numbers_that_folding_cannot_lead_to_are_refused(subtests: pytest.Subtes
             stored["a"] = msgspec.structs.replace(stored["a"], **change)
             assert not budgets.load(msgspec.msgpack.encode(stored))
             assert budgets.dump() == before
+
+
+def changed(tenant: object, usd: object, action: str = "budget") -> PolicyChange:
+    return PolicyChange(id="c", ts=0.0, action=action, settings={"tenant": tenant, "usd_per_period": usd})
+
+
+def test_a_limit_is_changed_and_taken_back() -> None:
+    """The rest of the budget stays; without a configured one it begins to count; a new configuration drops it."""
+    budgets = Budgets(None, {"paying": BudgetParams(usd_per_period=10.0, period_s=100.0, hard=False)})
+    before = budgets.dump()
+    assert budgets.trial("paying", 4.0).params("paying") == BudgetParams(usd_per_period=4.0, period_s=100.0, hard=False)
+    assert budgets.dump() == before, "a trial changes nothing"
+    budgets.observe("paying", 1.0, 1.0)
+    budgets.observe_change(changed("paying", 4))
+    budgets.observe_change(changed("other", 2.0))
+    budgets.observe("other", 1.0, 0.5)
+    assert budgets.unit("paying", 1.0) == pytest.approx(
+        (4.0 - 1.0) / (10.0 - 1.0) * budgets.trial("paying", None).unit("paying", 1.0)
+    )
+    assert (budgets.spent("paying", 1.0), budgets.left("other", 1.0)) == (1.0, 1.5)
+    again = Budgets(None, budgets.tenants)
+    assert again.load(budgets.dump())
+    assert again.dump() == budgets.dump()
+    assert again.limits == {"paying": 4.0, "other": 2.0}
+    budgets.observe_change(changed("paying", None))
+    assert budgets.params("paying") == budgets.tenants["paying"]
+    budgets.observe_change(PolicyChange(id="n", ts=0.0, action="config"))
+    assert budgets.params("other") is None
+    assert again.load(budgets.dump()), "nobody's spending is kept who has no budget"
+
+
+def test_limits_that_cannot_be_kept_are_refused() -> None:
+    """By the control with an error that names the field, by the fold in silence; their number is bounded."""
+    budgets, before = Budgets(), Budgets().dump()
+    for tenant, usd in ((7, 1.0), ("", 1.0), ("x" * 201, 1.0), ("a\x1fb", 1.0), ("\u202ea", 1.0)):
+        with pytest.raises(InvalidRequest, match="tenant: "):
+            check_limit(tenant, usd)
+        budgets.observe_change(changed(tenant, usd))
+    for bad in (0, -1.0, math.nan, math.inf, True, "5", 1e300, 10**400):
+        with pytest.raises(InvalidRequest, match="usd_per_period: "):
+            check_limit("a", bad)
+        budgets.observe_change(changed("a", bad))
+    assert budgets.dump() == before
+    for n in range(LIMITS + 5):
+        budgets.observe_change(changed(f"t{n}", 1.0))
+    assert len(budgets.limits) == LIMITS
+    for damaged in ({"\x1flimits": {"a": -1.0}}, {"a": {"b": 1.0}}):
+        assert not budgets.load(msgspec.msgpack.encode(damaged))

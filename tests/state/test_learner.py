@@ -137,9 +137,9 @@ def test_a_later_vote_supersedes(block: str) -> None:
     def read(fit: Fit) -> np.ndarray:
         return {
             "population": fit.tastes.population.mean,
-            "user": fit.tastes.users["ann"].heads[2].taste(fit.D)[0],
+            "user": fit.tastes.users["ann"].heads[-1].tastes()[1],
             "correction": fit.arms.correction[fit.arms.row("a")],
-            "offset": np.array([fit.tastes.users["ann"].heads[2].offset("a")]),
+            "offset": fit.tastes.users["ann"].heads[-1].offsets("a")[1],
         }[block]
 
     down, up, changed = after_votes(0.0), after_votes(1.0), after_votes(1.0, 0.0)

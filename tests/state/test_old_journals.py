@@ -33,7 +33,10 @@ def folder(tmp_path: Path) -> Path:
 
 
 def fold(folder: Path) -> tuple[Learner, list[Any], int]:
-    """The learner of a whole configuration, folded from zero; the events; the position of the stored snapshot."""
+    """A learner of all tenants, folded from zero; the events; the position of the stored snapshot.
+
+    The old version folded all tenants into one state. The tenants' own states hold the same people and labels.
+    """
     config = parse_config(
         {
             "data": str(folder),
@@ -46,7 +49,13 @@ def fold(folder: Path) -> tuple[Learner, list[Any], int]:
         catch_up(learner, router._journal, router._journal.head())
         assert learner.digest() == router._learner.digest(), "an old snapshot changes nothing"
         rows = router._journal.tail(0, 10**6)
-        return learner, [row.event for row in rows], router._journal.snapshot().seq
+        pooled = learner.part(None)
+        catch_up(pooled, router._journal, router._journal.head())
+        assert sum(part.fit.labels for part in learner.parts()) == pooled.fit.labels
+        assert sorted(user for part in learner.parts() for user in part.users) == sorted(pooled.users)
+        assert set(learner.dimensions()) == set(pooled.dimensions())
+        assert learner.projections.policy_settings.settings == pooled.projections.policy_settings.settings
+        return pooled, [row.event for row in rows], router._journal.snapshot().seq
 
 
 def test_an_old_journal_folds_to_the_same_state(folder: Path) -> None:

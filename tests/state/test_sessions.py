@@ -97,20 +97,20 @@ def test_a_session_keeps_its_draw_and_counts_user_turns() -> None:
     """Sticky turns keep draw and arm; an agent's steps inside a turn do not count."""
     sessions = fold(decision(1), decision(2, draw=1))
     sessions.observe_decision(decision(3, draw=1), user_turn=False)
-    assert known(sessions) == Session("d1", "a", 3.0, turns=2)
+    assert known(sessions) == Session("d1", "a", 3.0, turns=2, last="d3")
 
 
 def test_a_redraw_resets_the_counts_and_keeps_the_cache() -> None:
     """After a redraw, turns and failures start anew; the model with the cached prompt stays known."""
     sessions = fold(decision(1), execution(1, error="ProviderTimeout", served="b", tokens=900), decision(2, "c"))
-    assert known(sessions) == Session("d2", "c", 2.0, 1, 0, "b", 900, 1.0)
+    assert known(sessions) == Session("d2", "c", 2.0, 1, 0, "b", 900, 1.0, last="d2")
 
 
 @pytest.mark.parametrize("mode", [Mode.PINNED, Mode.FORCED])
 def test_pinned_and_forced_turns_change_no_session(mode: Mode) -> None:
-    """Pinned and forced turns leave the session unchanged, and their failures do not count."""
+    """Pinned and forced turns leave all but the last id unchanged, and their failures do not count."""
     sessions = fold(decision(1), decision(2, "b", mode=mode), execution(2, "b", served=None, error="ProviderTimeout"))
-    assert known(sessions) == Session("d1", "a", 1.0, turns=1)
+    assert known(sessions) == Session("d1", "a", 1.0, turns=1, last="d2")
     assert len(fold(decision(1, key=None), decision(2, mode=mode))) == 0
 
 

@@ -236,6 +236,7 @@ def test_every_interleaving_of_two_processes(
     with closing(Quick(path)) as here, closing(Quick(path)) as there:
         for each in (here, there):
             each._connection.execute("PRAGMA synchronous = OFF")  # what a power failure leaves is another law
+            each._connection.execute("PRAGMA busy_timeout = 20")  # the holder of a lock waits in this very thread
         gone: set[str] = set()
 
         def act(identities: Identities, what: str, users: Sequence[str]) -> dict[str, str]:

@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, given, settings
 
 from fitrouter.errors import StoreError
 from fitrouter.stores.journal import Entry, MemoryJournal, Row, SqliteJournal
-from fitrouter.stores.warehouse import MIGRATIONS, OutOfStep, Warehouse, WarehouseFeed, rows_of
+from fitrouter.stores.warehouse import MIGRATIONS, OutOfStep, Warehouse, WarehouseFeed, described, rows_of
 from fitrouter.types import (
     ArtifactChange,
     Attempt,
@@ -38,6 +38,7 @@ from fitrouter.types import (
     PolicyVersion,
     Prices,
     ProfileChange,
+    Remark,
     Score,
     pack,
 )
@@ -120,6 +121,7 @@ def story(n: int) -> list[Event]:
         ProfileChange(id="p1", ts=1.0, identity=who(), declared={"brevity": 0.5, "warmth": -1.0}),
         ModelChange(id="m1", ts=2.0, cards=(card, ModelCard(name="b", provider="q")), registry="r1"),
         ArtifactChange(id="a1", ts=3.0, name="prior", sha256="0" * 64),
+        Remark(id="n1", ts=3.5, decision_id="d1", identity=who(), kind="implicit", moved={"length": -1.0}, y=0.0),
         PolicyChange(id="c1", ts=4.0, action="promote", name="bold", settings={"gamma": 9.0}),
     ]
 
@@ -208,6 +210,8 @@ def test_every_field(warehouse: Warehouse) -> None:
         "rest": [0.025, 0.025],
         "steps": 12.0,
         "deadline_s": 600.0,
+        "turn": 0,
+        "unpriced": [],
     }
     assert warehouse.query("SELECT attempts, ttft_ms, cost_usd FROM executions") == [
         (
@@ -229,14 +233,19 @@ def test_every_field(warehouse: Warehouse) -> None:
         ("b", 0.0, "streaming"),
     ]
     assert warehouse.query("SELECT action, name, settings FROM policies") == [("promote", "bold", '{"gamma":9.0}')]
+    assert warehouse.query('SELECT decision_id, "user", kind, moved, y FROM remarks') == [
+        ("d1", "ann", "implicit", {"length": -1.0}, 0.0)
+    ]
     assert warehouse.query("SELECT count(*) FROM ope_runs") == [(0,)]
 
 
 def test_all_fields_of_the_events_are_columns(warehouse: Warehouse) -> None:
     """No field of an event that is added later can be forgotten here."""
     warehouse.ingest(rows([decision(1)]))
-    renamed = {"id", "identity", "scale", "policy", "cards", "topics"}  # topics are content, and stay in the journal
-    for table, kind in zip(TABLES, (Decision, Execution, Score, Feedback, ProfileChange, ModelChange), strict=True):
+    # Topics are content, grounds are for explanations, payers for the budgets of keys: they stay in the journal.
+    renamed = {"id", "identity", "scale", "policy", "cards", "topics", "grounds", "payer"}
+    kinds = (Decision, Execution, Score, Feedback, ProfileChange, ModelChange, Remark)
+    for table, kind in zip((*TABLES, "remarks"), kinds, strict=True):
         columns = {name for (name,) in warehouse.query("SELECT column_name FROM (DESCRIBE " + table + ")")}
         assert set(kind.__struct_fields__) - renamed <= columns, table
 
@@ -298,6 +307,44 @@ def test_outcomes(warehouse: Warehouse) -> None:
     ]
     votes = warehouse.query("SELECT feedback_id FROM latest_feedback ORDER BY seq")
     assert votes == [("f1-1",), ("f1-2",), ("f1-3",), ("f2-0",)]
+
+
+def test_answers_are_for_people(warehouse: Warehouse) -> None:
+    """The newest first: who, model, probability, cost, score, and the standing votes in words."""
+    events: list[Event] = [
+        decision(1),
+        decision(2),
+        execution(1, status="ok"),
+        score(1, mean=0.9),
+        feedback(1, 0, 0.0),
+        feedback(1, 1, 1.0),
+        feedback(1, 2, 4.0, kind=FeedbackKind.RATING, scale=(1.0, 5.0)),
+        feedback(1, 3, 0.25, kind=FeedbackKind.EDIT, dimension="tone"),
+    ]
+    warehouse.ingest(rows(events))
+    found = warehouse.query("SELECT who, model, probability, score, votes, status, decision_id FROM answers")
+    assert {row[-1] for row in found} == {"d1", "d2"}
+    (first,) = (row for row in found if row[-1] == "d1")
+    said = decision(1)
+    votes = "thumb up, rating 4 of 1 to 5, edit 0.25 for tone"
+    assert first == ("ann", execution(1).served_by, said.propensity, 0.9, votes, "ok", "d1")
+    times = warehouse.query("SELECT at_utc FROM answers")
+    assert times == sorted(times, reverse=True)
+
+
+def test_every_table_and_column_has_a_comment(warehouse: Warehouse) -> None:
+    """The database itself says what everything is, also after the migration of an old file."""
+    warehouse.ingest(rows([decision(1)]))
+    for sql in (
+        "SELECT table_name FROM duckdb_tables() WHERE comment IS NULL",
+        "SELECT view_name FROM duckdb_views() WHERE NOT internal AND comment IS NULL",
+        "SELECT table_name, column_name FROM duckdb_columns() WHERE NOT internal AND comment IS NULL",
+    ):
+        assert warehouse.query(sql) == []
+    tables = {
+        name for (name,) in warehouse.query("SELECT DISTINCT table_name FROM duckdb_columns() WHERE NOT internal")
+    }
+    assert tables == set(described())
 
 
 def test_erasure(warehouse: Warehouse) -> None:
@@ -567,9 +614,9 @@ def test_damaged_file(warehouse: Warehouse, tmp_path: Path, how: str) -> None:
 
 def test_from_the_first_schema(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file of the first version is brought to the present one with every row as it was."""
-    events = story(5)[:-1]  # there was no such change then
+    events = story(5)[:-2]  # there were no such events then
     first = {"m001_tables": MIGRATIONS["m001_tables"]}
-    later = {"decisions": 13, "scores": 2, "feedback": 1, "models": 2}
+    later = {"decisions": 15, "executions": 3, "scores": 2, "feedback": 1, "models": 3}
     """Columns that were added at the end of a table since."""
 
     def rows_then(row: Row) -> tuple[str, list[tuple[object, ...]]]:
@@ -589,7 +636,10 @@ def test_from_the_first_schema(warehouse: Warehouse, monkeypatch: pytest.MonkeyP
     for table, sql, old in zip(TABLES, DUMPS[:6], before, strict=True):
         now = [row[: len(row) - later.get(table, 0)] for row in warehouse.query(sql) if row[0] <= len(events)]
         assert now == old, table
-    assert warehouse.query("SELECT count(*) FROM outcomes") == [(6,)]
+    for view in ("SELECT count(*) FROM outcomes", "SELECT count(*) FROM answers"):
+        assert warehouse.query(view) == [(6,)]
+    bare = "SELECT table_name, column_name FROM duckdb_columns() WHERE NOT internal AND comment IS NULL"
+    assert warehouse.query(bare) == []
 
 
 PUBLISHED = {
@@ -600,6 +650,9 @@ PUBLISHED = {
     "m005_replay": "f74199a6a6d142e1",
     "m006_deadline": "40df274724d79c88",
     "m007_sampled": "4dbadd16dd028cc5",
+    "m008_remarks": "53a9897a84c88b0d",
+    "m009_unpriced": "e71b1fbd53daea1e",
+    "m010_answers": "a315856b0b3562ee",
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -104,6 +105,31 @@ def test_the_middleware_brings_agents_and_no_other_framework(folder: Path) -> No
     """`create_agent` needs LangChain and LangGraph; what else they bring is theirs."""
     needs("langchain")
     assert not brought(FROM.format("langchain", "FitrouterMiddleware"), folder, base="import langchain.agents")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import fitrouter_integrations.litellm",
+        "import fitrouter_integrations.crewai, litellm",
+        "from fitrouter.providers import _litellm; _litellm.load_litellm()",
+    ],
+)
+def test_importing_litellm_waits_for_no_network(code: str, folder: Path) -> None:
+    """Litellm takes the prices that it brings, unless its own variable says otherwise; it would download them."""
+    needs("litellm", "crewai")
+    banned = "import socket\ndef no(*_): raise SystemExit('asked the network')\nsocket.getaddrinfo = no\n"
+    hidden = {name: value for name, value in os.environ.items() if name != "LITELLM_LOCAL_MODEL_COST_MAP"}
+    ran = subprocess.run(
+        [sys.executable, "-c", banned + code],
+        cwd=folder,
+        env=hidden,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert ran.returncode == 0, ran.stderr
 
 
 ROUTED = """

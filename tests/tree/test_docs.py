@@ -7,33 +7,30 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 import pytest
 from tests.kits.agents import agent_router
 from tests.kits.gateway import serving
+from tests.kits.pages import BLOCK, ROOT, blocks
 from typer.main import get_command
 
 from fitrouter_integrations.cli import app
-from fitrouter_integrations.commands import bench, policy
+from fitrouter_integrations.commands.experiments import bench
+from fitrouter_integrations.commands.running import policy
 
-ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
     *(ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
 def name_of(page: Path) -> str:
     return str(page.relative_to(ROOT))
-
-
-def blocks(page: Path, *languages: str) -> list[str]:
-    """Fenced blocks of a page in these languages."""
-    return [text for language, text in BLOCK.findall(page.read_text(encoding="utf-8")) if language in languages]
 
 
 def outside_of_code(page: Path) -> str:
@@ -73,7 +70,7 @@ def test_documented_code_runs(pages: str, imports: list[str], tmp_path: Path) ->
     """Every Python block of README and docs runs unchanged in an empty folder."""
     adapters = ("litellm", "langchain", "crewai")
     found = {
-        f"{page.stem}-{i}": block
+        f"{page.stem}-{i}": block.text
         for page in PAGES
         for i, block in enumerate(blocks(page, "python"))
         if (pages in page.stem if pages else not any(name in page.stem for name in adapters))
@@ -97,7 +94,7 @@ def test_the_readme_client_runs(tmp_path: Path) -> None:
     pytest.importorskip("openai")
     (block,) = blocks(ROOT / "README.md", "py")
     with serving(agent_router(tmp_path)) as url:
-        code = block.replace("http://127.0.0.1:8484", url)
+        code = block.text.replace("http://127.0.0.1:8484", url)
         assert code.count(url) == 2
         result = subprocess.run(
             [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
@@ -213,3 +210,25 @@ def test_every_setting_is_described() -> None:
     rows = re.findall(r"^\| (`[^`]+`) \|.*\| *([^|]*?) *\|$", text.replace("\\|", "/"), re.MULTILINE)
     assert len(rows) > 50
     assert [name for name, description in rows if not description] == []
+
+
+@pytest.mark.parametrize(
+    "data", sorted((ROOT / "docs" / "results" / "figures").glob("*.json")), ids=lambda path: path.stem
+)
+def test_figures_have_the_numbers_of_their_pages(data: Path) -> None:
+    """Each page shows its figure and has every number of it; the SVG is what `make figures` draws."""
+    found = json.loads(data.read_text(encoding="utf-8"))
+    page = (ROOT / "docs" / "results" / found["page"]).read_text(encoding="utf-8")
+    assert f"figures/{data.stem}.svg" in page
+    written = {abs(float(text)) for text in re.findall(r"\d*\.?\d+(?:e-?\d+)?", page.replace(",", ""))}
+
+    def numbers(value: Any) -> Iterator[float]:
+        if isinstance(value, dict | list):
+            for one in value.values() if isinstance(value, dict) else value:
+                yield from numbers(one)
+        elif not isinstance(value, str):
+            yield abs(float(value))
+
+    assert not set(numbers(found)) - written
+    figures = pytest.importorskip("docs.figures", reason="matplotlib is not installed")
+    assert figures.svg(data.stem) == data.with_suffix(".svg").read_text(encoding="utf-8")

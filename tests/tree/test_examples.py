@@ -74,6 +74,7 @@ def test_example(name: str, tmp_path: Path) -> None:
     assert learnt(said) == LEARNT[name]
 
 
+@pytest.mark.reproduction
 def test_a_crew_on_recorded_answers(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Of eleven models' real responses, each role of a crew finds the best one, which is another for each role.
 

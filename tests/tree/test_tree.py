@@ -100,6 +100,7 @@ THIRD_PARTY = {
     "crewai/_identity.py": "CrewAI keeps the events that a call is in on a stack without a public name",
     "crewai/_llm.py": "CrewAI counts tokens and registers kinds of model under private names only",
     "crewai/_turn.py": "CrewAI's own models emit events and run hooks through these methods, for subclasses to call",
+    "gateway/_services.py": "as gateway/_worker.py",
     "gateway/_worker.py": "os._exit is Python's only way to end a process whose threads hang",
     "litellm/_observer.py": "litellm's worker flushes at exit through a private method only",
     "litellm/_provider.py": "litellm's cost accounting reads `_hidden_params` of a response",

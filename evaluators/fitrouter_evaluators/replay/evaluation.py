@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import datetime
 import importlib.metadata
+import math
 import time
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
 
 from fitrouter.errors import ConfigError, InvalidLog
 from fitrouter.types import Floats
+from fitrouter_evaluators.replay.candidates._from_log import FixedCandidate
 from fitrouter_evaluators.replay.candidates.learning import RejectionCandidate
 from fitrouter_evaluators.replay.candidates.load import Candidate
 from fitrouter_evaluators.replay.estimators import DR
@@ -36,7 +38,13 @@ from fitrouter_evaluators.replay.report import (
     Window,
 )
 from fitrouter_evaluators.replay.study import personalisation
-from fitrouter_evaluators.replay.study._estimate_rows import Slices, difference_rows, policy_rows, slices_of
+from fitrouter_evaluators.replay.study._estimate_rows import (
+    Slices,
+    difference_rows,
+    policy_rows,
+    robust_rows,
+    slices_of,
+)
 from fitrouter_evaluators.replay.study.diagnostics import arm_shares, diagnose, weight_histogram
 from fitrouter_evaluators.replay.study.satisfaction import satisfaction
 from fitrouter_evaluators.replay.study.sensitivity import silence_margins
@@ -90,7 +98,7 @@ def evaluate(
     slices = slices_of(study.units, settings.by, groups)
     known = _diagnostics(study)
     warnings = [biased] if biased else []
-    warnings += _warnings(study, settings)
+    warnings += _warnings(study, settings) + _costs(log, study)
     people = _satisfaction(study, known[0], settings.alpha, warnings)
     bands, count = _bands(study, settings, slices, warnings), sum(len(each.names) for each in slices)
     rows = (*difference_rows(study, slices, settings.alpha), *policy_rows(study, settings.alpha))
@@ -98,19 +106,49 @@ def evaluate(
         study,
         (candidate, against),
         settings,
-        estimates=[_mark_biased(row, biased) for row in rows],
-        bands=bands,
+        estimates=[_mark_biased(_in_range(row, study, known), biased) for row in rows],
+        bands=[_in_range(band, study, known) for band in bands],
         diagnostics=known,
         checks=checks,
         histograms=[weight_histogram(name, w) for name, w in zip(POLICIES, study.weight, strict=True)],
         arms=arm_shares(study.units, study.pmfs),
         satisfaction=people,
         personal=_personalisation(units, settings, warnings),
+        advice=_advice(study, units, known, settings),
         correction=f"Bonferroni: each of the {count} slices at α = {settings.alpha / count:.3g}" if count else "",
         sensitivity=_sensitivity_note(study, settings.sensitivity),
         warnings=warnings,
         gate=_gate_decision(gate, units, pmfs, study, _GateInputs(checks, known, people, groups)) if gate else None,
     )
+
+
+def compare_models(log: Log, against: Candidate, settings: ReplaySettings) -> list[PolicyEstimate]:
+    """Each model for all traffic, the most drawn first: the difference to another policy, and that policy's value last.
+
+    Intervals are for one look and corrected for the number of models (Bonferroni).
+
+    Raises:
+        InvalidLog: as `evaluate`.
+    """
+    audit(log)
+    units = _units(log, settings)
+    base, study = _pmf_at_draws(against, units), None
+    drawn = np.bincount(log.options.arm[log.decisions.chosen[units.draw]], minlength=len(log.names.arms))
+    arms = [log.names.arms[k] for k in np.argsort(-drawn, kind="stable")[:_MOST_MODELS] if drawn[k]]
+    found, alpha = [], settings.alpha / max(len(arms), 1)
+    for arm in arms:
+        pmfs = Pmfs(_pmf_at_draws(FixedCandidate(arm), units), base)
+        study = Study(units, pmfs, settings.metric) if study is None else study.between(pmfs)
+        difference, _ = robust_rows(study, alpha)
+        found.append(msgspec.structs.replace(_in_range(difference, study, _diagnostics(study)), policy=arm))
+    if study is None:
+        return []
+    _, value = robust_rows(study, settings.alpha)
+    return [*found, _in_range(value, study)]
+
+
+_MOST_MODELS = 12
+"""Models that are compared without a candidate, the most drawn ones."""
 
 
 def _report(study: Study, policies: tuple[Candidate, Candidate], settings: ReplaySettings, **parts: Any) -> Report:
@@ -140,6 +178,42 @@ def _mark_biased(row: PolicyEstimate, biased: str) -> PolicyEstimate:
     return msgspec.structs.replace(row, biased=biased) if concerned else row
 
 
+_Estimated = TypeVar("_Estimated", PolicyEstimate, Band)
+
+
+def _in_range(found: _Estimated, study: Study, known: Sequence[Diagnostics] = ()) -> _Estimated:
+    """An estimate within its interval, and both within the range of the metric where that was known before the log.
+
+    Where the log could not draw what a policy chooses, its outcome may be anything: the interval is wider by that mass.
+    """
+    span = study.observed.high - study.observed.low
+    margin = span * sum(each.unsupported for each in known if found.policy in {each.policy, "difference"})
+    least, most = study.observed.low, study.observed.high
+    if found.policy not in POLICIES:
+        least, most = least - most, most - least
+    if not study.observed.fixed:
+        least, most = (least if found.policy in POLICIES else -math.inf), math.inf
+
+    def clip(value: float) -> float:
+        return min(max(value, least), most)
+
+    inside = {"value": clip(found.value), "low": clip(found.low - margin), "high": clip(found.high + margin)}
+    if math.isnan(inside["value"]):  # no weight: nothing is known
+        inside["low"], inside["high"] = least, most
+    inside["low"], inside["high"] = min(inside["low"], inside["value"]), max(inside["high"], inside["value"])
+    if isinstance(found, Band):
+        paths = {
+            "means": [clip(value) for value in found.means],
+            "lows": [clip(value - margin) for value in found.lows],
+            "highs": [clip(value + margin) for value in found.highs],
+        }
+        return msgspec.structs.replace(found, **inside, **paths)
+    biased = found.biased
+    if found.labels == "powered" and not study.heard and not biased:
+        biased = "no rating was asked for in these sessions, so that these are predictions"
+    return msgspec.structs.replace(found, **inside, biased=biased)
+
+
 def _rejection_report(
     candidate: RejectionCandidate, against: Candidate, units: Units, settings: ReplaySettings, checks: list[Check]
 ) -> Report:
@@ -153,7 +227,7 @@ def _rejection_report(
     own = PolicyEstimate(
         policy="candidate",
         estimator="rejection",
-        labels="asked" if study.has_labels else "observed",
+        labels="asked" if study.labels == "powered" else "observed",
         value=found.value,
         se=found.se,
         low=found.low,
@@ -170,7 +244,10 @@ def _rejection_report(
         study,
         (candidate, against),
         settings,
-        estimates=[own, *(row for row in policy_rows(study, settings.alpha) if row.policy == "against")],
+        estimates=[
+            _in_range(row, study)
+            for row in (own, *(row for row in policy_rows(study, settings.alpha) if row.policy == "against"))
+        ],
         bands=[],
         diagnostics=[each for each in _diagnostics(study) if each.policy == "against"],
         checks=checks,
@@ -184,8 +261,54 @@ def _units(log: Log, settings: ReplaySettings) -> Units:
     )
     if not units.n:
         reasons = "; ".join(f"{count} {reason}" for reason, count in units.excluded.items()) or "the log is empty"
-        raise InvalidLog(f"{log.source}: there is no closed session to evaluate ({reasons}); widen the window, or wait")
+        remedy = _open_sessions(units, settings) or "widen the window, or wait"
+        raise InvalidLog(f"{log.source}: there is no closed session to evaluate ({reasons}); {remedy}")
     return units
+
+
+_IDLE_S = (1800.0, 600.0, 300.0, 60.0, 10.0)
+"""Silences that are tried where many sessions are open."""
+_ASK = 0.05
+"""Share of decisions that is worth asking about: the largest that the configuration takes."""
+
+
+def _open_sessions(units: Units, settings: ReplaySettings) -> str:
+    """What to do where more than a tenth of the decisions is in open sessions; empty if there are fewer."""
+    still, n = units.excluded.get("open session", 0), units.log.decisions.n
+    if still <= 0.1 * n:
+        return ""
+    silence = f"{settings.idle_s / 60:g} min" if settings.idle_s >= 60.0 else f"{settings.idle_s:g} s"
+    said = f"{still:,} of {n:,} decisions are in sessions that have not been silent for {silence} yet"
+    for idle_s in (each for each in _IDLE_S if each < settings.idle_s):
+        found = closed_units(
+            units.log, since=settings.since, until=settings.until, horizon_s=settings.horizon_s, idle_s=idle_s
+        )
+        if len(found.member) > len(units.member) + 0.5 * still:
+            shorter = f"{idle_s / 60:g}m" if idle_s >= 60 else f"{idle_s:g}s"
+            return f"{said}: with --idle {shorter} {len(found.member):,} decisions count, or wait"
+    return f"{said}: wait until they are over"
+
+
+def _advice(study: Study, units: Units, known: Sequence[Diagnostics], settings: ReplaySettings) -> list[str]:
+    """What keeps this log from answering, and what to change; the first thing to read."""
+    found = []
+    if study.has_labels and not study.heard:
+        given = int((~np.isnan(units.log.outcomes.free_label[units.member])).sum())
+        asked = int(study.observed.asked[study.units.member].sum())
+        why = f"{asked:,} ratings were asked for and none was given" if asked else "no rating was asked for"
+        found.append(
+            f"{why} in these sessions, and the {given:,} volunteered ones do not determine a level, because people "
+            f"rate more often when they are annoyed: set feedback.ask to {_ASK:g} in the configuration and show the "
+            "request to people"
+        )
+    if remedy := _open_sessions(units, settings):
+        found.append(remedy)
+    remedy = "there, so that intervals are wider by as much: give the policy a share above 0 (share: 0.05), or a floor"
+    return found + [
+        f"{each.unsupported:.0%} of the probability of {each.policy} is on models that the log could not draw {remedy}"
+        for each in known
+        if each.unsupported > 0.005
+    ]
 
 
 def _check_training_window(candidate: Candidate, units: Units) -> None:
@@ -213,9 +336,8 @@ def _groups(log: Log, given: Mapping[str, str]) -> dict[int, str]:
 
 
 def _window(study: Study, settings: ReplaySettings) -> Window:
-    units, observed = study.units, study.observed
+    units = study.units
     ts = units.log.decisions.ts[units.member]
-    heard = (observed.asked & observed.seen)[units.member]
     return Window(
         source=units.log.source,
         since=float(ts.min()),
@@ -224,7 +346,8 @@ def _window(study: Study, settings: ReplaySettings) -> Window:
         units=units.n,
         draws=len(units.draw),
         users=len(np.unique(units.user[units.user >= 0])),
-        labelled=int((units.total(heard) > 0.0).sum()) if study.has_labels else units.n,
+        labelled=study.heard if study.has_labels else units.n,
+        complete=study.complete,
         horizon_s=settings.horizon_s,
         idle_s=settings.idle_s,
         excluded=dict(units.excluded),
@@ -235,7 +358,9 @@ def _bands(study: Study, settings: ReplaySettings, slices: list[Slices], warning
     """Sequences of the difference, of both policies, and of the difference in every slice."""
     known, alpha, policies = has_full_pmf(study.units), settings.alpha, ("difference", *POLICIES)
     robust = {policy: _doubly_robust(study, policy) for policy in policies}
-    display = [asymptotic_band(robust[policy], alpha=alpha, policy=policy) for policy in policies]
+    # Without any label the doubly robust outcomes are predictions, whose spread is not that of ratings.
+    shown = policies if study.heard or not study.has_labels else ()
+    display = [asymptotic_band(robust[policy], alpha=alpha, policy=policy) for policy in shown]
     if not known.all():
         warnings.append(
             f"{int((~known).sum())} units have propensities but not the full pmf, so there are no exact sequences and "
@@ -322,13 +447,14 @@ def _personalisation(units: Units, settings: ReplaySettings, warnings: list[str]
     pmfs[:, found.units.entries()] = found.personal, found.blind
     study = Study(found.units, Pmfs(*pmfs), settings.metric)
     groups = _groups(units.log, settings.groups)
-    return personalisation.personalisation_bands(
+    bands = personalisation.personalisation_bands(
         study.units,
         _doubly_robust(study, "difference"),
         *study.stream("difference"),
         groups=groups,
         alpha=settings.alpha,
     )
+    return [_in_range(band, study) for band in bands]
 
 
 def _warnings(study: Study, settings: ReplaySettings) -> list[str]:
@@ -340,16 +466,24 @@ def _warnings(study: Study, settings: ReplaySettings) -> list[str]:
             f"the range of {study.metric} was taken from the log, so its exact sequences are valid only if no larger "
             "value was possible; set a cap in the gate (ceilings)"
         )
-    if study.has_labels and settings.horizon_s == 0.0:
+    if study.labels == "powered" and settings.horizon_s == 0.0:
         said.append("no horizon is set, so late labels are missing, and late labels are often negative")
     return said
+
+
+def _costs(log: Log, study: Study) -> list[str]:
+    """A warning if the metric counts costs of models without a price."""
+    n = log.outcomes.assumed
+    if not n or study.metric not in {"cost", "utility"}:
+        return []
+    return [f"{n} answers came from models without a configured price; their cost is at the highest configured one"]
 
 
 def _sensitivity_note(study: Study, gamma: float) -> str:
     """The assumption about non-response and its effect."""
     asked = study.observed.asked[study.units.member]
     answered = (study.observed.asked & study.observed.seen)[study.units.member]
-    if not study.has_labels or not asked.any():
+    if study.labels == "observed" or not asked.any():
         return ""
     share = answered.sum() / asked.sum()
     if share == 1.0:

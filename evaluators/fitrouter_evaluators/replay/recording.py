@@ -19,13 +19,22 @@ def record(report: Report, log: Path) -> str:
         ConfigError: there is no warehouse.
         StoreError: it cannot be written now.
     """
+    run = uuid7(report.made)
+    Warehouse(warehouse_of(log)).note_runs(list(runs_of(report, run)))
+    return run
+
+
+def warehouse_of(log: Path) -> Path:
+    """The log's warehouse, or the one beside it.
+
+    Raises:
+        ConfigError: there is none.
+    """
     folder = log if log.is_dir() else log.parent
     file = log if log.suffix == ".duckdb" else folder / "fitrouter.duckdb"
     if not file.is_file():
         raise ConfigError(f"--record: there is no warehouse beside {str(log)!r} to write the replay into; leave it out")
-    run = uuid7(report.made)
-    Warehouse(file).note_runs(list(runs_of(report, run)))
-    return run
+    return file
 
 
 def runs_of(report: Report, run: str) -> Iterator[tuple[Any, ...]]:

@@ -22,7 +22,9 @@ class Window(_Value, frozen=True, kw_only=True):
     draws: int
     users: int
     labelled: int
-    """Units with at least one requested label."""
+    """Units with at least one label: a requested one, where not all outcomes are known."""
+    complete: bool = False
+    """Every decision has its outcome."""
     unit: str = "closed session"
     cluster: str = "session"
     horizon_s: float = 0.0
@@ -81,7 +83,10 @@ class Check(_Value, frozen=True, kw_only=True):
 
     name: str
     ok: bool
+    """Nothing speaks against it."""
     detail: str
+    checked: bool = True
+    """False: the log has nothing that it could be checked by."""
 
 
 class Diagnostics(_Value, frozen=True, kw_only=True):
@@ -176,6 +181,8 @@ class Report(_Value, frozen=True, kw_only=True):
     """Correction for several slices."""
     sensitivity: str = ""
     """Assumption about non-response, and its effect."""
+    advice: list[str] = []
+    """What keeps the log from a better answer, and what to change."""
     warnings: list[str] = []
     gate: GateDecision | None = None
     version: str = ""

@@ -6,7 +6,8 @@
 numbers. A text answer makes no calls: its tool entries are NaN. A text without any word that the encoder knows has no
 direction: its value and latent entries are NaN. Without a trained scalar its entry is NaN for every answer. The last
 entry, how well the answer respects what its reader declared about topics (`statements.topics`), is NaN where nothing
-that was declared is relevant.
+that was declared is relevant. In a text of another language than English what only English words tell is NaN: lexical
+style dimensions (`style.unknown_in`), values, and the declared fit.
 Readers of h treat NaN as no information, as the fit model does: a score counts it as average (0 after standardising),
 a response profile as its prediction.
 """
@@ -29,8 +30,9 @@ from fitrouter.types import Floats
 from fitrouter_evaluators.scoring._answer import Answer, ToolCall, arguments_fit
 from fitrouter_evaluators.scoring._constants import LATENT_CONSTANTS
 from fitrouter_evaluators.scoring.statements.topics import declared_fit
+from fitrouter_evaluators.scoring.text.language import ENGLISH, language_of
 from fitrouter_evaluators.scoring.text.reading import Reading, clip_text
-from fitrouter_evaluators.scoring.text.style import CLIP, STYLE, measure, standardise
+from fitrouter_evaluators.scoring.text.style import CLIP, STYLE, measure, standardise, unknown_in
 from fitrouter_evaluators.scoring.values import VALUES, value_scores
 
 STYLE_VERSION = "style-2"
@@ -187,25 +189,30 @@ class ResponseFeatures:
     def _compute(self, items: Sequence[Answer]) -> Floats:
         out = np.full((len(items), self.dim), np.nan)
         out[:, 0] = 1.0
-        spoken = [i for i, item in enumerate(items) if item.has_text]
-        readings = [Reading(items[i].text) for i in spoken]
-        if spoken:
-            out[spoken, _STYLE] = standardise(np.array([measure(reading) for reading in readings]))
         for i, item in enumerate(items):
             out[i, _TOOLS] = tool_features(item)
-        for i in spoken:
-            if self._declared and items[i].declared:
+        spoken = [i for i, item in enumerate(items) if item.has_text]
+        if not spoken:
+            return out
+        readings = [Reading(items[i].text) for i in spoken]
+        style = standardise(np.array([measure(reading) for reading in readings]))
+        languages = [language_of(reading.prose) for reading in readings]
+        english = np.array([language == ENGLISH for language in languages])
+        unknown = np.array([[each.name in unknown_in(language) for each in STYLE] for language in languages])
+        out[spoken, _STYLE] = np.where(unknown, np.nan, style)
+        for i, language in zip(spoken, languages, strict=True):
+            if self._declared and items[i].declared and language == ENGLISH:
                 texts = readable(items[i].prompt), readable(items[i].text)
                 out[i, -1] = declared_fit(self.encoder, *texts, items[i].declared)
-        if spoken:
-            vectors = self._vectors([items[i].text for i in spoken])
-            out[spoken, _VALUES] = np.clip(value_scores(self.encoder, vectors), -CLIP, CLIP)
-            if self.latent:
-                latent = (latent_directions(self.encoder, vectors, self.latent) - self._centre) / self._scale
-                out[spoken, self._latent] = np.clip(latent, -CLIP, CLIP)
-            if self.scalar is not None:
-                g = self.scalar.of([items[i] for i in spoken], readings, vectors, out[spoken, _STYLE])
-                out[spoken, _G] = np.clip(g, -CLIP, CLIP)
+        vectors = self._vectors([items[i].text for i in spoken])
+        values = np.clip(value_scores(self.encoder, vectors), -CLIP, CLIP)
+        out[spoken, _VALUES] = np.where(english[:, None], values, np.nan)
+        if self.latent:
+            latent = (latent_directions(self.encoder, vectors, self.latent) - self._centre) / self._scale
+            out[spoken, self._latent] = np.clip(latent, -CLIP, CLIP)
+        if self.scalar is not None:
+            g = self.scalar.of([items[i] for i in spoken], readings, vectors, style)
+            out[spoken, _G] = np.clip(g, -CLIP, CLIP)
         return out
 
     def _vectors(self, texts: list[str]) -> Floats:

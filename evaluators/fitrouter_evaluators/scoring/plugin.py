@@ -4,24 +4,32 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from fitrouter.config import ProviderConfig, ScorerConfig
 from fitrouter.context.encoders import get_encoder
 from fitrouter.hooks import Hooks
 from fitrouter.posterior.tastes import TastePrior
-from fitrouter.serving.services import ModelHealth
+from fitrouter.serving.services import ModelHealth, Said
 from fitrouter.state.learner import Learner
 from fitrouter.stores.identities import Identities
 from fitrouter.stores.journal import Journal
-from fitrouter_evaluators.scoring import DeviceHeads, ResponseFeatures, found_device, global_scalar
+from fitrouter.types import Floats
+from fitrouter_evaluators.scoring import Answer, DeviceHeads, ResponseFeatures, found_device, global_scalar
 from fitrouter_evaluators.scoring.models import RewardModels
 from fitrouter_evaluators.scoring.prior import load_prior, shipped_prior
 from fitrouter_evaluators.scoring.scorer import Scorer
-from fitrouter_evaluators.scoring.statements.declared import DeclaredValues, is_readable
+from fitrouter_evaluators.scoring.statements._polarity import has_attitude
+from fitrouter_evaluators.scoring.statements.declared import DeclaredValues, unreadable
+from fitrouter_evaluators.scoring.statements.remarks import clauses, read_remark
 from fitrouter_evaluators.scoring.statements.topics import topic_units
 
+_CLAUSES = 16
+"""Most clauses of a comment that are read."""
 _SURE = 0.5
 """Standard deviations from which a statement counts for a dimension."""
 
@@ -89,9 +97,41 @@ class ScorerService:
             }
         return found
 
+    def reasons(self, statements: Sequence[str]) -> dict[str, str]:
+        """Why statements are not read: they are in another language than English, or too long."""
+        return {statement: reason for statement in statements if (reason := unreadable(statement))}
+
     def topics(self, statements: Sequence[str]) -> tuple[str, ...]:
         """The statements of preference about topics, which the feature `declared_fit` compares answers with."""
-        return tuple(statement for statement in statements if is_readable(statement) and topic_units(statement))
+        return tuple(statement for statement in statements if not unreadable(statement) and topic_units(statement))
+
+    def comment(self, text: str) -> Said:
+        """Parse a comment on an answer: each clause by the grammar of remarks, else as a statement of preference."""
+        found: dict[str, list[float]] = {}
+        unclear: list[str] = []
+        for clause, remark in islice(clauses(text), _CLAUSES):
+            meant = {} if remark is None else remark.moved
+            if remark is None and has_attitude(clause):  # else it may describe a fault: "it rambles"
+                meant = self.understand([clause])[clause]
+            for name, value in meant.items():
+                found.setdefault(name, []).append(value)
+            if not meant and (remark is None or remark.y is None):
+                unclear.append(clause)
+        means = {name: sum(values) / len(values) for name, values in found.items() if name in self.names}
+        moved = {name: mean for name, mean in means.items() if mean}
+        return Said(moved, None, tuple(unclear), self.reasons(unclear))
+
+    def overhear(self, message: str) -> Said | None:
+        """What a user's message says about the answer before it; None for anything else."""
+        remark = read_remark(message)
+        moved = {} if remark is None else {name: value for name, value in remark.moved.items() if name in self.names}
+        return Said(moved, remark.y) if remark is not None and (moved or remark.y is not None) else None
+
+    def read(self, answers: Sequence[tuple[str, str]], declared: Sequence[str]) -> Floats:
+        """Features of texts, float64[n, dim], NaN where missing; those of reward models and judges always are."""
+        said = tuple(declared)
+        h = self._features.encode([Answer(prompt=prompt, text=text, declared=said) for prompt, text in answers])
+        return np.hstack([h, np.full((len(h), self.dim - h.shape[1]), np.nan)])
 
     def step(self) -> int:
         """Score one batch if this process holds the lease."""

@@ -34,6 +34,7 @@ from fitrouter_evaluators.scoring.prior import write_prior
 from fitrouter_evaluators.scoring.scalar import global_scalar
 from fitrouter_evaluators.training._prior_sources import Source, observe, read_sets
 from fitrouter_evaluators.training.attacks import guards
+from fitrouter_evaluators.training.federated import Federation
 from fitrouter_evaluators.training.hierarchy import Observations, Prior, Shrinkage, e_step, fit_prior
 
 _G = 1
@@ -49,6 +50,8 @@ _COST = 0.5
 """Maximum cost of guards to a source, in nats over all of its labels."""
 _GUARDED = 300
 """Answers per source that guards are made from."""
+ITERATIONS = 15
+"""EM steps within a source."""
 _ROUNDS = 50
 
 
@@ -106,6 +109,43 @@ def train_prior(data: Path, out: Path, encoder: Encoder) -> dict[str, Any]:
     return sheet
 
 
+def observed(data: Path, features: ResponseFeatures) -> list[Observations]:
+    """The judgements in `data`, by user: what a client of a federated fit keeps.
+
+    Raises:
+        ConfigError: there are no judgements.
+    """
+    users = [user for judged in read_sets(data) for user in observe(judged, features).users.values()]
+    if not users:
+        raise ConfigError(f"{str(data)!r} holds no judgement of a text; a rating needs a 'response', a pair its texts")
+    return users
+
+
+def write_federated(federation: Federation, out: Path, features: ResponseFeatures, clients: int) -> dict[str, Any]:
+    """Write the prior of a federated fit, whose clients are one source; returns its data sheet.
+
+    There are no guards: they are made from judged texts, which the clients keep.
+    """
+    assert federation.prior is not None
+    assert federation.sums is not None
+    sums, labels = federation.sums, federation.labels
+    likelihood = _Likelihood(sums.A, sums.b, labels, np.diag(federation.prior.cov).copy())
+    setting = _Setting(SCALAR_SDS[1], PSEUDO_SOURCES[1], 0.0)
+    prior = _put_together([likelihood], np.zeros((0, federation.D)), setting)
+    sheet = {
+        "what": "N(w_0, cov) over response features, from sums of clients who kept their votes; training.federated",
+        "clients": clients,
+        "users": round(sums.users, 2),
+        "labels": labels,
+        "refused": federation.refused,
+        "schema": features.schema,
+        **setting._asdict(),
+        "strongest": _strongest(prior, features.names),
+    }
+    write_prior(out, features.names, features.encoder.id, _arrays(prior, [likelihood]), sheet)
+    return sheet
+
+
 def _worth(setting: _Setting, gains: Sequence[float]) -> tuple[bool, float, float]:
     """Sort key of settings, the best last."""
     least = min(gains, default=0.0)
@@ -128,13 +168,18 @@ def _describe(source: Source, likelihood: _Likelihood, gain: float) -> dict[str,
 
 def _likelihood(source: Source, D: int) -> _Likelihood:
     users = list(source.users.values())
+    prior = fit_prior(users, shrinkage=source_shrinkage(D), iterations=ITERATIONS)
+    sums = e_step(prior, users)
+    return _Likelihood(sums.A, sums.b, sum(len(user.y) for user in users), np.diag(prior.cov).copy())
+
+
+def source_shrinkage(D: int) -> Shrinkage:
+    """Hyperprior within a source."""
     vary = np.full(D, 0.02 / max(D - 1, 1))
     vary[0] = 0.005
     ridge = np.full(D, 100.0)
     ridge[_G] = 10.0
-    prior = fit_prior(users, shrinkage=Shrinkage(nu=50.0, psi=vary, ridge=ridge), iterations=15)
-    sums = e_step(prior, users)
-    return _Likelihood(sums.A, sums.b, sum(len(user.y) for user in users), np.diag(prior.cov).copy())
+    return Shrinkage(nu=50.0, psi=vary, ridge=ridge)
 
 
 # --- between sources ---

@@ -5,7 +5,20 @@
 
 from __future__ import annotations
 
-from fitrouter_integrations.client._base import About, Model, Plan, Reply, Seen, Streaming, Target, Vote
+from fitrouter_integrations.client._base import About, Comment, Model, Plan, Reply, Seen, Streaming, Target, Vote
 from fitrouter_integrations.client._client import Backend, Client, connect
 
-__all__ = ["About", "Backend", "Client", "Model", "Plan", "Reply", "Seen", "Streaming", "Target", "Vote", "connect"]
+__all__ = [
+    "About",
+    "Backend",
+    "Client",
+    "Comment",
+    "Model",
+    "Plan",
+    "Reply",
+    "Seen",
+    "Streaming",
+    "Target",
+    "Vote",
+    "connect",
+]

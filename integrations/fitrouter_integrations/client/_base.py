@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
@@ -31,6 +31,8 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     """Whether to ask the user for feedback: only solicited votes are an unbiased sample."""
     cost_usd: float | None = None
     """None before the end of a stream."""
+    token: str | None = None
+    """Proof for feedback on the answer; from gateways only."""
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,6 +43,10 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     finish_reason: str
     usage: Usage
     about: About
+    logprobs: dict[str, Any] | None = None
+    """In OpenAI's format, if they were requested."""
+    others: tuple[Completion, ...] = ()
+    """The choices after the first."""
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,18 +89,40 @@ class Vote(msgspec.Struct, frozen=True, kw_only=True):
 
     decision_id: str
     kind: FeedbackKind
-    value: float
-    scale: tuple[float, float] = (0.0, 1.0)
+    value: float | str
+    """"up" and "down" are thumbs, also as ratings."""
+    scale: tuple[float, float] | None = None
+    """Lowest and highest value of a rating; None for the router's configured scale."""
+    default_scale: tuple[float, float] | None = None
+    """The same, if none is configured; None for 0 to 1."""
     dimension: str = "overall"
     other: str | None = None
     user: str | None = None
     """Author; must be the user who got the answer, if given."""
     tenant: str = Identity().tenant
     """Of the decision; a gateway takes it from the key."""
+    token: str | None = None
+    """Of the answer, see `About`. A client knows those of its own last answers."""
+    other_token: str | None = None
+    """Of the other answer of a pair."""
 
     def of(self, tenant: str) -> Vote:
         """The vote with an adapter's tenant, unless it has its own."""
         return self if self.tenant != Identity().tenant else msgspec.structs.replace(self, tenant=tenant)
+
+
+class Comment(msgspec.Struct, frozen=True, kw_only=True):
+    """A comment on an answer, or a correction of what was understood of one; see `Router.comment`."""
+
+    decision_id: str
+    text: str | None = None
+    understood: dict[str, float] | None = None
+    user: str | None = None
+    """Author; must be the user who got the answer, if given."""
+    tenant: str = Identity().tenant
+    """Of the decision; a gateway takes it from the key."""
+    token: str | None = None
+    """Of the answer, see `About`."""
 
 
 class Streaming(Protocol):

@@ -18,8 +18,21 @@ from fitrouter.config import load_config
 from fitrouter.errors import ConfigError
 from fitrouter.router import Router
 from fitrouter.serving.external import Outcome
+from fitrouter.serving.feedback import Understood
 from fitrouter.types import Chunk, Request
-from fitrouter_integrations.client._base import About, Model, Plan, Reply, Seen, Streaming, Target, Vote, is_url, key_of
+from fitrouter_integrations.client._base import (
+    About,
+    Comment,
+    Model,
+    Plan,
+    Reply,
+    Seen,
+    Streaming,
+    Target,
+    Vote,
+    is_url,
+    key_of,
+)
 from fitrouter_integrations.client._local import LocalBackend
 from fitrouter_integrations.client._remote import RemoteBackend
 
@@ -77,12 +90,12 @@ class Client:
         """Plan a request without calling a model."""
         return await self._await(partial(self.backend.decide, request))
 
-    def report(self, decision_id: str, request: Request, ended: Outcome) -> float:
-        """Record the outcome of a plan; returns its cost in USD. Raises as `Router.report`."""
+    def report(self, decision_id: str, request: Request, ended: Outcome) -> float | None:
+        """Record the outcome of a plan; returns its cost in USD, None without a price. Raises as `Router.report`."""
         return self._wait(partial(self.backend.report, decision_id, request, ended))
 
-    async def areport(self, decision_id: str, request: Request, ended: Outcome) -> float:
-        """Record the outcome of a plan; returns its cost in USD."""
+    async def areport(self, decision_id: str, request: Request, ended: Outcome) -> float | None:
+        """Record the outcome of a plan; returns its cost in USD, None without a price."""
         return await self._await(partial(self.backend.report, decision_id, request, ended))
 
     def observe(self, seen: Seen) -> About:
@@ -102,6 +115,14 @@ class Client:
     async def afeedback(self, vote: Vote) -> str:
         """Record feedback; returns its id once durable."""
         return await self._await(partial(self.backend.feedback, vote))
+
+    def comment(self, comment: Comment) -> Understood:
+        """Record a comment on an answer; returns what was understood. Raises as `Router.comment`."""
+        return self._wait(partial(self.backend.comment, comment))
+
+    async def acomment(self, comment: Comment) -> Understood:
+        """Record a comment on an answer; returns what was understood."""
+        return await self._await(partial(self.backend.comment, comment))
 
     # --- lifecycle ---
 

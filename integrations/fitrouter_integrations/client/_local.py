@@ -9,9 +9,11 @@ import msgspec
 from fitrouter.router import Router
 from fitrouter.routing.variants import called
 from fitrouter.serving.answers import Stream
+from fitrouter.serving.embeddings import Embedded
 from fitrouter.serving.external import Outcome
+from fitrouter.serving.feedback import UNIT, Understood
 from fitrouter.types import Chunk, Decision, Identity, Request
-from fitrouter_integrations.client._base import About, Model, Plan, Reply, Seen, Streaming, Vote
+from fitrouter_integrations.client._base import About, Comment, Model, Plan, Reply, Seen, Streaming, Vote
 
 
 class LocalBackend:
@@ -19,10 +21,11 @@ class LocalBackend:
 
     Args:
         router: not started yet.
+        signed: whether answers carry tokens.
     """
 
-    def __init__(self, router: Router) -> None:
-        self.router = router
+    def __init__(self, router: Router, *, signed: bool = False) -> None:
+        self.router, self.signed = router, signed
 
     async def start(self) -> None:
         await self.router.start()
@@ -50,13 +53,19 @@ class LocalBackend:
             finish_reason=completion.finish_reason,
             usage=completion.usage,
             about=self._about(answer.decision, answer.served_by, answer.logged, answer.cost_usd),
+            logprobs=completion.logprobs,
+            others=completion.others,
         )
 
     async def stream(self, request: Request) -> Streaming:
         stream = await self.router.stream(request)
         return _LocalStream(stream, self._about(stream.decision, stream.served_by, stream.logged, None))
 
-    async def observe(self, seen: Seen) -> About:
+    async def embed(self, request: Request) -> tuple[Embedded, About]:
+        embedded = await self.router.embed(request)
+        return embedded, self._about(embedded.decision, request.model, embedded.logged, embedded.cost_usd)
+
+    async def observe(self, seen: Seen, *, trusted: bool = True) -> About:
         plan = await self.router.observe(
             seen.request,
             seen.completion,
@@ -64,6 +73,7 @@ class LocalBackend:
             cost_usd=seen.cost_usd,
             latency_ms=seen.latency_ms,
             error=seen.error,
+            trusted=trusted,
         )
         return self._about(plan.decision, plan.decision.chosen, plan.logged, seen.cost_usd)
 
@@ -73,30 +83,40 @@ class LocalBackend:
         about = self._about(decision, decision.chosen, plan.logged, None)
         return Plan(about=about, order=plan.order, deadline_s=plan.deadline_s)
 
-    async def report(self, decision_id: str, request: Request, ended: Outcome) -> float:
-        return (await self.router.report(decision_id, request, ended)).cost_usd
+    async def report(self, decision_id: str, request: Request, ended: Outcome) -> float | None:
+        execution = await self.router.report(decision_id, request, ended)
+        return None if execution.cost_assumed else execution.cost_usd
 
-    async def feedback(self, vote: Vote) -> str:
+    async def feedback(self, vote: Vote, *, trusted: bool = True) -> str:
         return await self.router.feedback(
             vote.decision_id,
             vote.kind,
             vote.value,
             scale=vote.scale,
+            default_scale=vote.default_scale or UNIT,
             dimension=vote.dimension,
             other=vote.other,
             identity=Identity(tenant=vote.tenant, user=vote.user),
+            trusted=trusted,
+        )
+
+    async def comment(self, comment: Comment, *, trusted: bool = True) -> Understood:
+        whose = Identity(tenant=comment.tenant, user=comment.user)
+        return await self.router.comment(
+            comment.decision_id, comment.text, understood=comment.understood, identity=whose, trusted=trusted
         )
 
     def _about(self, decision: Decision, served_by: str, logged: bool, cost_usd: float | None) -> About:
         return About(
             decision_id=decision.id,
-            model=self.router.name_of(served_by),
+            model=served_by if served_by in self.router.embeddings else self.router.name_of(served_by),
             chosen=decision.chosen,
             mode=decision.mode.value,
             propensity=decision.propensity,
             logged=logged,
             asked=decision.asked,
             cost_usd=cost_usd,
+            token=self.router.tokens.sign(decision.id, decision.identity.tenant) if self.signed else None,
         )
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+import random
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -24,31 +26,41 @@ from fitrouter.errors import (
     NotAuthorized,
     ProviderError,
     ProviderRejected,
+    Unavailable,
     Unreachable,
+    in_words,
 )
 from fitrouter.providers.usage import read_usage
 from fitrouter.serving.external import Outcome
+from fitrouter.serving.feedback import Understood
 from fitrouter.types import Chunk, Completion, FeedbackKind, Identity, Request, Usage
 from fitrouter_integrations._errors import CODES
 from fitrouter_integrations._http import KEY_ENV
-from fitrouter_integrations.client._base import About, Model, Plan, Reply, Seen, Streaming, Vote
+from fitrouter_integrations.client._base import About, Comment, Model, Plan, Reply, Seen, Streaming, Vote
 
 if TYPE_CHECKING:
     import aiohttp
 
 
 CONNECT_S = 5.0
-QUICK_S = 10.0
+QUICK_S = 60.0
 """Time limit of requests that call no model."""
+BUSY_S = 60.0
+"""How long requests wait in all for a gateway that is too busy."""
 LIMIT = 256
 """Connections to one gateway."""
+TOKENS = 10_000
+"""Answers whose tokens a client remembers."""
 LINE_BYTES = 8 << 20
 """Maximum size of a stream event."""
 
+BUSY = frozenset({"overloaded", "too_many_requests"})
+"""Codes of refusals before anything was begun."""
 _ERRORS: dict[str, type[FitrouterError]] = {
     **{code: kind for kind, _, code in CODES},
     "model_not_found": InvalidRequest,
-    "invalid_api_key": NotAuthorized,
+    **dict.fromkeys(("invalid_api_key", "missing_scope", "not_admin", "token_required"), NotAuthorized),
+    "rate_limited": Unavailable,
     "no_eligible_model": NoEligibleModel,
     "provider_rejected": ProviderRejected,
     "all_models_failed": AllModelsFailed,
@@ -68,6 +80,8 @@ class RemoteBackend:
         self.url = url.rstrip("/").removesuffix("/v1")
         self._key = key if key is not None else os.environ.get(KEY_ENV, "").strip()
         self._session: aiohttp.ClientSession | None = None
+        self._tokens: OrderedDict[str, str] = OrderedDict()
+        """Decision → token of its answer, for feedback that does not bring it."""
 
     def __repr__(self) -> str:
         return f"RemoteBackend({self.url!r})"
@@ -95,18 +109,20 @@ class RemoteBackend:
     async def complete(self, request: Request) -> Reply:
         async with _in_time(request.deadline_s):
             body = await self._read(await self._open("POST", "/v1/chat/completions", _body(request, stream=False)))
-        choice = body["choices"][0]
+        choice, *others = body["choices"]
         return Reply(
             message=choice["message"],
             finish_reason=choice["finish_reason"],
             usage=read_usage(body["usage"]) or Usage(),
-            about=msgspec.convert(body["fitrouter"], About),
+            about=self._known(body["fitrouter"]),
+            logprobs=choice.get("logprobs"),
+            others=tuple(msgspec.convert(other, Completion) for other in others),
         )
 
     async def stream(self, request: Request) -> Streaming:
         async with _in_time(request.deadline_s):
             response = await self._open("POST", "/v1/chat/completions", _body(request, stream=True))
-            stream = _RemoteStream(response)
+            stream = _RemoteStream(response, self._known)
             try:
                 await stream.begin()
             except BaseException:
@@ -117,9 +133,10 @@ class RemoteBackend:
     async def decide(self, request: Request) -> Plan:
         found = await self._quickly("POST", "/v1/decisions", _body(request, stream=request.stream))
         plan = msgspec.convert(found, Plan)
+        self._known(found["about"])
         return msgspec.structs.replace(plan, deadline_s=request.deadline_s or plan.deadline_s)
 
-    async def report(self, decision_id: str, request: Request, ended: Outcome) -> float:
+    async def report(self, decision_id: str, request: Request, ended: Outcome) -> float | None:
         # Of a long history, send only what the scorer reads.
         messages = (last_user_message(request.messages) or request.messages[-1],)
         asked = {"messages": messages, "tools": request.params.get("tools")}
@@ -127,21 +144,39 @@ class RemoteBackend:
         body = {**asked, **how, **_answer(ended.completion, ended.cost_usd)}
         found = await self._quickly("POST", f"/v1/decisions/{quote(decision_id, safe='')}/outcome", _given(body))
         cost_usd: float = found["cost_usd"]
-        return cost_usd
+        return None if found.get("cost_assumed") else cost_usd
 
     async def observe(self, seen: Seen) -> About:
         asked = _body(msgspec.structs.replace(seen.request, model=seen.model), stream=False)
         how = {"latency_ms": seen.latency_ms, "error": seen.error}
         body = {**asked, **_given({**how, **_answer(seen.completion, seen.cost_usd)})}
-        return msgspec.convert((await self._quickly("POST", "/v1/observations", body))["about"], About)
+        return self._known((await self._quickly("POST", "/v1/observations", body))["about"])
 
     async def feedback(self, vote: Vote) -> str:
         body = {name: value for name, value in msgspec.to_builtins(vote).items() if value is not None}
         del body["tenant"]
+        for name, of in (("token", vote.decision_id), ("other_token", vote.other or "")):
+            if name not in body and of in self._tokens:
+                body[name] = self._tokens[of]
         if vote.kind is not FeedbackKind.RATING:
-            del body["scale"]
+            body = {name: value for name, value in body.items() if name not in ("scale", "default_scale")}
         found: str = (await self._quickly("POST", "/v1/feedback", body))["id"]
         return found
+
+    async def comment(self, comment: Comment) -> Understood:
+        token = comment.token or self._tokens.get(comment.decision_id)
+        given = {"comment": comment.text, "understood": comment.understood, "user": comment.user, "token": token}
+        found = await self._quickly("POST", "/v1/feedback", {"decision_id": comment.decision_id, **_given(given)})
+        return Understood(found["understood"], tuple(found["not_understood"]), found["remark_id"], found["reasons"])
+
+    def _known(self, found: Mapping[str, Any]) -> About:
+        """The decision in an answer, whose token is remembered."""
+        about = msgspec.convert(found, About)
+        if about.token:
+            self._tokens[about.decision_id] = about.token
+            if len(self._tokens) > TOKENS:
+                self._tokens.popitem(last=False)
+        return about
 
     async def _quickly(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """The JSON answer to a request that calls no model.
@@ -161,38 +196,42 @@ class RemoteBackend:
             return msgspec.json.decode(await response.read())
 
     async def _open(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> aiohttp.ClientResponse:
-        """A response with status 200.
+        """A response with status 200. A gateway that is too busy has not begun: it is asked again, as it says when.
 
         Raises:
             Unreachable: no answer.
-            FitrouterError: the gateway refuses the request.
+            FitrouterError: the gateway refuses the request, or was too busy for `BUSY_S`.
         """
         import aiohttp
 
         assert self._session is not None, "start() comes first"
-        try:
-            response = await self._session.request(
-                method,
-                self.url + path,
-                data=None if body is None else _json(body),
-                headers={"content-type": "application/json"},
-            )
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise Unreachable(
-                f"no gateway answers at {self.url} ({type(error).__name__}: {error}); start one with "
-                "`fitrouter serve`, or give another URL"
-            ) from None
-        if response.status == 200:
-            return response
-        async with response:
-            raise _refused(await response.read(), response.status, self.url)
+        data, patience_s = None if body is None else _json(body), BUSY_S
+        while True:
+            try:
+                response = await self._session.request(
+                    method, self.url + path, data=data, headers={"content-type": "application/json"}
+                )
+            except (aiohttp.ClientError, OSError, TimeoutError) as error:
+                raise Unreachable(
+                    f"no gateway answers at {self.url} ({in_words(error)}); start one with "
+                    "`fitrouter serve`, or give another URL"
+                ) from None
+            if response.status == HTTPStatus.OK:
+                return response
+            async with response:
+                refused = await response.read()
+            wait_s = _busy_s(response.status, refused, response.headers.get("retry-after", ""))
+            if wait_s is None or wait_s > patience_s:
+                raise _refused(refused, response.status, self.url)
+            patience_s -= wait_s
+            await asyncio.sleep(wait_s)
 
 
 class _RemoteStream:
     """Server-sent events as chunks; `begin` reads the first one."""
 
-    def __init__(self, response: aiohttp.ClientResponse) -> None:
-        self._response = response
+    def __init__(self, response: aiohttp.ClientResponse, known: Callable[[Mapping[str, Any]], About]) -> None:
+        self._response, self._known = response, known
         self._about: About | None = None
         self._first: Chunk | None = None
         self._ended = False
@@ -240,17 +279,19 @@ class _RemoteStream:
                     raise _error({"code": "", "message": "the stream failed", **found["error"]})
                 return self._chunk(found)
         except (aiohttp.ClientError, OSError) as error:
-            raise ProviderError(f"the stream from the gateway broke off ({type(error).__name__}: {error})") from error
+            raise ProviderError(f"the stream from the gateway broke off ({in_words(error)})") from error
         raise ProviderError("the stream from the gateway ended without [DONE]: the answer is incomplete")
 
     def _chunk(self, found: dict[str, Any]) -> Chunk:
         if "fitrouter" in found:
-            self._about = msgspec.convert(found["fitrouter"], About)
+            self._about = self._known(found["fitrouter"])
         choice = found["choices"][0] if found["choices"] else {}
         return Chunk(
             delta=choice.get("delta", {}),
             finish_reason=choice.get("finish_reason"),
             usage=read_usage(found.get("usage")),
+            logprobs=choice.get("logprobs"),
+            index=choice.get("index", 0),
         )
 
 
@@ -287,21 +328,37 @@ def _body(request: Request, *, stream: bool) -> dict[str, Any]:
         raise NotAuthorized(
             f"tenant: got {who.tenant!r}; a gateway takes it from the key: omit it, and use that tenant's key"
         )
-    named = {"user": who.user, "role": who.role, "task": who.task, "session": who.session}
+    named: dict[str, Any] = {"user": who.user, "role": who.role, "task": who.task, "session": who.session}
+    named["implicit"] = None if request.implicit else False
     body: dict[str, Any] = {**request.params, "model": request.model, "messages": request.messages}
     if metadata := {name: value for name, value in named.items() if value is not None}:
         body["metadata"] = metadata
+    if request.n > 1:
+        body["n"] = request.n
     return body | ({"stream": True, "stream_options": {"include_usage": True}} if stream else {})
 
 
 def _answer(completion: Completion | None, cost_usd: float | None) -> dict[str, Any]:
     """The body fields of a completion and its cost."""
-    answer = {} if completion is None else msgspec.to_builtins(completion)
+    answer = (
+        {} if completion is None else msgspec.to_builtins(msgspec.structs.replace(completion, logprobs=None, others=()))
+    )
     return {**answer, "cost_usd": cost_usd}
 
 
 def _given(body: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in body.items() if value is not None}
+
+
+def _busy_s(status: int, body: bytes, retry_after: str) -> float | None:
+    """Seconds until a request that was not admitted is sent again; None if it was refused for another reason."""
+    if status not in {HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE}:
+        return None
+    with suppress(msgspec.DecodeError, KeyError, TypeError):
+        if msgspec.json.decode(body)["error"]["code"] in BUSY:
+            asked = min(float(retry_after), BUSY_S) if retry_after.isdigit() else 1.0
+            return asked * random.uniform(0.5, 1.5)  # noqa: S311 - so that not all come back at once
+    return None
 
 
 def _refused(payload: bytes, status: int, url: str) -> FitrouterError:

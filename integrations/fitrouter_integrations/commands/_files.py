@@ -15,17 +15,34 @@ from fitrouter.config import parse_config
 from fitrouter.errors import ConfigError
 
 
+def refuse_existing(path: Path, option: str) -> None:
+    """Raise `ConfigError` if a file exists that the command would write."""
+    if path.exists():
+        raise ConfigError(f"{str(path)!r} exists already; remove it, or choose another file with {option}")
+
+
+def read_file(path: Path, option: str) -> bytes:
+    """The bytes of a file.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{option}: {str(path)!r} cannot be read: {error.strerror}") from None
+
+
 def write_new(path: Path, text: str, option: str) -> None:
     """Write a file that must not exist yet.
 
     Raises:
         ConfigError: it exists, or cannot be written.
     """
+    refuse_existing(path, option)
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
-    except FileExistsError:
-        raise ConfigError(f"{str(path)!r} exists already; remove it, or choose another file with {option}") from None
     except OSError as error:
         raise ConfigError(f"{str(path)!r} cannot be written: {error.strerror}") from None
 
@@ -47,6 +64,12 @@ def write_json(value: Any, out: Path | None) -> None:
         out.write_text(as_json(value) + "\n", encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"--json: {str(out)!r} cannot be written: {error.strerror}") from None
+
+
+def flow(value: Any) -> str:
+    """A value as YAML on one line."""
+    text: str = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=1_000_000, allow_unicode=True)
+    return text.removesuffix("...\n").strip()
 
 
 def set_top_level(path: Path, settings: dict[str, str]) -> None:

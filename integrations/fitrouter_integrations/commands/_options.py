@@ -7,9 +7,12 @@ from typing import Annotated
 
 import typer
 
+from fitrouter.errors import InvalidRequest
+
 DEFAULT = Path("fitrouter.yaml")
 """Configuration file, if none is given."""
 ConfigFile = Annotated[Path, typer.Option("--config", "-c", help="Configuration file.")]
+NewConfigFile = Annotated[Path, typer.Option("--config", "-c", help="Configuration file to write; it must not exist.")]
 JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the results as JSON to this file.")]
 
 
@@ -21,3 +24,16 @@ def verbs(text: str, *, bare_help: bool = True) -> typer.Typer:
         bare_help: show the help if no command is given.
     """
     return typer.Typer(help=text, no_args_is_help=bare_help, add_completion=False, pretty_exceptions_enable=False)
+
+
+def pair(given: str, option: str) -> tuple[str, float]:
+    """Name and value of `DIMENSION=VALUE`.
+
+    Raises:
+        InvalidRequest: it is not of this form.
+    """
+    name, _, value = given.partition("=")
+    try:
+        return name, float(value)
+    except ValueError:
+        raise InvalidRequest(f"{option}: got {given!r}; give DIMENSION=VALUE, such as length=-1") from None

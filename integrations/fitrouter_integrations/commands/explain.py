@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 import typer
@@ -13,35 +13,51 @@ from rich.console import Console
 from rich.table import Table
 
 from fitrouter.config import load_config
-from fitrouter.errors import ConfigError, UnknownDecision
+from fitrouter.errors import ConfigError, InvalidRequest, UnknownDecision
+from fitrouter.identity import decision_id_of
 from fitrouter.router import Router
 from fitrouter.routing.explain import explain
-from fitrouter.routing.explanation import TERMS, Explanation
+from fitrouter.routing.explanation import TERMS, Account, Explanation
+from fitrouter.routing.explanation_text import FEATURES
 from fitrouter.stores.journal import Journal, SqliteJournal
+from fitrouter.stores.listing import ListedAnswer
 from fitrouter.types import Decision, Event
 from fitrouter_integrations._http import call
 from fitrouter_integrations.commands._files import as_json, write_json
 from fitrouter_integrations.commands._options import DEFAULT
+from fitrouter_integrations.commands.lists._source import asked, opened
 
-_FEATURES = 6
+_MODELS = 8
+"""Models in the table of terms; more do not fit into 80 columns."""
 _SMALL = 5e-4
 
 
 def command(
-    decision_id: Annotated[str, typer.Argument(help="Decision id, from the answer's header x-fitrouter-decision.")],
+    decision_id: Annotated[
+        str | None, typer.Argument(help="Decision id, from the answer's header x-fitrouter-decision.")
+    ] = None,
+    last: Annotated[
+        bool, typer.Option("--last", help="Instead of an id: the last decision, or that of --user.")
+    ] = False,
+    user: Annotated[str | None, typer.Option(help="With --last: the user who asked.")] = None,
     config: Annotated[
         Path, typer.Option("--config", "-c", help="Configuration file, which locates the journal.")
     ] = DEFAULT,
-    data: Annotated[
-        Path | None, typer.Option(help="Journal folder, without a configuration; ratings are not split into terms.")
-    ] = None,
+    data: Annotated[Path | None, typer.Option(help="Journal folder, without a configuration.")] = None,
     url: Annotated[str | None, typer.Option(help="Ask a running gateway, such as http://127.0.0.1:8484.")] = None,
+    now: Annotated[bool, typer.Option("--now", help="Contrast what was believed then with now.")] = False,
     then: Annotated[
-        bool, typer.Option(help="Use the state at the time of the decision; replays the journal up to it.")
+        bool,
+        typer.Option("--then", help="For decisions of earlier versions: fold the journal again to split the rating."),
     ] = False,
     out: Annotated[Path | None, typer.Option("--json", help="Write JSON to this file; - for standard output.")] = None,
 ) -> None:
-    """Explain why a decision chose its model, in sentences and in terms that add up."""
+    """Explain why a decision chose its model by what was believed then, in sentences and in terms that add up."""
+    if now and (url or data):
+        raise ConfigError("--now needs the estimates of the configuration's data; leave out --url and --data")
+    if last is (decision_id is not None) or (user is not None and not last):
+        raise InvalidRequest("explain: give either a decision id, or --last, with --user or without")
+    decision_id = decision_id_of(decision_id) if decision_id is not None else _last(user, config, data, url)
     if url is not None:
         found = _asked(url, decision_id)
     elif data is not None:
@@ -49,15 +65,30 @@ def command(
         if not path.is_file():
             raise ConfigError(f"--data: there is no journal {str(path)!r}; give the folder of a gateway's data")
         with contextlib.closing(SqliteJournal(path)) as journal:
-            found = explain(story(journal, decision_id))
+            events = story(journal, decision_id)
+            assert isinstance(events[0], Decision)
+            user = events[0].identity.user
+            found = explain(events, history=journal.of(user) if user else ())
     else:
         with Router.offline(load_config(config)) as router:
-            found = asyncio.run(router.explain(decision_id, tenant=None, as_decided=then))
+            found = asyncio.run(router.explain(decision_id, tenant=None, as_decided=then, now=now))
     if out == Path("-"):
         typer.echo(as_json(found))
         return
     show(found, Console())
     write_json(found, out)
+
+
+def _last(user: str | None, config: Path, data: Path | None, url: str | None) -> str:
+    """The id of the last decision, of all or of a user."""
+    if url is not None:
+        found = asked(url, "/v1/decisions", ListedAnswer, {"user": user}, last=1)
+    else:
+        with opened(config, data) as lists:
+            found = lists.answers(1, user=user)
+    if not found:
+        raise UnknownDecision("explain: there is no decision yet; send a request first")
+    return found[0].decision_id
 
 
 def _asked(url: str, decision_id: str) -> Explanation:
@@ -101,47 +132,83 @@ def show(found: Explanation, console: Console) -> None:
     for sentence in found.sentences:
         console.print(sentence, markup=False, highlight=False)
     if found.models:
-        console.print()
-        console.print(_sums(found), markup=False)
-    if found.contrast is not None and found.contrast.features:
-        console.print()
-        console.print(_features(found), markup=False)
+        for table in (_models(found), _terms(found), _features(found), _changes(found)):
+            if table is not None:
+                console.print()
+                console.print(table, markup=False)
 
 
-def _sums(found: Explanation) -> Table:
-    """A column for each model, the likeliest first; a row for each term."""
-    models = sorted(found.models, key=lambda account: (-(account.probability or 0.0), -(account.utility or 0.0)))
-    table = Table(title="expected utility by term", box=None)
-    table.add_column("")
-    for account in models:
-        table.add_column(f"{account.arm} ←" if account.arm == found.chosen else account.arm, justify="right")
+def _order(found: Explanation) -> list[Account]:
+    """The models, the likeliest first."""
+    return sorted(found.models, key=lambda account: (-(account.probability or 0.0), -(account.utility or 0.0)))
+
+
+def _models(found: Explanation) -> Table:
+    """A row for each model with its full name; the numbers of the rows are the columns of the terms."""
+    table = _table("models", "", "", "probability", "rating", "votes up")
+    for i, a in enumerate(_order(found), start=1):
+        votes = f"{a.votes_up} of {a.votes}" if a.votes else ""
+        mark = " ←" if a.arm == found.chosen else ""
+        table.add_row(str(i), f"{a.arm}{mark}", _cell(a.probability), _cell(a.rating), votes)
+    return table
+
+
+def _terms(found: Explanation) -> Table | None:
+    """A row for each term that is not 0, a column for each of the likeliest models."""
+    models = _order(found)[:_MODELS]
+    table = _table("expected utility by term", "", *(str(i) for i, _ in enumerate(models, start=1)))
     terms = [{term.name: term.value for term in account.terms} for account in models]
     for name, words in TERMS.items():
         if any(abs(each.get(name, 0.0)) >= _SMALL for each in terms):
             table.add_row(words, *(f"{each[name]:+.3f}" if name in each else "" for each in terms))
-    rows: tuple[tuple[str, list[Any]], ...] = (
-        ("expected utility", [_cell(account.utility) for account in models]),
-        ("± (rating)", [_cell(account.sd) for account in models]),
-        ("probability", [_cell(account.probability) for account in models]),
-        ("without user and role", [_cell(account.blind_probability) for account in models]),
-        ("expected USD", [_cell(account.cost_usd, 6) for account in models]),
-        ("expected seconds", [_cell(account.latency_s, 2) for account in models]),
-        ("availability", [_cell(account.availability) for account in models]),
+    rows = (
+        ("expected utility", [_cell(a.utility) for a in models]),
+        ("± (rating)", [_cell(a.sd) for a in models]),
+        ("probability without user and role", [_cell(a.blind_probability) for a in models]),
+        ("expected USD", [_cell(a.cost_usd, 6) + " assumed" * a.cost_assumed for a in models]),
+        ("expected seconds", [_cell(a.latency_s, 2) for a in models]),
+        ("probability of an answer", [_cell(a.availability) for a in models]),
+        ("calls", [_cell(a.calls, 0) for a in models]),
+        ("ratings of all users", [_cell(a.labels, 0) for a in models]),
     )
     for label, cells in rows:
         if any(cells):
             table.add_row(label, *cells)
+    return table if table.rows else None
+
+
+def _table(title: str, *columns: str) -> Table:
+    """A table whose first named or empty columns are texts."""
+    table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0))
+    for column in columns:
+        table.add_column(column, justify="right" if column else "left", overflow="fold")
     return table
 
 
-def _features(found: Explanation) -> Table:
+def _features(found: Explanation) -> Table | None:
     contrast = found.contrast
-    assert contrast is not None
-    table = Table(title=f"predicted effect of the text of {contrast.rival} compared with {contrast.arm}", box=None)
-    for column in ("feature", "difference", "all users", "role", "user", "total"):
-        table.add_column(column, justify="left" if column == "feature" else "right")
-    for f in contrast.features[:_FEATURES]:
-        table.add_row(f.name, f"{f.difference:+.2f}", *(f"{v:+.3f}" for v in (f.population, f.role, f.user, f.value)))
+    if contrast is None:
+        return None
+    shown = [f for f in contrast.features if max(map(abs, (f.population, f.role, f.user, f.value))) >= 0.0005]
+    if not shown:  # nothing is known of any of them yet
+        return None
+    title = f"effect of what {contrast.rival} writes, compared with {contrast.arm}"
+    table = _table(title, "", "all users", "role", "this user", "total")
+    for f in shown:
+        words = FEATURES[f.name][f.difference < 0] if f.name in FEATURES else "all other properties of the text"
+        table.add_row(words, *(f"{v:+.3f}" for v in (f.population, f.role, f.user, f.value)))
+    return table
+
+
+def _changes(found: Explanation) -> Table | None:
+    """Predicted ratings then and now."""
+    if found.today is None:
+        return None
+    today = {account.arm: account for account in found.today.models}
+    table = _table("then and now", "", "rating then", "now", "up then", "now")
+    for account in _order(found):
+        votes = [f"{a.votes_up} of {a.votes}" for a in (account, today[account.arm])]
+        table.add_row(account.arm, _cell(account.rating), _cell(today[account.arm].rating), *votes)
     return table
 
 

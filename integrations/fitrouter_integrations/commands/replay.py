@@ -6,12 +6,14 @@ must never look like one of the first three.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import logging
 import math
 import re
+import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple, NoReturn
@@ -20,13 +22,16 @@ import msgspec
 import typer
 from rich.console import Console
 
-from fitrouter.errors import ConfigError, FitrouterError
+from fitrouter.errors import ConfigError, FitrouterError, MissingExtra, require
 from fitrouter_integrations.commands._options import verbs
 
 if TYPE_CHECKING:
+    from fitrouter.config import Config
+    from fitrouter_evaluators.replay.candidates.load import Candidate
     from fitrouter_evaluators.replay.evaluation import ReplaySettings
     from fitrouter_evaluators.replay.gate_file import Gate
-    from fitrouter_evaluators.replay.report import Report
+    from fitrouter_evaluators.replay.log.log import Log
+    from fitrouter_evaluators.replay.report import PolicyEstimate, Report
 
 
 METRICS = ("fit", "cost", "latency", "utility", "score")
@@ -58,7 +63,7 @@ def _code(arguments: Sequence[str]) -> int:
     except FitrouterError as error:
         _complain(str(error))
     except ModuleNotFoundError as error:
-        _complain(f"this needs {error.name!r}, which is not installed; install 'fitrouter[all]'")
+        _complain(str(MissingExtra.of(error.name, "replay")))
     except Exception as error:
         said = getattr(error, "format_message", None)  # a usage error's, of whichever click typer brings
         if said is not None:
@@ -213,11 +218,16 @@ def replay(
     log: Annotated[
         Path | None,
         typer.Option(
-            help="A warehouse (*.duckdb), a journal (*.db), a gateway's folder, or a folder of Parquet files."
+            help="A warehouse (*.duckdb), a journal (*.db), a gateway's folder, a folder of Parquet files, or another "
+            "program's table (CSV, JSONL, Parquet)."
         ),
     ] = None,
     candidate: Annotated[
-        str | None, typer.Option(help="candidate.yaml, or one of: current, uniform, twin, personal.")
+        str | None,
+        typer.Option(
+            help="candidate.yaml, a model of the log, or one of: current, uniform, twin, "
+            "personal, shadow. Default: every model against what ran."
+        ),
     ] = None,
     against: Annotated[str, typer.Option(help="The policy it is compared with, in the same form.")] = "current",
     metric: Annotated[
@@ -248,13 +258,21 @@ def replay(
         typer.Option("--json", metavar="[FILE]", help="Write the report as JSON; print it if no file is given."),
     ] = None,
     page: Annotated[Path | None, typer.Option("--html", help="Write a self-contained HTML report with plots.")] = None,
-    text: Annotated[bool, typer.Option("--text", help="Print tables (the default without --json and --html).")] = False,
+    text: Annotated[bool, typer.Option("--text", help="Print the result beside --json FILE and --html.")] = False,
     record: Annotated[
         bool, typer.Option(help="Record the estimates in the table ope_runs of the log's warehouse.")
     ] = False,
     config: Annotated[
         Path | None, typer.Option("--config", "-c", help="The configuration that was in force during logging.")
     ] = None,
+    columns: Annotated[
+        str | None,
+        typer.Option(
+            "--map", help="Columns of a table, where they are not guessed: arm=model,reward=stars,scale=1:5 or a file."
+        ),
+    ] = None,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Skip invalid rows of a table.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Print all tables, not only the lines that matter.")] = False,
 ) -> None:
     """Evaluate a candidate policy on logged traffic before deploying it.
 
@@ -262,15 +280,27 @@ def replay(
     """
     if context.invoked_subcommand is not None:
         return
-    if log is None or candidate is None:
-        raise ConfigError(f"--{'log' if log is None else 'candidate'} is missing; give both --log and --candidate")
+    if log is None:
+        raise ConfigError(
+            "--log is missing; give a data folder, a warehouse, a journal, or a CSV, JSONL or Parquet file"
+        )
+    if candidate is None and (gate is not None or out is not None or page is not None or record):
+        raise ConfigError("--candidate is missing; --gate, --json, --html and --record are about one candidate")
     if out == _STDOUT and text:
         raise ConfigError("--json and --text both print to standard output; give --json a file")
     _check_places(out, page)
+    if record:
+        from fitrouter_evaluators.replay.recording import warehouse_of
+
+        warehouse_of(log)
     rules = _gate(gate, metric)
     asked = _Options(metric, by, groups, since, until, horizon, idle, alpha, gamma_sensitivity)
-    report = _replayed(log, candidate, against, _settings(asked, rules), rules, config)
-    _deliver(report, out, page, text=text)
+    with _log_at(log, columns, skip_bad=skip_bad) as read:
+        if candidate is None:
+            _print_models(_compared(read, against, _settings(asked, None), config), log)
+            raise typer.Exit(0)
+        report = _replayed(read, candidate, against, _settings(asked, rules), rules, config)
+    _deliver(report, out, page, text=text, full=full)
     if record:
         from fitrouter_evaluators.replay.recording import record as keep
 
@@ -278,18 +308,85 @@ def replay(
     raise typer.Exit(_answer(report))
 
 
-def _replayed(
-    log: Path, candidate: str, against: str, settings: ReplaySettings, gate: Gate | None, config: Path | None
-) -> Report:
-    """Evaluate a candidate; small files are read first, so that mistakes in them show early."""
-    from fitrouter.config import load_config
-    from fitrouter_evaluators.replay.candidates.load import load_candidate
-    from fitrouter_evaluators.replay.evaluation import evaluate
+@contextlib.contextmanager
+def _log_at(log: Path, columns: str | None, *, skip_bad: bool) -> Iterator[Callable[[], Log]]:
+    """Reads a log; a table is imported for as long as it is needed."""
+    from fitrouter_evaluators.replay.importing.guess import imported, is_table
     from fitrouter_evaluators.replay.log.sources import read_log
 
+    if not is_table(log):
+        if columns is not None:
+            raise ConfigError(f"--map: {str(log)!r} is no table of another program; leave it out")
+        yield lambda: read_log(log)
+        return
+    with imported(log, columns, skip_bad=skip_bad) as (folder, line):
+        if line:
+            typer.echo(f"{log.name} was read with --map {shlex.quote(line)}", err=True)
+        yield lambda: read_log(folder)._replace(source=str(log))
+
+
+def _candidate(text: str, live: Config | None) -> Candidate:
+    """A candidate by its file or word, or a model by its name."""
+    from fitrouter_evaluators.replay.candidates.load import SHORT_FORMS, load_candidate
+
+    path = Path(text)
+    named = text not in SHORT_FORMS and not path.exists() and path.suffix.lower() not in {".yaml", ".yml", ".json"}
+    return load_candidate({"fixed": text} if named else text, config=live)
+
+
+def _compared(read: Callable[[], Log], against: str, settings: ReplaySettings, config: Path | None) -> _Comparison:
+    """Every model against what ran."""
+    from fitrouter.config import load_config
+    from fitrouter_evaluators.replay.evaluation import compare_models
+
+    other = _candidate(against, None if config is None else load_config(config))
+    return _Comparison(compare_models(read(), other, settings), other.description, settings.metric)
+
+
+class _Comparison(NamedTuple):
+    rows: list[PolicyEstimate]
+    """Differences of the models; the value of what they are compared with comes last."""
+    against: str
+    metric: str
+
+
+def _print_models(found: _Comparison, log: Path) -> None:
+    """Print a line for each model: whether it is better than what ran."""
+    *rows, last = found.rows
+    less = found.metric in {"cost", "latency"}
+    typer.echo(f"{found.against}: {found.metric} {last.value:.3f} ({last.low:.3f} … {last.high:.3f}, {last.n:,} units)")
+    width = max(len(row.policy) for row in rows)
+    for row in rows:
+        word = "no difference is shown"
+        if row.biased:
+            word = "a prediction, ⚠"
+        elif row.low > 0.0 or row.high < 0.0:
+            word = "better" if (row.low > 0.0) is not less else "worse"
+        typer.echo(f"  always {row.policy:<{width}}  {row.value:+.3f}  ({row.low:+.3f} … {row.high:+.3f})  {word}")
+    if any(row.biased for row in rows):
+        typer.echo(f"  ⚠ {next(row.biased for row in rows if row.biased)}")
+    typer.echo(
+        f"{100 * (1 - last.alpha):g} % intervals for one look, corrected for {len(rows)} models. "
+        f"In detail: fitrouter replay --log {shlex.quote(str(log))} --candidate MODEL"
+    )
+
+
+def _replayed(
+    read: Callable[[], Log],
+    candidate: str,
+    against: str,
+    settings: ReplaySettings,
+    gate: Gate | None,
+    config: Path | None,
+) -> Report:
+    """Evaluate a candidate; small files are read first, so that mistakes in them show early."""
+    require("scipy", "replay")  # the extra that has it has all that replay needs
+    from fitrouter.config import load_config
+    from fitrouter_evaluators.replay.evaluation import evaluate
+
     live = None if config is None else load_config(config)
-    one, other = (load_candidate(each, config=live) for each in (candidate, against))
-    return evaluate(read_log(log), one, other, settings, gate)
+    one, other = (_candidate(each, live) for each in (candidate, against))
+    return evaluate(read(), one, other, settings, gate)
 
 
 def _answer(report: Report) -> int:
@@ -304,7 +401,7 @@ def _check_places(*files: Path | None) -> None:
             raise ConfigError(f"{str(file)!r} cannot be written: its folder is missing, or it is a folder")
 
 
-def _deliver(report: Report, out: Path | None, page: Path | None, *, text: bool) -> None:
+def _deliver(report: Report, out: Path | None, page: Path | None, *, text: bool, full: bool) -> None:
     """Write and print the report; without tables, print the verdict to standard error."""
     from fitrouter_evaluators.replay.render import verdict
 
@@ -317,22 +414,22 @@ def _deliver(report: Report, out: Path | None, page: Path | None, *, text: bool)
         _write(out, json)
     if out == _STDOUT:
         typer.echo(json, nl=False)
-    if text or (out is None and page is None):
-        _print(report)
+    if text or full or (out is None and page is None):
+        _print(report, full=full)
     else:
         typer.echo(verdict(report), err=True)
 
 
-def _print(report: Report) -> None:
-    """Print tables, in colour on a terminal."""
+def _print(report: Report, *, full: bool) -> None:
+    """Print the lines that matter, or all tables; in colour on a terminal."""
     from fitrouter_evaluators.replay.render.render_text import renderables, text
 
     width = max(Console().width, _NARROWEST)
     console = Console(width=width)
     if not console.is_terminal:
-        typer.echo(text(report, width), nl=False)
+        typer.echo(text(report, width, full=full), nl=False)
         return
-    for part in renderables(report):
+    for part in renderables(report, full=full):
         console.print(part, markup=False, highlight=False, emoji=False)
 
 
@@ -348,7 +445,7 @@ def _write(file: Path, content: bytes) -> None:
 
 @app.command("import")
 def import_(
-    data: Annotated[Path, typer.Argument(help="CSV (.csv, .tsv, also .gz) or Parquet, one row per decision.")],
+    data: Annotated[Path, typer.Argument(help="CSV (.csv, .tsv, also .gz), JSONL or Parquet, one row per decision.")],
     columns: Annotated[str, typer.Option("--map", help="Column map: a YAML file, or the name of a built-in map.")],
     out: Annotated[Path, typer.Option(help="New folder for the Parquet tables.")],
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Skip and count invalid rows.")] = False,

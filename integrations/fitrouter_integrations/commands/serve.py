@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 import os
+from enum import StrEnum
 from typing import Annotated
 
 import typer
 
 from fitrouter.config import load_config
-from fitrouter.errors import ConfigError
+from fitrouter_integrations import gateway
 from fitrouter_integrations.commands._options import DEFAULT, ConfigFile
+from fitrouter_integrations.commands.setup.check import missing_extras
+
+
+class AccessLogForm(StrEnum):
+    """Forms of the access log."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+_log = logging.getLogger("fitrouter")
 
 
 def command(
@@ -21,18 +32,25 @@ def command(
     port: Annotated[
         int | None, typer.Option(min=0, max=65535, help="Port, instead of `server.port`; 0 picks a free one.")
     ] = None,
+    services_inside: Annotated[
+        bool, typer.Option("--services-inside", help="Score and feed the warehouse in the workers, not beside them.")
+    ] = False,
+    access_log: Annotated[
+        AccessLogForm | None, typer.Option(help="Write a line for each request to standard output.")
+    ] = None,
 ) -> None:
     """Serve an OpenAI-compatible gateway until SIGTERM or Ctrl-C; requests in flight are finished."""
     settings = load_config(config)
-    changes = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
+    given = {"host": host, "port": port, "access_log": access_log and access_log.value}
+    changes = {name: value for name, value in given.items() if value is not None}
     settings = settings.model_copy(update={"server": settings.server.model_copy(update=changes)})
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
-    try:
-        gateway = importlib.import_module("fitrouter_integrations.gateway")
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"the gateway needs {error.name!r}; install 'fitrouter[gateway]'") from error
+    if lacking := missing_extras(settings):
+        raise lacking[0]
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    if unpriced := settings.unpriced():
+        _log.warning("no price is configured for %s; the highest configured one is assumed", ", ".join(unpriced))
     listener = gateway.bind(settings)
     address = f"http://{settings.server.host}:{listener.getsockname()[1]}/v1"
     typer.echo(f"fitrouter serves {len(settings.models)} models on {address}", err=True)
-    gateway.serve(settings, workers, listener)
+    gateway.serve(settings, workers, listener, services_inside=services_inside)

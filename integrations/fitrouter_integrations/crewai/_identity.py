@@ -71,8 +71,9 @@ def _running() -> Any:
 
 def _defaults(task: Any, agent: Any, crew: Any) -> dict[str, str]:
     found = {
-        "role": short(getattr(agent, "role", None) or ""),
-        "task": short(getattr(task, "name", None) or getattr(task, "description", None) or ""),
+        # Without the inputs of a kickoff, which are users' words; for the same reason no description is a name.
+        "role": short(getattr(agent, "_original_role", None) or getattr(agent, "role", None) or ""),
+        "task": short(getattr(task, "name", None) or ""),
     }
     # An agent's steps on one task are one session.
     parts = [str(getattr(each, "id", "")) for each in (crew, task, agent) if each is not None]

@@ -27,7 +27,7 @@ from crewai.events.types.tool_usage_events import (
     ToolValidateInputErrorEvent,
 )
 
-from fitrouter.errors import ConfigError
+from fitrouter.errors import ConfigError, in_words
 from fitrouter.posterior.tastes import OVERALL
 from fitrouter.state.quality_floor import BASE
 from fitrouter.types import FeedbackKind
@@ -158,7 +158,7 @@ class FitrouterSignals(BaseEventListener):
         try:
             send(made.llm, vote)
         except Exception as error:  # noqa: BLE001 - feedback must not fail a crew
-            _log.warning("%s of %s was not recorded: %s: %s", kind.value, vote.decision_id, type(error).__name__, error)
+            _log.warning("%s of %s was not recorded: %s", kind.value, vote.decision_id, in_words(error))
 
     # --- events ---
 

@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from fitrouter.errors import FitrouterError, NoEligibleModel
 from fitrouter.providers.usage import usage_body
 from fitrouter.serving.attempts import Assembler
-from fitrouter.types import Chunk, Identity, Message, Request
+from fitrouter.types import Chunk, Identity, Message, Request, Usage
 from fitrouter_integrations.client import About, Reply
 from fitrouter_integrations.crewai._identity import identity_of
 
@@ -177,7 +177,7 @@ class Turn:
     def streamed(self, about: About) -> Reply:
         """The whole answer, after the last chunk."""
         parts, reason = self._parts, self._parts.finish_reason or "stop"
-        return Reply(message=parts.message(), finish_reason=reason, usage=parts.usage, about=about)
+        return Reply(message=parts.message(), finish_reason=reason, usage=parts.usage or Usage(), about=about)
 
     def finish(self, reply: Reply) -> Any:
         """The answer in CrewAI's form: tool calls, the result of a tool, a typed value, or text.

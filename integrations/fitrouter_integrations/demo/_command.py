@@ -131,7 +131,8 @@ def _serve_on(url: str, console: Console) -> None:
     console.print(f"  curl -i {url}/v1/chat/completions -H 'content-type: application/json' \\", soft_wrap=True)
     console.print(f"    -d '{json.dumps(body)}'\n", markup=False, soft_wrap=True)
     console.print(f"Why this model: {url}/v1/decisions/ID with the answer's x-fitrouter-decision", soft_wrap=True)
-    console.print("Ctrl-C ends it.")
+    console.print("Ctrl-C ends it. Watch it:", soft_wrap=True)
+    console.print(f"{url}/console", soft_wrap=True)
     try:
         threading.Event().wait()
     except KeyboardInterrupt:

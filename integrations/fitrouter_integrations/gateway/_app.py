@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import re
 import time
+import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from importlib import metadata
@@ -17,43 +19,70 @@ from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
+from starlette.types import Scope
 
+from fitrouter.assemble import one_tenants_share
 from fitrouter.config import Config
-from fitrouter.errors import StoreError
+from fitrouter.errors import ConfigError, StoreError, masked
+from fitrouter.identity import decision_id_of
 from fitrouter.router import Router
-from fitrouter.serving.services import Service
 from fitrouter.serving.status import Lag
-from fitrouter.types import AUTO
-from fitrouter_dashboards.metrics import Metrics
+from fitrouter.state.settings import check_settings
+from fitrouter.stores.audit_log import Act, AuditLog
+from fitrouter.stores.keys import FILE
+from fitrouter.types import AUTO, Payer, Request
+from fitrouter_dashboards.metrics import CONTENT_TYPES, Metrics
+from fitrouter_evaluators.personal import Progress, Quizzes
 from fitrouter_integrations.client._local import LocalBackend
 from fitrouter_integrations.gateway._explain import decision_json
-from fitrouter_integrations.gateway._external import observation, outcome
-from fitrouter_integrations.gateway._json import read_json
-from fitrouter_integrations.gateway._keys import Caller, Keys
-from fitrouter_integrations.gateway._limits import headers_of, read_body
-from fitrouter_integrations.gateway._requests import chat_request, policy_change, profile, vote, wants_usage
-from fitrouter_integrations.gateway._schema import operations
-from fitrouter_integrations.gateway._stream import ClientGone, EventStream, while_client_waits
-from fitrouter_integrations.gateway._wire import (
+from fitrouter_integrations.gateway._keys import ANYBODY, Caller, Keys, Rates
+from fitrouter_integrations.gateway._lists import Listings
+from fitrouter_integrations.gateway._personal import Personal
+from fitrouter_integrations.gateway._whole_log import WholeLog
+from fitrouter_integrations.gateway.asgi._access import REQUEST_ID, AccessLog
+from fitrouter_integrations.gateway.asgi._admission import Admission, Limit
+from fitrouter_integrations.gateway.asgi._bodies import Bodies, Held, Refusal, json_body
+from fitrouter_integrations.gateway.asgi._direct import Direct, Endpoint
+from fitrouter_integrations.gateway.asgi._limits import authorization, headers_of
+from fitrouter_integrations.gateway.asgi._stream import ClientGone, EventStream, while_client_waits
+from fitrouter_integrations.gateway.asgi._wire import (
     Problem,
     about_json,
     as_problem,
-    completion_json,
     decision_headers,
     dump,
+    embeddings_json,
 )
+from fitrouter_integrations.gateway.console import Console
+from fitrouter_integrations.gateway.dialects._anthropic import Messages
+from fitrouter_integrations.gateway.dialects._base import Dialect
+from fitrouter_integrations.gateway.dialects._chat import ChatCompletions
+from fitrouter_integrations.gateway.dialects._responses import Responses
+from fitrouter_integrations.gateway.parsing._external import observation, outcome
+from fitrouter_integrations.gateway.parsing._requests import (
+    chat_request,
+    embeddings_request,
+    feedback,
+    imported_profile,
+    policy_change,
+    profile,
+    quiz_answer,
+    quiz_owner,
+    quiz_start,
+)
+from fitrouter_integrations.gateway.parsing._schema import operations
+from fitrouter_integrations.gateway.parsing._values import shown
 
 _log = logging.getLogger("fitrouter.gateway")
 _PORT = re.compile(rb":\d*$")
 _CHAT = "chat completions are at /v1/chat/completions: "
 _INSTEAD = {
-    "/responses": _CHAT + "set your client to chat completions, for example use_responses_api=False",
     "/completions": _CHAT + "use your client's chat interface",
     "/chat/completions": _CHAT + "let the base URL end with /v1, and POST",
-    "/embeddings": "this gateway serves no embeddings; call their provider directly",
-    "/messages": _CHAT + "use a client for OpenAI's API",
 }
 """Path of another API → what to use instead."""
+_NO_TELEMETRY: Any = {"tracing": False, "metrics": False, "logs": False, "auto_configure": False}
+"""FastAPI's own traces and logs go to the global providers and hold the texts of exceptions; `_tracing` has ours."""
 _LOOPBACK_NAMES = frozenset({b"127.0.0.1", b"localhost", b"[::1]"})
 
 
@@ -70,29 +99,60 @@ def create_app(router: Router, config: Config, metrics: Metrics | None = None) -
         version=metadata.version("fitrouter"),
         docs_url=None,  # its pages load scripts from other hosts
         redoc_url=None,
+        openapi_url=None,  # served by `schema`, to callers with a key
+        telemetry=_NO_TELEMETRY,
         lifespan=gateway.lifespan,
         exception_handlers={HTTPException: gateway.no_route},
     )
+    direct: dict[tuple[str, str], Endpoint] = {}
+    app.add_middleware(Direct, endpoints=direct)
+    limit = Limit(config.server.max_requests, one_tenants_share(config))
+    app.add_middleware(Admission, limit=limit, tenant=gateway.tenant, refused=gateway.metrics.refused)
+    app.add_middleware(AccessLog, form=config.server.access_log)
     shapes = operations()
-    for method, path, handler, public in (
-        ("POST", "/v1/chat/completions", gateway.chat, False),
-        ("GET", "/v1/models", gateway.models, False),
-        ("GET", "/v1/models/{model:path}", gateway.model, False),
-        ("POST", "/v1/feedback", gateway.feedback, False),
-        ("PUT", "/v1/profile", gateway.profile, False),
-        ("POST", "/v1/decisions", gateway.decide, False),
-        ("GET", "/v1/decisions/{decision_id}", gateway.decision, False),
-        ("POST", "/v1/decisions/{decision_id}/outcome", gateway.outcome, False),
-        ("POST", "/v1/observations", gateway.observe, False),
-        ("GET", "/v1/policy", gateway.policy, False),
-        ("POST", "/v1/policy", gateway.steer, False),
-        ("GET", "/metrics", gateway.metrics_page, False),
-        ("GET", "/healthz", gateway.healthz, True),
-        ("GET", "/readyz", gateway.readyz, True),
+    for method, path, handler, scope in (
+        ("POST", "/v1/chat/completions", gateway.chat, "chat"),
+        ("POST", "/v1/messages", gateway.messages, "chat"),
+        ("POST", "/v1/responses", gateway.responses, "chat"),
+        ("POST", "/v1/embeddings", gateway.embeddings, "chat"),
+        ("GET", "/v1/models", gateway.models, ""),
+        ("GET", "/v1/models/{model:path}", gateway.model, ""),
+        ("POST", "/v1/feedback", gateway.feedback, "feedback"),
+        ("PUT", "/v1/profile", gateway.profile, "feedback"),
+        ("GET", "/v1/profile", gateway.personal.show_profile, "read"),
+        ("DELETE", "/v1/profile", gateway.personal.erase_profile, "feedback"),
+        ("POST", "/v1/quiz", gateway.start_quiz, "feedback"),
+        ("GET", "/v1/quiz/{quiz_id}", gateway.quiz, "feedback"),
+        ("POST", "/v1/quiz/{quiz_id}", gateway.answer_quiz, "feedback"),
+        ("POST", "/v1/score", gateway.personal.score, "read"),
+        ("GET", "/v1/leaderboard", gateway.personal.leaderboard, "read"),
+        ("GET", "/v1/report", gateway.personal.report, "read"),
+        ("GET", "/v1/certificate", gateway.whole_log.certificate, "read"),
+        ("GET", "/v1/suite", gateway.whole_log.suite, "read"),
+        ("GET", "/v1/satisfaction", gateway.whole_log.satisfaction, "read"),
+        ("GET", "/v1/exposure", gateway.whole_log.exposure, "read"),
+        ("GET", "/v1/audit", gateway.whole_log.audit, "read"),
+        ("POST", "/v1/diagnose", gateway.whole_log.diagnose, "read"),
+        ("POST", "/v1/decisions", gateway.decide, "chat"),
+        ("GET", "/v1/decisions/{decision_id}", gateway.decision, "read"),
+        ("GET", "/v1/decisions", gateway.lists.list_decisions, "read"),
+        ("GET", "/v1/feedback", gateway.lists.list_feedback, "read"),
+        ("GET", "/v1/users", gateway.lists.list_users, "read"),
+        ("POST", "/v1/decisions/{decision_id}/outcome", gateway.outcome, "chat"),
+        ("POST", "/v1/observations", gateway.observe, "chat"),
+        ("GET", "/v1/policy", gateway.policy, "read"),
+        ("POST", "/v1/policy", gateway.steer, ""),
+        ("GET", "/metrics", gateway.metrics_page, ""),
+        ("GET", "/openapi.json", gateway.schema, ""),
+        ("GET", "/healthz", gateway.healthz, None),
+        ("GET", "/readyz", gateway.readyz, None),
     ):
+        endpoint = gateway.guarded(handler, scope)
+        if "{" not in path:
+            direct[method, path] = endpoint
         app.add_api_route(
             path,
-            gateway.guarded(handler, public=public),
+            endpoint,
             methods=[method],
             openapi_extra=shapes[handler.__name__],
             response_class=Response,
@@ -101,15 +161,30 @@ def create_app(router: Router, config: Config, metrics: Metrics | None = None) -
             summary=(handler.__doc__ or "").splitlines()[0],
             description="",
         )
+    for method, path, endpoint in gateway.console.routes(gateway.guarded):
+        app.add_route(path, endpoint, methods=[method], include_in_schema=False)
     return app
+
+
+NOBODY = Caller("", False, False)
+"""A caller without a key, on a public route."""
 
 
 class Call:
     """An authenticated HTTP request."""
 
-    def __init__(self, http: HttpRequest, headers: Mapping[str, bytes], caller: Caller) -> None:
+    def __init__(self, http: HttpRequest, headers: Mapping[str, bytes], caller: Caller, bodies: Bodies) -> None:
         self.http, self.headers = http, headers
-        self.tenant, self.admin = caller
+        self.tenant, self.admin, self.metrics, self.trusted = caller[:4]
+        self.caller = caller
+        self.held = bodies.hold(caller.tenant)
+        self.known = caller is not NOBODY
+
+    def paying(self, request: Request) -> Request:
+        """The request with the key as payer, if it has a limit."""
+        limit = self.caller.usd_per_day
+        payer = None if limit is None else Payer(name=self.caller.name, usd_per_day=limit)
+        return msgspec.structs.replace(request, payer=payer)
 
 
 Handler = Callable[[Call], Awaitable[Response]]
@@ -119,104 +194,181 @@ class Gateway:
     """The request handlers and their shared state."""
 
     def __init__(self, router: Router, config: Config, metrics: Metrics) -> None:
-        self.router, self.metrics = router, metrics
+        self.router, self.metrics, self._config = router, metrics, config
         self._limit = config.server.max_body_bytes
-        self._keys = Keys(config.server)
+        self._keys, self._rates = Keys(config.server, file=config.data / FILE), Rates()
+        total = config.server.max_inflight_bytes
+        self._audit = AuditLog(config.data)
+        self._bodies = Bodies(total, total // 2 if self._keys else total)
         self._started = False
-        self._backend = LocalBackend(router)
+        self._backend = LocalBackend(router, signed=True)
+        self._quizzes = Quizzes(router, config)
+        self.personal = Personal(router, config, self._body)
+        self.whole_log = WholeLog(config, self._body)
+        self.lists = Listings(router.lists)
         self._born = int(time.time())
+        self.console = Console(router, config, metrics, self.steer, self._keys)
         metrics.bind(router)
 
     @asynccontextmanager
     async def lifespan(self, _app: FastAPI) -> AsyncIterator[None]:
         """Run the router, and a thread that refreshes its metrics."""
         async with self.router:
-            watch = Service("metrics", self._refresh, self.router.hooks, idle_s=0.5)
-            watch.start()
-            self._started = True
-            yield
-            self._started = False
-            watch.stop(timeout_s=1.0)
-
-    def _refresh(self) -> int:
-        self.metrics.refresh()
-        return 0
+            with self.metrics.watching():
+                self._started = True
+                yield
+                self._started = False
+                self.console.close()
 
     # --- authentication and errors ---
 
-    def guarded(self, handler: Handler, *, public: bool) -> Callable[[HttpRequest], Awaitable[Response]]:
-        """An endpoint that authenticates the caller and answers every exception in OpenAI's error format."""
+    def guarded(
+        self,
+        handler: Handler,
+        scope: str | None,
+        headers: Callable[[HttpRequest], Mapping[str, bytes]] = lambda request: headers_of(request.scope),
+    ) -> Endpoint:
+        """An endpoint that authenticates the caller and answers every exception in the error format of its API.
+
+        Args:
+            handler: of the route.
+            scope: that a key needs; empty for any key, None for no key.
+            headers: reads the headers of a request, for another way to authenticate than by its own.
+        """
 
         async def endpoint(request: HttpRequest) -> Response:
+            held: Held | None = None
             try:
-                headers = headers_of(request.scope)
-                return await handler(Call(request, headers, self._admit(headers, public)))
+                found = headers(request)
+                call = Call(request, found, self._admit(found, scope), self._bodies)
+                held = call.held
+                response = await handler(call)
             except asyncio.CancelledError:  # only the server cancels, at the end of its grace period
                 return self._refuse(
-                    Problem(503, "shutting_down", "the gateway is shutting down", headers={"retry-after": "1"})
+                    Problem(
+                        503,
+                        "shutting_down",
+                        "the gateway is shutting down; send it again",
+                        headers={"retry-after": "1"},
+                    ),
+                    request.scope,
                 )
             except Exception as error:  # noqa: BLE001 - the client must get an answer
-                return self._refuse(error)
+                return self._refuse(error, request.scope)
+            else:
+                if isinstance(response, EventStream):
+                    held = None  # the stream releases it at its end
+                return response
+            finally:
+                if held is not None:
+                    held.release()
 
         return endpoint
 
-    def _admit(self, headers: Mapping[str, bytes], public: bool) -> Caller:
-        """The caller of a request."""
+    def tenant(self, headers: Mapping[bytes, bytes]) -> str | None:
+        """The tenant of a request; None if its key is unknown."""
+        if not self._keys:
+            return "default"
+        caller = self._keys.caller(authorization(headers.get(b"authorization"), headers.get(b"x-api-key")))
+        return None if caller is None else caller.tenant
+
+    def _admit(self, headers: Mapping[str, bytes], scope: str | None) -> Caller:
+        """The caller of a request to a route that needs a scope."""
         if not self._keys:
             # DNS rebinding: a page in a browser can point a host name of its own at this machine.
             if _PORT.sub(b"", headers.get("host", b"")).lower() not in _LOOPBACK_NAMES:
-                raise Problem(403, "wrong_host", "without keys, the host header must be 127.0.0.1, localhost or [::1]")
-            return Caller("default", True)
+                given = shown(headers.get("host", b"").decode("latin-1"))
+                text = (
+                    f"host: got {given}; without keys it must be 127.0.0.1, localhost or [::1]; `fitrouter keys create`"
+                )
+                raise Problem(403, "wrong_host", f"{text} makes keys")
+            return ANYBODY
         caller = self._keys.caller(headers.get("authorization"))
         if caller is None:
-            if public:
-                return Caller("", False)
+            if scope is None:
+                return NOBODY
             raise Problem(
                 401,
                 "invalid_api_key",
-                "the API key is missing or unknown; send 'Authorization: Bearer KEY' with a key of this gateway",
+                "the API key is missing or unknown; send 'Authorization: Bearer KEY' or 'x-api-key: KEY' with a "
+                "key of this gateway",
                 headers={"www-authenticate": "Bearer"},
             )
+        if scope and scope not in caller.scopes:
+            has = ", ".join(sorted(caller.scopes)) or "none"
+            raise Problem(
+                403, "missing_scope", f"this needs a key with the scope {scope!r}; the key's scopes are {has}"
+            )
+        if scope is not None and (wait_s := self._rates.take(caller)):
+            used = f"the key {caller.name!r} has used its {caller.requests_per_minute:g} requests per minute"
+            text = f"{used}; wait {math.ceil(wait_s)} s"
+            raise Problem(429, "rate_limited", text, headers={"retry-after": str(math.ceil(wait_s))})
         return caller
 
-    def _refuse(self, error: Exception) -> Response:
+    def _refuse(self, error: Exception, scope: Scope) -> Response:
         if isinstance(error, ClientGone):
             self.metrics.refused("client_gone")
             return Response(status_code=499)
         problem = as_problem(error)
         if problem.status == 500:
-            _log.error("a request failed", exc_info=error)
+            told = masked("".join(traceback.format_exception(error)))
+            _log.error("a request failed: %s\n%s", scope.get(REQUEST_ID, ""), told)
+        elif scope["path"] == "/v1/feedback":
+            _log.warning("feedback was refused: %s %s (%s)", problem.status, problem.code, scope.get(REQUEST_ID, ""))
         self.metrics.refused(problem.code)
-        # The rest of a refused body is not read, so the connection cannot be reused.
-        closing = {"connection": "close"} if problem.status in {408, 413, 415} else {}
-        return _json(problem.body(), problem.status, {**problem.headers, **closing})
+        closing = {"connection": "close"} if problem.status == 408 else {}
+        headers = {**problem.headers, **closing}
+        return Refusal(dump(problem.body(scope["path"])), problem.status, headers, media_type="application/json")
 
     async def no_route(self, request: HttpRequest, error: Exception) -> Response:
         """Answer a request to an unknown path or with a wrong method."""
         status = error.status_code if isinstance(error, HTTPException) else 404
         code, text = ("method_not_allowed", "method") if status == 405 else ("not_found", "path")
+        given = f"{request.method} {shown(request.url.path)}"
         hint = _INSTEAD.get(request.url.path.rstrip("/").removeprefix("/v1"), "see /openapi.json")
-        return self._refuse(Problem(status, code, f"there is no such route (wrong {text}); {hint}"))
+        return self._refuse(Problem(status, code, f"there is no {given} (wrong {text}); {hint}"), request.scope)
 
     async def _body(self, call: Call) -> dict[str, Any]:
-        return read_json(await read_body(call.http.receive, call.headers, self._limit))
+        return await json_body(call.http.receive, call.headers, self._limit, call.held)
 
     # --- handlers ---
 
     async def chat(self, call: Call) -> Response:
         """Answer a chat completion, whole or streamed, by a routed or pinned model."""
+        return await self._answer(call, ChatCompletions())
+
+    async def messages(self, call: Call) -> Response:
+        """The same in Anthropic's format: a message, whole or streamed."""
+        return await self._answer(call, Messages())
+
+    async def responses(self, call: Call) -> Response:
+        """The same in OpenAI's Responses format, whole or streamed. Nothing is stored."""
+        return await self._answer(call, Responses())
+
+    async def embeddings(self, call: Call) -> Response:
+        """Embed texts with a model that is configured for it. Nothing is routed or learnt."""
+        request = call.paying(embeddings_request(await self._body(call), call.headers, call.tenant))
+        if request.model not in self.router.embeddings:
+            known = ", ".join(self.router.embeddings) or "none: list some under 'embeddings' in the configuration"
+            raise Problem(404, "model_not_found", f"unknown model {request.model!r}; for embeddings there are {known}")
+        embedded, about = await while_client_waits(self._backend.embed(request), call.http.receive)
+        return Response(
+            embeddings_json(embedded, about), headers=decision_headers(about), media_type="application/json"
+        )
+
+    async def _answer(self, call: Call, dialect: Dialect) -> Response:
         body = await self._body(call)
-        request = chat_request(body, call.headers, call.tenant)
+        request = call.paying(chat_request(dialect.chat_body(body), call.headers, call.tenant, dialect.choices))
         self._check_model(request.model)
         if request.stream:
             stream = await while_client_waits(self._backend.stream(request), call.http.receive)
-            return EventStream(stream, wants_usage(body), self.metrics.refused)
+            return EventStream(stream, dialect.events(body), self.metrics.refused, call.held.release)
         reply = await while_client_waits(self._backend.complete(request), call.http.receive)
-        return _json(completion_json(reply), headers=decision_headers(reply.about))
+        return _json(dialect.answer(reply, body), headers=decision_headers(reply.about))
 
     async def decide(self, call: Call) -> Response:
         """Plan which models to call, without calling any; the client calls them and reports the outcome."""
-        request = chat_request(await self._body(call), call.headers, call.tenant)
+        request = call.paying(chat_request(await self._body(call), call.headers, call.tenant))
         self._check_model(request.model)
         plan = await self._backend.decide(request)
         body = {"object": "fitrouter.plan", **msgspec.to_builtins(plan), "about": about_json(plan.about)}
@@ -225,15 +377,16 @@ class Gateway:
     async def outcome(self, call: Call) -> Response:
         """Record the outcome of a plan. It is durable when this answers 200; later reports change nothing."""
         request, ended = outcome(await self._body(call), call.tenant)
-        execution = await self.router.report(call.http.path_params["decision_id"], request, ended)
-        fields = ("decision_id", "status", "served_by", "cost_usd")
+        decision_id = decision_id_of(call.http.path_params["decision_id"])
+        execution = await self.router.report(decision_id, request, ended, trusted=call.trusted)
+        fields = ("decision_id", "status", "served_by", "cost_usd", "cost_assumed")
         return _json({"object": "fitrouter.outcome", **{name: getattr(execution, name) for name in fields}})
 
     async def observe(self, call: Call) -> Response:
         """Record a completion or failure of a model that the client called by its own choice."""
         observed = observation(await self._body(call), call.headers, call.tenant)
         self._check_model(observed.model)
-        about = await self._backend.observe(observed)
+        about = await self._backend.observe(observed, trusted=call.trusted)
         return _json({"object": "fitrouter.observation", "about": about_json(about)}, headers=decision_headers(about))
 
     async def models(self, _call: Call) -> Response:
@@ -249,65 +402,135 @@ class Gateway:
         return _json(found)
 
     async def feedback(self, call: Call) -> Response:
-        """Record feedback on an answer. It is durable when this answers 200."""
-        given = vote(await self._body(call), call.headers, call.tenant)
-        feedback_id = await self._backend.feedback(given)
-        return _json({"id": feedback_id, "object": "fitrouter.feedback", "decision_id": given.decision_id})
+        """Record a vote or a comment on an answer, or both. It is durable when this answers 200."""
+        given, said = feedback(await self._body(call), call.headers, call.tenant)
+        about = given or said
+        assert about is not None
+        found: dict[str, Any] = {"object": "fitrouter.feedback", "decision_id": about.decision_id}
+        trusted = self._proved(call, about.token, about.decision_id)
+        if given is not None and given.other:
+            trusted = self._proved(call, given.other_token, given.other, "other_token") and trusted
+        if given is not None:
+            found["id"] = await self._backend.feedback(given, trusted=trusted)
+        if said is not None:
+            heard = await self._backend.comment(said, trusted=trusted)
+            found |= {"understood": heard.moved, "not_understood": heard.not_understood, "remark_id": heard.id}
+            found["reasons"] = heard.reasons
+        return _json(found)
+
+    def _proved(self, call: Call, token: str | None, decision_id: str, field: str = "token") -> bool:
+        """Whether the caller may rate an answer without naming its user: with its token, or a trusted key."""
+        if token is not None:
+            self.router.tokens.check(token, decision_id, call.tenant)
+            return True
+        if self._config.feedback.require_token and not call.admin:
+            text = f"{field}: missing; give the token of the answer: its 'fitrouter.token', or header x-fitrouter-token"
+            raise Problem(403, "token_required", text, param=field)
+        return call.trusted
 
     async def profile(self, call: Call) -> Response:
-        """Set the preferences that a user states, as numbers or in words; replaces earlier ones."""
-        values, statements, whose = profile(await self._body(call), call.headers, call.tenant)
-        declared = await self.router.declare(whose, values, statements)
+        """Set what a user states: preferences, goals, priorities, examples, or a whole exported profile."""
+        body = await self._body(call)
+        if "profile" in body:
+            declared = await self.personal.take_profile(*imported_profile(body, call.headers, call.tenant))
+        else:
+            declared = await self.personal.declare(profile(body, call.headers, call.tenant))
         found = {"declared": declared.values, "topics": declared.topics, "not_understood": declared.not_understood}
+        found["reasons"] = declared.reasons
         return _json({"object": "fitrouter.profile", **found})
+
+    async def start_quiz(self, call: Call) -> Response:
+        """Start a quiz that finds out which model and style fit a user, or go on with an unfinished one."""
+        who, questions, again = quiz_start(await self._body(call), call.headers, call.tenant)
+        settings = self._config.quiz
+        if questions is not None:
+            settings = settings.model_copy(update={"questions": min(questions, settings.questions)})
+        try:
+            return _quiz(await self._quizzes.start(who, settings, again=again))
+        except ConfigError as error:
+            raise Problem(404, "no_quiz", str(error)) from error
+
+    async def quiz(self, call: Call) -> Response:
+        """Show the question of a quiz that is due, or its result."""
+        who = quiz_owner(call.headers, call.tenant)
+        return _quiz(await self._quizzes.show(call.http.path_params["quiz_id"], who))
+
+    async def answer_quiz(self, call: Call) -> Response:
+        """Answer a question of a quiz; shows the next one or the result. Take the last answer back, or stop."""
+        who, number, choice = quiz_answer(await self._body(call), call.headers, call.tenant)
+        return _quiz(await self._quizzes.answer(call.http.path_params["quiz_id"], who, number, choice))
 
     async def decision(self, call: Call) -> Response:
         """Explain a decision: why this model, its probability, the outcome, score and feedback."""
-        decision_id = call.http.path_params["decision_id"]
+        decision_id = decision_id_of(call.http.path_params["decision_id"])
         events = await self.router.events(decision_id, call.tenant)
         return _json(decision_json(events, await self.router.explain(decision_id, call.tenant)))
 
     async def policy(self, call: Call) -> Response:
         """Show the active policy, its versions and candidates, and the monitors' reports."""
         steering = self.router.policy
-        shown = {"object": "fitrouter.policy", **msgspec.to_builtins(steering.standing())}
+        standing = steering.standing(None if call.admin else call.tenant)
+        shown = {"object": "fitrouter.policy", **msgspec.to_builtins(standing)}
         return _json({**shown, "outlook": msgspec.to_builtins(steering.outlook(call.tenant))})
 
     async def steer(self, call: Call) -> Response:
-        """Change the policy: set settings, promote a candidate, or restore the previous version."""
+        """Change the policy: set settings, promote a candidate, restore the previous version, or change a budget."""
         if not call.admin:
-            raise Problem(403, "not_admin", "this key may not change the policy; set 'admin: true' for it")
+            raise Problem(403, "not_admin", "this key may not change the policy; an admin key without a tenant may")
         action, settings, name = policy_change(await self._body(call))
+        if action == "set":
+            settings = check_settings(settings)
+        about = {key: str(value) for key, value in settings.items()} | (
+            {"tenant" if action == "budget" else "candidate": name} if name else {}
+        )
+        entry = Act(ts=self.router.clock(), act=f"policy {action}", by=call.caller.shown, about=about)
+        await asyncio.to_thread(self._audit.note, entry)
         steering = self.router.policy
         if action == "set":
             await steering.set(settings)
         elif action == "promote":
             await steering.promote(name)
+        elif action == "budget":
+            await steering.set_budget(name, settings["usd_per_period"])
         else:
             await steering.restore()
         return await self.policy(call)
 
-    async def metrics_page(self, _call: Call) -> Response:
-        """Prometheus metrics, summed over all workers."""
+    async def metrics_page(self, call: Call) -> Response:
+        """Prometheus metrics of all tenants, summed over all workers."""
+        if not call.metrics:
+            raise Problem(403, "not_admin", "this key may not read the metrics; set 'metrics: true' for it")
+        exemplars = b"application/openmetrics-text" in call.headers.get("accept", b"")
         try:
             async with asyncio.timeout(5.0):
-                text = await asyncio.to_thread(self.metrics.render)
+                text = await asyncio.to_thread(self.metrics.render, exemplars=exemplars)
         except (OSError, TimeoutError) as error:
             raise StoreError(f"the metrics cannot be read at the moment ({type(error).__name__})") from error
-        return Response(text, headers={"content-type": self.metrics.content_type})
+        return Response(text, headers={"content-type": CONTENT_TYPES[exemplars]})
+
+    async def schema(self, call: Call) -> Response:
+        """The OpenAPI schema of this gateway."""
+        return _json(call.http.app.openapi())
 
     async def healthz(self, _call: Call) -> Response:
         """Liveness: the process answers."""
         return _json({"status": "ok"})
 
-    async def readyz(self, _call: Call) -> Response:
-        """Readiness: whether this worker takes requests, and how far its learner is."""
+    async def readyz(self, call: Call) -> Response:
+        """Readiness: whether this worker takes requests, and, for callers with a key, how far its learner is."""
+        reasons, incidents = self.router.faults(), self.router.incidents()
+        ready = self._started and not reasons
+        code = 200 if ready else 503
+        if not call.known:
+            return _json({"ready": ready}, code)
         seq, digest = await self.router.state_digest()  # no digest while events keep coming in
         status = self.metrics.status
         leases = sorted(name for name, held in status.leases.items() if held) if status else []
         lag = msgspec.to_builtins(status.lag if status else Lag())
-        report = {"pid": os.getpid(), "seq": seq, "digest": digest, "leases": leases, "lag": lag}
-        return _json({"ready": self._started, **report}, 200 if self._started else 503)
+        breakers = dict(status.breakers) if status else {}
+        pids = {"pid": os.getpid(), "services": status.services if status else None}
+        report = {**pids, "seq": seq, "digest": digest, "leases": leases, "lag": lag, "breakers": breakers}
+        return _json({"ready": ready, "reasons": reasons, "incidents": incidents, **report}, code)
 
     # --- names ---
 
@@ -318,6 +541,7 @@ class Gateway:
     async def _models(self) -> dict[str, dict[str, Any]]:
         owners = {AUTO: "fitrouter"}
         owners |= {card.name: card.provider for card in self.router.models.values()}
+        owners |= {card.name: card.provider for card in self.router.embeddings.values()}
         owners |= dict.fromkeys(self.router.aliases, "fitrouter")
         can = {model.pop("name"): model for model in msgspec.to_builtins(await self._backend.models())}
         return {
@@ -325,6 +549,10 @@ class Gateway:
             | ({"fitrouter": can[name]} if name in can else {})
             for name, owner in owners.items()
         }
+
+
+def _quiz(progress: Progress) -> Response:
+    return _json({"object": "fitrouter.quiz", **msgspec.to_builtins(progress)})
 
 
 def _json(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

@@ -1,15 +1,19 @@
-"""The JSON of a decision for `GET /v1/decisions/{decision_id}`."""
+"""The JSON of a decision for `GET /v1/decisions/{decision_id}` and the console, and of its kept texts."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from fitrouter.routing.explanation import Explanation
-from fitrouter.types import Decision, Event, Execution, Feedback, Score
+from fitrouter.stores.content import Content
+from fitrouter.types import Decision, Event, Execution, Feedback, Remark, Score
 
+MOST_SHOWN = 20_000
+"""Characters of a kept text that are shown."""
 _DECISION = ("draw_id", "ts", "mode", "chosen", "propensity", "floor", "share", "asked", "asked_probability")
 _COLUMNS = {
     "probability": "probs",
@@ -22,11 +26,12 @@ _COLUMNS = {
 }
 """Field of a model's row → field of the decision."""
 _EXECUTION = (
-    *("status", "served_by", "attempts", "prompt_tokens", "completion_tokens", "cost_usd"),
+    *("status", "served_by", "attempts", "prompt_tokens", "completion_tokens", "cost_usd", "cost_assumed"),
     *("ttft_ms", "latency_ms", "overhead_ms", "finish_reason"),
 )
 _ATTEMPT = ("model", "probability", "error", "ms")
 _SCORE = ("status", "mean", "sd", "schema", "encoder")
+_REMARK = ("id", "ts", "kind", "moved", "y")
 _VOTE = ("id", "ts", "kind", "value", "scale", "dimension", "other", "asked")
 
 
@@ -56,8 +61,19 @@ def decision_json(events: Sequence[Event], explanation: Explanation) -> dict[str
         "execution": execution and _execution(execution),
         "score": score and _fields(score, _SCORE),
         "feedback": [_vote(event) for event in events if isinstance(event, Feedback)],
+        "remarks": [_fields(event, _REMARK) for event in events if isinstance(event, Remark)],
         "explanation": msgspec.to_builtins(explanation),
     }
+
+
+def content_json(content: Content) -> dict[str, Any]:
+    """The beginnings of a kept prompt and its answer, and the number of characters that are left out."""
+    said, calls = content.message.get("content"), content.message.get("tool_calls")
+    if isinstance(said, list):
+        said = "\n".join(str(part.get("text", "")) for part in said if isinstance(part, dict))
+    texts = {"prompt": content.prompt, "answer": said or "", "tool_calls": json.dumps(calls) if calls else ""}
+    left_out = sum(max(len(text) - MOST_SHOWN, 0) for text in texts.values())
+    return {**{name: text[:MOST_SHOWN] for name, text in texts.items()}, "left_out": left_out}
 
 
 def _fields(value: Any, names: Sequence[str]) -> dict[str, Any]:
@@ -69,6 +85,7 @@ def _eligible(decision: Decision) -> list[dict[str, Any]]:
     columns = {name: getattr(decision, field) for name, field in _COLUMNS.items()}
     return [
         {"model": model, **{name: values[i] if values else None for name, values in columns.items()}}
+        | ({"cost_assumed": True} if model in decision.unpriced else {})
         for i, model in enumerate(decision.eligible)
     ]
 

@@ -9,16 +9,18 @@ import os
 import shutil
 import signal
 import socket
-import threading
+import tempfile
 import time
-from multiprocessing.connection import wait
+from collections.abc import Callable, Collection
+from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from fitrouter.config import Config
-from fitrouter.errors import ConfigError, FitrouterError
+from fitrouter.errors import ConfigError, FitrouterError, require
+from fitrouter.stores.keys import FILE
 from fitrouter_integrations.gateway._keys import Keys
 
 _BACKLOG = 2048
@@ -29,8 +31,19 @@ _GIVE_UP = 5
 """Consecutive failed starts after which the gateway gives up."""
 _END_S = 50.0
 """Time that workers have to end: 30 s for requests and 20 s for stores."""
+_SERVICES_END_S = 10.0
+"""Time that the services process then has to end."""
 _FAILED = 3
+_MISCONFIGURED = 4
+_ROOM_BYTES = 2**20
+"""Room that a folder for metrics must have."""
 _log = logging.getLogger("fitrouter.gateway")
+
+
+def require_gateway() -> None:
+    """Raise `MissingExtra` if the ASGI framework or its server is not installed."""
+    for module in ("fastapi", "starlette", "uvicorn", "httptools"):
+        require(module, "the gateway")
 
 
 def bind(config: Config) -> socket.socket:
@@ -38,9 +51,11 @@ def bind(config: Config) -> socket.socket:
 
     Raises:
         ConfigError: the address is taken or not local, or is not loopback while there are no keys.
+        MissingExtra: the ASGI framework or its server is not installed.
     """
+    require_gateway()
     host, port = config.server.host, config.server.port
-    Keys(config.server)
+    Keys(config.server, file=config.data / FILE)
     try:
         family = socket.AF_INET6 if ipaddress.ip_address(host).version == 6 else socket.AF_INET
     except ValueError:
@@ -58,16 +73,19 @@ def bind(config: Config) -> socket.socket:
     return listener
 
 
-def serve(config: Config, workers: int = 1, listener: socket.socket | None = None) -> None:
+def serve(
+    config: Config, workers: int = 1, listener: socket.socket | None = None, *, services_inside: bool = False
+) -> None:
     """Serve until SIGTERM or SIGINT; requests in flight then have 30 seconds to finish.
 
-    With several workers, each is a process with its own router over the same journal. The parent restarts workers that
-    end; workers end when the parent does.
+    Each worker is a process with its own router over the same journal, and one more process scores answers, feeds the
+    warehouse and saves snapshots. The parent restarts those that end; they end when the parent does.
 
     Args:
         config: settings.
-        workers: number of processes.
+        workers: number of processes that serve.
         listener: a socket from `bind`, if the caller needs the port in advance.
+        services_inside: run the services in threads of the workers instead; a single worker is then this process.
 
     Raises:
         ConfigError: the configuration cannot be served.
@@ -75,26 +93,38 @@ def serve(config: Config, workers: int = 1, listener: socket.socket | None = Non
     """
     if workers < 1:
         raise ConfigError(f"workers: got {workers}; give 1 or more")
+    os.umask(0o077)  # logs of decisions are nobody else's
     with listener or bind(config) as bound:
-        if workers == 1:
+        if workers == 1 and services_inside:
             from fitrouter_integrations.gateway._worker import work
 
             work(config, bound)
         else:
-            _Crew(config, workers, bound).run()
+            _Parent(config, workers, bound, services_inside=services_inside).run()
 
 
-def _metrics_folder(data: Path) -> Path:
-    """An empty folder for the workers' metrics; folders of dead parents are removed."""
-    folders = data / "metrics"
-    folders.mkdir(parents=True, exist_ok=True)
-    for folder in folders.iterdir():
-        if not folder.name.isdecimal() or not _alive(int(folder.name)):
-            shutil.rmtree(folder, ignore_errors=True)
-    mine = folders / str(os.getpid())
-    shutil.rmtree(mine, ignore_errors=True)
-    mine.mkdir()
-    return mine
+def _metrics_folder(data: Path) -> Path | None:
+    """An empty folder for the workers' metrics; folders of dead parents are removed.
+
+    None if neither the data folder nor one for temporary files can be written: each worker then counts for itself.
+    """
+    temporary = f"fitrouter-metrics-{os.getuid()}"
+    for folders in (data / "metrics", Path("/dev/shm") / temporary, Path(tempfile.gettempdir()) / temporary):  # noqa: S108
+        try:
+            folders.mkdir(parents=True, exist_ok=True, mode=0o700)
+            for folder in folders.iterdir():
+                if not folder.name.isdecimal() or not _alive(int(folder.name)):
+                    shutil.rmtree(folder, ignore_errors=True)
+            mine = folders / str(os.getpid())
+            shutil.rmtree(mine, ignore_errors=True)
+            mine.mkdir()
+            (mine / "room").write_bytes(bytes(_ROOM_BYTES))
+            (mine / "room").unlink()
+        except OSError as error:
+            _log.warning("the workers' metrics cannot be in %s: %s", folders, error)
+        else:
+            return mine
+    return None
 
 
 def _alive(pid: int) -> bool:
@@ -107,84 +137,138 @@ def _alive(pid: int) -> bool:
     return True
 
 
-def _work(config: Config, listener: socket.socket) -> None:
+def _work(config: Config, listener: socket.socket, services: bool) -> None:
     """Entry point of a worker; imports the application only there, so that the parent stays small."""
     from fitrouter_integrations.gateway._worker import work_as_process
 
-    work_as_process(config, listener)
+    work_as_process(config, listener, services)
+
+
+def _run_services(config: Config, parent: Connection) -> None:
+    """Entry point of the services process; imports it only there."""
+    from fitrouter_integrations.gateway._services import run_services
+
+    run_services(config, parent)
 
 
 class _Crew:
-    """Keeps a number of worker processes alive."""
+    """Keeps a number of processes of one kind alive, with exponential backoff while they fail at their start."""
 
-    def __init__(self, config: Config, workers: int, listener: socket.socket) -> None:
-        self._config, self._workers, self._listener = config, workers, listener
+    def __init__(self, name: str, count: int, start: Callable[[], BaseProcess]) -> None:
+        self._name, self._count, self._start = name, count, start
+        self.living: dict[BaseProcess, float] = {}
+        """Process → when it was started."""
+        self.failures = 0
+        """Consecutive processes that did not settle."""
+        self._due = 0.0
+
+    def fill(self) -> float | None:
+        """Start what is missing, if it is time; returns the seconds until then, None if nothing is missing."""
+        if len(self.living) == self._count:
+            return None
+        if (pause := self._due - time.monotonic()) > 0.0:
+            return pause
+        while len(self.living) < self._count:
+            self.living[self._start()] = time.monotonic()
+        return None
+
+    def bury(self, ready: Collection[Any]) -> list[int | None]:
+        """Remove dead processes; returns their exit codes."""
+        from fitrouter_dashboards.samples import worker_ended
+
+        dead = [process for process in self.living if process.sentinel in ready]
+        for process in dead:
+            process.join()
+            if process.pid is not None and "PROMETHEUS_MULTIPROC_DIR" in os.environ:
+                worker_ended(process.pid)
+            now = time.monotonic()
+            self.failures = 0 if now - self.living.pop(process) > _SETTLED_S else self.failures + 1
+            first, longest = _BACKOFF_S
+            self._due = now + min(longest, first * 2.0 ** max(0, self.failures - self._count))
+            _log.warning("%s %s ended with exit code %s", self._name, process.pid, process.exitcode)
+        return [process.exitcode for process in dead]
+
+    def join(self, timeout_s: float) -> None:
+        """Wait until all have ended, and kill those that do not in time."""
+        deadline = time.monotonic() + timeout_s
+        for process in self.living:
+            process.join(max(0.0, deadline - time.monotonic()))
+            if process.is_alive():
+                process.kill()
+                process.join()
+
+
+class _Parent:
+    """Keeps workers and the services process alive."""
+
+    def __init__(self, config: Config, workers: int, listener: socket.socket, *, services_inside: bool) -> None:
+        self._config, self._listener, self._inside = config, listener, services_inside
         # Spawn, because a fork would copy locks, threads and open databases.
         self._context = multiprocessing.get_context("spawn")
-        self._crew: dict[BaseProcess, float] = {}
-        self._stopping = threading.Event()
+        self._workers = _Crew("worker", workers, self._start_worker)
+        self._services = _Crew("services process", 0 if services_inside else 1, self._start_services)
+        self._line: Connection | None = None
+        """The services end when it is closed."""
+        self._stopping = False
         self._wakeup = socket.socketpair()
 
     def run(self) -> None:
         """Supervise until SIGTERM or SIGINT."""
         folder = _metrics_folder(self._config.data)
-        os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(folder)
+        if folder is not None:
+            os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(folder)
         before = {number: signal.signal(number, self._stop) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
-            for _ in range(self._workers):
-                self._start()
             self._supervise()
         finally:
             self._end()
             for number, handler in before.items():
                 signal.signal(number, handler)
-            del os.environ["PROMETHEUS_MULTIPROC_DIR"]
-            shutil.rmtree(folder, ignore_errors=True)
+            if folder is not None:
+                del os.environ["PROMETHEUS_MULTIPROC_DIR"]
+                shutil.rmtree(folder, ignore_errors=True)
             for end in self._wakeup:
                 end.close()
 
-    def _start(self) -> None:
-        process = self._context.Process(target=_work, args=(self._config, self._listener), name="fitrouter-worker")
+    def _start_worker(self) -> BaseProcess:
+        arguments = (self._config, self._listener, self._inside)
+        process = self._context.Process(target=_work, args=arguments, name="fitrouter-worker")
         process.start()
-        self._crew[process] = time.monotonic()
+        return process
+
+    def _start_services(self) -> BaseProcess:
+        if self._line is not None:
+            self._line.close()
+        theirs, self._line = self._context.Pipe(duplex=False)
+        process = self._context.Process(target=_run_services, args=(self._config, theirs), name="fitrouter-services")
+        process.start()
+        theirs.close()
+        return process
 
     def _supervise(self) -> None:
-        """Restart workers that end, with exponential backoff while they fail at their start."""
-        failures = 0
-        while not self._stopping.is_set():
-            ready: list[Any] = wait([self._wakeup[0], *(process.sentinel for process in self._crew)])
-            for process in [process for process in self._crew if process.sentinel in ready]:
-                lived = time.monotonic() - self._remove(process)
-                if self._stopping.is_set():
-                    return
-                failures = 0 if lived > _SETTLED_S else failures + 1
-                if process.exitcode == _FAILED and failures >= _GIVE_UP:
-                    raise FitrouterError(f"the workers failed to start {failures} times in a row; see the log")
-                _log.warning("worker %s ended with %s; starting another", process.pid, process.exitcode)
-                first, longest = _BACKOFF_S
-                self._stopping.wait(min(longest, first * 2.0 ** max(0, failures - self._workers)))
-                self._start()
-
-    def _remove(self, process: BaseProcess) -> float:
-        """Remove a dead worker; returns its start time."""
-        from fitrouter_dashboards.metrics import worker_ended
-
-        process.join()
-        if process.pid is not None:
-            worker_ended(process.pid)
-        return self._crew.pop(process)
+        began, crews = time.monotonic(), (self._workers, self._services)
+        while not self._stopping:
+            pauses = [pause for crew in crews if (pause := crew.fill()) is not None]
+            sentinels = [process.sentinel for crew in crews for process in crew.living]
+            ready: list[Any] = wait([self._wakeup[0], *sentinels], min(pauses, default=None))
+            if self._stopping:
+                return
+            self._services.bury(ready)
+            codes = self._workers.bury(ready)
+            if _MISCONFIGURED in codes and time.monotonic() - began < _SETTLED_S:
+                raise FitrouterError("the gateway cannot start; the log says why")
+            if _FAILED in codes and (failed := self._workers.failures) >= _GIVE_UP:
+                raise FitrouterError(f"the workers failed to start {failed} times in a row; see the log")
 
     def _stop(self, _number: int, _frame: FrameType | None) -> None:
-        self._stopping.set()
+        self._stopping = True
         self._wakeup[1].send(b"x")
 
     def _end(self) -> None:
-        """Terminate all workers, and kill those that do not end in time."""
-        for process in self._crew:
+        """End the workers, then the services, which log and score what the workers leave."""
+        for process in self._workers.living:
             process.terminate()
-        deadline = time.monotonic() + _END_S
-        for process in self._crew:
-            process.join(max(0.0, deadline - time.monotonic()))
-            if process.is_alive():
-                process.kill()
-                process.join()
+        self._workers.join(_END_S)
+        if self._line is not None:
+            self._line.close()
+        self._services.join(_SERVICES_END_S)

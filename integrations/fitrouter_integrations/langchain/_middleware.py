@@ -20,7 +20,7 @@ from langchain_core.runnables.config import ensure_config
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from fitrouter.config import Config
-from fitrouter.errors import ConfigError, NoEligibleModel, NotAuthorized, Unreachable
+from fitrouter.errors import ConfigError, NoEligibleModel, NotAuthorized, Unreachable, in_words
 from fitrouter.router import Router
 from fitrouter.types import Identity, Request
 from fitrouter_integrations._identity import NAMES
@@ -115,7 +115,7 @@ class FitrouterMiddleware(AgentMiddleware[Any, Any, Any]):
             compare(self.models, ((name, card.target or card.name) for name, card in self.router.models.items()))
         self._silent = False
         self._rests_until = 0.0
-        self._reporting: set[asyncio.Task[float]] = set()
+        self._reporting: set[asyncio.Task[float | None]] = set()
 
     @property
     def router(self) -> Router:
@@ -237,13 +237,12 @@ class FitrouterMiddleware(AgentMiddleware[Any, Any, Any]):
                 self._rests_until = now + REST * (now - call.began)
             if not self._silent:
                 _log.warning(
-                    "the router failed to decide (%s: %s); until it recovers, the agent's own model is called",
-                    type(error).__name__,
-                    error,
+                    "the router failed to decide (%s); until it recovers, the agent's own model is called",
+                    in_words(error),
                 )
             self._silent = True
 
-    async def _areport(self, step: Step) -> float:
+    async def _areport(self, step: Step) -> float | None:
         return await self.client.areport(step.decision_id, step.heard, step.ended())
 
 
@@ -263,14 +262,14 @@ def _patience(step: Step) -> float:
     return REPORT_S if step.plan.about.logged else UNLOGGED_S
 
 
-Reporting: TypeAlias = Future[float] | asyncio.Task[float]
+Reporting: TypeAlias = Future[float | None] | asyncio.Task[float | None]
 
 
 def _reported(step: Step, reporting: Reporting) -> None:
     """Log a report that failed."""
     error = None if reporting.cancelled() else reporting.exception()
     if error is not None:
-        _log.warning("the outcome of %s was not recorded: %s: %s", step.decision_id, type(error).__name__, error)
+        _log.warning("the outcome of %s was not recorded: %s", step.decision_id, in_words(error))
 
 
 def _answer(step: Step, reporting: Reporting) -> Answer:

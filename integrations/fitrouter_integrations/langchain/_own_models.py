@@ -93,16 +93,18 @@ def router_of(
     if unknown := sorted(prices.keys() - models.keys()):
         raise ConfigError(f"prices: unknown model {', '.join(map(repr, unknown))}; there are {sorted(models)}")
     listed = [
-        {"name": name, "provider": PROVIDER, "prices": _prices(name, prices.get(name, (0.0, 0.0))), **_abilities(model)}
+        {"name": name, "provider": PROVIDER, "prices": _prices(name, prices.get(name)), **_abilities(model)}
         for name, model in models.items()
     ]
-    place = {PROVIDER: {"kind": "simulated"}}  # replaced by `Unasked`
+    place = {PROVIDER: {"kind": "litellm"}}  # replaced by `Unasked`
     described = {"data": data, "providers": place, "models": listed, **settings}
     config = parse_config(described, "FitrouterMiddleware's settings")
     return Router.from_config(config, providers={PROVIDER: Unasked()})
 
 
-def _prices(name: str, given: tuple[float, float]) -> dict[str, float]:
+def _prices(name: str, given: tuple[float, float] | None) -> dict[str, float]:
+    if given is None:
+        return {}
     if not isinstance(given, tuple | list) or len(given) != 2:
         raise ConfigError(f"prices: {name!r} has {given!r}; give (input, output) in USD per million tokens")
     return {"input": given[0], "output": given[1]}

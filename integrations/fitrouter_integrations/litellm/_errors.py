@@ -40,7 +40,7 @@ def named(error: object) -> str:
     """The router's name for a litellm exception, as attempts log it.
 
     >>> named(exceptions.RateLimitError("slow down", "openai", "gpt-4o"))
-    'ProviderUnavailable'
+    'RateLimited'
     """
     timed_out = isinstance(error, exceptions.Timeout | TimeoutError)
     return ProviderTimeout.__name__ if timed_out else failure_name(error)

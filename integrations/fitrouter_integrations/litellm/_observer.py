@@ -17,6 +17,7 @@ from litellm.litellm_core_utils.logging_worker import GLOBAL_LOGGING_WORKER
 from litellm.litellm_core_utils.thread_pool_executor import executor
 from msgspec.structs import replace
 
+from fitrouter.errors import in_words
 from fitrouter.providers.usage import read_usage
 from fitrouter.router import Router
 from fitrouter.types import Completion, Identity, Request, Usage
@@ -114,7 +115,7 @@ class FitrouterObserver(CustomLogger):  # type: ignore[misc]
                 latency_ms = (end_time - start_time).total_seconds() * 1000.0
                 self._outbox.put(self._noted(kwargs, response_obj, latency_ms))
         except Exception as error:  # noqa: BLE001 - observation must not fail the observed call
-            self._outbox.lose(type(error).__name__, f"{type(error).__name__}: {error}")
+            self._outbox.lose(type(error).__name__, in_words(error))
 
     async def async_log_success_event(self, kwargs: Any, response_obj: Any, start_time: Any, end_time: Any) -> None:
         """Record the answer or failure of an async call."""

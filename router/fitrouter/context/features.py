@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import hmac
 import json
 import math
 import re
@@ -179,18 +180,19 @@ def needs(request: Request) -> frozenset[str]:
     return frozenset(found)
 
 
-def session_key(request: Request) -> tuple[str, bool]:
+def session_key(request: Request, salt: bytes = b"") -> tuple[str, bool]:
     """(key, implicit): the conversation that a request belongs to, as 32 hex digits.
 
     With a session id the key is a hash of (tenant, user, session). Without one it is implicit: a hash of tenant, user,
-    system prompt and first user turn, which all requests of a conversation share.
+    system prompt and first user turn, which all requests of a conversation share. `salt` is the installation's secret
+    (`Identities.salt`): without it the log would confirm guesses of who asked what.
     """
     identity = request.identity
     if identity.session is not None:
-        return _digest("explicit", identity.tenant, identity.user, identity.session), False
+        return _digest(salt, "explicit", identity.tenant, identity.user, identity.session), False
     system = next((m.get("content") for m in request.messages if m.get("role") in ("system", "developer")), None)
     first = next((m.get("content") for m in request.messages if m.get("role") == "user"), None)
-    return _digest("implicit", identity.tenant, identity.user, system, _user_text(first) or first), True
+    return _digest(salt, "implicit", identity.tenant, identity.user, system, _user_text(first) or first), True
 
 
 def is_followup(request: Request) -> bool:
@@ -198,8 +200,8 @@ def is_followup(request: Request) -> bool:
     return any(message.get("role") == "assistant" for message in request.messages)
 
 
-def _digest(*values: object) -> str:
-    return hashlib.sha256(json.dumps(values, sort_keys=True, default=repr).encode()).hexdigest()[:32]
+def _digest(salt: bytes, *values: object) -> str:
+    return hmac.digest(salt, json.dumps(values, sort_keys=True, default=repr).encode(), "sha256").hex()[:32]
 
 
 def _parts(content: object) -> Iterator[dict[str, Any]]:

@@ -63,6 +63,8 @@ class Drift(Projection):
     def __init__(self, params: DriftParams | None = None) -> None:
         self.params = params or DriftParams()
         self._sums: dict[str, CusumStatistics] = {}
+        self._raised: set[str] = set()
+        """Arms of which this process has seen an alarm; for `ratio` only, not part of the state."""
 
     def observe(self, arm: str, z: float) -> bool:
         """Add the standardised residual of one pooled label. Returns whether the alarm is raised.
@@ -83,6 +85,7 @@ class Drift(Projection):
         down = max(0.0, before.down - z - params.slack)
         if max(up, down) > params.threshold:
             self._sums[arm] = CusumStatistics()
+            self._raised.add(arm)
             return True
         self._sums[arm] = CusumStatistics(labels, up, down)
         return False
@@ -90,6 +93,13 @@ class Drift(Projection):
     def statistics(self, arm: str) -> CusumStatistics:
         """The statistics of an arm; zeros before its first label."""
         return self._sums.get(arm, CusumStatistics())
+
+    def ratio(self, arm: str) -> float:
+        """The larger sum as a share of the threshold; 1 through the warm-up after an alarm, so that it can be seen."""
+        sums = self.statistics(arm)
+        if arm in self._raised and sums.labels < self.params.warmup:
+            return 1.0
+        return max(sums.up, sums.down) / self.params.threshold
 
     # --- state ---
 

@@ -68,6 +68,16 @@ class Report(NamedTuple):
     """Share of the personal term that labels confirm: the slope of y − b on s; NaN before any label."""
     off: bool
 
+    def printed(self) -> Report:
+        """The report with its interval within [−1, 1], and the gain inside of it.
+
+        The sequence is asymptotic: 0 stays in it as long as the exact bets have not decided.
+        """
+        low, high = min(max(self.low, -1.0), 1.0), max(min(self.high, 1.0), -1.0)
+        if self.verdict == "not known":
+            low, high = min(low, 0.0), max(high, 0.0)
+        return self._replace(low=low, high=high, gain=min(max(self.gain, low), high))
+
 
 class _Totals(msgspec.Struct, array_like=True):
     """Sums over the labels of one role, or of all."""

@@ -360,6 +360,10 @@ class Arms:
 
     # --- state ---
 
+    def finite(self) -> bool:
+        """Whether every number is finite."""
+        return all(np.isfinite(getattr(self, array)).all() for array in self._ARRAYS)
+
     def dump(self, name: str) -> bytes:
         """One arm's rows, exactly; of a variant, the profile."""
         k = self.names[name]

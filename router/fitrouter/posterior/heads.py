@@ -1,9 +1,20 @@
-"""Heads of a person: Gaussian posteriors of a taste over text features and an offset per model, at one prior width."""
+"""Heads of a person: Gaussian posteriors of a taste over text features and an offset per model, at several widths.
+
+Heads over the same coordinates are stacked: E heads of n coordinates. `LowRankHeads` keeps a few kilobytes for a user:
+a posterior covariance is S = P − UᵀU with the diagonal prior P and one row of U per label. From `RANK` labels on, the
+direction that labels say least about returns to its prior (limited-memory Kalman filter, Lambert et al. 2023,
+"The limited-memory recursive variational Gaussian approximation"). `DenseHeads` keeps S itself, for roles, of which
+there are few with many labels.
+
+State is rounded after every update, so that it never depends on when it was stored and read again.
+"""
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -11,6 +22,10 @@ from numpy.typing import NDArray
 
 from fitrouter.posterior.gaussian import Gaussian, GaussianUpdate
 from fitrouter.types import Floats
+
+RANK = 7
+"""Directions that a user's posteriors remember (docs/results/memory.md)."""
+_SQUARINGS = 4
 
 
 class Width(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,27 +42,55 @@ class Width(msgspec.Struct, frozen=True, kw_only=True):
     forget: float = 0.0
     """ρ of an AR(1) process with the prior as stationary distribution: share of the prior that returns per label."""
 
-
-class HeadPrior(NamedTuple):
-    """A `Width` over the features of an installation."""
-
-    features: NDArray[np.intp]
-    """Features with a coordinate in the head."""
-    variance: Floats
-    """Of these."""
-    offset: float
-    forget: float
-
-    @classmethod
-    def of(cls, width: Width, names: Mapping[str, int], D: int) -> HeadPrior:
-        """The prior over D features, of which some have names."""
-        variance = np.full(D, width.taste / max(D - 1, 1))
-        variance[0] = width.level
-        for name, more in width.named.items():
+    def variances(self, names: Mapping[str, int], D: int) -> Floats:
+        """float64[D]: over D features, of which some have names."""
+        variance = np.full(D, self.taste / max(D - 1, 1))
+        variance[0] = self.level
+        for name, more in self.named.items():
             if name in names:
                 variance[names[name]] += more
-        features = np.flatnonzero(variance > 0.0)
-        return cls(features, variance[features], width.offset, width.forget)
+        return variance
+
+
+class HeadPriors:
+    """Priors of E heads over the same features.
+
+    Args:
+        widths: of the heads.
+        variances: float64[E, D], positive in the same columns.
+    """
+
+    __slots__ = ("_diagonals", "features", "forget", "offset", "variance")
+
+    def __init__(self, widths: Sequence[Width], variances: Floats) -> None:
+        self.features: NDArray[np.intp] = np.flatnonzero(variances[0] > 0.0)
+        """Features with a coordinate in the heads."""
+        self.variance: Floats = variances[:, self.features]
+        """float64[E, len(features)]."""
+        self.offset = np.array([width.offset for width in widths])
+        self.forget = np.array([width.forget for width in widths])
+        """float64[E] each."""
+        self._diagonals: dict[int, Floats] = {}
+
+    @classmethod
+    def grouped(cls, widths: Sequence[Width], names: Mapping[str, int], D: int) -> list[HeadPriors]:
+        """Priors of all widths, in their order, neighbours with the same features together."""
+        groups: list[tuple[list[Width], list[Floats]]] = []
+        for width in widths:
+            variance = width.variances(names, D)
+            if not groups or ((groups[-1][1][0] > 0.0) != (variance > 0.0)).any():
+                groups.append(([], []))
+            groups[-1][0].append(width)
+            groups[-1][1].append(variance)
+        return [cls(members, np.stack(variances)) for members, variances in groups]
+
+    def diagonal(self, models: int) -> Floats:
+        """float64[E, n]: prior variances of the features and of some models' offsets."""
+        found = self._diagonals.get(models)
+        if found is None:
+            found = np.concatenate([self.variance, np.repeat(self.offset[:, None], models, axis=1)], axis=1)
+            self._diagonals[models] = found
+        return found
 
 
 class Rows(NamedTuple):
@@ -62,176 +105,458 @@ class Rows(NamedTuple):
 
 
 class _Columns(NamedTuple):
-    """Where the offsets of some models are."""
+    """Where the offsets of some models are among those of a person."""
 
-    models: tuple[str, ...]
     known: list[int]
     places: list[int]
-    """Columns of `Rows.coefficient` with a coordinate, and their coordinates."""
+    """Columns of `Rows.coefficient` with a coordinate, and the places of their models."""
     unknown: list[int]
     """Columns without one."""
 
 
-class Head:
-    """N(mean, cov) over [taste δ over `HeadPrior.features`, offsets d of the models that were labelled].
+@lru_cache(maxsize=4096)
+def _columns(own: tuple[str, ...], models: tuple[str, ...]) -> _Columns:
+    at = {model: place for place, model in enumerate(own)}
+    known = [column for column, model in enumerate(models) if model in at]
+    unknown = [column for column, model in enumerate(models) if model not in at]
+    return _Columns(known, [at[models[column]] for column in known], unknown)
+
+
+@lru_cache(maxsize=4096)
+def _shared(models: tuple[str, ...]) -> tuple[str, ...]:
+    """The one tuple that all people with the same models keep."""
+    return models
+
+
+class Heads(abc.ABC):
+    """E Gaussians N(mean, cov) over [taste δ over `HeadPriors.features`, offsets d of the models that were labelled].
+
+    Updates replace arrays, so that readers in other threads see one state or the other.
 
     Args:
-        prior: of all coordinates; models without a label have no coordinate yet.
+        priors: of all coordinates; models without a label have no coordinate yet.
     """
 
-    __slots__ = ("_columns", "models", "posterior", "prior")
+    __slots__ = ("mean", "models", "priors")
+    precision: Any
+    """dtype of the mean."""
 
-    def __init__(self, prior: HeadPrior) -> None:
-        self.prior = prior
-        self.models: dict[str, int] = {}
-        """Base arm → its coordinate."""
-        self.posterior: Gaussian | None = None
-        """None before the first label."""
-        self._columns: _Columns | None = None
+    def __init__(self, priors: HeadPriors) -> None:
+        self.priors = priors
+        self.models: tuple[str, ...] = ()
+        """Base arms in the order of their coordinates."""
+        self.mean: NDArray[Any] = np.zeros(priors.variance.shape, self.precision)
+        """[E, n]."""
 
-    def _find(self, models: tuple[str, ...]) -> _Columns:
-        """Columns of the models; most requests have the same as the last."""
-        if self._columns is None or self._columns.models is not models:
-            places = [self.models.get(model, -1) for model in models]
-            known = [column for column, place in enumerate(places) if place >= 0]
-            unknown = [column for column, place in enumerate(places) if place < 0]
-            self._columns = _Columns(models, known, [places[column] for column in known], unknown)
-        return self._columns
+    def __len__(self) -> int:
+        return len(self.mean)
+
+    @property
+    @abc.abstractmethod
+    def labelled(self) -> bool:
+        """Whether a label was learnt."""
+
+    @abc.abstractmethod
+    def finite(self) -> bool:
+        """Whether every number is finite."""
+
+    @abc.abstractmethod
+    def variances(self, z: Floats) -> Floats:
+        """float64[E, R]: zᵀ S z of each row of float64[R, n]."""
+
+    @abc.abstractmethod
+    def times(self, z: Floats) -> Floats:
+        """float64[E, n]: S z of one z for all heads, or of a row for each."""
+
+    @abc.abstractmethod
+    def covariance(self, weights: Floats, features: int) -> Floats:
+        """float64[features, features]: weighted sum of the heads' covariances of the first coordinates."""
+
+    @abc.abstractmethod
+    def _reduce(self, gains: Floats, shrink: Floats) -> None:
+        """Subtract the outer products of float64[E, n] times float64[E] from the covariances."""
+
+    @abc.abstractmethod
+    def _age(self) -> None:
+        """Return a share `HeadPriors.forget` of the prior to the covariances."""
+
+    @abc.abstractmethod
+    def _clear(self, place: int) -> None:
+        """Make a coordinate independent, with its prior variance."""
+
+    @abc.abstractmethod
+    def _grow(self, models: int) -> None:
+        """Append independent coordinates with their prior variances."""
+
+    @abc.abstractmethod
+    def _spread(self) -> bytes:
+        """The covariances as bytes."""
+
+    @abc.abstractmethod
+    def _take_spread(self, payload: bytes) -> None:
+        """Take over covariances of the present models; ValueError if they are none."""
+
+    # --- reading ---
+
+    @property
+    def _diagonal(self) -> Floats:
+        return self.priors.diagonal(len(self.models))
 
     def _design(self, rows: Rows) -> Floats:
         """float64[R, n]: coefficients of the coordinates."""
-        taste, found = len(self.prior.features), self._find(rows.models)
+        taste, found = len(self.priors.features), _columns(self.models, rows.models)
         z = np.zeros((len(rows.h), taste + len(self.models)))
-        z[:, :taste] = rows.h[:, self.prior.features]
+        z[:, :taste] = rows.h[:, self.priors.features]
         if found.known:
-            z[:, found.places] = rows.coefficient[:, found.known]
+            z[:, [taste + place for place in found.places]] = rows.coefficient[:, found.known]
         return z
 
     def predict(self, rows: Rows, *, centred: bool = False) -> tuple[Floats, Floats]:
-        """Mean and variance of the deviation, float64[R] each.
+        """Mean and variance of the deviation, float64[E, R] each.
 
         Args:
             rows: what is predicted.
             centred: the variance is that of each row minus the mean row.
         """
-        z, block = self._design(rows), self.posterior
-        mean: Floats = np.zeros(len(z)) if block is None else np.einsum("rn,n->r", z, block.mean)
-        unknown = self._find(rows.models).unknown
+        z = self._design(rows)
+        mean: Floats = np.einsum("rn,en->er", z, self.mean)
+        unknown = _columns(self.models, rows.models).unknown
         rest = rows.coefficient[:, unknown]
         if centred:
             z, rest = z - np.add.reduce(z) / len(z), rest - np.add.reduce(rest) / len(z)
-        if block is None:
-            variance: Floats = np.einsum("rn,rn,n->r", z, z, self.prior.variance)
-        else:
-            variance = np.einsum("rn,rn->r", np.einsum("rn,nm->rm", z, block.cov), z)
+        variance = self.variances(z)
         if unknown:
-            variance = variance + self.prior.offset * np.einsum("rn,rn->r", rest, rest)
+            variance = variance + np.multiply.outer(self.priors.offset, np.einsum("rn,rn->r", rest, rest))
         return mean, variance
 
-    def novelty(self, rows: Rows) -> float:
-        """Posterior variance of the offsets in the first row, as a share of the prior's."""
+    def novelty(self, rows: Rows) -> Floats:
+        """float64[E]: posterior variances of the offsets in the first row, as shares of the prior's."""
+        counted = float(np.einsum("rm,rm->", rows.coefficient, rows.coefficient))
+        if counted <= 0.0:
+            return np.ones(len(self))
         offsets = rows._replace(h=np.zeros_like(rows.h))
-        prior = self.prior.offset * float(np.einsum("rm,rm->", rows.coefficient, rows.coefficient))
-        return min(max(float(self.predict(offsets)[1][0]) / prior, 0.0), 1.0) if prior > 0.0 else 1.0
+        share = self.predict(offsets)[1][:, 0] / np.maximum(self.priors.offset * counted, 1e-300)
+        return np.where(self.priors.offset > 0.0, np.minimum(np.maximum(share, 0.0), 1.0), 1.0)
 
-    def mean_taste(self, D: int) -> Floats:
-        """float64[D]."""
-        mean = np.zeros(D)
-        if self.posterior is not None:
-            mean[self.prior.features] = self.posterior.mean[: len(self.prior.features)]
-        return mean
+    def tastes(self) -> Floats:
+        """float64[E, len(features)]: means."""
+        means: Floats = self.mean[:, : len(self.priors.features)].astype(np.float64)
+        return means
 
-    def taste(self, D: int) -> tuple[Floats, Floats]:
-        """Mean float64[D] and covariance float64[D, D] of the taste."""
-        cov, at = np.zeros((D, D)), self.prior.features
-        if self.posterior is None:
-            cov[at, at] = self.prior.variance
-        else:
-            cov[at[:, None], at] = self.posterior.cov[: len(at), : len(at)]
-        return self.mean_taste(D), cov
+    def offsets(self, model: str) -> Floats:
+        """float64[E]: expected offsets of a model."""
+        if model not in self.models:
+            return np.zeros(len(self))
+        found: Floats = self.mean[:, len(self.priors.features) + self.models.index(model)].astype(np.float64)
+        return found
 
-    def offset(self, model: str) -> float:
-        """Expected offset of a model."""
-        place = self.models.get(model)
-        return 0.0 if place is None or self.posterior is None else float(self.posterior.mean[place])
+    # --- learning ---
 
-    def learn(self, rows: Rows, update: GaussianUpdate) -> None:
-        """Fold a label along one row."""
-        block = self._extended([model for model, used in zip(rows.models, rows.coefficient[0], strict=True) if used])
-        block.learn(block.gain(self._design(rows)[0]), update)
+    def learn(self, rows: Rows, step: Floats, shrink: Floats) -> None:
+        """Fold a label along one row: mean += S z · step, S −= (S z)(S z)ᵀ · shrink, float64[E] each."""
+        new = [m for m, used in zip(rows.models, rows.coefficient[0], strict=True) if used and m not in self.models]
+        if new:
+            self.models = _shared((*self.models, *new))
+            self.mean = np.concatenate([self.mean, np.zeros((len(self), len(new)), self.precision)], axis=1)
+            self._grow(len(new))
+        self.fold(self.times(self._design(rows)[0]), step, shrink)
+
+    def fold(self, gains: Floats, step: Floats, shrink: Floats) -> None:
+        """The same, given S z: float64[E, n]."""
+        self._move(gains * step[:, None])
+        if shrink.any():
+            self._reduce(gains, shrink)
+
+    def _move(self, by: Floats) -> None:
+        self.mean = (self.mean + by).astype(self.precision)
 
     def shift(self, rows: Rows, step: float) -> None:
-        """Move the mean by S z · step: a label of the past that was changed; of unknown age where the head forgets."""
-        if self.posterior is not None and not self.prior.forget:
-            self.posterior.learn(self.posterior.gain(self._design(rows)[0]), GaussianUpdate(step, 0.0))
+        """Move the means by S z · step: a label of the past that was changed; of unknown age where a head forgets."""
+        if self.labelled:
+            self._move(self.times(self._design(rows)[0]) * np.where(self.priors.forget > 0.0, 0.0, step)[:, None])
+
+    def unlearn(self, rows: Rows, step: Floats, shrink: Floats) -> None:
+        """Take back from the means what one row taught; exact if nothing was learnt since.
+
+        The covariances keep what they know until a refit.
+
+        Args:
+            rows: what was observed.
+            step: of the present prediction, with the variance of everything else alone; float64[E], as is `shrink`.
+            shrink: it is bounded so that no variance along the row becomes larger than the prior's.
+        """
+        if not self.labelled:
+            return
+        z = self._design(rows)[0]
+        gains = self.times(z)
+        own = np.maximum(np.einsum("en,n->e", gains, z), 1e-300)
+        prior = np.maximum(np.einsum("n,n,en->e", z, z, self._diagonal), 1e-300)
+        counted = np.maximum(np.minimum(shrink, 1.0 / own - 1.0 / prior), 0.0)
+        share = np.divide(counted, shrink, out=np.zeros_like(shrink), where=shrink > 0.0)
+        self._move(-gains * (step * share / (1.0 - counted * own))[:, None])
 
     def age(self) -> None:
         """One step of the AR(1) process before a label."""
-        if self.posterior is None or not self.prior.forget:
-            return
-        rho, block = self.prior.forget, self.posterior
-        diagonal = np.concatenate([self.prior.variance, np.full(len(self.models), self.prior.offset)])
-        self.posterior = Gaussian(block.mean * np.sqrt(1.0 - rho), block.cov * (1.0 - rho) + np.diag(rho * diagonal))
+        if self.labelled and self.priors.forget.any():
+            self.mean = (self.mean * np.sqrt(1.0 - self.priors.forget)[:, None]).astype(self.precision)
+            self._age()
 
     def forget(self, model: str) -> None:
         """Reset the offset of a model to its prior, independent of everything else."""
-        place, block = self.models.get(model), self.posterior
-        if place is None or block is None:
-            return
-        state = block.state.copy()
-        state[:, place] = 0.0
-        state[place, :] = 0.0
-        state[place, place] = self.prior.offset
-        block.state = state
+        if model in self.models:
+            place = len(self.priors.features) + self.models.index(model)
+            mean = self.mean.copy()
+            mean[:, place] = 0.0
+            self.mean = mean
+            self._clear(place)
 
     def rebase(self, shift: Floats) -> None:
         """Keep the sum of a declared mean and this deviation exact when the declared mean moves by `shift`, float64[D].
 
         The prior of the sum moves by `shift`, its posterior by S Λ shift with the prior precision Λ.
         """
-        if self.posterior is None:
+        if not self.labelled:
             return
-        at = self.prior.features
-        pull = np.zeros(len(self.posterior.mean))
-        pull[: len(at)] = shift[at] / self.prior.variance
-        moved = np.einsum("nm,m->n", self.posterior.cov, pull)
-        moved[: len(at)] -= shift[at]
-        self.posterior.mean = self.posterior.mean + moved
-
-    def _extended(self, models: Sequence[str]) -> Gaussian:
-        """The posterior with a coordinate for each of these models."""
-        block = self.posterior or Gaussian.prior(np.zeros(len(self.prior.variance)), self.prior.variance)
-        for model in models:
-            if model not in self.models:
-                n = len(block.mean)
-                self.models[model] = n
-                cov = np.zeros((n + 1, n + 1))
-                cov[:n, :n], cov[n, n] = block.cov, self.prior.offset
-                block = Gaussian(np.append(block.mean, 0.0), cov)
-                self._columns = None
-        self.posterior = block
-        return block
+        at = self.priors.features
+        pull = np.zeros(self.mean.shape)
+        pull[:, : len(at)] = shift[at] / self.priors.variance
+        moved = self.times(pull)
+        moved[:, : len(at)] -= shift[at]
+        self._move(moved)
 
     # --- state ---
 
-    def dump(self) -> tuple[list[str], bytes]:
-        """The models in the order of their coordinates, and the posterior; no bytes before the first label."""
-        return list(self.models), b"" if self.posterior is None else self.posterior.state.tobytes()
+    def dump(self) -> tuple[tuple[str, ...], bytes, bytes]:
+        """The models in the order of their coordinates, the means and the covariances; no bytes before a label."""
+        return self.models, self.mean.tobytes() if self.labelled else b"", self._spread() if self.labelled else b""
 
-    @classmethod
-    def load(cls, stored: tuple[list[str], bytes], prior: HeadPrior) -> Head:
-        """The head that `dump` stored.
+    def load(self, models: tuple[str, ...], mean: bytes, spread: bytes) -> None:
+        """Take over what `dump` returned.
 
         Raises:
             ValueError: another dimension, a number that is not finite, or a negative variance.
         """
-        head, (models, payload) = cls(prior), stored
-        taste = len(prior.features)
-        n = taste + len(models)
-        head.models = {model: taste + place for place, model in enumerate(models)}
-        if payload or models:
-            state = np.frombuffer(payload).reshape(n + 1, n)
-            head.posterior = Gaussian(state[-1].copy(), state[:-1].copy())
-            if not head.posterior.valid() or len(head.models) != len(models):
-                raise ValueError("not the posterior of a head")
-        return head
+        if not mean and not models:
+            return
+        taste = len(self.priors.features)
+        found = np.frombuffer(mean, self.precision).reshape(len(self), taste + len(models))
+        if not np.isfinite(found).all() or len(set(models)) != len(models):
+            raise ValueError("not the posteriors of heads")
+        self.models, self.mean = _shared(models), found.copy()
+        self._take_spread(spread)
+
+
+class LowRankHeads(Heads):
+    """Heads of a user: S = P − UᵀU with at most `RANK` rows in U."""
+
+    __slots__ = ("factors",)
+    precision = np.float32
+
+    def __init__(self, priors: HeadPriors) -> None:
+        super().__init__(priors)
+        self.factors: NDArray[np.float16] = np.zeros((len(self), 0, self.mean.shape[1]), np.float16)
+        """float16[E, k, n]: U."""
+
+    @property
+    def labelled(self) -> bool:
+        """Whether a label was learnt."""
+        return bool(self.factors.shape[1])
+
+    def finite(self) -> bool:
+        """Whether every number is finite."""
+        return bool(np.isfinite(self.mean).all() and np.isfinite(self.factors).all())
+
+    def variances(self, z: Floats) -> Floats:
+        """float64[E, R]: zᵀ S z of each row of float64[R, n]."""
+        prior: Floats = np.einsum("rn,en->er", z * z, self._diagonal)
+        if not self.labelled:
+            return prior
+        along = np.einsum("ekn,rn->ekr", self.factors.astype(np.float64), z)
+        # Rounding must not make a variance negative.
+        found: Floats = np.maximum(prior - np.einsum("ekr,ekr->er", along, along), 1e-4 * prior)
+        return found
+
+    def times(self, z: Floats) -> Floats:
+        """float64[E, n]: S z of one z for all heads, or of a row for each."""
+        factors, each = self.factors.astype(np.float64), np.broadcast_to(z, self.mean.shape)
+        removed: Floats = np.einsum("ek,ekn->en", np.einsum("ekn,en->ek", factors, each), factors)
+        return self._diagonal * each - removed
+
+    def covariance(self, weights: Floats, features: int) -> Floats:
+        """float64[features, features]: weighted sum of the heads' covariances of the first coordinates."""
+        factors = self.factors[:, :, :features].astype(np.float64)
+        cov = np.diag(np.einsum("e,en->n", weights, self._diagonal[:, :features]))
+        for weight, each in zip(weights.tolist(), factors, strict=True):
+            cov -= weight * np.einsum("ki,kj->ij", each, each)
+        return cov
+
+    def _reduce(self, gains: Floats, shrink: Floats) -> None:
+        row = (gains * np.sqrt(shrink)[:, None])[:, None]
+        factors: Floats = np.concatenate([self.factors.astype(np.float64), row], axis=1)
+        if factors.shape[1] > RANK:
+            factors = _without_least(factors, self._diagonal)
+        self.factors = factors.astype(np.float16)
+
+    def _age(self) -> None:
+        self.factors = (self.factors * np.sqrt(1.0 - self.priors.forget)[:, None, None]).astype(np.float16)
+
+    def _clear(self, place: int) -> None:
+        factors = self.factors.copy()
+        factors[:, :, place] = 0.0
+        self.factors = factors
+
+    def _grow(self, models: int) -> None:
+        self.factors = np.concatenate([self.factors, np.zeros((*self.factors.shape[:2], models), np.float16)], axis=2)
+
+    def _spread(self) -> bytes:
+        return self.factors.tobytes()
+
+    def _take_spread(self, payload: bytes) -> None:
+        heads, n = self.mean.shape
+        factors = np.frombuffer(payload, np.float16).reshape(heads, -1, n)
+        removed = np.add.reduce(factors.astype(np.float64) ** 2, axis=1)
+        if not 0 < factors.shape[1] <= RANK or not (removed <= 1.01 * self._diagonal).all():
+            raise ValueError("not the covariances of heads")
+        self.factors = factors.copy()
+
+
+def _without_least(factors: Floats, prior: Floats) -> Floats:
+    """float64[E, k − 1, n]: rows whose UᵀU is that of E · k rows, without the part that reduces prior variance least.
+
+    The rows are reflected (Householder) so that the last of them lies along the smallest eigenvector of U P⁻¹ Uᵀ, whose
+    eigenvalues are in [0, 1). It is found by powers of I − U P⁻¹ Uᵀ, which no BLAS computes: bits are the same on every
+    processor.
+    """
+    k = factors.shape[1]
+    whitened = factors / np.sqrt(prior)[:, None]
+    power = np.eye(k) - np.einsum("ein,ejn->eij", whitened, whitened)
+    for _ in range(_SQUARINGS):
+        power = np.einsum("eij,ejk->eik", power, power)
+        power /= np.einsum("eii->e", power)[:, None, None] + 1e-300
+    heads = np.arange(len(power))
+    least = power[heads, np.argmax(np.einsum("eii->ei", power), axis=1)]
+    least = least / np.sqrt(np.einsum("ek,ek->e", least, least) + 1e-300)[:, None]
+    least[:, -1] += np.where(least[:, -1] < 0.0, -1.0, 1.0)
+    scale = 2.0 / np.einsum("ek,ek->e", least, least)
+    along = np.einsum("ek,ekn->en", least, factors) * scale[:, None]
+    reflected: Floats = factors - least[:, :, None] * along[:, None]
+    return reflected[:, :-1]
+
+
+class CompactTaste:
+    """A user's taste in a dimension other than overall: what a `Gaussian` offers, in a tenth of its memory.
+
+    Args:
+        priors: of a single head, without offsets.
+        D: length of the features.
+    """
+
+    __slots__ = ("D", "_head")
+
+    def __init__(self, priors: HeadPriors, D: int) -> None:
+        self._head, self.D = LowRankHeads(priors), D
+
+    def along(self, h: Floats) -> tuple[Floats, float]:
+        """S h and the mean of hᵀw, for an observation along h."""
+        z, gain = h[self._head.priors.features], np.zeros(self.D)
+        gain[self._head.priors.features] = self._head.times(z)[0]
+        return gain, float(np.einsum("n,n->", z, self._head.mean[0]))
+
+    def learn(self, gain: Floats, update: GaussianUpdate) -> None:
+        """Apply an update that `gaussian_update` computed over all blocks; `gain` is S h."""
+        gains = gain[None, self._head.priors.features]
+        if update.shrink or self._head.labelled:
+            self._head.fold(gains, np.array([update.step]), np.array([update.shrink]))
+
+    def gaussian(self) -> Gaussian:
+        """The same with all numbers."""
+        at, mean, cov = self._head.priors.features, np.zeros(self.D), np.zeros((self.D, self.D))
+        mean[at] = self._head.tastes()[0]
+        cov[np.ix_(at, at)] = self._head.covariance(np.ones(1), len(at))
+        return Gaussian(mean, cov)
+
+    def dump(self) -> tuple[bytes, bytes]:
+        """Mean and factors."""
+        return self._head.dump()[1:]
+
+    @classmethod
+    def load(cls, stored: tuple[bytes, bytes], priors: HeadPriors, D: int) -> CompactTaste:
+        """The taste that `dump` stored; ValueError if it is damaged."""
+        found = cls(priors, D)
+        found._head.load((), *stored)
+        return found
+
+
+class DenseHeads(Heads):
+    """Heads of a role, with full covariances in double precision."""
+
+    __slots__ = ("cov",)
+    precision = np.float64
+
+    def __init__(self, priors: HeadPriors) -> None:
+        super().__init__(priors)
+        self.cov: Floats | None = None
+        """float64[E, n, n]; None before the first label."""
+
+    @property
+    def labelled(self) -> bool:
+        """Whether a label was learnt."""
+        return self.cov is not None
+
+    def finite(self) -> bool:
+        """Whether every number is finite."""
+        return bool(np.isfinite(self.mean).all() and (self.cov is None or np.isfinite(self.cov).all()))
+
+    def _full(self) -> Floats:
+        if self.cov is not None:
+            return self.cov
+        cov = np.zeros((*self.mean.shape, self.mean.shape[1]))
+        np.einsum("eii->ei", cov)[...] = self._diagonal
+        return cov
+
+    def variances(self, z: Floats) -> Floats:
+        """float64[E, R]: zᵀ S z of each row of float64[R, n]."""
+        found: Floats = np.einsum("ern,rn->er", np.einsum("rn,enm->erm", z, self._full()), z)
+        return found
+
+    def times(self, z: Floats) -> Floats:
+        """float64[E, n]: S z of one z for all heads, or of a row for each."""
+        found: Floats = np.einsum("enm,em->en", self._full(), np.broadcast_to(z, self.mean.shape))
+        return found
+
+    def covariance(self, weights: Floats, features: int) -> Floats:
+        """float64[features, features]: weighted sum of the heads' covariances of the first coordinates."""
+        found: Floats = np.einsum("e,eij->ij", weights, self._full()[:, :features, :features])
+        return found
+
+    def _reduce(self, gains: Floats, shrink: Floats) -> None:
+        self.cov = self._full() - gains[:, :, None] * (gains * shrink[:, None])[:, None]
+
+    def _age(self) -> None:
+        cov = self._full() * (1.0 - self.priors.forget)[:, None, None]
+        np.einsum("eii->ei", cov)[...] += self.priors.forget[:, None] * self._diagonal
+        self.cov = cov
+
+    def _clear(self, place: int) -> None:
+        cov = self._full().copy()
+        cov[:, :, place] = cov[:, place, :] = 0.0
+        cov[:, place, place] = self.priors.offset
+        self.cov = cov
+
+    def _grow(self, models: int) -> None:
+        if self.cov is not None:
+            heads, n, _ = self.cov.shape
+            cov = np.zeros((heads, n + models, n + models))
+            np.einsum("eii->ei", cov)[...] = self._diagonal
+            cov[:, :n, :n] = self.cov
+            self.cov = cov
+
+    def _spread(self) -> bytes:
+        return self._full().tobytes()
+
+    def _take_spread(self, payload: bytes) -> None:
+        heads, n = self.mean.shape
+        cov = np.frombuffer(payload).reshape(heads, n, n)
+        if not np.isfinite(cov).all() or (np.einsum("eii->ei", cov) < 0.0).any():
+            raise ValueError("not the covariances of heads")
+        self.cov = cov.copy()

@@ -87,3 +87,9 @@ class Estimate(NamedTuple):
     tokens: Floats
     seconds: Floats
     availability: Floats
+    profile: Floats
+    """float64[K, D]: expected features of the answers."""
+    with_role: Floats
+    """The mean without the terms of the user."""
+    tastes: tuple[Floats, Floats | float, Floats | float]
+    """float64[D] each: the population's taste, and what role and user add to it; 0 for nothing."""

@@ -47,6 +47,19 @@ SIGNALS: dict[FeedbackKind, Signal] = {
 TIE = Signal(link="logistic", temperature=0.141, weight=0.0725)
 """A pair with y = ½, which has little information."""
 
+REMARKS: dict[str, Signal] = {
+    "comment": Signal(link="logistic", temperature=0.141, weight=0.75),
+    "implicit": Signal(link="logistic", temperature=0.141, weight=0.375),
+}
+"""What a person says about a dimension of an answer, as a pair: the answer moved that way is better. No public set has
+such remarks: the likelihood is that of pairs, for remarks in passing at half its weight."""
+
+REMARK_STEP = 1.0
+"""How far the better answer is, in standard deviations of the feature."""
+
+VERDICT = Signal(link="logistic", temperature=0.148, level=0.673, weight=0.32)
+"""Praise or rejection in passing: the link of `accept`, with the weight of `benchmarks.research.remarks`."""
+
 DWELL_LENGTH = (2.97, 0.252)
 """Expected log(1 + seconds) of reading = first + second · log(1 + tokens of the answer)."""
 DWELL_SPREAD = 0.817

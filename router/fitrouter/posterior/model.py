@@ -28,17 +28,27 @@ from fitrouter.posterior.arms import Arms, base_arm
 from fitrouter.posterior.gaussian import Gaussian, GaussianUpdate
 from fitrouter.posterior.heads import Rows
 from fitrouter.posterior.labels import Answered, Estimate, FitParams, Label, Prequential
-from fitrouter.posterior.likelihoods import SIGNALS, Observation, observation_of
-from fitrouter.posterior.mixture import EXPERTS, Context, MixturePrior, ModelAverage
+from fitrouter.posterior.likelihoods import (
+    REMARK_STEP,
+    REMARKS,
+    SIGNALS,
+    VERDICT,
+    Observation,
+    observation_of,
+)
+from fitrouter.posterior.mixture import Context, MixturePrior, ModelAverage
 from fitrouter.posterior.people import Deviation, Person
 from fitrouter.posterior.tastes import OVERALL, TastePrior, Tastes, learn
-from fitrouter.types import FeedbackKind, Floats, Identity, Projection
+from fitrouter.types import FeedbackKind, Floats, Identity, Projection, Remark
 
 NOISE_LABELS = 50.0
 """Prior weight of a Gaussian signal's fitted noise, in labels of this installation."""
 
 DRIFT_INFLATION = 25.0
 """Factor of a drifted arm's variances, up to the prior's."""
+
+_RANGE = 3.0
+"""Features are cut to ± this."""
 
 _CACHED = 4096
 """Tastes of people that are kept for scoring."""
@@ -140,8 +150,6 @@ class Fit:
         """Kind of a Gaussian signal → sum of squared prediction errors, and their number."""
         self.labels = 0
         self.drift, self.reward_bias = Drift(), RewardBiasMonitor()
-        self.alarms = 0
-        """Number of alarms since the process started; each changes the posteriors of all users."""
         self._rows_of: tuple[tuple[str, ...], tuple[str, ...], Floats] = (), (), np.zeros((0, 0))
         """Arms of the last decision, with the models and coefficients of their offsets."""
         self._combined: dict[tuple[str, str], tuple[tuple[object, ...], Gaussian]] = {}
@@ -192,17 +200,20 @@ class Fit:
         mean = blind = profile @ population.mean + arms.correction
         centred = profile - profile.mean(axis=0) if K > 1 else profile
         role, user = self.people(identity)
-        w = population.mean + self._mean_deviation(identity, role, user)
+        of_role, added = self._mean_deviations(identity, role, user)
+        w = population.mean + added
         own = arms.variance + arms.spread * (self.arms.spread[found.rows] @ (w * w))
         if K > 1:
             own = own * (1.0 - 2.0 / K) + own.sum() / (K * K)
         variance = own + np.vecdot(centred @ population.cov, centred)
+        with_role = blind
         if role is not None or user is not None:
             rows = Rows(profile, *self._offset_rows(names))
             personal = self._deviations(identity, role, user, rows, centred=K > 1)
             deviation = personal.user or personal.role
             assert deviation is not None
             mean = blind + deviation.mean
+            with_role = blind if personal.role is None else blind + personal.role.mean
             variance = variance + deviation.variance
         return Estimate(
             mean=mean,
@@ -212,15 +223,20 @@ class Fit:
             tokens=np.maximum(arms.tokens, 1.0),
             seconds=np.maximum(arms.seconds, 0.0),
             availability=self.arms.availability(found.models, now),
+            profile=profile,
+            with_role=with_role,
+            tastes=(population.mean, of_role, added - of_role),
         )
 
-    def _mean_deviation(self, identity: Identity, role: Person | None, user: Person | None) -> Floats | float:
-        """float64[D]: mean taste of a user in a role, minus the population's."""
+    def _mean_deviations(
+        self, identity: Identity, role: Person | None, user: Person | None
+    ) -> tuple[Floats | float, Floats | float]:
+        """float64[D] each: mean tastes of a role, and of a user in that role, minus the population's."""
         of_role = 0.0 if role is None else role.mean_taste(role.weights_in("role", self.mixture))
         if user is None:
-            return of_role
+            return of_role, of_role
         weights = user.weights_in(self.context(identity), self.mixture)
-        return (1.0 - float(weights[0])) * of_role + user.mean_taste(weights)
+        return of_role, (1.0 - float(weights[0])) * of_role + user.mean_taste(weights)
 
     def _offset_rows(self, names: tuple[str, ...]) -> tuple[tuple[str, ...], Floats]:
         """Models and coefficients of `Rows` for a decision's arms; variants share the offset of their model."""
@@ -238,7 +254,7 @@ class Fit:
 
     def taste(self, identity: Identity) -> Floats:
         """float64[D]: this user's taste w."""
-        w: Floats = self.tastes.population.mean + self._mean_deviation(identity, *self.people(identity))
+        w: Floats = self.tastes.population.mean + self._mean_deviations(identity, *self.people(identity))[1]
         return w
 
     def heads(self, identity: Identity, dimension: str = OVERALL) -> list[Gaussian]:
@@ -301,8 +317,8 @@ class Fit:
         role, user = self._labelled(label)
         for person in (role, user):
             if person is not None:
-                for head in person.heads:
-                    head.age()
+                for heads in person.heads:
+                    heads.age()
         shared = self._shared(label)
         personal = self._deviations(label.identity, role, user, self._rows(label))
         mean, variance = shared.mean + personal.mean, shared.variance + personal.variance
@@ -501,8 +517,8 @@ class Fit:
         text, model, own = _earlier((shared.text_variance, corrections, personal.variance), noise)
         for person, deviation, learns in ((role, personal.role, label.pooled), (user, personal.user, True)):
             if person is not None and deviation is not None and learns:
-                for head in person.heads:
-                    head.shift(personal.rows, change / (noise + text + model))
+                for heads in person.heads:
+                    heads.shift(personal.rows, change / (noise + text + model))
         if label.pooled:
             if self._updates_tastes(label):
                 self.tastes.population.learn(shared.gain, GaussianUpdate(change / (noise + model + own), 0.0))
@@ -527,6 +543,56 @@ class Fit:
             if block.learns:
                 block.taste.learn(gain, GaussianUpdate(change / (total - variance), 0.0))
 
+    # --- remarks ---
+
+    def remark(self, remark: Remark, answer: Answered, *, withdraw: bool = False) -> None:
+        """Learn what a user said about an answer, or withdraw it; only the user's own terms change.
+
+        "Shorter" is a comparison of the answer with itself, one step shorter within the range of the feature: it says
+        less of a short answer than of a long one. A withdrawal leaves weights and covariances of the heads, as `revise`
+        does.
+        """
+        users = self.params.personal and self.params.users and remark.identity.user is not None
+        if not users or answer.h is None or not np.isfinite(answer.x).all():
+            return
+        self._combined.clear()
+        self.tastes.voter(remark.identity)
+        label = Label(remark.identity, answer, remark.y or 0.0, FeedbackKind.ACCEPT, pooled=False)
+        role, user = self._labelled(label)
+        assert user is not None
+        said = self._said(remark, label, answer.h)
+        if not withdraw and said:
+            for heads in user.heads:
+                heads.age()
+        for rows, seen, mean, variance in reversed(said) if withdraw else said:
+            deviation = self._deviations(remark.identity, role, user, rows).user
+            assert deviation is not None
+            if withdraw:
+                _unlearn_person(user, deviation, rows, seen, mean, variance)
+                continue
+            nats = _log_likelihoods(deviation, seen, mean, variance)
+            _learn_person(user, deviation, rows, seen, mean, variance)
+            user.reweigh(self.context(remark.identity), nats, self.mixture, pooled=False)
+
+    def _said(self, remark: Remark, label: Label, h: Floats) -> list[tuple[Rows, Observation, float, float]]:
+        """Each observation of a remark, with its mean and variance by what all people share."""
+        found, signal = [], REMARKS.get(remark.kind, REMARKS["implicit"])
+        for name, wanted in sorted(remark.moved.items()):
+            j = self.tastes.names.get(name, 0)
+            if not j or not math.isfinite(wanted + h[j]):
+                continue
+            row = np.zeros(self.D)
+            row[j] = np.clip(h[j] + REMARK_STEP * min(max(wanted, -1.0), 1.0), -_RANGE, _RANGE) - h[j]
+            gain, mean = self.tastes.population.along(row)
+            seen = Observation(1.0, signal)
+            if row[j]:
+                rows = Rows(row[None], (), np.zeros((1, 0)))
+                found.append((rows, seen, mean, float(np.einsum("i,i->", row, gain))))
+        if remark.y is not None:
+            shared = self._shared(label)
+            found.append((self._rows(label), Observation(remark.y, VERDICT), shared.mean, shared.variance))
+        return found
+
     # --- alarms ---
 
     def _monitor(self, label: Label, text: float, seen: Observation, update: GaussianUpdate) -> None:
@@ -540,7 +606,7 @@ class Fit:
                 other = base_arm(label.against.arm)
                 if self.drift.observe(other, -z):
                     self.drifted(other)
-        if label.against is None and seen.signal.link == "gaussian" and self._updates_tastes(label):
+        if label.pooled and label.against is None and seen.signal.link == "gaussian" and self._updates_tastes(label):
             role = canonical_role(label.identity.role)
             cluster = task_of(label.identity, label.answer.x) if label.identity.user else None
             if self.reward_bias.observe(model, role, cluster, text - seen.y):
@@ -551,9 +617,7 @@ class Fit:
         self._combined.clear()
         model = base_arm(arm)
         self.arms.loosen(model, DRIFT_INFLATION)
-        self.alarms += 1
-        for person in (*self.tastes.roles.values(), *self.tastes.users.values()):
-            person.forget(model)
+        self.tastes.forget(model)
 
     def distrust(self, arm: str) -> None:
         """Ignore the scores of an arm that the reward model overrates.
@@ -563,18 +627,29 @@ class Fit:
         self._combined.clear()
         model = base_arm(arm)
         self.arms.distrust(model)
-        self.alarms += 1
-        for person in (*self.tastes.roles.values(), *self.tastes.users.values()):
-            person.forget(model)
+        self.tastes.forget(model)
 
 
 def _learn_person(
     person: Person, deviation: Deviation, rows: Rows, seen: Observation, mean: float, variance: float
 ) -> None:
     """Update each head with a label that everything else predicts by N(mean, variance)."""
-    for e, head in enumerate(person.heads, start=len(EXPERTS) - len(person.heads)):
-        predicted, spread = float(deviation.means[e, 0]), float(deviation.variances[e, 0])
-        head.learn(rows, seen.gaussian_update(mean + predicted, variance + spread))
+    moments = list(zip(deviation.means[:, 0].tolist(), deviation.variances[:, 0].tolist(), strict=True))
+    for at, heads in person.experts():
+        updates = [seen.gaussian_update(mean + m, variance + v) for m, v in moments[at]]
+        heads.learn(rows, np.array([u.step for u in updates]), np.array([u.shrink for u in updates]))
+
+
+def _unlearn_person(
+    person: Person, deviation: Deviation, rows: Rows, seen: Observation, mean: float, variance: float
+) -> None:
+    """Take back what `_learn_person` taught the means of the heads."""
+    moments = list(zip(deviation.means[:, 0].tolist(), deviation.variances[:, 0].tolist(), strict=True))
+    for at, heads in person.experts():
+        own = heads.predict(rows)[1][:, 0].tolist()
+        rests = [max(variance + v - part, 0.0) for (_, v), part in zip(moments[at], own, strict=True)]
+        updates = [seen.gaussian_update(mean + m, rest) for (m, _), rest in zip(moments[at], rests, strict=True)]
+        heads.unlearn(rows, np.array([u.step for u in updates]), np.array([u.shrink for u in updates]))
 
 
 def _earlier(variances: Sequence[float], noise: float) -> list[float]:

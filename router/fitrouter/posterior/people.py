@@ -2,31 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from hashlib import blake2b
 from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
 from fitrouter.posterior.gaussian import Gaussian
-from fitrouter.posterior.heads import Head, HeadPrior, Rows
+from fitrouter.posterior.heads import CompactTaste, HeadPriors, Heads, Rows
 from fitrouter.posterior.mixture import EXPERTS, Context, MixturePrior, updated
 from fitrouter.posterior.rating_scale import RatingScale
 from fitrouter.types import Floats, Projection
 
 DAY_S = 86_400.0
 """Seconds of a day."""
+MOST_COUNTED = 4096
+"""Votes of a person and day that count for others, at most."""
 
 
 class _Stored(msgspec.Struct, array_like=True):
-    heads: list[tuple[list[str], bytes]]
+    heads: list[tuple[tuple[str, ...], bytes, bytes]]
     weights: list[tuple[Context, bytes]]
     declared: bytes
     others: list[tuple[str, bytes, bytes]]
-    scale: tuple[bytes, bytes]
+    scale: tuple[bytes, bytes] | None
     day: int
-    votes: list[tuple[str, int]]
-    pooled: list[str]
+    votes: bytes
+    alarms: int
+
+
+@lru_cache
+def _nothing(D: int) -> Floats:
+    """float64[D]: the zeros that all people who declared nothing share."""
+    return np.zeros(D)
 
 
 class Deviation(NamedTuple):
@@ -60,28 +70,38 @@ class Person(Projection):
 
     Args:
         D: length of the response features.
-        priors: of the heads, the last of `EXPERTS`.
+        heads: without labels, the last of `EXPERTS`.
+        alarms: number of models whose offsets all people have forgotten so far.
+        compact: prior of tastes in dimensions other than overall, which then are compact.
     """
 
+    __slots__ = ("D", "alarms", "compact", "day", "declared", "heads", "others", "scale", "votes", "weights")
     stored_type = _Stored
 
-    def __init__(self, D: int, priors: Sequence[HeadPrior]) -> None:
-        self.D = D
-        self.heads = [Head(prior) for prior in priors]
+    def __init__(self, D: int, heads: Sequence[Heads], alarms: int = 0, compact: HeadPriors | None = None) -> None:
+        self.D, self.compact = D, compact
+        self.heads = tuple(heads)
         self.weights: dict[Context, Floats] = {}
         """Weights of `EXPERTS`; empty before the first label."""
-        self.declared = np.zeros(D)
-        """Prior mean of the taste that was declared."""
-        self.others: dict[str, Gaussian] = {}
-        """Dimension other than overall → the taste in it."""
+        self.declared = _nothing(D)
+        """Prior mean of the taste that was declared. The array is replaced, never changed."""
+        self.others = _NO_OTHERS
+        """Dimension other than overall → the taste in it. The dictionary is replaced, never changed."""
         self.scale = RatingScale()
         self.day = 0
-        self.votes: dict[str, int] = {}
-        """arm → votes that counted for others on `day`."""
-        self.pooled: set[str] = set()
-        """Votes of `day` that counted for others, by their names."""
+        self.votes = b""
+        """Hashes of arm and name of each vote that counted for others on `day`."""
+        self.alarms = alarms
+        """Number of `Tastes.forgotten` models that this person has forgotten."""
 
     # --- reading ---
+
+    def experts(self) -> Iterator[tuple[slice, Heads]]:
+        """The heads, each group with its places among `EXPERTS`."""
+        start = len(EXPERTS) - sum(map(len, self.heads))
+        for heads in self.heads:
+            yield slice(start, start + len(heads)), heads
+            start += len(heads)
 
     def deviation(
         self, rows: Rows, weights: Floats, base: tuple[Floats, Floats] | None = None, *, centred: bool = False
@@ -97,9 +117,9 @@ class Person(Projection):
         means, variances = np.zeros((2, len(EXPERTS), len(rows.h)))
         if self.declared.any():
             means[1:] = np.einsum("rd,d->r", rows.h, self.declared)
-        for e, head in enumerate(self.heads, start=len(EXPERTS) - len(self.heads)):
-            mean, variances[e] = head.predict(rows, centred=centred)
-            means[e] += mean
+        for at, heads in self.experts():
+            mean, variances[at] = heads.predict(rows, centred=centred)
+            means[at] += mean
         if base is not None:
             means[1:] += base[0]
             variances[1:] += base[1]
@@ -116,29 +136,32 @@ class Person(Projection):
         n labels with noise R of a person whose offset has variance τ² tell 1 / (τ² + R / n) about the model: the n-th
         adds about (v / τ²)² / R, with v = τ² R / (R + n τ²) the posterior variance of the offset.
         """
-        own = sum(w * head.novelty(rows) ** 2 for w, head in zip(weights[2:].tolist(), self.heads, strict=True))
+        own = sum(float(np.einsum("e,e->", weights[at], heads.novelty(rows) ** 2)) for at, heads in self.experts())
         return float(weights[0] + weights[1] + own)
 
     def mean_taste(self, weights: Floats) -> Floats:
         """float64[D]: mean of the mixture's taste."""
         mean: Floats = (1.0 - float(weights[0])) * self.declared
-        for weight, head in zip(weights[2:].tolist(), self.heads, strict=True):
-            mean = mean + weight * head.mean_taste(self.D)
+        for at, heads in self.experts():
+            mean[heads.priors.features] += np.einsum("e,ef->f", weights[at], heads.tastes())
         return mean
 
     def taste(self, weights: Floats) -> tuple[Floats, Floats]:
         """Mean float64[D] and covariance float64[D, D] of the mixture's taste."""
-        found = [head.taste(self.D) for head in self.heads]
-        means = [np.zeros(self.D), self.declared, *(self.declared + mean for mean, _ in found)]
-        mean = np.einsum("e,ed->d", weights, np.stack(means))
-        cov = np.einsum("e,eij->ij", weights[2:], np.stack([cov for _, cov in found]))
-        apart = np.stack(means) - mean
+        means, cov = np.zeros((len(EXPERTS), self.D)), np.zeros((self.D, self.D))
+        means[1:] = self.declared
+        for at, heads in self.experts():
+            features = heads.priors.features
+            means[at, features] += heads.tastes()
+            cov[np.ix_(features, features)] += heads.covariance(weights[at], len(features))
+        mean = np.einsum("e,ed->d", weights, means)
+        apart = means - mean
         cov += np.einsum("e,ei,ej->ij", weights, apart, apart)
         return mean, cov
 
     def offset(self, model: str, weights: Floats) -> float:
         """The mixture's expected offset of a model."""
-        return float(sum(w * head.offset(model) for w, head in zip(weights[2:].tolist(), self.heads, strict=True)))
+        return sum(float(np.einsum("e,e->", weights[at], heads.offsets(model))) for at, heads in self.experts())
 
     # --- learning ---
 
@@ -151,55 +174,93 @@ class Person(Projection):
 
     def declare(self, mean: Floats) -> None:
         """Replace the declared mean of the taste; labels that the heads have learnt keep their evidence."""
-        for head in self.heads:
-            head.rebase(mean - self.declared)
+        for heads in self.heads:
+            heads.rebase(mean - self.declared)
         self.declared = mean.copy()
 
-    def forget(self, model: str) -> None:
-        """Drop the evidence on a model's offset."""
-        for head in self.heads:
-            head.forget(model)
+    def forget(self, models: Sequence[str]) -> None:
+        """Drop the evidence on the offsets of models, as far as this person has not done so yet.
+
+        Args:
+            models: all that were ever forgotten, in order.
+        """
+        for model in models[self.alarms :]:
+            for heads in self.heads:
+                heads.forget(model)
+        self.alarms = len(models)
 
     def counts(self, arm: str, day: int, cap: int, vote: str) -> bool:
         """Whether a new vote updates shared terms: the first `cap` on an arm and day do. Records those that do."""
         if day != self.day:
-            self.day, self.votes, self.pooled = day, {}, set()
-        if self.votes.get(arm, 0) >= cap:
+            self.day, self.votes = day, b""
+        of_arm = _short(arm)
+        if (
+            sum(counted == of_arm for counted, _ in self._counted()) >= cap
+            or len(self.votes) >= 2 * _HASH * MOST_COUNTED
+        ):
             return False
-        self.votes[arm] = self.votes.get(arm, 0) + 1
-        self.pooled.add(vote)
+        self.votes += of_arm + _short(vote)
         return True
+
+    def counted(self, vote: str) -> bool:
+        """Whether a vote of `day` updated shared terms."""
+        name = _short(vote)
+        return any(counted == name for _, counted in self._counted())
+
+    def _counted(self) -> Iterator[tuple[bytes, bytes]]:
+        for at in range(0, len(self.votes), 2 * _HASH):
+            yield self.votes[at : at + _HASH], self.votes[at + _HASH : at + 2 * _HASH]
 
     # --- state ---
 
+    def finite(self) -> bool:
+        """Whether every number of the heads and their weights is finite."""
+        return all(heads.finite() for heads in self.heads) and all(np.isfinite(w).all() for w in self.weights.values())
+
     def _store(self) -> _Stored:
+        alarms = self.alarms  # first: another thread may be forgetting
         return _Stored(
-            [head.dump() for head in self.heads],
+            [heads.dump() for heads in self.heads],
             [(context, weights.tobytes()) for context, weights in sorted(self.weights.items())],
-            self.declared.tobytes(),
+            self.declared.tobytes() if self.declared.any() else b"",
             [(name, *block.dump()) for name, block in sorted(self.others.items())],
-            self.scale.state.dump(),
+            self.scale.dump(),
             self.day,
-            sorted(self.votes.items()),
-            sorted(self.pooled),
+            self.votes,
+            alarms,
         )
 
     def _restore(self, stored: _Stored) -> bool:
-        heads = [Head.load(each, head.prior) for each, head in zip(stored.heads, self.heads, strict=True)]
+        groups = tuple(type(heads)(heads.priors) for heads in self.heads)
+        for heads, each in zip(groups, stored.heads, strict=True):
+            heads.load(*each)
         weights: dict[Context, Floats] = {
             context: _floats(payload, len(EXPERTS)) for context, payload in stored.weights
         }
-        declared, scale = _floats(stored.declared, self.D), Gaussian.load(*stored.scale, 2)
-        others = {name: Gaussian.load(mean, cov, self.D) for name, mean, cov in stored.others}
+        declared = _floats(stored.declared, self.D) if stored.declared else _nothing(self.D)
+        others = {name: self._other(mean, cov) for name, mean, cov in stored.others} or _NO_OTHERS
         if not np.isfinite(declared).all() or not all(np.isfinite(row).all() for row in weights.values()):
             return False
         if any((row < 0).any() or not 0.999 < row.sum() < 1.001 for row in weights.values()):
             return False
-        self.heads, self.weights, self.declared, self.others = heads, weights, declared, others
-        self.scale.state = scale
-        self.day, self.votes, self.pooled = stored.day, dict(stored.votes), set(stored.pooled)
+        self.scale.load(stored.scale)
+        self.heads, self.weights, self.declared, self.others = groups, weights, declared, others
+        self.day, self.votes, self.alarms = stored.day, stored.votes, stored.alarms
         return True
+
+    def _other(self, mean: bytes, spread: bytes) -> Gaussian | CompactTaste:
+        if self.compact is None:
+            return Gaussian.load(mean, spread, self.D)
+        return CompactTaste.load((mean, spread), self.compact, self.D)
 
 
 def _floats(payload: bytes, *shape: Any) -> Floats:
     return np.frombuffer(payload, dtype=np.float64).reshape(shape).copy()
+
+
+_HASH = 8
+_NO_OTHERS: dict[str, Gaussian | CompactTaste] = {}
+
+
+def _short(name: str) -> bytes:
+    return blake2b(name.encode(), digest_size=_HASH).digest()

@@ -20,13 +20,17 @@ GAINS = (0.5, 2.0)
 """Allowed gains: a flat rater must not become a loud one."""
 
 
+_PRIOR = Gaussian.prior(np.array([0.0, 1.0]), np.array([OFFSET_VARIANCE, GAIN_VARIANCE]))
+"""Of all people without ratings."""
+
+
 class RatingScale:
     """One person's offset c and gain s."""
 
     __slots__ = ("state",)
 
     def __init__(self) -> None:
-        self.state = Gaussian.prior(np.array([0.0, 1.0]), np.array([OFFSET_VARIANCE, GAIN_VARIANCE]))
+        self.state = _PRIOR
 
     @property
     def offset(self) -> float:
@@ -44,8 +48,18 @@ class RatingScale:
 
     def learn(self, rating: float, predicted: float, level: float, noise: float) -> None:
         """Fold a rating of an answer whose fit was predicted, with the variance of both as noise."""
+        if self.state is _PRIOR:
+            self.state = Gaussian(_PRIOR.mean, _PRIOR.cov)
         h = np.array([1.0, predicted - level])
         gain = self.state.gain(h)
         variance = float(np.einsum("i,i->", h, gain))
         expected = level + float(np.einsum("i,i->", h, self.state.mean))
         self.state.learn(gain, gaussian_update(expected, variance, rating, noise=noise))
+
+    def dump(self) -> tuple[bytes, bytes] | None:
+        """Mean and covariance as bytes; None before the first rating."""
+        return None if self.state is _PRIOR else self.state.dump()
+
+    def load(self, stored: tuple[bytes, bytes] | None) -> None:
+        """Take over what `dump` returned; ValueError if it is damaged."""
+        self.state = _PRIOR if stored is None else Gaussian.load(*stored, 2)

@@ -14,8 +14,9 @@ import numpy as np
 
 from fitrouter.identity import role_key
 from fitrouter.posterior.gaussian import Gaussian, GaussianUpdate
-from fitrouter.posterior.heads import HeadPrior, Width
+from fitrouter.posterior.heads import CompactTaste, DenseHeads, HeadPriors, LowRankHeads, Width
 from fitrouter.posterior.people import Person
+from fitrouter.posterior.users import Users
 from fitrouter.types import Floats, Identity
 
 OVERALL = "overall"
@@ -44,7 +45,7 @@ class TasteParams(msgspec.Struct, frozen=True, kw_only=True):
     recent: Width = Width(level=0.02, offset=0.05, taste=0.2, named={"length": 0.1, "structure": 0.1}, forget=0.06)
     """The same, following changes within some fifteen labels."""
     roles: int = 32
-    """Roles that get terms of their own, in order of appearance."""
+    """Roles of a tenant that get terms of their own, in order of appearance."""
     declared: float = 0.047
     """Shift of a coordinate of the taste that a declared ±1 stands for."""
 
@@ -62,10 +63,15 @@ class TastePrior(NamedTuple):
     """Variances of roles and users around it: float64[D]."""
 
 
+def voter_key(identity: Identity) -> str:
+    """Key of the person whose votes are counted: the user, or all anonymous callers of a tenant as one."""
+    return identity.user or f"anonymous {identity.tenant}"
+
+
 class Block(NamedTuple):
     """A Gaussian that a label observes, and whether the label updates it."""
 
-    taste: Gaussian
+    taste: Gaussian | CompactTaste
     learns: bool
 
 
@@ -83,19 +89,16 @@ class Tastes:
         self.D, self.params, self.names, self.prior = D, params, {name: j for j, name in enumerate(names)}, prior
         self.role_variance = self._spread(params.role, 0.0) if prior is None else prior.role_variance
         self.user_variance = self._spread(params.user, params.user_intercept) if prior is None else prior.user_variance
-        level = np.zeros(D)
-        level[0] = params.level
-        self.population = (
-            Gaussian.prior(level, self._spread(params.population, params.population_intercept))
-            if prior is None
-            else Gaussian(prior.mean.copy(), prior.cov.copy())
-        )
+        self.population = self.start(OVERALL)
         widths = (params.narrow, params.medium, params.wide, params.recent)
-        self._heads = [HeadPrior.of(width, self.names, D) for width in widths]
+        self._compact = HeadPriors([Width(level=0.0, offset=0.0)], self.user_variance[None])
+        self._heads = HeadPriors.grouped(widths, self.names, D)
         self.others: dict[str, Gaussian] = {}
         """Dimension → w_0 in it, for dimensions other than overall."""
         self.roles: dict[str, Person] = {}
-        self.users: dict[str, Person] = {}
+        self.users = Users(self.new_person)
+        self.forgotten: list[str] = []
+        """Models whose offsets all people have forgotten, in order; each person does so when next read."""
         self.nobody = self.new_person()
         """A role or user without labels."""
 
@@ -106,18 +109,28 @@ class Tastes:
         return variance
 
     def new_person(self) -> Person:
-        """A role's or a user's terms before any label."""
-        return Person(self.D, self._heads)
+        """A user's terms before any label."""
+        return Person(self.D, [LowRankHeads(priors) for priors in self._heads], len(self.forgotten), self._compact)
+
+    def new_role(self) -> Person:
+        """A role's terms before any label."""
+        return Person(self.D, [DenseHeads(priors) for priors in self._heads], len(self.forgotten))
 
     # --- reading ---
 
     def role(self, identity: Identity) -> Person | None:
         """The role's terms; None for no role, or for one that no label has named yet."""
-        return self.roles.get(role_key(identity))
+        return self._current(self.roles.get(role_key(identity)))
 
     def user(self, identity: Identity) -> Person | None:
-        """The user's terms; None for an anonymous caller, or for one without any label."""
-        return self.users.get(identity.user or "")
+        """The user's terms; None for an anonymous caller, for one without any label, and for one not in memory."""
+        return self._current(self.users.hot(identity.user or ""))
+
+    def _current(self, person: Person | None) -> Person | None:
+        """The person, without evidence on forgotten offsets."""
+        if person is not None and person.alarms < len(self.forgotten):
+            person.forget(self.forgotten)
+        return person
 
     def others_of(self, identity: Identity, dimension: str) -> list[Gaussian]:
         """The posteriors whose sum is this user's w in a dimension other than overall; none if it has no label."""
@@ -125,40 +138,64 @@ class Tastes:
             return []
         people = (self.role(identity), self.role_variance), (self.user(identity), self.user_variance)
         nothing = np.zeros(self.D)
-        own = [(person.others.get(dimension) if person else None) or Gaussian.prior(nothing, v) for person, v in people]
-        return [self.others[dimension], *own]
+        found = [self.others[dimension]]
+        for person, variance in people:
+            taste = None if person is None else person.others.get(dimension)
+            full = taste.gaussian() if isinstance(taste, CompactTaste) else taste
+            found.append(full or Gaussian.prior(nothing, variance))
+        return found
+
+    def named(self, kind: str, name: str) -> Person | None:
+        """The terms of a user or a role by its key, as they are stored."""
+        return self._current((self.users if kind == "user" else self.roles).get(name))
 
     # --- learning ---
+
+    def forget(self, model: str) -> None:
+        """Let all people forget their offsets of a model; each does so when next read."""
+        self.forgotten.append(model)
 
     def meet(self, identity: Identity) -> None:
         """Create the posteriors of the role and user of a label."""
         key = role_key(identity)
-        if key and key not in self.roles and len(self.roles) < self.params.roles:
-            self.roles[key] = self.new_person()
-        if identity.user and identity.user not in self.users:
-            self.users[identity.user] = self.new_person()
+        if key and key not in self.roles:
+            tenant = key.partition("\x1f")[0]
+            if sum(known.partition("\x1f")[0] == tenant for known in self.roles) < self.params.roles:
+                self.roles[key] = self.new_role()
+        if identity.user:
+            self.voter(identity)
 
     def voter(self, identity: Identity) -> Person:
-        """The person whose votes are counted: the user, or all anonymous callers of a tenant as one."""
-        key = identity.user or f"anonymous {identity.tenant}"
-        if key not in self.users:
-            self.users[key] = self.new_person()
-        return self.users[key]
+        """The person whose votes are counted (`voter_key`), created if it is new."""
+        key = voter_key(identity)
+        person = self._current(self.users.demand(key))
+        if person is None:
+            person = self.users[key] = self.new_person()
+        return person
+
+    def start(self, dimension: str) -> Gaussian:
+        """The population's taste in a dimension before any label."""
+        if dimension == OVERALL and self.prior is not None:
+            return Gaussian(self.prior.mean.copy(), self.prior.cov.copy())
+        level = np.zeros(self.D)
+        level[0] = self.params.level
+        intercept = self.params.population_intercept if dimension == OVERALL else 0.05
+        return Gaussian.prior(level, self._spread(self.params.population, intercept))
 
     def blocks(self, identity: Identity, dimension: str, pooled: bool) -> list[Block]:
         """The posteriors that a label of a dimension other than overall observes; none for too many dimensions."""
         if dimension not in self.others:
             if len(self.others) >= DIMENSIONS:
                 return []
-            level = np.zeros(self.D)
-            level[0] = self.params.level
-            self.others[dimension] = Gaussian.prior(level, self._spread(self.params.population, 0.05))
+            self.others[dimension] = self.start(dimension)
         found = [Block(self.others[dimension], pooled)]
         role, user = self.role(identity), self.user(identity)
         for person, variance, learns in ((role, self.role_variance, pooled), (user, self.user_variance, True)):
             if person is not None:
                 if dimension not in person.others:
-                    person.others[dimension] = Gaussian.prior(np.zeros(self.D), variance)
+                    prior = Gaussian.prior(np.zeros(self.D), variance)
+                    taste = prior if person.compact is None else CompactTaste(person.compact, self.D)
+                    person.others = {**person.others, dimension: taste}
                 found.append(Block(person.others[dimension], learns))
         return found
 

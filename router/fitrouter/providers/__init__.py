@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from fitrouter.errors import ConfigError
 from fitrouter.providers._base import Provider
 from fitrouter.providers._faulty import Fault, Faulty
-from fitrouter.providers._litellm import LiteLLM
+from fitrouter.providers._litellm import LiteLLM, load_litellm
 from fitrouter.providers._recorded import Recorded
 from fitrouter.providers._secret import Secret
 from fitrouter.providers._simulated import Persona, Simulated, topic_of
@@ -31,6 +31,7 @@ __all__ = [
     "build_provider",
     "build_providers",
     "from_status",
+    "preload",
     "topic_of",
 ]
 
@@ -50,6 +51,12 @@ def build_providers(config: Config) -> dict[str, Provider]:
         ConfigError: a key's environment variable is not set, or a setting is missing or invalid.
     """
     return {name: build_provider(name, settings) for name, settings in config.providers.items()}
+
+
+def preload(config: Config) -> None:
+    """Import what the configured providers need, which takes seconds for litellm; their first calls do it otherwise."""
+    if any(settings.kind == "litellm" for settings in config.providers.values()):
+        load_litellm()
 
 
 def build_provider(name: str, settings: ProviderConfig) -> Provider:

@@ -5,12 +5,27 @@ from __future__ import annotations
 import asyncio
 import functools
 import importlib
+import math
 import os
+import re
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from itertools import islice
 from typing import Any
 
-from fitrouter.errors import ConfigError, ProviderError, ProviderRejected, ProviderTimeout, ProviderUnavailable
+import msgspec
+
+from fitrouter.errors import (
+    ProviderError,
+    ProviderRejected,
+    ProviderTimeout,
+    ProviderUnavailable,
+    conceal,
+    in_words,
+    masked,
+    require,
+)
+from fitrouter.providers import tracing
 from fitrouter.providers._secret import Secret
 from fitrouter.providers._streams import OwnedStream
 from fitrouter.providers.failures import excerpt, from_status, retry_after
@@ -43,6 +58,12 @@ _RESERVED = frozenset(
 )
 """litellm's own parameters, which a request must not set."""
 
+_HOLDS_A_KEY = re.compile(r"(?:key|key_id|secret|token|password|credentials)\Z", re.IGNORECASE)
+"""Names of options and environment variables."""
+
+_loaded: list[Any] = []
+"""The module, once it is imported."""
+
 _CONTENT = ("content", "tool_calls", "function_call", "audio", "reasoning_content", "refusal")
 
 
@@ -52,11 +73,18 @@ class LiteLLM:
     litellm takes seconds to import, so the first call imports it, in a thread. `options` are passed to every call
     (api_base, api_version, vertex_project …) and override a request's parameters. litellm's bundled price map is used;
     none is downloaded.
+
+    Raises:
+        MissingExtra: litellm is not installed.
     """
 
     def __init__(self, api_key: Secret | None = None, options: Mapping[str, Any] | None = None) -> None:
+        require("litellm", "the provider kind 'litellm'")
         self._key = api_key
         self._options = dict(options or {})
+        for name, value in (*self._options.items(), *os.environ.items()):  # litellm reads keys from the environment
+            if isinstance(value, str) and _HOLDS_A_KEY.search(name):
+                conceal(value)
 
     def __repr__(self) -> str:
         return f"LiteLLM({self._key!r}, options={sorted(self._options)})"
@@ -65,66 +93,83 @@ class LiteLLM:
         """Return a completion or a stream of chunks; see `Provider`."""
         if reserved := sorted(_RESERVED & set(call.params)):
             raise ProviderRejected(f"the request sets {reserved}, which can only be set in the configuration")
-        litellm = await asyncio.to_thread(_load)
+        litellm = _loaded[0] if _loaded else await asyncio.to_thread(load_litellm)
         arguments: dict[str, Any] = {key: value for key, value in call.params.items() if key != "metadata"}
         arguments |= self._options
         arguments |= {
             "model": call.target,
             "messages": [dict(message) for message in call.messages],
-            "timeout": call.timeout_s,
+            # litellm keeps a client, with its connections, for each timeout; the router enforces the exact one.
+            "timeout": 2.0 ** math.ceil(math.log2(call.timeout_s)),
             "num_retries": 0,
             "max_retries": 0,
             "caching": False,
             "no-log": True,
             "stream": call.stream,
         }
+        if traced := tracing.headers():
+            arguments["extra_headers"] = {**(arguments.get("extra_headers") or {}), **traced}
+        if call.n > 1:
+            arguments["n"] = call.n
         if self._key is not None:
             arguments["api_key"] = self._key.reveal()
         if call.stream:
             arguments["stream_options"] = {**(call.params.get("stream_options") or {}), "include_usage": True}
         try:
             response = await litellm.acompletion(**arguments)
-        except Exception as error:  # litellm passes on errors of many SDKs
-            raise self._translated(error) from error
+        except Exception as error:  # noqa: BLE001 - litellm passes on errors of many SDKs
+            raise self._translated(error) from _cause(error)
         if not call.stream:
-            return self._whole(response)
-        return OwnedStream(self._chunks(response), functools.partial(_close, response))
+            return self._whole(response, call.n)
+        return OwnedStream(self._chunks(response, call.n), functools.partial(_close, response))
 
     async def aclose(self) -> None:
         """Do nothing: litellm's connections are shared by the whole process."""
 
-    def _whole(self, response: Any) -> Completion:
-        choice = next(iter(response.choices or ()), None)
-        message = _plain(choice.message) if choice is not None else {}
-        if not any(message.get(key) for key in _CONTENT):
+    def _whole(self, response: Any, n: int) -> Completion:
+        choices = []
+        for choice in islice(response.choices or (), n):
+            message = self._scrubbed(_plain(choice.message))
+            if any(message.get(key) for key in _CONTENT):
+                message = {"role": "assistant", "content": None, **message}
+                finish_reason = _reason(choice) or "stop"
+                choices.append(Completion(message=message, finish_reason=finish_reason, logprobs=_logprobs(choice)))
+        if not choices:
             raise ProviderUnavailable("litellm returned an empty answer")
-        message = {"role": "assistant", "content": None, **message}
-        finish_reason = getattr(choice, "finish_reason", None) or "stop"
         usage = read_usage(getattr(response, "usage", None)) or Usage()
-        return Completion(message=message, finish_reason=finish_reason, usage=usage)
+        return msgspec.structs.replace(choices[0], usage=usage, others=tuple(choices[1:]))
 
-    async def _chunks(self, response: Any) -> AsyncGenerator[Chunk]:
+    async def _chunks(self, response: Any, n: int) -> AsyncGenerator[Chunk]:
         said = finished = False
         try:
             async for part in response:
-                choice = next(iter(part.choices or ()), None)
-                delta = _plain(choice.delta) if choice is not None else {}
-                reason = getattr(choice, "finish_reason", None)
-                finished = finished or reason is not None
-                said = said or any(delta.get(key) for key in _CONTENT)
-                yield Chunk(delta=delta, finish_reason=reason, usage=read_usage(getattr(part, "usage", None)))
-        except Exception as error:
-            raise self._translated(error) from error
+                usage = read_usage(getattr(part, "usage", None))
+                for choice in islice(part.choices or (None,), n):
+                    delta = self._scrubbed(_plain(choice.delta)) if choice is not None else {}
+                    reason = _reason(choice)
+                    finished = finished or reason is not None
+                    said = said or any(delta.get(key) for key in _CONTENT)
+                    index = (getattr(choice, "index", 0) or 0) if n > 1 else 0
+                    yield Chunk(delta=delta, finish_reason=reason, usage=usage, logprobs=_logprobs(choice), index=index)
+                    usage = None
+        except Exception as error:  # noqa: BLE001 - as above
+            raise self._translated(error) from _cause(error)
         if not (said and finished):
             raise ProviderUnavailable("litellm's stream ended without " + ("a finish reason" if said else "an answer"))
+
+    def _scrubbed(self, message: Message) -> Message:
+        """A message in which the key is masked, should the upstream echo it."""
+        if self._key is None:
+            return message
+        encoded = msgspec.json.encode(message, enc_hook=str)
+        scrubbed = self._key.scrub(encoded)
+        return message if scrubbed == encoded else msgspec.json.decode(scrubbed, type=Message)
 
     def _translated(self, error: Exception) -> ProviderError:
         """The provider error of a litellm error, by the HTTP status that it carries."""
         if isinstance(error, ProviderError):
             return error
-        message = f"litellm: {type(error).__name__}: {excerpt(error)}"
-        if self._key is not None:
-            message = self._key.mask(message)
+        message = f"litellm: {excerpt(in_words(error))}"
         status = getattr(error, "status_code", None)
         status = status if isinstance(status, int) else None
         if isinstance(error, TimeoutError) or type(error).__name__ in {"Timeout", "APITimeoutError"}:
@@ -134,15 +179,18 @@ class LiteLLM:
         return ProviderUnavailable(message, None, wait) if status is None else from_status(status, message, wait)
 
 
-def _load() -> Any:
+def _cause(error: Exception) -> Exception | None:
+    """The cause of a provider error, unless its message holds a secret."""
+    return error if masked(str(error)) == str(error) else None
+
+
+def load_litellm() -> Any:
     """Import litellm, with its downloads, telemetry and debug output disabled."""
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # otherwise the import downloads prices
-    try:
-        litellm: Any = importlib.import_module("litellm")
-    except ImportError as error:
-        raise ConfigError(f"the provider 'litellm' needs litellm ({error}); `pip install litellm`") from None
+    litellm: Any = importlib.import_module("litellm")
     litellm.suppress_debug_info = True
     litellm.telemetry = False
+    _loaded.append(litellm)
     return litellm
 
 
@@ -154,6 +202,19 @@ def _plain(value: Any) -> Message:
     if not any(field is not None for field in plain.get("provider_specific_fields", {}).values()):
         plain.pop("provider_specific_fields", None)
     return plain
+
+
+def _reason(choice: Any) -> str | None:
+    """The finish reason of a choice."""
+    found = getattr(choice, "finish_reason", None)
+    return None if found is None else masked(str(found))[:64]
+
+
+def _logprobs(choice: Any) -> dict[str, Any] | None:
+    """The log probabilities of a choice, as litellm holds them: a dict, or an object."""
+    found: Any = getattr(choice, "logprobs", None)
+    plain = found.model_dump() if hasattr(found, "model_dump") else found
+    return plain if isinstance(plain, dict) else None
 
 
 async def _close(response: Any) -> None:

@@ -8,29 +8,38 @@ import json
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
 
-from fitrouter.errors import ConfigError, ProviderRejected, ProviderTimeout, ProviderUnavailable
+from fitrouter.errors import ConfigError, ProviderRejected, ProviderTimeout, ProviderUnavailable, in_words
+from fitrouter.providers import tracing
 from fitrouter.providers._secret import Secret
 from fitrouter.providers._sse import sse_data
 from fitrouter.providers._streams import OwnedStream
 from fitrouter.providers.failures import excerpt, from_error_body, from_status, retry_after
 from fitrouter.providers.usage import read_usage
-from fitrouter.types import Call, Chunk, Completion, Usage
+from fitrouter.types import Call, Chunk, Completion, EmbeddingCall, Embeddings, Usage
 
 _CONTENT = ("content", "tool_calls", "function_call", "refusal", "audio", "reasoning_content", "reasoning")
 _CONNECT_S = 10.0
 
 
+class _Embedded(msgspec.Struct):
+    """The fields of an answer with embeddings."""
+
+    data: msgspec.Raw = msgspec.Raw()
+    usage: dict[str, Any] | None = None
+
+
 class OpenAICompatible:
     """Posts to `{base_url}/chat/completions` and relays messages and deltas unmodified.
 
-    One session with keep-alive, at most `connections` at a time, no cookies, no redirects, no proxy from the
-    environment. Answers are limited to `max_bytes`, and compressed ones are refused (decompression bombs).
+    One session with keep-alive, no cookies, no redirects, no proxy from the environment. Every call at a time has a
+    connection: the router bounds their number (`fitrouter.serving.slots`), so that none waits unseen. Answers are
+    limited to `max_bytes`, and compressed ones are refused (decompression bombs).
 
     An empty answer, invalid JSON or a wrong content type is `ProviderUnavailable`; so is a stream that ends without a
     finish reason.
@@ -45,7 +54,6 @@ class OpenAICompatible:
         api_key: Secret | None = None,
         *,
         headers: Mapping[str, str] | None = None,
-        connections: int = 256,
         max_bytes: int = 32_000_000,
     ) -> None:
         parts = urlsplit(base_url)
@@ -56,7 +64,6 @@ class OpenAICompatible:
         self._base_url = base_url.rstrip("/")
         self._key = api_key
         self._headers = dict(headers or {})
-        self._connections = connections
         self._max_bytes = max_bytes
         self._session: aiohttp.ClientSession | None = None
 
@@ -70,8 +77,19 @@ class OpenAICompatible:
             try:
                 self._check(response, "text/event-stream" if call.stream else "json")
                 if call.stream and response.status == 200:
-                    return OwnedStream(self._chunks(response), functools.partial(_close, response))
-                return await self._whole(response)
+                    return OwnedStream(self._chunks(response, call.n), functools.partial(_close, response))
+                return await self._whole(response, call.n)
+            except BaseException:
+                response.close()
+                raise
+
+    async def embed(self, call: EmbeddingCall) -> Embeddings:
+        """Post to `{base_url}/embeddings`; vectors are relayed unread. Raises the same errors as `complete`."""
+        with self._translated():
+            response = await self._send("/embeddings", {**call.params, "model": call.target}, call.timeout_s)
+            try:
+                self._check(response, "json")
+                return self._embeddings(await self._received(response))
             except BaseException:
                 response.close()
                 raise
@@ -85,68 +103,96 @@ class OpenAICompatible:
     async def _post(self, call: Call) -> aiohttp.ClientResponse:
         body = {**call.params, "model": call.target, "messages": call.messages}
         body.pop("stream", None)
+        if call.n > 1:
+            body["n"] = call.n
         if call.stream:
             body |= {"stream": True, "stream_options": {**(body.get("stream_options") or {}), "include_usage": True}}
+        return await self._send("/chat/completions", body, call.timeout_s)
+
+    async def _send(self, path: str, body: Mapping[str, Any], timeout_s: float) -> aiohttp.ClientResponse:
         try:
             payload = json.dumps(body, allow_nan=False, separators=(",", ":")).encode()
         except (TypeError, ValueError, RecursionError) as error:
             raise ProviderRejected(f"the request cannot be encoded as JSON: {error}") from None
         if self._session is None:
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=self._connections),
+                connector=aiohttp.TCPConnector(limit=0),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 auto_decompress=False,
                 read_bufsize=2**18,
             )
-        headers = {**self._headers, "Content-Type": "application/json", "Accept-Encoding": "identity"}
+        headers = {**self._headers, **tracing.headers()}
+        headers |= {"Content-Type": "application/json", "Accept-Encoding": "identity"}
         if self._key is not None:
             headers["Authorization"] = f"Bearer {self._key.reveal()}"
         return await self._session.post(
-            f"{self._base_url}/chat/completions",
+            f"{self._base_url}{path}",
             data=payload,
             headers=headers,
             allow_redirects=False,
-            timeout=aiohttp.ClientTimeout(total=call.timeout_s, sock_connect=min(_CONNECT_S, call.timeout_s)),
+            timeout=aiohttp.ClientTimeout(total=timeout_s, sock_connect=min(_CONNECT_S, timeout_s)),
         )
 
     def _check(self, response: aiohttp.ClientResponse, expected: str) -> None:
         if (encoding := response.headers.get("Content-Encoding", "identity")) != "identity":
             raise ProviderUnavailable(
-                f"{self._base_url} sent a compressed answer ({encoding!r}), which is not accepted"
+                f"{self._base_url} sent a compressed answer ({excerpt(encoding)!r}), which is not accepted"
             )
         if response.status == 200 and expected not in response.content_type:
             raise ProviderUnavailable(
-                f"{self._base_url} answered with content type {response.content_type!r}, expected {expected!r}"
+                f"{self._base_url} answered with content type {excerpt(response.content_type)!r}, expected {expected!r}"
             )
 
-    async def _whole(self, response: aiohttp.ClientResponse) -> Completion:
-        received = await self._read(response)
-        if response.status != 200:
-            wait = retry_after(response.headers.get("Retry-After"), time.time())
-            reason = f"{self._base_url} answered {response.status}: {excerpt(received)}"
-            raise from_status(response.status, self._masked(reason), wait)
+    async def _whole(self, response: aiohttp.ClientResponse, n: int) -> Completion:
+        received = await self._received(response)
         body = self._object(received)
-        message, finish_reason = _first_choice(body, "message")
-        if not any(message.get(key) for key in _CONTENT):
+        choices = [
+            Completion(message=message, finish_reason=finish_reason or "stop", logprobs=logprobs)
+            for _, message, finish_reason, logprobs in _choices(body, "message", n)
+            if any(message.get(key) for key in _CONTENT)
+        ]
+        if not choices:
             raise ProviderUnavailable(f"{self._base_url} answered 200 with an empty answer: {excerpt(received)}")
         usage = read_usage(body.get("usage")) or Usage()
-        return Completion(message=message, finish_reason=finish_reason or "stop", usage=usage)
+        return msgspec.structs.replace(choices[0], usage=usage, others=tuple(choices[1:]))
 
-    async def _chunks(self, response: aiohttp.ClientResponse) -> AsyncGenerator[Chunk]:
+    async def _chunks(self, response: aiohttp.ClientResponse, n: int) -> AsyncGenerator[Chunk]:
         said = finished = False
         with self._translated():
             async for data in sse_data(response.content.iter_any(), self._base_url, self._max_bytes):
                 if data == b"[DONE]":
                     break
                 body = self._object(data)
-                delta, reason = _first_choice(body, "delta")
-                finished = finished or reason is not None
-                said = said or any(delta.get(key) for key in _CONTENT)
-                yield Chunk(delta=delta, finish_reason=reason, usage=read_usage(body.get("usage")))
+                usage = read_usage(body.get("usage"))
+                for index, delta, reason, logprobs in _choices(body, "delta", n) or _NO_CHOICE:
+                    finished = finished or reason is not None
+                    said = said or any(delta.get(key) for key in _CONTENT)
+                    yield Chunk(delta=delta, finish_reason=reason, usage=usage, logprobs=logprobs, index=index)
+                    usage = None
             if not (said and finished):
                 what = "an answer without a finish reason: it may be truncated" if said else "no answer"
                 raise ProviderUnavailable(f"{self._base_url} streamed {what}")
             await asyncio.sleep(0)  # lets the end of the body arrive, so that the connection can be reused
+
+    def _embeddings(self, received: bytes) -> Embeddings:
+        received = received if self._key is None else self._key.scrub(received)
+        try:
+            found = msgspec.json.decode(received, type=_Embedded)
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+            found = _Embedded()
+        if bytes(memoryview(found.data)[:1]) != b"[":
+            self._object(received)  # an error with status 200
+            raise ProviderUnavailable(f"{self._base_url} sent no embeddings: {excerpt(received)}")
+        return Embeddings(data=found.data, usage=read_usage(found.usage) or Usage())
+
+    async def _received(self, response: aiohttp.ClientResponse) -> bytes:
+        """The body of an answer with status 200."""
+        received = await self._read(response)
+        if response.status != 200:
+            wait = retry_after(response.headers.get("Retry-After"), time.time())
+            reason = f"{self._base_url} answered {response.status}: {excerpt(received)}"
+            raise from_status(response.status, reason, wait)
+        return received
 
     async def _read(self, response: aiohttp.ClientResponse) -> bytes:
         received = bytearray()
@@ -158,30 +204,29 @@ class OpenAICompatible:
 
     def _object(self, received: bytes) -> dict[str, Any]:
         try:
-            body = msgspec.json.decode(received)
+            body = msgspec.json.decode(received if self._key is None else self._key.scrub(received))
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
             body = None
         if not isinstance(body, dict):
-            raise ProviderUnavailable(
-                f"{self._base_url} answered with invalid JSON: {self._masked(excerpt(received))!r}"
-            )
+            raise ProviderUnavailable(f"{self._base_url} answered with invalid JSON: {excerpt(received)!r}")
         if body.get("error"):
-            error = from_error_body(body, self._base_url)
-            raise ProviderUnavailable(self._masked(str(error)), error.status)
+            raise from_error_body(body, self._base_url)
         return body
-
-    def _masked(self, text: str) -> str:
-        return self._key.mask(text) if self._key is not None else text
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
         """Translate errors of aiohttp to provider errors."""
         try:
             yield
+        except aiohttp.ConnectionTimeoutError as error:  # nothing was sent
+            raise ProviderUnavailable(f"{self._base_url} cannot be reached in time") from error
         except TimeoutError as error:
             raise ProviderTimeout(f"{self._base_url} did not answer in time ({type(error).__name__})") from error
         except (aiohttp.ClientError, OSError) as error:
-            raise ProviderUnavailable(f"{self._base_url} cannot be reached: {error!r}") from error
+            # Neither its repr nor itself: some hold the headers of the request, with the key.
+            cause = None if isinstance(error, aiohttp.ClientResponseError) else error
+            reason = excerpt(in_words(error))
+            raise ProviderUnavailable(f"{self._base_url} cannot be reached: {reason}") from cause
 
 
 async def _close(response: aiohttp.ClientResponse) -> None:
@@ -189,11 +234,23 @@ async def _close(response: aiohttp.ClientResponse) -> None:
     response.close()
 
 
-def _first_choice(body: Mapping[str, Any], key: str) -> tuple[dict[str, Any], str | None]:
-    """(message or delta, finish reason) of the first choice; ({}, None) if there is none."""
+_Choice: TypeAlias = tuple[int, dict[str, Any], str | None, dict[str, Any] | None]
+"""Index, message or delta, finish reason, logprobs."""
+_NO_CHOICE: list[_Choice] = [(0, {}, None, None)]
+
+
+def _choices(body: Mapping[str, Any], key: str, n: int) -> list[_Choice]:
+    """The first n choices, by index; a choice without an index is the first."""
+    found: dict[int, _Choice] = {}
     choices = body.get("choices")
     for choice in choices if isinstance(choices, list) else ():
-        if isinstance(choice, dict) and not choice.get("index"):
-            content, reason = choice.get(key), choice.get("finish_reason")
-            return (content if isinstance(content, dict) else {}), (reason if isinstance(reason, str) else None)
-    return {}, None
+        index = (choice.get("index") or 0) if isinstance(choice, dict) else -1
+        if isinstance(index, int) and 0 <= index < n and index not in found:
+            content, reason, logprobs = choice.get(key), choice.get("finish_reason"), choice.get("logprobs")
+            found[index] = (
+                index,
+                content if isinstance(content, dict) else {},
+                reason[:64] if isinstance(reason, str) else None,
+                logprobs if isinstance(logprobs, dict) else None,
+            )
+    return [found[index] for index in sorted(found)]

@@ -75,6 +75,10 @@ class Recorded:
         """The recorded prompts, in the order of the file."""
         return tuple(self._answers)
 
+    def answers(self, prompt: str) -> Mapping[str, str]:
+        """Model → recorded answer to a prompt; empty for an unknown one."""
+        return self._answers.get(prompt, {})
+
     async def complete(self, call: Call) -> Completion | AsyncIterator[Chunk]:
         """Return a completion or a stream of chunks; see `Provider`."""
         message = last_user_text(call.messages)

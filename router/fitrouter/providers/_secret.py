@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import NoReturn
 
+from fitrouter.errors import MASK, conceal
+
 
 class Secret:
-    """A key that prints as dots and cannot be pickled; only `reveal` returns it.
+    """A key that prints as dots, is masked in messages and cannot be pickled; only `reveal` returns it.
 
     >>> Secret("sk-123")
     Secret('••••')
@@ -14,22 +16,25 @@ class Secret:
     '••••'
     """
 
-    __slots__ = ("_value",)
+    __slots__ = ("_forms", "_value")
 
     def __init__(self, value: str) -> None:
         self._value = value
+        self._forms = tuple(form.encode() for form in conceal(value))
 
     def reveal(self) -> str:
         """The secret value."""
         return self._value
 
-    def mask(self, text: str) -> str:
-        """The text with every occurrence of the value masked.
+    def scrub(self, received: bytes) -> bytes:
+        """An upstream's answer with every occurrence of the value masked, unless it is too short for a secret.
 
-        >>> Secret("sk-123").mask("the key sk-123 is wrong")
-        'the key •••• is wrong'
+        >>> Secret("sk-12345").scrub(b'{"echo": "sk-12345"}').decode()
+        '{"echo": "••••"}'
         """
-        return text.replace(self._value, "••••") if self._value else text
+        for form in self._forms:
+            received = received.replace(form, MASK.encode())
+        return received
 
     def __repr__(self) -> str:
         return "Secret('••••')"

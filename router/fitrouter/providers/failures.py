@@ -9,7 +9,16 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from fitrouter.errors import ContextOverflow, ProviderError, ProviderRejected, ProviderUnavailable
+from fitrouter.errors import (
+    ContextOverflow,
+    KeyRefused,
+    ProviderError,
+    ProviderRejected,
+    ProviderUnavailable,
+    QuotaExhausted,
+    RateLimited,
+    masked,
+)
 
 _OVER_BUDGET = ("insufficient_quota", "budget_exceeded", "billing_hard_limit_reached", "quota_exceeded")
 _TOO_LONG = re.compile(
@@ -18,38 +27,64 @@ _TOO_LONG = re.compile(
     re.IGNORECASE,
 )
 """Messages of OpenAI, Anthropic, Google, Mistral, Bedrock, vLLM and litellm about a context that is too long."""
+_BAD_KEY = re.compile(r"invalid_api_key|API_KEY_INVALID|API key not valid|incorrect api key", re.IGNORECASE)
+"""Messages of OpenAI, Google and others about a key, which do not all come with a 401."""
 _TRY_ANOTHER = frozenset({401, 402, 403, 404, 408, 429})
 _EXCERPT = 300
+_READ = 4096
+_LONGEST_KEY = 512
 
 
 def from_status(status: int, message: str, retry_after_s: float | None = None) -> ProviderError:
     """The provider error of an HTTP status.
 
-    408, 429, 5xx, redirects, and problems with the account or the model's name (401, 402, 403, 404, a 400 for an
-    exhausted budget) are `ProviderUnavailable`: another model may answer. Any other 4xx is `ProviderRejected`, or
-    `ContextOverflow` if its message says that the conversation is too long for the model.
+    408, 5xx, redirects, and problems with the model's name (403, 404) are `ProviderUnavailable`: another model may
+    answer. Of its subclasses are those with the account (401, 402, 429, and other 4xx whose message says so). Any other
+    4xx is `ProviderRejected`, or `ContextOverflow` if its message says that the conversation is too long for the model.
 
     >>> from_status(400, "This model's maximum context length is 8192 tokens.")
     ContextOverflow("This model's maximum context length is 8192 tokens.")
+    >>> from_status(429, "insufficient_quota"), from_status(401, "no such key")
+    (QuotaExhausted('insufficient_quota'), KeyRefused('no such key'))
     """
-    over_budget = any(code in message for code in _OVER_BUDGET)
-    if 400 <= status < 500 and status not in _TRY_ANOTHER and not over_budget:
+    kind = _unavailable(status, message)
+    if 400 <= status < 500 and status not in _TRY_ANOTHER and kind is ProviderUnavailable:
         return (ContextOverflow if _TOO_LONG.search(message) else ProviderRejected)(message, status)
-    return ProviderUnavailable(message, status, retry_after_s)
+    return kind(message, status, retry_after_s)
+
+
+def kind_of(error: BaseException) -> type[BaseException]:
+    """The class of a failure. Providers of others may raise `ProviderUnavailable` with nothing but the status."""
+    return _unavailable(error.status, str(error)) if type(error) is ProviderUnavailable else type(error)
+
+
+def _unavailable(status: int | None, message: str) -> type[ProviderUnavailable]:
+    if status is None or not 400 <= status < 500:
+        return ProviderUnavailable
+    if status == 401 or _BAD_KEY.search(message):
+        return KeyRefused
+    if status == 402 or any(code in message for code in _OVER_BUDGET):
+        return QuotaExhausted
+    return RateLimited if status == 429 else ProviderUnavailable
 
 
 def from_error_body(body: Mapping[str, Any], where: str) -> ProviderUnavailable:
     """The provider error of a 200 whose body or stream holds {"error": {"message", "code"}} or {"error": "…"}."""
     error = body.get("error")
     code = error.get("code") if isinstance(error, dict) else None
-    status = code if isinstance(code, int) and not isinstance(code, bool) else None
-    return ProviderUnavailable(f"{where} answered 200 with an error: {excerpt(error)}", status)
+    status = code if isinstance(code, int) and 100 <= code < 600 else None
+    message = f"{where} answered 200 with an error: {excerpt(error)}"
+    return _unavailable(status, message)(message, status)
 
 
 def excerpt(content: object) -> str:
-    """The beginning of a response, on one line, for an error message."""
-    text = content.decode("utf-8", "replace") if isinstance(content, bytes) else str(content)
-    text = " ".join(text[: 2 * _EXCERPT].split())
+    """The beginning of a response, on one line and without secrets, for an error message."""
+    whole = content if isinstance(content, bytes) else str(content)
+    head = whole[:_READ]
+    text = masked(head.decode("utf-8", "replace") if isinstance(head, bytes) else head)
+    if len(whole) > _READ:  # a key that was cut is not recognised
+        text = text[:-_LONGEST_KEY]
+    text = " ".join(text.split())
     return text if len(text) <= _EXCERPT else f"{text[:_EXCERPT]}…"
 
 

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
 from fitrouter.types import Usage
 
+_MOST = 2**53
+"""Above it, JSON's numbers are not whole in other languages."""
+
 
 def read_usage(usage: object) -> Usage | None:
-    """Token counts of a `usage` object; None if there is none. Invalid numbers count as 0.
+    """Token counts of a `usage` object; None if there is none. Impossible counts are read as 0, which is none.
+
+    Whether text and context window can hold them is checked by `fitrouter.serving.spending.checked_usage`.
 
     Args:
         usage: a mapping, or an object of a client library.
 
     >>> read_usage({"prompt_tokens": 9, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 4}})
-    Usage(prompt_tokens=9, completion_tokens=3, cached_tokens=4, reasoning_tokens=0)
+    Usage(prompt_tokens=9, completion_tokens=3, cached_tokens=4, reasoning_tokens=0, estimated=False)
     """
     if usage is None or isinstance(usage, str | int | float | list):
         return None
@@ -25,11 +29,12 @@ def read_usage(usage: object) -> Usage | None:
         completion_tokens=_count(usage, "completion_tokens"),
         cached_tokens=_count(_get(usage, "prompt_tokens_details"), "cached_tokens"),
         reasoning_tokens=_count(_get(usage, "completion_tokens_details"), "reasoning_tokens"),
+        estimated=_get(usage, "estimated") is True,
     )
 
 
 def usage_body(usage: Usage) -> dict[str, Any]:
-    """The `usage` object in OpenAI's format; details are included if they are not 0.
+    """The `usage` object in OpenAI's format; details are included if they are not 0, and `estimated` if true.
 
     >>> usage_body(Usage(prompt_tokens=9, completion_tokens=3))
     {'prompt_tokens': 9, 'completion_tokens': 3, 'total_tokens': 12}
@@ -44,12 +49,16 @@ def usage_body(usage: Usage) -> dict[str, Any]:
         body["prompt_tokens_details"] = {"cached_tokens": usage.cached_tokens}
     if usage.reasoning_tokens:
         body["completion_tokens_details"] = {"reasoning_tokens": usage.reasoning_tokens}
+    if usage.estimated:
+        body["estimated"] = True
     return body
 
 
 def _count(place: object, name: str) -> int:
     found = _get(place, name)
-    return max(0, int(found)) if isinstance(found, int | float) and math.isfinite(found) else 0
+    if isinstance(found, bool) or not isinstance(found, int | float):
+        return 0
+    return int(found) if 0 <= found <= _MOST else 0
 
 
 def _get(place: object, name: str) -> Any:

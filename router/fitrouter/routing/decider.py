@@ -17,13 +17,40 @@ import msgspec
 import numpy as np
 
 from fitrouter.draw import draws, landing
+from fitrouter.errors import BudgetExhausted
 from fitrouter.identity import canonical_role, role_key, task_of
 from fitrouter.policies import Beliefs, Policy, build_policy
 from fitrouter.posterior.labels import Estimate
 from fitrouter.posterior.model import Fit
-from fitrouter.state.budgets import over_cap
+from fitrouter.routing.grounds import grounds_of
+from fitrouter.state.accounts import day_left_s
 from fitrouter.state.projections import Projections
-from fitrouter.types import Decision, Floats, Identity, Mode, ModelCard, PolicyVersion, Prices, pack, unpack
+from fitrouter.types import (
+    FULL_SHARE,
+    Decision,
+    Floats,
+    Identity,
+    Mode,
+    ModelCard,
+    Payer,
+    PolicyVersion,
+    Prices,
+    pack,
+    unpack,
+)
+
+GUEST_SHARE = 0.02
+"""Share of a new tenant's traffic that the model of each other tenant places where tenants share what they learn."""
+MOST_GUESTS = 0.2
+"""Largest share that the models of all other tenants place."""
+GUEST_LABELS = 50.0
+"""Labels of its own at which a tenant gives its guests half of that."""
+NEAR = 0.1
+"""Largest difference of user-blind utility from the best at which a model is good enough for friction."""
+_MARGIN = 1.0 - 1e-9
+"""The logged floor is scaled by this to stay below every probability."""
+_GUEST_DRAW = 7
+"""Which of a decision's uniforms picks the guest; attempts use those before it."""
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,11 +65,15 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     `newcomer_labels` labels on requests where an arm's utility plus one standard deviation exceeds the best utility."""
     newcomer_pulls: int = 20
     newcomer_labels: int = 60
+    friction: float = 0.0
+    """Share of traffic spread over the models that are good for everybody, within `NEAR` of the best."""
     ask: float = 0.0
     cost_weight: float = 0.0
     cost_unit_usd: float = 0.01
     latency_weight: float = 0.0
     latency_unit_s: float = 10.0
+    guests: float = 0.0
+    """Share of a tenant's traffic that the model of each other tenant places, in expectation; see `Decider._guest`."""
     base_delta: float | None = None
     """δ of the quality floor: models with P(ok) < 1 − δ are excluded, except the best one; None switches it off."""
     consistency: float = 0.02
@@ -53,6 +84,8 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """Idle seconds that end a session."""
     force: str = ""
     """Emergency override: a model that takes every request it can take; these decisions have no pmf."""
+    paused: str = ""
+    """Models that are not called, separated by commas."""
     personal: bool = True
     impersonal_roles: tuple[str, ...] = ()
     """Canonical roles whose decisions leave out the personal terms."""
@@ -101,6 +134,14 @@ class LearnedState(Protocol):
     @property
     def projections(self) -> Projections:
         """Runtime settings, budgets, arm counts and monitors."""
+        ...
+
+    def of(self, tenant: str) -> LearnedState:
+        """The state that a tenant's decisions read, except the runtime settings, which are everybody's."""
+        ...
+
+    def parts(self) -> Sequence[LearnedState]:
+        """The states of all tenants."""
         ...
 
 
@@ -165,6 +206,8 @@ class Decider:
         prompt_tokens: int = 0,
         seq: int = 0,
         current: CurrentModel | None = None,
+        capped: bool = True,
+        payer: Payer | None = None,
     ) -> Decision:
         """Compute the pmf over the eligible models and draw one.
 
@@ -178,16 +221,31 @@ class Decider:
             prompt_tokens: estimated length of the prompt.
             seq: last sequence number folded into the learned state.
             current: the session's present model, if a session is drawn again.
+            capped: whether models can be excluded by the tenant's budget.
+            payer: the key, if it has a limit of its own, which then excludes models, too.
+
+        Raises:
+            BudgetExhausted: the budget excludes every model.
         """
         policy, rules = self.live()
+        state = self.learner.of(identity.tenant)
         payload = pack(features)
-        context = self._context(rules, ts, identity, unpack(payload), cards, prompt_tokens, current)
+        context = self._context(rules, ts, identity, unpack(payload), cards, prompt_tokens, current, capped, payer)
+        if rules.guests:
+            context = self._guest(context, policy, rules, decision_id, ts, identity, unpack(payload))
         blind, personal = context.pmf(context.beliefs.blind, policy), context.pmf(context.beliefs.mean, policy)
         personalised = self._personalised(rules, identity)
         probs = personal if personalised else blind
         u = draws(rules.seed, decision_id, 2)
         chosen, mode = _draw(probs, context.mixture, context.names, rules.default_arm, float(u[0]))
-        shadows = {name: tuple(context.pmf(context.beliefs.mean, by).tolist()) for name, by in self._shadows.items()}
+        whole = context._replace(mixture=context.full)
+        shadows = {
+            name: tuple((context if rules.share else whole).pmf(context.beliefs.mean, by).tolist())
+            for name, by in self._shadows.items()
+        }
+        if rules.share < 1.0:
+            mean = context.beliefs.mean if personalised else context.beliefs.blind
+            shadows[FULL_SHARE] = tuple(whole.pmf(mean, policy).tolist())
         return Decision(
             id=decision_id,
             ts=ts,
@@ -204,9 +262,81 @@ class Decider:
             candidates=shadows,
             asked=bool(u[1] < rules.ask),
             policy=PolicyVersion(algorithm=policy.name, config_hash=rules.config_hash, seq=seq),
+            grounds=grounds_of(
+                state.fit,
+                context.beliefs,
+                identity,
+                context.names,
+                personal=personalised,
+                counts=state.projections.arm_counts,
+            ),
             **context.logged(),
             **_logged(rules),
         )
+
+    def _guest(
+        self,
+        context: _Context,
+        policy: Policy,
+        rules: Rules,
+        decision_id: str,
+        ts: float,
+        identity: Identity,
+        x: Floats,
+    ) -> _Context:
+        """The context with a share of the traffic placed by another tenant's model, drawn among those with labels.
+
+        Whatever one tenant teaches its model, it moves another's probabilities by `guests` at most, in the mean over
+        the draw. The pmf is logged given the guest, as part of `rest`.
+        """
+        guests = [
+            part for part in self.learner.parts() if part.fit.labels and part is not self.learner.of(identity.tenant)
+        ]
+        if not guests:
+            return context
+        u = float(draws(rules.seed, decision_id, _GUEST_DRAW + 1)[_GUEST_DRAW])
+        guest = guests[min(int(u * len(guests)), len(guests) - 1)]
+        share = min(rules.guests * len(guests), MOST_GUESTS) * GUEST_LABELS / (GUEST_LABELS + context.steps)
+        beliefs = guest.fit.estimate(Identity(tenant=identity.tenant, task=identity.task), x, context.names, ts)
+        utility = beliefs.availability * (beliefs.mean - context.penalty)
+        if context.switch is not None:
+            utility = utility - context.switch
+        sd = beliefs.availability * beliefs.sd
+        placed = policy.propose(Beliefs(arms=context.names, utility=utility, sd=sd, steps=float(guest.fit.labels)))
+        # As the share of new arms: policy and floor give way alike, so that replay can change the floor.
+        mixture, K = context.mixture, len(context.names)
+        floor = mixture.floor / _MARGIN - mixture.uniform * K
+        rest = mixture.rest + share * ((mixture.scale + floor) * placed - floor / K)
+        logged = (floor * (1.0 - share) + mixture.uniform * K) * _MARGIN
+        return context._replace(mixture=mixture._replace(scale=mixture.scale * (1.0 - share), rest=rest, floor=logged))
+
+    def over_budget(
+        self,
+        ts: float,
+        identity: Identity,
+        features: Floats,
+        cards: Sequence[ModelCard],
+        prompt_tokens: int,
+        payer: Payer | None = None,
+    ) -> list[tuple[str, str]]:
+        """(arm, reason) of the models that the tenant's budget or the key's limit excludes."""
+        state, names = self.learner.of(identity.tenant), tuple(card.arm for card in cards)
+        if payer is None and state.projections.budgets.cap(identity.tenant, ts) == math.inf:
+            return []
+        beliefs = state.fit.estimate(identity, unpack(pack(features)), names, ts)
+        return _barred(state, identity.tenant, names, self._cost(cards, beliefs, prompt_tokens), ts, payer)
+
+    def wait_s(self, tenant: str, ts: float, payer: Payer | None) -> float:
+        """Seconds until a tenant or a key that has spent all has more."""
+        projections = self.learner.of(tenant).projections
+        left_s = projections.budgets.period_left_s(tenant, ts)
+        return left_s if projections.accounts.left(payer, ts) > 0.0 else max(left_s, day_left_s(ts))
+
+    def _cost(self, cards: Sequence[ModelCard], beliefs: Estimate, prompt_tokens: int) -> Floats:
+        """Expected USD: float64[K]."""
+        prices = self._price_table(cards)
+        cost: Floats = prices[0] * (prompt_tokens / 1e6) + prices[1] * (beliefs.tokens / 1e6)
+        return cost
 
     def _price_table(self, cards: Sequence[ModelCard]) -> Floats:
         """Input and output prices in USD per million tokens, float64[2, K]; cached, as most requests have the same."""
@@ -219,13 +349,16 @@ class Decider:
         """Whether the terms of role and user count: allowed, and not switched off by the personalisation monitor."""
         if not rules.personal or canonical_role(identity.role) in rules.impersonal_roles:
             return False
-        return not self.learner.projections.personalisation.off(role_key(identity))
+        return not self.learner.of(identity.tenant).projections.personalisation.off(role_key(identity))
 
-    def _new_arms(self, rules: Rules, names: tuple[str, ...], beliefs: Estimate, penalty: Floats) -> tuple[str, ...]:
+    @staticmethod
+    def _new_arms(
+        state: LearnedState, rules: Rules, names: tuple[str, ...], beliefs: Estimate, penalty: Floats
+    ) -> tuple[str, ...]:
         """New arms with an exploration share in this request; independent of the personal terms."""
         if not rules.newcomer_floor:
             return ()
-        new = self.learner.projections.arm_counts.new_arms(names, rules.newcomer_pulls, rules.newcomer_labels)
+        new = state.projections.arm_counts.new_arms(names, rules.newcomer_pulls, rules.newcomer_labels)
         if not any(tried for _, tried in new):
             return tuple(arm for arm, _ in new)
         utility = beliefs.availability * (beliefs.blind - penalty)
@@ -241,21 +374,22 @@ class Decider:
         cards: Sequence[ModelCard],
         prompt_tokens: int,
         current: CurrentModel | None,
+        capped: bool,
+        payer: Payer | None,
     ) -> _Context:
         """Predictions, costs and exclusions of a request, the same for every policy."""
-        tenant, budgets = identity.tenant, self.learner.projections.budgets
+        tenant, state = identity.tenant, self.learner.of(identity.tenant)
+        budgets = state.projections.budgets
         excluded: tuple[tuple[str, str], ...] = ()
         while True:
             names = tuple(card.arm for card in cards)
-            beliefs = self.learner.fit.estimate(identity, x, names, ts)
-            prices = self._price_table(cards)
-            cost = prices[0] * (prompt_tokens / 1e6) + prices[1] * (beliefs.tokens / 1e6)
-            cap = budgets.cap(tenant, ts)
-            barred = [] if cap == math.inf else over_cap(names, cost, cap)
+            beliefs = state.fit.estimate(identity, x, names, ts)
+            cost = self._cost(cards, beliefs, prompt_tokens)
+            barred = _barred(state, tenant, names, cost, ts, payer) if capped else []
+            if len(barred) == len(names):
+                raise exhausted(barred, self.wait_s(tenant, ts, payer))
             if rules.base_delta is not None and not barred:
-                barred = self.learner.projections.quality_floor.excluded(
-                    names, task_of(identity, x), rules.base_delta, ts
-                )
+                barred = state.projections.quality_floor.excluded(names, task_of(identity, x), rules.base_delta, ts)
             if not barred:
                 break
             excluded = (*excluded, *barred)
@@ -264,23 +398,50 @@ class Decider:
         weight, unit = budgets.weight(tenant, ts), budgets.unit(tenant, ts)
         usd = rules.cost_weight / rules.cost_unit_usd + weight / unit
         penalty = usd * cost + (rules.latency_weight / rules.latency_unit_s) * beliefs.seconds
-        new = self._new_arms(rules, names, beliefs, penalty)
+        new = self._new_arms(state, rules, names, beliefs, penalty)
         share = 0.0
         if new:
             share = budgets.floor(tenant, cost[[names.index(arm) for arm in new]], rules.newcomer_floor, ts)
+        floor = budgets.floor(tenant, cost, rules.floor, ts)
+        good: Floats | None = None
+        if rules.friction:  # independent of the personal terms, as all of `rest`
+            blind = beliefs.availability * (beliefs.blind - penalty)
+            good = (blind >= blind.max() - NEAR).astype(np.float64)
         return _Context(
             names=names,
             excluded=excluded,
+            unpriced=tuple(card.arm for card in cards if not card.prices.known),
             beliefs=beliefs,
             cost=cost,
             penalty=penalty,
             sd=beliefs.availability * beliefs.sd,
             budget=(weight, unit) if weight else (0.0, 0.0),
             switch=None if current is None else _switch(current, names, rules.consistency, usd),
-            mixture=_mix(rules, names, floor=budgets.floor(tenant, cost, rules.floor, ts), new=new, new_share=share),
+            mixture=_mix(rules, names, floor=floor, new=new, new_share=share, good=good),
+            full=_mix(
+                msgspec.structs.replace(rules, share=1.0), names, floor=floor, new=new, new_share=share, good=good
+            ),
             new=new,
-            steps=float(self.learner.fit.labels),
+            steps=float(state.fit.labels),
         )
+
+
+def _barred(
+    state: LearnedState, tenant: str, names: tuple[str, ...], cost: Floats, ts: float, payer: Payer | None
+) -> list[tuple[str, str]]:
+    """(arm, reason) of the models that cost more than the tenant's budget or the key has left."""
+    barred = dict(state.projections.budgets.over_budget(tenant, names, cost, ts))
+    left = state.projections.accounts.left(payer, ts)
+    for name, usd in zip(names, cost.tolist(), strict=True):
+        if usd > 0.0 and usd > left:
+            barred[name] = f"budget: expected to cost {usd:.4g} USD, the key has {max(left, 0.0):.4g} left today"
+    return list(barred.items())
+
+
+def exhausted(barred: Sequence[tuple[str, str]], retry_after_s: float) -> BudgetExhausted:
+    """The error of a request that the budget does not cover."""
+    reasons = "; ".join(f"{arm}: {reason}" for arm, reason in barred)
+    return BudgetExhausted(f"the budget does not cover this request: {reasons}", retry_after_s)
 
 
 class _Context(NamedTuple):
@@ -289,6 +450,7 @@ class _Context(NamedTuple):
     names: tuple[str, ...]
     excluded: tuple[tuple[str, str], ...]
     """Arms excluded by budget or quality floor, with reasons."""
+    unpriced: tuple[str, ...]
     beliefs: Estimate
     cost: Floats
     penalty: Floats
@@ -299,6 +461,8 @@ class _Context(NamedTuple):
     """The tenant's λ, and the USD of a unit."""
     switch: Floats | None
     mixture: _Mixture
+    full: _Mixture
+    """The same where the policy has all of the traffic."""
     new: tuple[str, ...]
     steps: float
 
@@ -318,6 +482,7 @@ class _Context(NamedTuple):
             "mean": tuple(beliefs.mean.tolist()),
             "sd": tuple(beliefs.sd.tolist()),
             "cost": tuple(self.cost.tolist()),
+            "unpriced": self.unpriced,
             "latency": tuple(beliefs.seconds.tolist()),
             "availability": tuple(beliefs.availability.tolist()),
             "budget_weight": self.budget[0],
@@ -345,20 +510,31 @@ def _logged(rules: Rules) -> dict[str, Any]:
     }
 
 
-def _mix(rules: Rules, names: tuple[str, ...], *, floor: float, new: Sequence[str], new_share: float) -> _Mixture:
-    """The mixture of a request: floor and new arms take from the policy, after the default model and the slice."""
+def _mix(
+    rules: Rules,
+    names: tuple[str, ...],
+    *,
+    floor: float,
+    new: Sequence[str],
+    new_share: float,
+    good: Floats | None,
+) -> _Mixture:
+    """The mixture of a request: floor, new arms and friction take from the policy, after the default and the slice."""
     K = len(names)
     # If the default model is not eligible, the policy routes the whole request.
     share = rules.share if rules.default_arm in names else 1.0
-    policy = share * (1.0 - rules.uniform_slice) * (1.0 - new_share)
+    rest_share = share * (1.0 - rules.uniform_slice) * (1.0 - new_share)
+    policy = rest_share if good is None else rest_share * (1.0 - rules.friction)
     uniform = share * rules.uniform_slice / K
     rest = np.full(K, policy * floor / K + uniform)
     for arm in new:
         rest[names.index(arm)] += share * (1.0 - rules.uniform_slice) * new_share / len(new)
+    if good is not None:
+        rest += rest_share * rules.friction * good / good.sum()
     if share < 1.0 and rules.default_arm is not None:
         rest[names.index(rules.default_arm)] += 1.0 - share
     # Slightly lower, so that rounding in the mixture cannot put a probability below the logged floor.
-    logged = (policy * floor + uniform * K) * (1.0 - 1e-9)
+    logged = (policy * floor + uniform * K) * _MARGIN
     return _Mixture(policy * (1.0 - floor), rest, uniform, 1.0 - share, logged)
 
 

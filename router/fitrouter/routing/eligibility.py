@@ -42,6 +42,8 @@ class Wants(msgspec.Struct, frozen=True, kw_only=True):
     """Of the messages alone."""
     answer_tokens: int = 0
     """The caller's limit; 0 if there is none."""
+    choices: int = 1
+    """Answers that are drawn."""
     bound: dict[str, str] = {}
     """Vendor → content of the history that only this vendor's models can read."""
     params: dict[str, Any] = {}
@@ -83,6 +85,7 @@ def wants(request: Request) -> Wants:
         prompt_tokens=history_tokens + estimate_tokens((), params),
         history_tokens=history_tokens,
         answer_tokens=max(_count(params.get("max_tokens")), _count(params.get("max_completion_tokens"))),
+        choices=request.n,
         bound=bound,
         params=params,
     )

@@ -1,30 +1,48 @@
 """Explanation of a decision: the terms of each model's utility, which sum to what was logged.
 
-Some terms are not in the log (how much of the predicted rating comes from the population, the role, the user, or the
-correction). A fit model splits them, with the estimates of now; the change since the decision is a term of its own,
-`since`, so that the terms always sum to the logged utility.
+All of it comes from the log, so it is the same for ever: the decision's `grounds` split the predicted rating into
+terms, and the person's own votes are counted up to the position of the journal that the decision had folded. A fit
+model splits the rating by the estimates of now instead; the change since is then a term of its own, `since`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 import msgspec
 import numpy as np
 
+from fitrouter.draw import draws, landing
 from fitrouter.posterior.model import Fit
 from fitrouter.routing.explanation import Account, Contrast, Explanation, Feature, Term
-from fitrouter.routing.explanation_text import sentences_of
-from fitrouter.types import Decision, Event, Execution, Floats, unpack
+from fitrouter.routing.explanation_text import changes_of, sentences_of
+from fitrouter.routing.grounds import RATING_TERMS, grounds_of
+from fitrouter.state.projections import ArmCounts
+from fitrouter.stores.journal import Row
+from fitrouter.types import (
+    FULL_SHARE,
+    Decision,
+    Event,
+    Execution,
+    Feedback,
+    FeedbackKind,
+    Floats,
+    Grounds,
+    Mode,
+    unpack,
+)
 
-_SPLIT = ("population", "role_taste", "user_taste", "correction", "role_offset", "user_offset", "since")
+_ABSOLUTE = frozenset({FeedbackKind.THUMB, FeedbackKind.RATING, FeedbackKind.ACCEPT})
+"""Votes on one answer that say whether it was liked."""
 
 
 def explain(
     events: Sequence[Event],
     fit: Fit | None = None,
     *,
+    history: Iterable[Row] = (),
+    counts: ArmCounts | None = None,
     cost_unit_usd: float | None = None,
     latency_unit_s: float | None = None,
 ) -> Explanation:
@@ -32,7 +50,10 @@ def explain(
 
     Args:
         events: of the decision, the decision first; for a sticky turn the session's draw may be among them.
-        fit: model that splits the predicted rating into terms.
+        fit: model of now that splits the predicted rating into terms, instead of the logged terms.
+        history: rows of the journal on the decision's user, whose votes are counted: up to the decision, or all of
+            them with a `fit`.
+        counts: calls and labels of the models by now, with a `fit`.
         cost_unit_usd: unit of the cost weight, for decisions that did not log it.
         latency_unit_s: unit of the latency weight, for decisions that did not log it.
 
@@ -42,7 +63,10 @@ def explain(
     decision = events[0] if events else None
     if not isinstance(decision, Decision):
         raise TypeError(f"the first event is a {type(decision).__name__}; pass the decision first")
-    table = _Table(decision, fit, cost_unit_usd, latency_unit_s)
+    grounds = decision.grounds if fit is None else grounds_by(fit, decision, counts)
+    until = None if fit is not None else decision.policy.seq
+    votes = votes_of(row for row in history if until is None or row.seq <= until)
+    table = _Table(decision, grounds, votes, cost_unit_usd, latency_unit_s)
     leader = None if table.utility is None else decision.eligible[int(table.utility.argmax())]
     first = next((e for e in events[1:] if isinstance(e, Decision) and e.id == decision.draw_id), None)
     found = Explanation(
@@ -64,72 +88,82 @@ def explain(
         latency_weight=decision.latency_weight,
         budget_weight=decision.budget_weight,
         budget_unit_usd=decision.budget_unit_usd,
-        own=None if table.split is None else table.split.own,
-        split=table.split is not None,
+        own=None if grounds is None else grounds.own,
+        split=grounds is not None,
+        now=fit is not None,
         missing=table.missing,
         drew=first.propensity if first is not None else None,
+        would=_would(decision),
         served_by=next((e.served_by for e in events if isinstance(e, Execution)), None),
     )
     return msgspec.structs.replace(found, sentences=sentences_of(found))
 
 
-class _Split:
-    """Terms of the predicted rating under the model of now; arrays are float64[K] unless stated otherwise."""
+def contrasted(then: Explanation, now: Explanation) -> Explanation:
+    """The explanation by what was believed then, with what is believed now beside it."""
+    said = (*then.sentences, *changes_of(then, now))
+    return msgspec.structs.replace(then, today=now, sentences=said)
 
-    def __init__(self, decision: Decision, fit: Fit, mean: Floats) -> None:
-        identity, names, x = decision.identity, decision.eligible, unpack(decision.features)
-        role_only = msgspec.structs.replace(identity, user=None)
-        everybody = fit.tastes.population.mean
-        self.profile = fit.profile(x, names)
-        now = fit.estimate(identity, x, names, decision.ts)
-        # With personalisation off, the logged mean holds the personal terms although they did not decide.
-        off = bool(decision.personal)
-        role = everybody if off else fit.taste(role_only)
-        both = everybody if off else fit.taste(identity)
-        self.weights = np.stack([everybody, role - everybody, both - role])
-        """float64[3, D]: population taste, and the deviations of role and user."""
-        with_role = now.blind if off else fit.estimate(role_only, x, names, decision.ts).mean
-        with_user = now.blind if off else now.mean
-        text = np.einsum("kh,bh->bk", self.profile, self.weights)
-        self.blind = now.blind
-        offsets = (with_role - now.blind - text[1], with_user - with_role - text[2])
-        self.parts = (*text, now.blind - text[0], *offsets, mean - now.mean)
-        person = (fit.tastes.user(identity) or fit.tastes.role(identity)) if fit.params.personal else None
-        labelled = not off and person is not None and bool(person.weights)
-        self.own = 1.0 - float(fit.weights(identity)[:2].sum()) if labelled else None
-        """Weight of the personal heads."""
-        self.names = tuple(sorted(fit.tastes.names, key=fit.tastes.names.__getitem__))
 
-    def features(self, a: int, b: int) -> tuple[Feature, ...]:
-        """Contributions of the features to b's lead over a."""
-        gap = self.profile[b] - self.profile[a]
-        values = self.weights * gap
-        names = self.names if len(self.names) == len(gap) else [f"feature_{j}" for j in range(len(gap))]
-        found = [
-            Feature(name=name, difference=float(d), population=float(p), role=float(r), user=float(u))
-            for name, d, (p, r, u) in zip(names, gap, values.T, strict=True)
-            if p or r or u
-        ]
-        return tuple(sorted(found, key=lambda feature: -abs(feature.value)))
+def votes_of(rows: Iterable[Row]) -> dict[str, tuple[int, int, int]]:
+    """Model → a person's votes up, down, and all, on its answers; of several on one answer the last counts."""
+    served: dict[str, str] = {}
+    votes: dict[str, Feedback] = {}
+    for row in rows:
+        event = row.event
+        if isinstance(event, Execution) and event.served_by:
+            served[event.decision_id] = event.served_by
+        elif isinstance(event, Feedback) and event.kind in _ABSOLUTE and event.dimension == "overall":
+            votes[event.decision_id] = event
+    found: dict[str, tuple[int, int, int]] = {}
+    for decision_id, vote in votes.items():
+        if (arm := served.get(decision_id)) is not None:
+            up, down, n = found.get(arm, (0, 0, 0))
+            found[arm] = up + (vote.y > 0.5), down + (vote.y < 0.5), n + 1
+    return found
+
+
+def grounds_by(fit: Fit, decision: Decision, counts: ArmCounts | None = None) -> Grounds | None:
+    """The grounds that a fit gives for a logged decision; None if it reads other contexts."""
+    x = unpack(decision.features)
+    if len(x) != fit.d:
+        return None
+    seen = fit.estimate(decision.identity, x, decision.eligible, decision.ts)
+    # With personalisation off, the logged mean holds the personal terms although they did not decide.
+    return grounds_of(fit, seen, decision.identity, decision.eligible, personal=not decision.personal, counts=counts)
+
+
+def _would(decision: Decision) -> str | None:
+    """The model that the decision's draw gives for the policy's whole pmf, where the default model took the request."""
+    pmf = decision.candidates.get(FULL_SHARE)
+    if decision.mode is not Mode.SHADOW or pmf is None:
+        return None
+    u = float(draws(decision.seed, decision.id, 1)[0])
+    return decision.eligible[landing(np.array(pmf), u)[0]]
 
 
 class _Table:
     """Terms × models of one decision."""
 
     def __init__(
-        self, decision: Decision, fit: Fit | None, cost_unit_usd: float | None, latency_unit_s: float | None
+        self,
+        decision: Decision,
+        grounds: Grounds | None,
+        votes: dict[str, tuple[int, int, int]],
+        cost_unit_usd: float | None,
+        latency_unit_s: float | None,
     ) -> None:
-        self.decision = decision
-        self.split: _Split | None = None
+        self.decision, self.grounds, self.votes = decision, grounds, votes
         self.terms: dict[str, Floats] = {}
         self.missing = ""
         self.utility: Floats | None = None
         if not decision.mean:
             return
         mean = np.array(decision.mean)
-        if fit is not None and len(unpack(decision.features)) == fit.d:
-            self.split = _Split(decision, fit, mean)
-            self.terms.update(zip(_SPLIT, self.split.parts, strict=True))
+        if grounds is not None:
+            self.terms.update(zip(RATING_TERMS, map(np.array, grounds.terms), strict=True))
+            if grounds is not decision.grounds:
+                self.terms["since"] = self._decided(mean) - _total(list(self.terms.values()))
         else:
             self.terms["fit"] = mean
             if decision.personal:
@@ -146,6 +180,13 @@ class _Table:
         if not self.missing:
             self.utility = _total(list(self.terms.values()))
 
+    def _decided(self, mean: Floats) -> Floats:
+        """The logged prediction that decided; with personalisation off it is known by its terms only."""
+        logged = self.decision.grounds
+        if not self.decision.personal:
+            return mean
+        return _total(list(self.terms.values()) if logged is None else [np.array(row) for row in logged.terms])
+
     def _price(self, name: str, weight: float, amounts: tuple[float, ...], unit: float | None) -> None:
         if not weight or not amounts:
             return
@@ -160,6 +201,7 @@ class _Table:
     def account(self, k: int) -> Account:
         """The k-th eligible model."""
         decision = self.decision
+        up, down, n = self.votes.get(decision.eligible[k], (0, 0, 0))
         return Account(
             arm=decision.eligible[k],
             probability=_at(decision.probs, k),
@@ -167,14 +209,20 @@ class _Table:
             personal_probability=_at(decision.personal, k),
             fit=_at(decision.mean, k),
             sd=_at(decision.sd, k),
-            blind_fit=None if self.split is None else float(self.split.blind[k]),
+            blind_fit=None if self.grounds is None else self.grounds.terms[0][k] + self.grounds.terms[3][k],
             utility=None if self.utility is None else float(self.utility[k]),
             terms=() if self.utility is None else self._row(k),
             cost_usd=_at(decision.cost, k),
+            cost_assumed=decision.eligible[k] in decision.unpriced,
             latency_s=_at(decision.latency, k),
             availability=_at(decision.availability, k),
             candidates={name: pmf[k] for name, pmf in decision.candidates.items()},
             new=decision.eligible[k] in decision.new,
+            votes_up=up,
+            votes_down=down,
+            votes=n,
+            calls=_at(self.grounds.calls, k) if self.grounds else None,
+            labels=_at(self.grounds.labels, k) if self.grounds else None,
         )
 
     def contrast(self) -> Contrast | None:
@@ -190,8 +238,26 @@ class _Table:
             rival=eligible[b],
             gap=float(utility[b] - utility[a]),
             terms=tuple(Term(name=name, value=float(v[b] - v[a])) for name, v in self.terms.items()),
-            features=() if self.split is None else self.split.features(a, b),
+            features=self._features(a, b),
         )
+
+    def _features(self, a: int, b: int) -> tuple[Feature, ...]:
+        """Contributions of the features to b's lead over a, the largest first; what is not by name comes last."""
+        grounds = self.grounds
+        if grounds is None:
+            return ()
+        n = len(grounds.features)
+        profile, tastes = unpack(grounds.profile).reshape(-1, n) if n else np.zeros((2, 0)), unpack(grounds.tastes)
+        gap = profile[b] - profile[a] if n else np.zeros(0)
+        values = tastes.reshape(3, n) * gap
+        left = [row[b] - row[a] - float(v.sum()) for row, v in zip(grounds.terms, values, strict=False)]
+        named = [
+            Feature(name=name, difference=float(d), population=float(p), role=float(r), user=float(u))
+            for name, d, (p, r, u) in zip(grounds.features, gap, values.T, strict=True)
+            if p or r or u
+        ]
+        rest = Feature(name="", difference=0.0, population=left[0], role=left[1], user=left[2])
+        return (*sorted(named, key=lambda feature: -abs(feature.value)), *([rest] if any(left) else []))
 
 
 T = TypeVar("T")

@@ -19,7 +19,10 @@ TERMS = {
     "availability": "risk of no answer",
     "switch": "cost of switching the session's model",
 }
-"""Terms of a utility, in order. With a fit model the seven from `population` to `since` replace `fit`."""
+"""Terms of a utility, in order. Where the split is known the six from `population` to `user_offset` replace `fit`."""
+
+
+_RATING = tuple(TERMS)[1:7]
 
 
 class _Value(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -46,23 +49,39 @@ class Account(_Value, frozen=True, kw_only=True):
     fit: float | None = None
     sd: float | None = None
     blind_fit: float | None = None
-    """Predicted rating without role and user terms; needs a fit model."""
+    """Predicted rating without role and user terms; needs the split."""
     utility: float | None = None
     terms: tuple[Term, ...] = ()
     """Sum to `utility`."""
     cost_usd: float | None = None
+    cost_assumed: bool = False
+    """The model has no configured price."""
     latency_s: float | None = None
     availability: float | None = None
     candidates: dict[str, float] = {}
     """Candidate policy → its probability for this model."""
     new: bool = False
     """Has the raised exploration share of new models."""
+    votes_up: int = 0
+    votes_down: int = 0
+    votes: int = 0
+    """This user's votes on its answers until then: above the middle of the scale, below it, and all."""
+    calls: int | None = None
+    labels: int | None = None
+    """Its calls and labels of all users until then; None if they were not logged."""
+
+    @property
+    def rating(self) -> float | None:
+        """Predicted rating by its terms, without what changed since; None without terms."""
+        values = {term.name: term.value for term in self.terms}
+        return sum(values[name] for name in _RATING) if "population" in values else self.fit
 
 
 class Feature(_Value, frozen=True, kw_only=True):
     """Contribution of one response feature to the gap between two models: weight × feature difference."""
 
     name: str
+    """Empty for all properties of the text that are not listed."""
     difference: float
     """Rival minus model, in standard deviations."""
     population: float
@@ -115,13 +134,19 @@ class Explanation(_Value, frozen=True, kw_only=True):
     budget_weight: float = 0.0
     budget_unit_usd: float = 0.0
     own: float | None = None
-    """Weight of the heads with terms of this user or role of their own; None without labels, or without a fit model."""
+    """Weight of the heads with terms of this user or role of their own; None without labels, or without a split."""
     split: bool = False
-    """The predicted rating is split into terms by a fit model."""
+    """The predicted rating is split into terms."""
+    now: bool = False
+    """The split is by the estimates of now, not by those of the decision."""
+    today: Explanation | None = None
+    """The same decision by the estimates of now, for comparison."""
     missing: str = ""
     """Why there are no utilities."""
     drew: float | None = None
     """Sticky turns: probability of the session's draw."""
+    would: str | None = None
+    """In shadow: the model that the policy would have drawn for this request."""
     served_by: str | None = None
     """The model that answered."""
     sentences: tuple[str, ...] = ()

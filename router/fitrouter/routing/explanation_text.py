@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from fitrouter.posterior.arms import ArmParams
 from fitrouter.routing.explanation import Account, Contrast, Explanation, Feature
+from fitrouter.types import FULL_SHARE
 
 FEATURES: dict[str, tuple[str, str]] = {
     "g": ("has higher general quality", "has lower general quality"),
@@ -60,10 +62,19 @@ _TERMS = {
 }
 """Term of a utility → phrases for a rival whose term is smaller and for one whose term is larger."""
 
-_OTHER = "differs in text features that have no name"
+_OTHER = "differs in other properties of its text"
+_OBSERVED = (
+    *("population", "role_taste", "user_taste", "correction", "role_offset", "user_offset"),
+    *("latency", "availability"),
+)
+"""Terms that say nothing of a model that was never called: they are its prior's."""
+_UNTRIED = ArmParams().answers / (ArmParams().answers + ArmParams().fails)
+"""Availability of a model without calls, to which every model's returns with time."""
 _WHO = ("people like", "people in this role like", "this user likes")
-_EXACT = 1e-9
+_ROUNDING = 1e-6
 _REASONS = 3
+_SHOWN = 4
+"""Probabilities that a sentence lists."""
 _SLIGHT = 0.15
 """Reasons smaller than this share of the largest are left out."""
 
@@ -85,7 +96,9 @@ def sentences_of(found: Explanation) -> tuple[str, ...]:
     accounts = {account.arm: account for account in found.models}
     said = [_how(found, accounts.get(found.chosen))]
     if found.contrast is not None:
-        said.append(_contrast(found.contrast))
+        said.append(_contrast(found.contrast, accounts))
+    said += _shadow(found, accounts)
+    said += _evidence(found, accounts)
     said += _people(accounts.get(found.chosen))
     if found.own is not None:
         said.append(
@@ -94,18 +107,67 @@ def sentences_of(found: Explanation) -> tuple[str, ...]:
         )
     said += _exploration(found)
     said += _objective(found)
+    if assumed := [account.arm for account in found.models if account.cost_assumed]:
+        said.append(f"No price is configured for {_listed(assumed)}: the highest configured one was assumed.")
     said += [f"{arm} was excluded: {reason}." for arm, reason in found.excluded]
     said += _candidates(found, accounts.get(found.chosen))
     if found.served_by not in {None, found.chosen}:
         said.append(f"{found.chosen} did not answer; {found.served_by} answered instead.")
     if found.split:
-        since = [abs(term.value) for account in found.models for term in account.terms if term.name == "since"]
-        exact = max(since, default=1.0) < _EXACT
-        said.append(
-            "The predicted rating is split into terms "
-            f"{'exactly as at the time of the decision' if exact else 'with the estimates of now'}."
-        )
+        when = "with the estimates of now" if found.now else "exactly as at the time of the decision"
+        said.append(f"The predicted rating is split into terms {when}.")
     return tuple(said)
+
+
+def changes_of(then: Explanation, now: Explanation) -> list[str]:
+    """Sentences on what changed in the predicted ratings of a decision."""
+    if not now.split:
+        return []
+    before = {account.arm: account for account in then.models}
+    moved = []
+    for account in now.models:
+        was, is_ = before[account.arm].rating, account.rating
+        if was is not None and is_ is not None and number(was) != number(is_):
+            moved.append(f"{account.arm} from {number(was)} to {number(is_)}")
+    said = [f"Since then the predicted rating went: {_listed(moved)}." if moved else "The estimates have not changed."]
+    if now.leader is not None and then.leader is not None and _best(now) != then.leader:
+        said.append(f"By the estimates of now {_best(now)} would have the highest expected utility.")
+    return said
+
+
+def _best(now: Explanation) -> str | None:
+    """The model with the highest utility by the estimates of now: without what changed since."""
+    worth = {
+        account.arm: account.utility
+        - (account.availability or 1.0) * sum(term.value for term in account.terms if term.name == "since")
+        for account in now.models
+        if account.utility is not None
+    }
+    return max(worth, key=worth.__getitem__, default=None)
+
+
+def _shadow(found: Explanation, accounts: dict[str, Account]) -> list[str]:
+    """What the policy would have done with a request that the default model took."""
+    if found.would is None:
+        return []
+    odds = {arm: account.candidates[FULL_SHARE] for arm, account in accounts.items()}
+    likeliest = sorted(odds, key=lambda arm: (arm != found.would, -odds[arm]))
+    listed = _listed([f"{arm} {number(odds[arm])}" for arm in likeliest[:_SHOWN]])
+    more = f", {len(odds) - _SHOWN} others less" if len(odds) > _SHOWN else ""
+    return [f"The policy would have drawn {found.would} (probabilities: {listed}{more})."]
+
+
+def _evidence(found: Explanation, accounts: dict[str, Account]) -> list[str]:
+    """What the user said about the answers of the chosen model and its rival."""
+    said: list[str] = []
+    for arm in dict.fromkeys((found.chosen, found.contrast.rival if found.contrast else found.chosen)):
+        account = accounts.get(arm)
+        if account is not None and account.votes:
+            down = account.votes_down > account.votes_up
+            count, where = (account.votes_down, "down") if down else (account.votes_up, "up")
+            answers = f"{account.votes} answer{'s' * (account.votes > 1)}"
+            said.append(f"{'' if said else 'rated '}{count} of {answers} of {arm} {where}")
+    return [f"This user had {_listed(said)}."] if said else []
 
 
 def _how(found: Explanation, chosen: Account | None) -> str:
@@ -142,10 +204,10 @@ def _pm(value: float, sd: float | None) -> str:
     return number(value) if sd is None else f"{number(value)} (± {number(sd)})"
 
 
-def _contrast(contrast: Contrast) -> str:
+def _contrast(contrast: Contrast, accounts: dict[str, Account]) -> str:
     where = "behind" if contrast.gap < 0 else "ahead"
     text = f"{contrast.rival} is {number(abs(contrast.gap))} {where}"
-    reasons = sorted(_reasons(contrast), key=lambda reason: -abs(reason[0]))
+    reasons = sorted(_reasons(contrast, accounts), key=lambda reason: -abs(reason[0]))
     least = _SLIGHT * abs(reasons[0][0]) if reasons else 0.0
     reasons = [reason for reason in reasons if abs(reason[0]) > max(least, 5e-4)]
     sign = -1.0 if contrast.gap < 0 else 1.0
@@ -158,10 +220,18 @@ def _contrast(contrast: Contrast) -> str:
     return f"{text}."
 
 
-def _reasons(contrast: Contrast) -> list[tuple[float, str]]:
-    """(contribution to the gap, phrase about the rival), unordered."""
+def _reasons(contrast: Contrast, accounts: dict[str, Account]) -> list[tuple[float, str]]:
+    """(contribution to the gap, phrase about the rival), unordered. A prior is never told as an observation."""
     found = []
     values = {term.name: term.value for term in contrast.terms}
+    chosen, rival = accounts[contrast.arm], accounts[contrast.rival]
+    if chosen.calls == 0 or rival.calls == 0:
+        assumed = sum(values.pop(name, 0.0) for name in _OBSERVED)
+        untried = f"has answered before, while the rating of {contrast.arm} is assumed"
+        if rival.calls == 0:
+            untried = "has not been called yet, so that its rating is assumed"
+        found.append((assumed, f"{untried} ({_signed(assumed)})"))
+        return found + [(value, f"{_TERMS[name][value > 0]} ({_signed(value)})") for name, value in values.items()]
     tastes = sum(values.pop(name, 0.0) for name in ("population", "role_taste", "user_taste"))
     for feature in contrast.features:
         if feature.name in FEATURES:
@@ -169,8 +239,22 @@ def _reasons(contrast: Contrast) -> list[tuple[float, str]]:
             tastes -= feature.value
     found.append((tastes, f"{_OTHER} ({_signed(tastes)})"))
     for name, value in values.items():
-        found.append((value, f"{_TERMS[name][value > 0]} ({_signed(value)})"))
+        found.append((value, f"{_phrase(name, value > 0, chosen, rival)} ({_signed(value)})"))
     return found
+
+
+def _phrase(name: str, more: bool, chosen: Account, rival: Account) -> str:
+    """The phrase of a term about a rival whose term is larger or not, by what was observed of which of the two."""
+    worse = chosen if more else rival
+    if name == "availability" and (worse.availability or 0.0) >= _UNTRIED - _ROUNDING:
+        amount = "more" if more else "less"
+        return f"was called {amount} lately, so that its answer is {amount} certain"
+    if name == "user_offset" and not rival.votes and chosen.votes:
+        return f"has no ratings by this user, who likes {chosen.arm} {'less' if more else 'more'}, whatever it writes"
+    if name == "correction" and rival.labels == 0 and chosen.labels:
+        level = "lower" if more else "higher"
+        return f"has no ratings, while {chosen.arm} is rated {level} on similar prompts than its text suggests"
+    return _TERMS[name][more]
 
 
 def _feature(feature: Feature) -> str:
@@ -231,4 +315,5 @@ def _candidates(found: Explanation, chosen: Account | None) -> list[str]:
     return [
         f"The candidate policy {name!r} would have chosen {found.chosen} with probability {number(p)}."
         for name, p in chosen.candidates.items()
+        if name != FULL_SHARE
     ]

@@ -106,6 +106,10 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
 }
 """Default values of parameters: frameworks send them unasked, and leaving them out changes nothing."""
 
+_WITHOUT_CACHE_HINTS = frozenset(
+    {"cohere", "deepseek", "groq", "mistral", "openai", "openai-5", "openai-o", "perplexity", "xai"}
+)
+
 _BY_CAPABILITY = frozenset(
     {"functions", "max_completion_tokens", "max_tokens", "metadata", "response_format", "stream", "stream_options"}
     | {"tools", "user"}
@@ -168,6 +172,21 @@ def takes(card: ModelCard, name: str, value: object) -> str:
     if forms is not None and (form := _form(value)) not in forms:
         return f"parameter: needs {name} {form!r}, {api} models take {', '.join(forms)}"
     return ""
+
+
+def draws_choices(card: ModelCard) -> bool:
+    """Whether a model is known to draw several choices in one call (`n`); many servers ignore or refuse it."""
+    return "n" in card.parameters if card.parameters is not None else PARAMETERS["n"].get(family(card), False)
+
+
+def takes_cache_hints(card: ModelCard) -> bool:
+    """Whether a model may get `cache_control` in parts and tools: vendors without it refuse the field."""
+    return family(card) not in _WITHOUT_CACHE_HINTS
+
+
+def limit_name(card: ModelCard) -> str:
+    """The parameter that limits an answer: OpenAI's reasoning models refuse `max_tokens`."""
+    return "max_completion_tokens" if family(card) in ("openai-5", "openai-o") else "max_tokens"
 
 
 def doubtful(card: ModelCard, params: Mapping[str, object]) -> list[str]:

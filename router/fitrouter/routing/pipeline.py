@@ -14,14 +14,16 @@ import numpy as np
 from fitrouter.context.encoders import Encoder
 from fitrouter.context.features import Reading, context_features, is_followup, read_prompt, session_key
 from fitrouter.draw import uuid7
-from fitrouter.errors import InvalidRequest, NoEligibleModel
+from fitrouter.errors import BudgetExhausted, InvalidRequest, NoEligibleModel, Unavailable
 from fitrouter.hooks import Hooks
 from fitrouter.policies import Uniform
-from fitrouter.routing.decider import CurrentModel, Decider
-from fitrouter.routing.eligibility import DROPPABLE, Eligible, Roster, wants
+from fitrouter.routing.breakers import TenantBreakers
+from fitrouter.routing.decider import CurrentModel, Decider, exhausted
+from fitrouter.routing.eligibility import DROPPABLE, Eligible, Roster, Wants, wants
 from fitrouter.routing.variants import called
 from fitrouter.state.learner import Learner
-from fitrouter.state.sessions import LIMIT, Session, advance, begins_turn, redraw_reason, switch_cost
+from fitrouter.state.sessions import LIMIT, Session, advance, begins_turn, previous_decision, redraw_reason, switch_cost
+from fitrouter.stores.futures import result_within
 from fitrouter.stores.identities import Identities
 from fitrouter.types import (
     AUTO,
@@ -30,10 +32,13 @@ from fitrouter.types import (
     Identity,
     Mode,
     ModelCard,
+    Payer,
     PolicyVersion,
     Request,
 )
 
+PERSON_WAIT_S = 0.05
+"""How long a request waits for what was learnt of its user; later ones find it in memory."""
 IDENTITY_WAIT_S = 0.5
 """How long a request waits for its user's subject before one is minted."""
 
@@ -48,6 +53,9 @@ class Proposal(NamedTuple):
     """Arm → parameters omitted from its call."""
     prompt: str
     """Text of the last user turn, as the features read it."""
+    asked: Wants
+    previous: str = ""
+    """Decision whose answer that text may be about; empty if there is none."""
 
 
 class Pipeline:
@@ -64,6 +72,7 @@ class Pipeline:
         encoder: of prompts.
         hooks: listeners to failures.
         clock: seconds since the epoch.
+        breakers: of the models; one whose breaker is open is excluded.
         droppable: request parameters that may be omitted.
     """
 
@@ -78,24 +87,32 @@ class Pipeline:
         encoder: Encoder,
         hooks: Hooks,
         clock: Callable[[], float],
+        breakers: TenantBreakers,
         droppable: Collection[str] = (),
     ) -> None:
+        self.breakers = breakers
         self.cards, self.aliases = cards, aliases
         self.roster = Roster(cards.values())
         self.names = {called(card): arm for arm, card in cards.items()}
         self.decider, self.learner = decider, learner
         self.identities, self.encoder = identities, encoder
         self.hooks, self.clock = hooks, clock
-        self._ahead: OrderedDict[str, Session] = OrderedDict()
-        """Sessions whose last decision is not folded yet."""
+        self._ahead: dict[str, OrderedDict[str, Session]] = {}
+        """Tenant → sessions whose last decision is not folded yet."""
         self.droppable = frozenset({*DROPPABLE, *droppable})
 
-    async def decide(self, request: Request) -> Proposal:
+    async def decide(self, request: Request, *, observed: bool = False) -> Proposal:
         """Decide for a request.
+
+        Args:
+            request: the request.
+            observed: whether the model that it names has been called already, so that nothing can prevent the call.
 
         Raises:
             InvalidRequest: the model name is unknown.
             NoEligibleModel: no model is eligible.
+            Unavailable: the breakers of all eligible models are open.
+            BudgetExhausted: the tenant's budget does not cover the request.
         """
         pinned = self._pinned(request.model)
         asked = wants(request)
@@ -105,14 +122,22 @@ class Pipeline:
             reasons = "; ".join(f"{arm}: {reason}" for arm, reason in can.excluded)
             raise NoEligibleModel(f"no model is eligible for this request: {reasons}", can.excluded)
         identity, session = await self._identity(request)
+        await self.load(identity)
         reading = read_prompt(request, asked.history_tokens)
         x = await self._features(reading)
+        if not observed:  # from here to the first call nothing waits, so that one request at a time is the probe
+            can = self._callable(can, request.identity.tenant)
         now = self.clock()
         user_turn = begins_turn(request.messages)
         redraw, current = "", None
         if session is not None:
             redraw, current = self._redraw(session, can, asked.prompt_tokens, now, user_turn)
+        previous = ""
+        if request.implicit and session is not None and redraw != "idle":
+            previous = previous_decision(session, request.messages, reading.turn)
         decision_id = uuid7(now)
+        if pinned and not observed:
+            self._check_budget(pinned, now, identity, x, asked, request.payer)
         try:
             drawn = self.decider.decide(
                 decision_id,
@@ -124,7 +149,11 @@ class Pipeline:
                 prompt_tokens=asked.prompt_tokens,
                 seq=self.learner.seq,
                 current=current,
+                capped=not observed,
+                payer=request.payer,
             )
+        except BudgetExhausted:
+            raise
         except Exception as error:  # noqa: BLE001 - routing never fails because learning did
             self.hooks.trouble("policy", error)
             drawn = self._uniform(decision_id, now, identity, can.cards, can.excluded)
@@ -133,19 +162,50 @@ class Pipeline:
         drawn = msgspec.structs.replace(
             drawn,
             user_turn=user_turn,
+            turn=reading.turn,
             redraw="" if redraw == "idle" else redraw,
             deadline_s=request.deadline_s or 0.0,
+            payer="" if request.payer is None else request.payer.name,
         )
-        if pinned:
-            return Proposal(_steered(drawn, Mode.PINNED, pinned, decision_id), None, can.dropped, reading.text)
+        found, fallback = drawn, None if pinned else drawn
         forced = self.names.get(self.decider.live()[1].force)
-        if forced is not None and forced in drawn.eligible:
-            return Proposal(_steered(drawn, Mode.FORCED, forced, decision_id), drawn, can.dropped, reading.text)
-        if session is not None and not redraw:
-            return Proposal(
-                _steered(drawn, Mode.STICKY, session.arm, session.draw_id), drawn, can.dropped, reading.text
-            )
-        return Proposal(drawn, drawn, can.dropped, reading.text)
+        if pinned:
+            found = _steered(drawn, Mode.PINNED, pinned, decision_id)
+        elif forced is not None and forced in drawn.eligible:
+            found = _steered(drawn, Mode.FORCED, forced, decision_id)
+        elif session is not None and not redraw:
+            found = _steered(drawn, Mode.STICKY, session.arm, session.draw_id)
+        return Proposal(found, fallback, can.dropped, reading.text, asked, previous)
+
+    def _check_budget(
+        self, pinned: str, ts: float, identity: Identity, x: Floats, asked: Wants, payer: Payer | None
+    ) -> None:
+        """Refuse a named model that the budget would exclude from routing.
+
+        Raises:
+            BudgetExhausted: it does.
+        """
+        cards = self.roster.eligible(asked, droppable=self.droppable).cards
+        barred = dict(self.decider.over_budget(ts, identity, x, cards, asked.prompt_tokens, payer))
+        if pinned in barred:
+            raise exhausted([(pinned, barred[pinned])], self.decider.wait_s(identity.tenant, ts, payer))
+
+    def _callable(self, can: Eligible, tenant: str) -> Eligible:
+        """Exclude models that are paused, and those whose breaker is open."""
+        breakers = self.breakers.of(tenant)
+        barred = breakers.excluded(card.arm for card in can.cards)
+        if paused := self.decider.live()[1].paused:
+            stopped = {self.names.get(name.strip()) for name in paused.split(",")}
+            broken = {arm for arm, _ in barred}
+            barred += [(card.arm, "paused") for card in can.cards if card.arm in stopped - broken]
+        if not barred:
+            return can
+        out = {arm for arm, _ in barred}
+        cards = tuple(card for card in can.cards if card.arm not in out)
+        if not cards:
+            reasons = "; ".join(f"{arm}: {reason}" for arm, reason in (*can.excluded, *barred))
+            raise Unavailable(f"no model can be called now: {reasons}", breakers.retry_after_s(out))
+        return msgspec.structs.replace(can, cards=cards, excluded=(*can.excluded, *barred))
 
     def _redraw(
         self, session: Session, can: Eligible, prompt_tokens: int, now: float, user_turn: bool
@@ -181,9 +241,9 @@ class Pipeline:
         """The identity with the user's subject, and the session that the request continues."""
         given = request.identity
         subject = None if given.user is None else await self._subject(given.tenant, given.user)
-        key, implicit = session_key(request)
+        key, implicit = session_key(request, self.identities.salt)
         identity = msgspec.structs.replace(given, user=subject, session=key)
-        session = self._session(key)
+        session = self._session(given.tenant, key)
         # A conversation that starts again with the same words is a new session.
         if session is None or (implicit and not is_followup(request)):
             return identity, None
@@ -191,20 +251,25 @@ class Pipeline:
 
     def continue_session(self, decision: Decision) -> None:
         """Continue a session from a durable decision before it is folded: agents send the next step at once."""
-        key = decision.identity.session
+        key, tenant = decision.identity.session, decision.identity.tenant
         if key is None or decision.mode in {Mode.PINNED, Mode.FORCED}:
             return
-        before = self._session(key)
+        before = self._session(tenant, key)
         if before is None or before.ts < decision.ts:
-            self._ahead[key] = advance(before, decision, decision.user_turn)
-            if len(self._ahead) > LIMIT:
-                self._ahead.popitem(last=False)
+            waiting = self._ahead.setdefault(tenant, OrderedDict())
+            waiting[key] = advance(before, decision, decision.user_turn)
+            if len(waiting) > LIMIT:
+                waiting.popitem(last=False)
 
-    def _session(self, key: str) -> Session | None:
+    def _session(self, tenant: str, key: str) -> Session | None:
         """A session, including a decision that is not folded yet."""
-        folded, ahead = self.learner.projections.sessions.get(key), self._ahead.get(key)
+        folded = self.learner.of(tenant).projections.sessions.get(key)
+        waiting = self._ahead.get(tenant) or OrderedDict[str, Session]()
+        ahead = waiting.get(key)
         if ahead is None or (folded is not None and folded.ts >= ahead.ts):
-            self._ahead.pop(key, None)
+            waiting.pop(key, None)
+            if not waiting:
+                self._ahead.pop(tenant, None)
             return folded
         return ahead
 
@@ -216,8 +281,7 @@ class Pipeline:
                 return known
             met = self.identities.meet(tenant, user)
             with suppress(TimeoutError):
-                async with asyncio.timeout(IDENTITY_WAIT_S):
-                    return await asyncio.shield(asyncio.wrap_future(met))
+                return await result_within(met, IDENTITY_WAIT_S)
             if met.done():  # the store was in time, the busy loop was not
                 return met.result()
             error = TimeoutError(f"identity store timed out after {IDENTITY_WAIT_S} s; the subject is written behind")
@@ -228,6 +292,17 @@ class Pipeline:
             return self.identities.mint(tenant, user)
         except Exception:  # noqa: BLE001 - reported above; the user is anonymous, the request is answered
             return None
+
+    async def load(self, identity: Identity) -> None:
+        """Bring a user's terms into memory; if that fails, decisions are made as for a person without labels."""
+        users, user = self.learner.of(identity.tenant).users, identity.user or ""
+        if not users.cold(user):
+            return
+        try:
+            async with asyncio.timeout(PERSON_WAIT_S):
+                await asyncio.to_thread(users.load, user)
+        except Exception as error:  # noqa: BLE001 - routing never fails because learning did
+            self.hooks.trouble("learner", error)
 
     async def _features(self, reading: Reading) -> Floats:
         """The context x; if the encoder fails, only the intercept."""

@@ -16,7 +16,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     decision: Decision
     served_by: str
     completion: Completion
-    cost_usd: float
+    cost_usd: float | None
+    """None without a configured price."""
     logged: bool
 
 
@@ -40,7 +41,7 @@ class Stream:
 
     @property
     def cost_usd(self) -> float | None:
-        """Cost of the answer, available once it has ended."""
+        """Cost of the answer, available once it has ended; None without a configured price."""
         return self._spent()
 
     def __aiter__(self) -> AsyncIterator[Chunk]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 import msgspec
@@ -14,25 +15,36 @@ from fitrouter.errors import (
     AllModelsFailed,
     ContextOverflow,
     FitrouterError,
+    NotCalled,
     ProviderError,
     ProviderRejected,
     ProviderTimeout,
     ProviderUnavailable,
+    Unavailable,
+    in_words,
 )
-from fitrouter.providers import Provider
+from fitrouter.providers import Provider, tracing
+from fitrouter.providers.failures import kind_of
+from fitrouter.routing.breakers import Breakers, Entry, TenantBreakers
+from fitrouter.routing.parameters import draws_choices, limit_name, takes_cache_hints
 from fitrouter.routing.variants import apply
+from fitrouter.serving.slots import CONCURRENCY, SlotParams, Slots
 from fitrouter.types import Attempt, Call, Chunk, Completion, Decision, Message, ModelCard, Request, Usage
 
 Answer: TypeAlias = Completion | AsyncIterator[Chunk]
+_EXCERPT = 300
+"""Characters of each model's error in the error of all."""
 
 
 class Timers(msgspec.Struct, frozen=True, kw_only=True):
-    """Timeouts in seconds, and the number of models a request may try."""
+    """Timeouts in seconds, the number of models a request may try, and the retry budget."""
 
     deadline_s: float = 120.0
     first_token_s: float = 30.0
     chunk_gap_s: float = 30.0
     attempts: int = 3
+    retry_share: float = 0.5
+    """Calls to a provider that has already failed the same request, for each other call of it."""
 
 
 class Answering(msgspec.Struct, kw_only=True):
@@ -45,6 +57,12 @@ class Answering(msgspec.Struct, kw_only=True):
     completion: Completion | None = None
     head: tuple[Chunk, ...] = ()
     rest: AsyncIterator[Chunk] | None = None
+    waited_s: float = 0.0
+    """Seconds spent waiting for slots."""
+    release: Callable[[], None] = lambda: None
+    """Gives the slot of a stream back."""
+    span: tracing.Span = tracing.NOTHING
+    """Of the call."""
 
 
 class Unanswered(Exception):
@@ -56,79 +74,246 @@ class Unanswered(Exception):
         self.attempts = attempts
 
 
-async def first_answer(
-    request: Request,
-    decision: Decision,
-    fallback: Decision | None,
-    cards: Mapping[str, ModelCard],
-    providers: Mapping[str, Provider],
-    timers: Timers,
-    deadline: float,
-    *,
-    dropped: Mapping[str, tuple[str, ...]] | None = None,
-) -> Answering:
-    """Call the chosen model, then fallbacks drawn from the pmf, until one starts to answer.
+class Caller:
+    """Calls models, in the order of a decision's draw.
 
     Args:
-        request: the request.
-        decision: names the first model.
-        fallback: decision whose pmf, renormalised without failed models, gives the next ones; None for no fallback.
         cards: arm → card.
         providers: provider name → provider.
-        timers: timeouts.
-        deadline: absolute, on the monotonic clock.
-        dropped: arm → parameters omitted from its call.
-
-    Raises:
-        Unanswered: with ProviderRejected if a provider refused the request itself, else with AllModelsFailed.
+        timers: timeouts; none of them includes the wait for a slot, except the deadline.
+        breakers: told of every result; a model whose breaker is open is not called.
+        slots: how many calls each provider gets at a time.
     """
-    attempts: list[Attempt] = []
-    arm, probability = decision.chosen, 1.0
-    started = time.monotonic()
-    while True:
-        begun = time.monotonic()
-        left = deadline - begun
-        last = len(attempts) + 1 >= timers.attempts or fallback is None
-        patience = left if last else 0.6 * left
+
+    def __init__(
+        self,
+        cards: Mapping[str, ModelCard],
+        providers: Mapping[str, Provider],
+        timers: Timers,
+        breakers: TenantBreakers,
+        slots: SlotParams,
+    ) -> None:
+        self.cards, self.providers, self.timers, self.breakers = cards, providers, timers, breakers
+        self.slots = {name: Slots(name, slots.concurrency.get(name, CONCURRENCY), slots) for name in providers}
+
+    async def first_answer(
+        self,
+        request: Request,
+        decision: Decision,
+        fallback: Decision | None,
+        deadline: float,
+        *,
+        attempts: list[Attempt],
+        reserve: Callable[[str], bool] = lambda arm: True,  # noqa: ARG005
+        dropped: Mapping[str, tuple[str, ...]] | None = None,
+    ) -> Answering:
+        """Call the chosen model, then fallbacks drawn from the pmf, until one starts to answer.
+
+        A model that must not be called is logged as an attempt with the error `NotCalled`, and the next one is drawn.
+
+        Args:
+            request: the request.
+            decision: names the first model.
+            fallback: decision whose pmf, renormalised without failed models, gives the next ones; None for no fallback.
+            deadline: absolute, on the monotonic clock.
+            attempts: gets each attempt when it has ended, also one that is cancelled.
+            reserve: arm → whether the budget covers its call, which it then holds.
+            dropped: arm → parameters omitted from its call.
+
+        Raises:
+            Unanswered: with ProviderRejected if a provider refused the request itself, with Unavailable if no model was
+                called, else with AllModelsFailed.
+        """
+        calls, failed, said = 0, set[str](), list[str]()
+        """Calls made, the providers that failed them, and what each model's failure was."""
+        arm, probability = decision.chosen, 1.0
+        started, waited, patience = time.monotonic(), 0.0, 0.0
+        breakers = self.breakers.of(decision.identity.tenant)
+        while True:
+            begun = time.monotonic()
+            last = calls + 1 >= self.timers.attempts or fallback is None
+            failure: ProviderError
+            try:
+                entry = self._enter(breakers, arm, reserve, failed)
+                try:
+                    slots, tenant = self.slots[self.cards[arm].provider], decision.identity.tenant
+                    await slots.take(tenant, min(deadline - begun, slots.params.wait_s - waited))
+                    waited += time.monotonic() - begun
+                    begun = time.monotonic()
+                    self._confirm(breakers, entry, slots, tenant)
+                    patience = (1.0 if last else 0.6) * (deadline - begun)
+                    left_out = (dropped or {}).get(arm, ())
+                    answering = await self._call(request, arm, left_out, patience, partial(slots.free, tenant))
+                except BaseException as error:
+                    hurried = _hurried(request, error) and patience < self.timers.first_token_s
+                    breakers.leave(entry, error, counts=not hurried)
+                    raise
+            except ProviderError as error:
+                failure = error
+            except TimeoutError:
+                failure = ProviderTimeout(f"no answer in {patience:.1f} s")
+            except Exception as error:  # noqa: BLE001 - any exception of a provider counts as its failure
+                failure = ProviderUnavailable(in_words(error))
+            except asyncio.CancelledError as error:
+                attempts.append(attempt_of(arm, probability, error, begun))
+                raise
+            else:
+                breakers.leave(entry, None)
+                attempts.append(attempt_of(arm, probability, None, begun))
+                answering.arm, answering.attempts = arm, tuple(attempts)
+                answering.provider_s, answering.waited_s = time.monotonic() - started - waited, waited
+                return answering
+            if isinstance(failure, NotCalled):
+                waited += time.monotonic() - begun
+                begun = time.monotonic()
+            calls += not isinstance(failure, NotCalled)
+            if not isinstance(failure, (NotCalled, ProviderRejected)):
+                failed.add(self.cards[arm].provider)
+            attempts.append(attempt_of(arm, probability, failure, begun))
+            said.append(f"{arm} ({_short(in_words(failure))})")
+            following = None
+            if not last and deadline - time.monotonic() > 0.01 and fallback is not None:
+                following = renormalise(fallback, [attempt.model for attempt in attempts], len(attempts))
+            final = isinstance(failure, ProviderRejected) and not isinstance(failure, ContextOverflow)
+            if final or following is None:
+                raise self._failed(failure, said, decision, tuple(attempts), deadline)
+            arm, probability = following
+
+    async def again(
+        self, request: Request, arm: str, tenant: str, deadline: float, dropped: tuple[str, ...], *, retry: bool
+    ) -> Answering:
+        """Call a model that has answered a request once more, for a further choice.
+
+        Args:
+            request: the request, for one choice.
+            arm: to be called.
+            tenant: that asks.
+            deadline: absolute, on the monotonic clock.
+            dropped: parameters omitted from the call.
+            retry: whether the model has already failed to draw this choice.
+
+        Raises:
+            ProviderError: it did not answer, or must not be called now.
+        """
+        breakers = self.breakers.of(tenant)
+        entry = breakers.enter(arm, retry=retry)
+        slots = self.slots[self.cards[arm].provider]
         try:
-            card = cards[arm]
-            prepared = _prepare(request, card, (dropped or {}).get(arm, ()))
-            answering = await _call(prepared, card, providers[card.provider], timers, patience)
-        except (ProviderError, TimeoutError, OSError) as error:
-            failure = error if isinstance(error, ProviderError) else ProviderTimeout(f"no answer in {patience:.1f} s")
-        except Exception as error:  # noqa: BLE001 - any exception of a provider counts as its failure
-            failure = ProviderUnavailable(f"{type(error).__name__}: {error}")
+            await slots.take(tenant, min(deadline - time.monotonic(), slots.params.wait_s))
+            self._confirm(breakers, entry, slots, tenant)
+            patience = deadline - time.monotonic()
+            answering = await self._call(request, arm, dropped, patience, partial(slots.free, tenant))
+        except BaseException as error:
+            breakers.leave(entry, error, counts=not _hurried(request, error))
+            if isinstance(error, TimeoutError):
+                raise ProviderTimeout("no further choice in time") from None
+            if isinstance(error, Exception) and not isinstance(error, ProviderError):
+                raise ProviderUnavailable(in_words(error)) from error
+            raise
+        breakers.leave(entry, None)
+        answering.arm = arm
+        return answering
+
+    def _enter(self, breakers: Breakers, arm: str, reserve: Callable[[str], bool], failed: Collection[str]) -> Entry:
+        """Ask budget and breakers for a call.
+
+        Raises:
+            NotCalled: one of them does not allow it.
+        """
+        if not reserve(arm):
+            raise NotCalled(f"{arm!r} is not called: the budget does not cover it")
+        return breakers.enter(arm, retry=self.cards[arm].provider in failed)
+
+    @staticmethod
+    def _confirm(breakers: Breakers, entry: Entry, slots: Slots, tenant: str) -> None:
+        """Give the slot back if a breaker has opened during the wait for it.
+
+        Raises:
+            NotCalled: one has.
+        """
+        try:
+            breakers.confirm(entry)
+        except NotCalled:
+            slots.free(tenant)
+            raise
+
+    async def _call(
+        self, request: Request, arm: str, dropped: tuple[str, ...], patience: float, release: Callable[[], None]
+    ) -> Answering:
+        """Call a model; the slot is released at the end, which is a stream's own."""
+        card = self.cards[arm]
+        span = call_span("chat", card, gen_ai__request__stream=request.stream)
+        try:
+            prepared = _prepare(request, card, dropped)
+            with span.current():
+                answering = await _call(prepared, card, self.providers[card.provider], self.timers, patience)
+        except BaseException as error:
+            span.end(kind_of(error).__name__)
+            release()
+            raise
+        answering.span = span
+        if answering.completion is not None:
+            span.used(answering.completion.usage, answering.completion.finish_reason)
+            span.end()
+            release()
         else:
-            attempts.append(_attempt(arm, probability, None, begun))
-            answering.arm, answering.attempts = arm, tuple(attempts)
-            answering.provider_s = time.monotonic() - started
-            return answering
-        attempts.append(_attempt(arm, probability, failure, begun))
-        following = None
-        if not last and deadline - time.monotonic() > 0.01 and fallback is not None:
-            following = renormalise(fallback, [attempt.model for attempt in attempts], len(attempts))
-        final = isinstance(failure, ProviderRejected) and not isinstance(failure, ContextOverflow)
-        if final or following is None:
-            raise _failed(failure, decision, tuple(attempts), deadline)
-        arm, probability = following
+            answering.release = release
+        return answering
+
+    def _failed(
+        self,
+        failure: ProviderError,
+        said: Sequence[str],
+        decision: Decision,
+        attempts: tuple[Attempt, ...],
+        deadline: float,
+    ) -> Unanswered:
+        if isinstance(failure, ProviderRejected):
+            return Unanswered(failure, attempts)
+        message = f"no model answered; tried {'; '.join(said)}"
+        timed_out = time.monotonic() >= deadline - 0.01 or isinstance(failure, ProviderTimeout)
+        if not timed_out and all(attempt.error == NotCalled.__name__ for attempt in attempts):
+            wait_s = self.breakers.of(decision.identity.tenant).retry_after_s(attempt.model for attempt in attempts)
+            return Unanswered(Unavailable(message, wait_s, decision.id), attempts)
+        return Unanswered(AllModelsFailed(message, decision.id, timed_out), attempts)
 
 
-def _attempt(arm: str, probability: float, error: Exception | None, begun: float) -> Attempt:
-    name = type(error).__name__ if error is not None else None
+def call_span(operation: str, card: ModelCard, **more: Any) -> tracing.Span:
+    """The span of one call, whose name and attributes are those of the GenAI conventions."""
+    return tracing.start(
+        f"{operation} {card.target or card.name}",
+        kind="client",
+        gen_ai__operation__name=operation,
+        gen_ai__provider__name=card.provider,
+        gen_ai__request__model=card.target or card.name,
+        fitrouter__model=card.arm,
+        **more,
+    )
+
+
+def _hurried(request: Request, error: BaseException) -> bool:
+    """Whether a caller's own short deadline may have ended a call, which says nothing about the model."""
+    return isinstance(error, (TimeoutError, ProviderTimeout)) and request.deadline_s is not None
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _EXCERPT else f"{text[:_EXCERPT]}…"
+
+
+def attempt_of(arm: str, probability: float, error: BaseException | None, begun: float) -> Attempt:
+    """The attempt that began at `begun` and ends now."""
+    name = kind_of(error).__name__ if error is not None else None
     return Attempt(model=arm, probability=probability, error=name, ms=(time.monotonic() - begun) * 1000.0)
 
 
-def _failed(failure: ProviderError, decision: Decision, attempts: tuple[Attempt, ...], deadline: float) -> Unanswered:
-    if isinstance(failure, ProviderRejected):
-        return Unanswered(failure, attempts)
-    tried = ", ".join(f"{attempt.model} ({attempt.error})" for attempt in attempts)
-    timed_out = time.monotonic() >= deadline - 0.01 or isinstance(failure, ProviderTimeout)
-    message = f"no model answered; tried {tried}; last error: {failure}"
-    return Unanswered(AllModelsFailed(message, decision.id, timed_out), attempts)
-
-
 def _prepare(request: Request, card: ModelCard, dropped: tuple[str, ...]) -> Request:
-    """Apply a card's variant to the request and omit dropped parameters."""
+    """Apply a card's variant to the request, and omit dropped parameters and hints that the model does not take."""
+    if not takes_cache_hints(card):
+        request = _without_cache_hints(request)
+    if "max_tokens" in request.params and (name := limit_name(card)) != "max_tokens":
+        params = {name: request.params["max_tokens"], **request.params}
+        del params["max_tokens"]
+        request = msgspec.structs.replace(request, params=params)
     if card.variant is None and not dropped:
         return request
     params = {name: value for name, value in request.params.items() if name not in dropped}
@@ -136,15 +321,37 @@ def _prepare(request: Request, card: ModelCard, dropped: tuple[str, ...]) -> Req
     return msgspec.structs.replace(request, messages=messages, params=params)
 
 
+def _without_cache_hints(request: Request) -> Request:
+    """The request without `cache_control`, which is a hint to Anthropic's cache."""
+    messages = tuple(
+        {**message, "content": _unhinted(content)} if isinstance(content := message.get("content"), list) else message
+        for message in request.messages
+    )
+    params, tools = request.params, request.params.get("tools")
+    if isinstance(tools, list):
+        params = {**params, "tools": _unhinted(tools)}
+    return msgspec.structs.replace(request, messages=messages, params=params)
+
+
+def _unhinted(items: list[Any]) -> list[Any]:
+    return [
+        {name: value for name, value in item.items() if name != "cache_control"}
+        if isinstance(item, dict) and "cache_control" in item
+        else item
+        for item in items
+    ]
+
+
 async def _call(request: Request, card: ModelCard, provider: Provider, timers: Timers, patience: float) -> Answering:
     """One attempt, until the complete answer or the first chunk with content."""
     if patience <= 0:
-        raise ProviderTimeout("the request's deadline has passed")
+        raise NotCalled("the request's deadline has passed")
     call = Call(
         target=card.target or card.name,
         messages=request.messages,
         params=request.params,
         stream=request.stream,
+        n=request.n if draws_choices(card) else 1,
         timeout_s=patience,
     )
     if not request.stream:
@@ -172,6 +379,26 @@ async def _call(request: Request, card: ModelCard, provider: Provider, timers: T
     raise ProviderUnavailable(f"{card.name!r} ended its stream without an answer")
 
 
+async def next_chunk(chunks: AsyncIterator[Chunk], gap_s: float, deadline: float) -> Chunk | None:
+    """The next chunk within the gap timer and the deadline; None at the end.
+
+    Raises:
+        ProviderError: none came in time, or the stream failed.
+    """
+    patience = min(gap_s, deadline - time.monotonic())
+    try:
+        async with asyncio.timeout(max(patience, 0.0)):
+            return await anext(chunks)
+    except StopAsyncIteration:
+        return None
+    except TimeoutError:
+        raise ProviderTimeout(f"the stream sent nothing for {patience:.1f} s") from None
+    except ProviderError:
+        raise
+    except Exception as error:  # any exception of a provider counts as its failure
+        raise ProviderError(in_words(error)) from error
+
+
 async def close(chunks: AsyncIterator[Chunk]) -> None:
     """Close a provider's stream, ignoring errors."""
     aclose: Callable[[], Any] | None = getattr(chunks, "aclose", None)
@@ -187,27 +414,42 @@ class Assembler:
 
     def __init__(self) -> None:
         self._text: list[str] = []
+        self._bytes = 0
         self._calls: dict[int, dict[str, Any]] = {}
         self.finish_reason: str | None = None
-        self.usage = Usage()
+        self.usage: Usage | None = None
 
     def add(self, chunk: Chunk) -> None:
         """Add a chunk."""
         content = chunk.delta.get("content")
         if isinstance(content, str):
             self._text.append(content)
-        for piece in chunk.delta.get("tool_calls") or ():
-            call = self._calls.setdefault(
-                piece.get("index", 0), {"type": "function", "function": {"name": "", "arguments": ""}}
-            )
-            if piece.get("id"):
-                call["id"] = piece["id"]
-            function = piece.get("function") or {}
-            call["function"]["name"] += function.get("name") or ""
-            call["function"]["arguments"] += function.get("arguments") or ""
+        pieces = chunk.delta.get("tool_calls")
+        for piece in pieces if isinstance(pieces, list) else ():
+            self._add_call(piece if isinstance(piece, dict) else {})
+        for text in (content, chunk.delta.get("reasoning_content"), chunk.delta.get("reasoning")):
+            self._bytes += len(text.encode("utf-8", "replace")) if isinstance(text, str) else 0
         self.finish_reason = chunk.finish_reason or self.finish_reason
         if chunk.usage is not None:
             self.usage = chunk.usage
+
+    def _add_call(self, piece: Message) -> None:
+        index, function = piece.get("index"), piece.get("function")
+        call = self._calls.setdefault(
+            index if isinstance(index, int) else 0, {"type": "function", "function": {"name": "", "arguments": ""}}
+        )
+        if piece.get("id"):
+            call["id"] = piece["id"]
+        for name in ("name", "arguments"):
+            text = function.get(name) if isinstance(function, dict) else None
+            if isinstance(text, str):
+                call["function"][name] += text
+                self._bytes += len(text.encode("utf-8", "replace"))
+
+    @property
+    def tokens(self) -> int:
+        """Estimated tokens so far, as `fitrouter.context.features.estimate_tokens`."""
+        return -(-self._bytes // 4)
 
     def require_end(self, arm: str) -> None:
         """Raise if the stream broke off.
@@ -224,3 +466,10 @@ class Assembler:
         if self._calls:
             message["tool_calls"] = [self._calls[index] for index in sorted(self._calls)]
         return message
+
+
+def said_tokens(message: Message) -> int:
+    """Estimated tokens of a complete answer, by the count of `Assembler`."""
+    assembler = Assembler()
+    assembler.add(Chunk(delta=message))
+    return assembler.tokens

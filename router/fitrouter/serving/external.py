@@ -1,6 +1,6 @@
 """External execution: the router decides, the caller calls the models and reports the outcome.
 
-A plan orders the models, with the probabilities, as `attempts.first_answer` would have called them, and the report is
+A plan orders the models, with the probabilities, as `attempts.Caller` would have called them, and the report is
 logged in the same form. `decide` and `report` are stateless: any process on the same journal accepts the report.
 """
 
@@ -16,21 +16,24 @@ import msgspec
 from fitrouter.context.features import read_prompt
 from fitrouter.draw import renormalise
 from fitrouter.errors import InvalidRequest, StoreError
+from fitrouter.routing.eligibility import wants
 from fitrouter.routing.pipeline import Pipeline
 from fitrouter.routing.variants import called
-from fitrouter.serving.attempts import Timers
+from fitrouter.serving.attempts import Timers, said_tokens
 from fitrouter.serving.recorder import STORE_WAIT_S, Recorder, execution_of
+from fitrouter.serving.remarks import RemarkListener
+from fitrouter.serving.spending import PLAN_S, Spending, checked_usage, spent
 from fitrouter.state.learner import Learner
-from fitrouter.stores.journal import Journal
+from fitrouter.stores.journal import LONGEST_MS, MOST_TOKENS, MOST_USD, Journal
 from fitrouter.types import (
     AUTO,
+    RECORDED,
     Attempt,
     Completion,
     Decision,
     Execution,
     Mode,
     ModelCard,
-    Prices,
     Request,
     Usage,
     Variant,
@@ -38,9 +41,6 @@ from fitrouter.types import (
 
 STATUSES = ("ok", "partial", "cancelled", "failed")
 _LONGEST_NAME = 100
-_LONGEST_MS = 86_400_000.0
-_MOST_TOKENS = 2**31
-_MOST_USD = 1e6
 
 
 class PlannedCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,24 +110,29 @@ class ExternalExecution:
         journal: Journal,
         recorder: Recorder,
         learner: Learner,
+        remarks: RemarkListener,
+        spending: Spending,
         clock: Callable[[], float],
     ) -> None:
         self.cards, self.aliases, self.timers, self.pipeline = cards, aliases, timers, pipeline
         self.journal, self.recorder, self.learner, self.clock = journal, recorder, learner, clock
+        self.remarks = remarks
+        self.spending = spending
 
     async def decide(self, request: Request) -> Plan:
         """See `Router.decide`."""
         plan, _, _ = await self._decide(request)
         return plan
 
-    async def report(self, decision_id: str, request: Request, outcome: Outcome) -> Execution:
+    async def report(self, decision_id: str, request: Request, outcome: Outcome, *, trusted: bool = True) -> Execution:
         """See `Router.report`."""
         _check(outcome)
         tenant = request.identity.tenant
         decision, standing = await self._known(decision_id, tenant)
         if standing is None:
             prompt = read_prompt(request).text
-            self._append(prompt, request, decision, _DURABLE, self._attempts(decision, outcome.tried), outcome)
+            attempts = self._attempts(decision, outcome.tried)
+            self._append(prompt, request, decision, _DURABLE, attempts, outcome, trusted=trusted)
             _, standing = await self._known(decision_id, tenant)
         if standing is None:
             raise StoreError(f"the outcome of {decision_id!r} could not be made durable; report it again")
@@ -140,28 +145,46 @@ class ExternalExecution:
         model: str,
         *,
         cost_usd: float | None,
-        latency_ms: float,
+        latency_ms: float | None,
         error: str | None,
+        trusted: bool = True,
     ) -> Plan:
         """See `Router.observe`."""
         if self.aliases.get(model, model) == AUTO:
             raise InvalidRequest(f"model: got {model!r}; name the model that answered")
         if (completion is None) is (error is None):
             raise InvalidRequest(f"error: got {error!r}; give an error if and only if there is no completion")
-        tried = (AttemptReport(model=model, ms=latency_ms, error=error),)
+        recorded = latency_ms is None
+        if recorded and (completion is None or cost_usd):
+            raise InvalidRequest("latency_ms: only an answer without cost that was recorded earlier has none")
+        tried = (AttemptReport(model=model, ms=latency_ms or 0.0, error=error),)
         status = "failed" if completion is None else "ok"
         outcome = Outcome(tried=tried, status=status, completion=completion, cost_usd=cost_usd)
         _check(outcome)
-        plan, prompt, stored = await self._decide(msgspec.structs.replace(request, model=model, stream=False))
-        attempt = Attempt(model=plan.decision.chosen, probability=1.0, error=error, ms=latency_ms)
-        self._append(prompt, request, plan.decision, stored, (attempt,), outcome)
+        pinned = msgspec.structs.replace(request, model=model, stream=False)
+        plan, prompt, stored = await self._decide(pinned, observed=True, recorded=recorded)
+        attempts: tuple[Attempt, ...] = (
+            Attempt(model=plan.decision.chosen, probability=1.0, error=error, ms=latency_ms or 0.0),
+        )
+        if recorded:
+            attempts, outcome = (), msgspec.structs.replace(outcome, status=RECORDED, cost_usd=0.0)
+        self._append(prompt, request, plan.decision, stored, attempts, outcome, trusted=trusted)
         return plan
 
-    async def _decide(self, request: Request) -> tuple[Plan, str, Future[int] | None]:
-        """The plan, its prompt, and the append of its decision."""
-        proposal = await self.pipeline.decide(request)
+    async def _decide(
+        self, request: Request, *, observed: bool = False, recorded: bool = False
+    ) -> tuple[Plan, str, Future[int] | None]:
+        """The plan, its prompt, and the append of its decision. A recorded answer has no cost, and nobody is asked."""
+        proposal = await self.pipeline.decide(request, observed=observed)
         decision = proposal.decision
+        if recorded:
+            decision = msgspec.structs.replace(decision, cost=(), asked=False, asked_probability=0.0)
+        deadline_s = request.deadline_s or self.timers.deadline_s
+        if not observed:
+            valid_s = deadline_s + PLAN_S
+            self.spending.reserve(decision, decision.chosen, proposal.asked, request.payer, valid_s=valid_s)
         stored = self.recorder.append_event(decision)
+        self.remarks.listen(proposal)
         logged = await self.recorder.durable(decision, stored)
         if logged:
             self.pipeline.continue_session(decision)
@@ -171,7 +194,7 @@ class ExternalExecution:
                 self._choice(arm, probability, proposal.dropped.get(arm, ()))
                 for arm, probability in _drawn(decision, proposal.fallback, self.timers.attempts)
             ),
-            deadline_s=request.deadline_s or self.timers.deadline_s,
+            deadline_s=deadline_s,
             logged=logged,
         )
         return plan, proposal.prompt, stored
@@ -231,15 +254,23 @@ class ExternalExecution:
         stored: Future[int] | None,
         attempts: tuple[Attempt, ...],
         outcome: Outcome,
+        *,
+        trusted: bool,
     ) -> None:
         """Queue the execution behind its decision; a complete answer is queued for the scorer."""
         completion, last = outcome.completion, attempts[-1] if attempts else None
         usage = Usage() if completion is None else completion.usage
-        served_by, latency_ms, cost_usd = None, 0.0, 0.0
+        served_by, latency_ms, cost_usd, assumed = None, 0.0, outcome.cost_usd or 0.0, False
         if last is not None and last.error is None:
             served_by = last.model
+            card = self.cards[served_by]
+            said = 0 if completion is None else said_tokens(completion.message)
+            usage = checked_usage(usage, card, wants(request), said, whole=False)
             latency_ms = last.ms if outcome.ttft_ms is None else sum(attempt.ms for attempt in attempts)
-            cost_usd = spent(self.cards[served_by].prices, usage)
+            cost_usd = _believed(outcome.cost_usd, spent(card.prices, usage), card)
+            assumed = not card.prices.known and cost_usd != outcome.cost_usd
+        elif outcome.status == RECORDED:
+            served_by = decision.chosen
         execution = execution_of(
             decision,
             self.clock(),
@@ -248,19 +279,18 @@ class ExternalExecution:
             attempts=attempts,
             prompt_tokens=usage.prompt_tokens,
             completion_tokens=usage.completion_tokens,
-            cost_usd=cost_usd if outcome.cost_usd is None else outcome.cost_usd,
+            cost_usd=cost_usd,
+            cost_assumed=assumed,
+            estimated=usage.estimated,
             ttft_ms=outcome.ttft_ms,
             latency_ms=latency_ms,
             finish_reason=None if completion is None else completion.finish_reason,
+            believed=trusted,
         )
-        scored = outcome.status == "ok" and self.learner.expects_scores
-        message = completion.message if completion is not None and scored else None
+        if outcome.status != RECORDED:  # nothing was reserved
+            self.spending.settle(execution)
+        message = completion.message if completion is not None and outcome.status in {"ok", RECORDED} else None
         self.recorder.append_outcome(prompt, request, stored, execution, message)
-
-
-def spent(prices: Prices, usage: Usage) -> float:
-    """Cost of the tokens in USD."""
-    return (prices.input * usage.prompt_tokens + prices.output * usage.completion_tokens) / 1e6
 
 
 _DURABLE: Future[int] = Future()
@@ -301,7 +331,7 @@ def _check(outcome: Outcome) -> None:
     for one in tried:
         if one.error is not None and not _names(one.error):
             raise InvalidRequest(f"error: got {one.error[:40]!r}; give only the name of an exception")
-        _amount("ms", one.ms, _LONGEST_MS)
+        _amount("ms", one.ms, LONGEST_MS)
     answered = bool(tried) and tried[-1].error is None
     if any(one.error is None for one in tried[:-1]):
         raise InvalidRequest("tried: only the last model can have answered; the others need an 'error'")
@@ -315,9 +345,16 @@ def _check(outcome: Outcome) -> None:
         raise InvalidRequest(f"message: {'required' if answered else 'not allowed'} with the status {status!r}")
     usage = Usage() if outcome.completion is None else outcome.completion.usage
     for name in ("prompt_tokens", "completion_tokens"):
-        _amount(f"usage.{name}", getattr(usage, name), _MOST_TOKENS)
-    _amount("cost_usd", outcome.cost_usd or 0.0, _MOST_USD)
-    _amount("ttft_ms", outcome.ttft_ms or 0.0, _LONGEST_MS)
+        _amount(f"usage.{name}", getattr(usage, name), MOST_TOKENS)
+    _amount("cost_usd", outcome.cost_usd or 0.0, MOST_USD)
+    _amount("ttft_ms", outcome.ttft_ms or 0.0, LONGEST_MS)
+
+
+def _believed(reported_usd: float | None, by_tokens_usd: float, card: ModelCard) -> float:
+    """The reported cost, unless it is more than a context window of prompt and one of answer cost, twice."""
+    window = 2 * card.context_window
+    most = spent(card.prices, Usage(prompt_tokens=window, completion_tokens=window))
+    return by_tokens_usd if reported_usd is None or 0.0 < most < reported_usd else reported_usd
 
 
 def _names(error: str) -> bool:

@@ -14,13 +14,21 @@ import msgspec
 
 from fitrouter.draw import uuid7
 from fitrouter.errors import InvalidRequest, NotAuthorized, StoreError
+from fitrouter.identity import decision_id_of
 from fitrouter.serving.recorder import Recorder, read_in_time
-from fitrouter.serving.services import ScorerPlugin
+from fitrouter.serving.services import Said, ScorerPlugin
 from fitrouter.stores.identities import Identities
-from fitrouter.types import Decision, Execution, Feedback, FeedbackKind, Identity, ProfileChange
+from fitrouter.stores.journal import LONGEST_MS, LONGEST_NAME
+from fitrouter.types import Decision, Execution, Feedback, FeedbackKind, Identity, ProfileChange, Remark
 
-_LONGEST_DWELL_S = 86_400.0
+_LONGEST_DWELL_S = LONGEST_MS / 1000.0
+_LARGEST_RATING = 1e6
+_NARROWEST_SCALE = 1e-6
 _STATEMENTS = 64
+UNIT = (0.0, 1.0)
+"""Scale of ratings, where neither they nor the configuration name one."""
+LONGEST_COMMENT = 1000
+"""Characters of a comment."""
 
 
 class Declared(msgspec.Struct, frozen=True):
@@ -32,6 +40,21 @@ class Declared(msgspec.Struct, frozen=True):
     """Statements without a known dimension or topic."""
     topics: tuple[str, ...] = ()
     """Statements about topics, which answers are compared with."""
+    reasons: Mapping[str, str] = {}
+    """Statement → why it was not understood, such as its language, where more is known than that."""
+
+
+class Understood(msgspec.Struct, frozen=True):
+    """A comment on an answer as it was understood."""
+
+    moved: dict[str, float]
+    """Dimension → −1 (less of it is wanted) … 1 (more); empty if nothing was understood, which changes nothing."""
+    not_understood: tuple[str, ...] = ()
+    """Clauses without a known dimension."""
+    id: str | None = None
+    """Of the logged remark; None if nothing was understood."""
+    reasons: Mapping[str, str] = {}
+    """Clause → why it was not understood, where more is known than that."""
 
 
 def on_scale(kind: FeedbackKind, value: float, scale: tuple[float, float]) -> None:
@@ -43,7 +66,14 @@ def on_scale(kind: FeedbackKind, value: float, scale: tuple[float, float]) -> No
     low, high = scale
     if kind is FeedbackKind.RATING:
         if not (all(map(math.isfinite, (low, high, value))) and low < high and low <= value <= high):
-            raise InvalidRequest(f"feedback: {value!r} is not on the scale {scale!r}; give low <= value <= high")
+            raise InvalidRequest(
+                f"feedback: {value!r} is not on the scale [{low:g}, {high:g}]; {_advice(value, scale)}"
+            )
+        if max(-low, high) > _LARGEST_RATING or high - low < _NARROWEST_SCALE:
+            raise InvalidRequest(
+                f"feedback: got scale {scale!r}; it may reach from {-_LARGEST_RATING:g} to {_LARGEST_RATING:g}, and "
+                f"must be at least {_NARROWEST_SCALE:g} wide"
+            )
     elif scale != (0.0, 1.0):
         raise InvalidRequest(f"feedback: got scale {scale!r}; only ratings have a scale, omit it")
     elif kind is FeedbackKind.DWELL:
@@ -56,12 +86,23 @@ def on_scale(kind: FeedbackKind, value: float, scale: tuple[float, float]) -> No
         raise InvalidRequest(f"feedback: {value!r} for {kind.value!r} is not on the scale (0.0, 1.0)")
 
 
+def _advice(value: float, scale: tuple[float, float]) -> str:
+    """What to do about a rating that is off its scale."""
+    if scale == UNIT:
+        for low, high in ((1, 5), (1, 10), (0, 100)):
+            if low <= value <= high:
+                return f'add "scale": [{low}, {high}], or set feedback.scale for all ratings without one'
+    return "give the lowest value of the scale, a higher highest one, and a rating between them"
+
+
 def _plain(kind: Any, value: Any, scale: Any) -> tuple[FeedbackKind, float, tuple[float, float]]:
-    """Convert kind, value and scale to the types of the event.
+    """Convert kind, value and scale to the types of the event. A rating "up" or "down" is a thumb.
 
     Raises:
         InvalidRequest: they have other types.
     """
+    if value in ("up", "down") and kind in (FeedbackKind.THUMB, FeedbackKind.RATING):
+        return FeedbackKind.THUMB, float(value == "up"), UNIT
     try:
         numbers = [float(number) for number in (value, *scale) if isinstance(number, Real)]
         (given, low, high), found = numbers, FeedbackKind(kind)
@@ -86,34 +127,45 @@ class FeedbackIntake:
     """Checks feedback and declared preferences, and appends them to the journal."""
 
     def __init__(
-        self, identities: Identities, recorder: Recorder, scorer: ScorerPlugin | None, clock: Callable[[], float]
+        self,
+        identities: Identities,
+        recorder: Recorder,
+        scorer: ScorerPlugin | None,
+        clock: Callable[[], float],
+        scale: tuple[float, float] | None = None,
     ) -> None:
         self.identities, self.recorder, self.scorer, self.clock = identities, recorder, scorer, clock
+        self._scale = scale
 
     async def feedback(
         self,
         decision_id: str,
         kind: FeedbackKind,
-        value: float,
+        value: float | str,
         *,
-        scale: tuple[float, float] = (0.0, 1.0),
+        scale: tuple[float, float] | None = None,
+        default_scale: tuple[float, float] = UNIT,
         dimension: str = "overall",
         other: str | None = None,
         identity: Identity | None = None,
+        trusted: bool = True,
     ) -> str:
         """See `Router.feedback`."""
+        decision_id, other = decision_id_of(decision_id), other and decision_id_of(other)
+        if scale is None:
+            scale = (self._scale or default_scale) if kind == FeedbackKind.RATING else UNIT
         kind, value, scale = _plain(kind, value, scale)
-        if not isinstance(dimension, str) or not dimension.strip():
-            raise InvalidRequest(f"feedback: got dimension {dimension!r}; give its name, such as 'overall'")
+        if not isinstance(dimension, str) or not dimension.strip() or len(dimension) > LONGEST_NAME:
+            raise InvalidRequest(f"feedback: got dimension {str(dimension)[:40]!r}; give its name, such as 'overall'")
         on_scale(kind, value, scale)
         if (kind is FeedbackKind.PAIR) is not bool(other):
             raise InvalidRequest(
                 f"feedback: got {kind.value!r} with other={other!r}; a pair needs 'other', nothing else has it"
             )
         speaker = identity or Identity()
-        judged = await self._judged(decision_id, speaker)
+        judged = await self._judged(decision_id, speaker, trusted=trusted)
         if other:
-            against = await self._judged(other, speaker)
+            against = await self._judged(other, speaker, trusted=trusted)
             same = speaker.user is not None or against.identity.user == judged.identity.user
             if other == decision_id or not same:
                 raise InvalidRequest(
@@ -141,50 +193,110 @@ class FeedbackIntake:
         await self.recorder.keep(event, judged.served_by)
         return event.id
 
-    async def declare(
-        self, identity: Identity, values: Mapping[str, float] | None = None, words: Sequence[str] = ()
-    ) -> Declared:
-        """See `Router.declare`."""
-        if not identity.user:
-            raise InvalidRequest("profile: no user; give the user whose profile it is")
+    async def comment(
+        self,
+        decision_id: str,
+        text: str | None = None,
+        *,
+        understood: Mapping[str, float] | None = None,
+        identity: Identity | None = None,
+        trusted: bool = True,
+    ) -> Understood:
+        """See `Router.comment`."""
+        decision_id = decision_id_of(decision_id)
+        if (text is None) is (understood is None):
+            raise InvalidRequest("comment: give either its text, or what is to be understood of it")
+        if text is not None and (not isinstance(text, str) or not text.strip() or len(text) > LONGEST_COMMENT):
+            given = f"{len(text)} characters" if isinstance(text, str) else type(text).__name__
+            raise InvalidRequest(f"comment: got {given}; give a text of 1 to {LONGEST_COMMENT} characters")
+        names = () if self.scorer is None else self.scorer.names
+        moved = self._checked("understood", understood or {}, names)
+        judged = await self._judged(decision_id, identity or Identity(), trusted=trusted)
+        unclear: tuple[str, ...] = ()
+        reasons: Mapping[str, str] = {}
+        await self.recorder.keep_comment(judged.decision, text, withdrawn=understood == {})
+        if text is not None:
+            said = Said({}, None, (text,))
+            if self.scorer is not None:
+                readable = text.encode("utf-8", "replace").decode()
+                said = await asyncio.to_thread(self.scorer.comment, readable)
+            if not said.moved:
+                return Understood({}, said.not_understood, reasons=said.reasons)
+            moved, unclear, reasons = said.moved, said.not_understood, said.reasons
+        now = self.clock()
+        event = Remark(id=uuid7(now), ts=now, decision_id=decision_id, identity=judged.identity, moved=moved)
+        await self.recorder.keep(event, judged.served_by)
+        return Understood(moved, unclear, event.id, reasons)
+
+    @staticmethod
+    def _checked(field: str, values: Mapping[str, float], names: Sequence[str]) -> dict[str, float]:
+        """Values of known dimensions in [−1, 1]."""
+        known = [name for name in names if name != "one"]
+        for name, value in values.items():
+            if name not in known:
+                raise InvalidRequest(f"{field}: unknown dimension {name!r}; allowed are {', '.join(known)}")
+            if not -1.0 <= value <= 1.0:
+                raise InvalidRequest(f"{field}: {name} is {value!r}; allowed are −1 (less) to 1 (more)")
+        return dict(values)
+
+    async def understand(self, values: Mapping[str, float] | None = None, words: Sequence[str] = ()) -> Declared:
+        """See `Router.understand`."""
         if len(words) > _STATEMENTS:
             raise InvalidRequest(f"profile: got {len(words)} statements; allowed are {_STATEMENTS}")
         if self.scorer is None:
             raise InvalidRequest("profile: no dimensions without a scorer; set 'scorer.encoder'")
-        known = [name for name in self.scorer.names if name != "one"]
-        for name, value in (values or {}).items():
-            if name not in known:
-                raise InvalidRequest(f"profile: unknown dimension {name!r}; allowed are {', '.join(known)}")
-            if not -1.0 <= value <= 1.0:
-                raise InvalidRequest(f"profile: {name} is {value!r}; allowed are −1 (less) to 1 (more)")
+        given = self._checked("profile", values or {}, self.scorer.names)
         parsed = await asyncio.to_thread(self.scorer.understand, list(words)) if words else {}
-        topics = tuple(self.scorer.topics([word for word in words if not parsed.get(word)]))
+        unread = [word for word in words if not parsed.get(word)]
+        topics = tuple(await asyncio.to_thread(self.scorer.topics, unread)) if unread else ()
         found: dict[str, list[float]] = {}
         for meant in parsed.values():
             for name, value in meant.items():
                 found.setdefault(name, []).append(value)
-        understood = {name: sum(each) / len(each) for name, each in found.items()} | dict(values or {})
+        understood = {name: sum(each) / len(each) for name, each in found.items()} | given
+        unclear = tuple(word for word in words if not parsed.get(word) and word not in topics)
+        return Declared(understood, unclear, topics, self.scorer.reasons(unclear))
+
+    async def declare(
+        self,
+        identity: Identity,
+        values: Mapping[str, float] | None = None,
+        words: Sequence[str] = (),
+        stated: str = "",
+    ) -> Declared:
+        """See `Router.declare`."""
+        if not identity.user:
+            raise InvalidRequest("profile: no user; give the user whose profile it is")
+        found = await self.understand(values, words)
         subject = await read_in_time(self.identities.subject, identity.tenant, identity.user)
-        kept = await read_in_time(self.identities.encrypt, subject, json.dumps(topics)) if topics else b""
+        kept = [
+            await read_in_time(self.identities.encrypt, subject, text) if text else b""
+            for text in (json.dumps(found.topics) if found.topics else "", stated)
+        ]
         now = self.clock()
         await self.recorder.keep(
             ProfileChange(
                 id=uuid7(now),
                 ts=now,
                 identity=Identity(tenant=identity.tenant, user=subject, role=identity.role),
-                declared=understood,
-                topics=kept,
+                declared=found.values,
+                topics=kept[0],
+                stated=kept[1],
             )
         )
-        unclear = tuple(word for word in words if not parsed.get(word) and word not in topics)
-        return Declared(understood, unclear, topics)
+        return found
 
-    async def _judged(self, decision_id: str, speaker: Identity) -> _Judged:
+    async def _judged(self, decision_id: str, speaker: Identity, *, trusted: bool) -> _Judged:
         """The decision that feedback refers to."""
         rows = await self.recorder.events(decision_id, speaker.tenant)
         decision = rows[0]
         assert isinstance(decision, Decision)
         subject = decision.identity.user
+        if speaker.user is None and subject is not None and not trusted:
+            raise NotAuthorized(
+                f"feedback: decision {decision_id!r} was made for a user; give that 'user', or set 'trusted: true' for "
+                "the key of a backend that speaks for all users of its tenant"
+            )
         if speaker.user is not None and not (
             subject is not None
             and await read_in_time(self.identities.stands_for, subject, speaker.tenant, speaker.user)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ from fitrouter.draw import uuid7
 from fitrouter.errors import ConfigError, InvalidRequest
 from fitrouter.routing.decider import Decider
 from fitrouter.serving.recorder import STORE_WAIT_S, Recorder
+from fitrouter.state.budgets import LIMITS, BudgetParams, check_limit
 from fitrouter.state.settings import check_settings
 from fitrouter.types import PolicyChange
 
@@ -30,6 +32,22 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """Shadow policies."""
     config_hash: str
     """Hash of the configuration with its overrides, as decisions log it."""
+    budgets: dict[str, float] = {}
+    """Tenant → USD per period, where it overrides the configuration."""
+
+
+class BudgetState(msgspec.Struct, frozen=True, kw_only=True):
+    """A tenant's limit of a period, and what it means now."""
+
+    usd_per_period: float | None
+    period_s: float
+    hard: bool
+    spent_usd: float
+    """In this period; 0 where no limit counts it yet."""
+    request_usd: float | None
+    """What a request may cost on average until the end of the period; None without a limit."""
+    price: float
+    """λ: rating that `request_usd` costs on top of the cost weight."""
 
 
 class Personalisation(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,7 +81,7 @@ class PolicyControl:
         recorder: makes the events durable.
         clock: seconds since the epoch.
         folded: waits until durable events are folded.
-        models: names that `force` accepts.
+        models: names that `force` and `paused` accept.
     """
 
     def __init__(
@@ -77,8 +95,8 @@ class PolicyControl:
         self._decider, self._recorder, self._clock = decider, recorder, clock
         self._folded, self._models = folded, models
 
-    def standing(self) -> Standing:
-        """The policy in force."""
+    def standing(self, tenant: str | None = None) -> Standing:
+        """The policy in force, with the changed limit of a tenant; None for those of all."""
         policy, rules = self._decider.live()
         control = self._decider.learner.projections.policy_settings
         return Standing(
@@ -88,21 +106,43 @@ class PolicyControl:
             versions=("configuration", *(name for name, _ in control.history)),
             candidates=self._decider.candidates,
             config_hash=rules.config_hash,
+            budgets={
+                name: usd
+                for name, usd in self._decider.learner.projections.budgets.limits.items()
+                if tenant in {None, name}
+            },
+        )
+
+    def budget(self, tenant: str, **changed: float | None) -> BudgetState:
+        """A tenant's budget now, or as another `usd_per_period` would make it at once."""
+        now, budgets = self._clock(), self._decider.learner.of(tenant).projections.budgets
+        if changed:
+            budgets = budgets.trial(tenant, changed["usd_per_period"])
+        params, unit = budgets.params(tenant), budgets.unit(tenant, now)
+        return BudgetState(
+            usd_per_period=None if params is None else params.usd_per_period,
+            period_s=(params or BudgetParams()).period_s,
+            hard=(params or BudgetParams()).hard,
+            spent_usd=budgets.spent(tenant, now),
+            request_usd=unit if math.isfinite(unit) else None,
+            price=budgets.weight(tenant, now),
         )
 
     def outlook(self, tenant: str = "default") -> Outlook:
-        """Reports of the monitors, with the roles of one tenant."""
-        projections, bias = self._decider.learner.projections, self._decider.learner.fit.reward_bias
+        """Reports of a tenant's monitors."""
+        state = self._decider.learner.of(tenant)
+        projections, bias = state.projections, state.fit.reward_bias
         found = {}
         for key in ("", *projections.personalisation.roles()):
             owner, _, role = key.partition("\x1f")
             report = projections.personalisation.report(key or None)
             if report is not None and (not key or owner == tenant):
+                report = report.printed()
                 found[role] = Personalisation(
                     labels=report.n,
                     gain=report.gain,
-                    low=_finite(report.low),
-                    high=_finite(report.high),
+                    low=report.low,
+                    high=report.high,
                     verdict=report.verdict,
                     off=report.off,
                 )
@@ -127,6 +167,11 @@ class PolicyControl:
             )
         if checked.get("force") and checked["force"] not in self._models:
             raise InvalidRequest(f"force: unknown model {checked['force']!r}; models are {', '.join(self._models)}")
+        paused = {name.strip() for name in checked.get("paused", "").split(",")} - {""}
+        if unknown := sorted(paused - set(self._models)):
+            raise InvalidRequest(f"paused: unknown model {unknown[0]!r}; models are {', '.join(self._models)}")
+        if paused >= set(self._models):
+            raise InvalidRequest("paused: these are all models; leave one that answers")
         self._try(self._decider.learner.projections.policy_settings.settings | checked)
         return await self._append("set", settings=checked)
 
@@ -155,10 +200,32 @@ class PolicyControl:
             raise InvalidRequest("there is no previous version: the configuration is in force")
         return await self._append("restore")
 
+    async def set_budget(self, tenant: str, usd_per_period: float | None) -> Standing:
+        """Change the limit of a tenant's period. `restore` leaves it; a changed configuration drops it.
+
+        Args:
+            tenant: whose.
+            usd_per_period: None for that of the configuration.
+
+        Raises:
+            InvalidRequest: the name or the number cannot be used, or there are too many limits.
+            StoreError: it cannot be made durable now; try again.
+        """
+        tenant, usd = check_limit(tenant, usd_per_period)
+        limits = self._decider.learner.projections.budgets.limits
+        if usd is not None and tenant not in limits and len(limits) >= LIMITS:
+            raise InvalidRequest(f"tenant: {LIMITS} limits are changed already; set this one in the configuration")
+        return await self._append("budget", settings={"tenant": tenant, "usd_per_period": usd})
+
+    @property
+    def outdated(self) -> bool:
+        """Whether the configuration changed since the run-time overrides were made, so that a start drops them."""
+        control, budgets = self._decider.learner.projections.policy_settings, self._decider.learner.projections.budgets
+        return bool(control.history or budgets.limits) and control.config_hash != self._decider.rules.config_hash
+
     async def apply_configuration(self) -> None:
-        """Drop run-time overrides if the configuration changed since they were made. Called at the start."""
-        control = self._decider.learner.projections.policy_settings
-        if control.history and control.config_hash != self._decider.rules.config_hash:
+        """Drop run-time overrides that are outdated. Called at the start."""
+        if self.outdated:
             await self._append("config")
 
     def _try(self, settings: Mapping[str, Any]) -> None:
@@ -185,8 +252,3 @@ class PolicyControl:
         except TimeoutError:  # it is durable, and takes effect once it is folded
             pass
         return self.standing()
-
-
-def _finite(value: float) -> float:
-    """Clamp to ±1: differences of labels lie there, and JSON has no infinity."""
-    return min(max(value, -1.0), 1.0)

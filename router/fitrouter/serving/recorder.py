@@ -8,12 +8,15 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from fitrouter.errors import StoreError, UnknownDecision
+from fitrouter.errors import StoreError, UnknownDecision, in_words
 from fitrouter.hooks import Hooks
+from fitrouter.identity import decision_id_of
 from fitrouter.stores.content import pack_content
+from fitrouter.stores.contents import ContentStore
+from fitrouter.stores.futures import result_within
 from fitrouter.stores.identities import Identities
 from fitrouter.stores.journal import Entry, Journal
-from fitrouter.types import Attempt, Decision, Erasure, Event, Execution, Message, Request
+from fitrouter.types import Attempt, Decision, Event, Execution, Message, Request
 
 T = TypeVar("T")
 
@@ -24,20 +27,35 @@ STORE_WAIT_S = 5.0
 
 
 class Recorder:
-    """Appends to the journal without delaying answers. `wake` is called whenever an event became durable."""
+    """Appends to the journal without delaying answers.
 
-    def __init__(self, journal: Journal, identities: Identities, hooks: Hooks, wake: Callable[[], None]) -> None:
+    Args:
+        journal: the log.
+        identities: have the users' keys.
+        hooks: called with every event.
+        wake: called whenever an event became durable.
+        scored: whether a scorer reads the texts of answers.
+        contents: keeps them; None for installations that do not.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        identities: Identities,
+        hooks: Hooks,
+        wake: Callable[[], None],
+        *,
+        scored: bool = True,
+        contents: ContentStore | None = None,
+    ) -> None:
         self.journal, self.identities, self.hooks, self.wake = journal, identities, hooks, wake
+        self._scored, self._contents = scored, contents
         self._storing: dict[str, asyncio.Task[None]] = {}
 
     def append_event(self, event: Event) -> Future[int] | None:
         """Notify the hooks of an event, and queue it."""
         self.hooks.happened(event)
         return self._append(Entry(event))
-
-    def erase(self, subject: str, ts: float) -> None:
-        """Erase the events of a subject that was never written: nobody could request their erasure later."""
-        self.append_event(Erasure(id=f"erasure:{subject}", ts=ts, subject=subject))
 
     def _append(self, entry: Entry) -> Future[int] | None:
         """Queue an entry; a failing journal is reported to the hooks, not raised."""
@@ -69,7 +87,7 @@ class Recorder:
             self.hooks.trouble("journal", error)
             if isinstance(error, StoreError):
                 raise
-            raise StoreError(f"the journal failed ({type(error).__name__}); try again") from error
+            raise StoreError(f"the journal failed ({in_words(error)}); try again") from error
         self.hooks.happened(event, served_by)
         self.wake()
 
@@ -78,8 +96,7 @@ class Recorder:
         if stored is not None:
             if not stored.done():
                 with suppress(Exception):  # reported by _appended; a slow store must not delay the answer
-                    async with asyncio.timeout(DURABLE_WAIT_S):
-                        await asyncio.shield(asyncio.wrap_future(stored))
+                    await result_within(stored, DURABLE_WAIT_S)
             # On a busy loop the wait can time out although the store was in time.
             if stored.done() and not stored.cancelled() and stored.exception() is None:
                 return True
@@ -101,7 +118,7 @@ class Recorder:
             request: whose tools the scorer reads.
             stored: the append of the decision.
             execution: how the request ended.
-            message: the answer, if it is to be scored.
+            message: the answer, if there is one.
         """
         self.hooks.happened(execution)
         if stored is not None:
@@ -118,7 +135,7 @@ class Recorder:
         except Exception:  # noqa: BLE001 - reported by _appended
             return
         content = None
-        if message is not None:
+        if message is not None and (self._scored or self._contents is not None):
             await self._written(execution.identity.user)
             content = await asyncio.to_thread(self._content, prompt, request, execution, message)
         self._append(Entry(execution, content))
@@ -127,18 +144,34 @@ class Recorder:
         """Wait until a minted subject is written: the scorer of another process reads its key from the file."""
         with suppress(Exception):  # this process knows the key
             if subject is not None and (writing := self.identities.writing(subject)) is not None:
-                async with asyncio.timeout(STORE_WAIT_S):
-                    await asyncio.shield(asyncio.wrap_future(writing))
+                await result_within(writing, STORE_WAIT_S)
 
     def _content(self, prompt: str, request: Request, execution: Execution, message: Message) -> bytes | None:
-        """Encrypt what the scorer reads. Blocks on the disk."""
+        """Encrypt what the scorer reads, and keep it, if contents are kept. Blocks on the disk."""
         identity = execution.identity
         try:
             text = pack_content(prompt, message, request.params.get("tools"))
-            return self.identities.encrypt(identity.user, text, tenant=identity.tenant)
+            if self._contents is not None:
+                self._keep(self._contents, execution, text)
+            return self.identities.encrypt(identity.user, text, tenant=identity.tenant) if self._scored else None
         except Exception as error:  # noqa: BLE001 - an answer that cannot be stored is not scored, but delivered
             self.hooks.trouble("identities", error)
             return None
+
+    def _keep(self, contents: ContentStore, execution: Execution, text: str) -> None:
+        identity = execution.identity
+        try:
+            contents.keep(execution.decision_id, identity.user, identity.tenant, text)
+        except StoreError as error:  # it costs neither the answer nor its score
+            self.hooks.trouble("content", error)
+
+    async def keep_comment(self, decision: Decision, text: str | None, *, withdrawn: bool = False) -> None:
+        """Keep the text of a comment where contents are kept; drop it if it was withdrawn."""
+        if self._contents is not None and (text is not None or withdrawn):
+            try:
+                await read_in_time(self._contents.keep_comment, decision, None if withdrawn else text)
+            except StoreError as error:  # what was understood counts nevertheless
+                self.hooks.trouble("content", error)
 
     async def settle(self) -> None:
         """Wait for queued outcomes."""
@@ -152,6 +185,7 @@ class Recorder:
             UnknownDecision: the tenant has no such logged decision.
             StoreError: the journal cannot be read now.
         """
+        decision_id = decision_id_of(decision_id)
         storing = self._storing.get(decision_id)
         if storing is not None:
             await asyncio.wait([storing], timeout=STORE_WAIT_S)
@@ -160,7 +194,8 @@ class Recorder:
             if isinstance(event, Decision) and event.id == decision_id and tenant in {None, event.identity.tenant}:
                 return [event, *(other for other in events if other is not event)]
         raise UnknownDecision(
-            f"there is no logged decision {decision_id!r}; the answer's 'x-fitrouter-decision' header holds its id"
+            f"there is no logged decision {decision_id!r}; the answer's 'x-fitrouter-decision' header holds its id, "
+            "and `fitrouter decisions` lists them"
         )
 
 
@@ -176,7 +211,7 @@ async def read_in_time(function: Callable[..., T], *arguments: Any) -> T:
     except StoreError:
         raise
     except Exception as error:
-        raise StoreError(f"the store cannot be read now ({type(error).__name__}); try again") from error
+        raise StoreError(f"the store cannot be read now ({in_words(error)}); try again") from error
 
 
 def execution_of(
@@ -199,5 +234,6 @@ def execution_of(
         status=status,
         attempts=attempts,
         features=decision.features,
+        payer=decision.payer,
         **measured,
     )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
-from typing import TYPE_CHECKING, Protocol
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
 
@@ -15,22 +17,43 @@ from fitrouter.posterior.tastes import TastePrior
 from fitrouter.state.learner import Learner
 from fitrouter.stores.identities import Identities
 from fitrouter.stores.journal import Journal
+from fitrouter.types import Floats
 
 if TYPE_CHECKING:
     from fitrouter.config import Config
+
+
+EXIT_S = 60.0
+"""Seconds that the exit of the process waits for a service's last step."""
 
 
 class Service:
     """Calls `step` repeatedly on its own thread: immediately while it returns work done, else after `idle_s`.
 
     An exception is reported to the hooks as trouble of `part`; the service continues after `retry_s`.
+
+    Args:
+        part: name of the service.
+        step: does what there is to do and returns how much that was.
+        hooks: notified of exceptions.
+        idle_s: pause after a step that did little.
+        retry_s: pause after a step that failed.
+        full: least result of a step that is not followed by a pause. Above 1, where a step has a fixed cost, work is
+            collected for `idle_s`.
     """
 
     def __init__(
-        self, part: str, step: Callable[[], int], hooks: Hooks, *, idle_s: float = 0.1, retry_s: float = 1.0
+        self,
+        part: str,
+        step: Callable[[], int],
+        hooks: Hooks,
+        *,
+        idle_s: float = 0.1,
+        retry_s: float = 1.0,
+        full: int = 1,
     ) -> None:
         self.part, self.step, self.hooks = part, step, hooks
-        self.idle_s, self.retry_s = idle_s, retry_s
+        self.idle_s, self.retry_s, self.full = idle_s, retry_s, full
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"fitrouter-{part}", daemon=True)
 
@@ -39,15 +62,18 @@ class Service:
         self._thread.start()
 
     def stop(self, timeout_s: float = 5.0) -> None:
-        """Stop after the current step; a step that hangs is left behind (the thread is a daemon)."""
+        """Stop after the current step; one that takes longer is left behind, and waited for when the process exits."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            # A daemon thread that is inside DuckDB when the interpreter ends aborts the process.
+            atexit.register(self._thread.join, EXIT_S)
 
     def _run(self) -> None:
         while not self._stop.is_set():
             try:
-                pause = 0.0 if self.step() else self.idle_s
+                pause = 0.0 if self.step() >= self.full else self.idle_s
             except Exception as error:  # noqa: BLE001 - a failing service must not end the process
                 self.hooks.trouble(self.part, error)
                 pause = self.retry_s
@@ -74,6 +100,19 @@ class ModelHealth(msgspec.Struct, frozen=True, kw_only=True):
     """Spent by a judge."""
 
 
+class Said(NamedTuple):
+    """What was understood of words about an answer."""
+
+    moved: dict[str, float]
+    """Dimension → −1 (less of it is wanted) … 1 (more)."""
+    y: float | None = None
+    """1 for praise, 0 for a rejection of the answer as a whole."""
+    not_understood: tuple[str, ...] = ()
+    """Clauses without a known dimension."""
+    reasons: Mapping[str, str] = MappingProxyType({})
+    """Why a clause was not understood, where more is known than that."""
+
+
 class ScorerPlugin(Protocol):
     """Protocol of the scorer, registered as entry point `fitrouter.scorer`."""
 
@@ -96,8 +135,29 @@ class ScorerPlugin(Protocol):
         """Parse statements of preference: statement → dimension → −1 … 1; empty if not understood."""
         ...
 
+    def reasons(self, statements: Sequence[str]) -> dict[str, str]:
+        """Why statements were not understood, as far as more is known than that: statement → sentence."""
+        ...
+
     def topics(self, statements: Sequence[str]) -> Sequence[str]:
         """The statements of preference about topics, which answers are compared with."""
+        ...
+
+    def comment(self, text: str) -> Said:
+        """Parse a comment on an answer."""
+        ...
+
+    def overhear(self, message: str) -> Said | None:
+        """What a user's message says about the answer before it, in microseconds; None for anything else."""
+        ...
+
+    def read(self, answers: Sequence[tuple[str, str]], declared: Sequence[str]) -> Floats:
+        """Features of texts, float64[n, dim], NaN where missing; those of reward models and judges always are.
+
+        Args:
+            answers: (prompt, text) each.
+            declared: statements about topics.
+        """
         ...
 
     def step(self) -> int:

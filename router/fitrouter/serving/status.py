@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import heapq
+import math
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+import numpy as np
 
+from fitrouter.monitors.personalisation import PersonalisationMonitor
+from fitrouter.posterior.arms import Arms, base_arm
 from fitrouter.posterior.mixture import EXPERTS
+from fitrouter.routing.breakers import TenantBreakers
 from fitrouter.serving.services import ModelHealth
 from fitrouter.state.learner import Learner
+from fitrouter.stores.identities import Identities
 from fitrouter.stores.journal import Journal
 
 if TYPE_CHECKING:
     from fitrouter.serving.services import ScorerPlugin
     from fitrouter.stores.warehouse import WarehouseFeed
+
+
+TENANTS = 100
+"""Tenants, those with the most labels first, whose roles and models are shown."""
 
 
 class Lag(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,24 +63,49 @@ class RouterStatus(msgspec.Struct, frozen=True, kw_only=True):
     lag: Lag
     leases: Mapping[str, bool]
     """Service → whether this process held its lease at the last step."""
+    services: int | None = None
+    """Process id of the services process, whose leases and lags these are; None if there is none."""
     gain: Gain | None
-    """None before the first label."""
+    """Of the tenant with the most labels; None before the first one."""
+    role_gains: Mapping[str, Gain]
+    """The same for each role that has labels; of several tenants' roles with a name, the one that reaches lowest."""
     personalisation_off: int
     """Number of roles, the whole installation included, with personalisation switched off."""
     propensity_evidence: float
-    """E-value against the logged propensities."""
+    """E-value against the logged propensities: the tenants' mean, which is an e-value again."""
     reward_bias: Mapping[str, float]
     """Flagged arm → estimated bias of its scores."""
+    drift: Mapping[str, float]
+    """Model → its larger CUSUM statistic as a share of the alarm's threshold."""
+    availability: Mapping[str, float]
+    """Model → posterior mean of the probability that it answers."""
+    quarantined: int
+    """Events that are excluded from what is learnt."""
+    skipped: int
+    """Events that were not folded, since a number in them is not finite or out of range."""
     budget_weights: Mapping[str, float]
     """Tenant → λ, the dual variable of its budget."""
+    budget_spent: Mapping[str, float]
+    """Tenant → share of the period's limit that is spent."""
+    disk_free: float
+    """Free share of the file system that holds the log; NaN if it cannot be read."""
     reward_models: Mapping[str, ModelHealth]
     """Name → state of a reward model of the scorer in this process."""
+    breakers: Mapping[str, str]
+    """Model, or `provider NAME`, that this process does not call now → why."""
     mixture: Mapping[str, float]
-    """Head → its weight for a user without labels (`posterior.mixture.EXPERTS`)."""
+    """Head → its weight for a user without labels (`posterior.mixture.EXPERTS`), of the tenant with the most labels."""
 
 
 def status_of(
-    learner: Learner, journal: Journal, scorer: ScorerPlugin | None, feed: WarehouseFeed | None, now: float
+    learner: Learner,
+    journal: Journal,
+    scorer: ScorerPlugin | None,
+    feed: WarehouseFeed | None,
+    breakers: TenantBreakers,
+    identities: Identities,
+    arms: Sequence[str],
+    now: float,
 ) -> RouterStatus:
     """The status. Reads the journal: call it off the event loop.
 
@@ -76,27 +114,77 @@ def status_of(
         journal: the event log.
         scorer: the scoring service, if any.
         feed: the warehouse service, if any.
+        breakers: of the models and providers.
+        identities: whose folder holds the log.
+        arms: that are configured.
         now: seconds since the epoch, for budgets.
     """
-    fit, projections = learner.fit, learner.projections
-    monitor = projections.personalisation
-    report = monitor.report()
+    parts = learner.parts()
+    shown = heapq.nlargest(TENANTS, parts, key=lambda part: part.fit.labels)
+    most, models = shown[0], sorted({base_arm(arm) for arm in arms})
+    monitors = [part.projections.personalisation for part in parts]
+    budgeted = [part.projections.budgets for part in parts]
+    report = most.projections.personalisation.report()
+    report = report and report.printed()
     leases = {} if scorer is None else {"scorer": scorer.leading}
     if feed is not None:
         leases["warehouse"] = feed.holds
     return RouterStatus(
         seq=learner.seq,
-        labels=fit.labels,
+        labels=sum(part.fit.labels for part in parts),
         lag=_lag(learner.seq, journal, scorer, feed),
         leases=leases,
         gain=None if report is None or not report.n else Gain(report.low, report.gain, report.high),
-        personalisation_off=sum(monitor.off(role) for role in ("", *monitor.roles())),
-        propensity_evidence=projections.propensities.evidence["all"],
-        reward_bias={arm: found.bias for arm, found in fit.reward_bias.flagged().items()},
-        budget_weights={tenant: projections.budgets.weight(tenant, now) for tenant in projections.budgets.known()},
+        role_gains=_role_gains([part.projections.personalisation for part in shown]),
+        personalisation_off=sum(monitor.off(role) for monitor in monitors for role in ("", *monitor.roles())),
+        propensity_evidence=sum(part.projections.propensities.evidence["all"] for part in parts) / len(parts),
+        reward_bias={arm: found.bias for part in parts for arm, found in part.fit.reward_bias.flagged().items()},
+        drift={name: max(part.fit.drift.ratio(name) for part in shown) for name in models},
+        availability=_availability([part.fit.arms for part in shown], models, now),
+        quarantined=len(learner.quarantined),
+        skipped=learner.skipped,
+        budget_weights={tenant: budgets.weight(tenant, now) for budgets in budgeted for tenant in budgets.known()},
+        budget_spent={
+            tenant: budgets.spent(tenant, now) / params.usd_per_period
+            for budgets in budgeted
+            for tenant in budgets.known()
+            if (params := budgets.params(tenant)) is not None and params.usd_per_period
+        },
+        disk_free=_disk_free(identities.path.parent),
         reward_models={} if scorer is None else scorer.models(),
-        mixture=dict(zip(EXPERTS, fit.mixture.weights("user").tolist(), strict=True)),
+        breakers=breakers.report(),
+        mixture=dict(zip(EXPERTS, most.fit.mixture.weights("user").tolist(), strict=True)),
     )
+
+
+def _role_gains(monitors: Sequence[PersonalisationMonitor]) -> dict[str, Gain]:
+    found: dict[str, Gain] = {}
+    for monitor in monitors:
+        for key in monitor.roles():
+            report, name = monitor.report(key), key.split("\x1f")[-1]
+            if report is not None and report.n and (name not in found or report.low < found[name].low):
+                shown = report.printed()
+                found[name] = Gain(shown.low, shown.gain, shown.high)
+    return found
+
+
+def _availability(tenants: Sequence[Arms], models: Sequence[str], now: float) -> dict[str, float]:
+    """The lowest of the tenants' estimates of each model that was called."""
+    found: dict[str, float] = {}
+    for arms in tenants:
+        rows = {name: arms.shared[name] for name in models if name in arms.shared}
+        values = arms.availability(np.fromiter(rows.values(), np.intp, len(rows)), now)
+        for name, value in zip(rows, values.tolist(), strict=True):
+            found[name] = min(value, found.get(name, 1.0))
+    return found
+
+
+def _disk_free(folder: Path) -> float:
+    try:
+        usage = shutil.disk_usage(folder)
+    except OSError:
+        return math.nan
+    return usage.free / usage.total if usage.total else math.nan
 
 
 def _lag(seq: int, journal: Journal, scorer: ScorerPlugin | None, feed: WarehouseFeed | None) -> Lag:

@@ -21,7 +21,7 @@ async def close_lost(
     """Mark overdue decisions as lost, now and periodically. Runs until cancelled."""
     while True:
         now = clock() - LOST_AFTER_S
-        for decision_id, ts in list(learner.open.items()):
+        for decision_id, ts in [item for part in learner.parts() for item in part.open.items()]:
             if ts + deadline_s < now:
                 try:
                     rows = await asyncio.to_thread(journal.of, decision_id)

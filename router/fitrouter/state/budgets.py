@@ -13,11 +13,19 @@ A model that is expected to cost more than the bucket holds is excluded before t
 reason (`over_cap`), except the cheapest one and those that cost little more than the unit. Expected costs are
 multiplied by the ratio of real to expected costs seen so far, if above 1.
 
+The hard limit of a period is kept by reservations: each call reserves its expected cost first, also one of a named
+model, and is not made if the rest of the period does not cover it. This process's own reservations (`Budgets.reserve`)
+count at once and are not part of the state, those of other processes as soon as their decisions are folded.
+
+The limit of a tenant's period can be changed at run time: a `PolicyChange` with the action `budget` overrides the
+configuration's until the configuration changes. Spending so far, the bucket and λ stay as they are.
+
 Times come from events, possibly out of order; there is no clock.
 """
 
 from __future__ import annotations
 
+import copy
 import math
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -25,7 +33,8 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import numpy as np
 
-from fitrouter.types import Floats, Projection
+from fitrouter.errors import InvalidRequest
+from fitrouter.types import Floats, PolicyChange, Projection
 
 LOWEST, HIGHEST = 1e-4, 10.0
 """Bounds of λ, in rating per unit: from a tie-break to more than any gain in rating can outweigh."""
@@ -43,6 +52,32 @@ DRIFT_MEMORY = 0.97
 """Decay per request of the sums of real and expected costs."""
 DRIFT_PRIOR = 5.0
 """Prior weight of "expected costs are right", in units."""
+LIMITS = 1000
+"""Most tenants whose limit is changed at run time."""
+_LONGEST = 200
+_LIMITS = "\x1flimits"
+"""Key of the changed limits in the state; no tenant has this name."""
+
+
+def check_limit(tenant: object, usd: object) -> tuple[str, float | None]:
+    """Validate a tenant's name and the limit of its period, None for that of the configuration.
+
+    Raises:
+        InvalidRequest: one of them cannot be used.
+
+    >>> check_limit("acme", 5)
+    ('acme', 5.0)
+    """
+    if not isinstance(tenant, str) or not tenant.strip() or len(tenant) > _LONGEST or not tenant.isprintable():
+        shown = repr(tenant)[:80]
+        raise InvalidRequest(f"tenant: got {shown}; give a name of at most {_LONGEST} printable characters")
+    if usd is None:
+        return tenant, None
+    if isinstance(usd, bool) or not isinstance(usd, int | float) or not 0.0 < usd <= 1e12:
+        raise InvalidRequest(
+            f"usd_per_period: {repr(usd)[:80]} is not allowed; give USD above 0, at most 1e12, or null"
+        )
+    return tenant, float(usd)
 
 
 class BudgetParams(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,12 +138,22 @@ class _Account:
         """Contents of the bucket in units; negative for a debt."""
         self.pending: OrderedDict[str, float] = OrderedDict()
         """Decision without an Execution → expected cost in units."""
+        self.pending_usd: dict[str, float] = {}
+        """Decision without an Execution → expected cost in USD. Not part of the state: a unit's USD changes."""
         self.compared = (0.0, 0.0)
         """Decaying sums of the real and of the expected costs of the same requests, in units."""
         self.periods: dict[int, tuple[float, int]] = {}
         """Period → USD and requests."""
         self.first = 0.0
         """Time of the first request."""
+
+
+class _Hold(msgspec.Struct):
+    """Money of a request whose Execution is not folded yet."""
+
+    usd: float
+    expires: float
+    """When it is forgotten, if it is never folded."""
 
 
 class _Stored(msgspec.Struct, array_like=True):
@@ -128,21 +173,48 @@ class Budgets(Projection):
         tenants: tenant → budget.
     """
 
-    stored_type = dict[str, _Stored]
+    stored_type = dict[str, _Stored | dict[str, float]]
 
     def __init__(self, default: BudgetParams | None = None, tenants: Mapping[str, BudgetParams] | None = None) -> None:
         self.default, self.tenants = default, dict(tenants or {})
+        self.limits: dict[str, float] = {}
+        """Tenant → USD per period, over the configuration's."""
         self._accounts: dict[str, _Account] = {}
+        self.holds: dict[str, dict[str, _Hold]] = {}
+        """Tenant → decision → reservation of this process. Not part of the state."""
 
     def params(self, tenant: str) -> BudgetParams | None:
         """The budget of a tenant; None where it has none."""
-        return self.tenants.get(tenant, self.default)
+        params, limit = self.tenants.get(tenant, self.default), self.limits.get(tenant)
+        return params if limit is None else msgspec.structs.replace(params or BudgetParams(), usd_per_period=limit)
+
+    def trial(self, tenant: str, usd_per_period: float | None) -> Budgets:
+        """The same spending under another limit of a tenant; to be read only."""
+        tried = copy.copy(self)
+        tried.limits = _changed(self.limits, tenant, usd_per_period)
+        return tried
 
     def known(self) -> list[str]:
         """Tenants with a budget that have spent."""
         return sorted(self._accounts)
 
     # --- learning ---
+
+    def observe_change(self, change: PolicyChange) -> None:
+        """Change a limit, or drop all changes where the configuration has changed."""
+        match change.action:
+            case "budget":
+                try:
+                    tenant, usd = check_limit(change.settings.get("tenant"), change.settings.get("usd_per_period"))
+                except InvalidRequest:
+                    return
+                self.limits = _changed(self.limits, tenant, usd)
+            case "config":
+                self.limits = {}
+            case _:
+                return
+        for tenant in [name for name in self._accounts if self.params(name) is None]:
+            del self._accounts[tenant]
 
     def observe_decision(self, tenant: str, ts: float, expected_usd: float, decision_id: str) -> None:
         """Reserve the expected cost of a decision until `observe` reports the real one.
@@ -154,11 +226,13 @@ class Budgets(Projection):
             return
         account = self._account(tenant, params, ts)
         account.pending[decision_id] = self._units(tenant, ts, expected_usd)
+        account.pending_usd[decision_id] = max(expected_usd, 0.0)
         if len(account.pending) > PENDING:
-            account.pending.popitem(last=False)
+            account.pending_usd.pop(account.pending.popitem(last=False)[0], None)
 
     def observe(self, tenant: str, ts: float, cost_usd: float, decision_id: str = "") -> None:
         """Book the cost of a request, also of a failed one."""
+        self.holds.get(tenant, {}).pop(decision_id, None)
         params = self.params(tenant)
         if params is None or not (math.isfinite(cost_usd) and math.isfinite(ts)):
             return
@@ -168,6 +242,7 @@ class Budgets(Projection):
             self._count(account, int(ts // params.period_s), max(cost_usd, 0.0))
         if not params.limited:
             return
+        account.pending_usd.pop(decision_id, None)
         expected = account.pending.pop(decision_id, None)
         if expected is not None:
             real, predicted = account.compared
@@ -175,6 +250,17 @@ class Budgets(Projection):
         account.level = min(account.level + params.aim, params.bucket) - cost
         moved = account.log_weight + params.slow * min(_empty(params, account), 1.0)
         account.log_weight = min(max(moved, math.log(LOWEST)), math.log(HIGHEST))
+
+    def book(self, tenant: str, ts: float, cost_usd: float, requests: int) -> None:
+        """Count a sum of costs in the period and in the bucket; λ is moved by single requests only."""
+        params = self.params(tenant)
+        if params is None:
+            return
+        units = self._units(tenant, ts, cost_usd)
+        account = self._account(tenant, params, ts)
+        if params.usd_per_period is not None:
+            self._count(account, int(ts // params.period_s), cost_usd, requests)
+        account.level = min(account.level + params.aim * requests, params.bucket) - units
 
     def _account(self, tenant: str, params: BudgetParams, ts: float) -> _Account:
         account = self._accounts.get(tenant)
@@ -187,9 +273,9 @@ class Budgets(Projection):
         return min(max(usd, 0.0) / self.unit(tenant, ts), 1e6)
 
     @staticmethod
-    def _count(account: _Account, period: int, cost_usd: float) -> None:
+    def _count(account: _Account, period: int, cost_usd: float, requests: int = 1) -> None:
         usd, n = account.periods.get(period, (0.0, 0))
-        account.periods[period] = usd + cost_usd, n + 1
+        account.periods[period] = usd + cost_usd, n + requests
         for old in sorted(account.periods)[:-PERIODS]:
             del account.periods[old]
 
@@ -241,6 +327,76 @@ class Budgets(Projection):
             return 0.0
         return account.periods.get(int(ts // params.period_s), (0.0, 0))[0]
 
+    def left(self, tenant: str, ts: float) -> float:
+        """USD of a period's hard limit that are neither spent nor reserved; infinite without such a limit."""
+        params = self.params(tenant)
+        if params is None or params.usd_per_period is None or not params.hard:
+            return math.inf
+        holds = self.holds.get(tenant, {})
+        for decision_id in [name for name, hold in holds.items() if hold.expires <= ts]:
+            del holds[decision_id]
+        reserved = math.fsum(hold.usd for hold in holds.values())
+        if (account := self._accounts.get(tenant)) is not None:
+            reserved += math.fsum(usd for name, usd in account.pending_usd.items() if name not in holds)
+        return params.usd_per_period - self.spent(tenant, ts) - reserved
+
+    def reserve(self, tenant: str, ts: float, decision_id: str, usd: float, expires: float = math.inf) -> bool:
+        """Reserve the cost of a request before a call, in place of what it has reserved so far.
+
+        Args:
+            tenant: whose budget.
+            ts: seconds since the epoch.
+            decision_id: of the request.
+            usd: expected cost of the call, and the cost of earlier ones.
+            expires: when the reservation ends if nobody settles it.
+
+        Returns:
+            Whether the call may be made: the rest of a hard limit covers it, or it costs nothing.
+        """
+        if (limit := self.left(tenant, ts)) == math.inf:
+            return True
+        holds = self.holds.setdefault(tenant, {})
+        own = holds[decision_id].usd if decision_id in holds else 0.0
+        if usd > own and usd - own > limit:
+            return False
+        holds[decision_id] = _Hold(usd, expires)
+        return True
+
+    def settle(self, tenant: str, ts: float, decision_id: str, usd: float) -> None:
+        """Replace a reservation by the real cost, which counts until its Execution is folded."""
+        params = self.params(tenant)
+        if params is None or params.usd_per_period is None or not params.hard:
+            return
+        expires = (ts // params.period_s + 1.0) * params.period_s
+        holds = self.holds.setdefault(tenant, {})
+        holds[decision_id] = _Hold(usd, expires)
+        if len(holds) > PENDING:  # a journal that takes nothing: keep the sum
+            settled = [name for name, hold in holds.items() if hold.expires < math.inf]
+            holds[""] = _Hold(math.fsum(holds.pop(name).usd for name in settled), expires)
+
+    def period_left_s(self, tenant: str, ts: float) -> float:
+        """Seconds until the tenant's period ends."""
+        params = self.params(tenant)
+        return 60.0 if params is None or params.usd_per_period is None else params.period_s - ts % params.period_s
+
+    def over_budget(self, tenant: str, names: Sequence[str], costs: Floats, ts: float) -> list[tuple[str, str]]:
+        """(arm, reason) of the models that a tenant's budget excludes now, see `over_cap`.
+
+        Args:
+            tenant: whose budget.
+            names: K arms.
+            costs: float64[K], their expected USD.
+            ts: time of the request.
+        """
+        if (cap := self.cap(tenant, ts)) == math.inf:
+            return []
+        barred = dict(over_cap(names, costs, cap))
+        left = self.left(tenant, ts)
+        for name, cost in zip(names, costs.tolist(), strict=True):
+            if cost > 0.0 and cost > left:
+                barred[name] = f"budget: expected to cost {cost:.4g} USD, the period has {max(left, 0.0):.4g} left"
+        return list(barred.items())
+
     def cap(self, tenant: str, ts: float) -> float:
         """Largest expected cost of one request now, in USD, for `over_cap`; 0 allows only the cheapest model."""
         params = self.params(tenant)
@@ -250,7 +406,7 @@ class Budgets(Projection):
         if not (params.hard and params.limited):
             return cap
         if params.usd_per_period is not None:
-            cap = min(cap, max(params.usd_per_period - self.spent(tenant, ts), 0.0))
+            cap = min(cap, max(self.left(tenant, ts), 0.0))
         account = self._accounts.get(tenant)
         if account is None:
             return min(cap, 0.5 * params.bucket * self.unit(tenant, ts))
@@ -276,8 +432,8 @@ class Budgets(Projection):
 
     # --- state ---
 
-    def _store(self) -> dict[str, _Stored]:
-        return {
+    def _store(self) -> dict[str, _Stored | dict[str, float]]:
+        accounts: dict[str, _Stored | dict[str, float]] = {
             tenant: _Stored(
                 account.log_weight,
                 account.level,
@@ -288,20 +444,31 @@ class Budgets(Projection):
             )
             for tenant, account in sorted(self._accounts.items())
         }
+        return accounts | ({_LIMITS: dict(sorted(self.limits.items()))} if self.limits else {})
 
-    def _restore(self, stored: dict[str, _Stored]) -> bool:
-        accounts = {}
+    def _restore(self, stored: dict[str, _Stored | dict[str, float]]) -> bool:
+        fresh, accounts = Budgets(self.default, self.tenants), {}
+        match stored.pop(_LIMITS, {}):
+            case dict(limits) if all(math.isfinite(usd) and usd > 0.0 for usd in limits.values()):
+                fresh.limits = limits
+            case _:
+                return False
         for tenant, found in stored.items():
-            params = self.params(tenant)
-            if params is None or not _valid(found, params):
+            params = fresh.params(tenant)
+            if params is None or not isinstance(found, _Stored) or not _valid(found, params):
                 return False
             account = accounts[tenant] = _Account(params)
             account.log_weight, account.first, account.compared = found.log_weight, found.first, found.compared
             account.level = found.level
             account.pending.update(found.pending)
             account.periods = {period: (usd, n) for period, usd, n in found.periods}
-        self._accounts = accounts
+        self._accounts, self.limits = accounts, fresh.limits
         return True
+
+
+def _changed(limits: Mapping[str, float], tenant: str, usd: float | None) -> dict[str, float]:
+    kept = {name: limit for name, limit in limits.items() if name != tenant}
+    return kept if usd is None or len(kept) >= LIMITS else {**kept, tenant: usd}
 
 
 def _level(params: BudgetParams, account: _Account) -> float:

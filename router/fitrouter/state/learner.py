@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple, TypeGuard
+from pathlib import Path
+from typing import ClassVar, NamedTuple, Self, TypeGuard, TypeVar
 
 import msgspec
 import numpy as np
@@ -19,14 +20,16 @@ from fitrouter.posterior.arm_prior import ArmPrior
 from fitrouter.posterior.arms import base_arm
 from fitrouter.posterior.gaussian import Gaussian
 from fitrouter.posterior.labels import Answered, FitParams, Label, Prequential
-from fitrouter.posterior.likelihoods import SIGNALS
+from fitrouter.posterior.likelihoods import REMARK_STEP, REMARKS, SIGNALS, VERDICT
 from fitrouter.posterior.model import Fit
 from fitrouter.posterior.people import DAY_S, Person
-from fitrouter.posterior.tastes import OVERALL, TastePrior
+from fitrouter.posterior.tastes import OVERALL, TastePrior, voter_key
+from fitrouter.posterior.users import Users
 from fitrouter.state.projections import ProjectionParams, Projections
 from fitrouter.state.quality_floor import BASE
-from fitrouter.stores.journal import Journal, Row, Snapshot
+from fitrouter.stores.journal import Journal, Row, Snapshot, fault_in
 from fitrouter.types import (
+    RECORDED,
     Decision,
     Erasure,
     Event,
@@ -39,8 +42,11 @@ from fitrouter.types import (
     PolicyChange,
     ProfileChange,
     Projection,
+    Quarantine,
     Refit,
+    Remark,
     Score,
+    standing,
     unpack,
 )
 
@@ -56,13 +62,33 @@ def read_batch(journal: Journal, after: int, limit: int = 256) -> Batch:
     rows = []
     for row in journal.tail(after, limit):
         related: list[Event] = []
-        if isinstance(row.event, (Score, Feedback)):
+        if isinstance(row.event, Erasure) and row.event.subject:  # whose tenant is found so
+            related = [other.event for other in journal.of(row.event.subject) if other.seq < row.seq][:1]
+        if isinstance(row.event, (Score, Feedback, Remark)):
             related = [other.event for other in journal.of(row.event.decision_id) if other.seq < row.seq]
             votes = [vote for vote in (row.event, *related) if isinstance(vote, Feedback)]
             for other_id in dict.fromkeys(vote.other for vote in votes if vote.other):
                 related += [other.event for other in journal.of(other_id) if other.seq < row.seq]
         rows.append((row, related))
     return Batch(rows)
+
+
+def tenant_of(event: Event, related: Sequence[Event] = ()) -> str | None:
+    """The tenant that an event is about; None for all."""
+    identity = getattr(event, "identity", None)
+    if isinstance(event, Erasure) and event.tenant:
+        return event.tenant
+    if identity is None and isinstance(event, Erasure) and related:
+        identity = getattr(related[0], "identity", None)
+    return None if identity is None else str(identity.tenant)
+
+
+_POSITION = "position"
+"""Key of a snapshot: its position. Another version may have moved the journal's since then."""
+
+
+_ASIDE = 4096
+"""Users that go to the spill at a time."""
 
 
 class _Scalars(msgspec.Struct, array_like=True):
@@ -73,8 +99,14 @@ class _Scalars(msgspec.Struct, array_like=True):
     labels: int
     residuals: list[tuple[str, float, float]]
     stale: int
+    forgotten: list[str]
     arms: list[str]
     open: list[tuple[str, float]]
+    skipped: int = 0
+    quarantined: list[str] = []
+
+
+_AnyLearner = TypeVar("_AnyLearner", bound="Learner")
 
 
 class Learner:
@@ -91,7 +123,12 @@ class Learner:
         expects_scores: whether labels wait for the answer's score; False if no scorer runs.
         projections: settings of the other projections.
         arm_prior: trained priors of models.
+        people: most users kept in memory after `shrink`; None for no limit. The state does not depend on it.
+        folder: for the others.
     """
+
+    kind: ClassVar[str] = ""
+    """Part of `version`."""
 
     def __init__(
         self,
@@ -106,8 +143,12 @@ class Learner:
         expects_scores: bool = True,
         projections: ProjectionParams | None = None,
         arm_prior: ArmPrior | None = None,
+        people: int | None = None,
+        folder: Path | None = None,
     ) -> None:
         self.fit = Fit(d, D, params, names=names, prior=prior)
+        self.limit, self.folder = people, folder
+        self.users.limit, self.users.folder = people, folder
         self.projections = Projections(projections)
         self.names, self.prior, self.arm_prior = tuple(names), prior, arm_prior
         self.schema = schema
@@ -118,8 +159,25 @@ class Learner:
         """Position up to which a refit is pending (`fitrouter.state.refit`); 0 for none."""
         self.open: dict[str, float] = {}
         """Time of each decision without an Execution."""
+        self.skipped = 0
+        """Events that were not folded: a number in them is not finite or out of range, or they are quarantined."""
+        self.quarantined: set[str] = set()
+        """Ids of excluded events."""
+        self.tenant: str | None = None
+        """Whose events are folded; None for all."""
+        self.skip_to = 0
+        """Last of the events that are not folded again, after the refit of another tenant's learner."""
+        self.revision = 0
+        """Number of times that the state was replaced."""
+        self.moved = False
+        """Whether anything was folded since the last snapshot."""
         self._dirty: set[str] = set()
         """Keys that changed since the last snapshot."""
+
+    @property
+    def users(self) -> Users:
+        """Terms of users, in memory and in the spill."""
+        return self.fit.tastes.users
 
     @property
     def version(self) -> str:
@@ -127,12 +185,26 @@ class Learner:
         fit = self.fit
         priors = [prior.id for prior in (self.prior, self.arm_prior) if prior]
         own = (self.schema, priors, self.votes_per_day, self.expects_scores)
-        text = repr((8, fit.d, fit.D, *own, fit.params, SIGNALS, self.projections.params))
+        likelihoods = SIGNALS, REMARKS, REMARK_STEP, VERDICT
+        text = repr((13, self.kind, fit.d, fit.D, *own, fit.params, likelihoods, self.projections.params))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
-    def blank(self) -> Learner:
+    def blank(self) -> Self:
         """A new learner with the same settings."""
-        return Learner(
+        return self._made(type(self))
+
+    def part(self, tenant: str | None) -> Learner:
+        """A new learner with the same settings, of one tenant; None for all."""
+        made = self._one()
+        made.tenant = tenant
+        return made
+
+    def _one(self) -> Learner:
+        """A new learner that keeps no tenants apart."""
+        return self.blank()
+
+    def _made(self, kind: type[_AnyLearner]) -> _AnyLearner:
+        return kind(
             self.fit.d,
             self.fit.D,
             schema=self.schema,
@@ -143,16 +215,47 @@ class Learner:
             expects_scores=self.expects_scores,
             projections=self.projections.params,
             arm_prior=self.arm_prior,
+            people=self.limit,
+            folder=self.folder,
         )
 
     def take(self, other: Learner) -> None:
         """Replace this learner's state by another's; everything is then part of the next snapshot."""
+        other.projections.keep_holds(self.projections)
+        before = set(self._keys())
         self.fit, self.projections = other.fit, other.projections
         self.open, self.seq, self.stale = other.open, other.seq, other.stale
-        self._dirty = {key for key, _ in self.state() if key != "scalars" and not key.startswith("part:")}
+        self.skipped, self.quarantined = other.skipped, other.quarantined
+        self._dirty = before.union(self._keys())  # what is there no more is removed from the stored snapshot
+        self.moved, self.revision = True, self.revision + 1
+
+    # --- tenants: `fitrouter.state.tenants` keeps them apart ---
+
+    def of(self, tenant: str) -> Learner:  # noqa: ARG002 - all tenants share this one
+        """The learner of a tenant."""
+        return self
+
+    def parts(self) -> Sequence[Learner]:
+        """The learners of all tenants."""
+        return (self,)
+
+    def refitted(self, part: Learner, fresh: Learner) -> None:
+        """Replace the state of one of the `parts` by a refit's; the events since then are to be folded again."""
+        part.take(fresh)
+
+    @property
+    def behind(self) -> bool:
+        """Whether some of the `parts` are ahead of `seq`, after the refit of another one."""
+        return False
+
+    def shrink(self) -> None:
+        """Move the users that were not used for longest out of memory (`Users.shrink`). Blocks on the disk."""
+        for part in self.parts():
+            part.users.shrink()
 
     def score(self, identity: Identity, h: Floats, dimension: str = OVERALL) -> tuple[float, float]:
-        """Posterior mean and sd of this user's rating of an answer with features h."""
+        """Posterior mean and sd of this user's rating of an answer with features h. May block on the disk."""
+        self.users.load(identity.user or "")
         return self.fit.score(identity, h, dimension)
 
     def dimensions(self) -> tuple[str, ...]:
@@ -160,16 +263,31 @@ class Learner:
         return tuple(self.fit.tastes.others)
 
     def heads(self, identity: Identity, dimension: str = OVERALL) -> list[Gaussian]:
-        """The posteriors whose sum is this user's taste in a dimension."""
+        """The posteriors whose sum is this user's taste in a dimension. May block on the disk."""
+        self.users.load(identity.user or "")
         return self.fit.heads(identity, dimension)
+
+    def published(self, tenant: str, dimension: str = OVERALL) -> Gaussian:
+        """The population's taste in a dimension as callers see it who may not read what was learnt of people."""
+        part = self.of(tenant)
+        found = part.projections.publication.tastes.get(dimension)
+        return part.fit.tastes.start(dimension) if found is None else found
 
     # --- folding ---
 
     def apply(self, row: Row, related: Sequence[Event] = ()) -> None:
-        """Fold one event. Rows come in sequence order; an earlier one is skipped."""
+        """Fold one event. Rows come in sequence order; an earlier one is skipped, and so is an unsound one."""
         if row.seq <= self.seq:
             return
         self.seq = row.seq
+        if not self._sound(row.event):
+            self.skipped += row.seq > self.skip_to
+            return
+        self.fold(row, [event for event in related if self._sound(event)])
+
+    def fold(self, row: Row, related: Sequence[Event]) -> None:
+        """Fold one sound event, whatever its position."""
+        self.moved = True
         match row.event:
             case Decision() as event:
                 self._decision(event)
@@ -179,28 +297,71 @@ class Learner:
                 self._score(event, related)
             case Feedback() as event:
                 self._feedback(event, related)
+            case Remark() as event:
+                self._remark(event, related)
             case ModelChange() as event:
-                # Sorted, so that the rows of arms are contiguous in the order in which decisions read them.
-                arms = sorted(card.arm for card in event.cards)
-                if self.arm_prior is not None:
-                    self.arm_prior.apply(self.fit.arms, arms)
-                for arm in arms:
-                    self.fit.arms.join(arm)
-                    self.projections.arm_counts.join(arm)
-                    self._touch(arm)
+                self.join(card.arm for card in event.cards)
             case ProfileChange() as event:
                 self.fit.tastes.declare(event.identity, event.declared)
                 self._dirty.add(f"user:{event.identity.user}")
             case PolicyChange() as event:
                 self.projections.policy_settings.observe(event)
+                self.projections.budgets.observe_change(event)
             case Erasure() as event:
-                self.fit.tastes.users.pop(event.subject, None)
-                self._dirty.add(f"user:{event.subject}")
+                if event.subject:
+                    self.users.pop(event.subject)
+                    self._dirty.add(f"user:{event.subject}")
+                self.stale = row.seq
+                self.rewrite()  # the stored snapshot was dropped (`Journal.erase`)
+            case Quarantine() as event:
+                self.quarantined.add(event.event_id)
                 self.stale = row.seq
             case Refit():
                 self.stale = row.seq
             case _:
                 pass
+        if self.users.damaged:
+            self.stale, self.users.damaged = row.seq, False
+
+    def rewrite(self) -> None:
+        """Make everything part of the next snapshot."""
+        self._dirty.update(self._keys())
+        self.moved = True
+
+    def join(self, arms: Iterable[str]) -> None:
+        """Register the arms of a model registry."""
+        # Sorted, so that the rows of arms are contiguous in the order in which decisions read them.
+        names = sorted(arms)
+        if self.arm_prior is not None:
+            self.arm_prior.apply(self.fit.arms, names)
+        for arm in names:
+            self.fit.arms.join(arm)
+            self.projections.arm_counts.join(arm)
+            self._touch(arm)
+
+    def load(self, batch: Batch) -> None:
+        """Bring the people that a batch changes into memory, so that folding it needs no I/O. Blocks on the disk."""
+        for row, related in batch.rows:
+            for event in (row.event, *related):
+                if isinstance(event, (Feedback, ProfileChange)):
+                    self.of(event.identity.tenant).users.load(voter_key(event.identity))
+
+    def _sound(self, event: Event) -> bool:
+        return event.id not in self.quarantined and not fault_in(event)
+
+    def finite(self) -> bool:
+        """Whether the state that all users share, and that of people who changed since the last snapshot, is finite."""
+        tastes = self.fit.tastes
+        keys = [key.partition(":")[2] for key in self._dirty if key.startswith("user:")]
+        people = [*tastes.roles.values(), *(person for key in keys if (person := self.users.hot(key)))]
+        blocks = [tastes.population, *tastes.others.values()]
+        return (
+            self.fit.arms.finite()
+            and all(np.isfinite(block.state).all() for block in blocks)
+            and all(person.finite() for person in people)
+            and bool(np.isfinite([*self.fit.widths.weights, *self.fit.mixture.weights("user")]).all())
+            and all(math.isfinite(squares) for squares, _ in self.fit.residuals.values())
+        )
 
     def _touch(self, *arms: str) -> None:
         """Mark arms as changed, and the base arms that variants share posteriors with."""
@@ -222,13 +383,19 @@ class Learner:
 
     def _execution(self, event: Execution) -> None:
         self.open.pop(event.decision_id, None)
+        if event.status == RECORDED:
+            return
         arms = self.fit.arms
-        self.projections.arm_counts.observe(event.attempts)
         self.projections.sessions.observe_execution(event)
         self.projections.budgets.observe(event.identity.tenant, event.ts, event.cost_usd, event.decision_id)
+        if event.payer:
+            self.projections.accounts.observe(event.payer, event.ts, event.cost_usd, event.decision_id)
+        if not event.believed:
+            return
+        self.projections.arm_counts.observe(event.attempts)
         for attempt in event.attempts:
-            # Rejected requests are no evidence on availability.
-            if attempt.error not in {"ProviderRejected", "ContextOverflow"}:
+            # Requests that were rejected, not sent, or given up by the caller are no evidence on availability.
+            if attempt.error not in {"ProviderRejected", "ContextOverflow", "NotCalled", "CancelledError"}:
                 arms.observe_answer(arms.model(attempt.model), attempt.error is None, event.ts)
                 self._touch(attempt.model)
         x = unpack(event.features)
@@ -242,16 +409,31 @@ class Learner:
         if len(x) != self.fit.d or _scored(event.decision_id, related):
             return
         h = self._h(event)
-        if h is not None:
+        if h is not None and _believed(event.decision_id, related):
             self.fit.arms.observe_response(self.fit.arms.row(event.served_by), x, h)
             self._touch(event.served_by)
         votes = {_key(vote): vote for vote in related if _votes_on(vote, event.decision_id)}
         for vote in votes.values():
             self._vote(vote, [*related, event])
+        self._say(standing(_remarks_on(event.decision_id, related)), [*related, event])
 
     def _feedback(self, event: Feedback, related: Sequence[Event]) -> None:
         earlier = [vote for vote in related if _votes_on(vote, event.decision_id) and _key(vote) == _key(event)]
         self._vote(event, related, earlier[-1] if earlier else None)
+
+    def _remark(self, event: Remark, related: Sequence[Event]) -> None:
+        earlier = _remarks_on(event.decision_id, related)
+        before, after = standing(earlier), standing([*earlier, event])
+        if after is not before:
+            self._say(before, related, withdraw=True)
+            self._say(after, related)
+
+    def _say(self, remark: Remark | None, events: Sequence[Event], *, withdraw: bool = False) -> None:
+        """Learn a remark, or withdraw it, if its answer is scored."""
+        answer = None if remark is None else self._answered(remark.decision_id, events)
+        if remark is not None and answer is not None:
+            self.fit.remark(remark, answer, withdraw=withdraw)
+            self._dirty.add(f"user:{remark.identity.user}")
 
     def _h(self, score: Score) -> Floats | None:
         h = unpack(score.h)
@@ -282,17 +464,19 @@ class Learner:
         pair = vote.kind is FeedbackKind.PAIR
         if answer is None or (pair and against is None) or not math.isfinite(vote.y + vote.ts):
             return
-        if vote.dimension == BASE:
-            self.projections.quality_floor.observe(answer.arm, task_of(vote.identity, answer.x), vote.y, vote.ts)
-            return
         voter = self.fit.tastes.voter(vote.identity)
+        self._dirty.add(f"user:{voter_key(vote.identity)}")
         name = f"{vote.decision_id} {vote.kind.value} {vote.dimension} {vote.other}".rstrip()
+        counted = answer.arm if vote.dimension == OVERALL else f"{answer.arm} {vote.dimension}"
         if earlier is not None:
-            pooled = name in voter.pooled
-        elif vote.dimension == OVERALL:
-            pooled = voter.counts(answer.arm, int(vote.ts // DAY_S), self.votes_per_day, name)
+            pooled = voter.counted(name)
         else:
-            pooled = voter.counts(f"{answer.arm} {vote.dimension}", int(vote.ts // DAY_S), self.votes_per_day, name)
+            pooled = all(_believed(one, events) for one in (vote.decision_id, vote.other))
+            pooled = pooled and voter.counts(counted, int(vote.ts // DAY_S), self.votes_per_day, name)
+        if vote.dimension == BASE:
+            if pooled:
+                self.projections.quality_floor.observe(answer.arm, task_of(vote.identity, answer.x), vote.y, vote.ts)
+            return
         tokens = next((e.completion_tokens for e in events if _ends(e, vote.decision_id)), 0)
         label = Label(
             vote.identity, answer, vote.y, vote.kind, pooled, against if pair else None, vote.dimension, tokens, vote.ts
@@ -300,16 +484,17 @@ class Learner:
         if earlier is not None:
             self.fit.revise(label, earlier.y)
         else:
-            alarms = self.fit.alarms
+            alarms = len(self.fit.tastes.forgotten)
             self._monitor(label, self.fit.learn(label), events)
-            if self.fit.alarms != alarms:
-                self._dirty.update(key for key, _ in self.state() if key.partition(":")[0] in {"arm", "user"})
+            if len(self.fit.tastes.forgotten) != alarms:
+                self._touch(*self.fit.arms.names)
             for arm in (answer, against):
                 if arm is not None and pooled and vote.dimension == OVERALL:
                     self.projections.arm_counts.observe_label(arm.arm)
+        self.projections.publication.observe(vote.identity.user, self.fit.tastes)
         self._touch(*(arm.arm for arm in (answer, against) if arm))
-        self._dirty.update(f"user:{key}" for key in (vote.identity.user, f"anonymous {vote.identity.tenant}") if key)
-        self._dirty.update(f"role:{key}" for key in self.fit.tastes.roles)
+        if role_key(vote.identity) in self.fit.tastes.roles:
+            self._dirty.add(f"role:{role_key(vote.identity)}")
 
     def _monitor(self, label: Label, predicted: Prequential | None, events: Sequence[Event]) -> None:
         """Update the personalisation monitor with a label and its prequential prediction."""
@@ -332,11 +517,15 @@ class Learner:
 
     def state(self) -> Iterator[tuple[str, bytes]]:
         """All keys in order, with their bytes."""
-        keys = [f"arm:{name}" for name in self.fit.arms.names]
-        keys += [f"role:{key}" for key in self.fit.tastes.roles] + [f"user:{key}" for key in self.fit.tastes.users]
-        for key in sorted(keys):
+        for key in sorted(self._keys()):
             yield key, self._dump(key)
         yield from self._small_state()
+
+    def _keys(self) -> Iterator[str]:
+        """Keys of arms and people."""
+        yield from (f"arm:{name}" for name in self.fit.arms.names)
+        yield from (f"role:{key}" for key in self.fit.tastes.roles)
+        yield from (f"user:{key}" for key in self.users)
 
     def _small_state(self) -> Iterator[tuple[str, bytes]]:
         """State that is part of every snapshot."""
@@ -357,29 +546,82 @@ class Learner:
 
     def snapshot(self) -> Snapshot:
         """The changes since the last snapshot, at this position."""
-        state = dict(self.dirty())
-        self._dirty.clear()
-        return Snapshot(self.seq, {f"{self.version}/{key}": payload for key, payload in state.items()})
+        return Snapshot(self.seq, dict(self.changes()))
 
-    def restore(self, snapshot: Snapshot) -> bool:
-        """Restore a snapshot. False, and unchanged, if it has another version or is damaged."""
+    def changes(self) -> Iterator[tuple[str, bytes]]:
+        """The entries of `snapshot` one by one, for a caller that folds nothing before the end."""
+        prefix = f"{self.version}/"
+        for key, payload in self.dirty():
+            yield prefix + key, payload
+        yield prefix + _POSITION, str(self.seq).encode()
+        for part in self.parts():
+            part._dirty.clear()
+            part.moved = False
+
+    def unsaved(self, snapshot: Snapshot) -> None:
+        """Make what a snapshot holds part of the next one: it could not be saved."""
+        for key in (key.partition("/")[2] for key in snapshot.state):
+            part, own = self._place(key)
+            part.moved = True
+            if own.startswith(("arm:", "role:", "user:")):
+                part._dirty.add(own)
+
+    def _place(self, key: str) -> tuple[Learner, str]:
+        """The part whose state a key of the snapshot is, and its key there."""
+        return self, key
+
+    def put_aside(self, journal: Journal) -> Snapshot:
+        """Read the stored snapshot, except that its users go to the spill. Blocks on the disk."""
+        prefix, waiting = f"{self.version}/", dict[Learner, list[tuple[str, bytes]]]()
+
+        def write(part: Learner) -> None:
+            if rows := waiting.pop(part, None):
+                part.users.put_aside(rows)
+
+        def aside(key: str, payload: bytes) -> bool:
+            if self.users.limit is None or not key.startswith(prefix):
+                return False
+            part, own = self._place(key[len(prefix) :])
+            if not own.startswith("user:"):
+                return False
+            if payload:
+                waiting.setdefault(part, []).append((own.removeprefix("user:"), payload))
+            if sum(map(len, waiting.values())) >= _ASIDE:
+                for each in list(waiting):
+                    write(each)
+            return True
+
+        snapshot = journal.snapshot(aside)
+        for part in list(waiting):
+            write(part)
+        return snapshot
+
+    def restore(self, snapshot: Snapshot, fresh: Learner | None = None) -> bool:
+        """Restore a snapshot. False, and unchanged, if it has another version or is damaged.
+
+        Args:
+            snapshot: of this learner or one with the same settings.
+            fresh: a blank learner to restore into, which may have put users aside.
+        """
         prefix = f"{self.version}/"
         state = {key[len(prefix) :]: payload for key, payload in snapshot.state.items() if key.startswith(prefix)}
-        if "scalars" not in state:
+        position = str(snapshot.seq).encode()
+        if "scalars" not in state or state.pop(_POSITION, position) != position:
             return False
-        fresh = self.blank()
-        if not fresh._load(state.items()):
+        fresh = fresh or self.blank()
+        if not fresh._load(state):
             return False
         fresh.seq = snapshot.seq
         self.take(fresh)
-        self._dirty.clear()
+        for part in self.parts():
+            part._dirty.clear()
+            part.moved = False
         return True
 
-    def _load(self, state: Iterable[tuple[str, bytes]]) -> bool:
-        items = dict(state)
-        if not self._load_scalars(items.pop("scalars")):
+    def _load(self, state: dict[str, bytes]) -> bool:
+        if "scalars" not in state or not self._load_scalars(state.pop("scalars")):
             return False
-        for key, payload in items.items():
+        for key, payload in state.items():
             kind, _, name = key.partition(":")
             if kind == "arm":
                 if not self.fit.arms.load(name, payload):
@@ -390,18 +632,19 @@ class Learner:
                     return False
             elif payload:
                 tastes = self.fit.tastes
-                person = tastes.new_person()
+                people: Users | dict[str, Person] = tastes.users if kind == "user" else tastes.roles
+                person = tastes.new_person() if kind == "user" else tastes.new_role()
                 if not person.load(payload):
                     return False
-                (tastes.users if kind == "user" else tastes.roles)[name] = person
+                people[name] = person
         return True
 
     def _dump(self, key: str) -> bytes:
         kind, _, name = key.partition(":")
         if kind == "arm":
             return self.fit.arms.dump(name)
-        people: dict[str, Person] = self.fit.tastes.users if kind == "user" else self.fit.tastes.roles
-        return people[name].dump() if name in people else b""
+        person = self.fit.tastes.named(kind, name)
+        return b"" if person is None else person.dump()
 
     def _scalars(self) -> bytes:
         fit = self.fit
@@ -412,8 +655,11 @@ class Learner:
                 fit.labels,
                 [(kind, squares, n) for kind, (squares, n) in sorted(fit.residuals.items())],
                 self.stale,
+                fit.tastes.forgotten,
                 list(fit.arms.names),
                 list(self.open.items()),
+                self.skipped,
+                sorted(self.quarantined),
             )
         )
 
@@ -426,11 +672,12 @@ class Learner:
         except (msgspec.DecodeError, ValueError):
             return False
         self.fit.tastes.population, self.fit.tastes.others = population, others
-        self.fit.labels, self.stale = stored.labels, stored.stale
+        self.fit.labels, self.stale, self.fit.tastes.forgotten = stored.labels, stored.stale, stored.forgotten
         self.fit.residuals = {kind: (squares, n) for kind, squares, n in stored.residuals}
         for name in stored.arms:  # in their order, which fixes their rows
             self.fit.arms.row(name)
         self.open = dict(stored.open)
+        self.skipped, self.quarantined = stored.skipped, set(stored.quarantined)
         return True
 
 
@@ -442,8 +689,17 @@ def _ends(event: Event, decision_id: str) -> TypeGuard[Execution]:
     return isinstance(event, Execution) and event.decision_id == decision_id
 
 
+def _believed(decision_id: str, events: Sequence[Event]) -> bool:
+    """Whether an answer's execution may teach what all users share."""
+    return all(event.believed for event in events if _ends(event, decision_id))
+
+
 def _votes_on(event: Event, decision_id: str) -> TypeGuard[Feedback]:
     return isinstance(event, Feedback) and event.decision_id == decision_id
+
+
+def _remarks_on(decision_id: str, events: Sequence[Event]) -> list[Remark]:
+    return [event for event in events if isinstance(event, Remark) and event.decision_id == decision_id]
 
 
 def _key(vote: Feedback) -> tuple[str, str, str]:

@@ -8,11 +8,13 @@ import msgspec
 
 from fitrouter.monitors.personalisation import PersonalisationMonitor
 from fitrouter.monitors.propensities import Propensities
+from fitrouter.state.accounts import Accounts
 from fitrouter.state.budgets import BudgetParams, Budgets
+from fitrouter.state.publication import Publication
 from fitrouter.state.quality_floor import QualityFloor
 from fitrouter.state.sessions import Sessions
 from fitrouter.state.settings import PolicySettings
-from fitrouter.types import Attempt, Projection
+from fitrouter.types import Attempt, Erasure, Projection
 
 
 class _Stored(msgspec.Struct, array_like=True):
@@ -43,6 +45,8 @@ class ArmCounts(Projection):
         """Count the calls of one request."""
         for attempt in attempts:
             self.join(attempt.model)
+            if attempt.error == "NotCalled":
+                continue
             self.counts[attempt.model] = self.counts.get(attempt.model, 0) + 1
 
     def observe_label(self, arm: str) -> None:
@@ -94,15 +98,30 @@ class Projections:
         self.personalisation = PersonalisationMonitor()
         self.quality_floor = QualityFloor()
         self.propensities = Propensities()
+        self.publication = Publication()
+        self.accounts = Accounts()
         self.budgets = Budgets(self.params.budget, self.params.tenants)
+
+    def keep_holds(self, other: Projections) -> None:
+        """Share the reservations of this process with another state of it."""
+        self.budgets.holds, self.accounts.holds = other.budgets.holds, other.accounts.holds
+
+    def book(self, erasure: Erasure) -> None:
+        """Count what the requests of an erased user cost, which a refit no longer finds in the journal."""
+        for spent in erasure.spent:
+            self.budgets.book(erasure.tenant, spent.ts, spent.usd, spent.requests)
+            if spent.payer:
+                self.accounts.observe(spent.payer, spent.ts, spent.usd, "")
 
     def named(self) -> dict[str, Projection]:
         """Name → projection, in a fixed order; the names are keys of snapshots."""
         return {
+            "accounts": self.accounts,
             "base layer": self.quality_floor,
             "budgets": self.budgets,
             "control": self.policy_settings,
             "propensities": self.propensities,
+            "published": self.publication,
             "pulls": self.arm_counts,
             "sessions": self.sessions,
             "twin": self.personalisation,

@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterator, Sequence
 import msgspec
 import numpy as np
 
+from fitrouter.context.features import last_user_message
 from fitrouter.types import Decision, Execution, Floats, Message, Mode, ModelCard, Projection
 
 EVERY = 8
@@ -50,9 +51,13 @@ class Session(msgspec.Struct, frozen=True, array_like=True):
     cached_tokens: int = 0
     """Length of that prompt."""
     cached_ts: float = 0.0
+    last: str = ""
+    """Id of the last decision, pinned ones included."""
+    turn: int = 0
+    """Its `Decision.turn`."""
 
     def _valid(self) -> bool:
-        counts = min(self.turns, self.failures, self.cached_tokens)
+        counts = min(self.turns, self.failures, self.cached_tokens, self.turn)
         return bool(self.draw_id and self.arm and math.isfinite(self.ts + self.cached_ts) and counts >= 0)
 
 
@@ -76,16 +81,19 @@ class Sessions(Projection):
         return self._known.get(key)
 
     def observe_decision(self, decision: Decision, *, user_turn: bool = True) -> None:
-        """Update the session of a decision. Pinned and forced decisions leave it unchanged.
+        """Update the session of a decision. Of pinned and forced ones only the id is noted.
 
         Args:
             decision: as logged.
             user_turn: whether it begins a user turn (`begins_turn`); False for an agent's steps.
         """
         key = decision.identity.session
+        before = None if key is None else self._known.get(key)
         if key is None or decision.mode in {Mode.PINNED, Mode.FORCED}:
+            if key is not None and before is not None:
+                self._known[key] = msgspec.structs.replace(before, last=decision.id, turn=decision.turn)
             return
-        after = advance(self._known.get(key), decision, user_turn)
+        after = advance(before, decision, user_turn)
         self._known[key] = after
         self._known.move_to_end(key)
         if len(self._known) > self.limit:
@@ -98,7 +106,7 @@ class Sessions(Projection):
         if key is None or before is None or execution.chosen != before.arm:
             return
         after = before
-        # A rejected request is not the model's failure, and neither is one that the caller cancelled.
+        # A rejected request is not the model's failure, and neither is one that was not sent or was cancelled.
         if any(attempt.model == before.arm and attempt.error not in _NO_FAILURE for attempt in execution.attempts):
             after = msgspec.structs.replace(after, failures=before.failures + 1)
         elif execution.served_by == before.arm:
@@ -126,16 +134,17 @@ class Sessions(Projection):
 def advance(before: Session | None, decision: Decision, user_turn: bool) -> Session:
     """The session after another decision whose answer has not ended yet."""
     turn = int(user_turn)
-    if before is None:
-        return Session(decision.draw_id, decision.chosen, decision.ts, turn)
-    if decision.draw_id == before.draw_id:
-        return msgspec.structs.replace(before, ts=decision.ts, turns=before.turns + turn)
-    # The prompt stays cached at the model that answered last, whichever model is drawn now.
-    cached = before.cached_arm, before.cached_tokens, before.cached_ts
-    return Session(decision.draw_id, decision.chosen, decision.ts, turn, 0, *cached)
+    cached = ("", 0, 0.0)
+    if before is not None:
+        if decision.draw_id == before.draw_id:
+            turns = before.turns + turn
+            return msgspec.structs.replace(before, ts=decision.ts, turns=turns, last=decision.id, turn=decision.turn)
+        # The prompt stays cached at the model that answered last, whichever model is drawn now.
+        cached = before.cached_arm, before.cached_tokens, before.cached_ts
+    return Session(decision.draw_id, decision.chosen, decision.ts, turn, 0, *cached, decision.id, decision.turn)
 
 
-_NO_FAILURE = (None, "ProviderRejected")
+_NO_FAILURE = (None, "ProviderRejected", "NotCalled", "CancelledError")
 
 
 def begins_turn(messages: Sequence[Message]) -> bool:
@@ -153,6 +162,24 @@ def begins_turn(messages: Sequence[Message]) -> bool:
     if not isinstance(content, list):
         return True
     return not any(isinstance(part, dict) and part.get("type") in _TOOL_PARTS for part in content)
+
+
+def previous_decision(session: Session, messages: Sequence[Message], turn: int) -> str:
+    """Id of the decision whose answer the last message follows; empty if that is not certain.
+
+    The message must be a user's, directly behind an assistant's text, and the history must have more user messages than
+    the request of the session's last decision: a retry, an edited message and a history that the client cuts to a
+    fixed length do not.
+
+    Args:
+        session: the session so far.
+        messages: of the request.
+        turn: number of user messages among them.
+    """
+    if len(messages) < 2 or not 0 < session.turn < turn or not begins_turn(messages):
+        return ""
+    answered = messages[-2].get("role") == "assistant" and not messages[-2].get("tool_calls")
+    return session.last if answered and last_user_message(messages) is messages[-1] else ""
 
 
 def redraw_reason(

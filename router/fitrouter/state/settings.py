@@ -30,8 +30,10 @@ SETTINGS: dict[str, tuple[float, float] | type] = {
     "latency_weight": _WEIGHT,
     "personal": bool,
     "force": str,
+    "paused": str,
 }
-"""Setting → allowed range, or type. `force` is a model that takes every request it can take; empty for none."""
+"""Setting → allowed range, or type. `force` is a model that takes every request it can take; empty for none. `paused`
+names models that are not called, separated by commas."""
 
 VERSIONS = 64
 """Number of versions kept for `restore`."""
@@ -104,6 +106,8 @@ class PolicySettings(Projection):
                 self.history = self.history[:-1]
             case "config":
                 self.history = []
+            case "budget":  # its limit is part of `fitrouter.state.budgets`
+                pass
             case _:
                 return
         self.config_hash = change.config_hash or self.config_hash

@@ -2,19 +2,69 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
+import shutil
 import sqlite3
+import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
 _log = logging.getLogger(__name__)
 
+_CHECKED_BYTES = 64 * 2**20
+"""Files up to this size are checked page by page when they are opened (0.1 s); larger ones only where they are read."""
 COMPANIONS = ("-wal", "-shm")
 """Suffixes of the files that SQLite keeps beside a database."""
 
 
+class OpenFiles:
+    """Whether a database and its companions are still the files that were opened.
+
+    Whoever unlinks or replaces one leaves SQLite with files that nobody will find again. Keep a connection open: SQLite
+    itself removes the companions when the last one is closed.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._paths = [path, *(path.with_name(path.name + suffix) for suffix in COMPANIONS)]
+        self._opened: dict[Path, tuple[int, int]] = {}
+        self.fault()
+
+    def fault(self) -> str:
+        """Why what is written now would be lost; empty if it would not. Costs three calls of stat."""
+        for path in self._paths:
+            try:
+                found = path.stat()
+                inode = found.st_dev, found.st_ino
+            except FileNotFoundError:
+                inode = None
+            except OSError as error:
+                return f"{str(path)!r} cannot be read: {error.strerror}"
+            opened = self._opened.get(path)
+            if opened is None and inode is not None:
+                self._opened[path] = inode
+            elif inode != opened:
+                return (
+                    f"{str(path)!r} was {'deleted' if inode is None else 'replaced'} while it was open: nothing can be "
+                    f"logged. Put the file back or restore a backup, then restart"
+                )
+        return ""
+
+
+def make_folder(path: Path) -> None:
+    """Create a folder that only its owner can read; an existing one stays as it is."""
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
 def connect(path: Path, patience_s: float = 5.0) -> sqlite3.Connection:
-    """A connection in autocommit mode with durable commits, usable from any one thread at a time."""
+    """A connection in autocommit mode with durable commits, usable from any one thread at a time.
+
+    A new file, and those that SQLite keeps beside it, can be read by their owner only.
+    """
+    with suppress(OSError):  # it exists, or SQLite reports the error
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     connection = sqlite3.connect(path, timeout=patience_s, isolation_level=None, check_same_thread=False)
     try:
         connection.execute("PRAGMA synchronous = FULL")
@@ -24,9 +74,65 @@ def connect(path: Path, patience_s: float = 5.0) -> sqlite3.Connection:
     return connection
 
 
+def connect_read_only(path: Path, *, immutable: bool = False) -> sqlite3.Connection:
+    """A connection that changes nothing; an `immutable` one needs no writable folder and ignores the log."""
+    address = f"{path.absolute().as_uri()}?{'immutable=1' if immutable else 'mode=ro'}"
+    return sqlite3.connect(address, uri=True, isolation_level=None, check_same_thread=False)
+
+
+def copied_aside(path: Path) -> tempfile.TemporaryDirectory[str]:
+    """A temporary folder with copies of a database and its log, as far as they exist.
+
+    Raises:
+        OSError: no folder for temporary files has room for them.
+    """
+    failure: OSError | None = None
+    for place in (None, "/dev/shm"):  # noqa: S108 - the folder is made for this user only
+        try:
+            folder = tempfile.TemporaryDirectory(prefix="fitrouter-", dir=place)
+            for file in (path, path.with_name(f"{path.name}-wal")):
+                if file.exists():
+                    shutil.copy(file, folder.name)
+        except OSError as error:
+            failure = error
+        else:
+            return folder
+    raise failure or FileNotFoundError(path)
+
+
 def is_damaged(error: BaseException) -> bool:
     """Whether an SQLite error means that the file is corrupt, not that it is busy, missing or full."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+
+
+def quick_check(connection: sqlite3.Connection, path: Path) -> None:
+    """Check the pages of a file that is not large.
+
+    Raises:
+        sqlite3.DatabaseError: one is damaged (`is_damaged`).
+    """
+    if path.stat().st_size <= _CHECKED_BYTES:
+        (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+        if verdict != "ok":
+            error = sqlite3.DatabaseError(f"quick_check: {verdict}")
+            error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+            raise error
+
+
+def is_unwritable(error: BaseException | None) -> bool:
+    """Whether an error means that the disk is full or read-only."""
+    if isinstance(error, sqlite3.Error):
+        unwritable = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN}
+        return getattr(error, "sqlite_errorcode", 0) & 0xFF in unwritable
+    return isinstance(error, OSError) and error.errno in {
+        errno.ENOSPC,
+        errno.EROFS,
+        errno.EDQUOT,
+        errno.EFBIG,
+        errno.EIO,
+        errno.EACCES,
+        errno.EPERM,
+    }
 
 
 def is_busy(error: BaseException | None) -> bool:
@@ -34,7 +140,9 @@ def is_busy(error: BaseException | None) -> bool:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 
 
-def quarantine(path: Path, now: float, companions: tuple[str, ...] = (), reason: str = "is damaged") -> Path:
+def quarantine(
+    path: Path, now: float, companions: tuple[str, ...] = (), reason: str = "is damaged", instead: str = "an empty file"
+) -> Path:
     """Rename a damaged file to `<name>.corrupt-<seconds>` and log a warning.
 
     Args:
@@ -42,6 +150,7 @@ def quarantine(path: Path, now: float, companions: tuple[str, ...] = (), reason:
         now: seconds since the epoch, for the name.
         companions: suffixes of files that are renamed along with it, such as a write-ahead log.
         reason: the problem, for the log.
+        instead: what takes its place, for the log.
 
     Returns:
         The file's new path.
@@ -56,7 +165,7 @@ def quarantine(path: Path, now: float, companions: tuple[str, ...] = (), reason:
         if companion.exists():
             companion.rename(target.with_name(target.name + suffix))
     path.rename(target)
-    _log.warning("%s %s; it was moved to %s and replaced by an empty file", path, reason, target)
+    _log.warning("%s %s; it was moved to %s and replaced by %s", path, reason, target, instead)
     return target
 
 

@@ -17,6 +17,7 @@ _SCHEMA = (
         who TEXT NOT NULL UNIQUE,
         key BLOB NOT NULL
     )""",
+    "CREATE TABLE IF NOT EXISTS salts (one INTEGER PRIMARY KEY CHECK (one = 1), salt BLOB NOT NULL)",
     # A trigger also counts rows that another program deletes.
     "CREATE TABLE IF NOT EXISTS erasures (one INTEGER PRIMARY KEY CHECK (one = 1), number INTEGER NOT NULL)",
     """CREATE TRIGGER IF NOT EXISTS erased AFTER DELETE ON subjects BEGIN
@@ -36,6 +37,13 @@ COUNT_ERASURE = """INSERT INTO erasures VALUES (1, 1) ON CONFLICT (one) DO UPDAT
 RETURNING number"""
 ERASE = "DELETE FROM subjects WHERE who = ?1 OR (who > ?2 AND who < ?3) RETURNING subject"
 
+SUBJECTS = "SELECT subject FROM subjects WHERE who = ?1 OR (who > ?2 AND who < ?3) ORDER BY who = ?1 DESC, rowid"
+UNKNOWN = "SELECT value FROM json_each(?) WHERE value NOT IN (SELECT subject FROM subjects)"
+PEOPLE = """SELECT who FROM subjects
+WHERE json_array_length(who) = 2 AND json_type(who, '$[1]') = 'text' AND (?1 IS NULL OR json_extract(who, '$[0]') = ?1)
+ORDER BY rowid DESC LIMIT ?2"""
+"""Aliases have three parts, and nobody in particular (the anonymous subject of a tenant) has no name."""
+
 
 @dataclass(slots=True, eq=False)
 class Offer:
@@ -52,13 +60,14 @@ class Offer:
 
 def open_file(path: Path) -> sqlite3.Connection:
     """Open the file and create its tables, possibly at the same time as other processes."""
-    path.touch(mode=0o600)
     connection = connect(path, patience_s=5.0)
     try:
         _files.write_ahead(connection)
         for statement in _SCHEMA:
             connection.execute(statement)
+        connection.execute("INSERT INTO salts VALUES (1, ?) ON CONFLICT DO NOTHING", (secrets.token_bytes(32),))
         connection.execute("SELECT count(*) FROM subjects").fetchone()
+        _files.quick_check(connection, path)
     except sqlite3.Error:
         connection.close()
         raise
@@ -79,6 +88,11 @@ def connect(path: Path, patience_s: float) -> sqlite3.Connection:
 def count_erasures(connection: sqlite3.Connection) -> int:
     """The number of erasures so far."""
     return int(connection.execute("SELECT coalesce(max(number), 0) FROM erasures").fetchone()[0])
+
+
+def find_salt(connection: sqlite3.Connection) -> bytes:
+    """The installation's secret."""
+    return bytes(connection.execute("SELECT salt FROM salts").fetchone()[0])
 
 
 def find(connection: sqlite3.Connection, people: Sequence[str]) -> dict[str, str]:

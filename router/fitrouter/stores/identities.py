@@ -1,7 +1,8 @@
 """Identity store: maps users to the pseudonymous subjects that the journal holds (`identities.db`).
 
 A subject is a random token with a random key. Stored texts of a user are encrypted under that key, so that deleting one
-row makes the subject anonymous and the texts unreadable (crypto-shredding). No other file leads back to a user.
+row makes the subject anonymous and the texts unreadable (crypto-shredding). Only the copy beside it, from which a
+damaged file is restored, also leads back to a user; `erase` rewrites both.
 
 A request does not wait for a slow file: `mint` returns a subject that is written in the background. Invariants:
 
@@ -35,17 +36,30 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fitrouter.errors import StoreError
+from fitrouter.stores import _identity_copy as copies
 from fitrouter.stores._coalesce import Coalescer
-from fitrouter.stores._files import COMPANIONS, is_busy, is_damaged, quarantine
+from fitrouter.stores._files import (
+    COMPANIONS,
+    OpenFiles,
+    copied_aside,
+    is_busy,
+    is_damaged,
+    make_folder,
+    quarantine,
+)
 from fitrouter.stores._identity_rows import (
     COUNT_ERASURE,
     ERASE,
+    PEOPLE,
+    SUBJECTS,
+    UNKNOWN,
     Offer,
     alias_bounds,
     alias_name,
     connect,
     count_erasures,
     find,
+    find_salt,
     make,
     open_file,
     who_is,
@@ -78,8 +92,8 @@ class Identities:
     from memory (about 10 µs). `mint` avoids waiting for the commit. An erasure is seen by the next call in every other
     process: the file counts erasures, and caches from before the last one are dropped.
 
-    A corrupt file is renamed to `<path>.corrupt-<seconds>` and replaced by an empty one, in which all users are new;
-    `quarantined` is then its new path.
+    A corrupt file is renamed to `<path>.corrupt-<seconds>` and restored from its copy; `quarantined` is then its new
+    path.
 
     Args:
         path: the file, readable by its owner only; its folder is created.
@@ -94,7 +108,12 @@ class Identities:
         self, path: str | os.PathLike[str], clock: Callable[[], float] = time.time, patience_s: float = 30.0
     ) -> None:
         self.path = Path(path).absolute()
+        self.copy = self.path.with_name(f"{self.path.name}.copy")
+        """The file from which a damaged one is restored."""
         self.quarantined: Path | None = None
+        self.incident = ""
+        """What was found damaged when the file was opened, and what became of it; empty for nothing."""
+        self._damage = ""
         self._patience = patience_s
         self._pid = os.getpid()
         self._mutex = threading.RLock()
@@ -116,18 +135,40 @@ class Identities:
         """Called with every minted subject that is given up; the callee erases the events logged under it."""
         self._met = Coalescer(self._meet_all, "fitrouter-identities")
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(self.path.parent)
             try:
                 self._connection = open_file(self.path)
             except sqlite3.DatabaseError as error:
                 if not is_damaged(error):
                     raise
-                self.quarantined = quarantine(self.path, clock(), COMPANIONS)
-                self._connection = open_file(self.path)
+                self._connection = self._restored(error, clock())
+            self._compare()
+            self.salt = find_salt(self._connection)
+            """A secret of this installation, for hashes in the journal that nobody else can repeat."""
             self._glance = connect(self.path, patience_s=0.0)
+            self._files = OpenFiles(self.path)
             self._as_of(count_erasures(self._connection))
         except (OSError, sqlite3.Error) as error:
             raise StoreError(f"the identities {str(self.path)!r} cannot be opened: {error}") from error
+
+    def _restored(self, error: sqlite3.Error, now: float) -> sqlite3.Connection:
+        """Replace a damaged file by what its copy holds."""
+        self.quarantined = quarantine(self.path, now, COMPANIONS, instead="its copy")
+        connection = open_file(self.path)
+        count = copies.restore(self.copy, connection)
+        self.incident = (
+            f"{self.path.name} was damaged ({error}) and is kept as {self.quarantined.name}; {count} subjects were "
+            f"restored from {self.copy.name}" + ("" if count else ": all users are new. Restore a backup")
+        )
+        return connection
+
+    def _compare(self) -> None:
+        with suppress(OSError, ValueError, sqlite3.Error):  # a copy is a precaution; the file itself is sound
+            copies.compare(self.copy, self._connection)
+
+    def fault(self) -> str:
+        """Why subjects cannot be read or written now: the file is gone or damaged; empty if they can."""
+        return "" if self._closed else self._files.fault() or self._damage
 
     def subject(self, tenant: str, user: str | None) -> str:
         """The subject of a user, created at first; for None the tenant's anonymous subject.
@@ -289,6 +330,51 @@ class Identities:
         tenant, user, *_ = json.loads(row[0])
         return tenant, user
 
+    def subjects(self, tenant: str, user: str) -> tuple[str, ...]:
+        """All subjects of a user as far as the file has them: the canonical one first, then its aliases.
+
+        Raises:
+            StoreError: the file cannot be read.
+        """
+        who = who_is(tenant, user)
+        with self._using() as connection:
+            rows = connection.execute(SUBJECTS, (who, *alias_bounds(who))).fetchall()
+        return tuple(str(subject) for (subject,) in rows)
+
+    def find(self, wanted: Callable[[str], bool]) -> set[tuple[str, str | None]]:
+        """The (tenant, user) of all subjects and aliases for which a function is true.
+
+        Raises:
+            StoreError: the file cannot be read.
+        """
+        with self._using() as connection:
+            rows = connection.execute("SELECT subject, who FROM subjects").fetchall()
+        return {(who[0], who[1]) for who in (json.loads(text) for subject, text in rows if wanted(subject))}
+
+    def unknown(self, subjects: Sequence[str]) -> list[str]:
+        """Those subjects that the file does not have.
+
+        Raises:
+            StoreError: the file cannot be read.
+        """
+        with self._using() as connection:
+            rows = connection.execute(UNKNOWN, (json.dumps(list(subjects)),)).fetchall()
+        return [str(subject) for (subject,) in rows]
+
+    def people(self, limit: int, tenant: str | None = None) -> list[tuple[str, str]]:
+        """The (tenant, user) pairs that were met last, the newest first.
+
+        Args:
+            limit: most pairs.
+            tenant: of the users; None for all.
+
+        Raises:
+            StoreError: the file cannot be read.
+        """
+        with self._using() as connection:
+            rows = connection.execute(PEOPLE, (tenant, limit)).fetchall()
+        return [(tenant, user) for tenant, user in (json.loads(who) for (who,) in rows)]
+
     def erase(self, tenant: str, user: str | None) -> tuple[str, ...]:
         """Delete a user's rows and rewrite the file, so that no free page still holds them.
 
@@ -307,6 +393,7 @@ class Identities:
             counted = int(connection.execute(COUNT_ERASURE).fetchone()[0])
             rows = connection.execute(ERASE, (who, *alias_bounds(who))).fetchall()
             erasures = count_erasures(connection)
+            copies.rewrite(self.copy, connection)
             tokens = [str(subject) for (subject,) in rows]
             with self._memory:
                 offer = self._offers.get(who)
@@ -317,6 +404,17 @@ class Identities:
                         if other.erasures >= counted - 1:
                             other.erasures = erasures
                 self._as_of(erasures)
+        self.compact()
+        return tuple(dict.fromkeys(tokens))
+
+    def compact(self) -> None:
+        """Rewrite the file, and the copy if it differs, so that nothing is left of deleted rows.
+
+        Raises:
+            StoreError: the file could not be rewritten, for example because another process keeps reading it.
+        """
+        with self._using() as connection:
+            copies.compare(self.copy, connection)
         deadline = time.monotonic() + self._patience
         while not self._rewritten():
             if time.monotonic() > deadline:
@@ -325,7 +423,6 @@ class Identities:
                     "The user's rows are deleted; erase again to rewrite the file"
                 )
             time.sleep(0.05)
-        return tuple(dict.fromkeys(tokens))
 
     def flush(self) -> None:
         """Write the pending subjects; those that cannot be written are given up."""
@@ -388,6 +485,7 @@ class Identities:
                 offers = {who: self._offer(who, now) for who in missing}
             make(connection, offers)
             found |= find(connection, missing)  # another process may have written first, or have erased the user
+            self._extend(connection, [offer.subject for offer in offers.values()])
             for who, offer in offers.items():
                 if who not in found:
                     refuse(offer)
@@ -398,12 +496,17 @@ class Identities:
             aliases = {alias_name(offer): offer for offer in losers}
             make(connection, aliases)
             there = find(connection, list(aliases))
+            self._extend(connection, [offer.subject for offer in losers])
             for alias, offer in aliases.items():
                 if alias in there:
                     written[offer.who].append(offer.subject)
                 else:
                     refuse(offer)
         return found, orphans
+
+    def _extend(self, connection: sqlite3.Connection, subjects: Sequence[str]) -> None:
+        with suppress(OSError, sqlite3.Error):  # the next start completes the copy
+            copies.extend(self.copy, connection, subjects)
 
     def _end(self, people: Sequence[str], written: Mapping[str, Sequence[str]], erasures: int) -> list[Offer]:
         """Cache the users' subjects and return []; if the file still lacks minted ones, return those instead."""
@@ -524,10 +627,14 @@ class Identities:
     def _using(self) -> Iterator[sqlite3.Connection]:
         """The connection, for one thread at a time."""
         self._require_own_process()
+        if fault := self._files.fault():
+            raise StoreError(fault)
         with self._mutex:
             try:
                 yield self._connection
             except sqlite3.Error as error:
+                if is_damaged(error):
+                    self._damage = f"{str(self.path)!r} is damaged ({error}): restart the gateway, which restores it"
                 raise StoreError(f"the identities {str(self.path)!r} could not be used: {error}") from error
 
     def _row(self, statement: str, *values: str) -> tuple[Any, ...] | None:
@@ -547,3 +654,32 @@ class Identities:
             raise StoreError(
                 f"the identities {str(self.path)!r} were opened before this process was forked; open them again in it"
             )
+
+
+class TemporaryIdentities(Identities):
+    """A copy of a store whose disk is full or read-only, in a temporary folder that is removed at the end.
+
+    Args:
+        path: the store; it may be missing.
+        reason: why it cannot be written.
+
+    Raises:
+        StoreError: there is no folder for temporary files either.
+    """
+
+    def __init__(self, path: Path, reason: str) -> None:
+        self._reason = reason
+        try:
+            self._folder = copied_aside(path)
+        except OSError as error:
+            raise StoreError(f"{reason}, and no temporary folder can be written: {error}") from error
+        super().__init__(Path(self._folder.name) / path.name)
+
+    def fault(self) -> str:
+        """Why the store is only a copy."""
+        return f"{self._reason}: new users are forgotten at the end. Make room or the folder writable, then restart"
+
+    def close(self) -> None:
+        """Close and remove the copy."""
+        super().close()
+        self._folder.cleanup()

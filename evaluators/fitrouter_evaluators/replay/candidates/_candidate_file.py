@@ -14,7 +14,9 @@ from fitrouter.config import CandidateConfig
 from fitrouter.errors import ConfigError
 from fitrouter_evaluators.replay._yaml_file import parse, read_yaml
 
-KINDS = ("current", "uniform", "twin", "personal", "candidate", "fixed", "pmf")
+WORDS = ("current", "uniform", "twin", "personal", "shadow")
+"""Candidates that need no file."""
+KINDS = (*WORDS, "candidate", "fixed", "pmf")
 """Candidates that one setting describes; all others are an algorithm with settings."""
 
 _COMMON = {"name", "over", "trained_until"}
@@ -66,6 +68,8 @@ class CandidateFile(CandidateConfig):
     """Alone and true: the logged policy with user and role terms for all traffic. With other settings: whether those
     terms are used.
     """
+    shadow: _Yes | None = None
+    """The logged policy with all of the traffic, where a share of it went to the default model."""
     candidate: str | None = None
     """Name of a candidate that ran in shadow."""
     fixed: str | None = None
@@ -138,7 +142,7 @@ def parse_candidate(data: object, source: str = "the candidate") -> CandidateFil
 
 def read_candidate(path: str | os.PathLike[str]) -> CandidateFile:
     """Read candidate.yaml. Relative paths in it are relative to its folder."""
-    data = read_yaml(path, f"give a candidate.yaml, or one of {', '.join(KINDS[:4])}")
+    data = read_yaml(path, f"give a candidate.yaml, or one of {', '.join(WORDS)}")
     found, root = parse_candidate(data, f"{str(path)!r}"), Path(path).resolve().parent
     moved: dict[str, Any] = {
         name: root / value for name in ("over", "pmf") if (value := getattr(found, name)) is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fitrouter.errors import ConfigError
-from fitrouter.types import Floats
+from fitrouter.types import FULL_SHARE, Floats
 from fitrouter_evaluators.replay.candidates._base import DescribedCandidate
 from fitrouter_evaluators.replay.candidates._log_columns import arm_codes, entries, per_entry, sums
 from fitrouter_evaluators.replay.log.log import Ints, Log
@@ -14,16 +14,17 @@ _DESCRIPTIONS = {
     "current": "the logged policy",
     "twin": "the logged policy without the user and role terms (the user-blind policy)",
     "personal": "the logged policy with the user and role terms",
+    "shadow": "the logged policy with all of the traffic (share 1)",
 }
 _REMEDIES = {
-    "current": "only the chosen arm's probability is known: compare with uniform or with one model (--against)",
     "twin": "choose a window logged by fitrouter",
     "personal": "choose a window logged by fitrouter",
+    "shadow": "choose a window logged by this version of fitrouter or a later one",
 }
 
 
 class LoggedCandidate(DescribedCandidate):
-    """A pmf that every decision logs: "current", "twin", "personal", or "candidate" for one that ran in shadow."""
+    """A pmf that decisions log: "current", "twin", "personal", "shadow", or "candidate" for one that ran in shadow."""
 
     def __init__(self, kind: str, shadow: str = "") -> None:
         super().__init__(_DESCRIPTIONS.get(kind, f"the shadow candidate {shadow!r}"))
@@ -31,14 +32,37 @@ class LoggedCandidate(DescribedCandidate):
 
     def pmf(self, log: Log, rows: Ints) -> Floats:
         if self.kind != "candidate":
-            column = log.options.prob if self.kind == "current" else getattr(log.options, self.kind)
+            column = self._column(log)
+            if self.kind == "current":
+                column = _with_propensities(log)
+                return np.asarray(column[entries(log, rows)])
             return per_entry(log, column, rows, _DESCRIPTIONS[self.kind], _REMEDIES[self.kind])
         column = log.options.candidates.get(self.shadow)
         if column is None:
-            known = ", ".join(repr(name) for name in sorted(log.options.candidates)) or "none"
+            known = ", ".join(repr(name) for name in sorted(log.options.candidates) if name != FULL_SHARE) or "none"
             raise ConfigError(f"candidate: {log.source} has no shadow candidate {self.shadow!r}; it has {known}")
         remedy = "choose a window in which it ran in shadow"
         return per_entry(log, column, rows, f"the pmf of shadow candidate {self.shadow!r}", remedy)
+
+    def _column(self, log: Log) -> Floats | None:
+        if self.kind != "shadow":
+            return log.options.prob if self.kind == "current" else getattr(log.options, self.kind)
+        share = np.ones(log.decisions.n) if log.decisions.share is None else log.decisions.share
+        whole = np.repeat(share >= 1.0, np.diff(log.decisions.start))
+        logged = log.options.candidates.get(FULL_SHARE, np.full(len(whole), np.nan))
+        return np.where(whole, log.options.prob, logged)
+
+
+def _with_propensities(log: Log) -> Floats:
+    """The logged probabilities, and the chosen arm's propensity where it is all that is known.
+
+    The others stay NaN there: the value of the logged policy is a mean of outcomes, which does not need them.
+    """
+    decisions, found = log.decisions, log.options.prob.copy()
+    there = decisions.chosen >= 0
+    chosen = decisions.chosen[there]
+    found[chosen] = np.where(np.isnan(found[chosen]), decisions.propensity[there], found[chosen])
+    return found
 
 
 class UniformCandidate(DescribedCandidate):

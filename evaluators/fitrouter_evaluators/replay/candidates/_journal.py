@@ -10,7 +10,7 @@ from typing import cast
 
 from fitrouter.errors import ConfigError
 from fitrouter.state.learner import Learner, read_batch
-from fitrouter.stores.journal import Journal, Row
+from fitrouter.stores.journal import Archive, Journal, Row
 from fitrouter.types import Decision, Event, Execution, Feedback, PolicyChange, Score
 from fitrouter_evaluators.replay.log._journal import connect, damaged, decode_row
 
@@ -18,8 +18,8 @@ from fitrouter_evaluators.replay.log._journal import connect, damaged, decode_ro
 class _ReadOnlyJournal:
     """The methods of `Journal` that `fitrouter.state.learner.read_batch` calls."""
 
-    def __init__(self, connection: sqlite3.Connection, place: str) -> None:
-        self._connection, self._place = connection, place
+    def __init__(self, connection: sqlite3.Connection, place: str, archive: Archive) -> None:
+        self._connection, self._place, self._archive = connection, place, archive
 
     def tail(self, after: int, limit: int = 512) -> Sequence[Row]:
         return self._rows("SELECT seq, payload, crc FROM events WHERE seq > ? ORDER BY seq LIMIT ?", after, limit)
@@ -29,7 +29,8 @@ class _ReadOnlyJournal:
 
     def _rows(self, sql: str, *values: int | str) -> list[Row]:
         try:
-            return [decode_row(self._place, *found) for found in self._connection.execute(sql, values).fetchall()]
+            rows = self._connection.execute(sql, values).fetchall()
+            return [decode_row(self._place, seq, payload, crc, self._archive) for seq, payload, crc in rows]
         except sqlite3.Error as error:
             damaged(self._place, error)
 
@@ -41,8 +42,8 @@ def open_journal(path: Path) -> Iterator[Journal]:
     if not file.is_file():
         raise ConfigError(f"journal: there is no file {str(file)!r}; give a gateway's folder or its journal.db")
     place = f"journal {str(file)!r}"
-    with closing(connect(file, place)) as connection:
-        yield cast("Journal", _ReadOnlyJournal(connection, place))
+    with closing(connect(file, place)) as connection, closing(Archive(file)) as archive:
+        yield cast("Journal", _ReadOnlyJournal(connection, place, archive))
 
 
 def fold_selected(journal: Journal, learner: Learner, accept: Callable[[Decision], bool | None]) -> None:
@@ -63,7 +64,9 @@ def fold_selected(journal: Journal, learner: Learner, accept: Callable[[Decision
                     kept.add(event.id)
             if _selected(event, kept):
                 learner.apply(Row(row.seq, event), [each for each in related if _selected(each, kept)])
-            learner.seq, learner.stale = row.seq, 0
+            learner.seq = row.seq
+            for part in learner.parts():
+                part.stale = 0
 
 
 def _selected(event: Event, kept: set[str]) -> bool:

@@ -16,6 +16,7 @@ from fitrouter.posterior.labels import FitParams
 from fitrouter.serving.services import load_scorer
 from fitrouter.state.learner import Learner, read_batch
 from fitrouter.state.refit import refit
+from fitrouter.state.tenants import TenantLearner
 from fitrouter.stores.journal import Journal
 from fitrouter_evaluators.replay.candidates._journal import open_journal
 
@@ -37,7 +38,7 @@ def blank_learner(config: Config, prior: Path | None = None) -> Learner:
             arm_prior = load_arm_prior(path, d=d, D=dim, encoder=get_encoder(config.encoder).id, schema=schema)
         except ArtifactError as error:
             raise ConfigError(str(error)) from None
-    return Learner(
+    return TenantLearner(
         d,
         dim,
         schema=schema,
@@ -67,8 +68,9 @@ def fold(journal: Journal, learner: Learner, until: int | datetime.datetime | No
                 return FrozenLearner(learner, trained)
             learner.apply(row, related)
             trained = max(row.event.ts, trained or row.event.ts)
-            if learner.stale:
-                learner.take(refit(journal, learner, learner.stale))
+            for part in learner.parts():
+                if part.stale:
+                    part.take(refit(journal, part, part.stale))
     return FrozenLearner(learner, trained)
 
 

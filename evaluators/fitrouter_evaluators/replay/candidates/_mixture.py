@@ -8,7 +8,8 @@ floor (reduced where a budget cannot pay for it) and r the traffic share of new 
 
 Where the default model is not eligible, s is 1. The log holds s, rest, and s ((1 − u) (1 − r) f + u) as `floor`.
 Another s needs only the default's identity; another f or u also needs the live u, which is not logged. The share of
-new arms stays as logged.
+new arms stays as logged, and with it those of other tenants' models (`policy.pooling`) and of friction, which enter in
+the same way.
 """
 
 from __future__ import annotations

@@ -41,7 +41,12 @@ class Requests:
         x = self._x[row].astype(np.float64)
         if not np.isfinite(x).all():
             return None
-        return self.learner.fit.estimate(self._identity(row), x, self._names(row), float(made.ts[row]))
+        who = self._identity(row)
+        return self.learner.of(who.tenant).fit.estimate(who, x, self._names(row), float(made.ts[row]))
+
+    def labels(self, row: int) -> float:
+        """Number of labels that the tenant's learner knows."""
+        return float(self.learner.of(self._identity(row).tenant).fit.labels)
 
     def _names(self, row: int) -> tuple[str, ...]:
         start, names = self.log.decisions.start, self.log.names.arms
@@ -101,7 +106,7 @@ class SnapshotCandidate(RecomputedCandidate):
             at = slice(ends[i] - counts[i], ends[i])
             mean[at] = found.blind if self.settings.personal is False else found.mean
             sd[at] = found.sd
-        return mean, sd, np.full(len(rows), float(learner.fit.labels))
+        return mean, sd, np.array([requests.labels(row) for row in rows.tolist()])
 
     @staticmethod
     def _check_failed(log: Log, row: int) -> None:

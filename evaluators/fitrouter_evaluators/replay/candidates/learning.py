@@ -75,7 +75,7 @@ class _ReplayedLearner:
 
     def pmf(self, i: int, event: Decision) -> Floats:
         """float64[K]: its pmf at the i-th row, before anything of that row is learnt."""
-        fit, x = self.learner.fit, unpack(event.features)
+        fit, x = self.learner.of(event.identity.tenant).fit, unpack(event.features)
         if len(x) == 0:  # the router failed, and no policy was asked
             found = None
         elif len(x) == fit.d:
@@ -255,12 +255,16 @@ class RejectionCandidate(_LearningCandidate):
             high=value + reach,
             matched=len(kept),
             draws=sampler.met,
-            labels=learner.fit.labels - self._begin.fit.labels,
+            labels=_labels(learner) - _labels(self._begin),
             c=sampler.c,
             clipped=sampler.clipped / max(sampler.met, 1),
             kept=kept,
             biased=sampler.bias(),
         )
+
+
+def _labels(learner: Learner) -> int:
+    return sum(part.fit.labels for part in learner.parts())
 
 
 class _AcceptanceSampler:

@@ -13,7 +13,7 @@ from fitrouter.errors import ConfigError
 from fitrouter.types import Floats
 from fitrouter_evaluators.replay.candidates._base import DescribedCandidate
 from fitrouter_evaluators.replay.candidates._candidate_file import (
-    KINDS,
+    WORDS,
     CandidateFile,
     SnapshotSection,
     parse_candidate,
@@ -28,6 +28,9 @@ from fitrouter_evaluators.replay.candidates._settings import Settings
 from fitrouter_evaluators.replay.candidates._snapshot import SnapshotCandidate
 from fitrouter_evaluators.replay.candidates.learning import ProgressiveCandidate, RejectionCandidate
 from fitrouter_evaluators.replay.log.log import Ints, Log
+
+SHORT_FORMS = WORDS
+"""Candidates that need no file."""
 
 
 class Candidate(Protocol):
@@ -59,7 +62,7 @@ def load_candidate(source: str | os.PathLike[str] | Mapping[str, Any], *, config
     """Load a candidate.
 
     Args:
-        source: a candidate.yaml, its content, or one of the words current, uniform, twin, personal.
+        source: a candidate.yaml, its content, or one of the words current, uniform, twin, personal, shadow.
         config: the configuration in force during logging; `over` in the file takes precedence.
 
     Raises:
@@ -67,7 +70,7 @@ def load_candidate(source: str | os.PathLike[str] | Mapping[str, Any], *, config
     """
     if isinstance(source, Mapping):
         file = parse_candidate(dict(source))
-    elif isinstance(source, str) and source in KINDS[:4]:
+    elif isinstance(source, str) and source in WORDS:
         file = parse_candidate(source)
     else:
         file = read_candidate(source)
@@ -84,7 +87,7 @@ def _build(file: CandidateFile, config: Config | None) -> Candidate:
             found, until = UniformCandidate("uniform over the eligible models"), None
         case "fixed":
             found, until = FixedCandidate(str(file.fixed), file.floor or 0.0), None
-        case "candidate" | "current" | "twin" | "personal" as kind:
+        case "candidate" | "current" | "twin" | "personal" | "shadow" as kind:
             found = LoggedCandidate(kind, str(file.candidate))
         case "pmf":
             found = PmfFile(Path(str(file.pmf)))

@@ -25,6 +25,12 @@ from fitrouter_evaluators.replay.importing.column_map import (
 ARM_LIMIT = 1000
 """More distinct values than this are not arms but ids."""
 
+WORDS = (
+    "CASE WHEN lower(trim({0})) IN ('up', 'yes', 'true', 'like', 'liked', 'positive', 'thumbs_up', '👍') "
+    "THEN 1.0 WHEN lower(trim({0})) IN ('down', 'no', 'false', 'dislike', 'disliked', 'negative', "
+    "'thumbs_down', '👎') THEN 0.0 END"
+)
+"""SQL of a reward in a word, for a text."""
 _IDENTITY = ("tenant", "user", "role", "task", "session")
 _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 Check: TypeAlias = tuple[str, str]
@@ -90,11 +96,12 @@ def rows_sql(columns: ColumnMap, staged: StagedFile, arms: Sequence[str], featur
     probs = scaled if known else "[]::DOUBLE[]"
     propensity = "probs[list_position(eligible, chosen)]" if known else "drawn"
     time, time_check = _time(columns, staged)
+    word = WORDS.format(staged.text(columns.reward.column))
     plain = _identity(columns, staged) | {
         "id": staged.text(columns.id) if columns.id else f"{staged.values.refer(stem)} || '-' || (rowid + 1)",
         "ts": time,
         "chosen": staged.text(columns.arm),
-        "reward": staged.number(columns.reward.column),
+        "reward": f"coalesce({staged.number(columns.reward.column)}, {word})",
         "drawn": staged.number(columns.propensity) if columns.propensity else "NULL::DOUBLE",
         "cost_usd": staged.number(columns.cost_usd) if columns.cost_usd else "0.0",
         "latency_s": staged.number(columns.latency_s) if columns.latency_s else "0.0",
@@ -236,9 +243,10 @@ def _propensity_checks(columns: ColumnMap) -> list[Check]:
 def _outcome_checks(columns: ColumnMap, staged: StagedFile) -> list[Check]:
     low, high = columns.reward.scale
     text = staged.text(columns.reward.column)
+    rated = f"{text} IS NOT NULL AND " if columns.reward.unrated else ""
     checks = [
         (
-            f"NOT coalesce(reward BETWEEN {low!r} AND {high!r}, false)",
+            f"{rated}NOT coalesce(reward BETWEEN {low!r} AND {high!r}, false)",
             cell_reason(staged, "the reward", text, f"the scale is {low:g} to {high:g}"),
         )
     ]

@@ -12,8 +12,11 @@ from __future__ import annotations
 import csv
 import gzip
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
 
 from fitrouter.errors import ConfigError, InvalidLog
 from fitrouter_evaluators.datasets import Problem
@@ -24,7 +27,16 @@ if TYPE_CHECKING:
 
 TEXT = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
 """Suffixes of text files."""
+JSON = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")
+"""Suffixes of files with a JSON object a line."""
+TABLES = (*TEXT, *JSON, ".parquet")
+_LONGEST = 1 << 21
+"""Longest line in characters: the reader of rows takes no longer ones."""
+_LONGEST_NAME, _HEADER_LINES = 1 << 17, 1000
+"""Bounds of a header: characters of a name, and lines (a name may have line breaks)."""
+_BOMS = (b"\xff\xfe", b"\xfe\xff")
 
+_READ_JSON = f"read_json($path, format='newline_delimited', sample_size=-1, maximum_object_size={_LONGEST})"
 _WRONG = {
     "MISSING COLUMNS": "it has fewer columns than the header",
     "TOO MANY COLUMNS": "it has more columns than the header",
@@ -38,7 +50,7 @@ class Source(NamedTuple):
     path: Path
     names: tuple[str, ...]
     delimiter: str
-    """Empty for Parquet."""
+    """Empty for JSON and Parquet."""
 
     def position(self, name: str) -> int:
         """Position of a column that the header has exactly once."""
@@ -104,20 +116,31 @@ class StagedFile(NamedTuple):
 
 
 def open_source(path: Path, delimiter: str | None = None) -> Source:
-    """A CSV or Parquet file with its header."""
+    """A CSV, JSONL or Parquet file with the names of its columns."""
     if not path.is_file():
-        raise ConfigError(f"there is no file {str(path)!r}; give a CSV or Parquet file")
+        raise ConfigError(f"there is no file {str(path)!r}; give a CSV, JSONL or Parquet file")
     name = path.name.lower()
     if name.endswith(".parquet"):
         return Source(path, _parquet_names(path), "")
+    if name.endswith(JSON):
+        return Source(path, _json_names(path), "")
     if not name.endswith(TEXT):
-        raise ConfigError(f"{str(path)!r} has an unknown type; rename it to end in one of .parquet, {', '.join(TEXT)}")
+        raise ConfigError(f"{str(path)!r} has an unknown type; rename it to end in one of {', '.join(TABLES)}")
     delimiter = delimiter or ("\t" if ".tsv" in name[-7:] else ",")
     try:
+        with path.open("rb") as file:
+            if file.read(2) in _BOMS:
+                raise InvalidLog(f"{path.name!r} is UTF-16; save it as UTF-8")
         with _text(path) as lines:
-            header = next(csv.reader(lines, delimiter=delimiter), [])
+            header = next(csv.reader(islice(_lines(lines), _HEADER_LINES), delimiter=delimiter), [])
     except (OSError, EOFError, csv.Error) as error:
         raise InvalidLog(f"{path.name!r} cannot be read: {error}; write it again") from None
+    # The csv module has a limit, too, but any library of the process may have raised it.
+    if max(map(len, header), default=0) > _LONGEST_NAME:
+        raise InvalidLog(
+            f"{path.name!r} cannot be read: its header has a name of more than {_LONGEST_NAME} characters; its first "
+            "line must be the names of the columns"
+        )
     if not header:
         raise InvalidLog(f"{path.name!r} is empty or begins with an empty line; its first line is the header")
     return Source(path, tuple(header), delimiter)
@@ -130,7 +153,7 @@ def stage(values: SqlParameters, source: Source, names: Iterable[str], table: st
     connection = values.connection
     wanted = sorted({source.position(name) for name in names})
     columns = ", ".join(f"c{i}" for i in wanted)
-    reader, given = _reader(source, table)
+    reader, given = reader_of(source, table)
     try:
         connection.execute(f"CREATE TABLE {table} AS SELECT {columns} FROM {reader}", given)
         rejects = _rejected(connection, table) if source.delimiter else {}
@@ -162,7 +185,7 @@ def numbered(staged: StagedFile, rows: Mapping[int, str]) -> list[Problem]:
 def _records(source: Source) -> Iterator[tuple[int, bool]]:
     """First line of each record of a text file, and whether the record is non-empty."""
     with _text(source.path) as lines:
-        reader = csv.reader(lines, delimiter=source.delimiter)
+        reader = csv.reader(_lines(lines), delimiter=source.delimiter)
         line = 1
         try:
             for cells in reader:
@@ -170,6 +193,39 @@ def _records(source: Source) -> Iterator[tuple[int, bool]]:
                 line = reader.line_num + 1
         except csv.Error:  # a cell of more than 128 KB
             return
+
+
+def _lines(file: IO[str]) -> Iterator[str]:
+    """The lines of a file, the longest in pieces, so that a row takes bounded memory."""
+    return iter(lambda: file.readline(_LONGEST), "")
+
+
+def _json_names(path: Path) -> tuple[str, ...]:
+    """Names of the keys of all rows."""
+    import duckdb
+
+    try:
+        with duckdb.connect() as connection:
+            found = connection.execute(f"DESCRIBE SELECT * FROM {_READ_JSON}", {"path": str(path)}).fetchall()
+    except duckdb.Error as error:
+        raise InvalidLog(f"{path.name!r} cannot be read: {_bad_json(path) or error}") from None
+    names = tuple(str(row[0]) for row in found)
+    if names == ("json",):
+        raise InvalidLog(f"{path.name!r} cannot be read: {_bad_json(path)}")
+    return names
+
+
+def _bad_json(path: Path) -> str:
+    """The first line that is not a JSON object; empty if all are."""
+    with _text(path) as lines:
+        for number, line in enumerate(_lines(lines), start=1):
+            try:
+                found = msgspec.json.decode(line) if line.strip() else {}
+            except msgspec.DecodeError as error:
+                return f"line {number} is not JSON ({error}); write an object a line"
+            if not isinstance(found, dict):
+                return f"line {number} is not a JSON object; write an object a line"
+    return ""
 
 
 def _text(path: Path) -> IO[str]:
@@ -197,11 +253,12 @@ def _parquet_names(path: Path) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _reader(source: Source, table: str) -> tuple[str, dict[str, str]]:
+def reader_of(source: Source, table: str) -> tuple[str, dict[str, str]]:
     """SQL that reads a file, and its parameters."""
     path, everything = str(source.path), range(len(source.names))
     if not source.delimiter:
-        return f"read_parquet($path) AS t({', '.join(f'c{i}' for i in everything)})", {"path": path}
+        read = "read_parquet($path)" if path.lower().endswith(".parquet") else _READ_JSON
+        return f"{read} AS t({', '.join(f'c{i}' for i in everything)})", {"path": path}
     columns = ", ".join(f"'c{i}': 'VARCHAR'" for i in everything)
     return (
         "read_csv($path, auto_detect=false, header=true, delim=$delimiter, quote='\"', escape='\"', "

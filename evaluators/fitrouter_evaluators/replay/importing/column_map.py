@@ -44,6 +44,8 @@ class Reward(_Column):
     """The outcome, on a scale from the worst to the best value."""
 
     scale: tuple[float, float] = (0.0, 1.0)
+    unrated: bool = False
+    """Whether the cell may be empty: that row was not rated. Otherwise such rows are invalid."""
 
     @pydantic.field_validator("scale")
     @classmethod

@@ -1,4 +1,4 @@
-"""Imports another system's log (CSV or Parquet) by a column map."""
+"""Imports another system's log (CSV, JSONL or Parquet) by a column map."""
 
 # ruff: noqa: S608 - statements are made of constants, and refer to texts (`SqlParameters`)
 
@@ -45,7 +45,7 @@ _FEEDBACK = f"""
     SELECT {_OF_ALL}, id AS feedback_id, 'rating' AS kind, reward AS value, scale_low, scale_high,
         (reward - scale_low) / (scale_high - scale_low) AS y, 'overall' AS dimension, true AS asked,
         'import' AS source, '' AS other
-    FROM (SELECT *, {{}}::DOUBLE AS scale_low, {{}}::DOUBLE AS scale_high FROM rows)
+    FROM (SELECT *, {{}}::DOUBLE AS scale_low, {{}}::DOUBLE AS scale_high FROM rows WHERE reward IS NOT NULL)
 """
 _USABLE = """
     CREATE TEMP VIEW rows AS SELECT *, "row" + 1 AS seq FROM checked WHERE "row" NOT IN (SELECT "row" FROM unusable)

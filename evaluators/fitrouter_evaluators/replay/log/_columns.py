@@ -84,7 +84,7 @@ class Columns(NamedTuple):
     candidates: dict[str, Arrays]
     features: Arrays | None
     executions: dict[str, NDArray[Any]]
-    """row, cost_usd, latency_ms, served (code of `arms`), status (code of `statuses`)."""
+    """row, cost_usd, cost_assumed, latency_ms, served (code of `arms`), status (code of `statuses`)."""
     statuses: tuple[str, ...]
     votes: dict[str, NDArray[Any]]
     """row, y, asked."""
@@ -116,7 +116,8 @@ def fetch_columns(
     )
     executions = _fetch(
         connection,
-        "SELECT row, cost_usd, latency_ms, hash(served_by) AS served, hash(status) AS status "
+        "SELECT row, cost_usd, coalesce(cost_assumed, false) AS cost_assumed, latency_ms, "
+        "hash(served_by) AS served, hash(status) AS status "
         "FROM log_executions JOIN places USING (decision_id)",
     )
     executions |= {"served": arms.codes(executions["served"]), "status": statuses.codes(executions["status"])}

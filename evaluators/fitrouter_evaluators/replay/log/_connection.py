@@ -32,7 +32,7 @@ NEEDED = {
         "budget_unit_usd switch floor share twin personal candidates redraw asked asked_probability policy_algorithm "
         "policy_seq registry encoder seed rest steps"
     ),
-    "executions": words("seq execution_id decision_id user chosen served_by status cost_usd latency_ms"),
+    "executions": words("seq execution_id decision_id user chosen served_by status cost_usd cost_assumed latency_ms"),
     "scores": words("seq score_id decision_id user h schema mean status"),
     "feedback": words("seq feedback_id decision_id user kind value scale_low scale_high y dimension asked"),
     "profiles": words("seq ts user declared"),

@@ -16,7 +16,7 @@ from fitrouter_evaluators.replay.log.log import refuse_rows
 ARRAYS = ("probs", "mean", "sd", "cost", "latency", "availability", "switch", "rest", "twin", "personal")
 """Columns with one number per eligible arm, or empty."""
 DRAWN = "('online', 'uniform', 'shadow')"
-STATUSES = "('ok', 'partial', 'cancelled', 'failed', 'lost')"
+STATUSES = "('ok', 'partial', 'cancelled', 'failed', 'lost', 'recorded')"
 _FILLED = {
     "decisions": words(
         "decision_id draw_id mode eligible probs chosen propensity asked asked_probability floor share cost_weight "

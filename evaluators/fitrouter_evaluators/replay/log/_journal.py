@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import msgspec
 
 from fitrouter.errors import InvalidLog
-from fitrouter.stores.journal import Row
+from fitrouter.stores.journal import Archive, Row
 from fitrouter.stores.warehouse import TABLES, migrate, rows_of
 from fitrouter.types import Decision, Erasure, Execution, Score, decode_event
 from fitrouter_evaluators.replay.log._connection import NEEDED, OpenLog, current, open_duckdb, scratch, view_tables
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     import duckdb
 
 
-_VERSION = 1
-"""Format version of the journal's tables."""
+_VERSIONS = (1, 2)
+"""Format versions of the journal's tables."""
 _BATCH = 4096
-_PERSONAL = ("decisions", "executions", "scores", "feedback", "profiles")
+_PERSONAL = ("decisions", "executions", "scores", "feedback", "profiles", "remarks")
 """Tables from which an erasure deletes a person's rows."""
 
 
@@ -41,8 +41,8 @@ def opened(path: Path, *, features: bool = True, whole: bool = False) -> Iterato
     place = f"journal {str(path)!r}"
     with scratch() as folder, open_duckdb(folder / "log.duckdb", folder) as connection:
         migrate(connection)
-        with closing(connect(path, place)) as journal:
-            for rows in _batches(journal, place):
+        with closing(connect(path, place)) as journal, closing(Archive(path)) as archive:
+            for rows in _batches(journal, place, archive):
                 _insert(connection, rows, place, features or whole, whole)
         schema = current()
         view_tables(connection, place, schema, schema, {table: table for table in NEEDED})
@@ -78,12 +78,12 @@ def _checked(uri: str, place: str) -> sqlite3.Connection:
     except sqlite3.Error as error:
         journal.close()
         damaged(place, error)
-    if version != _VERSION:
+    if version not in _VERSIONS:
         journal.close()
         refuse(
             place,
             f"its format version is {version}",
-            f"this version of fitrouter reads {_VERSION}: it is not a journal, or a later version wrote it",
+            f"this version of fitrouter reads up to {_VERSIONS[-1]}: it is not a journal, or a later version wrote it",
         )
     return journal
 
@@ -95,7 +95,7 @@ def _head(journal: sqlite3.Connection, place: str) -> int:
         damaged(place, error)
 
 
-def _batches(journal: sqlite3.Connection, place: str) -> Iterator[list[Row]]:
+def _batches(journal: sqlite3.Connection, place: str, archive: Archive) -> Iterator[list[Row]]:
     """All rows up to the current last one."""
     after, last = 0, _head(journal, place)
     while after < last:
@@ -108,13 +108,14 @@ def _batches(journal: sqlite3.Connection, place: str) -> Iterator[list[Row]]:
             damaged(place, error)
         if not found:
             return
-        yield [decode_row(place, *row) for row in found]
+        yield [decode_row(place, seq, payload, crc, archive) for seq, payload, crc in found]
         after = found[-1][0]
 
 
-def decode_row(place: str, seq: int, payload: bytes, crc: int) -> Row:
-    """The event of a row whose checksum matches."""
+def decode_row(place: str, seq: int, payload: bytes, crc: int, archive: Archive) -> Row:
+    """The event of a row whose checksum matches; its payload may be in a Parquet file of the journal."""
     where = f"{place}, row {seq}"
+    payload = payload or archive.payload(seq) or b""
     if zlib.crc32(payload) != crc:
         refuse(where, "its checksum does not match", "the file is corrupted: restore it from a backup")
     try:
@@ -147,7 +148,7 @@ def _insert(
             appender.append_rows(cells[table])
             appender.flush()
     for row in rows:
-        if isinstance(row.event, Erasure):
+        if isinstance(row.event, Erasure) and row.event.subject:
             for table in _PERSONAL:
                 connection.execute(f'DELETE FROM {table} WHERE "user" = ? AND seq < ?', [row.event.subject, row.seq])  # noqa: S608
     connection.commit()

@@ -30,9 +30,9 @@ _EXPECTED = 10.0
 """χ² uses arms whose count has at least this variance, the `_WIDEST` largest of them."""
 _WIDEST = 100
 _UNKNOWN = "the log holds only the propensities of the chosen arms"
-_Result: TypeAlias = tuple[bool, str]
-"""Whether a check passed, and the detail."""
-_NOT_POSSIBLE = True, f"not possible: {_UNKNOWN}"
+_Result: TypeAlias = tuple[bool | None, str]
+"""Whether a check passed, None if there was nothing to check; and the detail."""
+_NOT_POSSIBLE = None, f"not possible: {_UNKNOWN}"
 
 
 def audit(log: Log) -> list[Check]:
@@ -59,14 +59,17 @@ def audit(log: Log) -> list[Check]:
         "uniform slice": _slice(log, draws),
         "label requests": _asked(log),
     }
-    return [Check(name=name, ok=ok, detail=detail) for name, (ok, detail) in found.items()]
+    return [
+        Check(name=name, ok=ok is not False, detail=detail, checked=ok is not None)
+        for name, (ok, detail) in found.items()
+    ]
 
 
 def _replayed(log: Log, draws: Draws) -> _Result:
     """Repeat every draw, and every draw of a label request, from its seed."""
     seeds, words = log.decisions.seed, uuid_words(log.decisions.id)
     if seeds is None or words is None or any(seed is None for seed in seeds.tolist()):
-        return True, "not possible: the log has no seeds"
+        return None, "not possible: the log has no seeds"
     if not draws.known:
         return _NOT_POSSIBLE
     u = uniforms_of(seeds.astype(np.uint64), words, 2)
@@ -161,7 +164,7 @@ def _repeats(log: Log, draws: Draws, thing: str, column: Ints) -> _Result:
     q = draws.of(before)
     bet = (q > 0.0) & (q < 1.0)
     if not bet.any():
-        return True, f"no {thing} has two draws"
+        return None, f"no {thing} has two draws"
     q, hit = q[bet], (draws.drew == before)[bet]
     path = e_process_path((_odds(t, q, hit) for t in _AGAIN), np.full(len(_AGAIN), 1.0 / len(_AGAIN)), len(q))
     prefix = f"the previous arm was repeated in {hit.mean():.1%} of {len(q):,} draws, expected {q.mean():.1%}; "
@@ -171,7 +174,7 @@ def _repeats(log: Log, draws: Draws, thing: str, column: Ints) -> _Result:
 def _alarm(log: Log, draws: Draws, path: Floats, prefix: str = "") -> _Result:
     """The check of an e-process: it fails where the path reaches 1/α."""
     if not len(path):
-        return True, "every draw had one possible arm"
+        return None, "every draw had one possible arm"
     most = int(np.argmax(path))
     rang = path >= 1.0 / ALPHA
     detail = f"{prefix}the largest e-value is {path[most]:.3g} (alarm at {1.0 / ALPHA:g})"
@@ -188,7 +191,7 @@ def _overall(log: Log, draws: Draws) -> _Result:
     arms = np.argsort(-variance, kind="stable")[:_WIDEST]
     arms = arms[variance[arms] >= _EXPECTED]
     if not len(arms):
-        return True, "too few draws"
+        return None, "too few draws"
     values, vectors = np.linalg.eigh(_covariance(draws, arms, len(variance)))
     use = values > 1e-9 * values.max()
     along = np.einsum("ij,i->j", vectors[:, use], apart[arms])
@@ -246,7 +249,7 @@ def _mean_weight(draws: Draws) -> _Result:
     weight = 1.0 / (draws.possible * draws.p)
     mean = f"{weight.mean():.4f}"
     if not draws.known:
-        return True, f"{mean} ± {weight.std() / math.sqrt(draws.n):.4f}; {_UNKNOWN}, so this is not a test"
+        return None, f"{mean} ± {weight.std() / math.sqrt(draws.n):.4f}; {_UNKNOWN}, so this is not a test"
     inverse = draws.sums(np.where(draws.prob > 0.0, 1.0 / np.where(draws.prob > 0.0, draws.prob, 1.0), 0.0))
     variance = inverse / draws.possible**2 - 1.0
     least = np.minimum.reduceat(np.where(draws.prob > 0.0, draws.prob, np.inf), draws.start[:-1])
@@ -259,7 +262,7 @@ def _floor(log: Log, draws: Draws) -> _Result:
     """Whether every arm's probability is at least floor / K."""
     floor = log.decisions.floor
     if floor is None:
-        return True, "not possible: the log has no floor"
+        return None, "not possible: the log has no floor"
     least = np.minimum.reduceat(draws.prob, draws.start[:-1])
     below = least < floor[draws.rows] / np.diff(draws.start) - 1e-12
     if below.any():
@@ -273,7 +276,7 @@ def _slice(log: Log, draws: Draws) -> _Result:
     """Whether draws of the uniform slice are uniform; rejection sampling depends on it."""
     mine = log.decisions.mode[draws.rows] == MODES.index(Mode.UNIFORM)
     if not mine.any():
-        return True, "the log has none"
+        return None, "the log has none"
     some = draws.take(mine)
     sizes = np.diff(some.start)
     return _worst(log, *_apart(log, some._replace(prob=np.repeat(1.0 / sizes, sizes))))
@@ -284,7 +287,7 @@ def _asked(log: Log) -> _Result:
     rate = log.decisions.asked_probability
     open_ = (rate > 0.0) & (rate < 1.0)
     if not open_.any():
-        return True, "no label was requested at random"
+        return None, "no label was requested at random"
     asked, e = log.decisions.asked[open_], rate[open_]
     p = _freedman(float((asked - e).sum()), float((e * (1.0 - e)).sum()), 1.0)
     counts = f"{np.count_nonzero(asked):,} of {len(e):,}, expected {e.sum():,.1f}"

@@ -143,6 +143,8 @@ class Outcomes(NamedTuple):
     """float32[n, D]: response features; NaN rows where there are none."""
     schema: str = ""
     """Name of the schema of h."""
+    assumed: int = 0
+    """Number of answers whose cost is at an assumed price, since none was configured."""
 
 
 class Log(NamedTuple):

@@ -52,7 +52,7 @@ def read_log(
         InvalidLog: estimates from the log would be wrong; the message says what, where, and what to do.
         StoreError: the file is written without a pause; try again.
     """
-    with _opened(Path(path), features=features) as log:
+    with open_log(Path(path), features=features) as log:
         left = check_structure(log)
         columns = fetch_columns(log.connection, since, until, features)
     found = assemble(columns, log.place)
@@ -73,7 +73,7 @@ def export(log_path: str | os.PathLike[str], folder: str | os.PathLike[str]) -> 
     if taken := [path.name for path in paths.values() if path.exists()]:
         raise ConfigError(f"{str(target)!r} holds {', '.join(taken)} already; give a new folder")
     target.mkdir(parents=True, exist_ok=True)
-    with _opened(Path(log_path), whole=True) as log:
+    with open_log(Path(log_path), whole=True) as log:
         have = schema_of(log.connection)
         written = {table: path for table, path in paths.items() if table in have}
         if not written:
@@ -87,8 +87,14 @@ def export(log_path: str | os.PathLike[str], folder: str | os.PathLike[str]) -> 
 
 
 @contextmanager
-def _opened(path: Path, *, features: bool = True, whole: bool = False) -> Iterator[OpenLog]:
-    """The log at a path, by the type of what is there."""
+def open_log(path: Path, *, features: bool = True, whole: bool = False) -> Iterator[OpenLog]:
+    """The log at a path, by the type of what is there, as in `read_log`; without its checks.
+
+    Raises:
+        ConfigError: there is no log at the path.
+        InvalidLog: it cannot be read.
+        StoreError: the file is written without a pause; try again.
+    """
     journal, warehouse, note = path / JOURNAL, path / WAREHOUSE, ""
     if path.is_file():
         journalled = _is_journal(path)

@@ -60,7 +60,9 @@ def header(report: Report) -> list[tuple[str, str]]:
     horizon = (
         f"decisions younger than {fmt.duration(window.horizon_s)} are excluded" if window.horizon_s else "no horizon"
     )
-    labelled = "" if report.metric in {"cost", "latency"} else f"; {fmt.count(window.labelled)} with a requested label"
+    labelled = f"; {fmt.count(window.labelled)} with a requested label"
+    if window.complete or report.metric in {"cost", "latency"}:
+        labelled = "; all with their outcome"
     idle = f", closed after {fmt.duration(window.idle_s)} of silence" if window.idle_s else ""
     out = [f"{fmt.printable(reason)}: {fmt.count(n)}" for reason, n in window.excluded.items()]
     return [
@@ -76,6 +78,28 @@ def header(report: Report) -> list[tuple[str, str]]:
         ("level", f"{fmt.level([report.alpha])}for overall results"),
         ("excluded", f"decisions: {'; '.join(out)}" if out else "nothing"),
     ]
+
+
+def brief(report: Report) -> list[tuple[str, str]]:
+    """What was compared on what, the values, and how far the log bears them."""
+    numbers, facts = fmt.NumberFormat.of(report), dict(header(report))
+    found = [(name, facts[name]) for name in ("candidate", "against", "metric", "log", "population")]
+    for policy in ("candidate", "against"):
+        rows = [
+            e for e in report.estimates if (e.policy, e.slice, e.interval) == (policy, "", "delta") and not e.biased
+        ]
+        if best := next((e for e in rows if e.estimator in {"dr", "rejection"}), None):
+            found.append((f"value, {policy}", f"{numbers.value(best.value)} ({numbers.interval(best.low, best.high)})"))
+    for d in report.diagnostics:
+        if d.policy == "candidate" and not d.slice:
+            lost = f"; {fmt.percent(d.unsupported)} of it is outside of the log" if d.unsupported else ""
+            found.append(("overlap", f"effective sample {_ess(d)}, largest weight {fmt.number(d.max_weight)}{lost}"))
+    marks = [mark_of(check) for check in report.checks]
+    if marks:
+        found.append(
+            ("audit", f"{marks.count('✓')} passed, {marks.count('✗')} failed, {marks.count('–')} not possible")
+        )
+    return found
 
 
 def sections(report: Report) -> list[Section]:
@@ -134,10 +158,14 @@ def policies(names: Iterable[str]) -> list[str]:
     return sorted(dict.fromkeys(names), key=lambda name: known.get(name, len(_ORDER)))
 
 
+def mark_of(check: Check) -> str:
+    """A tick, a cross, or a dash for what could not be checked."""
+    return ("✓" if check.ok else "✗") if check.checked else "–"
+
+
 def _checks(checks: Sequence[Check], what: str) -> TableData:
     lines = (
-        TableRow(("✓" if c.ok else "✗", fmt.printable(c.name), fmt.printable(c.detail)), "" if c.ok else "bad")
-        for c in checks
+        TableRow((mark_of(c), fmt.printable(c.name), fmt.printable(c.detail)), "" if c.ok else "bad") for c in checks
     )
     return table(("", what, "result"), (), lines)
 

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fitrouter_evaluators.replay.render._formatting import printable, utc_time, verdict, weight
-from fitrouter_evaluators.replay.render._tables import Section, TableData, header, sections
+from fitrouter_evaluators.replay.render._tables import Section, TableData, brief, header, sections
 from fitrouter_evaluators.replay.report import Report, WeightHistogram
 
 _BLOCKS = " ▁▂▃▄▅▆▇█"
@@ -20,21 +20,26 @@ _STYLES = {"head": "bold", "warning": "yellow", "bad": "red", "good": "green"}
 _VERDICTS = {"promote": "bold green", "keep": "bold red"}
 
 
-def text(report: Report, width: int = 80) -> str:
+def text(report: Report, width: int = 80, *, full: bool = True) -> str:
     """The report without colour, in lines of at most `width` columns (60 or more)."""
     page = Console(file=io.StringIO(), width=width, color_system=None, force_terminal=False, legacy_windows=False)
-    for part in renderables(report):
+    for part in renderables(report, full=full):
         page.print(part, markup=False, highlight=False, emoji=False)
     written = page.file.getvalue()  # type: ignore[attr-defined]
     return "\n".join(line.rstrip() for line in written.splitlines()) + "\n"
 
 
-def renderables(report: Report) -> Iterator[RenderableType]:
-    """Parts of the report for a rich console, from the verdict to the warnings."""
+def renderables(report: Report, *, full: bool = True) -> Iterator[RenderableType]:
+    """Parts of the report for a rich console, from the verdict to the warnings, or only those that matter first."""
     answer = report.gate.verdict if report.gate is not None else ""
     yield Text(verdict(report), style=_VERDICTS.get(answer, "bold"))
     for reason in report.gate.reasons if report.gate is not None else ():
         yield Padding(Text(printable(reason)), (0, 0, 0, 2))
+    for line in report.advice:
+        yield Padding(Text(f"→ {printable(line)}", style="yellow"), (0, 0, 0, 2))
+    if not full:
+        yield from _brief(report)
+        return
     yield ""
     facts = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     facts.add_column(style="dim")
@@ -47,6 +52,21 @@ def renderables(report: Report) -> Iterator[RenderableType]:
         yield _section(section, report)
     yield ""
     yield Text(f"fitrouter {printable(report.version)}, {utc_time(report.made)} UTC", style="dim")
+
+
+def _brief(report: Report) -> Iterator[RenderableType]:
+    """The lines that matter."""
+    facts = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    facts.add_column(style="dim")
+    facts.add_column(overflow="fold")
+    for name, said in brief(report):
+        facts.add_row(Text(name), Text(said))
+    yield facts
+    failed = [check for check in report.checks if not check.ok]
+    for check in failed:
+        yield Text(f"✗ {printable(check.name)}: {printable(check.detail)}", style="red")
+    said = f"{len(report.warnings)} warnings and all tables" if report.warnings else "all tables"
+    yield Text(f"{said}: --full", style="dim")
 
 
 def _section(section: Section, report: Report) -> Group:

@@ -56,7 +56,7 @@ def slices_of(units: Units, by: Sequence[str], groups: Mapping[int, str]) -> lis
 
 def difference_rows(study: Study, slices: Sequence[Slices], alpha: float) -> list[PolicyEstimate]:
     """Candidate − against: doubly robust estimates on every label stream and in every slice."""
-    cluster, labels = study.units.cluster, "powered" if study.has_labels else "observed"
+    cluster, labels = study.units.cluster, study.labels
     one, other = study.paired
     paired = Paired(DR(), other)
     biased = SCORE if study.metric == "score" else ""
@@ -66,7 +66,7 @@ def difference_rows(study: Study, slices: Sequence[Slices], alpha: float) -> lis
         *_rows("difference", labels, both, alpha=alpha, biased=biased),
         *_rows("difference", labels, resampled, alpha=alpha, biased=biased, interval="bootstrap"),
     ]
-    if study.has_labels:
+    if labels == "powered":
         for stream, (rounds, keep) in _streams(study).items():
             said = NAIVE if stream == "naive" else ""
             sampled = deltas([Paired(DR(), rounds[1])], rounds[0], cluster=cluster[keep], alpha=alpha)
@@ -80,9 +80,19 @@ def difference_rows(study: Study, slices: Sequence[Slices], alpha: float) -> lis
     return found
 
 
+def robust_rows(study: Study, alpha: float) -> tuple[PolicyEstimate, PolicyEstimate]:
+    """The doubly robust difference and value of `against` alone, at one look."""
+    one, other = study.paired
+    found = []
+    for policy, estimator, rounds in (("difference", Paired(DR(), other), one), ("against", DR(), other)):
+        each = deltas([estimator], rounds, cluster=study.units.cluster, alpha=alpha)
+        found += _rows(policy, study.labels, each, estimators=[DR()], alpha=alpha)
+    return found[0], found[1]
+
+
 def policy_rows(study: Study, alpha: float) -> list[PolicyEstimate]:
     """Both policies: every estimator on the prediction-powered outcomes, DR and SNIPS on the other label streams."""
-    cluster, labels = study.units.cluster, "powered" if study.has_labels else "observed"
+    cluster, labels = study.units.cluster, study.labels
     biased = SCORE if study.metric == "score" else ""
     found: list[PolicyEstimate] = []
     for i, policy in enumerate(("candidate", "against")):
@@ -91,7 +101,7 @@ def policy_rows(study: Study, alpha: float) -> list[PolicyEstimate]:
         all_of = deltas(estimators, rounds, cluster=cluster, alpha=alpha)
         found += _rows(policy, labels, all_of, estimators=estimators, alpha=alpha, biased=biased)
         found += _rejection(study, i, policy, labels, alpha, biased)
-        if study.has_labels:
+        if labels == "powered":
             for stream, (both, keep) in _streams(study).items():
                 said = NAIVE if stream == "naive" else ""
                 pair: list[Estimator] = [DR(), SNIPS()]

@@ -72,6 +72,7 @@ def arm_shares(units: Units, pmfs: Pmfs) -> list[ArmShare]:
         drawn = np.zeros(len(entries))
         drawn[units.chosen()] = 1.0
         p = drawn
+        pmfs = Pmfs(*(np.where(np.isnan(pmf), drawn, pmf) for pmf in pmfs))
     logged, candidate, against = mean(p), mean(pmfs.candidate), mean(pmfs.against)
     found = [
         ArmShare(

@@ -43,6 +43,7 @@ def rounds_of(units: Units, pmf: Floats, q: Floats | None, reward: Floats, *, se
     """
     weight, product = units.weights(pmf)
     model = np.zeros_like(pmf) if q is None else q
+    pmf = _known(units, pmf)
     at, last = units.entry_start()[:-1], units.draw_start[1:] - 1
     values: Floats = np.add.reduceat(pmf * model, at) if len(at) else np.zeros(0)
     taken = model[units.chosen()]
@@ -61,6 +62,20 @@ def rounds_of(units: Units, pmf: Floats, q: Floats | None, reward: Floats, *, se
         direct=direct,
         match=None if seed is None else _matched(units, pmf, seed),
     )
+
+
+def _known(units: Units, pmf: Floats) -> Floats:
+    """The pmf for predictions: where only the drawn arm's probability is known, the arm itself.
+
+    There the policy is the logged one (weight 1), and its doubly robust outcome is the outcome, whatever is predicted.
+    """
+    if not np.isnan(pmf).any():
+        return pmf
+    drawn = np.zeros(len(pmf))
+    drawn[units.chosen()] = 1.0
+    size = np.diff(units.entry_start())
+    unknown = np.repeat(np.logical_or.reduceat(np.isnan(pmf), units.entry_start()[:-1]), size)
+    return np.where(unknown, drawn, pmf)
 
 
 def subset(rounds: Rounds, keep: NDArray[np.bool_], factor: Floats | None = None) -> Rounds:
@@ -179,7 +194,10 @@ class _Batches:
         if len(unknown):
             draw = np.searchsorted(self.entry, self.entry[a] + unknown[0], side="right") - 1
             row = int(units.log.decisions.seq[units.draw[draw]])
-            raise InvalidLog(f"{units.log.source}, row {row}: the full pmf is not logged; exact sequences need it")
+            raise InvalidLog(
+                f"{units.log.source}, row {row}: the full pmf is not logged, which gates and exact sequences need; "
+                "give a column for each model (p_MODEL), or compare without --gate"
+            )
         q = np.zeros(len(p)) if self.q is None else (self.q[entries] - observed.low) / self.span
         part = UnitBatch(
             p=p,

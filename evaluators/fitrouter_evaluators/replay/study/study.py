@@ -68,9 +68,9 @@ class Study:
         self.units = with_outcomes(units, self.observed)
         if not self.units.n:
             raise InvalidLog(
-                f"{metric} is not known for any closed session of {units.log.source}; request feedback "
-                f"(feedback.ask in the "
-                "configuration), wait, or widen the window"
+                f"{metric} is not known for any closed session of {units.log.source}: no rating was asked for"
+                f"{_volunteered(units)}; set feedback.ask to 0.05 in the configuration and show the request to people, "
+                "or widen the window; --metric cost and latency need no ratings"
             )
         self.pmfs = pmfs.of(self.units)
         self.weight = self.units.weights(self.pmfs.candidate)[1], self.units.weights(self.pmfs.against)[1]
@@ -109,6 +109,29 @@ class Study:
     def has_labels(self) -> bool:
         """Whether the metric depends on labels."""
         return self.observed.scale > 0.0
+
+    def between(self, pmfs: Pmfs) -> Study:
+        """The same study of two other policies, with these nuisance models."""
+        found = Study(self.units, pmfs, self.metric, ceiling=self.ceiling)
+        found.__dict__["cross_fitted"] = self.cross_fitted
+        return found
+
+    @property
+    def complete(self) -> bool:
+        """Whether every decision has its outcome, as in most logs of other programs: nobody had to be asked."""
+        observed, member = self.observed, self.units.member
+        return bool((observed.seen & (observed.e >= 1.0))[member].all())
+
+    @property
+    def labels(self) -> str:
+        """Where the outcomes of estimates come from: `PolicyEstimate.labels`."""
+        return "powered" if self.has_labels and not self.complete else "observed"
+
+    @cached_property
+    def heard(self) -> int:
+        """Units with a label that was asked for."""
+        given = (self.observed.asked & self.observed.seen)[self.units.member]
+        return int((self.units.total(given) > 0.0).sum())
 
     @cached_property
     def powered(self) -> tuple[Rounds, Rounds]:
@@ -171,6 +194,22 @@ class Study:
         learnt = self.progressive
         f = self._tuned(learnt, weight, adaptive=True)
         return pseudo_outcomes(self.units, pmf, other, learnt.q, self.observed, f, learnt.chance)
+
+
+def _volunteered(units: Units) -> str:
+    """What people said unasked, by model: no estimate, but what there is."""
+    outcomes, arms = units.log.outcomes, units.log.names.arms
+    given = outcomes.free_label[units.member]
+    there = ~np.isnan(given) & (outcomes.served[units.member] >= 0)
+    if not there.any():
+        return ""
+    served, labels = outcomes.served[units.member][there], given[there]
+    means = [(arms[k], float(labels[served == k].mean()), int((served == k).sum())) for k in np.unique(served)]
+    shown = ", ".join(f"{arm} {mean:.2f} in {n}" for arm, mean, n in sorted(means, key=lambda each: -each[2])[:8])
+    return (
+        f", and the {len(labels):,} volunteered ones do not determine a level, because people rate more often when "
+        f"they are annoyed (their means: {shown})"
+    )
 
 
 def learns(log: Log) -> bool:

@@ -202,7 +202,7 @@ class Judge:
         return np.array([both.mean(axis=0)[relevant].mean() if relevant.any() else np.nan])
 
     async def _ask(self, item: Item, principles: Sequence[str], swapped: bool, most: float) -> tuple[str, float]:
-        """The reply's text and its cost in USD, `most` where the provider reports no tokens."""
+        """The reply's text and its cost in USD, `most` where the provider reports no tokens, or impossibly many."""
         call = Call(
             target=self._entry.model,
             messages=question(item, principles, swapped, self._edge),
@@ -215,4 +215,4 @@ class Judge:
             raise ModelError("the judge's provider answered with a stream")
         prices, usage = self._entry.prices, reply.usage
         usd = 1e-6 * (usage.prompt_tokens * prices.input + usage.completion_tokens * prices.output)
-        return str(reply.message.get("content") or ""), usd if usage.prompt_tokens else most
+        return str(reply.message.get("content") or ""), usd if usage.prompt_tokens and usd <= 10.0 * most else most

@@ -32,6 +32,8 @@ class Unit(NamedTuple):
 
 _TOKEN = re.compile(r"[A-Z]+\b|[^\W_]+(?:[-'][^\W_]+)*|[.!?;:,/()]|\S")
 _CUTS = frozenset(".!?;:()—–…")
+_LONGEST, _TOKENS = 1000, 256
+"""Most characters, after normalisation, and tokens that are read: finding clauses is quadratic in their number."""
 _FLIP, _AGAINST, _EXCESS, _CONTRAST, _FOR, _CUT, _SKIP = "FLIP", "AGAINST", "EXCESS", "CONTRAST", "FOR", "CUT", "SKIP"
 
 
@@ -56,11 +58,11 @@ def has_attitude(statement: str) -> bool:
 
 def _marked(statement: str) -> list[str]:
     """Lower-case tokens, with expressions of attitude replaced by upper-case marks."""
-    text = unicodedata.normalize("NFKC", statement).replace("’", "'").lower()
+    text = unicodedata.normalize("NFKC", statement[:_LONGEST])[:_LONGEST].replace("’", "'").lower()
     for pattern, mark in words.REWRITES:
         text = pattern.sub(mark, text)
     tokens: list[str] = _TOKEN.findall(text)
-    return [words.MARKS.get(token, token) for token in tokens]
+    return [words.MARKS.get(token, token) for token in tokens[:_TOKENS]]
 
 
 def _clauses(tokens: list[str]) -> list[list[str]]:

@@ -30,19 +30,6 @@ FUNCTION = frozenset(
 )
 """Words without content of their own."""
 
-FOREIGN = frozenset(
-    phrases("""
-    ich, nicht, kein, keine, keinen, bitte, und, mag, aber, der, das, dem, den, mir, mich, mehr, ohne, ist, sind
-    viel, viele
-    je, ne, pas, veux, aime, moi, sans, des, les, mais, une, avec, réponses, est, du, el, los, las, por, sin, pero
-    muy, una
-    quiero, gusta, gustan, con, más, non, voglio, senza, sono, che, più, mi, il, gli, della, não, gosto, sem, eu
-    mais, ik
-    geen, niet, wil, graag, een, het, jag, inte, vill, och, nie, lubię, proszę, bez, ei, ole, ikke, jeg, og
-    """)
-)
-"""Little words of other languages."""
-
 AUXILIARIES = frozenset(phrases("do, does, did, is, are, was, were, can, could, will, would, should, must"))
 """Before a "not" they deny the subject of a clause."""
 

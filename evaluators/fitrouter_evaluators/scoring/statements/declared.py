@@ -17,11 +17,10 @@ value is the mean squared leave-one-out error of its dimension on the corpus. St
 from __future__ import annotations
 
 import functools
-import re
 import threading
 from collections.abc import Sequence
 from importlib import resources
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -30,8 +29,8 @@ from numpy.typing import NDArray
 from fitrouter.context.encoders import Encoder
 from fitrouter.types import Floats
 from fitrouter_evaluators.scoring.statements._polarity import Unit, units
-from fitrouter_evaluators.scoring.statements._polarity_words import FOREIGN, FUNCTION
 from fitrouter_evaluators.scoring.statements._subject import StemOdds, about_style, features
+from fitrouter_evaluators.scoring.text.language import ENGLISH, language_of
 
 _LONGEST = 1000
 """Maximum characters of a statement."""
@@ -83,7 +82,7 @@ def _words(text: str) -> list[str]:
     return sorted({part for word in text.split() for part in (word, f"{word[:4]}_", f"{word[:6]}_")})
 
 
-class _Pieces:
+class Pieces:
     """Kernel against the corpus' pieces, whose words are kept as an inverted index.
 
     Args:
@@ -121,7 +120,7 @@ class Mapping(NamedTuple):
     """A fitted mapping: contributions of the corpus' pieces to a regression on their kernel."""
 
     dimensions: tuple[str, ...]
-    pieces: _Pieces
+    pieces: Pieces
     side: Floats
     """float64[pieces, dimensions], as is `relevance`"""
     relevance: Floats
@@ -144,28 +143,28 @@ def fit(encoder: Encoder, corpus: Sequence[tuple[str, dict[str, float]]]) -> Map
     texts = sorted({piece.text for pieces, _ in read for piece in pieces})
     at = {text: i for i, text in enumerate(texts)}
     vectors = encoder.encode(texts)
-    known = _Pieces(vectors, texts)
-    # Statement → its pieces: their places (0 where there is none) and weights; a statement is the mean of its pieces.
-    width = max(len(pieces) for pieces, _ in read)
-    places, plain, signed = np.zeros((len(read), width), int), *np.zeros((2, len(read), width))
-    for row, (pieces, _) in enumerate(read):
-        n = len(pieces)
-        places[row, :n] = [at[piece.text] for piece in pieces]
-        plain[row, :n], signed[row, :n] = 1.0 / n, [piece.sign / n for piece in pieces]
+    known = Pieces(vectors, texts)
     target = np.array([[values.get(name, 0.0) for name in dimensions] for _, values in read])
     named = target != 0.0
     style = 2.0 * named.any(axis=1) - 1.0
     kernel = known.kernel(vectors, texts)
-    inverse = np.linalg.inv(_gram(kernel, places, signed))
-    dual = inverse @ target
-    errors = dual / np.diag(inverse)[:, None]  # leave-one-out
-    also = np.linalg.solve(_gram(kernel, places, plain), np.column_stack([np.abs(target), style]))
-    relevance = _spread(also, places, plain, len(texts))
+    places = [[at[piece.text] for piece in pieces] for pieces, _ in read]
+    signed = [[piece.sign / len(pieces) for piece in pieces] for pieces, _ in read]
+    plain = [[1.0 / len(pieces)] * len(pieces) for pieces, _ in read]
+    also = np.column_stack([np.abs(target), style])
+    relevance = np.asarray(np.linalg.solve(*_normal_equations(kernel, places, plain, also)), np.float64)
+    system, sums = _normal_equations(kernel, places, signed, target)
+    inverse = np.linalg.inv(system)
+    side: Floats = inverse @ sums
+    errors, fitted = np.empty_like(target), kernel @ side
+    for s, (rows, w) in enumerate(zip(places, signed, strict=True)):  # leave-one-out
+        leverage = np.dot(w, kernel[rows] @ inverse[:, rows] @ w)
+        errors[s] = (target[s] - np.dot(w, fitted[rows])) / (1.0 - leverage)
     content = [[piece.text for piece in pieces] for pieces, _ in read]
     return Mapping(
         dimensions,
         known,
-        _spread(dual, places, signed, len(texts)),
+        side,
         relevance[:, :-1],
         relevance[:, -1],
         StemOdds(
@@ -176,29 +175,27 @@ def fit(encoder: Encoder, corpus: Sequence[tuple[str, dict[str, float]]]) -> Map
     )
 
 
-def _gram(kernel: Floats, places: NDArray[np.intp], weights: Floats) -> Floats:
-    """float64[statements, statements]: ridge plus the kernel of statements that mix pieces."""
-    half = _mixed(kernel, places, weights)
-    out = _mixed(np.ascontiguousarray(half.T), places, weights)
-    out[np.diag_indices_from(out)] += _RIDGE
-    return out
+def _normal_equations(
+    kernel: Floats, places: Sequence[Sequence[int]], weights: Sequence[Sequence[float]], target: Floats
+) -> tuple[Floats, Floats]:
+    """Kernel ridge regression of statements that are weighted sums of pieces, solved for the pieces, which are fewer.
 
+    With S the weights, float64[statements, pieces]: Sᵀ (S K Sᵀ + rI)⁻¹ Y = (SᵀS K + rI)⁻¹ SᵀY.
 
-def _mixed(rows: Floats, places: NDArray[np.intp], weights: Floats) -> Floats:
-    """float64[statements, n]: weighted sums of the rows of each statement's pieces."""
-    out = np.zeros((len(places), rows.shape[1]))
-    for at, w in zip(places.T, weights.T, strict=True):
-        some = np.flatnonzero(w)
-        out[some] += w[some, None] * rows[at[some]]
-    return out
-
-
-def _spread(dual: NDArray[np.floating[Any]], places: NDArray[np.intp], weights: Floats, pieces: int) -> Floats:
-    """float64[pieces, d]: contributions of the pieces from float64[statements, d]."""
-    out = np.zeros((pieces, dual.shape[1]))
-    for at, w in zip(places.T, weights.T, strict=True):
-        np.add.at(out, at, w[:, None] * dual)
-    return out
+    Returns:
+        SᵀS K + rI and SᵀY.
+    """
+    pieces = len(kernel)
+    gram, sums = np.zeros((pieces, pieces)), np.zeros((pieces, target.shape[1]))
+    for at, w, y in zip(places, weights, target, strict=True):
+        np.add.at(gram, np.ix_(at, at), np.outer(w, w))
+        np.add.at(sums, at, np.outer(w, y))
+    system = np.empty_like(kernel)
+    for row, out in zip(gram, system, strict=True):
+        used = np.flatnonzero(row)
+        np.matmul(row[used], kernel[used], out=out)
+    system[np.diag_indices(pieces)] += _RIDGE
+    return system, sums
 
 
 _known: dict[str, Mapping] = {}
@@ -232,9 +229,8 @@ class DeclaredValues:
         """
         if not any(map(str.isalpha, statement)):
             return _nothing("it has no words")
-        if len(statement) > _LONGEST:
-            return _nothing(f"it has {len(statement)} characters; a statement has at most {_LONGEST}")
-        return self._map(statement)
+        reason = unreadable(statement)
+        return _nothing(reason) if reason else self._map(statement)
 
     def read_all(self, statements: Sequence[str]) -> DeclaredTaste:
         """Map several statements together: the precision-weighted mean per dimension.
@@ -251,8 +247,6 @@ class DeclaredValues:
         return DeclaredTaste({name: _pool(beliefs) for name, beliefs in by_name.items()})
 
     def _map(self, statement: str) -> DeclaredTaste:
-        if _foreign(statement):
-            return _nothing("it is not English")
         pieces = units(statement)
         if not pieces:
             return _nothing("it names no property of an answer")
@@ -286,20 +280,10 @@ def _pool(beliefs: Sequence[Belief]) -> Belief:
     return Belief(mean, 1.0 / float(precision.sum()) + spread)
 
 
-def is_readable(statement: str) -> bool:
-    """Whether a statement is English and not too long."""
-    return len(statement) <= _LONGEST and not _foreign(statement)
-
-
-_LETTERS = re.compile(r"[^\W\d_]+")
-
-
-def _foreign(statement: str) -> bool:
-    """Whether another script, or function words of another language, outweigh English."""
-    found = _LETTERS.findall(statement.lower())
-    letters = "".join(found)
-    if sum(letter > "ɏ" for letter in letters) * 4 > len(letters):
-        return True
-    return (foreign := sum(word in FOREIGN for word in found)) > 0 and foreign >= sum(
-        word in FUNCTION for word in found
-    )
+def unreadable(statement: str) -> str:
+    """Why no statement of this language or length is read; empty if it can be."""
+    if len(statement) > _LONGEST:
+        return f"it has {len(statement)} characters; a statement has at most {_LONGEST}"
+    if (language := language_of(statement)) != ENGLISH:
+        return f"it is in {language}, and only English is read: say it in English, or set the values"
+    return ""

@@ -1,7 +1,6 @@
 """Words and phrases that the style dimensions count, lower case, English.
 
-Each entry matches whole words only. Texts in other languages match none, so that their lexical dimensions are constant;
-measured ones (length, structure, code, digits, …) still vary.
+Each entry matches whole words only. Texts in other languages lack the lexical dimensions (`style.unknown_in`).
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ CAP = 20_000
 # Scripts without spaces between words give one token a character; any other run of letters is one word.
 _SPACELESS = "\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
 _WORD = re.compile(rf"[{_SPACELESS}]|[^\W\d_{_SPACELESS}]+(?:'[^\W\d_{_SPACELESS}]+)*")
-_SENTENCE = re.compile(r"[.!?…](?=\s|\Z)|[。！？]|\n")
+_SENTENCE = re.compile(r"[.!?…](?=\s|\Z)|[。！？؟।۔]|\n")
 
 
 def clip_text(text: str, cap: int = CAP) -> str:

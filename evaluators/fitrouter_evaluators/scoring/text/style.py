@@ -10,11 +10,13 @@ arXiv:2306.05685). The answers are under Apache-2.0, which allows derived number
 the mean and scale the standard deviation, as `calibrate` describes. They describe English answers of 2023: newer
 models write longer and with more structure, and lie above the centre.
 
-The lexical dimensions know English only. A high value is neither good nor bad; users' tastes weigh it.
+The lexical dimensions know English only, and not all others make sense in every script: `unknown_in` names those that
+are missing for a language. A high value is neither good nor bad; users' tastes weigh it.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Callable
@@ -25,6 +27,7 @@ import numpy as np
 from fitrouter.types import Floats
 from fitrouter_evaluators.scoring._constants import STYLE_CONSTANTS
 from fitrouter_evaluators.scoring.text import lexicons as _lexicons
+from fitrouter_evaluators.scoring.text.language import CHARACTERS, ENGLISH, UNCOUNTED
 from fitrouter_evaluators.scoring.text.reading import Lexicon, Reading
 
 CLIP = 3.0
@@ -156,7 +159,7 @@ def vocabulary(r: Reading) -> float:
 @_dimension
 def questions(r: Reading) -> float:
     """Log of the number of questions that the answer asks."""
-    return math.log1p(r.prose.count("?") + r.prose.count("？"))
+    return math.log1p(sum(map(r.prose.count, "?？؟")))
 
 
 @_dimension
@@ -197,6 +200,31 @@ def personal(r: Reading) -> float:
 
 STYLE: tuple[Dimension, ...] = tuple(_registry)
 """All dimensions, in the order of every feature vector."""
+
+_LEXICAL = frozenset(
+    _lexicons.phrases("""
+    hedging, warmth, formality, examples, refusal, assertiveness, flattery, evidence, concreteness, personal
+    """)
+)
+"""Dimensions of English words; `concreteness` reads names by their capitals, which German gives every noun."""
+
+
+@functools.cache
+def unknown_in(language: str) -> frozenset[str]:
+    """Dimensions without meaning in a language, as `language_of` names it: they are missing (NaN) in its texts.
+
+    >>> unknown_in("English"), "length" in unknown_in("German"), "hedging" in unknown_in("German")
+    (frozenset(), False, True)
+    """
+    found = set() if language == ENGLISH else set(_LEXICAL)
+    if language in CHARACTERS | UNCOUNTED:
+        found |= {"word_length", "vocabulary"}  # tokens are characters, or parts of words
+    if language in UNCOUNTED:
+        found.add("sentence_length")
+    if language in {"Greek", *UNCOUNTED}:
+        found.add("questions")  # Greek asks with a semicolon, Thai with words
+    return frozenset(found)
+
 
 _CENTRE = np.array([STYLE_CONSTANTS[d.name][0] for d in STYLE])
 _SCALE = np.array([STYLE_CONSTANTS[d.name][1] for d in STYLE])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +87,8 @@ class SentenceTransformerEncoder:
         self.device = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
         source = str(minilm_path()) if name == "minilm" else name
         try:
-            self._model = library.SentenceTransformer(source, device=self.device)
+            with _quiet():
+                self._model = library.SentenceTransformer(source, device=self.device)
         except (OSError, ValueError, RuntimeError) as error:
             raise ConfigError(
                 f"the encoder {name!r} cannot be loaded on {self.device!r} ({error}); "
@@ -113,3 +115,16 @@ class SentenceTransformerEncoder:
             vectors = np.asarray(found, dtype=np.float64)
             out[filled] = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
         return out
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Load without the progress bar of transformers, which would stand in the output of every command."""
+    bars: Any = importlib.import_module("transformers.utils.logging")
+    shown = bars.is_progress_bar_enabled()
+    bars.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            bars.enable_progress_bar()

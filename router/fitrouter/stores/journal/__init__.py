@@ -1,7 +1,45 @@
 """The event log (the source of truth): in SQLite, and in memory for tests."""
 
+from fitrouter.stores.journal._archive import Archive
 from fitrouter.stores.journal._base import Entry, Journal, Lease, Row, Snapshot, Spooled
+from fitrouter.stores.journal._copy import BATCH, Copied, FilePlace, Part, Place, Raw, copy, digest_of_place
 from fitrouter.stores.journal._memory import MemoryJournal
-from fitrouter.stores.journal._sqlite import SqliteJournal
+from fitrouter.stores.journal._ranges import LONGEST_MS, LONGEST_NAME, MOST_TOKENS, MOST_USD, fault_in
+from fitrouter.stores.journal._record import digest_of
+from fitrouter.stores.journal._salvage import JournalCheck, check, in_use, in_words, leased, salvage
+from fitrouter.stores.journal._sqlite import SEGMENT, SqliteJournal
+from fitrouter.stores.journal._unlogged import UnloggedJournal
 
-__all__ = ["Entry", "Journal", "Lease", "MemoryJournal", "Row", "Snapshot", "Spooled", "SqliteJournal"]
+__all__ = [
+    "BATCH",
+    "LONGEST_MS",
+    "LONGEST_NAME",
+    "MOST_TOKENS",
+    "MOST_USD",
+    "SEGMENT",
+    "Archive",
+    "Copied",
+    "Entry",
+    "FilePlace",
+    "Journal",
+    "JournalCheck",
+    "Lease",
+    "MemoryJournal",
+    "Part",
+    "Place",
+    "Raw",
+    "Row",
+    "Snapshot",
+    "Spooled",
+    "SqliteJournal",
+    "UnloggedJournal",
+    "check",
+    "copy",
+    "digest_of",
+    "digest_of_place",
+    "fault_in",
+    "in_use",
+    "in_words",
+    "leased",
+    "salvage",
+]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from typing import NamedTuple, Protocol
 
@@ -57,7 +57,14 @@ class Lease(Protocol):
 
 
 class Journal(Protocol):
-    """The event log. Thread safe; every method but `append` may block on the disk."""
+    """The event log. Thread safe; every method but `append` and `fault` may block on the disk."""
+
+    incident: str
+    """What was found damaged when the journal was opened, and what became of it; empty for nothing."""
+
+    def fault(self) -> str:
+        """Why nothing can be logged or read now; empty if it can. Quick enough to be asked at any time."""
+        ...
 
     def append(self, *entries: Entry) -> Future[int]:
         """Queue the entries as one transaction; the future gives the last sequence number once they are durable.
@@ -81,12 +88,69 @@ class Journal(Protocol):
         """All rows of a decision id or a subject, in order."""
         ...
 
+    def latest(
+        self, kinds: Sequence[str], limit: int = 256, *, before: int | None = None, subject: str | None = None
+    ) -> Sequence[Row]:
+        """The last rows of some kinds of events, the newest first.
+
+        Args:
+            kinds: tags of events, such as `decision`.
+            limit: most rows; damaged ones count and are left out.
+            before: only rows before this sequence number.
+            subject: only rows about this subject.
+        """
+        ...
+
+    def counts(self, subject: str) -> dict[str, tuple[int, float, float]]:
+        """Kind of event → number of rows about a subject, and the times of the first and the last."""
+        ...
+
+    def event(self, event_id: str) -> Event | None:
+        """The event with an id; None without one."""
+        ...
+
     def profile(self, subject: str) -> ProfileChange | None:
         """The last profile of a subject; None without one."""
         ...
 
+    def erase(self, subjects: Collection[str], tenant: str, ts: float) -> int:
+        """Delete all events of some subjects and of their decisions, their unscored answers, and every snapshot.
+
+        One transaction, which also appends an `Erasure`, so that all processes rebuild the tenant's state, and refuses
+        what is appended about the subjects later. The files still hold bytes of it until `compact`.
+
+        Args:
+            subjects: of one user.
+            tenant: of the user; empty for that of their events.
+            ts: time of the erasure.
+
+        Returns:
+            The number of deleted events.
+        """
+        ...
+
+    def unfinished(self) -> dict[str, int]:
+        """Digest of each erased subject that `finish` was not called for → position of its Erasure, 0 without one."""
+        ...
+
+    def finish(self, digests: Collection[str]) -> None:
+        """Note that nothing is left of erased subjects in any store."""
+        ...
+
+    def compact(self, patience_s: float = 30.0) -> None:
+        """Rewrite the file, so that no free page and no log holds deleted rows. Appending waits meanwhile.
+
+        Raises:
+            StoreError: it cannot be done, for example because another process keeps reading. Try again.
+        """
+        ...
+
     def lease(self, name: str) -> Lease:
         """The lease of this name; a process that dies loses it within 5 seconds."""
+        ...
+
+    def watch(self, call: Callable[[], object]) -> None:
+        """Call a function after other processes append, if the journal is told of it; whoever follows polls as well."""
         ...
 
     def spooled(self, limit: int = 64) -> Sequence[Spooled]:
@@ -96,12 +160,16 @@ class Journal(Protocol):
     def save(self, snapshot: Snapshot) -> None:
         """Merge the state into the stored snapshot and move its position, in one transaction.
 
-        A snapshot older than the stored one is ignored.
+        A snapshot older than the stored one, or than the last erasure, is ignored. Keys without bytes are removed.
         """
         ...
 
-    def snapshot(self) -> Snapshot:
-        """The stored snapshot; position 0 and no state if there is none."""
+    def snapshot(self, put_aside: Callable[[str, bytes], bool] | None = None) -> Snapshot:
+        """The stored snapshot; position 0 and no state if there is none.
+
+        Args:
+            put_aside: called with each key and its bytes; those for which it returns True are left out of the state.
+        """
         ...
 
     def head(self) -> int:

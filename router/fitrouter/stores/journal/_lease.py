@@ -10,6 +10,7 @@ import fcntl
 import os
 import threading
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
@@ -24,7 +25,7 @@ class _Descriptor:
 
     def open(self) -> int:
         if self.fd < 0:
-            self.fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self.fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         return self.fd
 
     def close(self) -> None:
@@ -86,16 +87,25 @@ class FileLease:
     """A `Lease` as a locked file.
 
     Two leases of one name exclude each other inside a process too. A lease whose file was deleted is lost, and the
-    next call competes for it again.
+    next call competes for it again, unless the journal that it belongs to is gone: the lease file of another journal
+    at the same path is never taken.
+
+    Args:
+        path: the file.
+        valid: whether the journal is still there.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, valid: Callable[[], bool] = lambda: True) -> None:
         self._descriptor = _Descriptor(path)
+        self._valid = valid
         self._mutex = threading.Lock()
 
     def held(self) -> bool:
         """Acquire the lease; True while it is ours, False also if its file cannot be opened."""
         with self._mutex:
+            if not self._valid():
+                self._descriptor.close()
+                return False
             if self._descriptor.fd >= 0:
                 if self._descriptor.current():
                     return True

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
+import logging
 import zlib
-from collections.abc import Callable
-from typing import NamedTuple, TypeAlias
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
-from fitrouter.stores.journal._base import Entry
+import msgspec
+
+from fitrouter.stores.journal._base import Entry, Row
+from fitrouter.stores.journal._ranges import fault_in
 from fitrouter.types import (
     ArtifactChange,
     Decision,
@@ -16,15 +21,27 @@ from fitrouter.types import (
     Feedback,
     ModelChange,
     PolicyChange,
+    Quarantine,
     Refit,
+    Remark,
     RoleText,
+    Salvage,
     Score,
+    Spent,
+    decode_event,
     encode_event,
 )
 
+_log = logging.getLogger(__name__)
+_Stored: TypeAlias = tuple[int, Any, Any]
+"""Sequence number, payload and checksum as a database has them; in a damaged row a cell may be of any type."""
 Fault: TypeAlias = Callable[[str], None]
 """Test hook, called before each write step with its name: begin, insert, spool, unspool, snapshot or commit. An
 exception from it counts as a failure of the disk."""
+
+
+DAY_S = 86_400.0
+SPENT_DAYS = 32
 
 
 def no_fault(step: str) -> None:
@@ -44,11 +61,16 @@ class Record(NamedTuple):
     content: bytes | None
 
 
+def digest_of(subject: str) -> str:
+    """What is kept of an erased subject: the sha256 of its random token."""
+    return hashlib.sha256(subject.encode()).hexdigest()
+
+
 def decision_of(event: Event) -> str | None:
     """The id of the decision that an event belongs to."""
     if isinstance(event, Decision):
         return event.id
-    if isinstance(event, Execution | Score | Feedback):
+    if isinstance(event, Execution | Score | Feedback | Remark):
         return event.decision_id
     return None
 
@@ -56,10 +78,21 @@ def decision_of(event: Event) -> str | None:
 def subject_of(event: Event) -> str | None:
     """The subject (pseudonymous user token) that an event is about."""
     if isinstance(event, Erasure):
-        return event.subject
-    if isinstance(event, ModelChange | PolicyChange | RoleText | ArtifactChange | Refit):
+        return event.subject or None
+    if isinstance(event, ModelChange | PolicyChange | RoleText | ArtifactChange | Refit | Quarantine | Salvage):
         return None
     return event.identity.user
+
+
+def costs_of(events: Iterable[Event], now: float) -> tuple[Spent, ...]:
+    """Sums of what requests have cost, by day and key, for budgets of periods up to a month."""
+    found: dict[tuple[float, str], tuple[float, int]] = {}
+    for event in events:
+        if isinstance(event, Execution) and event.ts > now - SPENT_DAYS * DAY_S and event.cost_usd > 0.0:
+            ends = min((event.ts // DAY_S + 1.0) * DAY_S - 1.0, max(now, event.ts))
+            usd, n = found.get((ends, event.payer), (0.0, 0))
+            found[ends, event.payer] = usd + event.cost_usd, n + 1
+    return tuple(Spent(payer=payer, ts=ts, usd=usd, requests=n) for (ts, payer), (usd, n) in sorted(found.items()))
 
 
 def kind_of(event: Event) -> str:
@@ -71,7 +104,7 @@ def record(entry: Entry) -> Record:
     """Encode an entry.
 
     Raises:
-        ValueError: the event has no id, or an event other than an Execution has a content.
+        ValueError: the event has no id or a number out of range, or an event other than an Execution has a content.
         UnicodeEncodeError: a string of the event holds a lone surrogate.
     """
     event = entry.event
@@ -79,7 +112,62 @@ def record(entry: Entry) -> Record:
         raise ValueError(f"{event!r} has no id; give it a UUIDv7, see fitrouter.draw.uuid7")
     if entry.content is not None and not isinstance(event, Execution):
         raise ValueError(f"a {kind_of(event)} cannot have a content; only an execution carries an answer's text")
+    if fault := fault_in(event):
+        raise ValueError(f"the {kind_of(event)} {event.id!r} is not logged: {fault} is not finite or out of range")
     payload = encode_event(event)
     decision_id, subject = decision_of(event), subject_of(event)
     crc = zlib.crc32(payload)
     return Record(event.id, event.ts, kind_of(event), decision_id, subject, payload, crc, entry.content)
+
+
+def decoded(payload: object, crc: object) -> Event:
+    """The event of a stored row. In a damaged one, a cell may be of any type.
+
+    Raises:
+        msgspec.DecodeError: its bytes changed.
+    """
+    if not isinstance(payload, bytes) or zlib.crc32(payload) != crc:
+        raise msgspec.DecodeError("its checksum differs")
+    return decode_event(payload)
+
+
+def sound_rows(found: Iterable[_Stored], damaged: set[int], name: object) -> list[Row]:
+    """The rows of (seq, payload, checksum) that are sound; others are logged once and added to `damaged`."""
+    rows: list[Row] = []
+    for seq, payload, crc in found:
+        try:
+            rows.append(Row(seq, decoded(payload, crc)))
+        except msgspec.DecodeError as error:
+            if seq not in damaged:
+                _log.error("row %d of %s is skipped: %s", seq, name, error)
+            damaged.add(seq)
+    return rows
+
+
+def next_sound(
+    page: Callable[[int], Sequence[_Stored]], decode: Callable[[Sequence[_Stored]], list[Row]], after: int, limit: int
+) -> list[Row]:
+    """The sound rows of the next page that has one: an empty answer would look like the end.
+
+    Args:
+        page: reads the next `limit` rows after a sequence number.
+        decode: leaves out damaged ones.
+        after: sequence number.
+        limit: most rows of a page.
+    """
+    while True:
+        found = page(after)
+        rows = decode(found)
+        if rows or len(found) < max(limit, 1):
+            return rows
+        after = found[-1][0]
+
+
+def rehearse(fault: Fault, records: Sequence[Record]) -> None:
+    """Call the test hook for each step of inserting some records."""
+    for item in records:
+        fault("insert")
+        if item.content is not None:
+            fault("spool")
+        if item.kind == "score":
+            fault("unspool")

@@ -7,11 +7,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from fitrouter.errors import StoreError
-from fitrouter.stores._files import connect, write_ahead
+from fitrouter.stores._files import connect, quick_check, write_ahead
 
-_VERSION = 1
-_CHECKED_BYTES = 64 * 2**20
-"""Files up to this size are checked page by page when they are opened (0.1 s); larger ones only where they are read."""
+_VERSION = 2
+"""2: payloads may be in Parquet files."""
 
 _SCHEMA = (
     """CREATE TABLE events (
@@ -34,7 +33,10 @@ _SCHEMA = (
     "PRAGMA user_version = 1",
 )
 _PROFILES = "CREATE INDEX IF NOT EXISTS events_profile ON events (subject, seq) WHERE kind = 'profile'"
-"""Not part of the format: files of earlier versions get it when they are opened."""
+_ERASED = """CREATE TABLE IF NOT EXISTS erased (
+    digest TEXT NOT NULL UNIQUE, seq INTEGER NOT NULL, done INTEGER NOT NULL DEFAULT 0
+)"""
+"""Both are no part of the format: files of earlier versions get them when they are opened."""
 
 
 def open_checked(path: Path) -> sqlite3.Connection:
@@ -48,7 +50,7 @@ def open_checked(path: Path) -> sqlite3.Connection:
     try:
         write_ahead(connection)
         connection.execute("BEGIN IMMEDIATE")
-        _create(connection, path)
+        create(connection, path)
         connection.execute("COMMIT")
         _check(connection, path)
     except BaseException:
@@ -58,7 +60,12 @@ def open_checked(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def _create(connection: sqlite3.Connection, path: Path) -> None:
+def create(connection: sqlite3.Connection, path: Path) -> None:
+    """Create the tables of a new file.
+
+    Raises:
+        StoreError: a later version of fitrouter wrote the file.
+    """
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version > _VERSION:
         raise StoreError(
@@ -69,15 +76,11 @@ def _create(connection: sqlite3.Connection, path: Path) -> None:
         for statement in _SCHEMA:
             connection.execute(statement)
     connection.execute(_PROFILES)
+    connection.execute(_ERASED)
 
 
 def _check(connection: sqlite3.Connection, path: Path) -> None:
-    if path.stat().st_size <= _CHECKED_BYTES:
-        (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-        if verdict != "ok":
-            error = sqlite3.DatabaseError(f"quick_check: {verdict}")
-            error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
-            raise error
+    quick_check(connection, path)
     connection.execute("SELECT seq, length(payload) FROM events ORDER BY seq DESC LIMIT 1").fetchone()
     connection.execute("SELECT count(*) FROM spool").fetchone()
     connection.execute("SELECT seq FROM snapshot_position").fetchone()

@@ -2,32 +2,47 @@
 
 from __future__ import annotations
 
-import logging
+import json
 import os
 import re
 import sqlite3
 import threading
 import time
-import zlib
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from fitrouter.errors import StoreError
-from fitrouter.stores._files import COMPANIONS, connect, is_damaged, quarantine
+from fitrouter.stores._files import OpenFiles, connect, is_busy, is_damaged, make_folder
+from fitrouter.stores.journal._archive import Archive, Segment
 from fitrouter.stores.journal._base import Entry, Row, Snapshot, Spooled
+from fitrouter.stores.journal._erase import erase
 from fitrouter.stores.journal._lease import FileLease, FileLock
-from fitrouter.stores.journal._record import Fault, no_fault, record
+from fitrouter.stores.journal._pages import damage_in_log
+from fitrouter.stores.journal._record import Fault, next_sound, no_fault, record, sound_rows
+from fitrouter.stores.journal._salvage import finish_replacing, in_words, replace_damaged
 from fitrouter.stores.journal._schema import open_checked
+from fitrouter.stores.journal._sqlite_writes import SqliteWrites
 from fitrouter.stores.journal._writer import GroupWriter
-from fitrouter.types import ProfileChange, decode_event
+from fitrouter.types import Event, ProfileChange
 
-_log = logging.getLogger(__name__)
+_NEXT = """SELECT seq, CAST(payload AS BLOB), CAST(crc AS INTEGER) FROM events WHERE seq > ? ORDER BY seq LIMIT ?"""
+_LATEST = """SELECT seq, CAST(payload AS BLOB), CAST(crc AS INTEGER) FROM events
+WHERE kind IN (SELECT value FROM json_each(?1)) AND seq < ?2 ORDER BY seq DESC LIMIT ?3"""
+_LATEST_OF = """SELECT seq, CAST(payload AS BLOB), CAST(crc AS INTEGER) FROM events
+WHERE kind IN (SELECT value FROM json_each(?1)) AND seq < ?2 AND subject = ?4 ORDER BY seq DESC LIMIT ?3"""
+_END = 2**63 - 1
+SEGMENT = 20_000
+"""Events of one Parquet file."""
+_EMPTIED = 2000
+"""Rows that lose their payload in one transaction, about 50 ms."""
+_OLDEST = """SELECT seq, id, ts, kind, decision_id, subject, payload, crc FROM events WHERE seq > ?1
+AND seq <= (SELECT seq FROM snapshot_position) AND seq <= ?2 ORDER BY seq LIMIT ?3"""
+_EMPTY = "UPDATE events SET payload = x'' WHERE seq = ? AND id = ? AND crc = ? AND kind <> 'erasure'"
+_FULL = """SELECT 1 FROM events WHERE seq BETWEEN ? AND ? AND kind <> 'erasure' AND length(payload) > 0 LIMIT 1"""
 
 
 class SqliteJournal:
@@ -37,8 +52,8 @@ class SqliteJournal:
     (`<path>.lock`), because SQLite's own waiting is unfair; sequence numbers are therefore committed in order, and a
     reader that polls `tail(after)` never misses a row. Open it after forking, not before.
 
-    A corrupt file is renamed to `<path>.corrupt-<seconds>` when it is opened, and replaced by an empty one;
-    `quarantined` is then its new path. A single row whose checksum does not match is skipped and logged.
+    A corrupt file is renamed to `<path>.corrupt-<seconds>` when it is opened, and replaced by one with its sound
+    events; `quarantined` is then its new path. A single row whose checksum does not match is skipped and logged.
 
     Args:
         path: the file; its folder is created.
@@ -62,43 +77,66 @@ class SqliteJournal:
     ) -> None:
         self.path = Path(path).absolute()
         self.quarantined: Path | None = None
+        self.incident = ""
+        self._unreadable = ""
+        self._damaged: set[int] = set()
+        """Rows whose checksum differs."""
         self._mutex = threading.Lock()
         self._idle: deque[sqlite3.Connection] = deque()
         self._leases: list[FileLease] = []
         self._closed = False
         self._pid = os.getpid()
+        self._archive = Archive(self.path)
         self._lock = FileLock(self._beside("lock"))
         self._users = FileLock(self._beside("open"))
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(self.path.parent)
             with self._lock:
-                self._idle.append(self._open(clock))
+                self._anchor = self._open(clock)
                 self._users.share()
+                self._files = OpenFiles(self.path)
         except (OSError, sqlite3.Error, StoreError) as error:
             self._users.close()
             self._lock.close()
             if isinstance(error, StoreError):
                 raise
             raise StoreError(f"the journal {str(self.path)!r} cannot be opened: {error}") from error
-        self._writer = GroupWriter(lambda: connect(self.path), self._lock, capacity=capacity, hold=hold, fault=fault)
+        writes = SqliteWrites(self._connect, self._lock, self._require, fault)
+        self._writer = GroupWriter(writes, capacity=capacity, hold=hold)
 
     def _beside(self, suffix: str) -> Path:
         return self.path.with_name(f"{self.path.name}.{suffix}")
 
     def _open(self, clock: Callable[[], float]) -> sqlite3.Connection:
-        """Open and check the file, or replace it if it is damaged; called under the lock."""
-        try:
-            return open_checked(self.path)
-        except sqlite3.DatabaseError as error:
-            if not is_damaged(error):
-                raise
-            # A process that still has the old file open would delete the new one's write-ahead log when it closes.
-            if not self._users.alone():
-                raise StoreError(
-                    f"the journal {str(self.path)!r} is damaged ({error}) and open in other processes; stop them first"
-                ) from error
-        self.quarantined = quarantine(self.path, clock(), COMPANIONS)
+        """Open and check the file, or salvage it if it is damaged; called under the lock."""
+        finish_replacing(self.path)
+        # A process that still has the old file open would delete the new one's write-ahead log when it closes.
+        alone = self._users.alone()
+        damage = damage_in_log(self.path) if alone and self.path.exists() else ""
+        if not damage:
+            try:
+                return open_checked(self.path)
+            except sqlite3.DatabaseError as error:
+                if not is_damaged(error):
+                    raise
+                damage = str(error)
+        if not alone:
+            raise StoreError(
+                f"the journal {str(self.path)!r} is damaged ({damage}) and open in other processes; stop them first"
+            )
+        self.quarantined, found = replace_damaged(self.path, clock())
+        self.incident = f"the journal was damaged ({damage}) and is kept as {self.quarantined.name}; {in_words(found)}"
         return open_checked(self.path)
+
+    def fault(self) -> str:
+        """Why nothing can be logged or read now: the file is gone or damaged; empty if it can."""
+        if self._closed:
+            return ""
+        return self._files.fault() or self._unreadable or self._writer.failure
+
+    def _require(self) -> None:
+        if fault := self._files.fault():
+            raise StoreError(fault)
 
     def append(self, *entries: Entry) -> Future[int]:
         """Queue the entries as one transaction; see `Journal.append`."""
@@ -106,35 +144,166 @@ class SqliteJournal:
 
     def tail(self, after: int, limit: int = 512) -> Sequence[Row]:
         """The next rows after a sequence number, in order."""
-        rows: list[Row] = []
-        while not rows:
-            found = self._read(
-                "SELECT seq, payload, crc FROM events WHERE seq > ? ORDER BY seq LIMIT ?", (after, limit)
-            )
-            rows = self._decode(found)
-            if len(found) < max(limit, 1):
-                break
-            after = found[-1][0]  # only damaged rows so far: an empty answer would look like the end
-        return rows
+        return next_sound(lambda start: self._read(_NEXT, (start, limit)), self._decode, after, limit)
 
     def of(self, key: str) -> Sequence[Row]:
         """All rows of a decision id or a subject, in order."""
         return self._decode(
             self._read(
-                "SELECT seq, payload, crc FROM events WHERE decision_id = ? OR subject = ? ORDER BY seq",
+                "SELECT seq, CAST(payload AS BLOB), CAST(crc AS INTEGER) FROM events "
+                "WHERE decision_id = ? OR subject = ? ORDER BY seq",
                 (key, key),
             )
         )
+
+    def latest(
+        self, kinds: Sequence[str], limit: int = 256, *, before: int | None = None, subject: str | None = None
+    ) -> Sequence[Row]:
+        """The last rows of some kinds of events, the newest first; see `Journal.latest`."""
+        named, end = json.dumps(list(kinds)), _END if before is None else before
+        if subject is None:
+            return self._decode(self._read(_LATEST, (named, end, limit)))
+        return self._decode(self._read(_LATEST_OF, (named, end, limit, subject)))
+
+    def counts(self, subject: str) -> dict[str, tuple[int, float, float]]:
+        """Kind of event → number of rows about a subject, and the times of the first and the last."""
+        rows = self._read(
+            "SELECT kind, count(*), min(ts), max(ts) FROM events WHERE subject = ? GROUP BY kind", (subject,)
+        )
+        return {kind: (number, first, last) for kind, number, first, last in rows}
+
+    def event(self, event_id: str) -> Event | None:
+        """The event with an id; None without one."""
+        rows = self._decode(
+            self._read("SELECT seq, CAST(payload AS BLOB), CAST(crc AS INTEGER) FROM events WHERE id = ?", (event_id,))
+        )
+        return rows[0].event if rows else None
 
     def profile(self, subject: str) -> ProfileChange | None:
         """The last profile of a subject; None without one."""
         rows = self._decode(
             self._read(
-                "SELECT seq, payload, crc FROM events WHERE subject = ? AND kind = 'profile' ORDER BY seq DESC LIMIT 1",
+                "SELECT seq, CAST(payload AS BLOB), CAST(crc AS INTEGER) FROM events "
+                "WHERE subject = ? AND kind = 'profile' ORDER BY seq DESC LIMIT 1",
                 (subject,),
             )
         )
         return rows[0].event if rows and isinstance(rows[0].event, ProfileChange) else None
+
+    def erase(self, subjects: Collection[str], tenant: str, ts: float) -> int:
+        """Delete all events of some subjects; see `Journal.erase`."""
+        with self._alone() as connection:
+            return erase(connection, subjects, tenant, ts, lambda found: [row.event for row in self._decode(found)])
+
+    def archive(self, before: float, until: int, size: int = SEGMENT) -> int:
+        """Move the payloads of the oldest events to a Parquet file, where all methods find them.
+
+        A snapshot must have been saved after them, so that no start reads the file.
+
+        Args:
+            before: only events before this time, in seconds since the epoch.
+            until: only events up to this sequence number.
+            size: number of events; nothing is moved until there are so many.
+
+        Returns:
+            The number of events; 0 also if another process does the same.
+
+        Raises:
+            StoreError: a file cannot be written. Try again.
+        """
+        with self._archiving() as mine:
+            if not mine:
+                return 0
+            segments = self._archive.segments()
+            last = segments[-1] if segments else None
+            if last is not None and self._read(_FULL, last[:2]):  # a process ended before it was done
+                self._empty(last)
+            rows = self._read(_OLDEST, (last.last if last else 0, until, size))
+            if len(rows) < size or rows[-1][2] >= before:
+                return 0
+            self._empty(self._archive.write(rows))
+            return len(rows)
+
+    def archived(self) -> int:
+        """The last sequence number whose payload is in a Parquet file; 0 without one."""
+        segments = self._archive.segments()
+        return segments[-1].last if segments else 0
+
+    def _empty(self, segment: Segment) -> None:
+        """Delete payloads that a file has."""
+        keys = [(seq, name, crc) for seq, name, *_, crc in self._archive.rows(segment)]
+        for start in range(0, len(keys), _EMPTIED):
+            with self._alone() as connection:
+                connection.execute("PRAGMA user_version = 2")  # earlier versions would skip the rows
+                connection.execute("BEGIN IMMEDIATE")
+                connection.executemany(_EMPTY, keys[start : start + _EMPTIED])
+                connection.execute("COMMIT")
+        self._forget(segment)
+
+    def _forget(self, segment: Segment) -> None:
+        """Delete rows of a file that the journal no longer has."""
+        kept = self._read("SELECT seq FROM events WHERE seq BETWEEN ? AND ?", segment[:2])
+        if len(kept) != self._archive.count(segment):
+            self._archive.keep(segment, [seq for (seq,) in kept])
+
+    @contextmanager
+    def _archiving(self) -> Iterator[bool]:
+        """Whether this process alone may write the Parquet files."""
+        lease = FileLease(self._beside("archive.lease"), lambda: not self._files.fault())
+        try:
+            if held := lease.held():
+                self._archive.tidy()
+            yield held
+        finally:
+            lease.release()
+
+    def unfinished(self) -> dict[str, int]:
+        """The erased subjects that are left somewhere; see `Journal.unfinished`."""
+        return dict(self._read("SELECT digest, seq FROM erased WHERE NOT done", ()))
+
+    def finish(self, digests: Collection[str]) -> None:
+        """Note that nothing is left of erased subjects."""
+        with self._alone() as connection:
+            connection.executemany("UPDATE erased SET done = 1 WHERE digest = ?", [(digest,) for digest in digests])
+
+    def compact(self, patience_s: float = 30.0) -> None:
+        """Rewrite the file; see `Journal.compact`."""
+        deadline, done = time.monotonic() + patience_s, False
+        while not done:
+            with self._archiving() as mine:
+                for segment in self._archive.segments() if mine else ():
+                    self._forget(segment)
+            if mine:
+                break
+            if time.monotonic() > deadline:
+                raise StoreError(f"{str(self._archive.folder)!r} cannot be rewritten: another process writes it")
+            time.sleep(0.1)
+        while not done:
+            with self._alone() as connection:
+                try:
+                    connection.execute("VACUUM")
+                    done = not connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+                except sqlite3.Error as error:
+                    if not is_busy(error):
+                        raise
+            if not done and time.monotonic() > deadline:
+                raise StoreError(f"{str(self.path)!r} cannot be rewritten: another process keeps reading it")
+            if not done:
+                time.sleep(0.1)
+
+    @contextmanager
+    def _alone(self) -> Iterator[sqlite3.Connection]:
+        """A connection while no process writes; what it deletes is overwritten with zeros."""
+        lock = FileLock(self._beside("lock"))  # the writer's own excludes other processes only
+        try:
+            with lock, closing(self._connect()) as connection:
+                self._require()
+                connection.execute("PRAGMA secure_delete = ON")
+                yield connection
+        except sqlite3.Error as error:
+            raise StoreError(f"the journal could not be written: {error}") from error
+        finally:
+            lock.close()
 
     def lease(self, name: str) -> FileLease:
         """The lease of this name, a locked file `<path>.<name>.lease`; the kernel frees it when its holder dies.
@@ -144,10 +313,13 @@ class SqliteJournal:
         """
         if not re.fullmatch(r"[a-z0-9_-]{1,64}", name):
             raise ValueError(f"lease {name!r}: use 1 to 64 of a-z, 0-9, '-' and '_'")
-        lease = FileLease(self._beside(f"{name}.lease"))
+        lease = FileLease(self._beside(f"{name}.lease"), lambda: not self._files.fault())
         with self._mutex:
             self._leases.append(lease)
         return lease
+
+    def watch(self, call: Callable[[], object]) -> None:
+        """Do nothing: processes of one machine poll."""
 
     def spooled(self, limit: int = 64) -> Sequence[Spooled]:
         """The oldest unscored answers."""
@@ -158,12 +330,13 @@ class SqliteJournal:
         """Merge the state into the stored snapshot and move its position; see `Journal.save`."""
         self._writer.submit((), snapshot).result()
 
-    def snapshot(self) -> Snapshot:
-        """The stored snapshot; position 0 and no state if there is none."""
+    def snapshot(self, put_aside: Callable[[str, bytes], bool] | None = None) -> Snapshot:
+        """The stored snapshot; see `Journal.snapshot`."""
         with self._reader() as connection:
             connection.execute("BEGIN")
             (seq,) = connection.execute("SELECT seq FROM snapshot_position").fetchone()
-            state = dict(connection.execute("SELECT key, value FROM snapshot_state ORDER BY key"))
+            rows = connection.execute("SELECT key, value FROM snapshot_state ORDER BY key")
+            state = {key: value for key, value in rows if not (put_aside and put_aside(key, value))}
             connection.execute("COMMIT")
         return Snapshot(seq, state)
 
@@ -183,23 +356,22 @@ class SqliteJournal:
         with self._mutex:
             while self._idle:
                 self._idle.pop().close()
+        self._archive.close()
+        self._anchor.close()
         self._users.close()
         self._lock.close()
 
     def _decode(self, found: Sequence[tuple[int, bytes, int]]) -> list[Row]:
-        rows: list[Row] = []
-        for seq, payload, crc in found:
-            try:
-                if zlib.crc32(payload) != crc:
-                    raise msgspec.DecodeError("its checksum differs")  # noqa: TRY301
-                rows.append(Row(seq, decode_event(payload)))
-            except msgspec.DecodeError as error:
-                _log.error("row %d of %s is skipped: %s", seq, self.path, error)
-        return rows
+        archived = self._archive.payloads([seq for seq, stored, _ in found if stored == b""])
+        whole = ((seq, stored or archived.get(seq), crc) for seq, stored, crc in found)
+        return sound_rows(whole, self._damaged, self.path)
 
     def _read(self, sql: str, params: tuple[object, ...]) -> list[Any]:
         with self._reader() as connection:
             return connection.execute(sql, params).fetchall()
+
+    def _connect(self) -> sqlite3.Connection:
+        return connect(self.path)
 
     @contextmanager
     def _reader(self) -> Iterator[sqlite3.Connection]:
@@ -209,13 +381,18 @@ class SqliteJournal:
                 raise StoreError("the journal is closed, or was opened before this process was forked; open it again")
             connection = self._idle.pop() if self._idle else None
         try:
-            connection = connection or connect(self.path)
+            connection = connection or self._connect()
             yield connection
         except BaseException as error:
             if connection is not None:
                 with suppress(sqlite3.Error):
                     connection.close()
             if isinstance(error, sqlite3.Error):
+                if is_damaged(error):
+                    self._unreadable = (
+                        f"{str(self.path)!r} is damaged ({error}): see `fitrouter journal check`, and restart the "
+                        "gateway, which salvages what is sound"
+                    )
                 raise StoreError(f"the journal could not read: {error}") from error
             raise
         with self._mutex:

@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import os
-import sqlite3
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
-from contextlib import suppress
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from fitrouter.errors import JournalFull, StoreError
 from fitrouter.stores.journal._base import Snapshot
-from fitrouter.stores.journal._lease import FileLock
-from fitrouter.stores.journal._record import Fault, Record
+from fitrouter.stores.journal._record import Record
 
 _GROUP = 1024
 """Most rows of one transaction: about 40 ms, so that other processes get their turn at the lock."""
 
-_INSERT = """INSERT INTO events (id, ts, kind, decision_id, subject, payload, crc)
-VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING"""
+_RETRY_S = 1.0
+"""Seconds after a failure until the writer tries whether it can write again."""
+PROBE = Snapshot(-1, {})
+"""Stands for a write that changes nothing."""
 
 
-class _Ticket(NamedTuple):
+class Ticket(NamedTuple):
     """A caller's queued records or snapshot."""
 
     records: Sequence[Record]
@@ -32,33 +31,35 @@ class _Ticket(NamedTuple):
     future: Future[int]
 
 
+class Writes(Protocol):
+    """The transactions of one kind of database. Used by one thread."""
+
+    def write(self, tickets: Sequence[Ticket]) -> list[int]:
+        """Write the tickets in one transaction, all or none; returns the last sequence number of each."""
+        ...
+
+    def drop(self) -> None:
+        """Roll back and close the connection; the next write opens a new one."""
+        ...
+
+
 class GroupWriter:
     """A bounded queue of entries and the thread that writes them.
 
-    A transaction that fails is rolled back as a whole: each of its callers gets a `StoreError`, the connection is
-    closed, and the next transaction opens a new one. The thread survives every error.
+    A transaction that fails is rolled back as a whole: each of its callers gets a `StoreError`. The thread survives
+    every error.
 
     Args:
-        connect: opens the database.
-        lock: held during every transaction, so that processes take turns in order.
+        writes: the database.
         capacity: most entries that may be queued.
         hold: seconds that the writer waits for further entries after the first one.
-        fault: see `Fault`.
     """
 
-    def __init__(
-        self,
-        connect: Callable[[], sqlite3.Connection],
-        lock: FileLock,
-        *,
-        capacity: int,
-        hold: float,
-        fault: Fault,
-    ) -> None:
-        self._connect, self._lock, self._fault = connect, lock, fault
-        self._capacity, self._hold = capacity, hold
-        self._connection: sqlite3.Connection | None = None
-        self._queue: deque[_Ticket] = deque()
+    def __init__(self, writes: Writes, *, capacity: int, hold: float) -> None:
+        self._writes, self._capacity, self._hold = writes, capacity, hold
+        self.failure = ""
+        """Why the last transaction failed; empty if it did not. While it is set, the writer tries again by itself."""
+        self._queue: deque[Ticket] = deque()
         self._waiting = 0
         self._closing = False
         self._changed = threading.Condition()
@@ -86,7 +87,7 @@ class GroupWriter:
                     f"{self._capacity}; retry later"
                 )
             self._waiting += weight
-            self._queue.append(_Ticket(records, snapshot, future))
+            self._queue.append(Ticket(records, snapshot, future))
             self._changed.notify()
         return future
 
@@ -102,16 +103,17 @@ class GroupWriter:
         while tickets := self._take():
             self._write(tickets)
             with self._changed:
-                self._waiting -= sum(max(len(ticket.records), 1) for ticket in tickets)
-        self._drop()
+                self._waiting -= sum(max(len(each.records), 1) for each in tickets if each.snapshot is not PROBE)
+        self._writes.drop()
 
-    def _take(self) -> list[_Ticket]:
+    def _take(self) -> list[Ticket]:
         with self._changed:
             while not self._queue and not self._closing:
-                self._changed.wait()
+                if not self._changed.wait(_RETRY_S if self.failure else None) and self.failure:
+                    return [Ticket((), PROBE, _unwatched())]
         if self._hold:
             time.sleep(self._hold)
-        tickets: list[_Ticket] = []
+        tickets: list[Ticket] = []
         rows = 0
         with self._changed:
             while self._queue and rows < _GROUP:
@@ -119,81 +121,23 @@ class GroupWriter:
                 rows += len(tickets[-1].records)
         return tickets
 
-    def _write(self, tickets: Sequence[_Ticket]) -> None:
+    def _write(self, tickets: Sequence[Ticket]) -> None:
         try:
-            with self._lock:
-                results = self._transact(tickets)
+            results = self._writes.write(tickets)
         except Exception as error:  # noqa: BLE001 - the thread must survive whatever a disk, a driver or a hook raises
+            self.failure = f"the journal could not write: {error}"
             for ticket in tickets:
-                failure = StoreError(f"the journal could not write: {error}")
+                failure = StoreError(self.failure)
                 failure.__cause__ = error
                 ticket.future.set_exception(failure)
         else:
+            if any(ticket.records or ticket.snapshot for ticket in tickets):
+                self.failure = ""
             for ticket, seq in zip(tickets, results, strict=True):
                 ticket.future.set_result(seq)
 
-    def _transact(self, tickets: Sequence[_Ticket]) -> list[int]:
-        """Write the tickets in one transaction; returns the last sequence number of each."""
-        try:
-            if self._connection is None:
-                self._connection = self._connect()
-            connection = self._connection
-            self._fault("begin")
-            connection.execute("BEGIN IMMEDIATE")
-            cursor = connection.cursor()
-            results = [self._apply(cursor, ticket) for ticket in tickets]
-            self._fault("commit")
-            connection.execute("COMMIT")
-        except BaseException:
-            self._drop()
-            raise
-        return results
 
-    def _apply(self, cursor: sqlite3.Cursor, ticket: _Ticket) -> int:
-        if ticket.snapshot is not None:
-            self._save(cursor, ticket.snapshot)
-        if ticket.records:
-            return max([self._insert(cursor, item) for item in ticket.records])
-        return _number(cursor.execute("SELECT coalesce(max(seq), 0) FROM events"))
-
-    def _insert(self, cursor: sqlite3.Cursor, item: Record) -> int:
-        self._fault("insert")
-        cursor.execute(_INSERT, item[:7])
-        if cursor.rowcount == 0:
-            return _number(cursor.execute("SELECT seq FROM events WHERE id = ?", (item.id,)))
-        seq = cursor.lastrowid
-        assert seq is not None
-        if item.content is not None:
-            self._fault("spool")
-            cursor.execute(
-                "INSERT OR REPLACE INTO spool (decision_id, seq, ts, content) VALUES (?, ?, ?, ?)",
-                (item.decision_id, seq, item.ts, item.content),
-            )
-        if item.kind == "score":
-            self._fault("unspool")
-            cursor.execute("DELETE FROM spool WHERE decision_id = ?", (item.decision_id,))
-        return seq
-
-    def _save(self, cursor: sqlite3.Cursor, snapshot: Snapshot) -> None:
-        self._fault("snapshot")
-        if snapshot.seq < _number(cursor.execute("SELECT seq FROM snapshot_position")):
-            return
-        cursor.executemany(
-            "INSERT INTO snapshot_state (key, value) VALUES (?, ?) "
-            "ON CONFLICT (key) DO UPDATE SET value = excluded.value",
-            snapshot.state.items(),
-        )
-        cursor.execute("UPDATE snapshot_position SET seq = ?", (snapshot.seq,))
-
-    def _drop(self) -> None:
-        """Roll back and close the connection; after an error it is not reused."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            with suppress(sqlite3.Error):
-                connection.rollback()
-            with suppress(sqlite3.Error):
-                connection.close()
-
-
-def _number(rows: Iterable[tuple[int]]) -> int:
-    return next(iter(rows))[0]
+def _unwatched() -> Future[int]:
+    future: Future[int] = Future()
+    future.set_running_or_notify_cancel()
+    return future

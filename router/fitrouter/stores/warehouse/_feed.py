@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
+from fitrouter.errors import StoreError
 from fitrouter.stores.journal import Journal, Row
 from fitrouter.stores.warehouse._warehouse import OutOfStep, Position, Warehouse
 
@@ -27,7 +28,7 @@ class WarehouseFeed:
         self, journal: Journal, warehouse: Warehouse, *, batch: int = 2000, clock: Callable[[], float] = time.time
     ) -> None:
         self.journal, self.warehouse = journal, warehouse
-        self._batch = batch
+        self.batch = batch
         self._clock = clock
         self._lease = journal.lease("warehouse")
         self._mutex = threading.Lock()
@@ -64,6 +65,35 @@ class WarehouseFeed:
             self._waiting_since = rows[-1].event.ts if self._head > self._last.seq else None
             return count
 
+    def drain(self, timeout_s: float) -> int:
+        """Copy what is left, when the process ends. Returns the number of rows that the time did not suffice for.
+
+        Another process that holds the lease copies them.
+        """
+        deadline = time.monotonic() + timeout_s
+        while self.holds and time.monotonic() < deadline:
+            try:
+                if not self.step() and not self.lag:
+                    return 0
+            except StoreError:
+                time.sleep(min(0.1, timeout_s))
+        return max(0, self.journal.head() - self._last.seq) if self.holds and self._last else 0
+
+    def position(self) -> int | None:
+        """Sequence number of the last copied row; None if another process holds the lease."""
+        last = self._last
+        return last.seq if self.holds and last is not None else None
+
+    def prune(self, seq: int) -> None:
+        """Delete the rows of requests up to a sequence number, if this process holds the lease.
+
+        Raises:
+            StoreError: the file cannot be written. Try again.
+        """
+        with self._mutex:
+            if self.holds and self.warehouse.path.exists():
+                self.warehouse.prune(seq)
+
     def release(self) -> None:
         """Give the lease to another process."""
         with self._mutex:
@@ -72,9 +102,9 @@ class WarehouseFeed:
 
     @property
     def lag(self) -> int:
-        """Rows not yet copied, as of the last step; 0 if another process holds the lease."""
+        """Rows not yet copied; 0 if another process holds the lease. Reads the journal."""
         last = self._last
-        return max(0, self._head - (last.seq if last else 0)) if self.holds else 0
+        return max(0, self.journal.head() - (last.seq if last else 0)) if self.holds else 0
 
     @property
     def lag_seconds(self) -> float:
@@ -92,10 +122,10 @@ class WarehouseFeed:
 
         If the journal has another event at that position, it was replaced, and the warehouse is filled again.
         """
-        rows = self.journal.tail(last.seq - 1, self._batch + 1)
+        rows = self.journal.tail(last.seq - 1, self.batch + 1)
         first = rows[0] if rows else None
         if self._head < last.seq or (first and first.seq == last.seq and first.event.id != last.event_id):
             self.warehouse.set_aside("belongs to another journal")
             self._last = None
             return []
-        return [row for row in rows if row.seq > last.seq][: self._batch]
+        return [row for row in rows if row.seq > last.seq][: self.batch]

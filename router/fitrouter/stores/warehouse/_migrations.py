@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
 from fitrouter.errors import StoreError
+from fitrouter.stores.warehouse._words import describe
 
 if TYPE_CHECKING:
     import duckdb
@@ -34,12 +35,14 @@ def migrate(connection: duckdb.DuckDBPyConnection) -> None:
             f"the warehouse has the unknown migrations {unknown} of a later fitrouter; upgrade fitrouter, or delete "
             "the file: it is rebuilt from the journal"
         )
-    for name, step in MIGRATIONS.items():
-        if name not in applied:
-            connection.begin()
-            step(connection)
-            connection.execute("INSERT INTO migrations VALUES (?)", [name])
-            connection.commit()
+    missing = [name for name in MIGRATIONS if name not in applied]
+    for name in missing:
+        connection.begin()
+        MIGRATIONS[name](connection)
+        connection.execute("INSERT INTO migrations VALUES (?)", [name])
+        if name == missing[-1]:  # a migration that replaces a view drops its comments
+            describe(connection)
+        connection.commit()
 
 
 @_migration
@@ -207,3 +210,62 @@ def m007_sampled(connection: duckdb.DuckDBPyConnection) -> None:
         ALTER TABLE scores ADD COLUMN sampled MAP(VARCHAR, DOUBLE);
     """)
     m002_views(connection)
+
+
+@_migration
+def m008_remarks(connection: duckdb.DuckDBPyConnection) -> None:
+    """Remarks on answers, and the number of user messages in a request."""
+    connection.execute("""
+        DROP VIEW outcomes;
+        DROP VIEW latest_feedback;
+        ALTER TABLE decisions ADD COLUMN turn BIGINT;
+        CREATE TABLE remarks (
+            seq BIGINT, remark_id VARCHAR, ts DOUBLE, decision_id VARCHAR,
+            tenant VARCHAR, "user" VARCHAR, role VARCHAR, task VARCHAR, session VARCHAR,
+            kind VARCHAR, moved MAP(VARCHAR, DOUBLE), y DOUBLE
+        );
+    """)
+    m002_views(connection)
+
+
+@_migration
+def m009_unpriced(connection: duckdb.DuckDBPyConnection) -> None:
+    """Costs at assumed prices; executions that teach nothing shared, and estimated tokens."""
+    connection.execute("""
+        DROP VIEW outcomes;
+        DROP VIEW latest_feedback;
+        ALTER TABLE decisions ADD COLUMN unpriced VARCHAR[];
+        ALTER TABLE executions ADD COLUMN cost_assumed BOOLEAN;
+        ALTER TABLE executions ADD COLUMN believed BOOLEAN;
+        ALTER TABLE executions ADD COLUMN estimated BOOLEAN;
+        ALTER TABLE models ADD COLUMN price_known BOOLEAN;
+    """)
+    m002_views(connection)
+
+
+@_migration
+def m010_answers(connection: duckdb.DuckDBPyConnection) -> None:
+    """A view for people; with it, every table and column gets a comment."""
+    connection.execute("""
+        CREATE VIEW answers AS
+            WITH votes AS (
+                SELECT decision_id, string_agg(
+                    kind
+                    || CASE
+                        WHEN kind = 'thumb' THEN CASE WHEN value >= 0.5 THEN ' up' ELSE ' down' END
+                        WHEN kind = 'rating' THEN format(' {:g} of {:g} to {:g}', value, scale_low, scale_high)
+                        WHEN kind = 'dwell' THEN format(' {:g} s', value)
+                        ELSE format(' {:g}', value)
+                    END
+                    || CASE WHEN dimension = 'overall' THEN '' ELSE ' for ' || dimension END,
+                    ', ' ORDER BY seq
+                ) AS votes
+                FROM latest_feedback GROUP BY decision_id
+            )
+            SELECT
+                at_utc, "user" AS who, role, task, coalesce(served_by, chosen) AS model, propensity AS probability,
+                cost_usd, latency_ms / 1000 AS seconds, score_mean AS score, votes, mode, status, tenant, session,
+                decision_id
+            FROM outcomes LEFT JOIN votes USING (decision_id)
+            ORDER BY at_utc DESC;
+    """)

@@ -9,11 +9,21 @@ import msgspec
 import numpy as np
 
 from fitrouter.stores.journal import Row
-from fitrouter.types import Decision, Execution, Feedback, Identity, ModelChange, PolicyChange, ProfileChange, Score
+from fitrouter.types import (
+    Decision,
+    Execution,
+    Feedback,
+    Identity,
+    ModelChange,
+    PolicyChange,
+    ProfileChange,
+    Remark,
+    Score,
+)
 
 Cells: TypeAlias = tuple[Any, ...]
 
-TABLES = ("decisions", "executions", "scores", "feedback", "profiles", "models", "policies")
+TABLES = ("decisions", "executions", "scores", "feedback", "profiles", "models", "policies", "remarks")
 """Tables filled from the journal."""
 
 
@@ -32,6 +42,9 @@ def rows_of(row: Row) -> tuple[str, Sequence[Cells]]:
         return "scores", (_score(row.seq, event),)
     if isinstance(event, Feedback):
         return "feedback", (_feedback(row.seq, event),)
+    if isinstance(event, Remark):
+        own = event.decision_id, *_identity(event.identity), event.kind, event.moved, event.y
+        return "remarks", ((row.seq, event.id, event.ts, *own),)
     if isinstance(event, ProfileChange):
         return "profiles", ((row.seq, event.id, event.ts, *_identity(event.identity), event.declared),)
     if isinstance(event, ModelChange):
@@ -87,6 +100,8 @@ def _decision(seq: int, event: Decision) -> Cells:
         event.rest,
         event.steps,
         event.deadline_s,
+        event.turn,
+        event.unpriced,
     )
 
 
@@ -109,6 +124,9 @@ def _execution(seq: int, event: Execution) -> Cells:
         event.latency_ms,
         event.finish_reason,
         event.overhead_ms,
+        event.cost_assumed,
+        event.believed,
+        event.estimated,
     )
 
 
@@ -168,6 +186,7 @@ def _models(seq: int, event: ModelChange) -> Sequence[Cells]:
             card.revision,
             card.variant.name if card.variant else "",
             card.max_output_tokens and _int64(card.max_output_tokens),
+            card.prices.known,
         )
         for card in event.cards
     ]

@@ -7,13 +7,13 @@ import os
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from fitrouter.errors import StoreError
-from fitrouter.stores._files import quarantine
+from fitrouter.stores._files import make_folder, quarantine
 from fitrouter.stores.journal import Row
 from fitrouter.stores.warehouse._migrations import migrate
 from fitrouter.stores.warehouse._rows import TABLES, Cells, rows_of
@@ -44,7 +44,18 @@ _ERASE = (
     'DELETE FROM scores WHERE "user" = ? AND seq < ?',
     'DELETE FROM feedback WHERE "user" = ? AND seq < ?',
     'DELETE FROM profiles WHERE "user" = ? AND seq < ?',
+    'DELETE FROM remarks WHERE "user" = ? AND seq < ?',
 )
+
+
+_THEIRS = """sha256("user") IN (SELECT unnest($digests::VARCHAR[]))"""
+_COLUMNS = """SELECT table_name, column_name FROM duckdb_columns()
+SEMI JOIN duckdb_tables() USING (database_name, table_oid)
+WHERE database_name = current_database() AND NOT internal"""
+_GONE = {"user": _THEIRS, "decision_id": f"decision_id IN (SELECT decision_id FROM decisions WHERE {_THEIRS})"}  # noqa: S608
+"""Column → condition for rows of erased users."""
+_OLD = {"decision_id": "seq <= $seq"}
+"""Column → condition for rows of requests whose events are archived."""
 
 
 class OutOfStep(StoreError):
@@ -59,7 +70,9 @@ class Position(NamedTuple):
 
 
 class Warehouse:
-    """Tables `decisions, executions, scores, feedback, profiles, models, ope_runs`; views `outcomes, latest_feedback`.
+    """Tables of the journal's events, `ope_runs`, and the views `answers, outcomes, latest_feedback`.
+
+    Tables and columns have comments (`words.yaml`); docs/warehouse.md lists them.
 
     Everything but `ope_runs` is rebuilt from the journal after the file was deleted or damaged; a damaged file is
     renamed to `<path>.corrupt-<seconds>`. Thread safe.
@@ -108,20 +121,81 @@ class Warehouse:
             OutOfStep: the position is below `after`; nothing was added. Continue from `position()`.
             StoreError: the file cannot be written, or another process has it open; nothing was added. Try again.
         """
-        if not rows:
-            return 0
+        count = 0
+        for part in _apart(rows):
+            count += self._ingest(part, after)
+            after = part[-1].seq
+        return count
+
+    def _ingest(self, rows: Sequence[Row], after: int | None) -> int:
         with self._open() as connection:
             have = _position(connection).seq
             if after is not None and have < after:
                 raise OutOfStep(f"{str(self.path)!r} ends at row {have}, but the batch follows row {after}")
             fresh = [row for row in rows if row.seq > have]
-            if fresh:
+            if not fresh:
+                return 0
+            last = Position(fresh[-1].seq, fresh[-1].event.id)
+            if not (digests := _erased(fresh[0])) or not _knows(connection, digests):
                 connection.begin()
                 _insert(connection, fresh)
-                last = Position(fresh[-1].seq, fresh[-1].event.id)
                 connection.execute("UPDATE position SET seq = ?, event_id = ?", list(last))
                 connection.commit()
+                return len(fresh)
+            # A process that ends from here on leaves the file as it was, before the erasure.
+            new = self._copy_without(connection, _GONE, {"digests": list(digests)}, last)
+        new.replace(self.path)
         return len(fresh)
+
+    def prune(self, seq: int) -> None:
+        """Delete the rows of requests up to a sequence number; models, policies, profiles and runs stay.
+
+        Raises:
+            StoreError: the file cannot be written, or another process has it open; nothing was deleted. Try again.
+        """
+        with self._open() as connection:
+            tables = [table for table, columns in _tables(connection).items() if "decision_id" in columns]
+            if not any(
+                connection.execute(f'SELECT 1 FROM "{table}" WHERE seq <= ? LIMIT 1', [seq]).fetchone()  # noqa: S608
+                for table in tables
+            ):
+                return
+            new = self._copy_without(connection, _OLD, {"seq": seq}, _position(connection))
+        new.replace(self.path)
+
+    def _copy_without(
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        rows: Mapping[str, str],
+        params: Mapping[str, object],
+        last: Position,
+    ) -> Path:
+        """Copy the file without some rows: blocks that DuckDB frees keep their bytes.
+
+        Args:
+            connection: to the file.
+            rows: column → condition for the rows of tables that have it.
+            params: of the conditions.
+            last: position of the copy.
+        """
+        import duckdb
+
+        new = self.path.with_name(f"{self.path.name}.new")
+        for path in (new, new.with_name(f"{new.name}.wal")):
+            path.unlink(missing_ok=True)
+        with duckdb.connect(new, config=self._config()) as made:
+            new.chmod(0o600)
+            migrate(made)
+        name = "'" + str(new).replace("'", "''") + "'"  # ATTACH takes no parameters
+        connection.execute(f"ATTACH {name} AS made")
+        for table, columns in _tables(connection).items():
+            gone = [condition for column, condition in rows.items() if column in columns]
+            where = f" WHERE NOT coalesce({' OR '.join(gone)}, false)" if gone else ""
+            copy = f'INSERT INTO made."{table}" BY NAME SELECT * FROM "{table}"{where}'  # noqa: S608
+            connection.execute(copy, dict(params) if gone else None)
+        connection.execute("UPDATE made.position SET seq = ?, event_id = ?", list(last))
+        connection.execute("DETACH made")
+        return new
 
     def note_runs(self, runs: Sequence[Cells], *, patience_s: float = 5.0) -> None:
         """Add rows to `ope_runs`, the results of replays.
@@ -153,13 +227,34 @@ class Warehouse:
         Raises:
             StoreError: there is no file yet, another process has it open, or the query fails.
         """
+        return self.queries([(sql, params)], patience_s=patience_s)[0]
+
+    def queries(
+        self, statements: Sequence[tuple[str, Sequence[Any]]], *, patience_s: float = 5.0, limit_s: float | None = None
+    ) -> list[list[tuple[Any, ...]]]:
+        """Run several queries on one snapshot of the file; see `query`.
+
+        Args:
+            statements: each with its parameters.
+            patience_s: how long to wait for another process to close the file.
+            limit_s: time after which they are interrupted.
+
+        Raises:
+            StoreError: as for `query`, or they take longer than `limit_s`.
+        """
         import duckdb
 
-        def fetch() -> list[tuple[Any, ...]]:
+        def fetch() -> list[list[tuple[Any, ...]]]:
             with self._mutex:
                 try:
                     with duckdb.connect(self.path, read_only=True, config=self._config()) as connection:
-                        return connection.execute(sql, list(params)).fetchall()
+                        guard = threading.Timer(limit_s or 0.0, connection.interrupt)
+                        if limit_s is not None:
+                            guard.start()
+                        try:
+                            return [connection.execute(sql, list(params)).fetchall() for sql, params in statements]
+                        finally:
+                            guard.cancel()
                 except duckdb.Error as error:
                     raise StoreError(f"{str(self.path)!r} could not be queried: {error}") from error
 
@@ -184,7 +279,7 @@ class Warehouse:
 
         with self._mutex:
             try:
-                self.path.parent.mkdir(parents=True, exist_ok=True)
+                make_folder(self.path.parent)
                 connection = self._connect()
                 with connection:
                     yield connection
@@ -207,8 +302,11 @@ class Warehouse:
     def _migrated(self) -> duckdb.DuckDBPyConnection:
         import duckdb
 
+        new = not self.path.exists()
         connection = duckdb.connect(self.path, config=self._config())
         try:
+            if new:
+                self.path.chmod(0o600)
             migrate(connection)
         except BaseException:
             connection.close()
@@ -237,9 +335,45 @@ def _insert(connection: duckdb.DuckDBPyConnection, rows: Sequence[Row]) -> None:
             appender.append_rows(cells[table])
             appender.flush()
     for row in rows:
-        if isinstance(row.event, Erasure):
+        if isinstance(row.event, Erasure) and row.event.subject:
             for statement in _ERASE:
                 connection.execute(statement, [row.event.subject, row.seq])
+
+
+def _erased(row: Row) -> Sequence[str]:
+    """Digests of the subjects that a row erases; none for other rows."""
+    return row.event.digests if isinstance(row.event, Erasure) else ()
+
+
+def _apart(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
+    """The rows in groups, in which erasures by digest stand alone."""
+    start = 0
+    for i, row in enumerate(rows):
+        if _erased(row):
+            yield from (part for part in (rows[start:i], rows[i : i + 1]) if part)
+            start = i + 1
+    if start < len(rows):
+        yield rows[start:]
+
+
+def _tables(connection: duckdb.DuckDBPyConnection) -> dict[str, set[str]]:
+    """Names of the tables, and of the columns of each, without those that `migrate` fills."""
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    for table, column in connection.execute(_COLUMNS).fetchall():
+        found[table].add(column)
+    return {table: columns for table, columns in found.items() if table not in {"migrations", "position"}}
+
+
+def _knows(connection: duckdb.DuckDBPyConnection, digests: Sequence[str]) -> bool:
+    """Whether any table has rows of erased users."""
+    return any(
+        connection.execute(
+            f'SELECT 1 FROM "{table}" WHERE {_THEIRS} LIMIT 1',  # noqa: S608
+            {"digests": list(digests)},
+        ).fetchone()
+        for table, columns in _tables(connection).items()
+        if "user" in columns
+    )
 
 
 def _retried(use: Callable[[], T], patience_s: float) -> T:

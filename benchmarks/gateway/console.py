@@ -1,0 +1,225 @@
+"""The console over a long log: its views, its first load, and chat requests beside it. Prints JSON.
+
+    python -m benchmarks.gateway.console                          # a million people: some minutes
+    python -m benchmarks.gateway.console --people 20000 --seconds 5
+
+A gateway answers and learns from 600 requests of 60 people in four roles. Its warehouse is then filled with copies of
+their rows under other names, one request for each of `--people`, spread over 30 days; every third has a vote. So all
+views read tables of that size, from DuckDB with its default memory limit. Then the gateway serves again, and
+
+* each view's API is asked once after a start (cold), and again after its answer was forgotten (warm);
+* chat requests come at a fixed rate, in turns without a console and beside one that asks for every view as often as the
+  page does, which is six open pages;
+* a headless chromium, if there is one, opens the page.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import importlib
+import json
+import os
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import aiohttp
+import duckdb
+import httpx
+from benchmarks.gateway.process import Gateway
+
+ROLES = ("cook", "judge", "nurse", "pilot")
+DAYS = 30
+PERSONA = "{length: 2.0, latency_s: 0.02}"
+CONFIG = """
+data: {data}
+providers: {{s: {{kind: simulated, options: {{small: {persona}, middle: {persona}, large: {persona}}}}}}}
+models:
+  - {{name: small, provider: s, prices: {{input: 0.1, output: 0.4}}}}
+  - {{name: middle, provider: s, prices: {{input: 1, output: 4}}}}
+  - {{name: large, provider: s, prices: {{input: 3, output: 12}}}}
+"""
+VIEWS = {
+    "now": "now",
+    "now, all": "now?window=all",
+    "decisions": "decisions",
+    "decisions of a role": "decisions?role=nurse",
+    "decisions rated low": "decisions?rated=low",
+    "decisions that failed": "decisions?status=failed",
+    "people: a role": "people?role=nurse",
+    "people: a person": "people?user=person-1",
+    "policy": "policy",
+    "models": "models",
+    "learning": "learning",
+}
+"""Name → path of its API."""
+OFTEN = {"now": 3.0, "decisions": 3.0, "people: a role": 10.0, "policy": 5.0, "models": 5.0, "learning": 5.0}
+"""View → seconds between two reads of an open page."""
+
+
+def begin(url: str, requests: int) -> None:
+    """Requests and votes of 60 people, as an application sends them."""
+    with httpx.Client(base_url=url, timeout=60.0) as http:
+        for i in range(requests):
+            who = {"user": f"person-{i % 60}", "metadata": {"role": ROLES[i % 4]}}
+            body = {"messages": [{"role": "user", "content": f"Case {i}: what next?"}], **who}
+            made = http.post("/v1/chat/completions", json=body)
+            made.raise_for_status()
+            if i % 3 == 0:
+                vote = {"decision_id": made.headers["x-fitrouter-decision"], "kind": "thumb", "value": i % 2}
+                http.post("/v1/feedback", json={**vote, "user": who["user"]}).raise_for_status()
+        until = time.monotonic() + 120.0
+        while http.get("/console/api/now", params={"window": "all"}).json().get("ever") != requests:
+            if time.monotonic() > until:
+                raise SystemExit("the warehouse does not follow")
+            time.sleep(0.5)
+
+
+def fill(path: Path, people: int) -> None:
+    """Copies of the rows in the warehouse, until as many people have asked."""
+    with duckdb.connect(path) as connection:
+        (own,) = connection.execute("SELECT count(*) FROM decisions").fetchone() or (0,)
+        copies = max(0, people // own)
+        begun, step = time.time() - DAYS * 86_400.0, DAYS * 86_400.0 / max(1, copies)
+        for table, key in (("decisions", "draw_id"), ("executions", "execution_id"), ("feedback", "feedback_id")):
+            changed = f"""
+                seq + 10000000 + copy * 100000 AS seq, decision_id || '-' || copy AS decision_id,
+                {key} || '-' || copy AS {key}, "user" || '-' || (copy * 1000 + seq % 1000) AS "user",
+                {begun} + (copy + random()) * {step} AS ts
+            """
+            connection.execute(
+                f"INSERT INTO {table} SELECT t.* REPLACE ({changed}) FROM {table} AS t, range({copies}) AS r(copy)"
+            )
+        connection.execute("CHECKPOINT")
+
+
+def views(url: str, rounds: int) -> dict[str, dict[str, float]]:
+    """Milliseconds of each view: at first, and later, each time when its answer is not fresh any more."""
+    found: dict[str, list[float]] = {name: [] for name in VIEWS}
+    with httpx.Client(base_url=f"{url}/console/api/", timeout=60.0) as http:
+        for _ in range(rounds):
+            for name, path in VIEWS.items():
+                began = time.monotonic()
+                http.get(path).raise_for_status()
+                found[name].append(1000.0 * (time.monotonic() - began))
+            time.sleep(1.0 + 4.0 * max(times[-1] for times in found.values()) / 1000.0)
+    return {
+        name: {"cold_ms": round(times[0], 1), "warm_ms": round(statistics.median(times[1:]), 1)}
+        for name, times in found.items()
+    }
+
+
+async def chat(url: str, rate: float, seconds: float) -> list[float]:
+    """Milliseconds of chat requests at a fixed rate."""
+    times: list[float] = []
+
+    async def ask(session: aiohttp.ClientSession, number: int) -> None:
+        who = {"user": f"person-{number % 60}", "metadata": {"role": ROLES[number % 4]}}
+        body = {"messages": [{"role": "user", "content": f"Case {number}: what next?"}], **who}
+        began = time.monotonic()
+        async with session.post(f"{url}/v1/chat/completions", json=body) as reply:
+            await reply.read()
+            assert reply.status == 200, reply.status
+        times.append(1000.0 * (time.monotonic() - began))
+
+    async with aiohttp.ClientSession() as session:
+        began, tasks = time.monotonic(), []
+        for number in range(int(rate * seconds)):
+            await asyncio.sleep(max(0.0, began + number / rate - time.monotonic()))
+            tasks.append(asyncio.create_task(ask(session, number)))
+        await asyncio.gather(*tasks)
+    return times
+
+
+async def watch(url: str) -> None:
+    """Six open pages, until cancelled."""
+
+    async def page(session: aiohttp.ClientSession, name: str, every: float) -> None:
+        while True:
+            async with session.get(f"{url}/console/api/{VIEWS[name]}") as reply:
+                await reply.read()
+            await asyncio.sleep(every)
+
+    async with aiohttp.ClientSession() as session:
+        await asyncio.gather(*(page(session, name, every) for name, every in OFTEN.items()))
+
+
+async def beside(url: str, rate: float, seconds: float, turns: int) -> dict[str, dict[str, float]]:
+    """Quantiles of chat requests without a console and beside one."""
+    times: dict[str, list[float]] = {"alone": [], "console": []}
+    await chat(url, rate, 2.0)
+    for _ in range(turns):
+        times["alone"] += await chat(url, rate, seconds)
+        watching = asyncio.create_task(watch(url))
+        await asyncio.sleep(2.0)
+        times["console"] += await chat(url, rate, seconds)
+        watching.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await watching
+    return {name: quantiles(each) for name, each in times.items()}
+
+
+def quantiles(values: Sequence[float]) -> dict[str, float]:
+    """Count, median, p90 and p99."""
+    cuts = statistics.quantiles(values, n=100, method="inclusive")
+    return {"n": len(values), "p50_ms": round(cuts[49], 1), "p90_ms": round(cuts[89], 1), "p99_ms": round(cuts[98], 1)}
+
+
+def first_view(url: str, rounds: int) -> dict[str, float]:
+    """Bytes of the page with its files and data, and milliseconds until it is drawn, in a new browser each time."""
+    program = shutil.which("chromium")
+    if program is None:
+        return {}
+    took, size = [], 0
+    with importlib.import_module("playwright.sync_api").sync_playwright() as player:
+        browser = player.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        for _ in range(rounds):
+            page = browser.new_context().new_page()
+            sizes: list[int] = []
+            page.on("response", lambda answer, sizes=sizes: sizes.append(len(answer.body())))
+            began = time.monotonic()
+            page.goto(f"{url}/console")
+            page.wait_for_selector(".body:not([aria-busy])")
+            took.append(1000.0 * (time.monotonic() - began))
+            size = sum(sizes)
+            page.context.close()
+            time.sleep(2.0)
+        browser.close()
+    return {"bytes": size, "median_ms": round(statistics.median(took), 1), "slowest_ms": round(max(took), 1)}
+
+
+def main() -> None:
+    """Run it all."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--people", type=int, default=1_000_000)
+    parser.add_argument("--rate", type=float, default=10.0, help="chat requests a second")
+    parser.add_argument("--seconds", type=float, default=30.0, help="of each turn")
+    parser.add_argument("--turns", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=4, help="of the views")
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        data, file = Path(folder) / "data", Path(folder) / "fitrouter.yaml"
+        file.write_text(CONFIG.format(data=data, persona=PERSONA))
+        with Gateway(file) as gateway:
+            begin(gateway.url, 600)
+        warehouse = data / "fitrouter.duckdb"
+        fill(warehouse, asked.people)
+        with Gateway(file) as gateway:
+            found = {
+                "people": asked.people,
+                "warehouse_mb": round(warehouse.stat().st_size / 1e6),
+                "load": round(os.getloadavg()[0], 1),
+                "views": views(gateway.url, asked.rounds),
+                "first_view": first_view(gateway.url, 5),
+                "chat": asyncio.run(beside(gateway.url, asked.rate, asked.seconds, asked.turns)),
+            }
+    print(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main()

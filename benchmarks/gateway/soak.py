@@ -1,0 +1,204 @@
+"""A gateway at 50 requests a second with faults, for an hour: memory, descriptors, tasks and threads over time.
+
+    python -m benchmarks.gateway.soak --minutes 60
+
+The gateway has a journal, a warehouse and a scorer on disk; its two models are one loopback server that fails one call
+in eight: errors of each class, resets, stalls, streams that break off, nonsense. A tenth of the clients leave, a fifth
+votes. The slopes are fitted to the samples after the warm-up, the first third. Prints JSON; exits with 1 if
+memory grows by more than 2 MB an hour beyond twice the fit's standard error, or the others are not flat.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import itertools
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import numpy as np
+import yaml
+from benchmarks.gateway.process import wait_for
+from tests.kits.fake_openai import HANG, FakeOpenAI, Reply, in_a_thread, reply, sse
+
+SAMPLE_S = 10.0
+USERS = 200
+GROWTH_MB_PER_HOUR = 2.0
+_FIELDS = ("rss_mb", "descriptors", "tasks", "threads", "objects")
+
+
+def serve(config: Path, samples: Path) -> None:
+    """Serve in this process, and append a sample to a file from time to time; the first line is the port."""
+    from fitrouter.config import load_config
+    from fitrouter_integrations.gateway import bind
+    from fitrouter_integrations.gateway import serve as serve_gateway
+
+    settings = load_config(config)
+    listener = bind(settings)
+    with samples.open("a", buffering=1) as file:
+        file.write(f"{listener.getsockname()[1]}\n")
+        threading.Thread(target=_sample, args=(file,), daemon=True).start()
+        serve_gateway(settings, 1, listener, services_inside=True)
+
+
+def _sample(file: Any) -> None:
+    while True:
+        time.sleep(SAMPLE_S)
+        found = gc.get_objects()
+        tasks = sum(isinstance(each, asyncio.Task) and not each.done() for each in found)
+        rss = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        now = (rss / 1e6, len(list(Path("/proc/self/fd").iterdir())), tasks, threading.active_count(), len(found))
+        del found
+        file.write(json.dumps([time.monotonic(), *now]) + "\n")
+
+
+def faulty(rng: random.Random) -> Iterator[Reply | None]:
+    """Replies of the upstream: mostly its own, now and then a fault."""
+    error = {"error": {"message": "no"}}
+    faults = (
+        *(reply(status, error) for status in (400, 403, 408, 500, 502)),
+        *(reply(status, error, retry_after="1") for status in (429, 503)),
+        reply(200, error),
+        reply(200, b"<html>"),
+        reply(200, {"choices": []}),
+        Reply(),
+        Reply(b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{"),
+        Reply(HANG),
+        Reply(1.5, b"HTTP/1.1 500 X\r\nContent-Length: 0\r\n\r\n"),
+        sse(b'data: {"choices":[{"delta":{"content":"so"}}]}\n\n', end=False),
+        sse(b'data: {"choices":[{"delta":{"content":"so"}}]}\n\n', HANG),
+    )
+    for _ in itertools.count():
+        yield rng.choice(faults) if rng.random() < 0.125 else None
+
+
+class Load:
+    """Clients that come at a fixed rate."""
+
+    def __init__(self, url: str, rate: float, seed: int) -> None:
+        self.url, self.rate, self.rng = url, rate, random.Random(seed)
+        self.statuses: Counter[str] = Counter()
+
+    async def run(self, seconds: float) -> None:
+        """Send requests, whatever has become of earlier ones."""
+        began, tasks = time.monotonic(), set[asyncio.Task[None]]()
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+            for number in range(int(self.rate * seconds)):
+                if (wait := began + number / self.rate - time.monotonic()) > 0:
+                    await asyncio.sleep(wait)
+                task = asyncio.create_task(self.client(session))
+                tasks.add(task)
+                task.add_done_callback(tasks.discard)
+            await asyncio.gather(*tasks)
+
+    async def client(self, session: aiohttp.ClientSession) -> None:
+        """One client: asks, perhaps leaves, perhaps votes."""
+        rng, user = self.rng, f"u{self.rng.randrange(USERS)}"
+        text = f"What about case {rng.randrange(1000)}?"
+        body = {"messages": [{"role": "user", "content": text}], "user": user, "stream": rng.random() < 0.4}
+        patience = rng.expovariate(2.0) if rng.random() < 0.1 else 60.0
+        try:
+            async with asyncio.timeout(patience):
+                async with session.post(f"{self.url}/v1/chat/completions", json=body) as answer:
+                    await answer.read()
+                self.statuses[f"{answer.status}"] += 1
+                if answer.status == 200 and rng.random() < 0.2:
+                    id_ = answer.headers["x-fitrouter-decision"]
+                    vote = {"decision_id": id_, "kind": "thumb", "value": "up", "user": user}
+                    async with session.post(f"{self.url}/v1/feedback", json=vote) as voted:
+                        self.statuses[f"vote {voted.status}"] += 1
+        except TimeoutError:
+            self.statuses["left"] += 1
+        except aiohttp.ClientError as error:
+            self.statuses[type(error).__name__] += 1
+
+
+def slopes(samples: list[list[float]]) -> dict[str, dict[str, float]]:
+    """Slope per hour of each measure and its standard error, by least squares over the last two thirds."""
+    rows = np.array(samples[len(samples) // 3 :])
+    hours = (rows[:, 0] - rows[0, 0]) / 3600.0
+    found = {}
+    for i, name in enumerate(_FIELDS, 1):
+        (slope, at), cov = np.polyfit(hours, rows[:, i], 1, cov=True)
+        found[name] = {
+            "first": float(rows[0, i]),
+            "last": float(rows[-1, i]),
+            "per_hour": round(float(slope), 2),
+            "se": round(float(np.sqrt(cov[0, 0])), 2),
+            "at_start": round(float(at), 2),
+        }
+    return found
+
+
+def run(folder: Path, minutes: float, rate: float, seed: int = 0) -> dict[str, Any]:
+    """Serve, load, and sample; what was measured."""
+    rng = random.Random(seed)
+    with in_a_thread(FakeOpenAI(faulty(rng), models=("fake-a", "fake-b"))) as upstream:
+        settings = {
+            "data": str(folder / "data"),
+            "providers": {"fake": {"kind": "openai_compatible", "base_url": upstream.base_url}},
+            "models": [{"name": name, "provider": "fake"} for name in ("fake-a", "fake-b")],
+            "server": {"port": 0, "deadline_s": 10, "first_token_s": 2, "chunk_gap_s": 1},
+        }
+        config, samples = folder / "fitrouter.yaml", folder / "samples"
+        config.write_text(yaml.safe_dump(settings))
+        command = [sys.executable, "-m", "benchmarks.gateway.soak", "--serve", str(config), "--samples", str(samples)]
+        with subprocess.Popen(command) as process:
+            try:
+                wait_for(lambda: process.poll() is not None or (samples.is_file() and samples.read_text()))
+                assert process.poll() is None, "the gateway did not start"
+                load = Load(f"http://127.0.0.1:{samples.read_text().split()[0]}", rate, seed)
+                asyncio.run(load.run(60.0 * minutes))
+                time.sleep(2 * SAMPLE_S)
+            finally:
+                process.terminate()
+                code = process.wait(90.0)
+        lines = [json.loads(line) for line in samples.read_text().splitlines()[1:]]
+    found = slopes(lines[:-2])
+    flat = {name: abs(found[name]["last"] - found[name]["first"]) <= 20 for name in ("descriptors", "threads")}
+    flat["tasks"] = lines[-1][3] <= lines[0][3] + 20
+    flat["memory"] = found["rss_mb"]["per_hour"] - 2.0 * found["rss_mb"]["se"] <= GROWTH_MB_PER_HOUR
+    return {
+        "minutes": minutes,
+        "rate": rate,
+        "exit_code": code,
+        "outcomes": dict(load.statuses),
+        "slopes": found,
+        "at_rest": dict(zip(_FIELDS, lines[-1][1:], strict=True)),
+        "flat": flat,
+        "samples": [[round(each, 1) for each in line] for line in lines[:: max(1, len(lines) // 20)]],
+    }
+
+
+def main() -> None:
+    """Run the soak; print JSON."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--rate", type=float, default=50.0)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--samples", type=Path, help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    if chosen.serve:
+        serve(chosen.serve, chosen.samples)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        found = run(Path(folder), chosen.minutes, chosen.rate, chosen.seed)
+    print(json.dumps(found, indent=1))
+    sys.exit(0 if all(found["flat"].values()) else 1)
+
+
+if __name__ == "__main__":
+    main()

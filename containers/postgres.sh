@@ -1,0 +1,10 @@
+#!/bin/sh
+# Creates the gateway's role and database; the server's image runs it once, in an empty data folder.
+set -eu
+psql --set=ON_ERROR_STOP=1 --set=password="$FITROUTER_PASSWORD" --username="${POSTGRES_USER:-postgres}" <<'SQL'
+CREATE ROLE fitrouter LOGIN PASSWORD :'password';
+CREATE DATABASE fitrouter;
+\connect fitrouter
+CREATE SCHEMA fitrouter AUTHORIZATION fitrouter;
+REVOKE CREATE ON SCHEMA public FROM PUBLIC;
+SQL

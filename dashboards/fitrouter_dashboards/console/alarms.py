@@ -1,0 +1,88 @@
+"""Alarms in words: what needs somebody's attention now, and the view that shows more of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from fitrouter.serving.status import RouterStatus
+
+LAG_S = 60.0
+"""Age of the oldest waiting answer or event above which a lag is an alarm."""
+EVIDENCE = 1000.0
+"""e-value of the propensity audit at which it alarms."""
+
+
+class Alarm(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that is wrong."""
+
+    level: str
+    """`bad`: act now; `warn`: look at it."""
+    text: str
+    view: str
+    """The view that shows more."""
+
+
+def alarms(
+    status: RouterStatus | None, faults: Mapping[str, str], flattered: Mapping[str, str], tenant: str | None
+) -> list[Alarm]:
+    """The alarms of now, the worst first.
+
+    Args:
+        status: of the router, if it is known yet.
+        faults: part of the router → why it cannot work.
+        flattered: model → what is wrong with its scores.
+        tenant: who asks, and sees no other tenant's budget; None for an administrator.
+    """
+    found = [
+        Alarm(level="bad", text=f"The {part} does not work: {why}", view="learning") for part, why in faults.items()
+    ]
+    if status is None:
+        return found
+
+    def say(level: str, text: str, view: str) -> None:
+        found.append(Alarm(level=level, text=text, view=view))
+
+    for name, why in status.breakers.items():
+        say("bad", f"{name} is not called for the moment: {why}", "models")
+    if status.propensity_evidence >= EVIDENCE:
+        say("bad", "The logged probabilities do not fit the draws; estimates from the log may be wrong.", "learning")
+    lag = status.lag
+    if lag.scorer_seconds > LAG_S:
+        say(
+            "warn",
+            f"{lag.scorer_answers:,} answers wait for a score, the oldest for {_time(lag.scorer_seconds)}.",
+            "learning",
+        )
+    if lag.warehouse_seconds > LAG_S:
+        waiting = f"{lag.warehouse_events:,} events are not in the warehouse yet"
+        say(
+            "warn",
+            f"{waiting}, the oldest for {_time(lag.warehouse_seconds)}; these views are late by that.",
+            "learning",
+        )
+    if status.quarantined:
+        say("warn", f"{status.quarantined:,} events are excluded from what is learnt.", "learning")
+    for model, sums in status.drift.items():
+        if sums >= 0.8:
+            say("warn", f"The answers of {model} change: {sums:.0%} of the drift alarm.", "learning")
+    for model, bias in flattered.items():
+        say("warn", f"Scores flatter {model} and are ignored for it: {bias}", "learning")
+    for owner, share in status.budget_spent.items():
+        if share >= 0.9 and tenant in {None, owner}:
+            whose = f" of {owner}" if tenant is None else ""
+            level = "bad" if share >= 1.0 else "warn"
+            say(level, f"{share:.0%} of the period's budget{whose} is spent.", "policy")
+    if status.disk_free < 0.1:  # false for NaN
+        say("bad", f"{status.disk_free:.0%} of the disk that holds the log is free.", "learning")
+    for name, health in status.reward_models.items():
+        if health.error:
+            say("warn", f"The reward model {name} fails: {health.error}", "learning")
+    return sorted(found, key=lambda alarm: alarm.level != "bad")
+
+
+def _time(seconds: float) -> str:
+    if seconds < 120.0:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60.0:.0f} min" if seconds < 7200.0 else f"{seconds / 3600.0:.0f} h"

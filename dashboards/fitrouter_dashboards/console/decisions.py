@@ -1,0 +1,82 @@
+"""What the view *Decisions* shows: a page of the log, newest first, by filters; and the other turns of a session."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fitrouter_dashboards.console.reads import Reads
+
+PAGE = 50
+"""Decisions of a page."""
+FILTERS = ("role", "model", "mode", "status", "rated", "id", "session")
+"""Names that `filters` may hold; `rated` is `any`, `low` (below 0.5) or `high`; `id` is a prefix."""
+
+_PAGE = """
+    WITH page AS (
+        SELECT seq, decision_id, ts, left(role, 200) AS role, left(task, 200) AS task, "user", tenant, mode, chosen,
+            propensity, asked, eligible[list_position(probs, list_max(probs))] AS likeliest, len(eligible) AS models
+        FROM decisions WHERE rowid IN (SELECT rowid FROM decisions  -- arrays are read for the rows of the page only
+        WHERE ($1::VARCHAR IS NULL OR tenant = $1) AND ($2::BIGINT IS NULL OR seq < $2)
+            AND ($3::VARCHAR IS NULL OR left(coalesce(role, ''), 200) = $3)
+            AND ($4::VARCHAR IS NULL OR chosen = $4)
+            AND ($5::VARCHAR IS NULL OR mode = $5)
+            AND ($6::VARCHAR IS NULL OR decision_id IN (SELECT decision_id FROM executions WHERE status = $6))
+            AND ($7::VARCHAR IS NULL OR decision_id IN (
+                SELECT decision_id FROM feedback
+                WHERE dimension = 'overall' AND CASE $7 WHEN 'low' THEN y < 0.5 WHEN 'high' THEN y >= 0.5 ELSE true END
+            ))
+            AND ($8::VARCHAR IS NULL OR starts_with(decision_id, $8))
+            AND ($9::VARCHAR IS NULL OR session = $9)
+        ORDER BY seq DESC LIMIT $10)
+    ), ended AS (
+        SELECT decision_id, arg_max(served_by, seq) AS served_by, arg_max(status, seq) AS status,
+            arg_max(cost_usd, seq) AS cost_usd, arg_max(coalesce(cost_assumed, false), seq) AS cost_assumed,
+            arg_max(latency_ms, seq) AS latency_ms
+        FROM executions
+        WHERE seq > (SELECT min(seq) FROM page) AND decision_id IN (SELECT decision_id FROM page) GROUP BY decision_id
+    ), scored AS (
+        SELECT decision_id, arg_max(mean, seq) AS mean, arg_max(sd, seq) AS sd FROM scores
+        WHERE seq > (SELECT min(seq) FROM page) AND decision_id IN (SELECT decision_id FROM page) AND status = 'ok'
+        GROUP BY decision_id
+    ), rated AS (
+        SELECT decision_id, arg_max(y, seq) AS y, count(*) AS votes FROM feedback
+        WHERE seq > (SELECT min(seq) FROM page) AND decision_id IN (SELECT decision_id FROM page)
+            AND dimension = 'overall'
+        GROUP BY decision_id
+    )
+    SELECT page.seq, decision_id, page.ts, role, task, "user", tenant, mode, chosen, propensity, asked, likeliest,
+        models, served_by, status, cost_usd, cost_assumed, latency_ms, mean, sd, y, votes
+    FROM page LEFT JOIN ended USING (decision_id) LEFT JOIN scored USING (decision_id)
+        LEFT JOIN rated USING (decision_id)
+    ORDER BY page.seq DESC
+"""
+_FIELDS = (
+    *("seq", "decision_id", "ts", "role", "task", "user", "tenant", "mode", "chosen", "propensity", "asked"),
+    *("likeliest", "models", "served_by", "status", "cost_usd", "cost_assumed", "latency_ms", "score", "score_sd"),
+    *("rating", "votes"),
+)
+_NAMES = """
+    SELECT left(coalesce(role, ''), 200) AS name, count(*) AS n FROM decisions
+    WHERE $1::VARCHAR IS NULL OR tenant = $1 GROUP BY 1 ORDER BY n DESC LIMIT 50
+"""
+
+
+def decisions(reads: Reads, tenant: str | None, filters: Mapping[str, str], before: int | None) -> dict[str, Any]:
+    """A page of decisions. Blocks.
+
+    Args:
+        reads: the warehouse.
+        tenant: whose decisions; None for all.
+        filters: name of `FILTERS` → value.
+        before: sequence number that all of the page are below, for the pages after the first.
+    """
+    values = [filters.get(name) for name in FILTERS]
+    (found,) = reads.rows((_PAGE, [tenant, before, *values, PAGE + 1]))
+    page = [dict(zip(_FIELDS, row, strict=True)) for row in found[:PAGE]]
+    return {"decisions": page, "next": page[-1]["seq"] if len(found) > PAGE else None}
+
+
+def role_names(reads: Reads, tenant: str | None) -> list[str]:
+    """The most frequent roles, for a choice. Blocks."""
+    return [name for name, _ in reads.rows((_NAMES, [tenant]))[0]]

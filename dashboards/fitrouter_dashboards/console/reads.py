@@ -1,0 +1,92 @@
+"""Queries for the console, off the event loop: one at a time, bounded in time, and shared by all who ask the same."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from fitrouter.errors import StoreError
+from fitrouter.stores.warehouse import Warehouse
+
+LIMIT_S = 8.0
+"""Longest time of a query."""
+FRESH_S = 1.0
+"""How long an answer is used again, or `REST` times as long as it took, so that open pages never load the store."""
+REST = 4.0
+KEPT = 256
+"""Answers that are kept."""
+
+Query = tuple[str, Sequence[Any]]
+"""A statement and its parameters."""
+Rows = list[tuple[Any, ...]]
+
+
+class Reads:
+    """Reads the warehouse for the console.
+
+    Args:
+        warehouse: None if the installation keeps none.
+    """
+
+    def __init__(self, warehouse: Warehouse | None) -> None:
+        self._warehouse = warehouse
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="fitrouter-console")
+        self._answers: OrderedDict[Hashable, tuple[float, asyncio.Future[Any]]] = OrderedDict()
+
+    def rows(self, *queries: Query) -> list[Rows]:
+        """The rows of each query, all of one snapshot. Blocks; for the functions that `get` runs.
+
+        Raises:
+            StoreError: there is no warehouse, or it cannot be read in time.
+        """
+        if self._warehouse is None:
+            raise StoreError("the console reads the warehouse, and this router keeps none")
+        if not self._warehouse.path.exists():
+            raise StoreError("the warehouse is not there yet; it begins some seconds after the first request")
+        return self._warehouse.queries(queries, patience_s=2.0, limit_s=LIMIT_S)
+
+    async def get(self, key: Hashable, read: Callable[[], Any]) -> Any:
+        """The answer of `read`, run in the console's thread; one of the same key that is fresh is used again.
+
+        Raises:
+            StoreError: it is not there in time.
+        """
+        now = time.monotonic()
+        until, answer = self._answers.get(key, (0.0, None))
+        if answer is None or (answer.done() and now >= until):
+            answer = asyncio.ensure_future(self._read(key, read))
+            answer.add_done_callback(_seen)
+            self._answers[key] = (now, answer)
+            self._answers.move_to_end(key)
+            while len(self._answers) > KEPT:
+                self._answers.popitem(last=False)
+        try:
+            return await asyncio.wait_for(asyncio.shield(answer), LIMIT_S + 2.0)
+        except TimeoutError:
+            raise StoreError("the warehouse did not answer in time; try a shorter window") from None
+
+    def forget(self) -> None:
+        """Answer from the store again: something changed."""
+        self._answers.clear()
+
+    async def _read(self, key: Hashable, read: Callable[[], Any]) -> Any:
+        begun = time.monotonic()
+        found = await asyncio.get_running_loop().run_in_executor(self._thread, read)
+        ended = time.monotonic()
+        if (held := self._answers.get(key)) is not None:
+            self._answers[key] = (ended + max(FRESH_S, REST * (ended - begun)), held[1])
+        return found
+
+    def close(self) -> None:
+        """End the thread."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+
+def _seen(answer: asyncio.Future[Any]) -> None:
+    """Keep asyncio from reporting an error that no request waits for any more."""
+    if not answer.cancelled():
+        answer.exception()

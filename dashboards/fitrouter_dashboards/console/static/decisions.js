@@ -1,0 +1,178 @@
+// The log, newest first, by filters; and one decision: why this model.
+
+import { h, card, note, empty, name, count, ratio, signed, usd, duration, percent, when, moment, choice } from "./dom.js";
+import { bar, hue, learnColours } from "./charts.js";
+import { api, href, say } from "./main.js";
+
+const MODES = ["online", "uniform", "shadow", "sticky", "pinned", "forced"];
+const STATUSES = ["ok", "failed", "partial", "cancelled", "lost"];
+const RATED = [["", "all"], ["any", "rated"], ["low", "rated below 0.5"], ["high", "rated 0.5 or more"]];
+const TERMS = {
+  fit: "predicted rating", population: "what people like in its text", role_taste: "what this role likes in its text",
+  user_taste: "what this person likes in its text", correction: "rated higher than its text suggests", role_offset: "this role and this model",
+  user_offset: "this person and this model", since: "learnt since the decision", cost: "price", budget: "extra price, budget is tight",
+  latency: "latency", availability: "risk of no answer", switch: "switching the session’s model",
+};
+
+export const decisions = {
+  every: 3000,
+  read: (params) => api.get("decisions", params),
+  draw(data, { tools, params, set }) {
+    learnColours(data.models);
+    const all = (names) => [["", "all"], ...names.map((n) => [n, n])];
+    const roles = data.roles.map((role) => [role, role || "no role"]);
+    const filters = h("form", { class: "filters", role: "search", "aria-label": "Filters", onsubmit: (event) => event.preventDefault() },
+      choice("Role", [["*", "all"], ...roles], params.role ?? "*", (role) => set({ role: role === "*" ? undefined : role, before: undefined }), "f-role"),
+      choice("Model", all(data.models), params.model ?? "", (model) => set({ model: model || undefined, before: undefined }), "f-model"),
+      choice("Mode", all(MODES), params.mode ?? "", (mode) => set({ mode: mode || undefined, before: undefined }), "f-mode"),
+      choice("Outcome", all(STATUSES), params.status ?? "", (status) => set({ status: status || undefined, before: undefined }), "f-status"),
+      choice("Rating", RATED, params.rated ?? "", (rated) => set({ rated: rated || undefined, before: undefined }), "f-rated"),
+      h("label", { class: "field" }, h("span", null, "Id begins with"), h("input", { type: "search", "data-key": "f-id", value: params.id ?? "", size: 14, maxlength: 64,
+        onchange: (event) => set({ id: event.target.value.trim() || undefined, before: undefined }) })));
+    tools.replaceChildren(h("span", { class: "quiet live" }, params.before ? "earlier decisions" : "live, newest first"));
+    const filtered = ["role", "model", "mode", "status", "rated", "id"].some((key) => params[key] !== undefined);
+    if (!data.decisions.length) return [filters, card("No decisions", {}, filtered
+      ? [empty("No decision has all of these.", "Widen the filters."), h("a", { href: "#/decisions" }, "Remove the filters")]
+      : empty("No decisions yet.", "They show up a few seconds after the first request."))];
+    return [filters, h("section", { class: "card", "aria-label": "Decisions" }, table(data.decisions), h("div", { class: "pages" },
+      params.before ? h("a", { href: href("decisions", { ...params, before: undefined }), "data-key": "first" }, "← Newest") : h("span"),
+      data.next ? h("a", { href: href("decisions", { ...params, before: data.next }), "data-key": "next" }, "Earlier →") : h("span", { class: "quiet" }, "the log begins here")))];
+  },
+};
+
+function table(rows) {
+  return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Decisions" }, h("table", { class: "decisions" },
+    h("thead", null, h("tr", null, ["Time", "Role", "Model", "Probability", "Rating", "Predicted", "Cost", "Latency", "Outcome"].map((title, i) =>
+      h("th", { scope: "col", class: [3, 4, 5, 6, 7].includes(i) ? "num" : null }, title)))),
+    h("tbody", null, rows.map(row))));
+}
+
+function row(d) {
+  const answered = d.served_by ?? d.chosen;
+  const fallback = d.served_by && d.served_by !== d.chosen;
+  const explored = d.likeliest && d.likeliest !== d.chosen;
+  return h("tr", null,
+    h("td", { class: "at" }, h("a", { href: `#/decisions/${encodeURIComponent(d.decision_id)}`, "data-key": d.decision_id }, when(d.ts))),
+    h("td", { class: "role" }, d.role ? name(d.role, 40) : h("span", { class: "quiet" }, "none")),
+    h("td", { class: "model" }, h("span", { class: "swatch " + hue(answered), "aria-hidden": "true" }), name(answered, 40),
+      fallback ? h("span", { class: "tag" }, "fallback") : null, explored ? h("span", { class: "tag", title: `likeliest was ${d.likeliest}` }, "explored") : null,
+      d.mode !== "online" ? h("span", { class: "tag" }, d.mode) : null),
+    h("td", { class: "num", "data-label": "probability" }, percent(d.propensity)),
+    h("td", { class: "num rated", "data-label": "rated" }, d.votes ? mark(d.rating) : h("span", { class: "quiet" }, d.asked ? "asked" : "–")),
+    h("td", { class: "num", "data-label": "predicted" }, d.score === null ? h("span", { class: "quiet" }, "–") : [ratio(d.score), h("span", { class: "quiet" }, ` ± ${ratio(d.score_sd)}`)]),
+    h("td", { class: "num cost", title: d.cost_assumed ? "at an assumed price" : null }, usd(d.cost_usd), d.cost_assumed ? "*" : ""),
+    h("td", { class: "num took" }, duration(d.latency_ms)),
+    h("td", { class: "status" }, d.status === "ok" ? "ok" : h("span", { class: d.status ? "tag bad" : "tag" }, d.status ?? "running")));
+}
+
+const mark = (y) => h("span", { class: y >= 0.5 ? "good" : "bad" }, ratio(y));
+
+/** One decision. */
+export function decision(id) {
+  return {
+    title: "Why this model",
+    every: 3000,
+    read: () => api.get(`decisions/${encodeURIComponent(id)}`),
+    draw(data, { tools, again, session: who }) {
+      const models = data.explanation.models ?? [];
+      learnColours(data.eligible.map((row) => row.model));
+      tools.replaceChildren(h("a", { href: "#/decisions" }, "← All decisions"));
+      return [
+        h("div", { class: "pair" }, summary(data, who), h("div", { class: "stack" }, thumbs(data, again), votes(data))),
+        texts(data.content),
+        h("div", { class: "pair even" }, chances(data), parts(data, models)),
+        excluded(data), session(data)].filter(Boolean);
+    },
+  };
+}
+
+function summary(data, session) {
+  const execution = data.execution, sentences = data.explanation.sentences ?? [data.why];
+  const fact = (title, ...value) => [h("dt", null, title), h("dd", null, ...value)];
+  return card("In words", { class: "wide" },
+    h("div", { class: "words" }, sentences.map((sentence) => h("p", null, h("bdi", null, sentence)))),
+    h("dl", { class: "facts" },
+      fact("Decision", h("code", null, data.decision_id)), fact("Time", moment(data.ts)),
+      fact("Role", data.role ? name(data.role) : "none"), data.task ? fact("Task", name(data.task)) : null,
+      fact("Person", data.user ? h("a", { href: href("people", { user: data.user, tenant: session.admin ? data.tenant : undefined }) }, h("code", null, data.user.slice(0, 12))) : "unknown"), fact("Mode", data.mode),
+      execution ? [fact("Answered by", execution.served_by ? name(execution.served_by) : "nobody"), fact("Outcome", execution.status),
+        fact("Cost", usd(execution.cost_usd), execution.cost_assumed ? " (assumed price)" : ""), fact("Latency", duration(execution.latency_ms)),
+        fact("Tokens", `${count(execution.prompt_tokens)} in, ${count(execution.completion_tokens)} out`), fact("Time in the router", duration(execution.overhead_ms))] : fact("Outcome", "still running"),
+      data.score?.status === "ok" ? fact("Predicted rating", `${ratio(data.score.mean)} ± ${ratio(data.score.sd)}`) : null),
+    execution && execution.attempts.length > 1 ? h("ol", { class: "attempts" }, execution.attempts.map((a) =>
+      h("li", null, name(a.model), `: ${a.error ?? "answered"} after ${duration(a.ms)}`))) : null);
+}
+
+/** The prompt and the answer, where they are kept: text, never markup. */
+function texts(content) {
+  if (!content) return card("Prompt and answer", {}, note("They are not kept. The setting content: encrypted keeps them, under a key for each person."));
+  const said = (title, text) => text ? h("div", { class: "said" }, h("h3", null, title), h("div", { class: "scroll text", tabindex: "0", role: "region", "aria-label": title, dir: "auto" }, text)) : null;
+  return card("Prompt and answer", {}, said("Prompt", content.prompt), said("Answer", content.answer), said("Tool calls", content.tool_calls),
+    content.left_out ? note(`${count(content.left_out)} characters are left out.`) : null);
+}
+
+function thumbs(data, again) {
+  const mine = data.feedback.filter((vote) => vote.kind === "thumb" && vote.dimension === "overall").at(-1);
+  const give = (value) => async () => {
+    try {
+      await api.post("feedback", { decision_id: data.decision_id, value });
+      say(`Thumb ${value} is recorded.`);
+      await again();
+    } catch (error) {
+      say(error.message, true);
+    }
+  };
+  const icon = (up) => h("svg:svg", { class: "icon", viewBox: "0 0 24 24", width: 20, height: 20, "aria-hidden": "true", ...(up ? {} : { transform: "rotate(180)" }) },
+    h("svg:path", { d: "M2 10h4v11H2zM8 10l4.5-8c1.7 0 2.7 1.3 2.4 3L14 9h6.2c1.4 0 2.3 1.3 1.9 2.6l-2.4 7.6c-.3 1-1.2 1.8-2.3 1.8H8z" }));
+  const thumb = (value, words) => h("button", { type: "button", class: "thumb", "data-key": `thumb-${value}`, "aria-label": `Thumb ${value}`,
+    "aria-pressed": String(mine !== undefined && (mine.value >= 0.5) === (value === "up")), onclick: give(value) }, icon(value === "up"), words);
+  return card("Was the answer good?", {}, h("div", { class: "thumbs" }, thumb("up", "Good"), thumb("down", "Not good")),
+    note("A thumb counts as this person’s vote, and the router learns from it. A later one replaces it."));
+}
+
+function chances(data) {
+  const rows = [...data.eligible].filter((row) => row.probability !== null).sort((a, b) => b.probability - a.probability);
+  if (!rows.length) return card("Probabilities", {}, empty("Nothing was drawn.", `The mode is ${data.mode}: the model was given.`));
+  return card("Probability of every model", {}, h("ul", { class: "chances" }, rows.map((row) =>
+    h("li", { class: row.model === data.chosen ? "chosen" : null }, h("div", { class: "row-head" }, name(row.model, 50), row.model === data.chosen ? h("span", { class: "tag" }, "drawn") : null),
+      bar(row.probability, percent(row.probability), hue(row.model)),
+      h("p", { class: "about" }, [`predicted rating ${ratio(row.fit_mean)} ± ${ratio(row.fit_sd)}`, `${usd(row.cost_usd)}${row.cost_assumed ? " (assumed)" : ""}`, duration(1000 * row.latency_s),
+        `answers ${percent(row.availability)}`].filter((part) => !part.includes("–")).join(" · "),
+        row.twin_probability !== null && row.twin_probability !== undefined ? ` · ${percent(row.twin_probability)} if it did not know the person` : "")))));
+}
+
+function parts(data, models) {
+  const told = models.filter((m) => m.terms?.length).sort((a, b) => b.utility - a.utility);
+  if (!told.length) return card("Parts that add up", {}, empty("There are no parts.", data.explanation.missing || "The model was not chosen by its utility."));
+  const names = [...new Set(told.flatMap((m) => m.terms.map((t) => t.name)))];
+  const value = (m, term) => m.terms.find((t) => t.name === term)?.value;
+  const mean = (term) => told.reduce((sum, m) => sum + (value(m, term) ?? 0), 0) / told.length;
+  const most = Math.max(...names.flatMap((term) => told.map((m) => Math.abs((value(m, term) ?? mean(term)) - mean(term)))), 0.01);
+  return card("Parts that add up to each utility", {}, h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Parts of the utilities" }, h("table", { class: "parts" },
+    h("thead", null, h("tr", null, h("th", { scope: "col" }, "Part"), told.map((m) => h("th", { scope: "col", class: "num" }, name(m.arm, 18))))),
+    h("tbody", null, names.map((term) => h("tr", null, h("th", { scope: "row" }, TERMS[term] ?? term), told.map((m) => {
+      const given = value(m, term), apart = (given ?? mean(term)) - mean(term);
+      return h("td", { class: "num " + (apart > 0 ? "plus" : "minus"), css: { "--weight": `${Math.round((45 * Math.abs(apart)) / most)}%` } }, signed(given));
+    })))),
+    h("tfoot", null, h("tr", null, h("th", { scope: "row" }, "Utility"), told.map((m) => h("td", { class: "num" }, ratio(m.utility, 3)))))),
+  ), note("In units of the rating, 0 to 1. The colour shows what sets a model apart from the others: green above, red below their mean."));
+}
+
+function excluded(data) {
+  if (!data.excluded.length) return null;
+  return card("Models that could not take the request", {}, h("ul", { class: "plain-list" }, data.excluded.map((e) => h("li", null, name(e.model), ": ", name(e.reason, 300)))));
+}
+
+function votes(data) {
+  const given = [...data.feedback, ...data.remarks];
+  return card("Feedback", {}, given.length ? h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Feedback" }, h("table", null,
+    h("thead", null, h("tr", null, ["Time", "Kind", "Dimension", "Value", "Asked for"].map((t, i) => h("th", { scope: "col", class: i === 3 ? "num" : null }, t)))),
+    h("tbody", null, given.map((vote) => h("tr", null, h("td", null, when(vote.ts)), h("td", null, vote.kind), h("td", null, name(vote.dimension ?? Object.keys(vote.moved ?? {}).join(", "), 60)),
+      h("td", { class: "num" }, vote.value === undefined ? "–" : `${ratio(vote.value)} of ${ratio(vote.scale[0], 0)} to ${ratio(vote.scale[1], 0)}`),
+      h("td", null, vote.asked === undefined ? "" : vote.asked ? "yes" : "no")))))) : note("Nobody has rated this answer."));
+}
+
+function session(data) {
+  const others = data.session.filter((d) => d.decision_id !== data.decision_id);
+  return others.length ? card("Other turns of this session", {}, table(others)) : null;
+}

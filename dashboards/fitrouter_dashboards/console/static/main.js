@@ -1,0 +1,168 @@
+// The frame: who is logged in, which view is open, and when it is read again.
+
+import { h, name } from "./dom.js";
+import { now } from "./now.js";
+import { decisions, decision } from "./decisions.js";
+import { people } from "./people.js";
+import { policy } from "./policy.js";
+import { models } from "./models.js";
+import { learning } from "./learning.js";
+
+export const VIEWS = [
+  ["now", "Now", now],
+  ["decisions", "Decisions", decisions],
+  ["people", "People", people],
+  ["policy", "Policy", policy],
+  ["models", "Models", models],
+  ["learning", "Learning", learning],
+];
+const main = document.getElementById("main"), nav = document.getElementById("nav"), who = document.getElementById("who");
+let session = { csrf: "" };
+let open = 0;
+
+/** Ask the gateway; an error has the text of its answer. */
+async function ask(path, options = {}) {
+  let answer;
+  try {
+    answer = await fetch("/console/api/" + path, { credentials: "same-origin", cache: "no-store", ...options });
+  } catch {
+    throw Object.assign(new Error("The gateway does not answer. Is it running? The page goes on trying."), { status: 0 });
+  }
+  const body = await answer.json().catch(() => ({}));
+  if (!answer.ok) throw Object.assign(new Error(body.error?.message ?? `The gateway answered ${answer.status}.`), { status: answer.status });
+  return body;
+}
+
+export const api = {
+  get: (path, query) => ask(query ? `${path}?${new URLSearchParams(Object.entries(query).filter(([, v]) => v !== null && v !== undefined))}` : path),
+  post: (path, body) => ask(path, { method: "POST", headers: { "content-type": "application/json", "x-fitrouter-csrf": session.csrf }, body: JSON.stringify(body) }),
+};
+
+/** Say something for a moment. */
+export function say(text, bad = false) {
+  const toast = document.getElementById("said");
+  toast.textContent = text;
+  toast.className = "toast shown" + (bad ? " bad" : "");
+  clearTimeout(say.timer);
+  say.timer = setTimeout(() => { toast.className = "toast"; }, bad ? 8000 : 4000);
+}
+
+/** The address of the page: view, rest of its path, parameters. */
+function place() {
+  const [path, query] = location.hash.replace(/^#\/?/, "").split("?");
+  const [view, ...rest] = path.split("/");
+  return { view: view || "now", rest: rest.map(decodeURIComponent), params: Object.fromEntries(new URLSearchParams(query ?? "")) };
+}
+
+export function href(view, params = {}) {
+  const given = Object.entries(params).filter(([, v]) => v !== null && v !== undefined);
+  return `#/${view}` + (given.length ? "?" + new URLSearchParams(given) : "");
+}
+
+function frame(current) {
+  nav.replaceChildren(...VIEWS.map(([id, title]) => h("a", { href: `#/${id}`, "aria-current": id === current ? "page" : null }, title)));
+  who.replaceChildren(session.keys
+    ? h("div", { class: "who" }, h("span", null, session.tenant === null ? "administrator" : name(session.tenant, 24)),
+        h("button", { type: "button", class: "plain", onclick: leave }, "Log out"))
+    : h("span", { class: "quiet" }, "this machine"));
+}
+
+async function leave() {
+  await api.post("logout", {}).catch(() => {});
+  start();
+}
+
+function login(problem) {
+  document.title = "Log in · fitrouter";
+  nav.replaceChildren();
+  who.replaceChildren();
+  const field = h("input", { id: "key", type: "password", autocomplete: "current-password", required: true, "aria-describedby": "key-help" });
+  const said = h("p", { class: "error", role: "alert" }, problem ?? "");
+  const form = h("form", { class: "card login", onsubmit: async (event) => {
+    event.preventDefault();
+    said.textContent = "";
+    try {
+      await api.post("login", { key: field.value });
+      await start();
+    } catch (error) {
+      said.textContent = error.message;
+      field.select();
+    }
+  } }, h("h1", null, "Log in"), h("label", { for: "key" }, "Key of this gateway"), field,
+    h("p", { id: "key-help", class: "note" }, "An administrator’s key shows all tenants, any other its own. It stays in a cookie that scripts cannot read, for 12 hours."),
+    said, h("button", { class: "primary" }, "Log in"));
+  main.replaceChildren(form);
+  field.focus();
+}
+
+async function start() {
+  open++;
+  try {
+    session = await api.get("session");
+  } catch (error) {
+    main.replaceChildren(failed(error, start));
+    setTimeout(start, 5000);
+    return;
+  }
+  if (session.login) login();
+  else show();
+}
+
+function failed(error, again) {
+  return h("div", { class: "card empty", role: "alert" }, h("p", { class: "strong" }, "This cannot be shown now."), h("p", null, error.message),
+    h("button", { type: "button", onclick: again }, "Try again"));
+}
+
+/** Open the view of the address, and read it again while the page is seen. */
+async function show() {
+  const mine = ++open, { view, rest, params } = place();
+  const [id, title, make] = VIEWS.find(([known]) => known === view) ?? VIEWS[0];
+  const shown = id === "decisions" && rest[0] ? decision(rest[0]) : make;
+  frame(id);
+  document.title = `${title} · fitrouter`;
+  const heading = h("h1", { tabindex: "-1" }, shown.title ?? title), tools = h("div", { class: "tools" }), stale = h("p", { class: "stale", role: "status" });
+  const body = h("div", { class: "body", "aria-busy": "true" }, h("div", { class: "loading" }, "Reading the log …"));
+  main.replaceChildren(h("div", { class: "top" }, heading, tools), stale, body);
+  if (show.before !== undefined && show.before !== id + rest) heading.focus({ preventScroll: true });
+  if (show.before !== id + rest) window.scrollTo(0, 0);
+  show.before = id + rest;
+  let text = "", state = { tools, params, session, set: (more) => { location.hash = href([id, ...rest.map(encodeURIComponent)].join("/"), { ...params, ...more }); }, again: () => read(true) };
+  async function read(now = false) {
+    if (mine !== open) return;
+    try {
+      const data = await shown.read(params, state);
+      if (mine !== open) return;
+      stale.textContent = "";
+      const fresh = JSON.stringify(data, (key, value) => (key === "to" ? undefined : value));
+      const busy = body.contains(document.activeElement) && document.activeElement.matches("input, select, textarea");
+      if (fresh !== text && (now || !busy || !text)) {
+        text = fresh;
+        const focus = document.activeElement?.dataset?.key;
+        body.replaceChildren(...[shown.draw(data, state)].flat());
+        body.removeAttribute("aria-busy");
+        if (focus) body.querySelector(`[data-key="${CSS.escape(focus)}"]`)?.focus({ preventScroll: true });
+      }
+    } catch (error) {
+      if (mine !== open) return;
+      if (error.status === 401) return start();
+      if (!error.status && error.message && !(error instanceof TypeError) && text) stale.textContent = error.message;
+      else if (text && error.status >= 429) stale.textContent = `Not up to date: ${error.message}`;
+      else if (!text || error.status === 404) body.replaceChildren(failed(error, () => read(true)));
+      if (error.status === undefined) console.error(error);
+    }
+  }
+  await read(true);
+  while (mine === open && shown.every) {
+    await new Promise((done) => setTimeout(done, shown.every));
+    if (document.visibilityState === "visible") await read();
+  }
+}
+
+addEventListener("hashchange", () => { if (!session.login) show(); });
+document.addEventListener("keydown", (event) => {
+  if (event.target.matches("input, select, textarea") || event.ctrlKey || event.metaKey || event.altKey) return;
+  const view = VIEWS[Number(event.key) - 1];
+  if (view) location.hash = `#/${view[0]}`;
+});
+document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); main.focus(); });
+start();

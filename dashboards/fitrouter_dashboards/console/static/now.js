@@ -1,0 +1,85 @@
+// What happens now: four figures over time, traffic from roles to models, what personalisation buys, and alarms.
+
+import { h, card, note, empty, name, count, ratio, signed, usd, duration, percent, interval, switcher, moment } from "./dom.js";
+import { overTime, sankey, whisker, learnColours, hue } from "./charts.js";
+import { api, href } from "./main.js";
+
+const SPANS = [["auto", "Auto"], ["1h", "1 hour"], ["24h", "24 hours"], ["7d", "7 days"], ["30d", "30 days"], ["all", "All"]];
+const SPOKEN = { "1h": "the last hour", "24h": "the last 24 hours", "7d": "the last 7 days", "30d": "the last 30 days", all: "all of the log" };
+
+export const now = {
+  every: 3000,
+  read: (params) => api.get("now", { window: params.window }),
+  draw(data, { tools, params, set }) {
+    tools.replaceChildren(h("span", { class: "quiet" }, `Showing ${SPOKEN[data.window]}`), switcher("Time span", SPANS, params.window ?? "auto", (window) => set({ window })));
+    if (!data.ever) return [alarmList(data.alarms), card("No requests yet", {}, empty("Nothing has been asked so far.",
+      "Send a request to ", h("code", null, "/v1/chat/completions"), " with the model ", h("code", null, "fitrouter/auto"), ". It shows up here a few seconds later."))];
+    return [alarmList(data.alarms), figures(data), h("div", { class: "pair" }, traffic(data), personal(data.personalisation))];
+  },
+};
+
+function alarmList(alarms) {
+  if (!alarms.length) return h("p", { class: "calm" }, h("span", { class: "mark", "aria-hidden": "true" }, "✓"), "All is well: no alarm.");
+  return h("ul", { class: "alarms", "aria-label": "Alarms" }, alarms.map((alarm) =>
+    h("li", { class: alarm.level }, h("strong", null, alarm.level === "bad" ? "Alarm" : "Look at this"), h("span", null, alarm.text), h("a", { href: href(alarm.view) }, "Show"))));
+}
+
+function figures(data) {
+  const { totals, series } = data, axis = { from: data.from, step: data.step_s, points: data.points };
+  const of = (key) => new Map(series.filter((s) => s[key] !== null).map((s) => [s.point, s[key]]));
+  const filled = (key) => new Map(Array.from({ length: data.points }, (_, i) => [i, series.find((s) => s.point === i)?.[key] ?? 0]));
+  const reward = totals.reward, failed = totals.requests - totals.answered;
+  const figure = (id, title, value, about, chart) => card(title, { class: "figure" },
+    h("p", { class: "value", "data-figure": id }, value), h("p", { class: "about" }, about), chart);
+  return h("div", { class: "figures" },
+    figure("requests", "Requests", count(totals.requests),
+      failed || totals.fallbacks ? `${count(failed)} without an answer, ${count(totals.fallbacks)} by fallback` : "all answered by the chosen model",
+      overTime({ label: "Requests", ...axis, show: count, lines: [{ name: "requests", values: filled("requests"), class: "k0", area: true }] })),
+    figure("reward", "Mean rating, 0 to 1", reward ? ratio(reward.mean, 3) : "–",
+      reward ? [interval(reward.low, reward.high, (v) => ratio(v, 3)) ? `95 % interval ${interval(reward.low, reward.high, (v) => ratio(v, 3))}; ` : reward.people > 1 ? "too few people for an interval; " : "one person; ", `${count(reward.ratings)} ratings by ${count(reward.people)} people`]
+        : "nobody has rated an answer in this time",
+      overTime({ label: "Mean rating", from: data.from, step: data.rating_step_s, points: Math.ceil((data.points * data.step_s) / data.rating_step_s), show: (v) => ratio(v), top: 1, band: new Map(data.ratings.map((r) => [r.point, [r.low, r.high]])),
+        lines: [{ name: "mean", values: new Map(data.ratings.map((r) => [r.point, r.mean])), class: "k2" }] })),
+    figure("cost", "Cost", usd(totals.cost_usd),
+      [totals.requests ? `${usd(totals.cost_usd / totals.requests)} per request` : "", totals.cost_assumed_usd ? `; ${usd(totals.cost_assumed_usd)} of it at assumed prices` : ""],
+      overTime({ label: "Cost", ...axis, show: usd, lines: [{ name: "cost", values: filled("cost_usd"), class: "k1", area: true }] })),
+    figure("latency", "Latency, median", duration(totals.p50_ms), `95 % of answers within ${duration(totals.p95_ms)}`,
+      overTime({ label: "Latency", ...axis, show: duration, lines: [{ name: "median", values: of("p50_ms"), class: "k4" }, { name: "95 %", values: of("p95_ms"), class: "k4 thin" }] })));
+}
+
+function traffic(data) {
+  const flows = data.flows.map((f) => ({ from: f.role, to: f.model, n: f.requests }));
+  const order = (key) => {
+    const sums = new Map();
+    for (const flow of flows) sums.set(flow[key], (sums.get(flow[key]) ?? 0) + flow.n);
+    return [...sums.keys()].sort((a, b) => (a === null) - (b === null) || sums.get(b) - sums.get(a));
+  };
+  const roles = order("from"), models = order("to");
+  learnColours(models.filter(Boolean));
+  const leftName = (role) => (role === null ? "other roles" : role || "no role");
+  const rightName = (model) => (model === null ? "other models" : model || "no answer");
+  const total = flows.reduce((sum, flow) => sum + flow.n, 0);
+  return card("Traffic from roles to models", { class: "wide" },
+    total ? sankey({ label: "Traffic from roles to models", flows, left: roles, right: models, leftName, rightName,
+      onpick: (kind, picked) => { location.hash = href("decisions", kind === "model" && picked === "" ? { status: "failed" } : { [kind]: picked }); } })
+      : empty("No traffic in this time.", "Choose a longer time span."),
+    h("details", null, h("summary", null, "The same as a table"), h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Traffic as a table" }, h("table", null,
+      h("thead", null, h("tr", null, h("th", { scope: "col" }, "Role"), models.map((m) => h("th", { scope: "col", class: "num" }, name(rightName(m), 30))))),
+      h("tbody", null, roles.map((role) => h("tr", null, h("th", { scope: "row" }, name(leftName(role), 40)),
+        models.map((m) => h("td", { class: "num" }, count(flows.find((f) => f.from === role && f.to === m)?.n ?? 0))))))))));
+}
+
+export function personal(found) {
+  const rows = Object.entries(found).sort(([a], [b]) => (a !== "") - (b !== "") || a.localeCompare(b)).slice(0, 12);
+  if (!rows.length) return card("What personalisation buys", {}, empty("Not known yet.", "It is estimated once people rate answers."));
+  const most = Math.max(0.05, ...rows.map(([, r]) => Math.min(1, Math.max(Math.abs(r.low), Math.abs(r.high)))));
+  return card("What personalisation buys", {},
+    note("Gain per rating (0 to 1) over a router that does not know the person, with its 95 % interval, valid at every look."),
+    h("ul", { class: "gains" }, rows.map(([role, report]) => {
+      const words = report.low > 0 ? "it helps" : report.high < 0 ? "it harms" : "not known yet";
+      return h("li", null,
+        h("div", { class: "gain-head" }, role ? name(role, 40) : h("strong", null, "Everybody"), h("span", { class: "num" }, signed(report.gain))),
+        whisker({ low: report.low, mid: report.gain, high: report.high, most, label: `${role || "Everybody"}: ${signed(report.gain)}, between ${signed(report.low)} and ${signed(report.high)}` }),
+        h("p", { class: "about" }, `${signed(report.low, 2)} to ${signed(report.high, 2)}, ${count(report.labels)} ratings: ${words}`, report.off ? "; switched off" : ""));
+    })));
+}

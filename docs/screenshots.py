@@ -1,0 +1,135 @@
+"""Pictures for the documentation, light and dark, taken in Debian's chromium by Playwright.
+
+    make screenshots
+
+In docs/images/console each view of the console after a short demo, on a desk and on a phone; their figures differ from
+run to run, so they are not compared in CI. In docs/images/personal the report that the program in personal.md writes,
+and the page of an audit of simulated answers (`python docs/screenshots.py personal` for these alone).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import io
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from fitrouter_evaluators.personal.audit import Drill, Reply, audited
+from fitrouter_evaluators.personal.audit_html import audit_page
+from fitrouter_evaluators.personal.probes import Probe
+
+DOCS = Path(__file__).parent
+IMAGES = DOCS / "images" / "console"
+PERSONAL = DOCS / "images" / "personal"
+ROUNDS = 3000
+SCHEMES, WIDTHS = ("light", "dark"), (1440, 390)
+TALLEST = 1500
+"""Pixels of a picture; what is below is cut off."""
+COLOURS = 256
+VIEWS = ("now", "decisions", "decision", "people", "policy", "models", "learning")
+
+
+def main() -> None:
+    """Take all pictures."""
+    program = shutil.which("chromium")
+    if program is None:
+        sys.exit("chromium is missing: apt-get install chromium")
+    audited_page = asyncio.run(audit())
+    with importlib.import_module("playwright.sync_api").sync_playwright() as player:
+        personal(player.chromium.launch(executable_path=program, args=["--no-sandbox"]), audited_page)
+    if sys.argv[1:] == ["personal"]:
+        return
+    IMAGES.mkdir(parents=True, exist_ok=True)
+    demo = subprocess.Popen(  # noqa: S603 - this program
+        [
+            sys.executable,
+            "-c",
+            "from fitrouter_integrations.cli import main; main()",
+            *("demo", "--rounds", str(ROUNDS), "--seeds", "0"),
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert demo.stdout is not None
+        url = next((line.strip() for line in demo.stdout if re.fullmatch(r"http://\S+/console\n", line)), None)
+        if url is None:
+            sys.exit("the demo ended before it served the console")
+        with importlib.import_module("playwright.sync_api").sync_playwright() as player:
+            browser = player.chromium.launch(executable_path=program, args=["--no-sandbox"])
+            for scheme in SCHEMES:
+                for width in WIDTHS:
+                    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+                    for view in VIEWS:
+                        open_view(page, url, view)
+                        keep(page.screenshot(full_page=True), IMAGES / f"{view}-{scheme}-{width}.png")
+                    page.close()
+    finally:
+        demo.kill()
+        demo.wait()
+    print(f"{sum(file.stat().st_size for file in IMAGES.iterdir()) / 1e6:.1f} MB in {IMAGES}")
+
+
+def personal(browser: Any, audited_page: str) -> None:
+    """The report of personal.md and an audit."""
+    PERSONAL.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        [program] = re.findall(r"```python\n(.*?)```", (DOCS / "personal.md").read_text(encoding="utf-8"), re.DOTALL)
+        subprocess.run([sys.executable, "-c", program], cwd=folder, check=True)  # noqa: S603 - the page's own program
+        report = (Path(folder) / "ada.html").read_text(encoding="utf-8")
+    for name, html in (("report", report), ("audit", audited_page)):
+        for scheme in SCHEMES:
+            page = browser.new_page(viewport={"width": 860, "height": 900}, color_scheme=scheme)
+            page.set_content(html)
+            keep(page.screenshot(full_page=True), PERSONAL / f"{name}-{scheme}.png")
+            page.close()
+
+
+async def audit() -> str:
+    """The page of an audit whose people get longer or shorter answers with the same verdicts."""
+    drills = [Drill(step=step, seconds=0.02, passed=True) for step in ("stop", "override", "pin")]
+
+    async def ask(person: int, probe: Probe) -> Reply:
+        said = "Yes. " if probe.kind != "open" else "Perhaps one could list some points. " * (1 + person % 5)
+        return Reply(said + ("\n- an example\n- another" if person % 3 == 0 and probe.kind == "open" else ""))
+
+    found = await audited(ask, role="nurse", registry="3f2a9c", ts=1.7955e9, drills=drills)
+    return audit_page(found, "8d41c07b")
+
+
+def open_view(page: Any, url: str, view: str) -> None:
+    """Show a view as somebody would see it who works with it."""
+    page.goto(f"{url}#/{'decisions' if view == 'decision' else view}")
+    page.reload()
+    page.wait_for_selector(".body:not([aria-busy])")
+    if view == "decision":
+        page.locator("tr:has(.good, .bad):has(.tag) .at a, tr:has(.good, .bad) .at a").first.click()
+        page.wait_for_selector("section[aria-label='Probability of every model']")
+    if view == "policy":
+        page.fill("#set-cost_weight", "0.5")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("[data-key=apply-cost_weight]")
+        page.evaluate("document.activeElement.blur()")
+    page.evaluate("scrollTo(0, 0)")
+    page.wait_for_timeout(400)
+
+
+def keep(png: bytes, file: Path) -> None:
+    """Write a picture with its most frequent colours; the edges of letters get the nearest of them."""
+    image = importlib.import_module("PIL.Image")
+    picture = image.open(io.BytesIO(png)).convert("RGB")
+    picture = picture.crop((0, 0, picture.width, min(picture.height, TALLEST)))
+    counted = sorted(picture.getcolors(picture.width * picture.height), reverse=True)[:COLOURS]
+    palette = image.new("P", (1, 1))
+    palette.putpalette([part for _, colour in counted for part in colour])
+    picture.quantize(palette=palette, dither=image.Dither.NONE).save(file, optimize=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,43 @@
+"""Personal evaluation: quiz, scores of any text, leaderboard and fit report of a person."""
+
+from fitrouter_evaluators.personal.answers import ASKED
+from fitrouter_evaluators.personal.leaderboard import Leaderboard, Leaderboards
+from fitrouter_evaluators.personal.profile import Mark, Profile, Profiles
+from fitrouter_evaluators.personal.profile import merged as merged_profiles
+from fitrouter_evaluators.personal.profile import parsed as parsed_profile
+from fitrouter_evaluators.personal.quiz import CHOICES, Quiz, Reply, Result, advance, believe, result
+from fitrouter_evaluators.personal.quizzes import ACTIONS, Progress, Quizzes
+from fitrouter_evaluators.personal.report import FitReport, Reports
+from fitrouter_evaluators.personal.report_html import page, seconds, worth_words
+from fitrouter_evaluators.personal.scores import LONGEST_TEXT, MOST_TEXTS, Asked, Scored, Scores
+
+__all__ = [
+    "ACTIONS",
+    "ASKED",
+    "CHOICES",
+    "LONGEST_TEXT",
+    "MOST_TEXTS",
+    "Asked",
+    "FitReport",
+    "Leaderboard",
+    "Leaderboards",
+    "Mark",
+    "Profile",
+    "Profiles",
+    "Progress",
+    "Quiz",
+    "Quizzes",
+    "Reply",
+    "Reports",
+    "Result",
+    "Scored",
+    "Scores",
+    "advance",
+    "believe",
+    "merged_profiles",
+    "page",
+    "parsed_profile",
+    "result",
+    "seconds",
+    "worth_words",
+]

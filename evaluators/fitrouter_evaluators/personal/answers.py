@@ -1,0 +1,106 @@
+"""Answer pool of the quiz: recorded answers of the configured models to the same prompts, with their features."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from fitrouter.config import Config
+from fitrouter.context.encoders import get_encoder
+from fitrouter.context.features import context_features, read_prompt
+from fitrouter.errors import ConfigError
+from fitrouter.providers import Recorded
+from fitrouter.routing.variants import called
+from fitrouter.types import Floats, Message, ModelCard, Request
+from fitrouter_evaluators.scoring import Answer, ResponseFeatures, global_scalar
+
+ASKED = "quiz-answers.jsonl"
+"""File in the data folder with the answers that `fitrouter quiz --ask` collected."""
+PROMPTS = 60
+"""Most prompts of a pool."""
+READABLE = 3000
+"""Characters of a prompt or an answer up to which it is preferred for a quiz."""
+
+
+class AnswerPool(NamedTuple):
+    """Answers of K models to P prompts."""
+
+    id: str
+    """Digest of the texts and names."""
+    prompts: tuple[str, ...]
+    models: tuple[str, ...]
+    """Names as a request pins them."""
+    texts: tuple[tuple[str, ...], ...]
+    """Answers by prompt and model."""
+    x: Floats
+    """float64[P, d]: contexts."""
+    h: Floats
+    """float64[P, K, D]: response features, NaN where missing."""
+    names: tuple[str, ...]
+    """Of the response features."""
+
+
+def answers_file(config: Config) -> Path:
+    """The configured file of recorded answers.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    recorded = [provider.path for provider in config.providers.values() if provider.kind == "recorded"]
+    for file in (config.quiz.answers, config.data / ASKED, *recorded):
+        if file is not None and (file == config.quiz.answers or file.is_file()):
+            return file
+    raise ConfigError(
+        "quiz: there are no recorded answers; set 'quiz.answers', or let `fitrouter quiz --ask` ask the models once"
+    )
+
+
+def read_pool(file: Path, cards: Iterable[ModelCard], config: Config) -> AnswerPool:
+    """Read a pool: prompts that at least two configured models have answered, readable ones first.
+
+    Args:
+        file: recorded answers; its models are the cards' targets or names.
+        cards: of the configured models; variants are left out.
+        config: whose encoders read prompts and answers.
+
+    Raises:
+        ConfigError: the file cannot be used, or there is no scorer.
+    """
+    if config.scorer.encoder == "none":
+        raise ConfigError("quiz: tastes need a scorer; set 'scorer.encoder'")
+    recorded = Recorded(file)
+    plain = [card for card in cards if card.variant is None]
+    keys = {called(card): next((k for k in (card.target, card.name) if k in recorded.models), "") for card in plain}
+    models = tuple(sorted(name for name, key in keys.items() if key))
+    if len(models) < 2:
+        raise ConfigError(
+            f"quiz: {str(file)!r} has answers of {', '.join(recorded.models)}; it needs two of the configured models, "
+            f"{', '.join(sorted(keys))}"
+        )
+    complete = [p for p in recorded.prompts if p.strip() and all(keys[m] in recorded.answers(p) for m in models)]
+    if not complete:
+        raise ConfigError(f"quiz: no prompt of {str(file)!r} has an answer of each of {', '.join(models)}")
+
+    def rank(prompt: str) -> tuple[bool, bytes]:
+        answers = recorded.answers(prompt)
+        longest = max(len(prompt), *(len(answers[keys[model]]) for model in models))
+        return longest > READABLE, hashlib.sha256(prompt.encode("utf-8", "replace")).digest()
+
+    prompts = tuple(sorted(complete, key=rank)[:PROMPTS])
+    texts = tuple(tuple(recorded.answers(prompt)[keys[model]] for model in models) for prompt in prompts)
+    encoder, scoring = get_encoder(config.encoder), get_encoder(config.scorer.encoder)
+    features = ResponseFeatures(scoring, scalar=global_scalar(scoring), declared=True)
+    answers = [Answer(prompt=p, text=text) for p, row in zip(prompts, texts, strict=True) for text in row]
+    x = [context_features(read_prompt(Request(messages=messages(prompt))), encoder) for prompt in prompts]
+    h = features.encode(answers).reshape(len(prompts), len(models), -1)
+    digest = hashlib.sha256(repr((models, prompts, texts, features.schema)).encode("utf-8", "replace")).hexdigest()
+    return AnswerPool(digest[:16], prompts, models, texts, np.array(x), h, features.names)
+
+
+def messages(prompt: str) -> tuple[Message, ...]:
+    """The conversation that a recorded answer belongs to."""
+    return ({"role": "user", "content": prompt},)

@@ -1,0 +1,118 @@
+"""Common base that everybody gets, whatever their taste: faults of an answer that no preference outweighs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from fitrouter_evaluators.scoring.text.language import language_of
+from fitrouter_evaluators.scoring.text.reading import Reading
+from fitrouter_evaluators.scoring.text.sound import grader_talk
+from fitrouter_evaluators.scoring.text.style import STYLE
+
+LEAST = 0.9
+"""Share of answers without a fault below which a model cannot be first."""
+_REPEATED = 0.5
+"""Share of repeated word triples from which a text is degenerate."""
+_SECRET = re.compile(
+    r"\bsk-[A-Za-z0-9_-]{20,}|\bAKIA[0-9A-Z]{16}\b|\bghp_[A-Za-z0-9]{36}\b|\bxox[bp]-[A-Za-z0-9-]{20,}"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----"
+)
+_refusal = next(each for each in STYLE if each.name == "refusal")
+_GRADER = 0.8
+"""In log phrases: more than one that talks to a grader, as ordinary answers often have one."""
+_TRIPLES = 30
+"""Words from which repetition is measured."""
+
+
+def faults(prompt: str, answer: str) -> tuple[str, ...]:
+    """Names of the faults of an answer: empty, refused, repeated, another language, secret, grader."""
+    text = answer.strip()
+    if not text:
+        return ("empty",)
+    reading = Reading(text)
+    words = reading.words
+    triples = list(zip(words, words[1:], words[2:], strict=False))
+    found = {
+        "refused": _refusal(text[:400]) > 0.0 and len(text) < 400,
+        "repeated": len(words) >= _TRIPLES and 1.0 - len(set(triples)) / len(triples) > _REPEATED,
+        "language": len(words) >= _TRIPLES and language_of(text) != language_of(prompt),
+        "secret": _SECRET.search(text) is not None,
+        "grader": grader_talk(reading) > grader_talk(Reading(prompt)) + _GRADER,
+    }
+    return tuple(name for name, present in found.items() if present)
+
+
+class Base(msgspec.Struct, frozen=True, kw_only=True):
+    """Answers of a model against the common base."""
+
+    answers: int
+    sound: float
+    """Share without a fault."""
+    faults: dict[str, int]
+    """Fault → answers that have it."""
+
+
+def in_words(base: Base) -> str:
+    """A base in words."""
+    named = ", ".join(f"{number} {name}" for name, number in base.faults.items())
+    return f"{base.sound:.0%} of {base.answers} recorded answers without a fault" + (f" ({named})" if named else "")
+
+
+def checked(found: Sequence[Sequence[str]]) -> Base:
+    """The base of a model from the faults of each of its answers."""
+    names = sorted({name for each in found for name in each})
+    return Base(
+        answers=len(found),
+        sound=sum(not each for each in found) / len(found) if found else 0.0,
+        faults={name: sum(name in each for each in found) for name in names},
+    )
+
+
+def wrong(
+    answer: str, *, accepts: Sequence[str] = (), fields: Sequence[str] = (), tool: Mapping[str, Any] | None = None
+) -> tuple[str, ...]:
+    """Faults of an answer to a prompt whose right answers are known: empty, wrong, schema, tool.
+
+    Args:
+        answer: its text; of tool calls their JSON, a list of OpenAI's objects.
+        accepts: words, one of which a right answer has; none for any.
+        fields: of the JSON object that it is.
+        tool: definition of the function that it calls.
+    """
+    if not answer.strip():
+        return ("empty",)
+    if accepts and not set(map(str.lower, accepts)) & set(re.findall(r"\w+", answer.lower())):
+        return ("wrong",)
+    if fields and _object(answer).keys() != set(fields):
+        return ("schema",)
+    if tool is not None and not _calls(answer, tool["function"]):
+        return ("tool",)
+    return ()
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        found = msgspec.json.decode(text.strip().removeprefix("```json").removesuffix("```"))
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _calls(text: str, function: Mapping[str, Any]) -> bool:
+    try:
+        calls = msgspec.json.decode(text, type=list[dict[str, Any]])
+        [made] = [each["function"] for each in calls]
+        arguments = msgspec.json.decode(made["arguments"], type=dict[str, Any])
+    except (msgspec.MsgspecError, RecursionError, ValueError, KeyError, TypeError):
+        return False
+    kinds: dict[str, tuple[type, ...]] = {"integer": (int,), "number": (int, float), "string": (str,)}
+    wanted = function["parameters"]["properties"]
+    return (
+        made.get("name") == function["name"]
+        and arguments.keys() == wanted.keys()
+        and all(isinstance(arguments[name], kinds[each["type"]]) for name, each in wanted.items())
+    )

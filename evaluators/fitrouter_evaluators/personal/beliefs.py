@@ -1,0 +1,165 @@
+"""What is believed of one person: which model fits best, which style, and what a question would tell about it.
+
+The beliefs are draws from the joint posterior before the quiz, weighted by the likelihood of the person's answers
+(importance sampling). The product's own update keeps blocks apart (assumed-density filtering), which forgets how the
+taste of all people, a person's deviation and a model's level explain one another; which model is best depends on that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from fitrouter.posterior.draws import Draws
+from fitrouter.posterior.likelihoods import SIGNALS
+from fitrouter.types import FeedbackKind, Floats
+
+PAIR = SIGNALS[FeedbackKind.PAIR]
+
+
+class Questions(NamedTuple):
+    """Pairs of answers to the same prompt; int[Q] each."""
+
+    prompt: NDArray[np.intp]
+    first: NDArray[np.intp]
+    second: NDArray[np.intp]
+    """Models of the two answers."""
+
+
+class ModelFit(msgspec.Struct, frozen=True, kw_only=True):
+    """How well a model fits a person."""
+
+    model: str
+    best: float
+    """Probability that no model fits better."""
+    fit: float
+    """Expected rating."""
+    low: float
+    high: float
+    """80 % interval of the rating minus the mean of the models' ratings."""
+
+
+class Liking(msgspec.Struct, frozen=True, kw_only=True):
+    """A feature of answers that a person likes or dislikes."""
+
+    feature: str
+    likes: bool
+    sure: float
+
+
+class Beliefs:
+    """Weighted posterior draws of one person's ratings.
+
+    Args:
+        draws: of the parameters.
+        h: features of the pool's answers, float64[P, K, D], NaN where missing.
+    """
+
+    def __init__(self, draws: Draws, h: Floats) -> None:
+        self.draws, self.h = draws, np.where(np.isfinite(h), h, 0.0)
+        self.ratings: Floats = draws.taste @ self.h.mean(axis=0).T + draws.fixed.mean(axis=0) + draws.level
+        """float64[S, K]: mean rating of each model's answers."""
+        self.winner = self.ratings.argmax(axis=1)
+        """int[S]: the best model."""
+        self.weights: Floats = np.full(len(self.ratings), 1.0 / len(self.ratings))
+        """float64[S]: posterior probabilities of the draws."""
+
+    @property
+    def best(self) -> Floats:
+        """float64[K]: probability that a model is the best."""
+        found = np.bincount(self.winner, weights=self.weights, minlength=self.ratings.shape[1])
+        return np.minimum(found, 1.0)
+
+    @property
+    def favourite(self) -> int:
+        """The model with the highest expected rating."""
+        return int((self.weights @ self.ratings).argmax())
+
+    @property
+    def regret(self) -> float:
+        """Expected rating that is lost with the favourite."""
+        return float(self.weights @ self.ratings.max(axis=1) - (self.weights @ self.ratings).max())
+
+    def preferred(self, questions: Questions) -> Floats:
+        """float64[S, Q]: probability that the first answer is preferred."""
+        prompt, first, second = questions
+        draws = self.draws
+        gap = draws.taste @ (self.h[prompt, first] - self.h[prompt, second]).T
+        gap += draws.fixed[prompt, first] - draws.fixed[prompt, second]
+        gap += draws.level[:, first] - draws.level[:, second]
+        p: Floats = 1.0 / (1.0 + np.exp(-np.clip(gap / PAIR.temperature, -30.0, 30.0)))
+        return p
+
+    def learn(self, questions: Questions, first: Sequence[bool]) -> None:
+        """Weigh the draws by answers: for each question, whether the first answer was preferred."""
+        if not first:
+            return
+        p = self.preferred(questions)
+        nats = np.log(np.where(np.array(first), p, 1.0 - p)).sum(axis=1) * PAIR.weight
+        weights = self.weights * np.exp(nats - nats.max())
+        self.weights = weights / weights.sum()
+
+    def information(self, questions: Questions) -> Floats:
+        """float64[Q]: mutual information of an answer and the best model, in nats; from 0 to ln 2."""
+        p = self.preferred(questions)
+        found = _entropy(self.weights @ p)
+        for k, share in enumerate(self.best.tolist()):
+            if share > 0.0:
+                rows = self.winner == k
+                found = found - share * _entropy(self.weights[rows] @ p[rows] / share)
+        return np.maximum(found, 0.0)
+
+    def gain(self, questions: Questions) -> Floats:
+        """float64[Q]: expected reduction of the regret by an answer (knowledge gradient); never negative."""
+        p, weighted = self.preferred(questions), self.weights[:, None] * self.ratings
+        expected = (p.T @ weighted).max(axis=1) + ((1.0 - p).T @ weighted).max(axis=1)
+        found: Floats = np.maximum(expected - float(weighted.sum(axis=0).max()), 0.0)
+        return found
+
+    def models(self, names: Sequence[str]) -> list[ModelFit]:
+        """Fit of each model, the highest expected rating first."""
+        mean = self.weights @ self.ratings
+        apart = self.ratings - self.ratings.mean(axis=1, keepdims=True)
+        found = []
+        for k in np.argsort(-mean, kind="stable").tolist():
+            low, high = _quantiles(apart[:, k], self.weights)
+            best = float(self.best[k])
+            found.append(ModelFit(model=str(names[k]), best=best, fit=float(mean[k]), low=low, high=high))
+        return found
+
+    def likings(self, names: Sequence[str], told: Sequence[str], least: float = 0.8, most: int = 3) -> list[Liking]:
+        """Signs of the taste that are sure enough, by how much they move ratings in this pool.
+
+        Args:
+            names: of the features.
+            told: names that may be told.
+            least: smallest probability of a sign.
+            most: how many.
+        """
+        mean, spread = self.weights @ self.draws.taste, self.h.reshape(-1, self.h.shape[-1]).std(axis=0)
+        found = []
+        for j in np.argsort(-np.abs(mean[: len(spread)]) * spread, kind="stable").tolist():
+            likes = bool(mean[j] > 0.0)
+            sure = float(self.weights @ ((self.draws.taste[:, j] > 0.0) == likes))
+            if sure >= least and names[j] in told and spread[j] > 0.0:
+                found.append(Liking(feature=str(names[j]), likes=likes, sure=sure))
+        return found[:most]
+
+
+def _entropy(p: Floats) -> Floats:
+    """Entropy of coins, in nats."""
+    q = np.clip(p, 1e-12, 1.0 - 1e-12)
+    found: Floats = -q * np.log(q) - (1.0 - q) * np.log1p(-q)
+    return found
+
+
+def _quantiles(values: Floats, weights: Floats) -> tuple[float, float]:
+    """The weighted 10 % and 90 % quantiles."""
+    order = np.argsort(values)
+    at = np.searchsorted(np.cumsum(weights[order]), (0.1, 0.9)).clip(max=len(values) - 1)
+    low, high = values[order][at].tolist()
+    return low, high

@@ -1,0 +1,209 @@
+"""Where personalisation fails, stage by stage: attributes, their relevance to a prompt, and what answers make of them.
+
+Failures, each a rate with a Wilson interval (Wilson 1927):
+
+* `missed`: a relevant attribute that the answer neither names nor follows;
+* `under_adapted`: a relevant attribute that the answer names to its owner, and does not follow;
+* `over_retrieved`: an attribute that the answer names to its owner although it is irrelevant to the prompt;
+* `invented`: an answer that claims something of its reader which they never said, or which holds no more;
+* `inappropriate`: a sensitive attribute named where it is irrelevant, or in a text for others.
+
+Attributes of earlier messages count, not those of the prompt itself. English only.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from fitrouter.context.encoders import Encoder
+from fitrouter_evaluators.personal.diagnose.answers import AnswerReader
+from fitrouter_evaluators.personal.diagnose.attributes import STYLE_KIND, TASTE_KIND, Attribute, Memory, Reader, cosines
+from fitrouter_evaluators.personal.diagnose.conversations import FAILURES, Conversation
+from fitrouter_evaluators.personal.diagnose.kinds import Classifier, content, corpus, same
+
+_RELEVANT, _OF_FIRST, _TOPICAL, _NEAR = 0.22, 0.6, 0.62, 0.25
+"""Output of a domain from which a prompt is of it, also as a share of the highest; cosines of words of one topic, and
+of a taste and a prompt (as in `scoring.statements.topics`)."""
+_Z = 1.959964
+_OUTWARD = re.compile(
+    r"\b(?:write|draft|compose|help|polish|prepare|phrase|word)\b.*\b(?:emails?|letters?|messages?|posts?|speech|toast|bio"
+    r"|profile|cv|resume|review|invitation|announcement|statement|note)\b"
+    r"|\bto (?:my|our|the) (?:boss|landlord|colleagues?|manager|neighbou?rs?|team|clients?|customers?|teacher)\b",
+    re.IGNORECASE,
+)
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
+    """A failure of one answer."""
+
+    name: str
+    """Of `FAILURES`."""
+    user: str
+    conversation: int
+    """Its number in the history, from 1."""
+    prompt: str
+    attribute: str = ""
+    """As it was stated; empty for `invented`."""
+
+
+class Rate(msgspec.Struct, frozen=True, kw_only=True):
+    """A failure rate with its 95 % Wilson interval."""
+
+    failures: int
+    cases: int
+    rate: float | None
+    """None without a case."""
+    low: float
+    high: float
+
+
+class Agreement(msgspec.Struct, frozen=True, kw_only=True):
+    """Agreement with human marks of last answers."""
+
+    answers: int
+    agree: Rate
+    """Share that agrees, in `failures` of `cases`."""
+    kappa: float | None
+    """Cohen's κ; None where chance agreement is certain."""
+
+
+class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
+    """The diagnosis of a history."""
+
+    people: int
+    conversations: int
+    answers: int
+    attributes: int
+    """That stand at the end."""
+    sensitive: int
+    retracted: int
+    relevant: int
+    """Pairs of an answer and a relevant attribute."""
+    rates: dict[str, Rate]
+    agreement: dict[str, Agreement]
+    """By failure, if there are marks."""
+    failures: tuple[Failure, ...]
+
+
+class Diagnostician:
+    """Diagnoses histories. Thread-safe.
+
+    Args:
+        encoder: of words, prompts and statements; constants were chosen with `static`.
+    """
+
+    def __init__(self, encoder: Encoder) -> None:
+        self.encoder = encoder
+        self.reader, self.answers = Reader(encoder), AnswerReader(encoder)
+        self._domains = Classifier(encoder, corpus().domains)
+
+    def relevant(self, attributes: Sequence[Attribute], prompt: str) -> list[bool]:
+        """Whether each attribute is relevant to a prompt."""
+        if not attributes:
+            return []
+        outputs = self._domains([prompt])[0]
+        first = max(_RELEVANT, _OF_FIRST * float(outputs.max()))
+        domains = {name for name, value in zip(self._domains.names, outputs, strict=True) if value >= first}
+        asked = content(prompt)
+        about, *tastes = self.encoder.encode([prompt, *(" ".join(each.words) for each in attributes)])
+        return [
+            each.kind == STYLE_KIND
+            or not domains.isdisjoint(corpus().kinds[each.kind].domains)
+            or bool(same(each.words, asked))
+            or (each.kind == TASTE_KIND and float(taste @ about) >= _NEAR)
+            or bool(asked and float(cosines(self.encoder, each.words, asked).max()) >= _TOPICAL)
+            for each, taste in zip(attributes, tastes, strict=True)
+        ]
+
+    def diagnose(self, history: Sequence[Conversation]) -> Diagnosis:
+        """Diagnose conversations, those of each user in order."""
+        counts: dict[str, list[int]] = {name: [0, 0] for name in FAILURES}
+        failures: list[Failure] = []
+        memories: dict[str, Memory] = {}
+        marked: list[tuple[set[str], set[str]]] = []
+        answers = relevant = 0
+        for number, conversation in enumerate(history, 1):
+            memory = memories.setdefault(conversation.user, Memory(self.encoder))
+            found: set[str] = set()
+            for prompt, answer in conversation.turns():
+                if answer:
+                    answers += 1
+                    cases = self.judged(memory, prompt, answer)
+                    relevant += sum(name == "missed" for name, _, _ in cases)
+                    for name, _, failed in cases:
+                        counts[name][0] += failed
+                        counts[name][1] += 1
+                    wrong = [(name, attribute) for name, attribute, failed in cases if failed]
+                    found = {name for name, _ in wrong}
+                    failures += [
+                        Failure(
+                            name=name,
+                            user=conversation.user,
+                            conversation=number,
+                            prompt=prompt[:200],
+                            attribute=attribute,
+                        )
+                        for name, attribute in wrong
+                    ]
+                memory.add(prompt, self.reader.read(prompt))
+            if conversation.marks is not None:
+                marked.append((found, set(conversation.marks)))
+        standing = [each for memory in memories.values() for each in memory.standing]
+        return Diagnosis(
+            people=len(memories),
+            conversations=len(history),
+            answers=answers,
+            attributes=len(standing),
+            sensitive=sum(each.sensitive for each in standing),
+            retracted=sum(len(memory.retracted) for memory in memories.values()),
+            relevant=relevant,
+            rates={name: rate(*counts[name]) for name in FAILURES},
+            agreement={name: _agreement(name, marked) for name in FAILURES} if marked else {},
+            failures=tuple(failures),
+        )
+
+    def judged(self, memory: Memory, prompt: str, answer: str) -> list[tuple[str, str, bool]]:
+        """(failure, attribute, whether it happened) of every case in which it could have happened."""
+        cases = [("invented", "", self.answers.invented(memory, prompt, answer))]
+        outward = _OUTWARD.search(prompt) is not None
+        for attribute, relevant in zip(memory.standing, self.relevant(memory.standing, prompt), strict=True):
+            use = self.answers.use(attribute, prompt, answer)
+            if relevant and not (outward and attribute.sensitive):
+                cases.append(("missed", attribute.text, not use.adapted and not use.echo))
+                cases.append(("under_adapted", attribute.text, not use.adapted and use.echo))
+            elif not relevant and not (outward and attribute.sensitive):
+                cases.append(("over_retrieved", attribute.text, use.echo))
+            if attribute.sensitive and (outward or not relevant):
+                cases.append(("inappropriate", attribute.text, use.named if outward else use.echo))
+        return cases
+
+
+def rate(failures: int, cases: int) -> Rate:
+    """A rate with its Wilson interval.
+
+    >>> found = rate(0, 10)
+    >>> found.rate, found.low, round(found.high, 3)
+    (0.0, 0.0, 0.278)
+    """
+    if not cases:
+        return Rate(failures=0, cases=0, rate=None, low=0.0, high=1.0)
+    p, z2 = failures / cases, _Z * _Z
+    centre = (p + z2 / (2 * cases)) / (1.0 + z2 / cases)
+    half = _Z * math.sqrt(p * (1.0 - p) / cases + z2 / (4 * cases * cases)) / (1.0 + z2 / cases)
+    low = 0.0 if failures == 0 else max(centre - half, 0.0)
+    return Rate(failures=failures, cases=cases, rate=p, low=low, high=1.0 if failures == cases else centre + half)
+
+
+def _agreement(name: str, marked: Sequence[tuple[set[str], set[str]]]) -> Agreement:
+    ours, theirs = (np.array([name in pair[side] for pair in marked]) for side in (0, 1))
+    same_: Any = ours == theirs
+    chance = float(ours.mean() * theirs.mean() + (1.0 - ours.mean()) * (1.0 - theirs.mean()))
+    observed = float(same_.mean())
+    kappa = (observed - chance) / (1.0 - chance) if chance < 1.0 else None
+    return Agreement(answers=len(marked), agree=rate(int(same_.sum()), len(marked)), kappa=kappa)

@@ -1,0 +1,309 @@
+"""Leaderboard of models for a person or a role, beside the population's, and what separates the two.
+
+Ratings are joint draws of a person's exact posterior given their own votes (`posterior.person_draws`), or, for a role,
+of the posterior that decisions read; they are averaged over the person's own tasks: the contexts of their latest
+requests, else of the tenant's. A personal ranking is claimed only where the first
+model beats the population's first with a probability of .8 or more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from fitrouter.errors import InvalidRequest, StoreError
+from fitrouter.posterior.labels import Answered, Label
+from fitrouter.posterior.person_draws import MOST_VOTES
+from fitrouter.router import Router
+from fitrouter.routing.explanation_text import FEATURES
+from fitrouter.types import FeedbackKind, Floats, Identity
+from fitrouter_evaluators.personal.scores import CLAIM
+
+DRAWS, CONTEXTS, ROLE_PEOPLE = 4000, 64, 5
+"""Posterior draws; requests whose contexts are read; fewest people of a role's ranking."""
+NEAR = 0.02
+"""Difference of ratings that nobody notices."""
+_REASONS, _LEAST = 3, 0.005
+
+_VOTES = """
+    WITH vote AS (
+        SELECT * FROM feedback WHERE tenant = ? AND "user" = ? AND dimension = 'overall' AND y IS NOT NULL
+        QUALIFY row_number() OVER (PARTITION BY decision_id, kind, other ORDER BY seq DESC) = 1
+        ORDER BY seq DESC LIMIT ?
+    ), score AS (
+        SELECT decision_id, served_by, features, h FROM scores WHERE status = 'ok' AND schema = ?
+        QUALIFY row_number() OVER (PARTITION BY decision_id ORDER BY seq) = 1
+    ), execution AS (
+        SELECT decision_id, max(completion_tokens) AS tokens FROM executions
+        WHERE decision_id IN (SELECT decision_id FROM vote) GROUP BY decision_id
+    )
+    SELECT vote.kind, vote.y, tokens, a.served_by, a.features, a.h, b.served_by, b.features, b.h
+    FROM vote JOIN score AS a USING (decision_id) LEFT JOIN execution USING (decision_id)
+    LEFT JOIN score AS b ON vote.other = b.decision_id
+    ORDER BY vote.seq
+"""
+
+
+class Standing(msgspec.Struct, frozen=True, kw_only=True):
+    """A model on a leaderboard. Ratings are on a scale from 0 to 1."""
+
+    model: str
+    rank: int
+    rating: float
+    low: float
+    high: float
+    """80 % interval of the rating."""
+    lead: float
+    lead_low: float
+    lead_high: float
+    """Rating minus the mean of the models' ratings, with an 80 % interval: what is common to all models cancels."""
+    best: float
+    """Probability that no model is better."""
+    population: float
+    """Rating by the population."""
+    population_rank: int
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
+    """A reason why the person's first model is ahead of the population's, beyond what all people think."""
+
+    feature: str
+    """A response feature, or `model` for what no feature explains."""
+    effect: float
+    words: str
+
+
+class Leaderboard(msgspec.Struct, frozen=True, kw_only=True):
+    """Models ranked for a person or role."""
+
+    user: str | None
+    role: str | None
+    models: tuple[Standing, ...]
+    first: str
+    population_first: str
+    beats: float
+    """Probability that the first model is better for them than the population's first; 0 if they are the same."""
+    near: float
+    """Probability that no model is better than the first by more than .02."""
+    claimed: bool
+    """Whether the ranking is claimed to differ from the population's."""
+    why: tuple[Difference, ...]
+    labels: int
+    """Votes that the person or the role's people have given."""
+    people: int | None
+    """People of a role."""
+    tasks: int
+    """Requests whose contexts were averaged; 0 for an average task."""
+    sentences: tuple[str, ...]
+
+
+class Drawn(NamedTuple):
+    """A leaderboard, and the draws that it reads."""
+
+    board: Leaderboard
+    names: tuple[str, ...]
+    x: Floats
+    """float64[P, d]: contexts."""
+    own: Floats
+    """float64[S, K]: draws of the models' ratings."""
+
+
+class Leaderboards:
+    """Leaderboards over a router.
+
+    Args:
+        router: started, or `Router.offline`.
+    """
+
+    def __init__(self, router: Router) -> None:
+        self.router = router
+
+    async def of(self, identity: Identity) -> Leaderboard:
+        """The leaderboard of a user (in a role, if one is given), or of a role.
+
+        Raises:
+            InvalidRequest: neither user nor role, or a role of too few people.
+            StoreError: a store cannot be read now.
+        """
+        require_somebody(identity, "leaderboard")
+        who = await self.router.recall(identity)
+        return await asyncio.to_thread(self.read, who, identity)
+
+    def read(self, who: Identity, identity: Identity) -> Leaderboard:
+        """The leaderboard of an identity as events hold it; blocks."""
+        return self.drawn(who, identity).board
+
+    def drawn(self, who: Identity, identity: Identity) -> Drawn:
+        """The leaderboard with what it was read from."""
+        labels, people = self._votes(who)
+        if not who.user and people < ROLE_PEOPLE:
+            raise InvalidRequest(
+                f"role: {people} people of {identity.role!r} have given feedback; a role's ranking needs "
+                f"{ROLE_PEOPLE}, so that it tells nothing of one person; give a user, or wait"
+            )
+        x, tasks = self.contexts(who)
+        names = tuple(name for name, card in self.router.models.items() if card.variant is None)
+        votes = self.votes(who) if who.user else None
+        own, common = self.router.draw_ratings(who, x, names, DRAWS, [0], votes)
+        found = ranked(names, own, common)
+        first, theirs = found[0].model, min(found, key=lambda each: each.population_rank).model
+        a, b = names.index(first), names.index(theirs)
+        beats = 0.0 if a == b else float((own[:, a] > own[:, b]).mean())
+        board = Leaderboard(
+            user=identity.user,
+            role=identity.role,
+            models=found,
+            first=first,
+            population_first=theirs,
+            beats=beats,
+            near=float((own[:, a] >= own.max(axis=1) - NEAR).mean()),
+            claimed=beats >= CLAIM,
+            why=()
+            if a == b
+            else self._why(who, x, (first, theirs), float((own - common).mean(axis=0) @ _gap(a, b, own))),
+            labels=labels,
+            people=None if who.user else people,
+            tasks=tasks,
+            sentences=(),
+        )
+        return Drawn(msgspec.structs.replace(board, sentences=sentences(board)), names, x, own)
+
+    def contexts(self, who: Identity) -> tuple[Floats, int]:
+        """Contexts of the latest requests of the person, else of the role, else of the tenant; and their number."""
+        for column, value in (('"user"', who.user), ("role", who.role), ("tenant", who.tenant)):
+            if value:
+                latest = (
+                    f"SELECT rowid FROM decisions WHERE tenant = ? AND {column} = ? ORDER BY seq DESC LIMIT {CONTEXTS}"  # noqa: S608 - constants
+                )
+                rows = self._rows(
+                    f"SELECT features FROM decisions WHERE rowid IN ({latest}) AND len(features) > 0 ORDER BY seq DESC",  # noqa: S608 - constants
+                    (who.tenant, value),
+                )
+                sizes = {len(row[0]) for row in rows}
+                if len(sizes) == 1:
+                    return np.array([row[0] for row in rows], dtype=np.float64), len(rows)
+        return self.router.average_context()[None], 0
+
+    def votes(self, who: Identity) -> list[Label]:
+        """The latest votes of a person on scored answers, oldest first."""
+        rows = self._rows(_VOTES, (who.tenant, who.user, MOST_VOTES, self.router.schema))
+        return [
+            Label(
+                who,
+                Answered(arm, np.array(x, dtype=np.float64), np.array(h, dtype=np.float64)),
+                float(y),
+                FeedbackKind(kind),
+                against=None if other is None else Answered(other, np.array(ox, dtype=np.float64), np.array(oh)),
+                tokens=int(tokens or 0),
+            )
+            for kind, y, tokens, arm, x, h, other, ox, oh in rows
+            if kind != FeedbackKind.PAIR or other is not None
+        ]
+
+    def _votes(self, who: Identity) -> tuple[int, int]:
+        """Number of votes of a person or of a role, and of the people who gave them."""
+        column, value = ('"user"', who.user) if who.user else ("role", who.role)
+        rows = self._rows(
+            'SELECT count(*), count(DISTINCT "user") FROM (SELECT DISTINCT decision_id, kind, dimension, "user" '  # noqa: S608
+            f"FROM feedback WHERE tenant = ? AND {column} = ?)",
+            (who.tenant, value),
+        )
+        return (int(rows[0][0]), int(rows[0][1])) if rows else (0, 0)
+
+    def _rows(self, sql: str, params: Sequence[Any]) -> list[tuple[Any, ...]]:
+        warehouse = self.router.warehouse
+        if warehouse is None:
+            return []
+        try:
+            return warehouse.query(sql, params)
+        except StoreError:  # there is no table yet, or another process has the file
+            return []
+
+    def _why(self, who: Identity, x: Floats, pair: tuple[str, str], gap: float) -> tuple[Difference, ...]:
+        """The largest named differences of the person's and the population's tastes, by their effect on the pair."""
+        own, common = self.router.taste(who)
+        profiles = self.router.profiles(x, pair, who.tenant)
+        apart = profiles[0] - profiles[1]
+        effects, sd = (own.mean - common.mean) * apart, np.sqrt(np.maximum(np.diag(own.cov), 0.0))
+        found = []
+        names = self.router.features or ("",) * len(effects)  # without a scorer nothing has a name
+        for name, effect, h, w, s in zip(
+            names, effects.tolist(), apart.tolist(), own.mean.tolist(), sd.tolist(), strict=True
+        ):
+            if name in FEATURES and effect >= _LEAST and abs(w) >= 0.84 * s and w * h > 0:
+                words = FEATURES[name][0 if h > 0 else 1]
+                found.append(Difference(feature=name, effect=effect, words=words))
+        rest = gap - float(effects.sum())
+        if rest >= _LEAST:
+            found.append(Difference(feature="model", effect=rest, words="was rated higher by them, whatever it writes"))
+        return tuple(sorted(found, key=lambda each: -each.effect)[:_REASONS])
+
+
+def require_somebody(identity: Identity, what: str) -> None:
+    """Raise InvalidRequest if an identity has neither user nor role."""
+    if not identity.user and not identity.role:
+        raise InvalidRequest(f"{what}: no user and no role; give one of them")
+
+
+def _gap(a: int, b: int, own: Floats) -> Floats:
+    """The vector whose product with ratings is the lead of model a over b."""
+    out = np.zeros(own.shape[1])
+    out[a], out[b] = 1.0, -1.0
+    return out
+
+
+def ranked(names: Sequence[str], own: Floats, common: Floats) -> tuple[Standing, ...]:
+    """Standings of models, best first, from joint draws of ratings by a person and the population, float64[S, K]."""
+    mean, theirs = own.mean(axis=0), common.mean(axis=0)
+    low, high = np.quantile(own, (0.1, 0.9), axis=0)
+    apart = own - own.mean(axis=1, keepdims=True)
+    lead_low, lead_high = np.quantile(apart, (0.1, 0.9), axis=0)
+    best = np.bincount(own.argmax(axis=1), minlength=len(names)) / len(own)
+    place = {int(k): rank for rank, k in enumerate(np.argsort(-theirs, kind="stable"), 1)}
+    return tuple(
+        Standing(
+            model=str(names[k]),
+            rank=rank,
+            rating=float(mean[k]),
+            low=float(low[k]),
+            high=float(high[k]),
+            lead=float(apart[:, k].mean()),
+            lead_low=float(lead_low[k]),
+            lead_high=float(lead_high[k]),
+            best=float(best[k]),
+            population=float(theirs[k]),
+            population_rank=place[k],
+        )
+        for rank, k in enumerate(np.argsort(-mean, kind="stable").tolist(), 1)
+    )
+
+
+def sentences(board: Leaderboard) -> tuple[str, ...]:
+    """A leaderboard in words."""
+    whom = "this person" if board.user else "this role"
+    top = board.models[0]
+    if board.first == board.population_first:
+        said = [f"{top.model} is first for {whom} and for everybody; P(best for them) is {top.best:.0%}"]
+    elif board.claimed:
+        said = [
+            f"{top.model} fits {whom} better than everybody's first, {board.population_first}: {board.beats:.0%} sure"
+        ]
+    else:
+        said = [
+            f"{top.model} may fit {whom} better than everybody's first, {board.population_first}, but that is "
+            f"{board.beats:.0%} sure: below {CLAIM:.0%} no personal ranking is claimed"
+        ]
+    if board.near > top.best + 0.05:
+        said.append(f"Nothing fits noticeably better than {top.model}: {board.near:.0%} sure")
+    if board.why:
+        said.append(
+            f"What separates the two: {top.model} "
+            + "; ".join(f"{each.words} (+{each.effect:.2f})" for each in board.why)
+        )
+    if not board.labels:
+        said.append("No feedback is known: this is a stranger's ranking")
+    return tuple(f"{each}." for each in said)

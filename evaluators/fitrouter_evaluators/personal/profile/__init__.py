@@ -1,0 +1,30 @@
+"""Profile of a person: a portable document, and what it declares."""
+
+from fitrouter_evaluators.personal.profile.document import (
+    Comment,
+    Example,
+    Given,
+    Learnt,
+    Profile,
+    differences,
+    merged,
+    parsed,
+    values_of,
+)
+from fitrouter_evaluators.personal.profile.profiles import Mark, Profiles
+from fitrouter_evaluators.personal.profile.stated import declared
+
+__all__ = [
+    "Comment",
+    "Example",
+    "Given",
+    "Learnt",
+    "Mark",
+    "Profile",
+    "Profiles",
+    "declared",
+    "differences",
+    "merged",
+    "parsed",
+    "values_of",
+]

@@ -1,0 +1,295 @@
+"""Profiles over a router: shown, declared, and imported from another installation.
+
+A profile holds what the person said (declared values, topics, marked examples, counts of votes, and comments where
+`content` keeps them), what they are there for (role, goals, priorities), counts of what they did, what was learnt of
+them as deviations from everybody's taste, per named feature, and where the two differ; no single votes or latent
+directions. An import declares it: expected deviations, which are shrunk towards nothing by how little is known, become
+declared values, which feedback on the new installation can overrule.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from fitrouter.errors import InvalidRequest, NotAuthorized, StoreError, UnknownDecision
+from fitrouter.identity import decision_id_of
+from fitrouter.router import Router
+from fitrouter.routing.explanation_text import FEATURES
+from fitrouter.serving.feedback import Declared
+from fitrouter.types import Decision, Event, FeedbackKind, Floats, Identity, Score, unpack
+from fitrouter_evaluators.personal.profile.document import (
+    LONGEST_PROMPT,
+    LONGEST_TEXT,
+    MOST_COMMENTS,
+    MOST_EXAMPLES,
+    Comment,
+    Example,
+    Given,
+    Learnt,
+    Profile,
+    differences,
+    joined,
+    marked,
+    parsed,
+    values_of,
+)
+from fitrouter_evaluators.personal.profile.stated import Stated, declared
+
+_SAID = {FeedbackKind.THUMB, FeedbackKind.RATING, FeedbackKind.PAIR}
+_GIVEN = """
+    SELECT kind, count(*), avg(CASE kind WHEN 'dwell' THEN value ELSE y END) FROM latest_feedback
+    WHERE tenant = ? AND "user" = ? AND dimension = 'overall' GROUP BY kind ORDER BY kind
+"""
+
+
+class Mark(msgspec.Struct, frozen=True, kw_only=True):
+    """An answer that a person marks: a logged one, or any text."""
+
+    good: bool | None
+    """None takes an earlier mark back."""
+    decision_id: str = ""
+    prompt: str = ""
+    text: str = ""
+
+
+class _Kept(NamedTuple):
+    """What is kept of a person's profile."""
+
+    who: Identity
+    values: dict[str, float]
+    """As decisions use them."""
+    topics: list[str]
+    stated: Stated
+
+
+class Profiles:
+    """Profiles over a router.
+
+    Args:
+        router: started; for `show` alone `Router.offline` is enough.
+    """
+
+    def __init__(self, router: Router) -> None:
+        self.router = router
+        self._changing = asyncio.Lock()
+
+    async def show(self, identity: Identity, *, contents: bool = False) -> Profile:
+        """The profile of a user; empty for an unknown one.
+
+        Args:
+            identity: tenant and user.
+            contents: whether with comments and the texts of examples, as far as they are kept.
+
+        Raises:
+            InvalidRequest: no user.
+            StoreError: a store cannot be read now.
+        """
+        kept = await self._kept(identity)
+        found = await asyncio.to_thread(self._show, kept, identity.role or kept.stated.role)
+        if not contents:
+            bare = (msgspec.structs.replace(each, prompt="", text="") for each in found.examples)
+            return msgspec.structs.replace(found, examples=tuple(bare), comments=())
+        said = [Comment(*each) for each in await asyncio.to_thread(self.router.comments, kept.who, MOST_COMMENTS)]
+        comments = sorted(joined([found.comments, said]), key=lambda each: each.ts)[-MOST_COMMENTS:]
+        examples = [await self._with_texts(each, identity.tenant) for each in found.examples]
+        return msgspec.structs.replace(found, examples=tuple(examples), comments=tuple(comments))
+
+    async def _with_texts(self, example: Example, tenant: str) -> Example:
+        """The example with the texts of its logged answer, where they are kept."""
+        content = None
+        if example.decision and self.router.keeps_contents:
+            with contextlib.suppress(UnknownDecision):
+                content = await self.router.content(example.decision, tenant)
+        if content is None:
+            return example
+        prompt, text = content.prompt[:LONGEST_PROMPT], str(content.message.get("content") or "")[:LONGEST_TEXT]
+        return msgspec.structs.replace(example, prompt=prompt, text=text)
+
+    async def _kept(self, identity: Identity) -> _Kept:
+        if not identity.user:
+            raise InvalidRequest("profile: no user; give the user whose profile it is")
+        who = await self.router.recall(Identity(tenant=identity.tenant, user=identity.user))
+        return await asyncio.to_thread(self._read, who)
+
+    def _read(self, who: Identity) -> _Kept:
+        values, topics = self.router.declared(who)
+        text = self.router.stated(who)
+        return _Kept(who, values, topics, msgspec.json.decode(text, type=Stated) if text else Stated(values=values))
+
+    def _show(self, kept: _Kept, role: str | None) -> Profile:
+        who, stated = kept.who, kept.stated
+        own, common = self.router.taste(who)
+        learnt = {
+            name: Learnt(float(own.mean[j] - common.mean[j]), max(math.sqrt(max(float(own.cov[j, j]), 0.0)), 1e-9))
+            for j, name in enumerate(self.router.features)
+            if name in FEATURES and own.mean[j] != common.mean[j]
+        }
+        given = self._given(who)
+        return Profile(
+            role=role,
+            goals=stated.goals,
+            priorities=stated.priorities,
+            declared=stated.values,
+            topics=tuple(kept.topics),
+            examples=stated.examples,
+            comments=stated.comments,
+            learnt=learnt,
+            said={kind: each for kind, each in given.items() if kind in _SAID},
+            did={kind: each for kind, each in given.items() if kind not in _SAID},
+            differs=differences(stated.values, learnt),
+        )
+
+    def _given(self, who: Identity) -> dict[str, Given]:
+        """Standing feedback by kind, as far as the warehouse has it."""
+        warehouse = self.router.warehouse
+        if warehouse is None or who.user is None:
+            return {}
+        try:
+            rows = warehouse.query(_GIVEN, [who.tenant, who.user])
+        except StoreError:  # there is no table yet, or another process has the file
+            return {}
+        return {str(kind): Given(int(number), None if mean is None else float(mean)) for kind, number, mean in rows}
+
+    async def declare(
+        self,
+        identity: Identity,
+        values: Mapping[str, float] | None = None,
+        words: Sequence[str] | None = None,
+        *,
+        goals: Sequence[str] | None = None,
+        priorities: Mapping[str, float] | None = None,
+        examples: Sequence[Mark] = (),
+    ) -> Declared:
+        """Declare what a user says of themselves. What is None stays as it was.
+
+        Args:
+            identity: tenant and user.
+            values: dimension → −1 (wants less) … 1 (wants more); these and `words` replace each other's earlier ones.
+            words: statements such as "I dislike bullet points".
+            goals: what the user wants to reach; they are read as statements.
+            priorities: dimension → how much more it counts than for everybody, from 0 to 10.
+            examples: good and bad answers, added to those that are marked.
+
+        Raises:
+            InvalidRequest: no user or scorer, an unknown dimension, a value out of range, too much of something, or an
+                answer that has not been scored yet.
+            UnknownDecision: the tenant has no such logged answer.
+            NotAuthorized: it belongs to another user.
+            StoreError: a store cannot be used now.
+        """
+        async with self._changing:
+            if len(examples) > MOST_EXAMPLES:
+                raise InvalidRequest(f"examples: got {len(examples)}; allowed are {MOST_EXAMPLES}")
+            kept = await self._kept(identity)
+            stated, words_now = kept.stated, kept.topics
+            if values is not None or words is not None:
+                found = await self.router.understand(values, words or ())
+                stated, words_now = msgspec.structs.replace(stated, values=found.values), list(words or ())
+            if priorities is not None:
+                await self.router.understand(dict.fromkeys(priorities, 0.0))  # refuses unknown dimensions
+            document = {
+                "role": identity.role or stated.role,
+                "goals": stated.goals if goals is None else list(goals),
+                "priorities": stated.priorities if priorities is None else dict(priorities),
+                "declared": stated.values,
+                "comments": msgspec.to_builtins(stated.comments),
+                "examples": msgspec.to_builtins(await self._marked(identity, kept, examples)),
+            }
+            return await self._declare(identity, kept.who, parsed(document), words_now)
+
+    async def take(self, identity: Identity, profile: Profile) -> Declared:
+        """Import a profile: it replaces what the user declared here. Features unknown here are left out.
+
+        Raises:
+            InvalidRequest: no user, or no scorer.
+            StoreError: it cannot be made durable now; try again.
+        """
+        who = Identity(tenant=identity.tenant, user=identity.user, role=identity.role or profile.role)
+        async with self._changing:
+            known = await self._kept(who)
+            return await self._declare(who, known.who, profile, profile.topics)
+
+    async def _declare(self, identity: Identity, who: Identity, profile: Profile, words: Sequence[str]) -> Declared:
+        """Declare a profile; its statements on topics are among `words`."""
+        goals = await self.router.understand({}, profile.goals) if profile.goals else Declared({})
+        common = (await asyncio.to_thread(self.router.published, identity.tenant)).mean
+        examples = [await self._read_example(identity, who, each) for each in profile.examples]
+
+        def meant(values: Mapping[str, float]) -> dict[str, float]:
+            return declared({**goals.values, **values}, profile.priorities, examples, self.router.features, common)
+
+        moved = meant(profile.declared) if profile.learnt else {}
+        values = {name: each for name, each in values_of(profile, moved).items() if name in self.router.features}
+        stated = Stated(
+            role=identity.role,
+            values=values,
+            goals=profile.goals,
+            priorities=profile.priorities,
+            examples=marked((), list(map(self._kept_example, examples))),
+            comments=profile.comments if self.router.keeps_contents else (),
+        )
+        text = msgspec.json.encode(stated).decode() if stated.more else ""
+        found = await self.router.declare(identity, meant(values), words, stated=text)
+        unread = joined([found.not_understood, goals.not_understood, goals.topics])
+        return msgspec.structs.replace(found, not_understood=unread, reasons={**found.reasons, **goals.reasons})
+
+    async def _read_example(self, identity: Identity, who: Identity, example: Example) -> Example:
+        """The example with the features of its text, and without the decision of anybody else's answer."""
+        if example.decision:
+            try:
+                await self._own(identity, who, example.decision)
+            except (NotAuthorized, UnknownDecision):
+                example = msgspec.structs.replace(example, decision="")
+        if example.features or not example.text:
+            return example
+        (row,) = await asyncio.to_thread(self.router.read, who, [(example.prompt, example.text)])
+        return msgspec.structs.replace(example, features=self._named(row))
+
+    def _kept_example(self, example: Example) -> Example:
+        """The example as it is kept: texts of logged answers are in the content store, or nowhere."""
+        if self.router.keeps_contents and not example.decision:
+            return example
+        return msgspec.structs.replace(example, prompt="", text="")
+
+    async def _marked(self, identity: Identity, kept: _Kept, marks: Sequence[Mark]) -> tuple[Example, ...]:
+        """The marked examples after further marks."""
+        found = kept.stated.examples
+        for mark in marks:
+            found = marked(found, [await self._example(identity, kept.who, mark)])
+            found = found if mark.good is not None else found[:-1]
+        return found
+
+    async def _example(self, identity: Identity, who: Identity, mark: Mark) -> Example:
+        """The example that a mark makes, with the features of its answer."""
+        if bool(mark.decision_id) is bool(mark.text):
+            raise InvalidRequest("examples: give either the decision_id of an answer, or its text")
+        if not mark.decision_id:
+            document = {"good": bool(mark.good), "prompt": mark.prompt, "text": mark.text}
+            (given,) = parsed({"examples": [document]}).examples
+            return self._kept_example(await self._read_example(identity, who, given))
+        decision, row = decision_id_of(mark.decision_id), None
+        for event in await self._own(identity, who, decision):
+            if isinstance(event, Score) and event.status == "ok" and event.schema == self.router.schema:
+                row = unpack(event.h)
+        if row is None:
+            raise InvalidRequest(f"examples: the answer of {decision!r} has not been scored; try again")
+        return Example(good=bool(mark.good), features=self._named(row), decision=decision)
+
+    async def _own(self, identity: Identity, who: Identity, decision: str) -> list[Event]:
+        """The events of a person's own decision."""
+        events = await self.router.events(decision, identity.tenant)
+        if not isinstance(events[0], Decision) or events[0].identity.user != who.user:
+            raise NotAuthorized(f"examples: decision {decision!r} was made for another user")
+        return events
+
+    def _named(self, row: Floats) -> dict[str, float]:
+        """Named features, rounded so that the same answer has the same ones."""
+        columns: Iterable[tuple[str, float]] = zip(self.router.features, np.nan_to_num(row).tolist(), strict=True)
+        return {name: round(min(max(value, -10.0), 10.0), 3) for name, value in columns if name in FEATURES and value}

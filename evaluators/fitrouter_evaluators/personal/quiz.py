@@ -1,0 +1,148 @@
+"""State of one quiz: the questions that were answered, and the choice of the next one.
+
+A question is chosen for its information on which model is best, and for the regret that its answer is expected to
+remove: the first is what later questions can use, the second what can be gained now. Which answer is shown first is
+drawn at random. A quiz is a deterministic function of its draws and answers, so that any process can go on with it.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from typing import Literal, TypeAlias
+
+import msgspec
+import numpy as np
+
+from fitrouter.posterior.draws import Draws
+from fitrouter.types import Floats, Identity
+from fitrouter_evaluators.personal.beliefs import Beliefs, Liking, ModelFit, Questions
+
+Choice: TypeAlias = Literal["first", "second", "same", "bad", "skip"]
+"""same: no preference; bad: neither is good; skip: no answer."""
+CHOICES: tuple[Choice, ...] = ("first", "second", "same", "bad", "skip")
+
+DRAWS = 4000
+"""Posterior draws of a quiz."""
+CANDIDATES = 200
+"""Random questions among which one is chosen."""
+LEAST = 3
+"""Questions before the quiz may stop: what is believed of a stranger may be wrong."""
+NEGLIGIBLE = 1e-4
+"""Expected reduction of the regret, and information in nats, below which a question is not worth asking."""
+
+
+class Question(msgspec.Struct, frozen=True):
+    """Two answers to a prompt, by their places in the pool."""
+
+    prompt: int
+    first: int
+    second: int
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """An answered question, and the decisions of its two answers in the journal, where they were logged."""
+
+    question: Question
+    choice: Choice
+    decisions: tuple[str, ...] = ()
+
+
+class Quiz(msgspec.Struct, frozen=True, kw_only=True):
+    """A quiz of one person. `step` counts changes."""
+
+    id: str
+    identity: Identity
+    """As events hold it."""
+    pool: str
+    """Id of its answer pool."""
+    ts: float
+    questions: int
+    """Maximum number of questions."""
+    sure: float
+    """Probability at which it stops."""
+    step: int = 0
+    replies: tuple[Reply, ...] = ()
+    pending: Question | None = None
+    undone: tuple[str, ...] = ()
+    """Decisions of a reply that was taken back: the pending question's answer supersedes it."""
+    ended: str = ""
+    """Why it ended: sure, limit, nothing more to learn, or stopped; empty while it goes on."""
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """What a quiz has learnt."""
+
+    best: str
+    """Model with the highest expected rating."""
+    sure: float
+    """Probability that no model is better."""
+    near: float
+    """Probability that no model is better by more than .02 of the rating scale."""
+    models: tuple[ModelFit, ...]
+    likes: tuple[Liking, ...]
+    answered: int
+    """Comparisons that said something."""
+    ended: str
+
+
+def believe(quiz: Quiz, draws: Draws, h: Floats) -> Beliefs:
+    """The beliefs after all answers of a quiz."""
+    beliefs = Beliefs(draws, h)
+    told = [reply for reply in quiz.replies if reply.choice in {"first", "second"}]
+    beliefs.learn(_columns([reply.question for reply in told]), [reply.choice == "first" for reply in told])
+    return beliefs
+
+
+def advance(quiz: Quiz, beliefs: Beliefs) -> Quiz:
+    """The quiz with its next question pending, or ended."""
+    asked = len(quiz.replies)
+    if asked >= quiz.questions:
+        return _ended(quiz, "limit")
+    if asked >= LEAST and beliefs.best[beliefs.favourite] >= quiz.sure:
+        return _ended(quiz, "sure")
+    rng = np.random.default_rng([uuid.UUID(quiz.id).int, asked])
+    P, K = beliefs.h.shape[:2]
+    left = np.setdiff1d(np.arange(P), [reply.question.prompt for reply in quiz.replies])
+    if not len(left):
+        return _ended(quiz, "nothing more to learn")
+    first = rng.integers(K, size=CANDIDATES)
+    questions = Questions(rng.choice(left, CANDIDATES), first, (first + rng.integers(1, K, size=CANDIDATES)) % K)
+    information, gain = beliefs.information(questions), beliefs.gain(questions)
+    if information.max() < NEGLIGIBLE and gain.max() < NEGLIGIBLE:
+        return _ended(quiz, "nothing more to learn")
+    at = int((information / max(information.max(), 1e-12) + gain / max(gain.max(), 1e-12)).argmax())
+    pending = Question(*(int(column[at]) for column in questions))
+    return msgspec.structs.replace(quiz, pending=pending, undone=(), ended="")
+
+
+def result(quiz: Quiz, beliefs: Beliefs, models: Sequence[str], names: Sequence[str], told: Sequence[str]) -> Result:
+    """What the quiz has learnt so far.
+
+    Args:
+        quiz: with its answers.
+        beliefs: after them.
+        models: of the pool.
+        names: of the response features.
+        told: names of features that may be told.
+    """
+    favourite = beliefs.favourite
+    near = beliefs.ratings.max(axis=1) - beliefs.ratings[:, favourite] <= 0.02
+    return Result(
+        best=models[favourite],
+        sure=float(beliefs.best[favourite]),
+        near=float(beliefs.weights @ near),
+        models=tuple(beliefs.models(models)),
+        likes=tuple(beliefs.likings(names, told)),
+        answered=sum(reply.choice in {"first", "second"} for reply in quiz.replies),
+        ended=quiz.ended,
+    )
+
+
+def _ended(quiz: Quiz, why: str) -> Quiz:
+    return msgspec.structs.replace(quiz, pending=None, undone=(), ended=why)
+
+
+def _columns(questions: Sequence[Question]) -> Questions:
+    table = np.array([(q.prompt, q.first, q.second) for q in questions], dtype=np.intp).reshape(-1, 3)
+    return Questions(*table.T)

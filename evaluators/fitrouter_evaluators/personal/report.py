@@ -1,0 +1,273 @@
+"""Fit report of a person or role: how well each model fits them, on what, how sure that is, and what it is worth."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from fitrouter.config import Config
+from fitrouter.errors import ConfigError, StoreError
+from fitrouter.posterior.likelihoods import SIGNALS
+from fitrouter.router import Router
+from fitrouter.routing.explanation_text import FEATURES
+from fitrouter.types import FeedbackKind, Floats, Identity
+from fitrouter_evaluators.personal.answers import AnswerPool
+from fitrouter_evaluators.personal.base import Base, checked, faults
+from fitrouter_evaluators.personal.leaderboard import Drawn, Leaderboard, Leaderboards, require_somebody
+from fitrouter_evaluators.personal.quizzes import Quizzes
+from fitrouter_evaluators.personal.scores import CLAIM, Dimension, Reason, percent, predicted, reasons_of
+
+QUOTE = 280
+"""Most characters of a quote."""
+_LIKES, _MOST_RATINGS = 5, 200
+
+
+class Quote(msgspec.Struct, frozen=True, kw_only=True):
+    """A recorded answer as evidence: the one of its model that fits them best, or worst."""
+
+    prompt: str
+    text: str
+    rating: float
+    best: bool
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model's answers have cost and taken in this tenant."""
+
+    answers: int
+    cost_usd: float
+    """Mean of an answer."""
+    cost_assumed: bool
+    """Whether the price of some is assumed."""
+    latency_s: float
+    """Median."""
+
+
+class ModelFit(msgspec.Struct, frozen=True, kw_only=True):
+    """What the report says of one model, beside its standing."""
+
+    model: str
+    dimensions: dict[str, Dimension]
+    """Of the model's expected answer to their tasks."""
+    style: tuple[Reason, ...]
+    """How its answers differ from the average answer, where they care."""
+    usage: Usage | None
+    quotes: tuple[Quote, ...]
+    base: Base | None = None
+    """Of its recorded answers; None where none are kept."""
+
+
+class Like(msgspec.Struct, frozen=True, kw_only=True):
+    """A feature of answers that they like or dislike."""
+
+    feature: str
+    likes: bool
+    sure: float
+    words: str
+
+
+class Worth(msgspec.Struct, frozen=True, kw_only=True):
+    """What their own first model is worth to them, compared with everybody's first."""
+
+    satisfaction: float
+    low: float
+    high: float
+    """Difference of ratings with an 80 % interval."""
+    usd_per_1000: float | None
+    """Difference of the cost of 1,000 answers; None where it is not known."""
+
+
+class FitReport(msgspec.Struct, frozen=True, kw_only=True):
+    """A fit report."""
+
+    board: Leaderboard
+    models: tuple[ModelFit, ...]
+    likes: tuple[Like, ...]
+    worth: Worth
+    change: tuple[str, ...]
+    """What would change the ranking."""
+
+
+class Reports:
+    """Fit reports over a router.
+
+    Args:
+        router: started, or `Router.offline`.
+        config: locates recorded answers for quotes.
+    """
+
+    def __init__(self, router: Router, config: Config) -> None:
+        self.router, self.boards = router, Leaderboards(router)
+        self._quizzes = Quizzes(router, config)
+
+    async def of(self, identity: Identity) -> FitReport:
+        """The report of a user (in a role, if one is given), or of a role.
+
+        Raises:
+            InvalidRequest: neither user nor role, or a role of too few people.
+            StoreError: a store cannot be read now.
+        """
+        require_somebody(identity, "report")
+        who = await self.router.recall(identity)
+        return await asyncio.to_thread(self.read, who, identity)
+
+    def read(self, who: Identity, identity: Identity) -> FitReport:
+        """The report of an identity as events hold it; blocks."""
+        drawn = self.boards.drawn(who, identity)
+        board, names = drawn.board, drawn.names
+        profiles = self.router.profiles(drawn.x, names, who.tenant)
+        tastes = {name: self.router.taste(who, name) for name in self.router.dimensions(who.tenant)}
+        own, common = tastes["overall"]
+        usage, (quotes, bases) = self._usage(who.tenant), self._recorded(own.mean)
+        apart = profiles - profiles.mean(axis=0)
+        models = []
+        for standing in board.models:
+            k = names.index(standing.model)
+            dimensions = {name: predicted(mine, theirs, profiles[k]) for name, (mine, theirs) in tastes.items()}
+            dimensions["overall"] = Dimension(
+                mean=standing.rating,
+                sd=float(drawn.own[:, k].std()),
+                low=standing.low,
+                high=standing.high,
+                population=standing.population,
+            )
+            models.append(
+                ModelFit(
+                    model=standing.model,
+                    dimensions=dimensions,
+                    style=reasons_of(self.router.features, apart[k], own, common),
+                    usage=usage.get(standing.model),
+                    quotes=quotes.get(standing.model, ()),
+                    base=bases.get(standing.model),
+                )
+            )
+        sd = np.sqrt(np.maximum(np.diag(own.cov), 0.0))
+        return FitReport(
+            board=board,
+            models=tuple(models),
+            likes=self._likes(own.mean, sd),
+            worth=_worth(drawn, usage),
+            change=(*_settled(drawn), *self._counterfactuals(drawn, apart, own.mean, common.mean)),
+        )
+
+    def _likes(self, mean: Floats, sd: Floats) -> tuple[Like, ...]:
+        found = []
+        for j in np.argsort(-np.abs(mean), kind="stable").tolist() if self.router.features else []:
+            name = self.router.features[j]
+            sure = 0.5 * (1.0 + math.erf(abs(float(mean[j])) / max(float(sd[j]), 1e-12) / math.sqrt(2.0)))
+            if name in FEATURES and sure >= CLAIM and mean[j]:
+                likes = bool(mean[j] > 0)
+                found.append(Like(feature=name, likes=likes, sure=sure, words=FEATURES[name][0 if likes else 1]))
+        return tuple(found[:_LIKES])
+
+    def _counterfactuals(self, drawn: Drawn, apart: Floats, mean: Floats, common: Floats) -> tuple[str, ...]:
+        """Tastes of theirs without which another model would be first."""
+        ratings, first = drawn.own.mean(axis=0), drawn.names.index(drawn.board.first)
+        said: list[str] = []
+        if not self.router.features:  # without a scorer
+            return ()
+        for j in np.argsort(-np.abs((mean - common) * np.abs(apart).max(axis=0)), kind="stable").tolist()[:10]:
+            without = ratings - (mean[j] - common[j]) * apart[:, j]
+            other = int(without.argmax())
+            if other != first and self.router.features[j] in FEATURES:
+                words = FEATURES[self.router.features[j]][0 if mean[j] > common[j] else 1]
+                said.append(
+                    f"If they cared no more than everybody for a model that {words}, {drawn.names[other]} would be "
+                    "first."
+                )
+        return tuple(said[:2])
+
+    def _usage(self, tenant: str) -> dict[str, Usage]:
+        """Model → usage, of the latest 5,000 answers of the tenant."""
+        warehouse = self.router.warehouse
+        rows: list[tuple[Any, ...]] = []
+        if warehouse is not None:
+            try:
+                rows = warehouse.query(_USAGE, (tenant,))
+            except StoreError:  # there is no table yet, or another process has the file
+                rows = []
+        found = {}
+        for arm, n, cost, assumed, ms in rows:
+            try:
+                name = self.router.name_of(arm)
+            except KeyError:  # a model, or a revision, that is configured no more
+                continue
+            found[name] = Usage(
+                answers=int(n), cost_usd=float(cost or 0.0), cost_assumed=bool(assumed), latency_s=float(ms or 0) / 1000
+            )
+        return found
+
+    def _recorded(self, taste: Floats) -> tuple[dict[str, tuple[Quote, ...]], dict[str, Base]]:
+        """Model → its recorded answers that fit best and worst, and its base; nothing where no answers are kept."""
+        try:
+            pool: AnswerPool = self._quizzes.pool()
+        except ConfigError:
+            return {}, {}
+        ratings = np.nan_to_num(pool.h) @ taste[: pool.h.shape[2]]
+        found = {}
+        for k, model in enumerate(pool.models):
+            places = int(ratings[:, k].argmax()), int(ratings[:, k].argmin())
+            found[model] = tuple(
+                Quote(
+                    prompt=clipped(pool.prompts[p]),
+                    text=clipped(pool.texts[p][k]),
+                    rating=float(ratings[p, k]),
+                    best=best,
+                )
+                for p, best in zip(places, (True, False), strict=True)
+            )
+        bases = {
+            model: checked([faults(prompt, row[k]) for prompt, row in zip(pool.prompts, pool.texts, strict=True)])
+            for k, model in enumerate(pool.models)
+        }
+        return found, bases
+
+
+_USAGE = """
+    SELECT served_by, count(*), avg(cost_usd), bool_or(coalesce(cost_assumed, false)), median(latency_ms)
+    FROM (
+        SELECT * FROM executions WHERE tenant = ? AND status = 'ok' AND served_by IS NOT NULL
+        ORDER BY seq DESC LIMIT 5000
+    ) GROUP BY served_by
+"""
+
+
+def _worth(drawn: Drawn, usage: dict[str, Usage]) -> Worth:
+    a, b = drawn.names.index(drawn.board.first), drawn.names.index(drawn.board.population_first)
+    gap = drawn.own[:, a] - drawn.own[:, b]
+    low, high = np.quantile(gap, (0.1, 0.9)).tolist()
+    mine, theirs = usage.get(drawn.board.first), usage.get(drawn.board.population_first)
+    usd = None if mine is None or theirs is None else 1000.0 * (mine.cost_usd - theirs.cost_usd)
+    return Worth(satisfaction=float(gap.mean()), low=low, high=high, usd_per_1000=0.0 if a == b else usd)
+
+
+def _settled(drawn: Drawn) -> tuple[str, ...]:
+    """How many more ratings would settle which of the two leading models is better."""
+    if len(drawn.names) < 2:
+        return ("There is one model; configure another one to compare it with.",)
+    first, rival = (drawn.names.index(each.model) for each in drawn.board.models[:2])
+    gap = drawn.own[:, first] - drawn.own[:, rival]
+    mean, sd, sure = float(gap.mean()), float(gap.std()), float((gap > 0).mean())
+    a, b = drawn.names[first], drawn.names[rival]
+    if sure >= CLAIM:
+        top = percent(drawn.board.models[0].rating)
+        return (f"{a} beats {b} with a probability of {sure:.0%}; ratings of {b} above {top} % could change that.",)
+    wanted = max(mean, 1e-3) / 0.8416
+    noise = 2.0 * SIGNALS[FeedbackKind.RATING].noise
+    more = math.ceil(max(noise * (1.0 / wanted**2 - 1.0 / max(sd, 1e-6) ** 2), 1.0))
+    said = (
+        f"about {more} more rating{'s' * (more > 1)} of each"
+        if more <= _MOST_RATINGS
+        else "more than anybody gives: they are near"
+    )
+    return (f"{a} beats {b} with a probability of {sure:.0%}; to be {CLAIM:.0%} sure takes {said}.",)
+
+
+def clipped(text: str) -> str:
+    """The beginning of a text in one line."""
+    line = " ".join(text[: 8 * QUOTE].split())
+    return line if len(line) <= QUOTE else line[: QUOTE - 1] + "…"

@@ -1,0 +1,289 @@
+"""Satisfaction of the people of an installation: four figures together, who is worse off, and fairness.
+
+A mean can rise while those who are served worst, or a whole role, lose; so it is always given with the variance between
+people, the mean of the worst tenth (CVaR10), and the lowest mean of a role. Everybody who ever rated counts once, also
+those who left: dropping them would make an installation look better the more people it drives away.
+
+Who is worse off than under the best single model is estimated off-policy: a unit's outcome had that model answered is
+m + 1[chosen] (y − m) / p with m the model's mean rating (Dudík, Langford and Li 2011), and people's true differences
+are deconvolved from luck as in `replay.study.satisfaction`.
+
+Rarity of taste is how far a person's posterior mean is from the population's, relative to what its precision lets
+expect: |Δ|² / tr(Σ₀ − Σ), which is about 1 for typical people whatever the number of their votes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import NormalDist
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from fitrouter.router import Router
+from fitrouter.types import Floats, Identity
+from fitrouter_evaluators.replay.log.sources import open_log
+from fitrouter_evaluators.replay.study.satisfaction import satisfaction
+
+LEAST_PEOPLE, LEAST_RATINGS = 10, 30
+"""Fewest people for the four figures; fewest ratings of a model before it can be the best single one."""
+GROUP_PEOPLE = 5
+"""Fewest people of a group, so that its figure tells nothing of one person."""
+DEPARTED_S = 30 * 86400.0
+"""Time without a rating after which a person counts as departed."""
+_Z, _REPLICATES = 1.959964, 400
+
+_RATED = """
+    WITH rated AS (
+        SELECT * FROM log_feedback
+        WHERE dimension = 'overall' AND kind IN ('thumb', 'rating') AND "user" IS NOT NULL AND y BETWEEN 0 AND 1
+        QUALIFY row_number() OVER (PARTITION BY decision_id ORDER BY seq DESC) = 1
+    ), served AS (
+        SELECT decision_id, bool_and(served_by = chosen) AS plain FROM log_executions GROUP BY decision_id
+    )
+    SELECT rated."user", role, y, ts, d.chosen, d.eligible, d.probs,
+        coalesce(mode IN ('online', 'uniform') AND plain, false)
+    FROM rated JOIN log_decisions AS d USING (decision_id) LEFT JOIN served USING (decision_id)
+    WHERE tenant = ? ORDER BY rated.seq
+"""
+
+
+class Interval(msgspec.Struct, frozen=True):
+    """An estimate with its 95 % interval."""
+
+    estimate: float
+    low: float
+    high: float
+
+
+class Group(msgspec.Struct, frozen=True, kw_only=True):
+    """People of one group, and their mean satisfaction."""
+
+    name: str
+    people: int
+    mean: Interval
+
+
+class Satisfaction(msgspec.Struct, frozen=True, kw_only=True):
+    """Satisfaction of everybody who ever rated, on a scale from 0 to 1."""
+
+    people: int
+    ratings: int
+    mean: Interval | None = None
+    """Mean over people of their mean ratings; None, like the others, with fewer than ten people."""
+    variance: Interval | None = None
+    """Variance between people's true means, without luck."""
+    cvar10: Interval | None = None
+    """Mean of the true means of the worst-served tenth."""
+    worst_role: Interval | None = None
+    """Lowest mean of a role; its interval holds for all roles at once."""
+    worst_role_name: str = ""
+    departed: Group | None = None
+    """Those among them who have not rated for thirty days."""
+    best_single: str = ""
+    """The model with the best mean rating; empty if none has thirty."""
+    worse_off: Interval | None = None
+    """Share of people who would fare better with the best single model; those whom it could have answered."""
+    worse_off_people: int = 0
+    """Of how many people that is known."""
+    roles: tuple[Group, ...] = ()
+    rarity: tuple[Group, ...] = ()
+    """People in thirds by the rarity of their taste: common, between, rare."""
+    rare_gap: Interval | None = None
+    """Mean of people of rare tastes minus that of people of common ones."""
+    sentences: tuple[str, ...] = ()
+
+
+def measured(log: Path, router: Router | None, *, tenant: str, now: float) -> Satisfaction:
+    """Satisfaction of a tenant's people; with a router also by rarity of taste. Blocks.
+
+    Args:
+        log: any that `read_log` takes; a gateway may be writing it.
+        router: `Router.offline` over the same journal.
+        tenant: whose people.
+        now: Unix time.
+
+    Raises:
+        ConfigError, InvalidLog, StoreError: as `open_log`.
+    """
+    with open_log(log, features=False) as opened:
+        rows = opened.connection.execute(_RATED, [tenant]).fetchall()
+    users = sorted({row[0] for row in rows})
+    rare = {} if router is None else rarities(router, tenant, users)
+    return satisfied(rows, rare, now=now)
+
+
+def rarities(router: Router, tenant: str, users: Sequence[str]) -> dict[str, float]:
+    """Rarity of taste of people, as events name them; those of whom no taste is known are left out."""
+    start, _ = router.taste(Identity(tenant=tenant, user="\x00stranger"))
+    found = {}
+    for user in users:
+        own, common = router.taste(Identity(tenant=tenant, user=user))
+        learnt = float(np.trace(start.cov) - np.trace(own.cov))
+        if learnt > 1e-6 * max(float(np.trace(start.cov)), 1e-12):
+            found[user] = float(((own.mean - common.mean) ** 2).sum()) / learnt
+    return found
+
+
+def satisfied(rows: Sequence[tuple[Any, ...]], rare: Mapping[str, float], *, now: float) -> Satisfaction:
+    """Satisfaction from ratings.
+
+    Args:
+        rows: (user, role, y, ts, chosen, eligible, probs, whether the answer is that of the draw) each, by time.
+        rare: rarity of taste by user.
+        now: Unix time.
+    """
+    if not rows:
+        return Satisfaction(people=0, ratings=0, sentences=("Nobody has rated yet.",))
+    users, people = np.unique([row[0] for row in rows], return_inverse=True)
+    y = np.array([row[2] for row in rows], dtype=np.float64)
+    own = np.bincount(people, y) / np.bincount(people)
+    last = np.zeros(len(users))
+    np.maximum.at(last, people, [row[3] for row in rows])
+    found = Satisfaction(people=len(users), ratings=len(y))
+    if len(users) < LEAST_PEOPLE:
+        text = (
+            f"{len(users)} people have rated; the figures need {LEAST_PEOPLE}, so that they tell nothing of one person."
+        )
+        return msgspec.structs.replace(found, sentences=(text,))
+    roles = sorted({row[1] for row in rows if row[1]})
+    codes = np.array([roles.index(row[1]) if row[1] else -1 for row in rows])
+    by_role = tuple(
+        group
+        for code, role in enumerate(roles)
+        if (group := _group(role, _means(y, people, codes == code), _simultaneous(len(roles)))) is not None
+    )
+    worst = min(by_role, key=lambda group: group.mean.estimate, default=None)
+    everybody = satisfaction(y, y, people, np.full(len(y), -1), [])
+    spread = _variance(y, people, len(users)) if everybody else None
+    thirds, gap = _by_rarity(users, own, rare)
+    best, share, known = _worse_off(rows, people, y)
+    found = msgspec.structs.replace(
+        found,
+        mean=_interval(own),
+        variance=spread,
+        cvar10=Interval(everybody[0].worst_decile, everybody[0].worst_decile_low, everybody[0].worst_decile_high)
+        if everybody
+        else None,
+        worst_role=worst
+        and Interval(
+            worst.mean.estimate,
+            min(group.mean.low for group in by_role),
+            min(group.mean.high for group in by_role),
+        ),
+        worst_role_name=worst.name if worst else "",
+        departed=_group("departed", own[now - last > DEPARTED_S]),
+        best_single=best,
+        worse_off=share,
+        worse_off_people=known,
+        roles=by_role,
+        rarity=thirds,
+        rare_gap=gap,
+    )
+    return msgspec.structs.replace(found, sentences=_sentences(found))
+
+
+def _means(y: Floats, people: Any, here: Any) -> Floats:
+    """Mean ratings of the people of a part of the ratings."""
+    _, codes, counts = np.unique(people[here], return_inverse=True, return_counts=True)
+    return np.asarray(np.bincount(codes, weights=y[here], minlength=len(counts)) / counts)
+
+
+def _simultaneous(intervals: int) -> float:
+    """Half width, in standard errors, of intervals that cover 95 % together (Šidák 1967)."""
+    return NormalDist().inv_cdf(0.5 + 0.5 * 0.95 ** (1.0 / max(intervals, 1)))
+
+
+def _interval(own: Floats, z: float = _Z, low: float = 0.0, high: float = 1.0) -> Interval:
+    """Mean over independent people."""
+    half = z * float(own.std(ddof=1)) / math.sqrt(len(own)) if len(own) > 1 else high - low
+    mean = float(own.mean())
+    return Interval(mean, max(mean - half, low), min(mean + half, high))
+
+
+def _group(name: str, own: Floats, z: float = _Z) -> Group | None:
+    """A group, if it has enough people."""
+    return Group(name=name, people=len(own), mean=_interval(own, z)) if len(own) >= GROUP_PEOPLE else None
+
+
+def _variance(y: Floats, people: Any, n: int) -> Interval:
+    """Variance between people's true means by the method of moments of `satisfaction`, with a bootstrap over people."""
+    count = np.bincount(people, minlength=n).astype(np.float64)
+    mean = np.bincount(people, y, n) / count
+    squares = np.bincount(people, (y - mean[people]) ** 2, n)
+    rng = np.random.default_rng(0)
+    drawn = np.concatenate([np.ones((1, n)), rng.multinomial(n, np.full(n, 1.0 / n), size=_REPLICATES)])
+    within = (drawn @ squares) / np.maximum(drawn @ (count - 1.0), 1.0)
+    centre = (drawn @ mean) / n
+    total = (drawn @ mean**2) / n - centre**2
+    found = np.maximum(total * n / (n - 1) - within * (drawn @ (1.0 / count)) / n, 0.0)
+    low, high = np.quantile(found[1:], (0.025, 0.975))
+    return Interval(float(found[0]), float(min(low, found[0])), float(max(high, found[0])))
+
+
+def _by_rarity(users: Any, own: Floats, rare: Mapping[str, float]) -> tuple[tuple[Group, ...], Interval | None]:
+    known = np.array([user in rare for user in users])
+    if known.sum() < 3 * GROUP_PEOPLE:
+        return (), None
+    order = np.flatnonzero(known)[np.argsort([rare[user] for user in users[known]], kind="stable")]
+    parts = [own[part] for part in np.array_split(order, 3)]
+    groups = [_group(name, part) for name, part in zip(("common", "between", "rare"), parts, strict=True)]
+    gap = float(parts[2].mean() - parts[0].mean())
+    half = _Z * math.sqrt(sum(float(part.var(ddof=1)) / len(part) for part in (parts[0], parts[2])))
+    return tuple(group for group in groups if group), Interval(gap, max(gap - half, -1.0), min(gap + half, 1.0))
+
+
+def _worse_off(rows: Sequence[tuple[Any, ...]], people: Any, y: Floats) -> tuple[str, Interval | None, int]:
+    """The best single model, the share of people who are worse off than under it, and of how many that is known."""
+    weights: dict[str, float] = {}
+    sums: dict[str, float] = {}
+    counts: dict[str, int] = {}
+    for _, _, rating, _, chosen, eligible, probs, plain in rows:
+        if plain and chosen in eligible and (p := probs[eligible.index(chosen)]) > 0.0:
+            weights[chosen] = weights.get(chosen, 0.0) + 1.0 / p
+            sums[chosen] = sums.get(chosen, 0.0) + rating / p
+            counts[chosen] = counts.get(chosen, 0) + 1
+    means = {model: sums[model] / weights[model] for model, n in counts.items() if n >= LEAST_RATINGS}
+    if not means:
+        return "", None, 0
+    best = max(sorted(means), key=means.__getitem__)
+    units, other = [], []
+    for i, (_, _, rating, _, chosen, eligible, probs, plain) in enumerate(rows):
+        if plain and best in eligible and (p := probs[eligible.index(best)]) > 0.0:
+            units.append(i)
+            other.append(means[best] + (rating - means[best]) / p * (chosen == best))
+    at = np.array(units)
+    found = satisfaction(y[at], np.array(other), people[at], np.full(len(at), -1), [])
+    if not found:
+        return best, None, 0
+    share = Interval(found[0].worse_off, found[0].worse_off_low, found[0].worse_off_high)
+    return best, share, found[0].users
+
+
+def _sentences(found: Satisfaction) -> tuple[str, ...]:
+    said = []
+    if found.worse_off is not None:
+        share = found.worse_off
+        said.append(
+            f"{share.estimate:.0%} of {found.worse_off_people} people would fare better with {found.best_single} alone "
+            f"(95 % interval {share.low:.0%} to {share.high:.0%})."
+        )
+    if found.rare_gap is not None:
+        gap = found.rare_gap
+        if gap.high < 0.0:
+            said.append(f"People of rare tastes are served worse than people of common ones, by {-gap.estimate:.2f}.")
+        elif gap.low > 0.0:
+            said.append(f"People of rare tastes are served better than people of common ones, by {gap.estimate:.2f}.")
+        else:
+            said.append("No difference between people of rare and of common tastes shows.")
+    apart = [(a, b) for a in found.roles for b in found.roles if a.mean.high < b.mean.low]
+    if apart:
+        a, b = min(apart, key=lambda pair: pair[0].mean.estimate - pair[1].mean.estimate)
+        means = f"{a.mean.estimate:.2f} and {b.mean.estimate:.2f}"
+        said.append(f"The role {a.name!r} is served worse than {b.name!r}: {means}.")
+    if found.departed is not None and found.mean is not None and found.departed.mean.high < found.mean.estimate:
+        said.append(f"{found.departed.people} people have left, and they were less satisfied; they count on.")
+    return tuple(said)

@@ -1,0 +1,194 @@
+"""Scores of any text for a person: predicted rating per dimension, with uncertainty and reasons in words.
+
+The reward model is the one that scores and decisions read (`Router.taste`): the mixture of heads of population, role
+and user. Nothing is logged and nothing is learnt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from fitrouter.errors import InvalidRequest
+from fitrouter.posterior.gaussian import Gaussian
+from fitrouter.router import Router
+from fitrouter.routing.explanation_text import FEATURES
+from fitrouter.types import Floats, Identity
+
+MOST_TEXTS, LONGEST_TEXT = 64, 50_000
+"""Most answers of a call, and characters of a prompt or an answer."""
+CLAIM = 0.8
+"""Probability from which something is claimed of a person."""
+Z80 = 1.2815515655446004
+"""90 % quantile of the standard normal: half of an 80 % interval."""
+
+_REASONS, _LEAST, _DRAWS = 3, 0.005, 2000
+_ONE_SIDED = 0.8416212335729143
+"""80 % quantile of the standard normal: a sign is told from this many standard deviations."""
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """A prompt and answers to it."""
+
+    prompt: str
+    answers: tuple[str, ...]
+
+
+class Dimension(msgspec.Struct, frozen=True, kw_only=True):
+    """Predicted rating in a dimension, on a scale from 0 to 1; a prediction can lie slightly outside."""
+
+    mean: float
+    sd: float
+    """Of the expected rating; single ratings vary more."""
+    low: float
+    high: float
+    """80 % interval."""
+    population: float
+    """Expected rating by all people."""
+
+
+class Reason(msgspec.Struct, frozen=True, kw_only=True):
+    """What a feature of the text adds to the rating, compared with an average text."""
+
+    feature: str
+    effect: float
+    own: float
+    """Part of the effect that is this person's, not everybody's."""
+    words: str
+
+
+class Scored(msgspec.Struct, frozen=True, kw_only=True):
+    """Scores of one answer."""
+
+    dimensions: dict[str, Dimension]
+    reasons: tuple[Reason, ...]
+    words: str
+    best: float
+    """Probability that this person rates no other answer to the prompt higher; 1 for a single answer."""
+    missing: tuple[str, ...]
+    """Features that were not read, which count as average."""
+
+
+class Scores:
+    """Scores texts with the reward models of a router's people.
+
+    Args:
+        router: started, or `Router.offline`.
+    """
+
+    def __init__(self, router: Router) -> None:
+        self.router = router
+
+    async def score(
+        self, identity: Identity, items: Sequence[Asked], *, published: bool = False
+    ) -> list[tuple[Scored, ...]]:
+        """Score the answers of each item.
+
+        Args:
+            identity: whose taste; an unknown user is scored as a stranger, no user as the population.
+            items: at most 64 answers in all.
+            published: for callers who may not read what was learnt of people: the population's scores by a copy of its
+                taste that tells of no single person; the identity has only a tenant then.
+
+        Raises:
+            InvalidRequest: nothing to score, too many or too long texts, or no scorer.
+            StoreError: a store cannot be read now.
+        """
+        check(items)
+        who = await self.router.recall(identity)
+        return await asyncio.to_thread(self._score, who, items, published)
+
+    def _score(self, who: Identity, items: Sequence[Asked], published: bool) -> list[tuple[Scored, ...]]:
+        texts = [(item.prompt, answer) for item in items for answer in item.answers]
+        h = self.router.read(who, texts)
+        tastes = {name: self.router.taste(who, name) for name in self.router.dimensions(who.tenant)}
+        if published:
+            tastes = {name: (copy, copy) for name in tastes for copy in [self.router.published(who.tenant, name)]}
+        found, start = [], 0
+        for item in items:
+            rows = h[start : start + len(item.answers)]
+            start += len(item.answers)
+            best = _best(tastes["overall"][0], np.nan_to_num(rows))
+            found.append(
+                tuple(
+                    self._scored(row, tastes, share, personal=bool(who.user or who.role))
+                    for row, share in zip(rows, best.tolist(), strict=True)
+                )
+            )
+        return found
+
+    def _scored(
+        self, row: Floats, tastes: dict[str, tuple[Gaussian, Gaussian]], best: float, *, personal: bool
+    ) -> Scored:
+        names, h = self.router.features, np.nan_to_num(row)
+        dimensions = {name: predicted(own, common, h) for name, (own, common) in tastes.items()}
+        reasons = reasons_of(names, h, *tastes["overall"])
+        overall = dimensions["overall"]
+        said = f"Predicted rating {percent(overall.mean)} % (80 % interval {percent(overall.low)} to "
+        said += f"{percent(overall.high)} %"
+        said += f"; everybody: {percent(overall.population)} %)." if personal else ")."
+        if reasons:
+            said += f" It {'; it '.join(reason.words for reason in reasons)}."
+        missing = tuple(name for name, value in zip(names, row.tolist(), strict=True) if math.isnan(value))
+        return Scored(dimensions=dimensions, reasons=reasons, words=said, best=best, missing=missing)
+
+
+def check(items: Sequence[Asked]) -> None:
+    """Check the bounds of a call.
+
+    Raises:
+        InvalidRequest: no text, too many, or too long.
+    """
+    number = sum(len(item.answers) for item in items)
+    if not 1 <= number <= MOST_TEXTS or not all(item.answers for item in items):
+        raise InvalidRequest(
+            f"items: got {number} answers to {len(items)} prompts; give 1 to {MOST_TEXTS} answers in all, and one or "
+            "more for each prompt"
+        )
+    longest = max(len(text) for item in items for text in (item.prompt, *item.answers))
+    if longest > LONGEST_TEXT:
+        raise InvalidRequest(f"items: got a text of {longest} characters; allowed are {LONGEST_TEXT}; shorten it")
+
+
+def predicted(own: Gaussian, common: Gaussian, h: Floats) -> Dimension:
+    """The predicted rating of an answer with features h."""
+    gain, mean = own.along(h)
+    sd = math.sqrt(max(float(h @ gain), 0.0))
+    return Dimension(mean=mean, sd=sd, low=mean - Z80 * sd, high=mean + Z80 * sd, population=common.along(h)[1])
+
+
+def reasons_of(names: Sequence[str], h: Floats, own: Gaussian, common: Gaussian) -> tuple[Reason, ...]:
+    """The named features with the largest effects whose sign has a probability of .8 or more."""
+    sd = np.sqrt(np.maximum(np.diag(own.cov), 0.0))
+    effects, shared = own.mean * h, common.mean * h
+    found = []
+    for j in np.argsort(-np.abs(effects), kind="stable").tolist() if names else []:  # no names without a scorer
+        name, effect = str(names[j]), float(effects[j])
+        if name not in FEATURES or abs(effect) < _LEAST or abs(float(own.mean[j])) < _ONE_SIDED * float(sd[j]):
+            continue
+        mine = effect - float(shared[j])
+        who = "you" if abs(mine) > 0.5 * abs(effect) and mine * effect > 0 else "people"
+        likes = "like" if effect > 0 else "dislike"
+        words = f"{FEATURES[name][0 if h[j] > 0 else 1]} than most answers, which {who} {likes}"
+        found.append(Reason(feature=name, effect=effect, own=mine, words=words))
+    return tuple(found[:_REASONS])
+
+
+def percent(rating: float) -> int:
+    """A rating as a percentage from 0 to 100."""
+    return round(100.0 * min(max(rating, 0.0), 1.0))
+
+
+def _best(taste: Gaussian, h: Floats) -> Floats:
+    """float64[A]: probability that each of the answers is rated highest."""
+    if len(h) == 1:
+        return np.ones(1)
+    values, vectors = np.linalg.eigh(h @ taste.cov @ h.T)
+    drawn = np.random.default_rng(0).standard_normal((_DRAWS, len(h))) * np.sqrt(np.maximum(values, 0.0))
+    winner = (h @ taste.mean + drawn @ vectors.T).argmax(axis=1)
+    found: Floats = np.bincount(winner, minlength=len(h)) / _DRAWS
+    return found

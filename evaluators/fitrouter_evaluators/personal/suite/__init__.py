@@ -1,0 +1,39 @@
+"""Personal test suites: prompts, probes and contrast pairs of a person or role; validated by people, run on models."""
+
+from fitrouter_evaluators.personal.suite import results
+from fitrouter_evaluators.personal.suite.generate import Generator, with_pairs, written
+from fitrouter_evaluators.personal.suite.judge import PairJudge, Trust, Verdict
+from fitrouter_evaluators.personal.suite.ledger import Ledger
+from fitrouter_evaluators.personal.suite.models import Models
+from fitrouter_evaluators.personal.suite.pairs import surface_accuracy
+from fitrouter_evaluators.personal.suite.results import Result
+from fitrouter_evaluators.personal.suite.run import Runner, estimated
+from fitrouter_evaluators.personal.suite.suite import ANCHORS, GENERAL, MARKS, Pair, Prompt, Suite, decoded
+from fitrouter_evaluators.personal.suite.validation import Agreement, agreements, blind, marked
+
+__all__ = [
+    "ANCHORS",
+    "GENERAL",
+    "MARKS",
+    "Agreement",
+    "Generator",
+    "Ledger",
+    "Models",
+    "Pair",
+    "PairJudge",
+    "Prompt",
+    "Result",
+    "Runner",
+    "Suite",
+    "Trust",
+    "Verdict",
+    "agreements",
+    "blind",
+    "decoded",
+    "estimated",
+    "marked",
+    "results",
+    "surface_accuracy",
+    "with_pairs",
+    "written",
+]

@@ -1,0 +1,188 @@
+"""Generates a personal test suite from what a router knows of a person or role."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from fitrouter.errors import InvalidRequest, ProviderError
+from fitrouter.posterior.tastes import TasteParams
+from fitrouter.providers import Recorded
+from fitrouter.router import Router
+from fitrouter.routing.explanation_text import FEATURES
+from fitrouter.types import Identity
+from fitrouter_evaluators.personal.leaderboard import Leaderboards, require_somebody
+from fitrouter_evaluators.personal.profile import Profiles, values_of
+from fitrouter_evaluators.personal.suite.judge import PairJudge
+from fitrouter_evaluators.personal.suite.pairs import (
+    FORM,
+    contrasts,
+    fair,
+    from_recorded,
+    from_templates,
+    pair_of,
+    surface_accuracy,
+)
+from fitrouter_evaluators.personal.suite.suite import ANCHORS, KNOWN, MATERIAL, Pair, Prompt, Suite
+
+OWN, PAIRS = 20, 40
+"""Prompts from a person's tasks, and contrast pairs, unless it is said otherwise."""
+_LEAST = 0.1
+"""Smallest preference that a suite tests."""
+_TOKENS = 1500
+_WORDED = {name for name in FEATURES if name != "g" and not name.startswith("tool_")}
+"""Dimensions that a suite can ask for."""
+
+
+class Written(msgspec.Struct):
+    """A contrast pair as a model writes it."""
+
+    follows: str
+    breaks: str
+
+
+_SCHEMA = {
+    "type": "object",
+    "properties": {"follows": {"type": "string"}, "breaks": {"type": "string"}},
+    "required": ["follows", "breaks"],
+    "additionalProperties": False,
+}
+_FORM = {"type": "json_schema", "json_schema": {"name": "pair", "strict": True, "schema": _SCHEMA}}
+
+
+class Generator:
+    """Generates suites.
+
+    Args:
+        router: started, or `Router.offline`.
+    """
+
+    def __init__(self, router: Router) -> None:
+        self.router = router
+
+    async def suite(
+        self,
+        identity: Identity,
+        *,
+        tasks: Iterable[str] = (),
+        given: Iterable[str] = (),
+        recorded: Recorded | None = None,
+        pairs: int = PAIRS,
+    ) -> Suite:
+        """A suite without pairs that a model writes.
+
+        Args:
+            identity: a user, or a role of five people or more.
+            tasks: prompts of the person's own requests, the latest first.
+            given: further prompts.
+            recorded: answers of which pairs are made, too.
+            pairs: contrast pairs, if there are so many whose length and format do not give them away.
+
+        Raises:
+            InvalidRequest: neither user nor role, a role of too few people, or nothing is known of what they want.
+            StoreError: a store cannot be read now.
+        """
+        rubric, statements = await self.rubric(identity)
+        found = Suite(
+            rubric=rubric,
+            statements=statements,
+            role=identity.role,
+            prompts=tuple(_prompts(rubric, tasks, given)),
+        )
+        made = await asyncio.to_thread(
+            lambda: [*from_templates(rubric), *(from_recorded(rubric, recorded) if recorded else ())]
+        )
+        return await asyncio.to_thread(with_pairs, found, made, pairs)
+
+    async def rubric(self, identity: Identity) -> tuple[dict[str, float], tuple[str, ...]]:
+        """What a person or role wants: dimension → −1 less … 1 more, strongest first; and statements about topics."""
+        require_somebody(identity, "suite")
+        if identity.user:
+            profile = await Profiles(self.router).show(identity)
+            values, topics = values_of(profile), profile.topics
+        else:
+            await Leaderboards(self.router).of(identity)  # refuses a role of too few people
+            values, topics = await asyncio.to_thread(self._role, identity), ()
+        wanted = {name: value for name, value in values.items() if name in _WORDED and abs(value) >= _LEAST}
+        if not wanted:
+            raise InvalidRequest(
+                "suite: nothing is known of what they want; declare it (PUT /v1/profile), take a quiz, or rate answers"
+            )
+        return dict(sorted(wanted.items(), key=lambda item: -abs(item[1]))), topics
+
+    def _role(self, identity: Identity) -> dict[str, float]:
+        own, common = self.router.taste(identity)
+        unit = TasteParams().declared
+        apart = ((own.mean - common.mean) / unit).clip(-1.0, 1.0).tolist()
+        return dict(zip(self.router.features, apart, strict=True))
+
+
+def _prompts(rubric: dict[str, float], tasks: Iterable[str], given: Iterable[str]) -> list[Prompt]:
+    """Base, anchors, the person's own tasks, given prompts, and probes of the rubric; each text once."""
+    probes = [(text, name) for name in rubric for text in MATERIAL.probes.get(name, ())]
+    sources = [
+        *((text, "base") for text in KNOWN),
+        *((text, "anchor") for text in ANCHORS),
+        *((text, "own") for text in tasks),
+        *((text, "given") for text in given),
+        *probes,
+    ]
+    found: dict[str, str] = {}
+    for text, source in sources:
+        if text.strip():
+            found.setdefault(text, source)
+    return [Prompt(id=f"p{i}", text=text, source=source) for i, (text, source) in enumerate(found.items(), 1)]
+
+
+def with_pairs(suite: Suite, candidates: Sequence[Pair], most: int) -> Suite:
+    """The suite with the largest fair choice of candidates as its pairs."""
+    chosen = fair(candidates, most)
+    return msgspec.structs.replace(suite, pairs=chosen, surface=surface_accuracy(chosen))
+
+
+async def written(suite: Suite, judge: PairJudge, most: int) -> list[Pair]:
+    """Pairs that the judge's model writes, and that it and our own measures accept.
+
+    A pair is accepted if its answers have the same length and differ in the dimension as measured, and if the judge, in
+    both orders, finds that one suits the person better and neither is more useful.
+
+    Args:
+        suite: whose prompts and rubric they are for.
+        judge: asks the model.
+        most: pairs to write; fewer are accepted.
+
+    Raises:
+        BudgetExhausted: the limit is spent.
+    """
+    dimensions = [name for name in suite.rubric if name not in FORM]
+    prompts = [each.text for each in suite.prompts]
+    jobs = [(dimensions[i % len(dimensions)], prompts[i % len(prompts)]) for i in range(most if dimensions else 0)]
+    found = await asyncio.gather(*(_write(suite, judge, *job) for job in dict.fromkeys(jobs)))
+    return [pair for pair in found if pair is not None]
+
+
+async def _write(suite: Suite, judge: PairJudge, dimension: str, prompt: str) -> Pair | None:
+    value = suite.rubric[dimension]
+    follows, breaks = FEATURES[dimension][:: 1 if value > 0 else -1]
+    content = (
+        f"Write two answers to the prompt below that are equally correct, complete and useful, of the same length "
+        f"and format. The first one {follows} than usual, the second one {breaks}. They differ in nothing else.\n\n"
+        f"Prompt:\n{prompt}\n\n"
+        'Reply with JSON: {"follows": the first answer, "breaks": the second answer}.'
+    )
+    try:
+        reply = await judge.models.ask(
+            judge.model, [{"role": "user", "content": content}], _TOKENS, response_format=_FORM
+        )
+        made = msgspec.json.decode(reply or "", type=Written)
+        if not contrasts(dimension, made.follows, made.breaks, value):
+            return None
+        fit = await judge.verdict("fit", prompt, made.follows, made.breaks)
+        useful = await judge.verdict("usefulness", prompt, made.follows, made.breaks)
+    except (ProviderError, msgspec.MsgspecError, UnicodeEncodeError, RecursionError):
+        return None
+    if (fit.value, useful.value) != (1, 0):
+        return None
+    return pair_of(prompt, made.follows, made.breaks, dimension, judge.model)

@@ -1,0 +1,176 @@
+"""Contrast pairs from templates and recorded answers, and the check that length and format do not give them away.
+
+A candidate is accepted if its answers differ in the dimension of the rubric by `APART` standard deviations or more, and
+by at most half of that in every other named dimension, so that nothing else can be what is preferred. Pairs are then
+chosen so that the differences in length and format cancel over the suite: greedily, the next pair is the one that keeps
+their sum smallest. A logistic regression on the same differences, cross-validated, measures what is left.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from fitrouter.providers import Recorded
+from fitrouter.types import Floats
+from fitrouter_evaluators.personal.suite.suite import MATERIAL, Pair
+from fitrouter_evaluators.scoring.text.style import STYLE, measure, standardise
+
+APART = 0.5
+"""Least difference in the dimension of a pair, in standard deviations of ordinary answers."""
+_OTHERS = 0.8
+LONGER = 0.2
+"""Largest difference in length, as a share."""
+SURFACE = 0.55
+"""Highest accuracy of the classifier on length and format."""
+FEW = 10
+"""Pairs from which the classifier is fitted."""
+FORM = frozenset(("length", "structure", "emphasis", "code"))
+"""Dimensions that are length and format themselves; probes test them, pairs cannot."""
+_NAMES = [each.name for each in STYLE]
+_PLACES = (1, 2, 3)
+"""After which sentence of an answer a template's sentence goes."""
+
+
+def style(text: str) -> dict[str, float]:
+    """Named style dimensions of a text, in standard deviations."""
+    return dict(zip(_NAMES, standardise(measure(text)).tolist(), strict=True))
+
+
+def surface(text: str) -> Floats:
+    """float64[7]: length and format of a text."""
+    lines = text.splitlines()
+    return np.array(
+        [
+            np.log1p(len(text)),
+            np.log1p(len(text.split())),
+            len(lines),
+            sum(line.lstrip()[:1] in {"-", "*", "#", "|"} for line in lines),
+            text.count("**") + text.count("`"),
+            len(re.findall(r"[.!?]+(?:\s|$)", text)),
+            text.count(","),
+        ],
+        dtype=np.float64,
+    )
+
+
+def contrasts(dimension: str, follows: str, breaks: str, sign: float) -> bool:
+    """Whether the answers differ in a dimension, in the direction of `sign`, and in nothing else by as much.
+
+    Of a dimension that texts are not measured in, only the rest is checked.
+    """
+    a, b = style(follows), style(breaks)
+    apart = sign * (a[dimension] - b[dimension]) if dimension in a else APART
+    if not apart >= APART or abs(len(follows) - len(breaks)) > LONGER * max(len(follows), len(breaks)):
+        return False
+    return all(
+        not abs(a[name] - b[name]) > max(0.6 * apart, _OTHERS)
+        for name in _NAMES
+        if name != dimension and (dimension, name) not in _TOGETHER and (name, dimension) not in _TOGETHER
+    )
+
+
+_TOGETHER = {("evidence", "digits"), ("concreteness", "digits"), ("questions", "warmth"), ("flattery", "warmth")}
+"""Dimensions that the same words are signs of."""
+
+
+def from_templates(rubric: Mapping[str, float]) -> Iterator[Pair]:
+    """Pairs of an anchor's own answer with a sentence that has much of a dimension, and one that has little."""
+    for dimension, value in rubric.items():
+        if dimension in FORM:
+            continue
+        sentences = MATERIAL.sentences.get(dimension, ())
+        for (more, _), (_, less) in itertools.product(sentences, sentences):
+            follows, breaks = (more, less) if value > 0 else (less, more)
+            for number, anchor in enumerate(MATERIAL.anchors):
+                place = _PLACES[number % len(_PLACES)]
+                texts = _with(anchor["answer"], follows, place), _with(anchor["answer"], breaks, place)
+                if contrasts(dimension, *texts, value):
+                    yield pair_of(anchor["prompt"], *texts, dimension, "template")
+
+
+def from_recorded(rubric: Mapping[str, float], recorded: Recorded, most: int = 400) -> Iterator[Pair]:
+    """Pairs of two recorded answers to one prompt.
+
+    Args:
+        rubric: dimension → direction.
+        recorded: answers of several models.
+        most: prompts that are read.
+    """
+    for prompt in recorded.prompts[:most]:
+        answers = sorted(set(recorded.answers(prompt).values()))
+        for i, first in enumerate(answers):
+            for second in answers[i + 1 :]:
+                for dimension, value in rubric.items():
+                    if dimension in FORM or dimension not in _NAMES or not (first.strip() and second.strip()):
+                        continue
+                    for texts in ((first, second), (second, first)):
+                        if contrasts(dimension, *texts, value):
+                            yield pair_of(prompt, *texts, dimension, "recorded")
+
+
+def fair(candidates: Sequence[Pair], most: int) -> tuple[Pair, ...]:
+    """The largest balanced choice of at most `most` pairs that length and format do not give away."""
+    chosen = balanced(candidates, most)
+    while (surface_accuracy(chosen) or 0.0) > SURFACE:
+        chosen = balanced(candidates, len(chosen) - 2)
+    return chosen
+
+
+def balanced(candidates: Sequence[Pair], most: int) -> tuple[Pair, ...]:
+    """At most `most` pairs, of the dimensions in turn, whose differences in length and format cancel.
+
+    Args:
+        candidates: any number of pairs.
+        most: pairs to choose.
+    """
+    if not candidates:
+        return ()
+    apart = np.array([surface(each.follows) - surface(each.breaks) for each in candidates])
+    apart /= np.maximum(apart.std(axis=0), 1e-9)
+    dimensions = sorted({each.dimension for each in candidates})
+    left = list(range(len(candidates)))
+    total, chosen, texts = np.zeros(apart.shape[1]), list[int](), set[str]()
+    while left and len(chosen) < most:
+        due = dimensions[len(chosen) % len(dimensions)]
+        here = [k for k in left if candidates[k].dimension == due] or left
+        best = min(here, key=lambda k: (round(float(np.linalg.norm(total + apart[k])), 9), candidates[k].id))
+        total += apart[best]
+        chosen.append(best)
+        texts |= {candidates[best].follows, candidates[best].breaks}
+        left = [k for k in left if not {candidates[k].follows, candidates[k].breaks} <= texts]
+    return tuple(candidates[k] for k in chosen)
+
+
+def surface_accuracy(pairs: Sequence[Pair]) -> float | None:
+    """Cross-validated accuracy with which length and format tell which answer follows; None with few pairs."""
+    if len(pairs) < FEW:
+        return None
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import GroupKFold, cross_val_score
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    apart = np.array([surface(each.follows) - surface(each.breaks) for each in pairs])
+    rows, labels = np.concatenate([apart, -apart]), np.repeat([1, 0], len(pairs))
+    classifier = make_pipeline(StandardScaler(with_mean=False), LogisticRegression(fit_intercept=False))
+    groups = np.tile(np.arange(len(pairs)), 2)
+    return float(cross_val_score(classifier, rows, labels, groups=groups, cv=GroupKFold(5)).mean())
+
+
+def _with(answer: str, sentence: str, place: int) -> str:
+    """An answer with a sentence after its sentence number `place`."""
+    parts = re.split(r"(?<=[.!?]) ", answer)
+    return " ".join([*parts[:place], sentence, *parts[place:]])
+
+
+def pair_of(prompt: str, follows: str, breaks: str, dimension: str, made_by: str) -> Pair:
+    """A pair whose id is a digest of its texts."""
+    digest = hashlib.sha256("\0".join((prompt, follows, breaks, dimension)).encode("utf-8", "replace")).hexdigest()
+    return Pair(
+        id=f"c{digest[:10]}", prompt=prompt, follows=follows, breaks=breaks, dimension=dimension, made_by=made_by
+    )

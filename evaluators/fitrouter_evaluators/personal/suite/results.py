@@ -1,0 +1,66 @@
+"""Results of a suite's run: one row a model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from fitrouter.errors import InvalidRequest
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """How a model did. Shares and ratings are from 0 to 1, intervals hold 80 %."""
+
+    model: str
+    rank: int
+    wins: float
+    """Probability that its answer to a prompt suits the person better than another model's: reward model, and judge."""
+    low: float
+    high: float
+    best: float
+    """Probability that no model wins more."""
+    rating: float
+    """Mean rating that the person's reward model predicts."""
+    population: float
+    """The same by the population's."""
+    population_rank: int
+    rubric: float
+    """Share of the rubric's dimensions, by weight, in which its answers are on the wanted side of the other models'."""
+    judge: float | None = None
+    """Mean of the judge's verdicts, −1 … 1."""
+    base: float
+    """Share of its answers without a fault of the common base."""
+    faults: dict[str, int] = {}
+    """Fault → answers that have it."""
+    anchor: float | None = None
+    """Mean rating on the anchor prompts, equated to the population's scale."""
+    why: tuple[str, ...] = ()
+    answers: int = 0
+    suite: str = ""
+    """Id of the suite."""
+    trust: float = 0.0
+    """Weight of the judge beside the reward model."""
+    usd: float = 0.0
+    """Paid by this run, for all models and the judge; what an interrupted one paid before is not in it."""
+
+
+def encoded(results: Sequence[Result]) -> bytes:
+    """JSON lines, best first; `fitrouter certificate --suite` reads them."""
+    return b"".join(msgspec.json.encode(each) + b"\n" for each in results)
+
+
+def decoded(payload: bytes) -> list[Result]:
+    """Results from JSON lines.
+
+    Raises:
+        InvalidRequest: a line is no result.
+    """
+    found = []
+    for number, line in enumerate(payload.splitlines(), 1):
+        if line.strip():
+            try:
+                found.append(msgspec.json.decode(line, type=Result))
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+                raise InvalidRequest(f"results: line {number}: {error}; give a file of `fitrouter suite run`") from None
+    return found

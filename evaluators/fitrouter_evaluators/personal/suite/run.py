@@ -1,0 +1,280 @@
+"""Runs a suite: asks models, and ranks them by the person's reward model, rubric and judge, above the common base.
+
+A model's score is how often its answer suits the person better than another model's answer to the same prompt. The
+reward model gives that as draws of the person's posterior, the judge as verdicts; the two are averaged, the judge's
+with the weight that the person's own marks give it (`Trust`). Intervals are over draws and resampled prompts. A
+model whose answers have faults of the common base cannot be ahead of one without, whatever the person's taste.
+
+Ratings on the anchor prompts are equated linearly to the population's scale (Kolen and Brennan 2014, §2.4): mean and
+standard deviation of the person's ratings of all answers to the anchors are made those of the population's ratings of
+the same answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fitrouter.errors import InvalidRequest, ProviderError
+from fitrouter.router import Router
+from fitrouter.types import Floats, Identity
+from fitrouter_evaluators.personal.base import LEAST, checked, faults, wrong
+from fitrouter_evaluators.personal.scores import reasons_of
+from fitrouter_evaluators.personal.suite.judge import CALIBRATION, PairJudge, Trust, agreements
+from fitrouter_evaluators.personal.suite.models import Models
+from fitrouter_evaluators.personal.suite.results import Result
+from fitrouter_evaluators.personal.suite.suite import FIT, KNOWN, Prompt, Suite
+
+DRAWS = 1000
+_JUDGED_TOKENS = 200
+_SIDES = {"follows": 1, "breaks": -1, "same": 0}
+Progress = Callable[[int, int], None]
+"""Called with steps done and steps in all."""
+
+
+def messages(prompt: str) -> list[dict[str, Any]]:
+    """The request of a prompt."""
+    return [{"role": "user", "content": prompt}]
+
+
+def estimated(suite: Suite, models: Models, names: Sequence[str], judge: str | None = None) -> tuple[int, float]:
+    """Calls that a run makes, and the most USD that they cost. Answers that are kept cost nothing.
+
+    Verdicts are counted as if every answer had 1,000 tokens.
+    """
+    asked = [(name, messages(each.text)) for each in suite.prompts for name in names]
+    costs = [models.cost(name, request) for name, request in asked]
+    calls, usd = (
+        sum(cost > 0.0 or not models.card(n).prices.known for cost, (n, _) in zip(costs, asked, strict=True)),
+        sum(costs),
+    )
+    if judge is None:
+        return calls, usd
+    prices = models.card(judge).prices
+    circle = len(names) if len(names) > 2 else 1
+    verdicts = 2 * (len(suite.prompts) * circle + sum(_marked(each.marks) for each in suite.pairs)) + CALIBRATION
+    return calls + verdicts, usd + verdicts * (prices.input * 2500 + prices.output * _JUDGED_TOKENS) / 1e6
+
+
+class Judged(NamedTuple):
+    """Verdicts of a judge on the answers to each prompt."""
+
+    verdicts: Floats
+    """float64[P, C]: 1 for the first of each pair of models, −1 for the second."""
+    circle: Sequence[tuple[int, int]]
+    """The pairs."""
+    weight: float
+    """Of a verdict beside the reward model."""
+
+
+class Runner:
+    """Runs suites.
+
+    Args:
+        router: started, or `Router.offline`, with the person's reward model.
+        models: asks.
+        progress: called after each step.
+    """
+
+    def __init__(self, router: Router, models: Models, progress: Progress | None = None) -> None:
+        self.router, self.models, self._progress = router, models, progress
+        self._done = self._of = 0
+
+    async def run(
+        self, suite: Suite, identity: Identity, names: Sequence[str], judge: PairJudge | None = None
+    ) -> list[Result]:
+        """The results, best first. What was answered before is read from the ledger.
+
+        Args:
+            suite: of the person.
+            identity: whose reward model scores; their user or role.
+            names: of two or more models.
+            judge: for verdicts besides.
+
+        Raises:
+            InvalidRequest: fewer than two models, an unknown one, no scorer, or no prompt that all of them answered.
+            BudgetExhausted: the limit is spent; what was answered is kept.
+            StoreError: a store cannot be read now.
+        """
+        if len(set(names)) < 2:
+            raise InvalidRequest(f"suite run: got {len(set(names))} models; a ranking needs two or more")
+        names = list(dict.fromkeys(names))
+        for name in names:
+            self.models.card(name)
+        circle = [(i, (i + 1) % len(names)) for i in range(len(names) if len(names) > 2 else 1)]
+        marks = [(p, _SIDES[m[FIT]]) for p in suite.pairs for m in p.marks.values() if FIT in m]
+        personal = [each for each in suite.prompts if each.source != "base"]
+        self._done = 0
+        self._of = len(suite.prompts) * len(names) + len(personal) * (len(circle) if judge else 0)
+        based = await asyncio.gather(*(self._based(name, suite) for name in names))
+        texts = await asyncio.gather(*(self._answers(each.text, names) for each in personal))
+        kept = [(prompt, row) for prompt, row in zip(personal, texts, strict=True) if None not in row]
+        if not kept:
+            raise InvalidRequest("suite run: no prompt has an answer of each model; see --ask-again")
+        prompts, answers = [p.text for p, _ in kept], [[text or "" for text in row] for _, row in kept]
+
+        trust, verdicts = Trust(), None
+        if judge is not None:
+            await judge.calibrate()
+            said = await asyncio.gather(*(judge.verdict(FIT, p.prompt, p.follows, p.breaks) for p, _ in marks))
+            trust = trust.after(agreements([each.value for each in said], [side for _, side in marks]))
+            verdicts = np.array(
+                await asyncio.gather(
+                    *(self._judged(judge, p, row, circle) for p, row in zip(prompts, answers, strict=True))
+                )
+            )
+        who = await self.router.recall(identity)
+        judged = None if verdicts is None else Judged(verdicts, circle, trust.weight)
+        return await asyncio.to_thread(self._ranked, suite, who, names, [p for p, _ in kept], answers, based, judged)
+
+    def _ranked(
+        self,
+        suite: Suite,
+        who: Identity,
+        names: Sequence[str],
+        asked: Sequence[Prompt],
+        answers: Sequence[Sequence[str]],
+        based: Sequence[Sequence[tuple[str, ...]]],
+        judged: Judged | None,
+    ) -> list[Result]:
+        """The results, from the answers to each prompt by model, and the faults of each model's answers to the base."""
+        prompts = [each.text for each in asked]
+        pairs = [(prompt, text) for prompt, row in zip(prompts, answers, strict=True) for text in row]
+        h = np.nan_to_num(self.router.read(who, pairs)).reshape(len(prompts), len(names), -1)
+        own, common = self.router.taste(who)
+        rng = np.random.default_rng(0)
+        values, vectors = np.linalg.eigh(own.cov)
+        theta = own.mean + (rng.standard_normal((DRAWS, len(values))) * np.sqrt(np.maximum(values, 0.0))) @ vectors.T
+        draws = _wins(np.einsum("pkd,sd->spk", h, theta))
+        verdict_wins = None
+        if judged is not None:
+            verdict_wins = _judged_wins(judged.verdicts, judged.circle, len(names))
+            draws = (draws + judged.weight * verdict_wins) / (1.0 + judged.weight)
+        sampled = rng.integers(len(prompts), size=(DRAWS, len(prompts)))
+        wins = np.take_along_axis(draws, sampled[:, :, None], axis=1).mean(axis=1)
+
+        ratings, theirs = h @ own.mean, h @ common.mean
+        anchors = [at for at, prompt in enumerate(asked) if prompt.source == "anchor"]
+        equated = _equated(ratings[anchors], theirs[anchors])
+        bases = [
+            checked([*based[k], *(faults(prompt, row[k]) for prompt, row in zip(prompts, answers, strict=True))])
+            for k in range(len(names))
+        ]
+        order = sorted(range(len(names)), key=lambda k: (bases[k].sound < LEAST, -wins[:, k].mean(), names[k]))
+        population = {k: rank for rank, k in enumerate(np.argsort(-theirs.mean(axis=0), kind="stable").tolist(), 1)}
+        best = np.bincount(wins.argmax(axis=1), minlength=len(names)) / DRAWS
+        apart = h.mean(axis=0) - h.mean(axis=(0, 1))
+        return [
+            Result(
+                model=names[k],
+                rank=rank,
+                wins=float(wins[:, k].mean()),
+                low=float(np.quantile(wins[:, k], 0.1)),
+                high=float(np.quantile(wins[:, k], 0.9)),
+                best=float(best[k]),
+                rating=float(ratings[:, k].mean()),
+                population=float(theirs[:, k].mean()),
+                population_rank=population[k],
+                rubric=_on_side(suite, self.router.features, h, k),
+                judge=None if verdict_wins is None else float((2.0 * verdict_wins[:, k] - 1.0).mean()),
+                base=bases[k].sound,
+                faults=bases[k].faults,
+                anchor=None if equated is None else float(equated[k]),
+                why=tuple(reason.words for reason in reasons_of(self.router.features, apart[k], own, common)),
+                answers=len(prompts),
+                suite=suite.id,
+                trust=0.0 if judged is None else judged.weight,
+                usd=self.models.ledger.usd,
+            )
+            for rank, k in enumerate(order, 1)
+        ]
+
+    async def _answers(self, prompt: str, names: Sequence[str]) -> list[str | None]:
+        return list(await asyncio.gather(*(self._answer(prompt, name) for name in names)))
+
+    async def _based(self, name: str, suite: Suite) -> list[tuple[str, ...]]:
+        """Faults of a model's answers to the known prompts of the base, as far as they are recorded."""
+        found = []
+        for prompt in suite.prompts:
+            known = KNOWN.get(prompt.text) if prompt.source == "base" else None
+            if known is None:
+                continue
+            try:
+                text = await self._answer(prompt.text, name, **({"tools": [known.tool]} if known.tool else {}))
+            except InvalidRequest:  # not recorded
+                self._step()
+                continue
+            if text is not None:
+                found.append(wrong(text, accepts=known.accepts, fields=known.fields, tool=known.tool))
+        return found
+
+    async def _answer(self, prompt: str, name: str, **params: Any) -> str | None:
+        """The answer of a model; empty if it failed, None if it was lost in a crash."""
+        try:
+            found = await self.models.ask(name, messages(prompt), **params)
+        except ProviderError:
+            found = ""
+        self._step()
+        return found
+
+    async def _judged(
+        self, judge: PairJudge, prompt: str, row: Sequence[str], circle: Sequence[tuple[int, int]]
+    ) -> list[int]:
+        found = []
+        for a, b in circle:
+            try:
+                found.append((await judge.verdict(FIT, prompt, row[a], row[b])).value)
+            except ProviderError:
+                found.append(0)
+            self._step()
+        return found
+
+    def _step(self) -> None:
+        self._done += 1
+        if self._progress is not None:
+            self._progress(self._done, self._of)
+
+
+def _marked(marks: Any) -> int:
+    return sum(FIT in own for own in marks.values())
+
+
+def _wins(ratings: Floats) -> Floats:
+    """float64[S, P, K]: share of the rivals that an answer is rated above, from ratings of the same shape."""
+    above = ratings[..., :, None] > ratings[..., None, :]
+    same = ratings[..., :, None] == ratings[..., None, :]
+    found: Floats = (above.sum(axis=-1) + 0.5 * (same.sum(axis=-1) - 1)) / (ratings.shape[-1] - 1)
+    return found
+
+
+def _judged_wins(verdicts: Floats, circle: Sequence[tuple[int, int]], models: int) -> Floats:
+    """float64[P, K]: mean of an answer's verdicts, on a scale from 0 to 1."""
+    total, seen = np.zeros((len(verdicts), models)), np.zeros(models)
+    for at, (a, b) in enumerate(circle):
+        total[:, a] += verdicts[:, at]
+        total[:, b] -= verdicts[:, at]
+        seen[a], seen[b] = seen[a] + 1, seen[b] + 1
+    found: Floats = 0.5 + 0.5 * total / seen
+    return found
+
+
+def _equated(own: Floats, common: Floats) -> Floats | None:
+    """float64[K]: a person's mean ratings on the anchors on the population's scale; None if they are all the same."""
+    if len(own) < 2 or own.std() < 1e-9:
+        return None
+    found: Floats = common.mean() + common.std() * (own.mean(axis=0) - own.mean()) / own.std()
+    return found
+
+
+def _on_side(suite: Suite, features: Sequence[str], h: Floats, model: int) -> float:
+    """Share of the rubric, by weight, in which a model's answers are on the wanted side of the others' mean."""
+    known = {name: value for name, value in suite.rubric.items() if name in features and value}
+    if not known:
+        return 0.5
+    weights = np.abs(np.array(list(known.values())))
+    columns = [list(features).index(name) for name in known]
+    apart = (h[:, model] - h.mean(axis=1))[:, columns] * np.sign(np.array(list(known.values())))
+    return float(((apart > 0.0) + 0.5 * (apart == 0.0)).mean(axis=0) @ weights / weights.sum())

@@ -1,0 +1,104 @@
+"""Validation of a suite by people: blind comparisons of its pairs, and how far raters agree with it and each other."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+import numpy as np
+
+from fitrouter_evaluators.personal.suite.suite import FIT, MARKS, Choice, Pair, Suite
+
+
+class Agreement(msgspec.Struct, frozen=True, kw_only=True):
+    """Agreement in one dimension."""
+
+    raters: int
+    marks: int
+    agrees: float
+    """Share of marks as the suite claims: the answer that follows for `fit`, no difference for the others."""
+    kappa: float | None
+    """Cohen's κ, the mean over pairs of raters; None with one rater, or where everybody always says the same."""
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """A question to a rater: which of two answers is better in a dimension, without a word on which is which."""
+
+    pair: str
+    dimension: str
+    prompt: str
+    first: str
+    second: str
+    swapped: bool
+    """Whether the answer that breaks the rubric is the first."""
+
+    def choice(self, better: str) -> Choice:
+        """The mark for `first`, `second` or `same`."""
+        if better == "same":
+            return "same"
+        return "breaks" if (better == "first") == self.swapped else "follows"
+
+
+def blind(suite: Suite, rater: str, *, seed: int = 0) -> Iterator[Asked]:
+    """What a rater has not marked yet, in an order and with sides of their own."""
+    rng = np.random.default_rng([seed, *rater.encode("utf-8", "replace")])
+    for at in rng.permutation(len(suite.pairs)).tolist():
+        pair, swapped = suite.pairs[at], bool(rng.random() < 0.5)
+        answers = (pair.breaks, pair.follows) if swapped else (pair.follows, pair.breaks)
+        for dimension in MARKS:
+            if dimension not in pair.marks.get(rater, {}):
+                yield Asked(pair.id, dimension, pair.prompt, *answers, swapped)
+
+
+def marked(suite: Suite, rater: str, asked: Asked, better: str) -> Suite:
+    """The suite with an answer of a rater, and agreement measured anew."""
+
+    def told(pair: Pair) -> Pair:
+        if pair.id != asked.pair:
+            return pair
+        own = {**pair.marks.get(rater, {}), asked.dimension: asked.choice(better)}
+        return msgspec.structs.replace(pair, marks={**pair.marks, rater: own})
+
+    return validated(msgspec.structs.replace(suite, pairs=tuple(map(told, suite.pairs))))
+
+
+def validated(suite: Suite) -> Suite:
+    """The suite with the agreement of its marks."""
+    found = {name: msgspec.to_builtins(each) for name, each in agreements(suite.pairs).items()}
+    return msgspec.structs.replace(suite, validation=found)
+
+
+def agreements(pairs: Sequence[Pair]) -> Mapping[str, Agreement]:
+    """Agreement by dimension, of those with marks."""
+    found = {}
+    for dimension in MARKS:
+        marks: dict[str, dict[str, Choice]] = {}
+        for pair in pairs:
+            for rater, own in pair.marks.items():
+                if dimension in own:
+                    marks.setdefault(rater, {})[pair.id] = own[dimension]
+        if marks:
+            given = [mark for own in marks.values() for mark in own.values()]
+            claimed = "follows" if dimension == FIT else "same"
+            found[dimension] = Agreement(
+                raters=len(marks),
+                marks=len(given),
+                agrees=sum(mark == claimed for mark in given) / len(given),
+                kappa=_kappa(list(marks.values())),
+            )
+    return found
+
+
+def _kappa(raters: Sequence[Mapping[str, Choice]]) -> float | None:
+    from sklearn.metrics import cohen_kappa_score
+
+    found = []
+    for one, other in itertools.combinations(raters, 2):
+        both = sorted(one.keys() & other.keys())
+        values = [one[each] for each in both], [other[each] for each in both]
+        if len({*values[0], *values[1]}) > 1:
+            found.append(float(cohen_kappa_score(*values)))
+    known = [each for each in found if math.isfinite(each)]
+    return sum(known) / len(known) if known else None

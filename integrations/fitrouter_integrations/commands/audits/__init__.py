@@ -1,0 +1,1 @@
+"""Commands that look at whom an installation serves, and how safely."""

@@ -1,0 +1,56 @@
+"""`fitrouter satisfaction`: mean, variance, worst tenth and worst role, who is worse off, and fairness."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from fitrouter.config import load_config
+from fitrouter.router import Router
+from fitrouter_evaluators.personal.satisfaction import Satisfaction, measured
+from fitrouter_integrations.commands._files import as_json
+from fitrouter_integrations.commands._options import DEFAULT, ConfigFile
+from fitrouter_integrations.commands.personal.leaderboard import printable, wrapped
+
+_ROWS = (
+    ("mean", "mean of people"),
+    ("variance", "variance between people"),
+    ("cvar10", "worst tenth (CVaR10)"),
+    ("worst_role", "worst role"),
+    ("worse_off", "worse off than best single"),
+    ("rare_gap", "rare minus common tastes"),
+)
+
+
+def command(
+    config: ConfigFile = DEFAULT,
+    tenant: Annotated[str, typer.Option(help="Tenant whose people are counted.")] = "default",
+    out: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Satisfaction of everybody who ever rated, with 95 % intervals; the four figures stand together or not at all."""
+    settings = load_config(config)
+    with Router.offline(settings) as router:
+        found = measured(settings.data, router, tenant=tenant, now=time.time())
+    typer.echo(as_json({"object": "fitrouter.satisfaction", **msgspec.to_builtins(found)}) if out else _text(found))
+
+
+def _text(found: Satisfaction) -> str:
+    lines = [f"{found.people} people, {found.ratings} ratings"]
+    for name, words in _ROWS:
+        value = getattr(found, name)
+        if value is not None:
+            more = f"  {printable(found.worst_role_name)}" if name == "worst_role" else ""
+            lines.append(_line(words, msgspec.to_builtins(value)) + more)
+    groups = [*found.roles, *found.rarity, *([found.departed] if found.departed else [])]
+    if groups:
+        lines += ["", f"{'group':<28} {'mean':>7}  95 % interval    people"]
+    for group in groups:
+        lines.append(_line(printable(group.name)[:28], msgspec.to_builtins(group.mean)) + f"{group.people:>10}")
+    return "\n".join([*lines, *([""] if found.sentences else []), *wrapped(found.sentences)])
+
+
+def _line(words: str, value: dict[str, Any]) -> str:
+    return f"{words:<28} {value['estimate']:>7.3f}  {value['low']:>6.3f} … {value['high']:.3f}"

@@ -1,0 +1,1 @@
+"""Commands that run experiments and training offline: bench, simulate and train."""

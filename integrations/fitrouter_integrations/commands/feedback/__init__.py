@@ -1,0 +1,1 @@
+"""Commands that give feedback on an answer of a running gateway."""

@@ -1,0 +1,48 @@
+"""`fitrouter rate`: rate an answer of a running gateway."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from fitrouter.config import load_config
+from fitrouter.errors import InvalidRequest
+from fitrouter_integrations._http import call, url_of
+from fitrouter_integrations.commands._options import DEFAULT
+from fitrouter_integrations.commands.feedback.comment import ConfigPath, Url
+
+
+def command(
+    decision_id: Annotated[str, typer.Argument(help="Decision id, or the answer's id.")],
+    value: Annotated[str, typer.Argument(help="up, down, or a number on the scale.")],
+    scale: Annotated[
+        str | None, typer.Option(help="Lowest and highest rating, such as 1:5; by default `feedback.scale`, else 0:1.")
+    ] = None,
+    dimension: Annotated[str | None, typer.Option(help="What is rated; by default the answer as a whole.")] = None,
+    user: Annotated[str | None, typer.Option(help="User who got the answer.")] = None,
+    config: ConfigPath = DEFAULT,
+    url: Url = None,
+) -> None:
+    """Rate an answer: up, down, or a number on a scale. A later rating replaces it."""
+    up_or_down = value in ("up", "down")
+    body = {
+        "decision_id": decision_id,
+        "kind": "thumb" if up_or_down else "rating",
+        "value": value if up_or_down else _number(value),
+        "scale": None if scale is None else [_number(part) for part in scale.split(":")],
+        "dimension": dimension,
+        "user": user,
+    }
+    target = url or url_of(load_config(config))
+    call("POST", target, "/v1/feedback", {name: given for name, given in body.items() if given is not None})
+    typer.echo(f"rated {value}")
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise InvalidRequest(
+            f"got {text!r}; give up, down, or a number, with --scale 1:5 for one from 1 to 5"
+        ) from None

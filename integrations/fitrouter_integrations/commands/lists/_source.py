@@ -1,0 +1,108 @@
+"""Where lists are read from: the data folder of a configuration, another folder, or a running gateway."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+from urllib.parse import urlencode
+
+import msgspec
+import typer
+
+from fitrouter.assemble import open_journal
+from fitrouter.config import load_config
+from fitrouter.errors import ConfigError
+from fitrouter.stores.identities import Identities
+from fitrouter.stores.journal import Journal, SqliteJournal
+from fitrouter.stores.listing import Lists
+from fitrouter_integrations._http import call
+from fitrouter_integrations.commands._files import as_json
+from fitrouter_integrations.commands.personal.leaderboard import WIDTH, printable
+
+T = TypeVar("T")
+
+Data = Annotated[Path | None, typer.Option(help="Data folder, without a configuration.")]
+Url = Annotated[str | None, typer.Option(help="Ask a running gateway, such as http://127.0.0.1:8484.")]
+Tenant = Annotated[str | None, typer.Option(help="Of this tenant only; with --url that of the key.")]
+User = Annotated[str | None, typer.Option(help="Of this user only; the user id that requests have.")]
+Role = Annotated[str | None, typer.Option(help="Of this role only.")]
+Model = Annotated[str | None, typer.Option(help="Of this model only, with or without its revision.")]
+Last = Annotated[int, typer.Option(help="Number of entries, the newest first.", min=1, max=1000)]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@contextmanager
+def opened(config: Path, data: Path | None) -> Iterator[Lists]:
+    """Lists over the files of a data folder. A gateway may be running.
+
+    Raises:
+        ConfigError: there is no journal.
+    """
+    with stores(config, data) as (_, journal, identities):
+        yield Lists(journal, identities)
+
+
+@contextmanager
+def stores(config: Path, data: Path | None) -> Iterator[tuple[Path, Journal, Identities]]:
+    """A data folder, its journal (which may be in a database) and its identities. A gateway may be running.
+
+    Raises:
+        ConfigError: there is no journal.
+    """
+    settings = None
+    if data is None:
+        settings = load_config(config)
+        folder = settings.data
+    else:
+        folder = data if data.is_dir() else data.parent
+    for name in ("identities.db",) if settings and settings.database else ("journal.db", "identities.db"):
+        if not (folder / name).is_file():
+            option = "--data: " if data is not None else ""
+            raise ConfigError(f"{option}there is no {str(folder / name)!r}; a gateway writes it at its first start")
+    opened = SqliteJournal(folder / "journal.db") if settings is None else open_journal(settings)
+    with closing(opened) as journal, closing(Identities(folder / "identities.db")) as who:
+        yield folder, journal, who
+
+
+def asked(
+    url: str, path: str, kind: type[T], identity: Mapping[str, str | None] | None = None, **query: object
+) -> list[T]:
+    """The entries of a list of a running gateway."""
+    given = urlencode({name: value for name, value in query.items() if value is not None})
+    found = call("GET", url, f"{path}?{given}" if given else path, identity=identity, timeout_s=60.0)
+    entries: list[T] = msgspec.convert(found["data"], list[kind])  # type: ignore[valid-type]
+    return entries
+
+
+def show(entries: Sequence[Any], as_text: Callable[[], list[str]], out: bool, empty: str) -> None:
+    """Print entries as JSON or as text."""
+    if out:
+        typer.echo(as_json(list(entries)))
+    else:
+        typer.echo("\n".join(as_text()) if entries else empty)
+
+
+def record(*parts: str) -> list[str]:
+    """An entry of several parts, each on lines of its own of at most 80 columns; the first is not indented."""
+    lines: list[str] = []
+    for i, part in enumerate(parts):
+        indent = "  " if i else ""
+        lines += textwrap.wrap(
+            printable(part), WIDTH, initial_indent=indent, subsequent_indent="    ", break_on_hyphens=False
+        )
+    return lines
+
+
+def when(seconds: float | None) -> str:
+    """A time in UTC, to the second."""
+    return "" if seconds is None else datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def who(user: str | None, subject: str | None, role: str | None, tenant: str) -> str:
+    """A user with role and tenant, as a person would say it."""
+    name = user or (f"an erased user ({subject})" if subject else "nobody in particular")
+    return name + (f", {role}" if role else "") + (f" (tenant {tenant})" if tenant != "default" else "")

@@ -1,0 +1,95 @@
+"""`fitrouter decisions`: the last answers, with their model, probability, cost, score and votes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import msgspec
+import typer
+
+from fitrouter.errors import ConfigError
+from fitrouter.stores.audit_log import AuditLog, command_act
+from fitrouter.stores.content import Content
+from fitrouter.stores.contents import ContentStore
+from fitrouter.stores.listing import ListedAnswer, Lists
+from fitrouter_integrations.commands._options import DEFAULT, ConfigFile
+from fitrouter_integrations.commands.lists import _source
+from fitrouter_integrations.commands.lists._source import AsJson, Data, Last, Model, Role, Tenant, Url, User
+
+
+class Shown(ListedAnswer, frozen=True, kw_only=True):
+    """An answer with its content, if that was kept."""
+
+    content: Content | None = None
+
+
+def command(
+    user: User = None,
+    role: Role = None,
+    model: Model = None,
+    last: Last = 20,
+    config: ConfigFile = DEFAULT,
+    data: Data = None,
+    url: Url = None,
+    tenant: Tenant = None,
+    content: Annotated[
+        bool, typer.Option(help="With question and answer, where `content` keeps them; noted in the audit log.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List the last answers: when, whose, model, probability, cost, score and votes."""
+    found: Sequence[ListedAnswer]
+    if url is not None:
+        if content:
+            raise ConfigError("--content: contents are read from the data folder only; leave out --url")
+        who = {"user": user, "role": role}
+        found = _source.asked(url, "/v1/decisions", ListedAnswer, who, model=model, last=last)
+    else:
+        with _source.stores(config, data) as (folder, journal, identities):
+            found = Lists(journal, identities).answers(last, tenant=tenant, user=user, role=role, model=model)
+            if content:
+                AuditLog(folder).note(command_act("content read", answers=str(len(found))))
+                kept = ContentStore(folder, journal, identities).of([one.decision_id for one in found])
+                texts = {one.decision_id: one.content for one in kept}
+                found = [Shown(**msgspec.structs.asdict(one), content=texts.get(one.decision_id)) for one in found]
+    empty = "no decisions" + (" of these" if user or role or model or tenant else " yet")
+    _source.show(found, lambda: [line for one in found for line in _lines(one)], as_json, empty)
+
+
+def _lines(one: ListedAnswer) -> list[str]:
+    return _source.record(
+        f"{_source.when(one.ts)}  {one.decision_id}",
+        f"{_source.who(one.user, one.subject, one.role, one.tenant)}: {one.model}",
+        ", ".join(_facts(one)),
+        *_texts(one),
+    )
+
+
+def _texts(one: ListedAnswer) -> list[str]:
+    if not isinstance(one, Shown):
+        return []
+    if one.content is None:
+        return ["content: not kept"]
+    answer = one.content.message.get("content")
+    return [f"asked: {one.content.prompt}", f"answered: {answer if isinstance(answer, str) else one.content.message}"]
+
+
+def _facts(one: ListedAnswer) -> list[str]:
+    found = [f"{one.mode} with probability {one.probability:.3g}", one.status or "not complete"]
+    if one.cost_usd is not None:
+        found.append(f"{one.cost_usd:.6f} USD" + " at an assumed price" * one.cost_assumed)
+    if one.latency_ms is not None:
+        found.append(f"{one.latency_ms / 1000.0:.2f} s")
+    if one.score is not None:
+        found.append(f"score {one.score:.2f}")
+    return found + [voted(kind, y) for kind, y in one.votes.items()]
+
+
+def voted(kind: str, y: float) -> str:
+    """A vote in words.
+
+    >>> voted("thumb", 1.0), voted("rating", 0.75)
+    ('thumb up', 'rating 0.75')
+    """
+    return f"{kind} {'up' if y else 'down'}" if kind.startswith("thumb") else f"{kind} {y:g}"

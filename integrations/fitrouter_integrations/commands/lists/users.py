@@ -1,0 +1,214 @@
+"""`fitrouter users`: the known users, and what is stored of one: shown, exported, erased."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from fitrouter.config import load_config
+from fitrouter.router import Router
+from fitrouter.routing.explanation_text import FEATURES
+from fitrouter.stores.audit_log import AuditLog, by_command, command_act
+from fitrouter.stores.contents import ContentStore, KeptContent
+from fitrouter.stores.erasure import WAREHOUSE, Erased, Eraser
+from fitrouter.stores.journal import digest_of
+from fitrouter.stores.listing import MOST, ListedAnswer, ListedFeedback, ListedUser, Lists, ShownUser
+from fitrouter.stores.warehouse import Warehouse, WarehouseFeed
+from fitrouter.types import Identity
+from fitrouter_evaluators.personal import Profile, Profiles, parsed_profile
+from fitrouter_integrations._http import call
+from fitrouter_integrations.commands._files import as_json as text_of
+from fitrouter_integrations.commands._files import write_new
+from fitrouter_integrations.commands._options import DEFAULT, ConfigFile
+from fitrouter_integrations.commands.lists import _source
+from fitrouter_integrations.commands.lists._source import AsJson, Data, Last, Tenant, Url
+
+app = typer.Typer(
+    help="List the known users; show, export and erase what is stored of one.",
+    invoke_without_command=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+Name = Annotated[str, typer.Argument(help="Name of the user, as requests have it.")]
+TenantOf = Annotated[str, typer.Option("--tenant", help="Tenant of the user; with --url that of the key.")]
+
+
+class Known(ShownUser, frozen=True, kw_only=True):
+    """What is known of a user: what was logged, and the profile."""
+
+    profile: Profile | None = None
+    """None without a configuration, which the learnt tastes need."""
+
+
+@app.callback()
+def users(
+    context: typer.Context,
+    last: Last = 20,
+    config: ConfigFile = DEFAULT,
+    data: Data = None,
+    url: Url = None,
+    tenant: Tenant = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the known users, those first that were met last."""
+    if context.invoked_subcommand is not None:
+        return
+    if url is not None:
+        found = _source.asked(url, "/v1/users", ListedUser, last=last)
+    else:
+        with _source.opened(config, data) as lists:
+            found = lists.users(last, tenant=tenant)
+    _source.show(found, lambda: [line for one in found for line in _listed(one)], as_json, "no users yet")
+
+
+def _listed(one: ListedUser) -> list[str]:
+    name = one.user + (f" (tenant {one.tenant})" if one.tenant != "default" else "")
+    seen = f", last {_source.when(one.last)} (UTC)" if one.last else ""
+    counts = f"{one.answers} answers, {one.ratings} ratings, {one.remarks} remarks{seen}"
+    return _source.record(name, counts, f"subject {one.subject}")
+
+
+@app.command()
+def show(
+    user: Name,
+    config: ConfigFile = DEFAULT,
+    data: Data = None,
+    url: Url = None,
+    tenant: TenantOf = "default",
+    as_json: AsJson = False,
+) -> None:
+    """Show what is known of a user: answers, votes, tastes, and the subject by which the log names them."""
+    found = _asked(url, user) if url is not None else _read(config, data, user, tenant)
+    typer.echo(text_of(found) if as_json else "\n".join(_lines(found)))
+
+
+class Export(msgspec.Struct, frozen=True, kw_only=True):
+    """A copy of what is stored of a user."""
+
+    known: Known
+    answers: Sequence[ListedAnswer] = ()
+    """The last 1000."""
+    feedback: Sequence[ListedFeedback] = ()
+    """The last 1000 votes and remarks."""
+    contents: Sequence[KeptContent] = ()
+    """Questions and answers, where `content` keeps them; none over --url."""
+    events: Sequence[Any] = ()
+    """All events of the journal, with arrays of float32 in base64; none over --url."""
+
+
+@app.command()
+def export(
+    user: Name,
+    file: Annotated[Path, typer.Argument(help="A new file.")],
+    config: ConfigFile = DEFAULT,
+    data: Data = None,
+    url: Url = None,
+    tenant: TenantOf = "default",
+) -> None:
+    """Write all that is stored of a user to a new file, as JSON."""
+    if url is not None:
+        who = {"user": user}
+        found = Export(
+            known=_asked(url, user),
+            answers=_source.asked(url, "/v1/decisions", ListedAnswer, who, last=MOST),
+            feedback=_source.asked(url, "/v1/feedback", ListedFeedback, who, last=MOST),
+        )
+    else:
+        known = _read(config, data, user, tenant)
+        with _source.stores(config, data) as (folder, journal, identities):
+            AuditLog(folder).note(command_act("user export", tenant=tenant, user=digest_of(known.subject)))
+            lists = Lists(journal, identities)
+            rows = [row for subject in (known.subject, *known.aliases) for row in journal.of(subject)]
+            found = Export(
+                known=known,
+                answers=lists.answers(MOST, tenant=tenant, user=user),
+                feedback=lists.feedback(MOST, tenant=tenant, user=user),
+                contents=[
+                    *(contents := ContentStore(folder, journal, identities)).of([row.event.id for row in rows]),
+                    *contents.comments(known.subject, MOST),
+                ],
+                events=[{"seq": row.seq, **msgspec.to_builtins(row.event)} for row in rows],
+            )
+    write_new(file, text_of(found) + "\n", "FILE")
+    typer.echo(f"{file}: {found.known.answers} answers, {found.known.ratings} ratings, {found.known.remarks} remarks")
+
+
+@app.command()
+def erase(
+    user: Name,
+    config: ConfigFile = DEFAULT,
+    data: Data = None,
+    url: Url = None,
+    tenant: TenantOf = "default",
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask first.")] = False,
+) -> None:
+    """Erase a user from every file; what was learnt is rebuilt without them. A gateway may be running."""
+    if not yes:
+        typer.confirm(f"Erase all that is stored of {user!r} for good?", abort=True)
+    if url is not None:
+        reply = call("DELETE", url, "/v1/profile", identity={"user": user}, timeout_s=120.0)
+        found = msgspec.convert(reply, Erased)
+    else:
+        with _source.stores(config, data) as (folder, journal, identities):
+            feed = WarehouseFeed(journal, Warehouse(folder / WAREHOUSE)) if find_spec("duckdb") else None
+            found = Eraser(journal, identities, feed, folder).erase(tenant, user, by=by_command())
+    if not found.subjects:
+        typer.echo(f"nothing is known of {user!r}; `fitrouter users` lists who is known")
+    else:
+        typer.echo(f"erased {user}: {found.events} events")
+    if found.unfinished:
+        typer.echo(f"not finished: {found.unfinished}. A gateway tries again; or give the command again")
+    if found.unfinished or not found.subjects:
+        raise typer.Exit(1)
+
+
+def _asked(url: str, user: str) -> Known:
+    (one,) = _source.asked(url, "/v1/users", ShownUser, {"user": user})
+    profile = parsed_profile(call("GET", url, "/v1/profile", identity={"user": user}, timeout_s=60.0))
+    return Known(**msgspec.structs.asdict(one), profile=profile)
+
+
+def _read(config: Path, data: Path | None, user: str, tenant: str) -> Known:
+    with _source.opened(config, data) as lists:
+        one = lists.user(user, tenant)
+    profile = None
+    if data is None:
+        with Router.offline(load_config(config)) as router:
+            profile = asyncio.run(Profiles(router).show(Identity(tenant=tenant, user=user)))
+    return Known(**msgspec.structs.asdict(one), profile=profile)
+
+
+def _lines(one: Known) -> list[str]:
+    found = [f"user: {one.user} (tenant {one.tenant})"]
+    found.append(f"subject: {one.subject}" + "".join(f", {alias}" for alias in one.aliases))
+    found.append(f"in the log: {_source.when(one.first) or 'nothing'} to {_source.when(one.last) or 'now'} (UTC)")
+    found += [f"roles: {', '.join(one.roles)}"] if one.roles else []
+    found.append(f"{one.answers} answers, {one.ratings} ratings, {one.remarks} remarks")
+    found += [
+        f"model: {each.model}: {each.answers} answers, {each.up} votes up, {each.down} down" for each in one.models
+    ]
+    declared = ", ".join(f"{name} {value:+.2f}" for name, value in one.declared.items())
+    found.append(f"declared: {declared or 'nothing'}")
+    found += [f"declared topic: {topic}" for topic in (one.profile.topics if one.profile else ())]
+    found += _tastes(one.profile)
+    return [line for part in found for line in _source.record(part)]
+
+
+def _tastes(profile: Profile | None) -> Iterator[str]:
+    """What was learnt and is more than its error, the strongest first."""
+    if profile is None:
+        yield "tastes: they are learnt in a configuration; leave out --data"
+        return
+    sure = {name: each for name, each in profile.learnt.items() if abs(each.mean) > each.sd}
+    for name, each in sorted(sure.items(), key=lambda item: -abs(item[1].mean)):
+        does = FEATURES[name][each.mean < 0]
+        yield f"taste: likes it more than others do when an answer {does} ({each.mean:+.3f} ± {each.sd:.3f})"
+    if not sure:
+        yield "tastes: none is known beyond its error yet"

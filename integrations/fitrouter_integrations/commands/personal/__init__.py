@@ -1,0 +1,1 @@
+"""Commands about a person: preferences, quiz, scores, rankings, reports."""

@@ -1,0 +1,58 @@
+"""`fitrouter diagnose`: where a chat system's personalisation fails, from recorded conversations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fitrouter.context.encoders import get_encoder
+from fitrouter_evaluators.personal.diagnose import Diagnosis, Diagnostician, Rate, parsed
+from fitrouter_integrations.commands._files import read_file, write_json
+from fitrouter_integrations.commands._options import JsonFile
+from fitrouter_integrations.commands.personal.leaderboard import printable
+
+_EXAMPLES = 2
+
+
+def command(
+    history: Annotated[Path, typer.Option(help="JSON lines with OpenAI messages, and optionally user and marks.")],
+    out: JsonFile = None,
+    encoder: Annotated[str, typer.Option(help="Text encoder; constants were chosen with static.")] = "static",
+) -> None:
+    """Find what people said of themselves, whether it matters to their prompts, and what the answers made of it.
+
+    Nothing is sent anywhere, and nothing is stored; English only.
+    """
+    found = Diagnostician(get_encoder(encoder)).diagnose(parsed(read_file(history, "--history")))
+    typer.echo("\n".join(text(found)))
+    write_json(found, out)
+
+
+def text(found: Diagnosis) -> list[str]:
+    """The lines of a diagnosis, at most 80 columns wide."""
+    lines = [
+        f"{found.people} people, {found.conversations} conversations, {found.answers} answers",
+        f"{found.attributes} lasting attributes ({found.sensitive} sensitive), {found.retracted} retracted;"
+        f" {found.relevant} relevant to an answer",
+        "",
+        f"{'failure':<16} {'rate':>6} {'95 % interval':>16} {'of':>6}   {'agrees with people (κ)':<24}",
+    ]
+    for name, rate in found.rates.items():
+        agreement, agrees = found.agreement.get(name), ""
+        if agreement is not None:
+            kappa = "" if agreement.kappa is None else f" ({agreement.kappa:.2f})"
+            agrees = f"{_percent(agreement.agree)}{kappa} of {agreement.answers}"
+        interval = f"{rate.low:.1%} to {rate.high:.1%}"
+        lines.append(f"{name:<16} {_percent(rate):>6} {interval:>16} {rate.cases:>6}   {agrees:<24}".rstrip())
+    lines.append("")
+    for name in found.rates:
+        for each in [each for each in found.failures if each.name == name][:_EXAMPLES]:
+            said = f"“{each.attribute}” " if each.attribute else ""
+            lines.append(f"{name}, conversation {each.conversation}: {said}at “{' '.join(each.prompt.split())}”")
+    return [printable(line)[:80].rstrip() for line in lines]
+
+
+def _percent(rate: Rate) -> str:
+    return "" if rate.rate is None else f"{rate.rate:.1%}"

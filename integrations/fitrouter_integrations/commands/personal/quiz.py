@@ -1,0 +1,244 @@
+"""`fitrouter quiz`: a few comparisons that find out which model and style fit a person."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
+
+import msgspec
+import typer
+from rich.console import Console
+
+from fitrouter.config import Config, load_config
+from fitrouter.context.features import estimate_tokens
+from fitrouter.errors import ConfigError
+from fitrouter.providers import Recorded, Simulated
+from fitrouter.router import Router
+from fitrouter.types import Identity, ModelCard, Request
+from fitrouter_evaluators.personal import ASKED, Quizzes
+from fitrouter_integrations._http import call
+from fitrouter_integrations.commands._files import as_json
+from fitrouter_integrations.commands._options import DEFAULT, ConfigFile
+
+PROMPTS = (
+    "Explain how a vaccine works.",
+    "How should I prepare for a job interview?",
+    "What is the difference between a virus and a bacterium?",
+    "Suggest a plan for three days in Rome.",
+    "My laptop has become slow. What can I do?",
+    "Write a short message that turns down an invitation to a wedding.",
+    "Is it better to rent or to buy a home?",
+    "Explain recursion to somebody who has just begun to program.",
+    "How can I sleep better?",
+    "What were the main causes of the First World War?",
+    "Give me ideas for a quick dinner with rice and eggs.",
+    "A colleague takes credit for my work. How do I bring it up?",
+    "What does inflation mean for my savings?",
+    "Compare electric cars and cars with petrol engines.",
+    "How do I start running without getting hurt?",
+    "Write a function that checks whether a text is a palindrome.",
+)
+"""Prompts of `--ask` if no file gives others."""
+TOKENS = 1000
+"""Longest answer of `--ask`, in tokens."""
+SCORED_S = 5.0
+"""How long the command waits at its end until the answers are scored."""
+KEYS = {"1": "first", "2": "second", "3": "same", "4": "bad", "5": "skip", "u": "undo", "q": "stop"}
+HELP = "1 first · 2 second · 3 no preference · 4 neither is good · 5 skip · u undo · q stop"
+
+Send: TypeAlias = Callable[[str, dict[str, Any]], dict[str, Any]]
+"""Posts to a quiz (an id, or empty to start) and returns its progress, as over HTTP."""
+
+
+def command(
+    user: Annotated[str, typer.Option(help="Whose taste is asked for; the user id that requests have.")],
+    role: Annotated[str | None, typer.Option(help="Role of the user.")] = None,
+    config: ConfigFile = DEFAULT,
+    url: Annotated[str | None, typer.Option(help="Ask a running gateway, such as http://127.0.0.1:8484.")] = None,
+    tenant: Annotated[str, typer.Option(help="Tenant of the user; with --url that of the key.")] = "default",
+    answers: Annotated[
+        Path | None, typer.Option(help="Recorded answers, Parquet or JSONL with prompt, model, response.")
+    ] = None,
+    most: Annotated[
+        int | None, typer.Option("--max", min=1, max=50, help="Maximum number of questions, instead of the setting.")
+    ] = None,
+    again: Annotated[bool, typer.Option("--again", help="Start anew although a quiz is unfinished.")] = False,
+    ask: Annotated[
+        bool, typer.Option("--ask", help="First ask every model the prompts, once, and keep its answers.")
+    ] = False,
+    prompts: Annotated[Path | None, typer.Option(help="Prompts for --ask, one a line.")] = None,
+    limit: Annotated[float, typer.Option(min=0.0, help="Most USD that --ask may spend.")] = 0.5,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before --ask spends money.")] = False,
+    out: Annotated[
+        bool, typer.Option("--json", help="Print the result as JSON; questions go to standard error.")
+    ] = False,
+) -> None:
+    """Find out in at most ten questions which model and style fit a person. Answers are kept after each question."""
+    console = Console(stderr=out, highlight=False)
+    start = {"user": user, "role": role, "questions": most, "again": again}
+    try:
+        if url is not None:
+            if ask or answers is not None:
+                raise ConfigError("--url: the gateway has its own recorded answers; leave --ask and --answers out")
+            found = _converse(lambda quiz_id, body: _over_http(url, quiz_id, body), start, console)
+        else:
+            settings = load_config(config)
+            if ask:
+                _ask(settings, _lines(prompts), limit, console, yes=yes)
+            with _local(settings, answers, tenant) as send:
+                found = _converse(send, start, console)
+    except (KeyboardInterrupt, EOFError):
+        console.print("\nInterrupted. Your answers are kept; the same command goes on.")
+        raise typer.Exit(130) from None
+    for sentence in found["sentences"]:
+        console.print(sentence, markup=False)
+    if out:
+        typer.echo(as_json(found))
+
+
+# --- conversation ---
+
+
+def _converse(send: Send, start: dict[str, Any], console: Console) -> dict[str, Any]:
+    """Ask until the quiz ends; returns its last progress."""
+    progress = send("", {name: value for name, value in start.items() if value is not None})
+    while (question := progress["question"]) is not None:
+        console.rule(f"question {question['number']} of at most {question['of']}")
+        console.print(question["prompt"], markup=False, style="bold")
+        for place, name in (("1", "first"), ("2", "second")):
+            console.rule(f"answer {place}", style="dim", align="left")
+            console.print(question[name], markup=False)
+        console.rule(style="dim")
+        choice = _choice(console, first=question["number"] == 1)
+        body = {"user": start["user"], "question": question["number"], "choice": choice}
+        progress = send(progress["id"], body)
+    console.rule()
+    return progress
+
+
+def _choice(console: Console, *, first: bool) -> str:
+    """Read a choice from standard input, asking again until there is one.
+
+    Raises:
+        EOFError: the input has ended.
+    """
+    while True:
+        console.print(f"Which answer do you prefer? {HELP}", markup=False)
+        line = sys.stdin.readline()
+        if not line:
+            raise EOFError
+        choice = KEYS.get(line.strip().lower(), line.strip().lower())
+        if choice in KEYS.values() and not (first and choice == "undo"):
+            return choice
+        console.print(f"{line.strip()[:40]!r} is not one of {', '.join(KEYS)}.", markup=False)
+
+
+def _over_http(url: str, quiz_id: str, body: dict[str, Any]) -> dict[str, Any]:
+    found = call("POST", url, f"/v1/quiz/{quiz_id}" if quiz_id else "/v1/quiz", body, timeout_s=60.0)
+    if not isinstance(found, dict) or found.get("object") != "fitrouter.quiz":
+        raise ConfigError(f"--url: the server at {url} is not a fitrouter gateway of this version")
+    return found
+
+
+@contextmanager
+def _local(settings: Config, answers: Path | None, tenant: str) -> Iterator[Send]:
+    """A quiz over a router in this process, beside any gateway on the same journal. No model is called."""
+    idle = {name: Simulated({}) for name in settings.providers}
+    router = Router.from_config(settings, providers=idle)
+    quizzes = Quizzes(router, settings, answers)
+    with asyncio.Runner() as runner:
+
+        def send(quiz_id: str, body: dict[str, Any]) -> dict[str, Any]:
+            who = Identity(tenant=tenant, user=body["user"], role=body.get("role"))
+            if quiz_id:
+                found = runner.run(quizzes.answer(quiz_id, who, body["question"], body["choice"]))
+            else:
+                quiz = settings.quiz.model_copy(update={"questions": body.get("questions", settings.quiz.questions)})
+                found = runner.run(quizzes.start(who, quiz, again=body["again"]))
+            progress: dict[str, Any] = msgspec.to_builtins(found)
+            return progress
+
+        try:
+            runner.run(router.start())
+            yield send
+            runner.run(_scored(router))
+        finally:
+            runner.run(router.aclose())
+
+
+async def _scored(router: Router) -> None:
+    """Wait until the answers are scored and the votes folded, for a while; a gateway does what is left."""
+    for _ in range(int(SCORED_S / 0.05)):
+        if not (await asyncio.to_thread(router.status)).lag.scorer_answers:
+            break
+        await asyncio.sleep(0.05)
+    await router.settled()
+
+
+# --- fresh answers ---
+
+
+def _lines(file: Path | None) -> tuple[str, ...]:
+    if file is None:
+        return PROMPTS
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--prompts: {str(file)!r} cannot be read: {error}") from None
+    found = tuple(dict.fromkeys(line.strip() for line in lines if line.strip()))
+    if not found:
+        raise ConfigError(f"--prompts: {str(file)!r} has no prompts; write one a line")
+    return found
+
+
+def _ask(settings: Config, prompts: tuple[str, ...], limit: float, console: Console, *, yes: bool) -> None:
+    """Ask every model every prompt that it has not answered yet, and append the answers to the file in the data folder.
+
+    Raises:
+        ConfigError: it would cost more than the limit, or the person declines.
+    """
+    file = settings.data / ASKED
+    known = Recorded(file) if file.is_file() and file.stat().st_size else None
+    cards = settings.cards()
+    missing = [(p, c) for p in prompts for c in cards if known is None or c.target not in known.answers(p)]
+    if not missing:
+        return
+    usd = sum(_cost(prompt, card) for prompt, card in missing)
+    said = f"{len(missing)} answers of {len(cards)} models cost at most about USD {usd:.2f}"
+    if unpriced := [card.name for card in cards if not card.prices.known]:
+        said += f" (without a configured price: {', '.join(unpriced)})"
+    if usd > limit:
+        raise ConfigError(f"--ask: {said}, above the limit of USD {limit:.2f}; raise --limit, or give fewer --prompts")
+    console.print(f"{said}.", markup=False)
+    if not yes and not typer.confirm("Ask them?", err=True):
+        raise ConfigError("--ask: no model was asked")
+    with asyncio.Runner() as runner:
+        router = Router.from_config(settings)
+        try:
+            runner.run(router.start())
+            with file.open("a", encoding="utf-8") as kept:
+                spent = 0.0
+                for prompt, card in missing:
+                    if spent >= limit > 0.0:
+                        raise ConfigError(f"--ask: the limit of USD {limit:.2f} is spent; the answers so far are kept")
+                    request = Request(
+                        messages=({"role": "user", "content": prompt},), model=card.name, params={"max_tokens": TOKENS}
+                    )
+                    answer = runner.run(router.complete(request))
+                    spent += _cost(prompt, card) if answer.cost_usd is None else answer.cost_usd
+                    text = str(answer.completion.message.get("content") or "")
+                    row = {"prompt": prompt, "model": card.target, "response": text}
+                    kept.write(msgspec.json.encode(row).decode() + "\n")
+                    kept.flush()
+        finally:
+            runner.run(router.aclose())
+
+
+def _cost(prompt: str, card: ModelCard) -> float:
+    """Most USD that an answer costs."""
+    tokens = estimate_tokens(({"role": "user", "content": prompt},), {})
+    return (card.prices.input * tokens + card.prices.output * TOKENS) / 1e6

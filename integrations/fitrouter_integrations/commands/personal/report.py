@@ -1,0 +1,74 @@
+"""`fitrouter report`: the fit report of a person or a role, in the terminal, as JSON, or as one HTML page."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from fitrouter.config import load_config
+from fitrouter.errors import ConfigError
+from fitrouter.router import Router
+from fitrouter.types import Identity
+from fitrouter_evaluators.personal import FitReport, Reports, page, seconds, worth_words
+from fitrouter_evaluators.personal.base import in_words
+from fitrouter_integrations._http import call
+from fitrouter_integrations.commands._files import write_json
+from fitrouter_integrations.commands._options import DEFAULT, ConfigFile, JsonFile
+from fitrouter_integrations.commands.personal.leaderboard import table, wrapped
+
+
+def command(
+    user: Annotated[str | None, typer.Option(help="Of whom; the user id that requests have.")] = None,
+    role: Annotated[str | None, typer.Option(help="Role of the user; alone, the report of the role.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write the report as one HTML page to this file.")] = None,
+    out: JsonFile = None,
+    config: ConfigFile = DEFAULT,
+    url: Annotated[str | None, typer.Option(help="Ask a running gateway, such as http://127.0.0.1:8484.")] = None,
+    tenant: Annotated[str, typer.Option(help="Tenant of the user; with --url that of the key.")] = "default",
+) -> None:
+    """Report which model fits a person or role, on what, how sure that is, why, and what it is worth."""
+    if url is not None:
+        found = call("GET", url, "/v1/report", identity={"user": user, "role": role}, timeout_s=60.0)
+        report = msgspec.convert(found, FitReport)
+    else:
+        settings = load_config(config)
+        with Router.offline(settings) as router:
+            report = asyncio.run(Reports(router, settings).of(Identity(tenant=tenant, user=user, role=role)))
+    typer.echo("\n".join(text(report)))
+    write_json(report, out)
+    if html is not None:
+        try:
+            html.write_text(page(report), encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"--html: {str(html)!r} cannot be written: {error}") from None
+        typer.echo(f"written to {html}", err=True)
+
+
+def text(report: FitReport) -> list[str]:
+    """The lines of a report, at most 80 columns wide."""
+    lines = table(msgspec.to_builtins(report.board.models)) + wrapped(report.board.sentences)
+    if report.likes:
+        likes = "; ".join(f"{each.words} ({each.sure:.0%} sure)" for each in report.likes)
+        lines += ["", *wrapped([f"They like a model that {likes}."])]
+    lines += ["", *wrapped([f"Worth: {worth_words(report)}", *report.change])]
+    for model in report.models:
+        said = [f"it {each.words}".replace(" which you", " which they") for each in model.style]
+        if model.usage is not None:
+            assumed = ", price assumed" if model.usage.cost_assumed else ""
+            said.append(f"USD {1000 * model.usage.cost_usd:.3g} for 1,000 answers{assumed}")
+            said.append(seconds(model.usage.latency_s))
+        if model.base is not None:
+            said.append(in_words(model.base))
+        for name, each in model.dimensions.items():
+            if name != "overall":
+                said.append(f"{name} {each.mean:.2f} ({each.low:.2f} to {each.high:.2f})")
+        if said:
+            lines += ["", *wrapped([f"{model.model}: {'; '.join(said)}."])]
+        for quote in model.quotes:
+            kind = "best" if quote.best else "worst"
+            lines += wrapped([f"  {kind} fit ({quote.rating:.2f}): “{quote.text}”"])
+    return lines

@@ -1,0 +1,120 @@
+"""`fitrouter score`: score any texts with a person's reward model."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from fitrouter.config import load_config
+from fitrouter.errors import ConfigError, InvalidRequest
+from fitrouter.router import Router
+from fitrouter.types import Identity
+from fitrouter_evaluators.personal import MOST_TEXTS, Asked, Scores
+from fitrouter_integrations._http import call
+from fitrouter_integrations.commands._options import DEFAULT, ConfigFile
+
+LONGEST_FILE = 64 * 2**20
+"""Bytes of a file."""
+
+
+def command(
+    file: Annotated[
+        str, typer.Argument(help="JSONL with prompt and response (or answers), or any other text file: one answer.")
+    ],
+    user: Annotated[str | None, typer.Option(help="Whose taste; without it the population's.")] = None,
+    role: Annotated[str | None, typer.Option(help="Role of the user.")] = None,
+    prompt: Annotated[str, typer.Option(help="What a text file answers.")] = "",
+    config: ConfigFile = DEFAULT,
+    url: Annotated[str | None, typer.Option(help="Ask a running gateway, such as http://127.0.0.1:8484.")] = None,
+    tenant: Annotated[str, typer.Option(help="Tenant of the user; with --url that of the key.")] = "default",
+    out: Annotated[bool, typer.Option("--json", help="Print one JSON object per answer.")] = False,
+) -> None:
+    """Score texts from anywhere as a person would rate them: rating, 80 % interval, and reasons. Nothing is logged."""
+    items = _read(file, prompt)
+    for batch, found in zip(_batches(items), _scored(items, user, role, config, url, tenant), strict=True):
+        for item, answers in zip(batch, found, strict=True):
+            for number, scored in enumerate(answers):
+                if out:
+                    row = {"prompt": item.prompt, "answer": number, **scored}
+                    typer.echo(msgspec.json.encode(row).decode())
+                    continue
+                typer.echo(scored["words"])
+                if len(answers) > 1:
+                    typer.echo(
+                        f"  answer {number + 1} of {len(answers)}: the best with probability {scored['best']:.0%}"
+                    )
+                for name, each in scored["dimensions"].items():
+                    if name != "overall":
+                        typer.echo(f"  {name}: {each['mean']:.2f} ({each['low']:.2f} to {each['high']:.2f})")
+
+
+def _scored(
+    items: Sequence[Asked], user: str | None, role: str | None, config: Path, url: str | None, tenant: str
+) -> Iterator[list[Any]]:
+    """The scores of each batch, as over HTTP."""
+    if url is not None:
+        who = {name: value for name, value in (("user", user), ("role", role)) if value is not None}
+        for batch in _batches(items):
+            body = {**who, "items": [msgspec.to_builtins(item) for item in batch]}
+            found = call("POST", url, "/v1/score", body, timeout_s=60.0)
+            yield [item["answers"] for item in found["items"]]
+        return
+    with Router.offline(load_config(config)) as router:
+        scores, identity = Scores(router), Identity(tenant=tenant, user=user, role=role)
+        for batch in _batches(items):
+            yield msgspec.to_builtins(asyncio.run(scores.score(identity, batch)))
+
+
+def _batches(items: Sequence[Asked]) -> Iterator[list[Asked]]:
+    """Groups of items with as many answers as one call takes."""
+    batch: list[Asked] = []
+    for item in items:
+        if batch and sum(len(each.answers) for each in (*batch, item)) > MOST_TEXTS:
+            yield batch
+            batch = []
+        batch.append(item)
+    if batch:
+        yield batch
+
+
+class _Row(msgspec.Struct):
+    response: str | None = None
+    answer: str | None = None
+    prompt: str = ""
+    answers: tuple[str, ...] = ()
+
+
+def _read(file: str, prompt: str) -> list[Asked]:
+    """The items of a file, `-` for standard input.
+
+    Raises:
+        ConfigError: it cannot be read.
+        InvalidRequest: a line of a JSONL file is wrong, with its number.
+    """
+    try:
+        data = sys.stdin.buffer.read(LONGEST_FILE + 1) if file == "-" else Path(file).read_bytes()
+        if len(data) > LONGEST_FILE:
+            raise ConfigError(f"{file!r} is larger than {LONGEST_FILE >> 20} MiB; split it")
+        text = data.decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file!r} cannot be read: {error}; give a UTF-8 text or JSONL file") from None
+    if not file.endswith((".jsonl", ".ndjson")) and not (file == "-" and text.lstrip().startswith("{")):
+        return [Asked(prompt, (text,))]
+    return [_row(line, number) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+
+
+def _row(line: str, number: int) -> Asked:
+    try:
+        row = msgspec.json.decode(line, type=_Row)
+    except msgspec.DecodeError as error:
+        raise InvalidRequest(f"line {number}: {error}; give an object with prompt and response, or answers") from None
+    given = row.answers or tuple(text for text in (row.response, row.answer) if text is not None)
+    if not given or len(given) > MOST_TEXTS:
+        raise InvalidRequest(f"line {number}: got {len(given)} answers; give response, or 1 to {MOST_TEXTS} answers")
+    return Asked(row.prompt, given)

@@ -1,0 +1,268 @@
+"""`fitrouter suite`: generate a personal test suite, have people validate it, and run models on it."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from fitrouter.config import Config, load_config
+from fitrouter.errors import ConfigError, StoreError
+from fitrouter.providers import Recorded, build_providers
+from fitrouter.router import Router
+from fitrouter.types import Identity
+from fitrouter_evaluators.personal.suite import (
+    Generator,
+    Ledger,
+    Models,
+    PairJudge,
+    Result,
+    Runner,
+    Suite,
+    blind,
+    decoded,
+    estimated,
+    marked,
+    results,
+    with_pairs,
+    written,
+)
+from fitrouter_evaluators.personal.suite.pairs import from_recorded, from_templates
+from fitrouter_integrations.commands._files import as_json, read_file, refuse_existing, write_new
+from fitrouter_integrations.commands._options import DEFAULT, ConfigFile, verbs
+from fitrouter_integrations.commands.personal.leaderboard import printable, suite_table
+
+app = verbs("Generate a personal test suite, have people validate it, and run models on it.")
+
+_CHOICES = {"1": "first", "2": "second", "3": "same"}
+_WORDS = {
+    "factuality": "Which answer has fewer factual errors?",
+    "relevance": "Which answer keeps closer to what was asked?",
+    "usefulness": "Which answer is more useful?",
+    "fit": "Which answer do you prefer?",
+}
+Tenant = Annotated[str, typer.Option(help="Tenant of the user.")]
+User = Annotated[str | None, typer.Option(help="Whose; the user id that requests have.")]
+Role = Annotated[str | None, typer.Option(help="Role of the user; alone, the suite of the role.")]
+Answers = Annotated[Path | None, typer.Option(help="Recorded answers, Parquet or JSONL with prompt, model, response.")]
+Judge = Annotated[str | None, typer.Option(help="A configured model that writes pairs, checks them, and judges.")]
+Limit = Annotated[float, typer.Option(min=0.0, help="Most USD to spend.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask before money is spent.")]
+AskAgain = Annotated[
+    bool, typer.Option("--ask-again", help="Make the calls again that were in progress when a run was killed.")
+]
+
+
+@app.command()
+def generate(
+    file: Annotated[Path, typer.Argument(help="Suite to write, JSON lines; it must not exist.")],
+    user: User = None,
+    role: Role = None,
+    prompts: Annotated[Path | None, typer.Option(help="Further prompts, one a line.")] = None,
+    own: Annotated[int, typer.Option(min=0, max=200, help="Most prompts of the person's own requests, if kept.")] = 20,
+    answers: Answers = None,
+    pairs: Annotated[int, typer.Option(min=0, max=200, help="Most contrast pairs.")] = 40,
+    judge: Judge = None,
+    limit: Limit = 0.5,
+    yes: Yes = False,
+    ask_again: AskAgain = False,
+    config: ConfigFile = DEFAULT,
+    tenant: Tenant = "default",
+) -> None:
+    """Write a suite from a person's profile: own tasks, probes, anchors and contrast pairs. It names nobody."""
+    refuse_existing(file, "FILE")
+    settings, who = load_config(config), Identity(tenant=tenant, user=user, role=role)
+    recorded = None if answers is None else Recorded(answers)
+    given = [] if prompts is None else read_file(prompts, "--prompts").decode("utf-8", "replace").splitlines()
+
+    async def made() -> Suite:
+        with Router.offline(settings) as router:
+            tasks = await _tasks(router, who, own)
+            suite = await Generator(router).suite(who, tasks=tasks, given=given, recorded=recorded, pairs=pairs)
+        if judge is None:
+            return suite
+        with Ledger(_calls(file), ask_again=ask_again) as ledger:
+            models = _models(settings, ledger, limit, None)
+            prices = models.card(judge).prices
+            most = 2 * pairs * (prices.input * 1500 + prices.output * 2300) / 1e6
+            _agree(f"{2 * pairs} pairs written by {judge} cost at most about USD {most:.2f}", most, limit, yes)
+            try:
+                found = await written(suite, PairJudge(models, judge, suite), 2 * pairs)
+            finally:
+                await models.aclose()
+            typer.echo(f"{len(found)} of {2 * pairs} written pairs were accepted; USD {ledger.usd:.4f}", err=True)
+        others = [*from_templates(suite.rubric), *(from_recorded(suite.rubric, recorded) if recorded else ())]
+        return with_pairs(suite, found, pairs) if len(found) >= pairs else with_pairs(suite, [*found, *others], pairs)
+
+    suite = asyncio.run(made())
+    write_new(file, suite.encoded().decode(), "FILE")
+    told = f"{len(suite.prompts)} prompts and {len(suite.pairs)} contrast pairs written to {file}"
+    if suite.surface is not None:
+        told += f"; length and format tell {suite.surface:.0%} of the pairs apart"
+    typer.echo(told)
+
+
+@app.command()
+def validate(
+    file: Annotated[Path, typer.Argument(help="A suite; marks are kept in it after each answer.")],
+    rater: Annotated[str, typer.Option(help="Name or number of the rater.")] = "1",
+    most: Annotated[int, typer.Option("--max", min=1, help="Most questions of this sitting.")] = 10_000,
+) -> None:
+    """Compare the answers of contrast pairs without knowing which is which; κ of all raters is kept in the suite."""
+    suite, console = decoded(read_file(file, "FILE")), Console(highlight=False)
+    try:
+        for number, asked in enumerate(blind(suite, rater), 1):
+            if number > most:
+                break
+            console.rule(f"question {number}")
+            console.print(printable(asked.prompt), style="bold", markup=False)
+            for place, text in (("1", asked.first), ("2", asked.second)):
+                console.rule(f"answer {place}", style="dim", align="left")
+                console.print("\n".join(map(printable, text.splitlines())), markup=False)
+            console.print(f"{_WORDS[asked.dimension]} 1 first · 2 second · 3 no difference · q stop", markup=False)
+            if (choice := _choice(console)) is None:
+                break
+            suite = marked(suite, rater, asked, choice)
+            _rewrite(file, suite)
+    except (KeyboardInterrupt, EOFError):
+        console.print("\nInterrupted. Your answers are kept; the same command goes on.")
+        raise typer.Exit(130) from None
+    for name, each in suite.validation.items():
+        kappa = "with one rater there is no κ" if each["kappa"] is None else f"κ {each['kappa']:.2f}"
+        console.print(f"{name}: {each['marks']} marks, {each['agrees']:.0%} as the suite claims; {kappa}", markup=False)
+
+
+@app.command("run")
+def run_(
+    file: Annotated[Path, typer.Argument(help="A suite.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Results to write, JSON lines; it must not exist.")],
+    user: User = None,
+    role: Role = None,
+    models: Annotated[
+        str | None, typer.Option(help="Names of configured models, with commas; without it, all.")
+    ] = None,
+    answers: Answers = None,
+    judge: Judge = None,
+    limit: Limit = 0.5,
+    yes: Yes = False,
+    ask_again: AskAgain = False,
+    as_lines: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    config: ConfigFile = DEFAULT,
+    tenant: Tenant = "default",
+) -> None:
+    """Ask models the suite's prompts, and rank them by the person's reward model, rubric and judge.
+
+    A run that was interrupted or killed goes on where it was; answers are kept in OUT.calls.db and paid once.
+    """
+    refuse_existing(out, "--out")
+    settings, who = load_config(config), Identity(tenant=tenant, user=user, role=role)
+    suite, recorded = decoded(read_file(file, "FILE")), None if answers is None else Recorded(answers)
+
+    async def ran() -> list[Result]:
+        with ExitStack() as stack:
+            ledger = stack.enter_context(Ledger(_calls(out), ask_again=ask_again))
+            router = stack.enter_context(Router.offline(settings))
+            asker = _models(settings, ledger, limit, recorded)
+            names = models.split(",") if models else list(asker.cards)
+            calls, usd = estimated(suite, asker, names, judge)
+            if calls:
+                _agree(f"{calls} calls of {len(names)} models cost at most about USD {usd:.2f}", usd, limit, yes)
+            if ledger.lost:
+                typer.echo(
+                    f"{len(ledger.lost)} calls were in progress when a run was killed, and may have been paid; their "
+                    "prompts are left out. --ask-again makes them again",
+                    err=True,
+                )
+            bar = stack.enter_context(
+                Progress(
+                    TextColumn("asking"),
+                    BarColumn(),
+                    MofNCompleteColumn(),
+                    TimeRemainingColumn(),
+                    console=Console(stderr=True),
+                    disable=not sys.stderr.isatty(),
+                )
+            )
+            task = bar.add_task("asking")
+            runner = Runner(router, asker, lambda done, of: bar.update(task, completed=done, total=of))
+            try:
+                return await runner.run(suite, who, names, None if judge is None else PairJudge(asker, judge, suite))
+            finally:
+                await asker.aclose()
+
+    found = asyncio.run(ran())
+    write_new(out, results.encoded(found).decode(), "--out")
+    typer.echo(as_json(found) if as_lines else "\n".join(suite_table(found)))
+
+
+async def _tasks(router: Router, who: Identity, most: int) -> list[str]:
+    """The latest prompts of a person's requests, where content is kept."""
+    if not most or not who.user:
+        return []
+    listed = await asyncio.to_thread(router.lists.answers, 1000, tenant=who.tenant, user=who.user)
+    found: dict[str, None] = {}
+    for each in listed:
+        kept = await router.content(each.decision_id, who.tenant)
+        if kept is not None and kept.prompt.strip():
+            found.setdefault(kept.prompt, None)
+        if len(found) == most:
+            break
+    return list(found)
+
+
+def _models(settings: Config, ledger: Ledger, limit: float, recorded: Recorded | None) -> Models:
+    """The configured models; with recorded answers none of their providers is needed."""
+    cards = {card.name: card for card in settings.cards()}
+    try:
+        providers = build_providers(settings)
+    except ConfigError:
+        if recorded is None:
+            raise
+        providers = {}
+    return Models(cards, providers, ledger, limit_usd=limit, recorded=recorded)
+
+
+def _calls(out: Path) -> Path:
+    out.parent.mkdir(parents=True, exist_ok=True)
+    return out.with_name(out.name + ".calls.db")
+
+
+def _agree(said: str, usd: float, limit: float, yes: bool) -> None:
+    """Say what is to be spent, and ask.
+
+    Raises:
+        ConfigError: it is above the limit, or the person declines.
+    """
+    if usd > limit:
+        raise ConfigError(f"{said}, above the limit of USD {limit:g}; raise --limit, or ask fewer models or prompts")
+    typer.echo(f"{said}.", err=True)
+    if not yes and not typer.confirm("Ask them?", err=True):
+        raise ConfigError("no model was asked")
+
+
+def _choice(console: Console) -> str | None:
+    """A choice from standard input; None to stop."""
+    while True:
+        line = sys.stdin.readline()
+        if not line:
+            raise EOFError
+        if line.strip().lower() == "q":
+            return None
+        if line.strip() in _CHOICES:
+            return _CHOICES[line.strip()]
+        console.print(f"{line.strip()[:40]!r} is not one of 1, 2, 3, q.", markup=False)
+
+
+def _rewrite(file: Path, suite: Suite) -> None:
+    beside = file.with_name(f".{file.name}.partial")
+    try:
+        beside.write_bytes(suite.encoded())
+        beside.replace(file)
+    except OSError as error:
+        raise StoreError(f"{str(file)!r} cannot be written: {error.strerror}") from None

@@ -1,0 +1,187 @@
+"""`fitrouter policy`: show and change the policy while the router runs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from fitrouter.config import load_config
+from fitrouter.errors import InvalidRequest
+from fitrouter.monitors.propensities import ALPHA
+from fitrouter.router import Router
+from fitrouter.serving.policy_control import Outlook, Standing
+from fitrouter_integrations._http import NoGateway, call, url_of
+from fitrouter_integrations.commands._files import as_json as as_json_text
+from fitrouter_integrations.commands._options import DEFAULT, verbs
+from fitrouter_integrations.commands.feedback.comment import ConfigPath, Url
+
+app = verbs("Show and change the policy of a running gateway; without one, changes are written to the journal.")
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.command()
+def show(config: ConfigPath = DEFAULT, url: Url = None, as_json: AsJson = False) -> None:
+    """Show the active version, earlier versions, shadow candidates, and the monitors' reports."""
+    _print(*_apply(config, url), as_json)
+
+
+@app.command("set")
+def set_(
+    cost_weight: Annotated[float | None, typer.Option(help="Rating given up to save one `cost_unit_usd`.")] = None,
+    latency_weight: Annotated[float | None, typer.Option(help="Rating given up to save one `latency_unit_s`.")] = None,
+    share: Annotated[float | None, typer.Option(help="Share of the traffic that is routed; 0 is shadow mode.")] = None,
+    personal: Annotated[bool | None, typer.Option(help="Use the terms of user and role.")] = None,
+    force: Annotated[
+        str | None, typer.Option(help="Send all eligible traffic to this model, in an emergency; '' ends it.")
+    ] = None,
+    paused: Annotated[
+        str | None, typer.Option(help="Models that are not called, separated by commas; '' ends it.")
+    ] = None,
+    floor: Annotated[float | None, typer.Option(help="Share of traffic spread over all models.")] = None,
+    uniform_slice: Annotated[float | None, typer.Option(help="Share of traffic routed uniformly at random.")] = None,
+    algorithm: Annotated[str | None, typer.Option(help="Algorithm: squarecb, linear_thompson, softmax …")] = None,
+    gamma: Annotated[float | None, typer.Option(help="Exploitation scale of SquareCB.")] = None,
+    scale: Annotated[float | None, typer.Option(help="Scale of the posterior in Thompson sampling.")] = None,
+    temperature: Annotated[float | None, typer.Option(help="Temperature of softmax.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="Epsilon of ε-greedy.")] = None,
+    config: ConfigPath = DEFAULT,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Change settings; those that are not given stay as they are."""
+    given = {name: value for name, value in locals().items() if name not in {"config", "url", "as_json"}}
+    settings = {name: value for name, value in given.items() if value is not None}
+    if not settings:
+        options = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise InvalidRequest(f"no setting was given; give one of {options}")
+    body = {"action": "set", "settings": settings}
+    _print(*_apply(config, url, body, lambda router: router.policy.set(settings)), as_json)
+
+
+@app.command()
+def promote(
+    name: Annotated[str, typer.Argument(help="Name of a candidate in `policy.candidates`.")],
+    config: ConfigPath = DEFAULT,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a shadow candidate the active policy."""
+    body = {"action": "promote", "name": name}
+    _print(*_apply(config, url, body, lambda router: router.policy.promote(name)), as_json)
+
+
+@app.command()
+def restore(config: ConfigPath = DEFAULT, url: Url = None, as_json: AsJson = False) -> None:
+    """Return to the previous version."""
+    _print(*_apply(config, url, {"action": "restore"}, lambda router: router.policy.restore()), as_json)
+
+
+@app.command()
+def budget(
+    tenant: Annotated[str, typer.Argument(help="Whose limit is changed.")],
+    usd_per_period: Annotated[
+        float | None, typer.Argument(help="USD per period; without it, the configuration's limit is in force again.")
+    ] = None,
+    config: ConfigPath = DEFAULT,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Change the limit of a tenant's period; a changed configuration drops it."""
+    body = {"action": "budget", "tenant": tenant, "usd_per_period": usd_per_period}
+    _print(*_apply(config, url, body, lambda router: router.policy.set_budget(tenant, usd_per_period)), as_json)
+
+
+class Shown(Standing, frozen=True, kw_only=True):
+    """The state of the policy with the monitors' reports."""
+
+    outlook: Outlook | None = None
+
+
+Act: TypeAlias = Callable[[Router], Awaitable[object]]
+
+
+def _apply(
+    config: Path, url: str | None, body: dict[str, Any] | None = None, act: Act | None = None
+) -> tuple[Shown, str]:
+    """Send a change to a running gateway, else write it to the journal; returns the new state and where it was sent."""
+    if url is not None:
+        return _ask(url, body), url
+    settings = load_config(config)
+    address = url_of(settings)
+    try:
+        return _ask(address, body), address
+    except NoGateway:
+        with Router.offline(settings) as router:
+            return asyncio.run(_write(router, act)), "the database" if settings.database else str(
+                settings.journal_file()
+            )
+
+
+def _ask(url: str, body: dict[str, Any] | None) -> Shown:
+    """The gateway's answer.
+
+    Raises:
+        NoGateway: the server has no policy endpoint.
+    """
+    found = call("GET" if body is None else "POST", url, "/v1/policy", body)
+    try:
+        return msgspec.convert(found, Shown)
+    except msgspec.ValidationError:
+        raise NoGateway(f"the server at {url} is not a fitrouter gateway of this version") from None
+
+
+async def _write(router: Router, act: Act | None) -> Shown:
+    """Change the policy of a stopped router: the journal takes the events, and folding applies them."""
+    if act is not None:
+        await router.policy.apply_configuration()
+        await act(router)
+    return Shown(**msgspec.structs.asdict(router.policy.standing()), outlook=router.policy.outlook())
+
+
+def _print(shown: Shown, source: str, as_json: bool) -> None:
+    if as_json:
+        typer.echo(as_json_text(shown))
+        return
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    table.add_row("active", f"{shown.live}, by {shown.algorithm}")
+    table.add_row("overrides", _listed(shown.settings) or "none")
+    table.add_row("versions", " → ".join(shown.versions))
+    for tenant, usd in shown.budgets.items():
+        table.add_row(f"budget of {tenant}", f"{usd:g} USD per period")
+    for name, settings in shown.candidates.items():
+        table.add_row(f"candidate {name}", _listed(settings))
+    table.add_row("settings hash", shown.config_hash)
+    for topic, text in _reports(shown.outlook) if shown.outlook else ():
+        table.add_row(topic, text)
+    applied = source if "://" in source else f"{source}; no gateway answers, so it takes effect at the next start"
+    table.add_row("source", applied)
+    Console().print(table, markup=False)
+
+
+def _reports(outlook: Outlook) -> Iterator[tuple[str, str]]:
+    """The monitors' reports, one line each."""
+    for role, found in outlook.personalisation.items():
+        gain = f"{found.gain:+.4f} per label ({found.low:+.4f} … {found.high:+.4f}, {found.labels} labels)"
+        word = "helps" if found.low > 0.0 else "harms" if found.high < 0.0 else "not known"
+        if word != found.verdict:
+            gain += f"; its terms predict ratings {'better' if found.verdict == 'helps' else 'worse'}"
+        off = "; switched off" if found.off else ""
+        yield f"personal terms{f' as {role}' if role else ''}", f"{word}: {gain}{off}"
+    for arm, text in outlook.flattered.items():
+        yield f"scores of {arm}", text
+    evidence, alarm = outlook.evidence_against_propensities, 1.0 / ALPHA
+    word = "do not match" if evidence >= alarm else "match"
+    yield "draws", f"{word} their logged probabilities (e-value {evidence:.2g}, alarm at {alarm:g})"
+
+
+def _listed(settings: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {json.dumps(value)}" for name, value in settings.items())

@@ -1,0 +1,195 @@
+"""`fitrouter top`: what happens in a running gateway, in a terminal."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from fitrouter.config import load_config
+from fitrouter.errors import FitrouterError
+from fitrouter_integrations._http import call, url_of
+from fitrouter_integrations.commands._options import DEFAULT
+
+_BLOCKS = "▁▂▃▄▅▆▇█"
+_WIDTH, _ROLES = 24, 8
+_SPOKEN = {"1h": "last hour", "24h": "last 24 hours", "7d": "last 7 days", "30d": "last 30 days", "all": "all"}
+
+
+def command(
+    window: Annotated[str, typer.Option(help="1h, 24h, 7d, 30d, all; auto: the shortest that has enough.")] = "auto",
+    every: Annotated[float, typer.Option(min=0.5, help="Seconds between two looks.")] = 2.0,
+    once: Annotated[bool, typer.Option("--once", help="Print once and end, as into a pipe.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON once and end.")] = False,
+    config: Annotated[
+        Path, typer.Option("--config", "-c", help="Configuration file, which gives the address of the gateway.")
+    ] = DEFAULT,
+    url: Annotated[str | None, typer.Option(help="URL of the gateway, instead of the configured address.")] = None,
+) -> None:
+    """Watch a running gateway: traffic, ratings, cost, latency, models and alarms. Ctrl-C ends it.
+
+    The key is read from the environment variable FITROUTER_API_KEY; a tenant's shows its own traffic.
+    """
+    address = url_of(load_config(config)) if url is None else url
+    found = _read(address, window)
+    console = Console(highlight=False)
+    if as_json:
+        typer.echo(json.dumps(found, indent=1))
+    elif once or not console.is_terminal:
+        console.print(_screen(found, address))
+    else:
+        _watch(console, found, address, window, every)
+
+
+def _read(url: str, window: str) -> dict[str, Any]:
+    """What the console's views *Now* and *Models* show."""
+    return {
+        "now": call("GET", url, f"/console/api/now?window={window}"),
+        "models": call("GET", url, "/console/api/models"),
+    }
+
+
+def _watch(console: Console, found: dict[str, Any], url: str, window: str, every: float) -> None:
+    """Show it again and again until Ctrl-C; a gateway that does not answer is waited for."""
+    try:
+        with Live(_screen(found, url), console=console, screen=True, auto_refresh=False) as live:
+            while True:
+                time.sleep(every)
+                try:
+                    found, late = _read(url, window), ""
+                except FitrouterError as error:
+                    late = str(error)
+                live.update(_screen(found, url, late), refresh=True)
+    except KeyboardInterrupt:
+        pass
+
+
+def _screen(found: dict[str, Any], url: str, late: str = "") -> RenderableType:
+    now, shown = found["now"], found["models"]
+    head = Text.assemble(("fitrouter", "bold"), f"  {url}  {_SPOKEN[now['window']]}, {time.strftime('%H:%M:%S')}")
+    return Group(
+        head,
+        *([Text(f"not up to date: {late}", style="yellow")] if late else []),
+        _alarms(now["alarms"]),
+        Text(),
+        _figures(now),
+        Text(),
+        _models(shown),
+        Text(),
+        _roles(now),
+    )
+
+
+def _alarms(alarms: list[dict[str, Any]]) -> RenderableType:
+    if not alarms:
+        return Text("no alarm", style="green")
+    said = [_plain(f"! {each['text']}") for each in alarms]
+    for line, alarm in zip(said, alarms, strict=True):
+        line.stylize("red" if alarm["level"] == "bad" else "yellow")
+    return Group(*said)
+
+
+def _figures(now: dict[str, Any]) -> Table:
+    """Requests, ratings, cost and latency, each with its course."""
+    totals, table = now["totals"], Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    course = {key: _course(now, key) for key in ("requests", "cost_usd", "p50_ms")}
+    reward, failed = totals["reward"], totals["requests"] - totals["answered"]
+    table.add_row("requests", f"{totals['requests']:,}", course["requests"], f"{failed:,} without an answer")
+    if reward is None:
+        table.add_row("mean rating", "–", "", "nobody has rated an answer")
+    else:
+        bounds = "" if reward["low"] is None else f"{reward['low']:.3f} to {reward['high']:.3f} (95 %), "
+        points = {each["point"]: each["mean"] for each in now["ratings"]}
+        table.add_row("mean rating", f"{reward['mean']:.3f}", _bars(points), f"{bounds}n {reward['ratings']:,}")
+    each_usd = _usd(totals["cost_usd"] / totals["requests"] if totals["requests"] else None)
+    table.add_row("cost", _usd(totals["cost_usd"]), course["cost_usd"], f"{each_usd} per request")
+    table.add_row("latency", _ms(totals["p50_ms"]), course["p50_ms"], f"95 % within {_ms(totals['p95_ms'])}")
+    gain = now["personalisation"].get("")
+    if gain is not None:
+        bounds = f"{gain['low']:+.3f} to {gain['high']:+.3f} (95 %), n {gain['labels']:,}"
+        table.add_row("personalisation", f"{gain['gain']:+.3f}", "", bounds)
+    return table
+
+
+def _models(shown: dict[str, Any]) -> Table:
+    """Each model of the last 7 days."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("model (7 days)", overflow="ellipsis", max_width=40, no_wrap=True)
+    for title in ("share", "rating", "95 %", "$/request", "latency", "answers"):
+        table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("")
+    total = sum(model["figures"].get("requests", 0) for model in shown["models"])
+    for model in sorted(shown["models"], key=lambda each: -each["figures"].get("requests", 0)):
+        figures = model["figures"]
+        reward, n = figures.get("reward"), figures.get("requests", 0)
+        state = "paused" if model["name"] in shown["paused"] else model["out"] or ""
+        table.add_row(
+            _plain(model["name"]),
+            f"{n / total:.1%}" if total else "–",
+            "–" if reward is None else f"{reward['mean']:.3f}",
+            "" if reward is None or reward["low"] is None else f"{reward['low']:.2f}–{reward['high']:.2f}",
+            _usd(figures["cost_usd"] / n if n else None),
+            _ms(figures.get("p50_ms")),
+            "–" if model["availability"] is None else f"{model['availability']:.0%}",
+            Text("takes all traffic" if shown["force"] == model["name"] else state, style="yellow"),
+        )
+    return table
+
+
+def _roles(now: dict[str, Any]) -> Table:
+    """The most frequent roles, and the models that answer them."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("role", overflow="ellipsis", max_width=40, no_wrap=True)
+    table.add_column("requests", justify="right")
+    table.add_column("answered by")
+    by_role: dict[str | None, list[tuple[str | None, int]]] = {}
+    for flow in now["flows"]:
+        by_role.setdefault(flow["role"], []).append((flow["model"], flow["requests"]))
+    most = sorted(by_role.items(), key=lambda each: -sum(n for _, n in each[1]))[:_ROLES]
+    for role, models in most:
+        count = sum(n for _, n in models)
+        parts = [f"{'others' if model is None else model or 'nobody'} {n / count:.0%}" for model, n in models[:3]]
+        name = "other roles" if role is None else role or "no role"
+        table.add_row(_plain(name), f"{count:,}", _plain(", ".join(parts)))
+    return table
+
+
+def _course(now: dict[str, Any], key: str) -> str:
+    series = {each["point"]: each[key] for each in now["series"] if each[key] is not None}
+    return _bars(series if key == "p50_ms" else {i: series.get(i, 0) for i in range(now["points"])})
+
+
+def _bars(points: dict[int, float]) -> str:
+    """Values as at most `_WIDTH` blocks, in order of time.
+
+    >>> _bars({0: 0.0, 2: 1.0, 1: 0.5})
+    '▁▅█'
+    """
+    values = [value for _, value in sorted(points.items())]
+    size = -(-len(values) // _WIDTH) or 1
+    means = [sum(some) / len(some) for some in (values[i : i + size] for i in range(0, len(values), size))]
+    top = max(means, default=0.0)
+    return "".join(_BLOCKS[round(7 * max(0.0, mean) / top) if top > 0 else 0] for mean in means)
+
+
+def _plain(name: str) -> Text:
+    """A name from outside, without characters that steer a terminal or turn its line around."""
+    return Text("".join(character if character.isprintable() else "·" for character in name))
+
+
+def _usd(value: float | None) -> str:
+    if value is None:
+        return "–"
+    digits = 2 if value == 0 or value >= 0.1 else 4 if value >= 0.001 else 6
+    return f"${value:,.{digits}f}"
+
+
+def _ms(value: float | None) -> str:
+    return "–" if value is None else f"{value:.0f} ms" if value < 1000.0 else f"{value / 1000.0:.1f} s"

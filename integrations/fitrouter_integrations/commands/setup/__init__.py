@@ -1,0 +1,1 @@
+"""Commands that write and check configurations."""

@@ -1,0 +1,400 @@
+"""Checks of `fitrouter doctor`: what is installed, the data folder and its stores, and a gateway that uses it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import resource
+import shutil
+import sqlite3
+import stat
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from fitrouter.assemble import open_journal
+from fitrouter.config import Config
+from fitrouter.errors import FitrouterError, StoreError, masked
+from fitrouter.stores import journal as journals
+from fitrouter.stores.audit_log import AuditLog
+from fitrouter.stores.erasure import WAREHOUSE
+from fitrouter.stores.keys import FILE as KEYS
+from fitrouter.stores.keys import read_keys
+from fitrouter.stores.warehouse import Warehouse
+from fitrouter_integrations._http import KEY_ENV, NoGateway, call, url_of
+
+Level = Literal["ok", "warning", "fault"]
+PACKAGES = ("msgspec", "numpy", "aiohttp", "fastapi", "uvicorn", "duckdb", "litellm", "torch")
+WHOLE_BYTES = 256 * 2**20
+"""Journals up to this size are read whole."""
+ROOM_BYTES = 256 * 2**20
+"""Free space below which the next hours may fill the disk."""
+FILES = 1024
+"""Open files that a worker needs at least."""
+BEHIND = 20_000
+"""Events to fold or copy at a start from which it takes long."""
+SKEW_S = 5.0
+TAKEN_S = 3.0
+"""Time in which a worker takes a free lease, or makes the warehouse."""
+SCORE_S = 600.0
+"""Age of an unscored answer from which the scorer is behind."""
+_SOON_S = 14 * 86_400.0
+_NETWORKED = ("nfs", "cifs", "smb", "fuse.sshfs", "9p", "ceph", "glusterfs")
+
+
+class Check(msgspec.Struct, frozen=True):
+    """The result of a check."""
+
+    name: str
+    level: Level
+    text: str
+    """What was found."""
+    do: str = ""
+    """What to do about it; empty if nothing."""
+
+
+def ok(name: str, text: str) -> Check:
+    """A check that found nothing wrong."""
+    return Check(name, "ok", masked(text))
+
+
+def warning(name: str, text: str, do: str) -> Check:
+    """A check that found what may become a fault."""
+    return Check(name, "warning", masked(text), do)
+
+
+def fault(name: str, text: str, do: str) -> Check:
+    """A check that found what does not work."""
+    return Check(name, "fault", masked(text), do)
+
+
+def versions() -> Check:
+    """Versions of everything that bug reports should name."""
+    found = [f"fitrouter {metadata.version('fitrouter')}", f"Python {platform.python_version()}", platform.platform()]
+    found.append(f"SQLite {sqlite3.sqlite_version}")
+    found += [f"{name} {metadata.version(name)}" for name in PACKAGES if importlib.util.find_spec(name)]
+    return ok("versions", ", ".join(found))
+
+
+def limits() -> Check:
+    """The limit of open files."""
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    text = f"{files} open files, {os.cpu_count()} processors"
+    if files < FILES:
+        return warning("limits", text, f"raise the limit of open files, for instance `ulimit -n {16 * FILES}`")
+    return ok("limits", text)
+
+
+def device(config: Config) -> Check:
+    """The device of the encoder and of reward models."""
+    wanted, models = config.scorer.device, [model.name for model in config.scorer.models if model.kind != "judge"]
+    if wanted == "cpu" or (wanted == "auto" and not models):
+        return ok("device", "cpu")
+    if importlib.util.find_spec("torch") is None:
+        if wanted == "cuda":
+            return fault("device", "scorer.device is cuda, but torch is not installed", "set it to cpu, or install it")
+        return ok("device", "cpu: torch is not installed")
+    import torch
+
+    if torch.cuda.is_available():
+        free, total = torch.cuda.mem_get_info()
+        return ok("device", f"{torch.cuda.get_device_name()}, {_size(free)} of {_size(total)} free")
+    if wanted == "cuda":
+        return fault("device", "scorer.device is cuda, but torch finds none", "set it to cpu, or check the driver")
+    text = f"cpu, for the reward models {', '.join(models)}"
+    return warning("device", text, "expect seconds for each answer; a GPU, or fewer models, shortens that")
+
+
+def stored_keys(config: Config, now: float) -> Check:
+    """Keys of `fitrouter keys`, and those that end soon."""
+    try:
+        keys = read_keys(config.data / KEYS)
+    except FitrouterError as error:
+        return fault("keys", str(error), "restore keys.json from a backup, or delete it and create the keys again")
+    held = [key for key in keys if key.opens(now)]
+    text = f"{len(held)} in force of {len(keys)} in keys.json, {len(config.server.keys)} in the environment"
+    if soon := [key.name for key in held if key.expires is not None and key.expires - now < _SOON_S]:
+        return warning("keys", f"{text}; {', '.join(soon)} expire within two weeks", "`fitrouter keys rotate NAME`")
+    return ok("keys", text)
+
+
+def folder(data: Path) -> Iterator[Check]:
+    """Space and rights of the data folder."""
+    place = next(each for each in (data, *data.absolute().parents) if each.exists())
+    space = shutil.disk_usage(place)
+    sizes = [_bytes(path) for path in data.glob("*")]
+    used, largest = sum(sizes), max(sizes, default=0)
+    text = f"{_size(space.free)} of {_size(space.total)} free for {data}, which has {_size(used)}"
+    if space.free < ROOM_BYTES or space.free < 0.01 * space.total:
+        yield fault("disk", text, "make room: a full disk stops logging and learning, though not routing")
+    elif space.free < 2 * largest or space.free < 0.1 * space.total:
+        yield warning("disk", text, "make room: erasures and migrations copy the largest file")
+    else:
+        yield ok("disk", text)
+    if (kind := _file_system(place)).startswith(_NETWORKED):
+        yield warning("file system", f"{data} is on {kind}", "move it to a local disk: the stores rely on its locks")
+    if not os.access(place, os.W_OK | os.X_OK):
+        yield fault("rights", f"{place} cannot be written by uid {os.getuid()}", "chown it to the gateway's user")
+        return
+    foreign = [path.name for path in data.glob("*") if path.exists() and not os.access(path, os.R_OK | os.W_OK)]
+    if foreign:
+        shown = ", ".join(foreign)
+        yield fault("rights", f"uid {os.getuid()} cannot read and write {shown}", "chown them to the gateway's user")
+    elif (loose := sorted(filter(None, map(_loose, data.glob("*"))))) and place.stat().st_mode & 0o077:
+        yield warning("rights", f"others may read {', '.join(loose)}", f"`chmod -R go= {data}`")
+    else:
+        yield ok("rights", f"{data}: read and written by uid {os.getuid()} alone")
+    if aside := sorted(path.name for path in data.glob("*.corrupt-*")):
+        do = "delete them once nothing more is to be saved from them"
+        yield warning("damaged files", f"put aside at an earlier start: {', '.join(aside)}", do)
+
+
+class Log(msgspec.Struct, kw_only=True):
+    """What the journal says of itself."""
+
+    head: int = 0
+    newest: float = 0.0
+    """Time of the newest event, in seconds since the epoch."""
+    sound: bool = False
+    """Whether it can be opened by more than a reader."""
+
+
+def database(config: Config, found: Log) -> Check:
+    """The journal in a database; fills `found`."""
+    try:
+        with closing(open_journal(config)) as opened:
+            found.head, found.sound = opened.head(), True
+            last = opened.tail(found.head - 1)
+            spooled, left = opened.spooled(BEHIND), opened.unfinished()
+    except FitrouterError as error:
+        return fault("journal", str(error), "see docs/postgres.md")
+    found.newest = last[-1].event.ts if last else 0.0
+    text = f"{found.head} events in {opened!r}, {len(spooled)} answers without a score"
+    if left:
+        return warning("journal", f"{text}, {len(left)} unfinished erasures", "let a gateway run, which finishes them")
+    return ok("journal", text)
+
+
+def journal(data: Path, now: float, found: Log) -> Iterator[Check]:
+    """The journal, its snapshot, answers without a score and unfinished erasures; fills `found`."""
+    path = data / "journal.db"
+    if not path.is_file():
+        yield ok("journal", "none yet: the first start makes it")
+        found.sound = True
+        return
+    try:
+        with _reading(path) as connection:
+            row = connection.execute("SELECT coalesce(max(seq), 0), coalesce(max(ts), 0) FROM events").fetchone()
+            found.head, found.newest = row
+            (seq,) = connection.execute("SELECT seq FROM snapshot_position").fetchone()
+            spooled, oldest = connection.execute("SELECT count(*), coalesce(min(ts), 0) FROM spool").fetchone()
+            (left,) = connection.execute("SELECT count(*) FROM erased WHERE NOT done").fetchone()
+        size = sum(_bytes(path.with_name(path.name + suffix)) for suffix in ("", "-wal", "-shm"))
+        whole = size <= WHOLE_BYTES
+        check = journals.check(path) if whole else None
+    except (sqlite3.Error, OSError) as error:
+        yield fault("journal", f"{path} cannot be read: {error}", "`fitrouter journal check`; restore a backup if gone")
+        return
+    text = f"{found.head} events, {_size(size)}"
+    if check is None:
+        yield ok("journal", f"{text}; too large to read whole here: `fitrouter journal check` does")
+    elif not check.sound:
+        bad = [f"event {seq}" for seq in check.damaged[:5]] + list(filter(None, (check.file, check.log)))
+        do = "restart the gateway, which salvages what is sound; or `fitrouter journal salvage` first"
+        yield fault("journal", f"{text}; damaged: {'; '.join(bad)}", do)
+        return
+    elif check.unsound:
+        do = "`fitrouter journal check` names them; they are left out of what is learnt"
+        yield warning("journal", f"{text}; numbers out of range in {len(check.unsound)} of them", do)
+    else:
+        yield ok("journal", f"{text}, all sound")
+    found.sound = True
+    behind = found.head - seq
+    text = f"at event {seq}, {behind} events behind the journal"
+    if behind > BEHIND:
+        yield warning("snapshot", text, "a start folds them first; see `learner` in the gateway's log if this grows")
+    else:
+        yield ok("snapshot", text)
+    if spooled and now - oldest > SCORE_S:
+        do = "see that a gateway runs, and `scorer` in its log"
+        yield warning("scores", f"{spooled} answers wait, the oldest for {now - oldest:.0f} s", do)
+    if left:
+        do = "start the gateway, or let it run: it completes them, and logs what hinders it"
+        yield warning("erasures", f"{left} are not complete", do)
+
+
+def clock(newest: float, now: float) -> Check:
+    """The clock, against the newest event."""
+    if not newest:
+        return ok("clock", "no event to compare it with")
+    if newest > now + SKEW_S:
+        text = f"{newest - now:.0f} s behind the newest event"
+        return fault("clock", text, "set it, and keep it by NTP: keys, budgets and decay go by it")
+    return ok("clock", f"the newest event is {now - newest:.0f} s old")
+
+
+def warehouse(data: Path, log: Log) -> Check:
+    """The DuckDB tables, and how far they are behind the journal."""
+    path = data / WAREHOUSE
+    if importlib.util.find_spec("duckdb") is None:
+        return warning("warehouse", "none: duckdb is not installed", "`pip install 'fitrouter[warehouse]'`")
+    if not path.is_file():
+        return ok("warehouse", "none yet: a running gateway fills it from the journal")
+    deadline = time.monotonic() + TAKEN_S
+    while True:
+        try:
+            ((seq,),) = Warehouse(path).query("SELECT seq FROM position")
+            break
+        except StoreError as error:  # a gateway may be making it
+            if time.monotonic() > deadline:
+                do = "close the program that has it open; if it is damaged, delete it: it is filled again"
+                return fault("warehouse", str(error), do)
+        time.sleep(0.2)
+    try:
+        with _reading(data / "journal.db") as connection:  # a gateway may have gone on
+            (head,) = connection.execute("SELECT coalesce(max(seq), 0) FROM events").fetchone()
+    except sqlite3.Error:  # told already
+        head = max(log.head, seq)
+    text = f"at event {seq}, {max(0, head - seq)} events behind the journal, {_size(_bytes(path))}"
+    if seq > head:
+        return fault("warehouse", text + ": it is another journal's", "a start sets it aside and fills a new one")
+    if head - seq > BEHIND:
+        return warning("warehouse", text, "let a gateway run; see `warehouse` in its log if this does not shrink")
+    return ok("warehouse", text)
+
+
+def identities(data: Path) -> Check:
+    """The identities and their copy."""
+    path = data / "identities.db"
+    copy = path.with_name(f"{path.name}.copy")
+    if not path.is_file():
+        if copy.is_file():
+            return warning(
+                "identities", f"{path.name} is missing", "start the gateway, which restores it from its copy"
+            )
+        return ok("identities", "none yet: the first start makes them")
+    try:
+        with _reading(path) as connection:
+            (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+            (users,) = connection.execute("SELECT count(*) FROM subjects").fetchone()
+    except (sqlite3.Error, OSError) as error:
+        return fault("identities", f"{path} cannot be read: {error}", "restart the gateway: it restores the copy")
+    if verdict != "ok":
+        return fault("identities", f"{path} is damaged: {verdict}", "restart the gateway: it restores the copy")
+    if not copy.is_file():
+        return warning("identities", f"{users} users, without a copy", "restart the gateway, which makes it again")
+    return ok("identities", f"{users} users and a copy of them")
+
+
+def audit_log(data: Path) -> Check:
+    """The chain of the audit log."""
+    try:
+        found = AuditLog(data).verify()
+    except StoreError as error:
+        return fault("audit log", str(error), "let the gateway's user read it")
+    if found.broken is not None:
+        do = "find out who changed it; `fitrouter audit-log verify`"
+        return fault("audit log", f"line {found.broken} does not follow the one before", do)
+    return ok("audit log", f"{found.acts} acts, an unbroken chain")
+
+
+def gateway(config: Config) -> Iterator[Check]:
+    """A gateway that has the journal open: its readiness, services and breakers."""
+    path = config.data / "journal.db"
+    if not path.is_file() or not journals.in_use(path):
+        yield ok("gateway", "none has the data folder open")
+        return
+    url = url_of(config)
+    try:
+        report: Mapping[str, Any] = call("GET", url, "/readyz", timeout_s=5.0, answers=(503,))
+    except NoGateway as error:
+        do = "give its configuration with --config; a command may also have it open for a moment"
+        yield warning("gateway", f"the data folder is open in a process, but {error}", do)
+        return
+    except FitrouterError as error:
+        yield warning("gateway", str(error), f"put a key of the gateway into {KEY_ENV}")
+        return
+    if "reasons" not in report:
+        text = f"{url} is {'ready' if report.get('ready') else 'not ready'}"
+        yield warning("gateway", f"{text}; it tells no more without a key", f"put one into {KEY_ENV}")
+    else:
+        for part, text in report["reasons"].items():
+            yield fault(f"gateway: {part}", text, "docs/deployment.md, Faults")
+        for part, text in report["incidents"].items():
+            yield warning(f"gateway: {part}", text, "see docs/deployment.md, Faults; gone with the next start")
+        for name, why in report["breakers"].items():
+            yield warning(f"gateway: {name}", f"is not called at present: {why}", "see the provider's status and key")
+        lag = ", ".join(f"{name} {value:g}" for name, value in report["lag"].items() if value)
+        text = f"{url}, worker {report['pid']} at event {report['seq']}; behind: {lag or 'nothing'}"
+        if report["ready"]:
+            yield ok("gateway", text)
+        elif not report["reasons"]:
+            yield warning("gateway", f"{text}; starting", "wait: it folds the journal first")
+    deadline = time.monotonic() + TAKEN_S
+    while (idle := [name for name in _services(config) if not journals.leased(path, name)]) and (
+        time.monotonic() < deadline
+    ):
+        time.sleep(0.2)
+    if idle:
+        do = "see these names in the gateway's log: another process takes them over within seconds, or says why not"
+        yield warning("services", f"no process holds {', '.join(idle)}", do)
+    else:
+        yield ok("services", ", ".join(_services(config)) + ": each in one process")
+
+
+def _reading(path: Path) -> closing[sqlite3.Connection]:
+    """A connection that changes nothing."""
+    return closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True))
+
+
+def _services(config: Config) -> list[str]:
+    """Leases that a running gateway holds."""
+    found = ["warehouse"] if importlib.util.find_spec("duckdb") else []
+    return found + (["scorer"] if config.scorer.encoder != "none" else [])
+
+
+def _bytes(path: Path) -> int:
+    try:
+        found = path.stat()
+    except OSError:
+        return 0
+    return found.st_size if stat.S_ISREG(found.st_mode) else 0
+
+
+def _loose(path: Path) -> str:
+    """Name of a file that others may read or write; empty for others, and for one that has just gone."""
+    try:
+        found = path.stat()
+    except OSError:
+        return ""
+    return path.name if stat.S_ISREG(found.st_mode) and found.st_mode & 0o077 else ""
+
+
+def _file_system(path: Path) -> str:
+    """Kind of the file system of a path; empty where it cannot be told."""
+    try:
+        lines = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
+    except OSError:
+        return ""
+    where = path.resolve()
+    held = [(len(line[1]), line[2]) for line in lines if where.is_relative_to(line[1].replace("\\040", " "))]
+    return max(held)[1] if held else ""
+
+
+def _size(count: float) -> str:
+    """A number of bytes in words.
+
+    >>> _size(1536), _size(0)
+    ('1.5 kB', '0 B')
+    """
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1024:
+            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TB"

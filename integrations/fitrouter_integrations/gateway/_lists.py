@@ -1,0 +1,80 @@
+"""Handlers that list what was logged of the caller's tenant: decisions, feedback and users.
+
+They name people, so that they need a key that speaks for the users of its tenant (`trusted`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import msgspec
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from fitrouter.errors import InvalidRequest, NotAuthorized
+from fitrouter.stores.listing import Lists
+from fitrouter_integrations.gateway.asgi._wire import dump
+from fitrouter_integrations.gateway.parsing._requests import quiz_owner
+from fitrouter_integrations.gateway.parsing._values import check_fields, shown
+
+_LAST = 20
+
+
+class Call(Protocol):
+    """An authenticated HTTP request, as `Gateway` has it."""
+
+    http: HttpRequest
+    headers: Mapping[str, bytes]
+    tenant: str
+    trusted: bool
+
+
+class Listings:
+    """Handlers over the lists of a router."""
+
+    def __init__(self, lists: Lists) -> None:
+        self.lists = lists
+
+    async def list_decisions(self, call: Call) -> Response:
+        """List the last answers, the newest first, with model, probability, cost, score and votes."""
+        return _json(await asyncio.to_thread(self.lists.answers, **_wanted(call, "last", "model")))
+
+    async def list_feedback(self, call: Call) -> Response:
+        """List the last votes and remarks, the newest first."""
+        return _json(await asyncio.to_thread(self.lists.feedback, **_wanted(call, "last", "model")))
+
+    async def list_users(self, call: Call) -> Response:
+        """List the users that were met last; with the header of a user that one alone, in full."""
+        wanted = _wanted(call, "last")
+        if user := wanted["user"]:
+            return _json([await asyncio.to_thread(self.lists.user, user, call.tenant)])
+        return _json(await asyncio.to_thread(self.lists.users, wanted["last"], tenant=call.tenant))
+
+
+def _wanted(call: Call, *allowed: str) -> dict[str, Any]:
+    """The filters in the query and the headers.
+
+    Raises:
+        NotAuthorized: the key does not speak for the users of its tenant.
+        InvalidRequest: names the parameter and the reason.
+    """
+    if not call.trusted:
+        raise NotAuthorized(
+            "this key may not list what people asked and rated; use a key with 'trusted: true', which speaks for the "
+            "users of its tenant"
+        )
+    query = dict(call.http.query_params)
+    check_fields(query, allowed)
+    last = query.get("last", str(_LAST))
+    if not last.isascii() or not last.isdecimal() or len(last) > 4:
+        raise InvalidRequest(f"last: got {shown(last)}; give a whole number from 1 to 1000")
+    who = quiz_owner(call.headers, call.tenant)
+    found = {"last": int(last), "tenant": call.tenant, "user": who.user, "role": who.role}
+    return found | ({"model": query.get("model")} if "model" in allowed else {})
+
+
+def _json(entries: Sequence[msgspec.Struct]) -> Response:
+    body = {"object": "list", "data": msgspec.to_builtins(list(entries))}
+    return Response(dump(body), media_type="application/json")

@@ -1,0 +1,181 @@
+"""Handlers that read the whole log: satisfaction, exposure, certificates, suites; and diagnoses, and audits of roles.
+
+Each is made in a process of its own at low priority, one at a time for each tenant and two at a time in all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+
+from fitrouter.config import Config, parse_config
+from fitrouter.context.encoders import get_encoder
+from fitrouter.errors import InvalidRequest, NotAuthorized, StoreError
+from fitrouter.router import Router
+from fitrouter.stores.audits import KEY, audit_file
+from fitrouter.stores.signing import signing_key, verified
+from fitrouter.types import Identity
+from fitrouter_evaluators.background import in_background, work
+from fitrouter_evaluators.personal.audit import Audit
+from fitrouter_evaluators.personal.audit_html import audit_page
+from fitrouter_integrations.gateway._personal import Call
+from fitrouter_integrations.gateway.asgi._wire import Problem, dump
+from fitrouter_integrations.gateway.parsing._requests import histories, quiz_owner
+
+AT_ONCE = 2
+"""Processes at a time."""
+
+
+class WholeLog:
+    """Handlers over the log of a gateway.
+
+    Args:
+        config: locates the log, the signing key and the audits.
+        body: reads the JSON body of a call.
+    """
+
+    def __init__(self, config: Config, body: Callable[[Any], Awaitable[dict[str, Any]]]) -> None:
+        self._config, self._body = config, body
+        self._busy: set[str] = set()
+        self._slots = asyncio.Semaphore(AT_ONCE)
+
+    async def satisfaction(self, call: Call) -> Response:
+        """Satisfaction of the tenant's people: mean, variance, worst tenth, worst role; who is worse off."""
+        return await self._made("satisfaction", call, Identity(tenant=call.tenant))
+
+    async def exposure(self, call: Call) -> Response:
+        """How varied the answers of the tenant's people are, and what friction, exploration and privacy cost them."""
+        return await self._made("exposure", call, Identity(tenant=call.tenant))
+
+    async def certificate(self, call: Call) -> Response:
+        """A signed fit certificate of the user of the headers, with the rows that it is recomputed from."""
+        who = quiz_owner(call.headers, call.tenant)
+        if not who.user:
+            raise InvalidRequest("user: missing; name the user in the header x-fitrouter-user")
+        return await self._made("certificate", call, who)
+
+    async def suite(self, call: Call) -> Response:
+        """A personal test suite of the user or role of the headers, as JSON lines; without prompts of their own."""
+        who = quiz_owner(call.headers, call.tenant)
+        if not who.user and not who.role:
+            raise InvalidRequest(
+                "user: missing; name the user or role in the headers x-fitrouter-user, x-fitrouter-role"
+            )
+        return await self._made("suite", call, who)
+
+    async def diagnose(self, call: Call) -> Response:
+        """Where a chat system's personalisation fails, from recorded conversations. Nothing is stored."""
+        history = histories(await self._body(call))
+        return await self._made("diagnosis", call, Identity(tenant=call.tenant), history=history)
+
+    async def audit(self, call: Call) -> Response:
+        """The latest signed audit of the role of the headers; as an HTML page where `accept` prefers it."""
+        if not call.caller.admin:
+            raise Problem(403, "not_admin", "this key may not read audits; an admin key without a tenant may")
+        role = quiz_owner(call.headers, call.tenant).role
+        if not role:
+            raise InvalidRequest("role: missing; name the role in the header x-fitrouter-role")
+        try:
+            document = msgspec.json.decode(
+                await asyncio.to_thread(audit_file(self._config.data, role).read_bytes), type=dict[str, Any]
+            )
+            signer = verified(document)
+            found = msgspec.convert(document, Audit)
+        except FileNotFoundError:
+            text = f"there is no audit of the role {role!r}; make one with `fitrouter audit --role`"
+            raise Problem(404, "not_found", text) from None
+        except (OSError, msgspec.MsgspecError, InvalidRequest) as error:
+            raise StoreError(f"the audit of the role {role!r} cannot be read: {error}") from None
+        if b"text/html" in call.headers.get("accept", b""):
+            page = audit_page(found, signer)
+            return Response(page, media_type="text/html", headers={"x-content-type-options": "nosniff"})
+        return Response(dump(document), media_type="application/json")
+
+    async def _made(self, what: str, call: Call, who: Identity, **more: Any) -> Response:
+        """The answer of a process."""
+        if not call.trusted:
+            raise NotAuthorized(
+                "this key may not read what the log says of people; use one with 'trusted: true', which speaks for the "
+                "users of its tenant"
+            )
+        if call.tenant in self._busy:
+            text = "another request of this tenant reads the whole log; wait for its answer"
+            raise Problem(429, "busy", text, headers={"retry-after": "5"})
+        self._busy.add(call.tenant)
+        try:
+            async with self._slots:
+                asked = {"what": what, "config": self._config.model_dump(mode="json"), "who": msgspec.to_builtins(who)}
+                found = await in_background(__name__, asked | more)
+        finally:
+            self._busy.discard(call.tenant)
+        if "invalid" in found:
+            raise InvalidRequest(found["invalid"])
+        if "error" in found:
+            raise StoreError(found["error"])
+        return Response(dump({"object": f"fitrouter.{what}", **found}), media_type="application/json")
+
+
+# --- in the process ---
+
+
+def _read(asked: dict[str, Any]) -> dict[str, Any]:
+    """The answer to a request of `WholeLog`."""
+    config, who = parse_config(asked["config"]), msgspec.convert(asked["who"], Identity)
+    try:
+        if asked["what"] == "diagnosis":
+            return _diagnosis(asked["history"])
+        with Router.offline(config) as router:
+            return _READINGS[asked["what"]](config, router, who)
+    except InvalidRequest as error:
+        return {"invalid": str(error)}
+
+
+def _diagnosis(history: list[Any]) -> dict[str, Any]:
+    from fitrouter_evaluators.personal.diagnose import Diagnostician, parsed
+
+    lines = b"\n".join(msgspec.json.encode(each) for each in history)
+    return _builtins(Diagnostician(get_encoder("static")).diagnose(parsed(lines)))
+
+
+def _satisfaction(config: Config, router: Router, who: Identity) -> dict[str, Any]:
+    from fitrouter_evaluators.personal.satisfaction import measured
+
+    return _builtins(measured(config.data, router, tenant=who.tenant, now=time.time()))
+
+
+def _exposure(config: Config, router: Router, who: Identity) -> dict[str, Any]:
+    from fitrouter_evaluators.personal.exposure import exposed
+    from fitrouter_evaluators.scoring import STYLE
+
+    names = {each.name for each in STYLE}
+    style = [i for i, name in enumerate(router.features) if name in names]
+    return _builtins(exposed(config.data, tenant=who.tenant, schema=router.schema, style=style))
+
+
+def _certificate(config: Config, router: Router, who: Identity) -> dict[str, Any]:
+    from fitrouter_evaluators.personal.certificate import certified, issued
+
+    found = asyncio.run(certified(router, config, who))
+    document, rows = issued(found, who, signing_key(config.data / KEY), ts=time.time())
+    return {"certificate": document.decode(), "rows": rows.decode()}
+
+
+def _suite(_config: Config, router: Router, who: Identity) -> dict[str, Any]:
+    from fitrouter_evaluators.personal.suite import Generator
+
+    return {"suite": asyncio.run(Generator(router).suite(who)).encoded().decode()}
+
+
+def _builtins(found: msgspec.Struct) -> dict[str, Any]:
+    return dict(msgspec.to_builtins(found))
+
+
+_READINGS = {"satisfaction": _satisfaction, "exposure": _exposure, "certificate": _certificate, "suite": _suite}
+
+if __name__ == "__main__":
+    work(_read)

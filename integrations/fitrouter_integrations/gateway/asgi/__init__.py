@@ -1,0 +1,1 @@
+"""ASGI middleware, bodies, streams and limits of connections."""

@@ -1,0 +1,187 @@
+"""The OpenAI format of answers, streams and errors, and the headers of a decision."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+from urllib.parse import quote
+from uuid import UUID
+
+import msgspec
+
+from fitrouter import errors
+from fitrouter.errors import FitrouterError, masked
+from fitrouter.providers.usage import usage_body
+from fitrouter.serving.embeddings import Embedded
+from fitrouter.types import Chunk, Completion, Usage
+from fitrouter_integrations._errors import CODES
+from fitrouter_integrations.client import About, Reply
+
+DONE = b"data: [DONE]\n\n"
+
+
+def dump(value: object) -> bytes:
+    """Compact JSON in UTF-8."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+
+
+def event(value: object) -> bytes:
+    """A server-sent event."""
+    return b"data: " + dump(value) + b"\n\n"
+
+
+# --- answers -------------------------------------------------------------------------------------------------------
+
+
+def decision_headers(about: About) -> dict[str, str]:
+    """Decision id, model that answered, propensity, logged, asked, and the token for feedback."""
+    return {
+        "x-fitrouter-decision": about.decision_id,
+        "x-fitrouter-model": quote(about.model, safe=" !#$&'()*+,/:;=?@[]~"),
+        "x-fitrouter-propensity": repr(about.propensity),
+        "x-fitrouter-logged": _bool(about.logged),
+        "x-fitrouter-asked": _bool(about.asked),
+        **({"x-fitrouter-token": about.token} if about.token else {}),
+    }
+
+
+def about_json(about: About) -> dict[str, Any]:
+    """The decision as in the field `fitrouter`, before its cost is known."""
+    return {name: value for name, value in msgspec.to_builtins(about).items() if name != "cost_usd"}
+
+
+def completion_json(reply: Reply) -> dict[str, Any]:
+    """A `chat.completion`."""
+    choices: tuple[Reply | Completion, ...] = (reply, *reply.others)
+    return {
+        **_head("chat.completion", reply.about),
+        "choices": [
+            {"index": i, "message": one.message, "logprobs": one.logprobs, "finish_reason": one.finish_reason}
+            for i, one in enumerate(choices)
+        ],
+        "usage": usage_body(reply.usage),
+        "fitrouter": msgspec.to_builtins(reply.about),
+    }
+
+
+def embeddings_json(embedded: Embedded, about: About) -> bytes:
+    """OpenAI's list of embeddings, with the provider's vectors as they came."""
+    tokens = embedded.found.usage.prompt_tokens
+    body = {
+        "object": "list",
+        "data": embedded.found.data,
+        "model": about.model,
+        "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+        "fitrouter": msgspec.to_builtins(about),
+    }
+    return msgspec.json.encode(body)
+
+
+def chunk_json(about: About, chunk: Chunk, usage: bool) -> dict[str, Any]:
+    """A `chat.completion.chunk`. If the stream ends with a usage chunk, the others carry `usage: null`."""
+    choice = {
+        "index": chunk.index,
+        "delta": chunk.delta,
+        "logprobs": chunk.logprobs,
+        "finish_reason": chunk.finish_reason,
+    }
+    body = {**_head("chat.completion.chunk", about), "choices": [choice]}
+    return {**body, "usage": None} if usage else body
+
+
+def usage_json(about: About, usage: Usage) -> dict[str, Any]:
+    """The final chunk for `stream_options.include_usage`."""
+    head = _head("chat.completion.chunk", about)
+    return {**head, "choices": [], "usage": usage_body(usage), "fitrouter": msgspec.to_builtins(about)}
+
+
+def _head(kind: str, about: About) -> dict[str, Any]:
+    created = (UUID(about.decision_id).int >> 80) // 1000  # the id is a UUIDv7, which begins with its time
+    return {"id": f"chatcmpl-{about.decision_id}", "object": kind, "created": created, "model": about.model}
+
+
+def _bool(value: bool) -> str:
+    return "true" if value else "false"
+
+
+# --- errors --------------------------------------------------------------------------------------------------------
+
+
+class Problem(Exception):
+    """An error response: HTTP status, OpenAI's type and code, and headers."""
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        message: str,
+        *,
+        param: str | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        self.status, self.code, self.message = status, code, masked(message)
+        super().__init__(self.message)
+        self.kind = "invalid_request_error" if status < 500 else "api_error"
+        self.param, self.headers = param, headers or {}
+
+    def body(self, path: str = "") -> dict[str, Any]:
+        """The error object of the API at a path: OpenAI's, or Anthropic's."""
+        if path.startswith("/v1/messages"):
+            return self.anthropic()
+        return {"error": {"message": self.message, "type": self.kind, "code": self.code, "param": self.param}}
+
+    def anthropic(self) -> dict[str, Any]:
+        """Anthropic's error object, with our code."""
+        kind = _ANTHROPIC.get(self.status, self.kind)
+        # Agents shorten their history on these words.
+        message = f"prompt is too long: {self.message}" if self.code == "context_length_exceeded" else self.message
+        return {"type": "error", "error": {"type": kind, "message": message, "code": self.code}}
+
+
+_ANTHROPIC = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+"""Status → Anthropic's type of error, where it is not OpenAI's."""
+
+
+def _when(error: FitrouterError, status: int) -> dict[str, str]:
+    """Headers that say when to try again; none for an error that a repetition does not mend."""
+    if isinstance(error, errors.Unavailable):
+        decided = {"x-fitrouter-decision": error.decision_id} if error.decision_id else {}
+        if isinstance(error, errors.BudgetExhausted):
+            decided["x-should-retry"] = "false"  # not within the patience of a client library
+        return {"retry-after": str(max(1, math.ceil(error.retry_after_s))), **decided}
+    return {"retry-after": "1"} if status == 503 else {}
+
+
+def as_problem(error: Exception) -> Problem:
+    """The error response for an exception; unexpected exceptions reveal no details."""
+    match error:
+        case Problem():
+            return error
+        # Agents shorten their history on this OpenAI code.
+        case errors.NoEligibleModel(too_long=too_long):
+            return Problem(400, "context_length_exceeded" if too_long else "no_eligible_model", str(error))
+        case errors.ContextOverflow():
+            return Problem(400, "context_length_exceeded", str(error), param="messages")
+        case errors.ProviderRejected(status=status):
+            # Pass on what the provider says of the request, but not errors of our own key.
+            return Problem(status if status in {400, 404, 413, 415, 422} else 502, "provider_rejected", str(error))
+        case errors.AllModelsFailed(decision_id=decision_id, timed_out=timed_out):
+            # Several models were tried already; a client that retries would multiply that.
+            headers = {"x-should-retry": "false", "x-fitrouter-decision": decision_id}
+            return Problem(504 if timed_out else 502, "all_models_failed", str(error), headers=headers)
+        case FitrouterError():
+            for kind, status, code in CODES:
+                if isinstance(error, kind):
+                    return Problem(status, code, str(error), headers=_when(error, status))
+        case _:
+            pass
+    return Problem(500, "internal_error", "internal error; see the gateway's log")

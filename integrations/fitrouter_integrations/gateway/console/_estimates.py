@@ -1,0 +1,103 @@
+"""Estimates of changes to the policy, before they are applied."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from fitrouter.config import Config
+from fitrouter.errors import StoreError
+from fitrouter.router import Router
+from fitrouter_dashboards.console import Reads
+from fitrouter_dashboards.console.estimate import estimate
+from fitrouter_dashboards.console.models import spending
+from fitrouter_integrations.gateway.asgi._wire import Problem
+from fitrouter_integrations.gateway.parsing._requests import policy_change
+
+_PARAMETERS = {
+    "squarecb": "gamma",
+    "linear_thompson": "scale",
+    "softmax": "temperature",
+    "linucb": "alpha",
+    "epsilon_greedy": "epsilon",
+}
+"""Algorithm → its parameter."""
+
+
+class Estimates:
+    """Replays changes on the log, one at a time.
+
+    Args:
+        router: whose policy would change.
+        config: settings that are in force without a change.
+        reads: the warehouse, for what was spent.
+    """
+
+    def __init__(self, router: Router, config: Config, reads: Reads) -> None:
+        self._router, self._config, self._reads = router, config, reads
+        self._busy = asyncio.Lock()
+
+    async def of(self, change: dict[str, Any]) -> dict[str, Any]:
+        """The estimates of a change as `POST /v1/policy` takes it, or an `error` in words."""
+        if change.get("action") == "budget":
+            return {"budget": await self._budget(change)}
+        warehouse = self._router.warehouse
+        if warehouse is None or not warehouse.path.exists():
+            return {"error": "there is no warehouse to replay"}
+        candidate = self._candidate(change)
+        if candidate is None:
+            return {"error": "the settings of that version are not known; restore it, and see what is logged"}
+        if self._busy.locked():
+            raise Problem(429, "busy", "another estimate is being made; try again", headers={"retry-after": "2"})
+        async with self._busy:
+            return await estimate(self._config, warehouse.path, candidate)
+
+    async def _budget(self, change: dict[str, Any]) -> dict[str, Any]:
+        """A tenant's budget before and after a change, and what its last periods have cost."""
+        _, settings, tenant = policy_change(change)
+        before, after = self._router.policy.budget(tenant), self._router.policy.budget(tenant, **settings)
+        read = partial(spending, self._reads, tenant, self._router.clock(), after.period_s)
+        found: dict[str, Any] = {"before": msgspec.to_builtins(before), "after": msgspec.to_builtins(after)}
+        try:
+            return found | {"periods": await self._reads.get(("spending", tenant, after.period_s), read)}
+        except StoreError as error:
+            return found | {"periods": [], "error": str(error)}
+
+    def _candidate(self, change: dict[str, Any]) -> dict[str, Any] | None:
+        """A change as a candidate of replay; None for a version whose settings are not known."""
+        standing = self._router.policy.standing()
+        match change.get("action"), change.get("name"), change.get("settings"):
+            case "promote", str(name), _ if name in standing.candidates:
+                return _own(standing.candidates[name], standing.algorithm)
+            case "set", _, {"force": str(model)} if model in self._router.models:
+                return {"fixed": self._router.models[model].arm}
+            case "set", _, dict(settings):
+                return settings
+            case "restore", _, _:
+                before = standing.versions[-2:-1]
+                if before == ("configuration",):
+                    return self._configured()
+                found = standing.candidates.get(before[0]) if before else None
+                return None if found is None else _own(found, standing.algorithm)
+        raise Problem(400, "invalid_request", "give an action: set, promote, restore or budget, as for POST /v1/policy")
+
+    def _configured(self) -> dict[str, Any]:
+        """The configuration's own settings."""
+        policy, objective = self._config.policy, self._config.objective
+        return _own(policy.model_dump(), policy.algorithm) | {
+            "floor": policy.floor,
+            "uniform_slice": policy.uniform_slice,
+            "share": self._config.share,
+            "cost_weight": objective.cost_weight,
+            "latency_weight": objective.latency_weight,
+        }
+
+
+def _own(settings: Mapping[str, Any], live: str) -> dict[str, Any]:
+    """A policy's algorithm with the parameter that it uses; `live` is the algorithm where none is set."""
+    names = ("algorithm", _PARAMETERS.get(settings.get("algorithm", live), ""))
+    return {name: settings[name] for name in names if name in settings}

@@ -1,0 +1,382 @@
+"""Routes of the console: its page under `/console`, and the JSON that it reads under `/console/api`.
+
+A caller is known by the session's cookie or, as elsewhere, by a key in the header `Authorization`. A key sees its own
+tenant; an administrator's sees all. What is changed here goes the way of `/v1/feedback` and `/v1/policy`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from importlib import metadata
+from typing import NamedTuple, Protocol
+
+import msgspec
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from fitrouter.config import Config
+from fitrouter.errors import StoreError
+from fitrouter.identity import decision_id_of
+from fitrouter.posterior.arms import base_arm
+from fitrouter.router import Router
+from fitrouter.types import Decision, FeedbackKind, Identity
+from fitrouter_dashboards.console import Reads, alarms, assets, decisions, overview
+from fitrouter_dashboards.console.alarms import EVIDENCE
+from fitrouter_dashboards.console.decisions import FILTERS, role_names
+from fitrouter_dashboards.console.models import calibration, label_rates, model_figures, replays
+from fitrouter_dashboards.console.overview import WINDOWS
+from fitrouter_dashboards.metrics import Metrics
+from fitrouter_integrations.gateway._explain import content_json, decision_json
+from fitrouter_integrations.gateway._keys import Keys
+from fitrouter_integrations.gateway.asgi._limits import headers_of
+from fitrouter_integrations.gateway.asgi._wire import Problem
+from fitrouter_integrations.gateway.console._additions import addition
+from fitrouter_integrations.gateway.console._calls import Call, Endpoint, Handler, body_of, json_response, tenant_of
+from fitrouter_integrations.gateway.console._estimates import Estimates
+from fitrouter_integrations.gateway.console._people import People
+from fitrouter_integrations.gateway.console._sessions import Sessions, check_origin
+
+_SHOWN = 2**63
+_BUDGETS = 50
+"""Tenants whose budget is shown, those with a changed one first."""
+_SAFE = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "form-action 'none'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+
+
+class Guard(Protocol):
+    """Makes an endpoint of a handler; `headers` are taken to authenticate its caller."""
+
+    def __call__(
+        self, handler: Handler, scope: str | None, headers: Callable[[HttpRequest], Mapping[str, bytes]]
+    ) -> Endpoint: ...
+
+
+class Route(NamedTuple):
+    """A route of the console."""
+
+    method: str
+    path: str
+    endpoint: Endpoint
+
+
+class Console:
+    """The handlers of the console's routes.
+
+    Args:
+        router: whose log is shown.
+        config: settings.
+        metrics: which knows the router's status.
+        steer: handler of a change of the policy.
+        keys: of the gateway, which log in.
+    """
+
+    def __init__(self, router: Router, config: Config, metrics: Metrics, steer: Handler, keys: Keys) -> None:
+        self._router, self._metrics, self._steer, self._keys = router, metrics, steer, keys
+        self._config = config
+        self._sessions = Sessions(config.data)
+        self._reads = Reads(router.warehouse)
+        self._people = People(router, config, self._reads)
+        self._estimates = Estimates(router, config, self._reads)
+
+    def routes(self, guarded: Guard) -> list[Route]:
+        """All routes."""
+        routes: tuple[tuple[str, str, Handler, str | None], ...] = (
+            ("GET", "/console", self._page, None),
+            ("GET", "/console/", self._page, None),
+            ("GET", "/console/static/{name}", self._asset, None),
+            ("GET", "/console/api/session", self._session, None),
+            ("POST", "/console/api/login", self._enter, None),
+            ("POST", "/console/api/logout", self._leave, None),
+            ("GET", "/console/api/now", self._now, "read"),
+            ("GET", "/console/api/decisions", self._decisions, "read"),
+            ("GET", "/console/api/decisions/{decision_id}", self._decision, "read"),
+            ("POST", "/console/api/feedback", self._feedback, "feedback"),
+            ("GET", "/console/api/policy", self._policy, "read"),
+            ("POST", "/console/api/estimate", self._estimate, "read"),
+            ("GET", "/console/api/people", self._people.show, "read"),
+            ("GET", "/console/api/models", self._models, "read"),
+            ("GET", "/console/api/learning", self._learning, "read"),
+            ("POST", "/console/api/policy", self._change, ""),
+            ("POST", "/console/api/models", self._addition, "read"),
+        )
+        return [
+            Route(method, path, _safe(guarded(handler, scope, self._headers)))
+            for method, path, handler, scope in routes
+        ]
+
+    def close(self) -> None:
+        """End the thread of the queries."""
+        self._reads.close()
+
+    def _headers(self, request: HttpRequest) -> Mapping[str, bytes]:
+        """The headers of a request, with the session's key in place of a missing `Authorization`."""
+        headers = headers_of(request.scope)
+        if "authorization" not in headers and (key := self._sessions.key(headers)):
+            return {**headers, "authorization": b"Bearer " + key.encode()}
+        return headers
+
+    # --- the page ---
+
+    async def _page(self, _call: Call) -> Response:
+        """The page."""
+        return _file("index.html", {})
+
+    async def _asset(self, call: Call) -> Response:
+        """A file of the page."""
+        return _file(call.http.path_params["name"], headers_of(call.http.scope))
+
+    # --- sessions ---
+
+    async def _session(self, call: Call) -> Response:
+        """Who is logged in."""
+        needed = bool(self._keys)
+        body = {
+            "login": needed and not call.known,
+            "keys": needed,
+            "version": metadata.version("fitrouter"),
+            "csrf": self._sessions.token(headers_of(call.http.scope)),
+        }
+        if call.known or not needed:
+            body |= {"tenant": tenant_of(call), "admin": call.admin}
+        return json_response(body)
+
+    async def _enter(self, call: Call) -> Response:
+        """Begin a session with a key."""
+        headers = headers_of(call.http.scope)
+        check_origin(headers)
+        key = (await body_of(call)).get("key")
+        if not isinstance(key, str) or not key.strip():
+            raise Problem(400, "invalid_request", "give a key of this gateway")
+        caller = self._keys.caller(b"Bearer " + key.strip().encode())
+        if caller is None:
+            raise Problem(
+                401, "invalid_api_key", "this key is unknown here, or has ended; keys are made by who runs this gateway"
+            )
+        if "read" not in caller.scopes:
+            raise Problem(403, "missing_scope", "the console needs a key with the scope 'read'")
+        secure = headers.get("x-forwarded-proto", call.http.url.scheme.encode()) == b"https"
+        return json_response({}, {"set-cookie": self._sessions.cookie(key.strip(), secure)})
+
+    async def _leave(self, call: Call) -> Response:
+        """End the session."""
+        check_origin(headers_of(call.http.scope))
+        return json_response({}, {"set-cookie": self._sessions.cookie("", secure=False)})
+
+    # --- views ---
+
+    async def _now(self, call: Call) -> Response:
+        """The view *Now*."""
+        window = call.http.query_params.get("window", "auto")
+        if window not in {*WINDOWS, "auto", "all"}:
+            raise Problem(400, "invalid_request", f"window: got {window[:40]!r}; give auto, all, {', '.join(WINDOWS)}")
+        tenant = tenant_of(call)
+        found = await self._reads.get(
+            ("now", tenant, window), partial(overview, self._reads, tenant, window, self._router.clock())
+        )
+        outlook = self._router.policy.outlook(call.tenant)
+        said = alarms(self._metrics.status, self._router.faults(), outlook.flattered, tenant)
+        return json_response(
+            {
+                **found,
+                "personalisation": msgspec.to_builtins(outlook.personalisation),
+                "alarms": msgspec.to_builtins(said),
+            }
+        )
+
+    async def _decisions(self, call: Call) -> Response:
+        """A page of decisions."""
+        query, tenant = call.http.query_params, tenant_of(call)
+        filters = {name: value for name in FILTERS if (value := query.get(name)) is not None}
+        before = query.get("before")
+        if before is not None and not (before.isascii() and before.isdigit() and int(before) < _SHOWN):
+            raise Problem(400, "invalid_request", "before: give the 'next' of the page before")
+        read = partial(decisions, self._reads, tenant, filters, None if before is None else int(before))
+        page = await self._reads.get(("decisions", tenant, tuple(sorted(filters.items())), before), read)
+        roles = await self._reads.get(("roles", tenant), partial(role_names, self._reads, tenant))
+        names = sorted({card.arm for card in self._router.models.values()})
+        return json_response({**page, "roles": roles, "models": names})
+
+    async def _decision(self, call: Call) -> Response:
+        """Why a decision chose its model."""
+        decision_id, tenant = decision_id_of(call.http.path_params["decision_id"]), tenant_of(call)
+        events = await self._router.events(decision_id, tenant)
+        found = decision_json(events, await self._router.explain(decision_id, tenant))
+        decision = events[0]
+        assert isinstance(decision, Decision)
+        session, others = decision.identity.session, []
+        if session:
+            filters = {"session": session}
+            key = ("session", decision.identity.tenant, session)
+            try:
+                read = partial(decisions, self._reads, decision.identity.tenant, filters, None)
+                others = (await self._reads.get(key, read))["decisions"]
+            except StoreError:  # the rest is from the journal
+                pass
+        content = None
+        with suppress(StoreError, ValueError):  # a text that cannot be read hides nothing else
+            content = await self._router.content(decision_id, tenant)
+        return json_response(
+            {
+                **found,
+                "tenant": decision.identity.tenant,
+                "user": decision.identity.user,
+                "session": others,
+                "content": None if content is None else content_json(content),
+            }
+        )
+
+    async def _feedback(self, call: Call) -> Response:
+        """Give a thumb for the person who got an answer."""
+        self._sessions.check(headers_of(call.http.scope))
+        body = await body_of(call)
+        value = body.get("value")
+        if value not in ("up", "down"):
+            raise Problem(400, "invalid_request", "value: give up or down")
+        decision_id = decision_id_of(str(body.get("decision_id")))
+        decision = (await self._router.events(decision_id, tenant_of(call)))[0]
+        assert isinstance(decision, Decision)
+        given = await self._router.feedback(
+            decision_id,
+            FeedbackKind.THUMB,
+            1.0 if value == "up" else 0.0,
+            identity=Identity(tenant=decision.identity.tenant),
+            trusted=call.trusted or call.admin,
+        )
+        self._reads.forget()
+        return json_response({"id": given})
+
+    async def _policy(self, call: Call) -> Response:
+        """The policy in force, its candidates, the monitors and, for an administrator, changes and replays."""
+        policy = self._router.policy
+        standing = policy.standing(tenant_of(call))
+        shown = {**msgspec.to_builtins(standing), "outlook": msgspec.to_builtins(policy.outlook(call.tenant))}
+        objective, status = self._config.objective, self._metrics.status
+        shown["configured"] = {
+            "share": self._config.share,
+            "cost_weight": objective.cost_weight,
+            "latency_weight": objective.latency_weight,
+            "floor": self._config.policy.floor,
+        }
+        spent = set() if status is None else set(status.budget_spent)
+        names = sorted({*standing.budgets, *spent} if call.admin else {call.tenant})
+        states = ((name, policy.budget(name)) for name in names)
+        limited = [(name, state) for name, state in states if state.usd_per_period is not None]
+        shown["budgets"] = {
+            name: {**msgspec.to_builtins(state), "changed": name in standing.budgets}
+            for name, state in sorted(limited, key=lambda pair: pair[0] not in standing.budgets)[:_BUDGETS]
+        }
+        if call.admin:
+            shown |= await self._reads.get("replays", partial(replays, self._reads))
+        return json_response({**shown, "admin": call.admin})
+
+    async def _models(self, call: Call) -> Response:
+        """Each model's card, whether it can be called, and its figures of a week."""
+        tenant, since = tenant_of(call), self._router.clock() - WINDOWS["7d"]
+        figures = await self._reads.get(("models", tenant), partial(model_figures, self._reads, tenant, since))
+        status = self._metrics.status
+        out = dict(status.breakers) if status else {}
+        models = [
+            {
+                "name": name,
+                "arm": card.arm,
+                "revision": card.revision,
+                "variant": card.variant.name if card.variant else "",
+                "provider": card.provider,
+                "target": card.target,
+                "input_usd_per_million": card.prices.input if card.prices.known else None,
+                "output_usd_per_million": card.prices.output if card.prices.known else None,
+                "context_window": card.context_window,
+                "capabilities": list(card.capabilities),
+                "availability": status.availability.get(base_arm(card.arm)) if status else None,
+                "drift": status.drift.get(base_arm(card.arm)) if status else None,
+                "out": out.get(card.arm) or out.get(f"provider {card.provider}"),
+                "figures": figures.get(card.arm, {}),
+            }
+            for name, card in self._router.models.items()
+        ]
+        settings = self._router.policy.standing().settings
+        paused = [name.strip() for name in settings.get("paused", "").split(",") if name.strip()]
+        force = settings.get("force", "")
+        providers = list(self._config.providers) if call.admin else []
+        shown = {"models": models, "force": force, "paused": paused, "providers": providers, "admin": call.admin}
+        return json_response(shown)
+
+    async def _learning(self, call: Call) -> Response:
+        """How far learning is, and what its monitors say."""
+        tenant, since = tenant_of(call), self._router.clock() - WINDOWS["7d"]
+        labels = await self._reads.get(("labels", tenant), partial(label_rates, self._reads, tenant, since))
+        month = self._router.clock() - WINDOWS["30d"]
+        curve = await self._reads.get(("calibration", tenant), partial(calibration, self._reads, tenant, month))
+        outlook, status = self._router.policy.outlook(call.tenant), self._metrics.status
+        shown = {
+            "labels": labels,
+            "calibration": curve,
+            "evidence": outlook.evidence_against_propensities,
+            "alarm": EVIDENCE,
+            "flattered": outlook.flattered,
+            "personalisation": msgspec.to_builtins(outlook.personalisation),
+            "faults": self._router.faults(),
+            "status": None,
+        }
+        if status is not None:
+            names = ("seq", "labels", "quarantined", "skipped", "lag", "leases", "drift", "availability", "mixture")
+            shown["status"] = {name: msgspec.to_builtins(getattr(status, name)) for name in names}
+            fields = ("answers", "missing", "error")
+            shown["reward_models"] = {
+                name: {field: getattr(health, field) for field in fields}
+                for name, health in status.reward_models.items()
+            }
+        return json_response(shown)
+
+    async def _estimate(self, call: Call) -> Response:
+        """What the log says that a change of the policy would do."""
+        self._sessions.check(headers_of(call.http.scope))
+        if not call.admin:
+            raise Problem(403, "not_admin", "this key may not change the policy; an admin key without a tenant may")
+        return json_response(await self._estimates.of(await body_of(call)))
+
+    async def _addition(self, call: Call) -> Response:
+        """The block of a model for the configuration file, or what is wrong with it; nothing changes."""
+        self._sessions.check(headers_of(call.http.scope))
+        if not call.admin:
+            raise Problem(403, "not_admin", "this key may not add models; an admin key without a tenant may")
+        return json_response(addition(self._config, await body_of(call)))
+
+    async def _change(self, call: Call) -> Response:
+        """Change the policy."""
+        self._sessions.check(headers_of(call.http.scope))
+        found = await self._steer(call)
+        self._reads.forget()
+        return found
+
+
+def _file(name: str, headers: Mapping[str, bytes]) -> Response:
+    asset = assets().get(name)
+    if asset is None:
+        raise Problem(404, "not_found", f"the console has no file {name[:80]!r}")
+    kept = {"etag": asset.etag, "cache-control": "no-cache"}
+    if headers.get("if-none-match") == asset.etag.encode():
+        return Response(status_code=304, headers=kept)
+    return Response(asset.body, headers=kept, media_type=asset.media_type)
+
+
+def _safe(endpoint: Endpoint) -> Endpoint:
+    """The endpoint, with headers that confine the page on every response."""
+
+    async def confined(request: HttpRequest) -> Response:
+        response = await endpoint(request)
+        response.headers.update(_SAFE)
+        return response
+
+    return confined

@@ -1,0 +1,137 @@
+"""Sessions of the console: a key in a cookie that scripts cannot read, and a token against forged changes.
+
+The cookie holds the key and its expiry, encrypted and authenticated (AES-GCM), so that a key that is withdrawn or
+expires ends its sessions too. The secret for that is a file of the data folder, which all workers share.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import logging
+import os
+import secrets
+import time
+from collections.abc import Mapping
+from http.cookies import CookieError, SimpleCookie
+from pathlib import Path
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from fitrouter_integrations.gateway.asgi._wire import Problem
+
+COOKIE = "fitrouter_console"
+PATH = "/console"
+HOURS = 12
+"""Longest session."""
+TOKEN = "x-fitrouter-csrf"  # noqa: S105 - a header's name
+LOCAL = "loopback"
+"""The token where no keys are configured; a page of another origin cannot send the header without asking first."""
+_SECRET_BYTES = 32
+_LABEL = b"fitrouter console session"
+_log = logging.getLogger("fitrouter.gateway")
+
+
+class Sessions:
+    """Seals keys in cookies and reads them back.
+
+    Args:
+        data: folder of the secret.
+    """
+
+    def __init__(self, data: Path) -> None:
+        self._data = data
+        self._secret = b""
+
+    def cookie(self, key: str, secure: bool) -> str:
+        """The `Set-Cookie` header of a new session; with an empty key, of one that ends."""
+        value, age = "", 0
+        if key:
+            age = HOURS * 3600
+            nonce = secrets.token_bytes(12)
+            plain = f"{int(time.time()) + age}:{key}".encode()
+            value = base64.urlsafe_b64encode(nonce + self._cipher().encrypt(nonce, plain, _LABEL)).decode()
+        safe = "; Secure" if secure else ""
+        return f"{COOKIE}={value}; Path={PATH}; Max-Age={age}; HttpOnly; SameSite=Strict{safe}"
+
+    def key(self, headers: Mapping[str, bytes]) -> str:
+        """The key of a request's session; empty without a valid one."""
+        sealed = _cookie(headers)
+        try:
+            raw = base64.b64decode(sealed, altchars=b"-_", validate=True)
+            until, _, key = self._cipher().decrypt(raw[:12], raw[12:], _LABEL).decode().partition(":")
+            return key if int(until) > time.time() else ""
+        except (ValueError, InvalidTag):
+            return ""
+
+    def token(self, headers: Mapping[str, bytes]) -> str:
+        """The token that changes of a request's session need."""
+        sealed = _cookie(headers)
+        return hmac.new(self._shared(), sealed.encode(), hashlib.sha256).hexdigest() if sealed else LOCAL
+
+    def check(self, headers: Mapping[str, bytes]) -> None:
+        """Refuse a change that another site's page may have sent.
+
+        Raises:
+            Problem: it may.
+        """
+        check_origin(headers)
+        if "authorization" in headers:  # no browser adds that by itself
+            return
+        if not hmac.compare_digest(headers.get(TOKEN, b""), self.token(headers).encode()):
+            raise Problem(
+                403, "forged_request", f"the header {TOKEN} is missing or of another session; reload the page"
+            )
+
+    def _cipher(self) -> AESGCM:
+        return AESGCM(self._shared())
+
+    def _shared(self) -> bytes:
+        if not self._secret:
+            try:
+                self._secret = _stored(self._data / "console.key")
+            except OSError as error:
+                _log.warning("sessions of the console end with this process, since their secret is not kept: %s", error)
+                self._secret = secrets.token_bytes(_SECRET_BYTES)
+        return self._secret
+
+
+def check_origin(headers: Mapping[str, bytes]) -> None:
+    """Refuse what the page of another origin sent.
+
+    Raises:
+        Problem: it was one.
+    """
+    origin = headers.get("origin")
+    foreign = origin is not None and origin.split(b"://")[-1].lower() != headers.get("host", b"").lower()
+    if foreign or headers.get("sec-fetch-site", b"none") not in {b"same-origin", b"none"}:
+        raise Problem(403, "forged_request", "this comes from a page of another site; open the console itself")
+
+
+def _cookie(headers: Mapping[str, bytes]) -> str:
+    try:
+        found = SimpleCookie(headers.get("cookie", b"").decode("latin-1")).get(COOKIE)
+    except CookieError:
+        return ""
+    return found.value if found is not None else ""
+
+
+def _stored(path: Path) -> bytes:
+    """The secret in a file, which is written whole if it is not there."""
+    fresh = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    if not path.exists():
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(secrets.token_bytes(_SECRET_BYTES))
+        try:
+            os.link(fresh, path)  # another worker's is not replaced
+        except FileExistsError:
+            pass
+        finally:
+            fresh.unlink()
+    found = path.read_bytes()
+    if len(found) != _SECRET_BYTES:
+        raise OSError(f"{str(path)!r} does not hold {_SECRET_BYTES} bytes; delete it")
+    return found

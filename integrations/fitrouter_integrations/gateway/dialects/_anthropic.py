@@ -1,0 +1,450 @@
+"""Anthropic's Messages API, translated into chat completions and back.
+
+Requests: https://docs.anthropic.com/en/api/messages; streams: https://docs.anthropic.com/en/api/messages-streaming.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeAlias
+
+import msgspec
+
+from fitrouter.errors import InvalidRequest
+from fitrouter.types import Chunk, Message, Usage
+from fitrouter_integrations.client import About, Reply
+from fitrouter_integrations.gateway.asgi._wire import Problem, about_json
+from fitrouter_integrations.gateway.dialects._base import (
+    calls_of,
+    each,
+    named_event,
+    reasoning_of,
+    simple,
+    text_of,
+    unsupported,
+)
+from fitrouter_integrations.gateway.parsing._values import optional, shown
+
+_STOP = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
+_REFUSED = ("container", "mcp_servers")
+_IGNORED = frozenset({"cache_control", "context_management", "diagnostics"})
+"""Fields about caches and long conversations at Anthropic, without influence on what is asked."""
+_TRANSLATED = frozenset(
+    {"messages", "system", "stop_sequences", "tools", "tool_choice", "output_config", "metadata", "service_tier"}
+)
+_SESSION = re.compile(r"(.+)_session_([0-9a-f-]{36})")
+"""A `user_id` of Claude Code: its installation and account, and the session."""
+
+
+class Messages:
+    """POST /v1/messages."""
+
+    choices = 1
+
+    def chat_body(self, body: dict[str, Any]) -> dict[str, Any]:
+        """The body of a chat completions request.
+
+        Raises:
+            InvalidRequest: it is malformed, or has no counterpart in chat completions.
+        """
+        for name in _REFUSED:
+            if body.get(name) is not None:
+                raise InvalidRequest(f"{name}: not supported; tools that run at Anthropic cannot be routed")
+        chat = {name: value for name, value in body.items() if name not in _TRANSLATED | _IGNORED}
+        chat["messages"] = [*_system(body.get("system")), *_messages(body.get("messages"))]
+        chat["stop"] = optional(body, "stop_sequences", list, "an array of strings") or None
+        chat["service_tier"] = {"standard_only": "default"}.get(str(body.get("service_tier")))
+        return chat | _tools(body) | _output(body) | _metadata(body)
+
+    def answer(self, reply: Reply, body: dict[str, Any]) -> dict[str, Any]:
+        """A `message`."""
+        blocks = list(_blocks(reply.message, _wants_thinking(body)))
+        reason = "content_filter" if reply.message.get("refusal") else reply.finish_reason
+        return {
+            **_head(reply.about),
+            "content": blocks,
+            "stop_reason": _STOP.get(reason, "end_turn"),
+            "usage": _usage(reply.usage),
+            "fitrouter": msgspec.to_builtins(reply.about),
+        }
+
+    def events(self, body: dict[str, Any]) -> MessageEvents:
+        """The events of a streamed message."""
+        return MessageEvents(_wants_thinking(body))
+
+
+# --- requests ------------------------------------------------------------------------------------------------------
+
+
+def _system(system: object) -> list[Message]:
+    if system is None or system == "":
+        return []
+    content = system if isinstance(system, str) else [_text(b, f"system[{i}]") for i, b in each(system, "system")]
+    return [{"role": "system", "content": content}] if content else []
+
+
+def _messages(given: object) -> Iterator[Message]:
+    if not isinstance(given, list) or not given:
+        raise InvalidRequest("messages: give an array with at least one message")
+    for i, message in each(given, "messages"):
+        where, role, content = f"messages[{i}]", message.get("role"), message.get("content")
+        if role not in ("user", "assistant", "system"):
+            raise InvalidRequest(f"{where}.role: got {shown(role)}; allowed are user, assistant, system")
+        if isinstance(content, str):
+            yield {"role": role, "content": content}
+        elif role == "assistant":
+            yield _assistant(content, f"{where}.content")
+        else:
+            yield from _user(role, content, f"{where}.content")
+
+
+def _assistant(content: object, where: str) -> Message:
+    texts: list[dict[str, Any]] = []
+    calls, thinking = [], []
+    for j, block in each(content, where):
+        match block.get("type"):
+            case "text":
+                texts.append(_text(block, f"{where}[{j}]"))
+            case "tool_use":
+                calls.append(_call(block, f"{where}[{j}]"))
+            case "thinking" | "redacted_thinking":
+                thinking.append(block)
+            case kind:
+                allowed = "text, tool_use, thinking, redacted_thinking"
+                raise unsupported(kind, f"{where}[{j}].type", allowed)
+    message: Message = {"role": "assistant", "content": simple(texts)}
+    if calls:
+        message["tool_calls"] = calls
+    if thinking:
+        message["thinking_blocks"] = thinking  # as litellm names them, which passes them on
+    return message
+
+
+def _call(block: Mapping[str, Any], where: str) -> dict[str, Any]:
+    given = block.get("input")
+    if not isinstance(given, dict):
+        raise InvalidRequest(f"{where}.input: got {shown(given)}; give an object")
+    arguments = json.dumps(given, ensure_ascii=False, separators=(",", ":"))
+    function = {"name": text_of(block.get("name"), f"{where}.name"), "arguments": arguments}
+    return {"id": text_of(block.get("id"), f"{where}.id"), "type": "function", "function": function}
+
+
+def _user(role: str, content: object, where: str) -> Iterator[Message]:
+    """Tool results become messages of their own, before what the user says beside them."""
+    parts: list[dict[str, Any]] = []
+    results: list[Message] = []
+    for j, block in each(content, where):
+        if block.get("type") == "tool_result":
+            result, pictures = _result(block, f"{where}[{j}]")
+            results.append(result)
+            parts += pictures
+        else:
+            parts.append(_part(block, f"{where}[{j}]"))
+    yield from results
+    if parts or not results:
+        yield {"role": role, "content": simple(parts) or ""}
+
+
+def _result(block: Mapping[str, Any], where: str) -> tuple[Message, list[dict[str, Any]]]:
+    """(message of a tool's result, its pictures, which a tool message cannot hold)."""
+    content = block.get("content")
+    given = [] if content is None else content
+    parts = (
+        [{"type": "text", "text": given}]
+        if isinstance(given, str)
+        else [_part(one, f"{where}.content[{k}]") for k, one in each(given, f"{where}.content")]
+    )
+    text = "\n".join(part["text"] for part in parts if part["type"] == "text")
+    if block.get("is_error") is True:
+        text = f"Error: {text}"
+    call_id = text_of(block.get("tool_use_id"), f"{where}.tool_use_id")
+    return {"role": "tool", "tool_call_id": call_id, "content": text}, [p for p in parts if p["type"] != "text"]
+
+
+def _part(block: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """A part of a chat message."""
+    match block.get("type"):
+        case "text":
+            return _text(block, where)
+        case "image":
+            return {"type": "image_url", "image_url": {"url": _url(block.get("source"), f"{where}.source")}}
+        case "document":
+            return _document(block, where)
+        case "search_result":
+            texts = [_text(b, f"{where}.content[{k}]")["text"] for k, b in each(block.get("content"), where)]
+            return {"type": "text", "text": "\n".join([str(block.get("title")), str(block.get("source")), *texts])}
+        case kind:
+            raise unsupported(kind, f"{where}.type", "text, image, document, search_result, tool_result")
+
+
+def _document(block: Mapping[str, Any], where: str) -> dict[str, Any]:
+    source = block.get("source")
+    if isinstance(source, dict) and source.get("type") == "text":
+        return {"type": "text", "text": text_of(source.get("data"), f"{where}.source.data")}
+    if not isinstance(source, dict) or source.get("type") != "base64":
+        raise unsupported(source, f"{where}.source", "base64 and text")
+    name = block.get("title") if isinstance(block.get("title"), str) else "document.pdf"
+    return {"type": "file", "file": {"filename": name, "file_data": _url(source, f"{where}.source")}}
+
+
+def _url(source: object, where: str) -> str:
+    """The URL of a picture or file, which may hold it."""
+    kind = source.get("type") if isinstance(source, dict) else None
+    if isinstance(source, dict) and kind == "url":
+        return text_of(source.get("url"), f"{where}.url")
+    if isinstance(source, dict) and kind == "base64":
+        media = text_of(source.get("media_type"), f"{where}.media_type")
+        return f"data:{media};base64,{text_of(source.get('data'), f'{where}.data')}"
+    raise unsupported(kind, f"{where}.type", "base64 and url")
+
+
+def _text(block: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """A text part; hints for caches stay."""
+    if block.get("type") != "text":
+        raise unsupported(block.get("type"), f"{where}.type", "text")
+    part = {"type": "text", "text": text_of(block.get("text"), f"{where}.text")}
+    return part | ({"cache_control": block["cache_control"]} if block.get("cache_control") else {})
+
+
+def _tools(body: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if body.get("tools") is not None:
+        found["tools"] = [_tool(tool, f"tools[{i}]") for i, tool in each(body["tools"], "tools")]
+    choice = body.get("tool_choice")
+    if choice is None:
+        return found
+    kind = choice.get("type") if isinstance(choice, dict) else choice
+    words = {"auto": "auto", "any": "required", "none": "none"}
+    if not isinstance(choice, dict) or not isinstance(kind, str) or (kind not in words and kind != "tool"):
+        raise unsupported(kind, "tool_choice.type", "auto, any, tool, none")
+    if kind == "tool":
+        function = {"name": text_of(choice.get("name"), "tool_choice.name")}
+        found["tool_choice"] = {"type": "function", "function": function}
+    else:
+        found["tool_choice"] = words[kind]
+    if choice.get("disable_parallel_tool_use") is True:
+        found["parallel_tool_calls"] = False
+    return found
+
+
+def _tool(tool: Mapping[str, Any], where: str) -> dict[str, Any]:
+    if (kind := tool.get("type")) not in (None, "custom"):
+        raise unsupported(kind, f"{where}.type", "custom: tools that run at Anthropic cannot be routed")
+    schema = tool.get("input_schema")
+    if not isinstance(schema, dict):
+        raise InvalidRequest(f"{where}.input_schema: got {shown(schema)}; give an object")
+    function = {"name": text_of(tool.get("name"), f"{where}.name"), "parameters": schema}
+    function |= {name: tool[name] for name in ("description", "strict") if tool.get(name) is not None}
+    hint = {"cache_control": tool["cache_control"]} if tool.get("cache_control") else {}
+    return {"type": "function", "function": function, **hint}
+
+
+def _output(body: Mapping[str, Any]) -> dict[str, Any]:
+    """The format of the answer, and how much the model is to think."""
+    wanted = body.get("output_config")
+    if wanted is None:
+        return {}
+    if not isinstance(wanted, dict):
+        raise InvalidRequest(f"output_config: got {shown(wanted)}; give an object")
+    found: dict[str, Any] = {"reasoning_effort": wanted.get("effort")}
+    form = wanted.get("format")
+    if form is not None:
+        if not isinstance(form, dict) or form.get("type") != "json_schema" or not isinstance(form.get("schema"), dict):
+            raise unsupported(form, "output_config.format", "json_schema with a schema")
+        schema = {"name": "answer", "schema": form["schema"], "strict": True}
+        found["response_format"] = {"type": "json_schema", "json_schema": schema}
+    return found
+
+
+def _metadata(body: dict[str, Any]) -> dict[str, Any]:
+    metadata = optional(body, "metadata", dict, "an object")
+    if metadata is None:
+        return {}
+    user = metadata.get("user_id")
+    if isinstance(user, str) and (parts := _SESSION.fullmatch(user)):
+        metadata = {"session": parts[2], **metadata, "user_id": parts[1]}
+    return {"metadata": metadata}
+
+
+def _wants_thinking(body: Mapping[str, Any]) -> bool:
+    thinking = body.get("thinking")
+    return isinstance(thinking, dict) and thinking.get("type") != "disabled"
+
+
+# --- answers -------------------------------------------------------------------------------------------------------
+
+
+def _head(about: About) -> dict[str, Any]:
+    return {
+        "id": f"msg_{about.decision_id}",
+        "type": "message",
+        "role": "assistant",
+        "model": about.model,
+        "content": [],
+        "stop_reason": None,
+        "stop_sequence": None,
+    }
+
+
+def _blocks(message: Message, thinking: bool) -> Iterator[dict[str, Any]]:
+    """The content blocks of an answer."""
+    if thinking:
+        signed = message.get("thinking_blocks")
+        reasoning = reasoning_of(message)
+        if isinstance(signed, list) and signed:
+            yield from (block for block in signed if isinstance(block, dict))
+        elif reasoning:
+            yield {"type": "thinking", "thinking": reasoning, "signature": ""}
+    content = message.get("content")
+    parts = content if isinstance(content, list) else [{"text": content}, {"text": message.get("refusal")}]
+    for part in parts:
+        text = part.get("text") if isinstance(part, dict) else None
+        if isinstance(text, str) and text:
+            yield {"type": "text", "text": text}
+    for i, call in enumerate(calls_of(message)):
+        function = call["function"]
+        given = _arguments(function.get("arguments"))
+        name = str(function.get("name") or "")
+        yield {"type": "tool_use", "id": str(call.get("id") or f"toolu_{i}"), "name": name, "input": given}
+
+
+def _arguments(text: object) -> dict[str, Any]:
+    """The input of a tool; what is no object in JSON is in the field `arguments`."""
+    try:
+        found = msgspec.json.decode(text) if isinstance(text, str) and text else {}
+    except (msgspec.DecodeError, RecursionError):
+        found = None
+    return found if isinstance(found, dict) else {"arguments": text}
+
+
+def _usage(usage: Usage) -> dict[str, Any]:
+    return {
+        "input_tokens": usage.prompt_tokens - usage.cached_tokens,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": usage.cached_tokens,
+        "output_tokens": usage.completion_tokens,
+    }
+
+
+# --- streams -------------------------------------------------------------------------------------------------------
+
+_Key: TypeAlias = str | int
+"""A block: text, thinking, or the index of a tool call."""
+
+
+class MessageEvents:
+    """The events of a streamed message, whose content blocks come one after the other.
+
+    Pieces of several tool calls may alternate in chat completions: those beside the open call wait for its end.
+
+    Args:
+        thinking: show the model's reasoning.
+    """
+
+    def __init__(self, thinking: bool) -> None:
+        self._thinking = thinking
+        self._started = False
+        self._open: _Key | None = None
+        self._index = -1
+        self._reason = "stop"
+        self._waiting: dict[_Key, list[tuple[dict[str, Any], str]]] = {}
+        """Block → its call and text, in pieces."""
+
+    def chunk(self, about: About, chunk: Chunk) -> bytes:
+        """The events of a chunk."""
+        found = [] if self._started else [self._start(about)]
+        self._started = True
+        delta = chunk.delta
+        if self._thinking:
+            found += self._piece("thinking", {}, reasoning_of(delta))
+            found += self._signatures(delta.get("thinking_blocks"))
+        found += self._piece("text", {}, delta.get("content"))
+        if delta.get("refusal"):
+            self._reason = "content_filter"
+            found += self._piece("text", {}, delta["refusal"])
+        for place, call in enumerate(calls_of(delta)):
+            index = call.get("index")
+            arguments = call["function"].get("arguments")
+            key = index if isinstance(index, int) else place
+            found += self._piece(key, call, arguments if isinstance(arguments, str) else "")
+        if chunk.finish_reason is not None and self._reason != "content_filter":
+            self._reason = chunk.finish_reason
+        return b"".join(found)
+
+    def end(self, about: About, usage: Usage) -> bytes:
+        """The end of the last block and of the message."""
+        found = [] if self._started else [self._start(about)]
+        found += self._close()
+        waiting, self._waiting = self._waiting, {}
+        for key, pieces in waiting.items():
+            for call, text in pieces:
+                found += self._piece(key, call, text)
+            found += self._close()
+        delta = {"stop_reason": _STOP.get(self._reason, "end_turn"), "stop_sequence": None}
+        found.append(
+            named_event(
+                "message_delta",
+                {"delta": delta, "usage": _usage(usage), "fitrouter": msgspec.to_builtins(about)},
+            )
+        )
+        return b"".join([*found, named_event("message_stop", {})])
+
+    def error(self, problem: Problem) -> bytes:
+        """An error event."""
+        return named_event("error", problem.anthropic())
+
+    def _start(self, about: About) -> bytes:
+        return named_event(
+            "message_start",
+            {"message": {**_head(about), "usage": _usage(Usage()), "fitrouter": about_json(about)}},
+        )
+
+    def _piece(self, key: _Key, call: Mapping[str, Any], text: object) -> list[bytes]:
+        """The events of a piece of a block."""
+        if not isinstance(text, str) or (not text and not isinstance(key, int)):
+            return []
+        if isinstance(self._open, int) and key != self._open:
+            self._waiting.setdefault(key, []).append((dict(call), text))
+            return []
+        found = [] if key == self._open else [*self._close(), self._begin(key, call)]
+        if text:
+            kind, field = {"text": ("text_delta", "text"), "thinking": ("thinking_delta", "thinking")}.get(
+                str(key), ("input_json_delta", "partial_json")
+            )
+            found.append(self._delta({"type": kind, field: text}))
+        return found
+
+    def _begin(self, key: _Key, call: Mapping[str, Any]) -> bytes:
+        self._open, self._index = key, self._index + 1
+        block: dict[str, Any]
+        if isinstance(key, int):
+            name, call_id = call["function"].get("name"), call.get("id")
+            block = {"type": "tool_use", "id": str(call_id or f"toolu_{key}"), "name": str(name or ""), "input": {}}
+        else:
+            block = {"type": key, key: ""} | ({"signature": ""} if key == "thinking" else {})
+        return named_event("content_block_start", {"index": self._index, "content_block": block})
+
+    def _signatures(self, blocks: object) -> list[bytes]:
+        """The signatures of thinking, and thinking that is encrypted."""
+        found: list[bytes] = []
+        for block in blocks if isinstance(blocks, list) else ():
+            kind = block.get("type") if isinstance(block, dict) else None
+            if kind == "redacted_thinking":
+                found += self._close()
+                self._index += 1
+                found.append(named_event("content_block_start", {"index": self._index, "content_block": block}))
+                found.append(named_event("content_block_stop", {"index": self._index}))
+            elif kind == "thinking" and self._open == "thinking" and (signature := block.get("signature")):
+                found.append(self._delta({"type": "signature_delta", "signature": str(signature)}))
+        return found
+
+    def _delta(self, delta: Mapping[str, Any]) -> bytes:
+        return named_event("content_block_delta", {"index": self._index, "delta": delta})
+
+    def _close(self) -> list[bytes]:
+        if self._open is None:
+            return []
+        self._open = None
+        return [named_event("content_block_stop", {"index": self._index})]

@@ -1,0 +1,94 @@
+"""Protocol of a dialect, and values that dialects share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+from fitrouter.errors import InvalidRequest
+from fitrouter.types import Message
+from fitrouter_integrations.client import Reply
+from fitrouter_integrations.gateway.asgi._stream import Events
+from fitrouter_integrations.gateway.asgi._wire import dump
+from fitrouter_integrations.gateway.parsing._values import shown
+
+MAX_BLOCKS = 20_000
+"""Content blocks or items of one request."""
+
+
+class Dialect(Protocol):
+    """An API over chat completions."""
+
+    choices: int
+    """Most choices of an answer."""
+
+    def chat_body(self, body: dict[str, Any]) -> dict[str, Any]:
+        """The body of a chat completions request that asks for the same.
+
+        Raises:
+            InvalidRequest: it is malformed, or has no counterpart in chat completions.
+        """
+        ...
+
+    def answer(self, reply: Reply, body: dict[str, Any]) -> dict[str, Any]:
+        """The body of a whole answer to the request `body`."""
+        ...
+
+    def events(self, body: dict[str, Any]) -> Events:
+        """A formatter of the streamed answer to the request `body`."""
+        ...
+
+
+def named_event(name: str, value: Mapping[str, Any]) -> bytes:
+    """A server-sent event with a name, which is also its `type`."""
+    return b"event: " + name.encode() + b"\ndata: " + dump({"type": name, **value}) + b"\n\n"
+
+
+def each(value: object, where: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(place, object) of a value that must be an array of objects.
+
+    Raises:
+        InvalidRequest: it is not, or too long.
+    """
+    if not isinstance(value, list) or any(not isinstance(item, dict) for item in value):
+        raise InvalidRequest(f"{where}: got {shown(value)}; give an array of objects")
+    if len(value) > MAX_BLOCKS:
+        raise InvalidRequest(f"{where}: {len(value)} were given, at most {MAX_BLOCKS} are allowed")
+    return iter(enumerate(value))
+
+
+def text_of(value: object, where: str) -> str:
+    """A value that must be a string, of any length.
+
+    Raises:
+        InvalidRequest: it is not.
+    """
+    if not isinstance(value, str):
+        raise InvalidRequest(f"{where}: got {shown(value)}; give a string")
+    return value
+
+
+def unsupported(value: object, where: str, allowed: str) -> InvalidRequest:
+    """The error for something that chat completions cannot express."""
+    return InvalidRequest(f"{where}: {shown(value)} is not supported; allowed are {allowed}")
+
+
+def simple(parts: list[dict[str, Any]]) -> str | list[dict[str, Any]] | None:
+    """Content of a message: a lone plain text as a string; None if there is nothing."""
+    if len(parts) == 1 and parts[0].keys() == {"type", "text"}:
+        text: str = parts[0]["text"]
+        return text
+    return parts or None
+
+
+def calls_of(delta: Message) -> list[dict[str, Any]]:
+    """The function calls, or pieces of them, in a message or delta of a model."""
+    calls = delta.get("tool_calls")
+    found = calls if isinstance(calls, list) else []
+    return [call for call in found if isinstance(call, dict) and isinstance(call.get("function"), dict)]
+
+
+def reasoning_of(delta: Message) -> str:
+    """The reasoning that a model shows, under either name that servers give it."""
+    found = delta.get("reasoning_content") or delta.get("reasoning")
+    return found if isinstance(found, str) else ""

@@ -1,0 +1,428 @@
+"""OpenAI's Responses API, translated into chat completions and back. Nothing is stored: each request has its history.
+
+Requests: https://platform.openai.com/docs/api-reference/responses; streams: …/responses-streaming.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from fitrouter.errors import InvalidRequest
+from fitrouter.types import Chunk, Message, Usage
+from fitrouter_integrations.client import About, Reply
+from fitrouter_integrations.gateway.asgi._wire import Problem, about_json
+from fitrouter_integrations.gateway.dialects._base import (
+    calls_of,
+    each,
+    named_event,
+    reasoning_of,
+    simple,
+    text_of,
+    unsupported,
+)
+from fitrouter_integrations.gateway.parsing._values import optional, shown
+
+_HISTORY = "nothing is stored here; send the whole conversation in 'input'"
+_REFUSED = {
+    "previous_response_id": _HISTORY,
+    "conversation": _HISTORY,
+    "prompt": "no prompts are stored here; send the text in 'instructions' and 'input'",
+    "background": "requests are answered while the client waits; leave it out, or stream",
+    "moderation": "not supported; call a moderation model of its provider",
+}
+"""Field → why it is refused, and what to do."""
+_IGNORED = frozenset(
+    {"context_management", "include", "max_tool_calls", "prompt_cache_options", "store", "stream_options", "truncation"}
+)
+"""Fields about what is kept and shown, without influence on what is asked."""
+_TRANSLATED = frozenset(
+    {"input", "instructions", "tools", "tool_choice", "text", "reasoning", "max_output_tokens", *_REFUSED, *_IGNORED}
+)
+_LOGPROBS = "message.output_text.logprobs"
+_ECHOED: dict[str, Any] = {
+    "instructions": None,
+    "max_output_tokens": None,
+    "metadata": {},
+    "parallel_tool_calls": True,
+    "reasoning": {"effort": None, "summary": None},
+    "temperature": 1.0,
+    "text": {"format": {"type": "text"}},
+    "tool_choice": "auto",
+    "tools": [],
+    "top_p": 1.0,
+    "user": None,
+}
+"""Field of a request that its response repeats → default."""
+
+
+class Responses:
+    """POST /v1/responses."""
+
+    choices = 1
+
+    def chat_body(self, body: dict[str, Any]) -> dict[str, Any]:
+        """The body of a chat completions request.
+
+        Raises:
+            InvalidRequest: it is malformed, or has no counterpart in chat completions.
+        """
+        for name, reason in _REFUSED.items():
+            if body.get(name):
+                raise InvalidRequest(f"{name}: {reason}")
+        chat = {name: value for name, value in body.items() if name not in _TRANSLATED}
+        instructions = optional(body, "instructions", str, "a string")
+        chat["messages"] = [{"role": "system", "content": instructions}] if instructions else []
+        chat["messages"] += _messages(body.get("input"))
+        limit = optional(body, "max_output_tokens", int, "a whole number")
+        if limit is not None:
+            chat["max_tokens"] = limit
+        reasoning = optional(body, "reasoning", dict, "an object") or {}
+        chat["reasoning_effort"] = reasoning.get("effort")
+        if _LOGPROBS in (optional(body, "include", list, "an array of strings") or []) or body.get("top_logprobs"):
+            chat["logprobs"] = True
+        return chat | _tools(body) | _text(body)
+
+    def answer(self, reply: Reply, body: dict[str, Any]) -> dict[str, Any]:
+        """A `response`."""
+        whole = ResponseEvents(body)
+        whole.chunk(reply.about, Chunk(delta=reply.message, finish_reason=reply.finish_reason, logprobs=reply.logprobs))
+        return whole.response(reply.about, reply.usage)
+
+    def events(self, body: dict[str, Any]) -> ResponseEvents:
+        """The events of a streamed response."""
+        return ResponseEvents(body)
+
+
+# --- requests ------------------------------------------------------------------------------------------------------
+
+
+def _messages(given: object) -> list[Message]:
+    if isinstance(given, str):
+        return [{"role": "user", "content": given}]
+    if not isinstance(given, list) or not given:
+        raise InvalidRequest("input: give a string, or an array with at least one item")
+    messages: list[Message] = []
+    pictures: list[dict[str, Any]] = []
+    for i, item in each(given, "input"):
+        where, kind = f"input[{i}]", item.get("type") or "message"
+        if pictures and kind != "function_call_output":  # what tools said stays together
+            messages.append({"role": "user", "content": pictures})
+            pictures = []
+        match kind:
+            case "message":
+                messages.append(_message(item, where))
+            case "function_call":
+                _turn(messages).setdefault("tool_calls", []).append(_call(item, where))
+            case "function_call_output":
+                message, others = _output(item, where)
+                messages.append(message)
+                pictures += others
+            case "reasoning":  # chat completions have no place for it
+                pass
+            case "item_reference":
+                raise InvalidRequest(f"{where}: {_HISTORY}")
+            case _:
+                raise unsupported(kind, f"{where}.type", "message, function_call, function_call_output, reasoning")
+    return messages + ([{"role": "user", "content": pictures}] if pictures else [])
+
+
+def _turn(messages: list[Message]) -> Message:
+    """The assistant message at the end, which a call belongs to; a new one if there is none."""
+    if not messages or messages[-1]["role"] != "assistant":
+        messages.append({"role": "assistant", "content": None})
+    return messages[-1]
+
+
+def _message(item: Mapping[str, Any], where: str) -> Message:
+    role, content = item.get("role"), item.get("content")
+    if role not in ("user", "assistant", "system", "developer"):
+        raise InvalidRequest(f"{where}.role: got {shown(role)}; allowed are user, assistant, system, developer")
+    if isinstance(content, str):
+        return {"role": role, "content": content}
+    return {"role": role, "content": simple([_part(part, at) for part, at in _parts(content, where)]) or ""}
+
+
+def _parts(content: object, where: str) -> Iterator[tuple[dict[str, Any], str]]:
+    return ((part, f"{where}.content[{j}]") for j, part in each(content, f"{where}.content"))
+
+
+def _part(part: Mapping[str, Any], where: str) -> dict[str, Any]:
+    match part.get("type"):
+        case "input_text" | "output_text":
+            return {"type": "text", "text": text_of(part.get("text"), f"{where}.text")}
+        case "refusal":
+            return {"type": "text", "text": text_of(part.get("refusal"), f"{where}.refusal")}
+        case "input_image":
+            if part.get("file_id"):
+                raise unsupported("file_id", where, "image_url")
+            detail = {"detail": part["detail"]} if part.get("detail") else {}
+            return {"type": "image_url", "image_url": {"url": text_of(part.get("image_url"), where), **detail}}
+        case "input_file":
+            if part.get("file_id") or part.get("file_url"):
+                raise unsupported("file_id" if part.get("file_id") else "file_url", where, "file_data")
+            file = {name: text_of(part[name], f"{where}.{name}") for name in ("filename", "file_data") if name in part}
+            return {"type": "file", "file": file}
+        case "input_audio":
+            return {"type": "input_audio", "input_audio": part.get("input_audio")}
+        case kind:
+            raise unsupported(kind, f"{where}.type", "input_text, input_image, input_file, input_audio, output_text")
+
+
+def _call(item: Mapping[str, Any], where: str) -> dict[str, Any]:
+    names = ("name", "arguments")
+    function = {name: text_of(item.get(name), f"{where}.{name}") for name in names}
+    return {"id": text_of(item.get("call_id"), f"{where}.call_id"), "type": "function", "function": function}
+
+
+def _output(item: Mapping[str, Any], where: str) -> tuple[Message, list[dict[str, Any]]]:
+    """(message of a tool's output, its pictures, which a tool message cannot hold)."""
+    output, call_id = item.get("output"), text_of(item.get("call_id"), f"{where}.call_id")
+    if isinstance(output, str):
+        return {"role": "tool", "tool_call_id": call_id, "content": output}, []
+    parts = [_part(part, f"{where}.output[{j}]") for j, part in each(output, f"{where}.output")]
+    text = "\n".join(part["text"] for part in parts if part["type"] == "text")
+    return {"role": "tool", "tool_call_id": call_id, "content": text}, [p for p in parts if p["type"] != "text"]
+
+
+def _tools(body: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if body.get("tools"):
+        found["tools"] = [_tool(tool, f"tools[{i}]") for i, tool in each(body["tools"], "tools")]
+    choice = body.get("tool_choice")
+    if isinstance(choice, dict):
+        if choice.get("type") != "function":
+            raise unsupported(choice.get("type"), "tool_choice.type", "auto, none, required, function")
+        name = text_of(choice.get("name"), "tool_choice.name")
+        found["tool_choice"] = {"type": "function", "function": {"name": name}}
+    elif choice is not None:
+        if choice not in ("auto", "none", "required"):
+            raise unsupported(choice, "tool_choice", "auto, none, required, function")
+        found["tool_choice"] = choice
+    return found
+
+
+def _tool(tool: Mapping[str, Any], where: str) -> dict[str, Any]:
+    if tool.get("type") != "function":
+        raise unsupported(tool.get("type"), f"{where}.type", "function: tools that run at OpenAI cannot be routed")
+    function = {"name": text_of(tool.get("name"), f"{where}.name")}
+    for name in ("description", "parameters", "strict"):
+        if tool.get(name) is not None:
+            function[name] = tool[name]
+    return {"type": "function", "function": function}
+
+
+def _text(body: dict[str, Any]) -> dict[str, Any]:
+    """The format of the answer."""
+    text = optional(body, "text", dict, "an object") or {}
+    found: dict[str, Any] = {"verbosity": text.get("verbosity")}
+    form = optional(text, "format", dict, "an object") or {}
+    match form.get("type") or "text":
+        case "text":
+            pass
+        case "json_object":
+            found["response_format"] = {"type": "json_object"}
+        case "json_schema":
+            schema = {name: value for name, value in form.items() if name != "type"}
+            found["response_format"] = {"type": "json_schema", "json_schema": schema}
+        case kind:
+            raise unsupported(kind, "text.format.type", "text, json_object, json_schema")
+    return found
+
+
+# --- answers -------------------------------------------------------------------------------------------------------
+
+
+class _Item:
+    """An item of the output while it is written: a message (text or refusal), reasoning, or a function call."""
+
+    def __init__(self, kind: str, index: int, about: About, call: Mapping[str, Any]) -> None:
+        prefix = {"function": "fc", "reasoning": "rs"}.get(kind, "msg")
+        self.kind, self.index, self.id = kind, index, f"{prefix}_{about.decision_id}_{index}"
+        self.pieces: list[str] = []
+        self.logprobs: list[Any] = []
+        self.status = "in_progress"
+        function = call.get("function") or {}
+        self.name, self.call_id = str(function.get("name") or ""), str(call.get("id") or self.id)
+
+    def part(self) -> dict[str, Any]:
+        """The content part, so far."""
+        text = "".join(self.pieces)
+        if self.kind == "refusal":
+            return {"type": "refusal", "refusal": text}
+        if self.kind == "reasoning":
+            return {"type": "reasoning_text", "text": text}
+        return {"type": "output_text", "text": text, "annotations": [], "logprobs": self.logprobs}
+
+    def json(self) -> dict[str, Any]:
+        """The item, so far."""
+        head = {"id": self.id, "status": self.status}
+        content = [self.part()] if self.pieces else []
+        if self.kind == "function":
+            call = {"call_id": self.call_id, "name": self.name, "arguments": "".join(self.pieces)}
+            return {**head, "type": "function_call", **call}
+        if self.kind == "reasoning":
+            return {**head, "type": "reasoning", "summary": [], "content": content}
+        return {**head, "type": "message", "role": "assistant", "content": content}
+
+
+_EVENTS = {
+    "text": ("response.output_text", "text"),
+    "refusal": ("response.refusal", "refusal"),
+    "reasoning": ("response.reasoning_text", "text"),
+    "function": ("response.function_call_arguments", "arguments"),
+}
+"""Kind of item → prefix of its events, and the field of its whole text."""
+
+
+class ResponseEvents:
+    """The events of a streamed response. Items may overlap: a function call is open until the end.
+
+    Args:
+        body: the request.
+    """
+
+    def __init__(self, body: Mapping[str, Any]) -> None:
+        given = {name: body.get(name) for name in _ECHOED}
+        self._echo = {name: _ECHOED[name] if value is None else value for name, value in given.items()}
+        self._number = 0
+        self._items: list[_Item] = []
+        self._text: _Item | None = None
+        """The open message or reasoning."""
+        self._calls: dict[int, _Item] = {}
+        self._reason = ""
+
+    def chunk(self, about: About, chunk: Chunk) -> bytes:
+        """The events of a chunk."""
+        found = [] if self._number else self._start(about)
+        delta, content = chunk.delta, (chunk.logprobs or {}).get("content")
+        found += self._piece(about, "reasoning", reasoning_of(delta), [])
+        found += self._piece(about, "text", delta.get("content"), content if isinstance(content, list) else [])
+        found += self._piece(about, "refusal", delta.get("refusal"), [])
+        for place, call in enumerate(calls_of(delta)):
+            index = call.get("index")
+            found += self._call(about, index if isinstance(index, int) else place, call)
+        self._reason = chunk.finish_reason or self._reason
+        return b"".join(found)
+
+    def end(self, about: About, usage: Usage) -> bytes:
+        """The ends of the open items and of the response."""
+        found = [] if self._number else self._start(about)
+        for item in self._items:
+            found += self._close(item)
+        response = self.response(about, usage)
+        return b"".join([*found, self._event(f"response.{response['status']}", {"response": response})])
+
+    def error(self, problem: Problem) -> bytes:
+        """An error event; clients read its `error` as in any other stream of OpenAI."""
+        error = {"message": problem.message, "type": "api_error", "code": problem.code, "param": None}
+        return self._event("error", {"code": problem.code, "message": problem.message, "param": None, "error": error})
+
+    def response(self, about: About, usage: Usage) -> dict[str, Any]:
+        """The whole response."""
+        cut = {"length": "max_output_tokens", "content_filter": "content_filter"}.get(self._reason)
+        for item in self._items:
+            item.status = "completed"
+        if cut and self._items:
+            self._items[-1].status = "incomplete"
+        return {
+            **self._head(about, "incomplete" if cut else "completed"),
+            "incomplete_details": {"reason": cut} if cut else None,
+            "output": [item.json() for item in self._items],
+            "usage": _usage(usage),
+            "fitrouter": msgspec.to_builtins(about),
+        }
+
+    def _head(self, about: About, status: str) -> dict[str, Any]:
+        return {
+            "id": f"resp_{about.decision_id}",
+            "object": "response",
+            "created_at": (UUID(about.decision_id).int >> 80) // 1000,  # a UUIDv7 begins with its time
+            "status": status,
+            "error": None,
+            "incomplete_details": None,
+            "model": about.model,
+            "output": [],
+            "previous_response_id": None,
+            "store": False,
+            "truncation": "disabled",
+            "usage": None,
+            **self._echo,
+        }
+
+    def _start(self, about: About) -> list[bytes]:
+        response = {**self._head(about, "in_progress"), "fitrouter": about_json(about)}
+        return [self._event(f"response.{name}", {"response": response}) for name in ("created", "in_progress")]
+
+    def _piece(self, about: About, kind: str, text: object, logprobs: list[Any]) -> list[bytes]:
+        """The events of a piece of text, refusal or reasoning."""
+        if not isinstance(text, str) or not text:
+            return []
+        found, item = [], self._text
+        if item is None or item.kind != kind:
+            found = [] if item is None else self._close(item)
+            self._text = item = self._add(kind, about, {})
+            found.append(self._item_event("response.output_item.added", item, {"item": item.json()}))
+            part = {"content_index": 0, "part": item.part()}
+            found.append(self._item_event("response.content_part.added", item, part))
+        item.pieces.append(text)
+        item.logprobs += logprobs
+        more = {"logprobs": logprobs} if kind == "text" else {}
+        name = f"{_EVENTS[kind][0]}.delta"
+        return [*found, self._item_event(name, item, {"content_index": 0, "delta": text, **more})]
+
+    def _call(self, about: About, index: int, call: Mapping[str, Any]) -> list[bytes]:
+        """The events of a piece of a function call."""
+        found: list[bytes] = []
+        if (item := self._calls.get(index)) is None:
+            if self._text is not None:
+                found, self._text = self._close(self._text), None
+            item = self._calls[index] = self._add("function", about, call)
+            found.append(self._item_event("response.output_item.added", item, {"item": item.json()}))
+        text = call["function"].get("arguments")
+        if isinstance(text, str) and text:
+            item.pieces.append(text)
+            found.append(self._item_event("response.function_call_arguments.delta", item, {"delta": text}))
+        return found
+
+    def _add(self, kind: str, about: About, call: Mapping[str, Any]) -> _Item:
+        self._items.append(_Item(kind, len(self._items), about, call))
+        return self._items[-1]
+
+    def _close(self, item: _Item) -> list[bytes]:
+        """The events at the end of an item, once."""
+        if item.status != "in_progress":
+            return []
+        item.status = "completed"
+        name, field = _EVENTS[item.kind]
+        whole: dict[str, Any] = {field: "".join(item.pieces)}
+        if item.kind == "function":
+            done = [self._item_event(f"{name}.done", item, {**whole, "name": item.name})]
+        else:
+            whole |= {"logprobs": item.logprobs} if item.kind == "text" else {}
+            done = [
+                self._item_event(f"{name}.done", item, {"content_index": 0, **whole}),
+                self._item_event("response.content_part.done", item, {"content_index": 0, "part": item.part()}),
+            ]
+        return [*done, self._item_event("response.output_item.done", item, {"item": item.json()})]
+
+    def _item_event(self, name: str, item: _Item, value: Mapping[str, Any]) -> bytes:
+        of = {"output_index": item.index} | ({} if "item" in value else {"item_id": item.id})
+        return self._event(name, {**of, **value})
+
+    def _event(self, name: str, value: Mapping[str, Any]) -> bytes:
+        self._number += 1
+        return named_event(name, {"sequence_number": self._number - 1, **value})
+
+
+def _usage(usage: Usage) -> dict[str, Any]:
+    return {
+        "input_tokens": usage.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0},
+        "output_tokens": usage.completion_tokens,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+    }

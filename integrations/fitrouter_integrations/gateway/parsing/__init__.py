@@ -1,0 +1,1 @@
+"""Parsers of request bodies, and the OpenAPI schema that they follow."""

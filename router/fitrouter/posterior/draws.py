@@ -1,0 +1,124 @@
+"""Joint posterior draws of a person's taste and of what they think of each model.
+
+Means and standard deviations (`Fit.estimate`) are not enough to say which of several models a person likes best: what
+is not known of a taste moves the ratings of all models together. Each draw is one consistent set of parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from fitrouter.identity import role_key
+from fitrouter.posterior.arms import base_arm
+from fitrouter.posterior.gaussian import Gaussian
+from fitrouter.posterior.heads import Heads
+from fitrouter.posterior.model import Fit
+from fitrouter.posterior.people import Person
+from fitrouter.types import Floats, Identity
+
+
+class Draws(NamedTuple):
+    """S draws for K arms at P contexts. The rating of arm k's answer h at context p is h·taste + fixed + level."""
+
+    taste: Floats
+    """float64[S, D]: w."""
+    level: Floats
+    """float64[S, K]: how much more the person likes an arm than its text explains, beyond `fixed`."""
+    fixed: Floats
+    """float64[P, K]: mean correction c_k(x)."""
+
+
+def draw_posterior(fit: Fit, identity: Identity, x: Floats, arms: Sequence[str], n: int, seed: Sequence[int]) -> Draws:
+    """Draw n joint samples of the parameters for a user in a role.
+
+    Of a correction the mean varies with the context, and its error is drawn at the mean context.
+
+    Args:
+        fit: the posterior.
+        identity: as events hold it.
+        x: contexts, float64[P, d].
+        arms: their names.
+        n: number of draws.
+        seed: of the random numbers.
+    """
+    rng = np.random.default_rng(list(seed))
+    models = [base_arm(arm) for arm in arms]
+    taste = normal(fit.tastes.population, n, rng)
+    level, fixed = np.zeros((n, len(arms))), np.zeros((len(x), len(arms)))
+    common = x.mean(axis=0)
+    for model in dict.fromkeys(models):
+        columns = [k for k, each in enumerate(models) if each == model]
+        row = fit.arms.shared.get(model, 0)
+        width = rng.choice(len(fit.widths.weights), size=n, p=_normalised(fit.widths.weights))
+        _, means, variances = fit.arms.along(row, common)
+        mean = float(fit.widths.weights @ means)
+        drawn = means[width] - mean + rng.standard_normal(n) * np.sqrt(np.maximum(variances, 0.0))[width]
+        level[:, columns] = drawn[:, None]
+        fixed[:, columns] = (x @ (fit.widths.weights @ fit.arms.correction[row]))[:, None]
+    role, user = fit.people(identity)
+    counted = np.ones(n)
+    if user is not None:
+        experts, deviations = _person(user, user.weights_in(fit.context(identity), fit.mixture), models, n, rng)
+        taste, level = taste + deviations[0], level + deviations[1]
+        counted = (experts > 0).astype(float)
+    if role is not None and role_key(identity):
+        _, deviations = _person(role, role.weights_in("role", fit.mixture), models, n, rng)
+        taste, level = taste + counted[:, None] * deviations[0], level + counted[:, None] * deviations[1]
+    return Draws(taste, level, fixed)
+
+
+def draw_ratings(fit: Fit, identity: Identity, x: Floats, arms: Sequence[str], n: int, seed: Sequence[int]) -> Floats:
+    """Draw n joint samples of the mean ratings of arms over contexts, float64[S, K]; arguments as `draw_posterior`.
+
+    The same seed gives two identities the same draws of what all people share.
+    """
+    draws, names, common = draw_posterior(fit, identity, x, arms, n, seed), tuple(arms), x.mean(axis=0)
+    found = fit.arms.find(names)
+    profile = np.mean([fit.arms.read(found, row, fit.widths.weights).profile for row in x], axis=0)
+    unknown = fit.arms.read(found, common, fit.widths.weights).spread * (draws.taste**2 @ fit.arms.spread[found.rows].T)
+    noise = np.random.default_rng([*seed, 1]).standard_normal(unknown.shape)
+    ratings: Floats = draws.taste @ profile.T + draws.fixed.mean(axis=0) + draws.level
+    return ratings + noise * np.sqrt(np.maximum(unknown, 0.0))
+
+
+def _person(
+    person: Person, weights: Floats, models: Sequence[str], n: int, rng: np.random.Generator
+) -> tuple[Floats, tuple[Floats, Floats]]:
+    """Expert of each draw, and deviations of taste float64[n, D] and of models float64[n, K]."""
+    experts = rng.choice(len(weights), size=n, p=_normalised(weights))
+    taste = (experts > 0)[:, None] * person.declared
+    level = np.zeros((n, len(models)))
+    for at, heads in person.experts():
+        for place, e in enumerate(range(at.start, at.stop)):
+            rows = np.flatnonzero(experts == e)
+            own, offsets = _head(heads, place, models, len(rows), rng)
+            taste[np.ix_(rows, heads.priors.features)] += own
+            level[rows] += offsets
+    return experts.astype(float), (taste, level)
+
+
+def _head(heads: Heads, place: int, models: Sequence[str], n: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
+    """Draws of one head's taste, float64[n, features], and offsets of models, float64[n, K]."""
+    size, coordinates = len(heads.priors.features), heads.mean.shape[1]
+    cov = heads.covariance(np.eye(len(heads))[place], coordinates)
+    drawn = normal(Gaussian(heads.mean[place].astype(np.float64), cov), n, rng)
+    unknown = {model: rng.standard_normal(n) * np.sqrt(heads.priors.offset[place]) for model in models}
+    at = {model: size + i for i, model in enumerate(heads.models)}
+    offsets = [drawn[:, at[model]] if model in at else unknown[model] for model in models]
+    return drawn[:, :size], np.stack(offsets, axis=1)
+
+
+def normal(block: Gaussian, n: int, rng: np.random.Generator) -> Floats:
+    """float64[n, D]: draws of a Gaussian, whose covariance may be singular."""
+    values, vectors = np.linalg.eigh(block.cov)
+    scaled: Floats = rng.standard_normal((n, len(values))) * np.sqrt(np.maximum(values, 0.0))
+    drawn: Floats = block.mean + scaled @ vectors.T
+    return drawn
+
+
+def _normalised(weights: Floats) -> Floats:
+    found: Floats = weights / weights.sum()
+    return found

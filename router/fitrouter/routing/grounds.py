@@ -1,0 +1,69 @@
+"""Grounds of a decision: the terms of its predicted ratings, and the response features behind them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fitrouter.posterior.labels import Estimate
+from fitrouter.posterior.model import Fit
+from fitrouter.routing.explanation_text import FEATURES
+from fitrouter.state.projections import ArmCounts
+from fitrouter.types import Floats, Grounds, Identity, pack
+
+RATING_TERMS = ("population", "role_taste", "user_taste", "correction", "role_offset", "user_offset")
+"""Summands of a predicted rating, in the order of `Grounds.terms`."""
+_MOST = 6
+"""Logged features."""
+
+
+def grounds_of(
+    fit: Fit,
+    seen: Estimate,
+    identity: Identity,
+    names: tuple[str, ...],
+    *,
+    personal: bool = True,
+    counts: ArmCounts | None = None,
+) -> Grounds:
+    """The grounds of predictions.
+
+    Args:
+        fit: model that made them.
+        seen: the predictions, of all arms at the request.
+        identity: of the request.
+        names: of the arms.
+        personal: whether the terms of role and user count.
+        counts: calls and labels of the arms.
+    """
+    profile = seen.profile
+    tastes = np.zeros((3, profile.shape[1]))
+    tastes[0] = seen.tastes[0]
+    with_role = with_user = seen.blind
+    if personal:
+        tastes[1], tastes[2] = seen.tastes[1:]
+        with_role, with_user = seen.with_role, seen.mean
+    text = np.einsum("kd,bd->bk", profile, tastes)
+    terms = [*text, seen.blind - text[0], with_role - seen.blind - text[1], with_user - with_role - text[2]]
+    chosen = _features(fit, profile, tastes)
+    columns = [fit.tastes.names[name] for name in chosen]
+    person = (fit.tastes.user(identity) or fit.tastes.role(identity)) if fit.params.personal and personal else None
+    return Grounds(
+        terms=tuple(tuple(term.tolist()) for term in terms),
+        features=chosen,
+        profile=pack(profile[:, columns].ravel()) if chosen else b"",
+        tastes=pack(tastes[:, columns].ravel()) if chosen else b"",
+        own=1.0 - float(fit.weights(identity)[:2].sum()) if person is not None and person.weights else None,
+        calls=() if counts is None else tuple(counts.counts.get(name, 0) for name in names),
+        labels=() if counts is None else tuple(counts.labels.get(name, 0) for name in names),
+    )
+
+
+def _features(fit: Fit, profile: Floats, tastes: Floats) -> tuple[str, ...]:
+    """Names of the features that have words and move the arms' predictions apart, the strongest first."""
+    known = [name for name in fit.tastes.names if name in FEATURES]
+    if not known or len(fit.tastes.names) != profile.shape[1]:
+        return ()
+    columns = [fit.tastes.names[name] for name in known]
+    apart = np.ptp(profile[:, columns], axis=0) * np.abs(tastes[:, columns]).sum(axis=0)
+    order = np.argsort(-apart, kind="stable")[:_MOST]
+    return tuple(known[j] for j in order.tolist() if apart[j] > 0.0)

@@ -1,0 +1,215 @@
+"""Several choices of one answer (`n`): further calls of the model that answered, for those its first call left out."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import TypeAlias
+
+import msgspec
+
+from fitrouter.errors import NotCalled, ProviderError, ProviderRejected
+from fitrouter.routing.parameters import draws_choices
+from fitrouter.serving.attempts import Answering, Assembler, Caller, attempt_of, close, next_chunk, said_tokens
+from fitrouter.types import Attempt, Chunk, Completion, Request, Usage
+
+AT_ONCE = 8
+"""Further calls of one request at a time."""
+_BUFFER = 64
+"""Chunks of all choices that wait for a slow client."""
+_Put: TypeAlias = Callable[[Chunk | Exception | None], Awaitable[None]]
+
+
+class _Sent:
+    """What one call of a stream has sent so far."""
+
+    def __init__(self) -> None:
+        self.choices: dict[int, Assembler] = {}
+        self.usage = Usage()
+        self.ended = False
+
+
+class Choices:
+    """The choices of an answer, of which the first went through the fallbacks and is scored.
+
+    A model that draws several in one call has been asked for all of them. What its answer lacks is drawn by further
+    calls of the same model. One that fails before its first chunk is made once more, and then left out: the answer has
+    fewer choices. A stream that breaks off later fails the whole stream.
+
+    Args:
+        caller: of models.
+        request: the request.
+        answering: its first answer.
+        tenant: that asks.
+        deadline: absolute, on the monotonic clock.
+        dropped: parameters omitted from calls of the model.
+        check: (usage of a call, estimated tokens of its answers, their number) → the usage within bounds.
+    """
+
+    def __init__(
+        self,
+        caller: Caller,
+        request: Request,
+        answering: Answering,
+        *,
+        tenant: str,
+        deadline: float,
+        dropped: tuple[str, ...],
+        check: Callable[[Usage, int, int], Usage],
+    ) -> None:
+        self._caller, self._answering, self._n = caller, answering, request.n
+        self._request = msgspec.structs.replace(request, n=1, stream=answering.rest is not None)
+        self._tenant, self._deadline, self._dropped, self._check = tenant, deadline, dropped, check
+        self._at_once = asyncio.Semaphore(AT_ONCE)
+        self._whole: list[Usage] = []
+        self._sent: list[_Sent] = []
+        self.failed: list[Attempt] = []
+        """Further calls without an answer."""
+        if answering.completion is not None:
+            self._count(answering.completion)
+
+    @property
+    def usage(self) -> Usage:
+        """Of all calls so far, with what was sent of unfinished answers."""
+        usages = [*self._whole, *map(self._usage_of, self._sent)]
+        return Usage(
+            prompt_tokens=sum(usage.prompt_tokens for usage in usages),
+            completion_tokens=sum(usage.completion_tokens for usage in usages),
+            cached_tokens=sum(usage.cached_tokens for usage in usages),
+            reasoning_tokens=sum(usage.reasoning_tokens for usage in usages),
+            estimated=any(usage.estimated for usage in usages),
+        )
+
+    async def whole(self, first: Completion) -> Completion:
+        """The first answer with all choices."""
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self._another()) for _ in range(self._n - 1 - len(first.others))]
+        found = [task.result() for task in tasks]
+        return msgspec.structs.replace(first, others=(*first.others, *(one for one in found if one is not None)))
+
+    async def chunks(self) -> AsyncGenerator[Chunk]:
+        """The chunks of all choices as they come, then their usage.
+
+        Raises:
+            ProviderError: a choice broke off.
+        """
+        rest = self._answering.rest
+        assert rest is not None
+        queue: asyncio.Queue[Chunk | Exception | None] = asyncio.Queue(_BUFFER)
+        producer = asyncio.create_task(self._produce(queue.put))
+        try:
+            while (item := await queue.get()) is not None:
+                if isinstance(item, Exception):
+                    raise item
+                yield item
+            yield Chunk(usage=self.usage)
+        finally:
+            producer.cancel()
+            await asyncio.gather(producer, return_exceptions=True)
+            if not self._sent:  # cancelled before the first relay began
+                self._answering.release()
+                await close(rest)
+
+    @property
+    def first(self) -> Assembler:
+        """The first choice of a stream, so far."""
+        return self._sent[0].choices.get(0, Assembler()) if self._sent else Assembler()
+
+    # --- whole answers ---
+
+    async def _another(self) -> Completion | None:
+        async with self._at_once:
+            answering = await self._again()
+        if answering is None or answering.completion is None:
+            return None
+        self._count(answering.completion)
+        return answering.completion
+
+    def _count(self, completion: Completion) -> None:
+        choices = (completion, *completion.others)
+        said = sum(said_tokens(choice.message) for choice in choices)
+        self._whole.append(self._check(completion.usage, said, len(choices)))
+
+    async def _again(self) -> Answering | None:
+        """A further answer; None if the model gives none."""
+        arm = self._answering.arm
+        for retry in (False, True):
+            begun = time.monotonic()
+            try:
+                return await self._caller.again(
+                    self._request, arm, self._tenant, self._deadline, self._dropped, retry=retry
+                )
+            except (ProviderError, asyncio.CancelledError) as error:
+                if not isinstance(error, NotCalled):
+                    self.failed.append(attempt_of(arm, 1.0, error, begun))
+                if isinstance(error, asyncio.CancelledError):
+                    raise
+                if isinstance(error, ProviderRejected):
+                    return None
+        return None
+
+    # --- streams ---
+
+    async def _produce(self, put: _Put) -> None:
+        """Put the chunks of all choices, then None; or the exception that ended one."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                first = group.create_task(self._relay(self._answering, 0, put))
+                if draws_choices(self._caller.cards[self._answering.arm]):
+                    await first
+                known = self._sent[0].choices if self._sent else {}
+                for index in range(1, self._n):
+                    if index not in known:
+                        group.create_task(self._relay_another(index, put))
+        except* Exception as failures:  # noqa: BLE001 - `chunks` raises it
+            failure: BaseException = failures
+            while isinstance(failure, BaseExceptionGroup):
+                failure = failure.exceptions[0]
+            await put(failure if isinstance(failure, Exception) else ProviderError(str(failure)))
+        await put(None)
+
+    async def _relay_another(self, index: int, put: _Put) -> None:
+        async with self._at_once:
+            if (answering := await self._again()) is not None:
+                await self._relay(answering, index, put)
+
+    async def _relay(self, answering: Answering, place: int, put: _Put) -> None:
+        """Put the chunks of one call, whose first choice has this place."""
+        sent, rest = _Sent(), answering.rest
+        assert rest is not None
+        self._sent.append(sent)
+        try:
+            for chunk in answering.head:
+                await self._put(sent, chunk, place, put)
+            gap_s = self._caller.timers.chunk_gap_s
+            while (following := await next_chunk(rest, gap_s, self._deadline)) is not None:
+                await self._put(sent, following, place, put)
+            for choice in sent.choices.values():
+                choice.require_end(answering.arm)
+            sent.ended = True
+        except ProviderError as error:
+            self._caller.breakers.of(self._tenant).broke_off(answering.arm, error)
+            raise
+        finally:
+            reason = sent.choices[place].finish_reason if place in sent.choices else None
+            answering.span.used(self._usage_of(sent), reason)
+            answering.span.end("" if sent.ended else "partial")
+            answering.release()
+            await close(rest)
+
+    async def _put(self, sent: _Sent, chunk: Chunk, place: int, put: _Put) -> None:
+        if chunk.usage is not None:
+            sent.usage = chunk.usage
+        index = place + chunk.index
+        if (chunk.index and place) or index >= self._n or not (chunk.delta or chunk.finish_reason or chunk.logprobs):
+            return
+        sent.choices.setdefault(index, Assembler()).add(chunk)
+        await put(msgspec.structs.replace(chunk, index=index, usage=None))
+
+    def _usage_of(self, sent: _Sent) -> Usage:
+        usage, said = sent.usage, sum(choice.tokens for choice in sent.choices.values())
+        if not sent.ended:
+            counted = max(usage.completion_tokens, said)
+            usage = msgspec.structs.replace(usage, completion_tokens=counted, estimated=True)
+        return self._check(usage, said, len(sent.choices))

@@ -1,0 +1,38 @@
+"""Audits of roles with high stakes: signed files in the data folder, without which such a role is not personalised."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import msgspec
+
+from fitrouter.errors import InvalidRequest, StoreError
+from fitrouter.identity import canonical_role
+from fitrouter.stores.signing import fingerprint, signing_key, verified
+
+OBJECT = "fitrouter.audit"
+KEY = "signing.key"
+
+
+def audit_file(data: Path, role: str) -> Path:
+    """Where the audit of a role is kept."""
+    name = hashlib.sha256((canonical_role(role) or "").encode()).hexdigest()[:16]
+    return data / "audits" / f"{name}.json"
+
+
+def has_passed(data: Path, role: str, registry: str) -> bool:
+    """Whether a role has an audit that passed, for exactly these models, signed by the key of this data folder."""
+    try:
+        found = msgspec.json.decode(audit_file(data, role).read_bytes())
+        own = fingerprint(signing_key(data / KEY).public_key().public_bytes_raw())
+        return bool(
+            isinstance(found, dict)
+            and verified(found) == own
+            and found.get("object") == OBJECT
+            and found.get("role") == canonical_role(role)
+            and found.get("registry") == registry
+            and found.get("passed") is True
+        )
+    except (OSError, msgspec.DecodeError, InvalidRequest, StoreError):
+        return False

@@ -1,0 +1,93 @@
+"""Journal of a gateway whose disk cannot be written: it reads what is there and refuses every entry."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import tempfile
+import threading
+from collections import deque
+from collections.abc import Collection
+from concurrent.futures import Future
+from contextlib import suppress
+from pathlib import Path
+
+from fitrouter.errors import StoreError
+from fitrouter.stores._files import connect, connect_read_only, copied_aside
+from fitrouter.stores.journal._archive import Archive
+from fitrouter.stores.journal._base import Entry, Snapshot
+from fitrouter.stores.journal._lease import FileLease
+from fitrouter.stores.journal._schema import create
+from fitrouter.stores.journal._sqlite import SEGMENT, SqliteJournal
+
+
+class UnloggedJournal(SqliteJournal):
+    """Requests are answered with what was learnt, if the file can be read: a log beside it must fit into a copy.
+
+    Args:
+        path: the file; it may be missing.
+        reason: why it cannot be written.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], reason: str) -> None:
+        self.path, self._reason = Path(path).absolute(), reason
+        self.quarantined, self.incident = None, ""
+        self._damaged, self._unreadable = set(), ""
+        self._archive = Archive(self.path)
+        self._mutex, self._idle = threading.Lock(), deque()
+        self._closed, self._pid = False, os.getpid()
+        self._copy: tempfile.TemporaryDirectory[str] | None = None
+        self._readable = False
+        with suppress(OSError):
+            log = self.path.with_name(f"{self.path.name}-wal")
+            self._readable = self.path.exists()
+            if log.exists() and log.stat().st_size:  # without it, the file may be inconsistent
+                self._readable = False
+                self._copy = copied_aside(self.path)
+
+    def fault(self) -> str:
+        """Always: what was said at the start holds until a restart."""
+        return f"{self._reason}: nothing is logged or learnt. Make room or the folder writable, then restart"
+
+    def append(self, *entries: Entry) -> Future[int]:  # noqa: ARG002
+        """Refuse the entries."""
+        raise StoreError(self.fault())
+
+    def save(self, snapshot: Snapshot) -> None:  # noqa: ARG002
+        """Refuse the snapshot."""
+        raise StoreError(self.fault())
+
+    def erase(self, subjects: Collection[str], tenant: str, ts: float) -> int:  # noqa: ARG002
+        """Refuse the erasure."""
+        raise StoreError(self.fault())
+
+    def archive(self, before: float, until: int, size: int = SEGMENT) -> int:  # noqa: ARG002
+        """Move nothing."""
+        return 0
+
+    def unfinished(self) -> dict[str, int]:
+        """Nothing that could be finished."""
+        return {}
+
+    def lease(self, name: str) -> FileLease:  # noqa: ARG002
+        """A lease that is never held."""
+        return FileLease(self.path, lambda: False)
+
+    def close(self) -> None:
+        """Close the connections."""
+        with self._mutex:
+            self._closed = True
+            while self._idle:
+                self._idle.pop().close()
+        self._archive.close()
+        if self._copy is not None:
+            self._copy.cleanup()
+
+    def _connect(self) -> sqlite3.Connection:
+        if self._copy is not None:
+            return connect(Path(self._copy.name) / self.path.name)
+        if self._readable:
+            return connect_read_only(self.path, immutable=True)
+        connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+        create(connection, self.path)
+        return connection

@@ -1,0 +1,277 @@
+"""Journal in a PostgreSQL database, shared by gateways on any number of machines."""
+
+from __future__ import annotations
+
+import os
+import re
+import uuid
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, LiteralString, TypeVar
+
+from fitrouter.errors import StoreError
+from fitrouter.stores._files import make_folder
+from fitrouter.stores.journal._base import Entry, Lease, Row, Snapshot, Spooled
+from fitrouter.stores.journal._lease import FileLease
+from fitrouter.stores.journal._record import Fault, next_sound, no_fault, record, sound_rows
+from fitrouter.stores.journal._writer import GroupWriter
+from fitrouter.stores.postgres._connect import Database, Session, retried
+from fitrouter.stores.postgres._lease import Leases, SessionLease
+from fitrouter.stores.postgres._listen import Listener
+from fitrouter.stores.postgres._schema import create
+from fitrouter.stores.postgres._writes import PostgresWrites, erase
+from fitrouter.types import Event, ProfileChange
+
+T = TypeVar("T")
+
+_END = 2**63 - 1
+_OF_THE_FOLDER = frozenset({"warehouse", "erasure"})
+"""Leases of work on files in the folder, which each machine has for itself."""
+_OPEN = """SELECT digest, seq FROM fitrouter.erased e
+WHERE NOT EXISTS (SELECT 1 FROM fitrouter.finished f WHERE f.folder = %b AND f.digest = e.digest)"""
+_FINISH = """INSERT INTO fitrouter.finished (folder, digest)
+SELECT %b, digest FROM fitrouter.erased WHERE digest = ANY(%b::text[]) ON CONFLICT DO NOTHING"""
+
+
+class PostgresJournal:
+    """A `Journal` in the schema `fitrouter` of a PostgreSQL database, with group commit.
+
+    Transactions queue on the lock of one row, which also has the last number: numbers are committed in order, and a
+    reader that polls `tail(after)` never misses a row. What is acknowledged is as durable as the server's
+    `synchronous_commit` says, which is never less than its own disk. Connections that break are replaced, and what they
+    did is repeated with pauses. A single row whose checksum does not match is skipped and logged.
+
+    Args:
+        database: the address, or its URL. The tables are created if they are missing.
+        folder: on this machine, where leases of its own files are; None for none.
+        hold: seconds that a commit waits for further entries.
+        capacity: most entries that may be queued, before `append` raises `JournalFull`.
+        fault: called before each write step, for tests.
+
+    Raises:
+        ConfigError: the URL cannot be read, or the role lacks a right.
+        StoreError: the database cannot be reached, or another version of fitrouter made its tables.
+    """
+
+    incident = ""
+
+    def __init__(
+        self,
+        database: Database | str,
+        folder: Path | None = None,
+        hold: float = 0.0,
+        *,
+        capacity: int = 65_536,
+        fault: Fault = no_fault,
+    ) -> None:
+        self.database = Database(database) if isinstance(database, str) else database
+        self.folder = folder
+        self._pid, self._closed = os.getpid(), False
+        self._damaged: set[int] = set()
+        """Rows whose checksum differs."""
+        self.database.retried(lambda session: create(session, self.database.name), "the journal cannot be opened")
+        self._machine = "" if folder is None else _name_of(folder)
+        self._readers = self.database.readers()
+        self._readers.open()
+        self._of_files: list[FileLease] = []
+        self._leases, self._listener = Leases(self.database), Listener(self.database)
+        writes = PostgresWrites(self.database, fault)
+        self._writer = GroupWriter(writes, capacity=capacity, hold=hold)
+
+    def __repr__(self) -> str:
+        return f"PostgresJournal({self.database.name!r})"
+
+    def fault(self) -> str:
+        """Why nothing can be logged now: the last transaction failed; empty if it can."""
+        return "" if self._closed else self._writer.failure
+
+    def append(self, *entries: Entry) -> Future[int]:
+        """Queue the entries as one transaction; see `Journal.append`."""
+        records = [record(entry) for entry in entries]
+        for item in records:
+            if any("\0" in (name or "") for name in (item.id, item.decision_id, item.subject)):
+                raise ValueError(f"the {item.kind} {item.id!r} is not logged: PostgreSQL stores no NUL in a text")
+        return self._writer.submit(records)
+
+    def tail(self, after: int, limit: int = 512) -> Sequence[Row]:
+        """The next rows after a sequence number, in order."""
+        sql: LiteralString = (
+            "SELECT seq, payload, crc FROM fitrouter.events WHERE seq > %b::bigint ORDER BY seq LIMIT %b"
+        )
+        return next_sound(lambda start: self._read(sql, (start, limit)), self._decode, after, limit)
+
+    def of(self, key: str) -> Sequence[Row]:
+        """All rows of a decision id or a subject, in order."""
+        return self._events("decision_id = %b OR subject = %b ORDER BY seq", (key, key))
+
+    def latest(
+        self, kinds: Sequence[str], limit: int = 256, *, before: int | None = None, subject: str | None = None
+    ) -> Sequence[Row]:
+        """The last rows of some kinds of events, the newest first; see `Journal.latest`."""
+        where, end = [list(kinds), _END if before is None else before], limit
+        if subject is None:
+            return self._events("kind = ANY(%b::text[]) AND seq < %b::bigint ORDER BY seq DESC LIMIT %b", (*where, end))
+        return self._events(
+            "kind = ANY(%b::text[]) AND seq < %b::bigint AND subject = %b ORDER BY seq DESC LIMIT %b",
+            (*where, subject, end),
+        )
+
+    def counts(self, subject: str) -> dict[str, tuple[int, float, float]]:
+        """Kind of event → number of rows about a subject, and the times of the first and the last."""
+        rows = self._read(
+            "SELECT kind, count(*), min(ts), max(ts) FROM fitrouter.events WHERE subject = %b GROUP BY kind", (subject,)
+        )
+        return {kind: (number, first, last) for kind, number, first, last in rows}
+
+    def event(self, event_id: str) -> Event | None:
+        """The event with an id; None without one."""
+        rows = self._events("id = %b", (event_id,))
+        return rows[0].event if rows else None
+
+    def profile(self, subject: str) -> ProfileChange | None:
+        """The last profile of a subject; None without one."""
+        rows = self._events("subject = %b AND kind = 'profile' ORDER BY seq DESC LIMIT 1", (subject,))
+        return rows[0].event if rows and isinstance(rows[0].event, ProfileChange) else None
+
+    def erase(self, subjects: Collection[str], tenant: str, ts: float) -> int:
+        """Delete all events of some subjects; see `Journal.erase`."""
+        self._require_open()
+
+        def events(found: Sequence[tuple[int, bytes, int]]) -> list[Event]:
+            return [row.event for row in self._decode(found)]
+
+        return self.database.retried(
+            lambda session: erase(session, subjects, tenant, ts, events), "the journal could not be written"
+        )
+
+    def unfinished(self) -> dict[str, int]:
+        """The erased subjects that are left somewhere on this machine; see `Journal.unfinished`."""
+        return dict(self._read(_OPEN, (self._machine,)))
+
+    def finish(self, digests: Collection[str]) -> None:
+        """Note that nothing is left of erased subjects on this machine."""
+        self.database.retried(
+            lambda session: session.execute(_FINISH, (self._machine, list(digests))), "the journal could not be written"
+        )
+
+    def compact(self, patience_s: float = 30.0) -> None:
+        """Rewrite the tables, unless it was done since the last erasure; see `Journal.compact`.
+
+        The server's log (WAL) and its backups hold deleted rows for as long as they are kept.
+        """
+
+        def rewrite(session: Session) -> None:
+            session.execute("SELECT set_config('lock_timeout', %s, false)", (f"{max(1, int(patience_s * 1000))}",))
+            numbers = session.execute("SELECT max(number) FROM fitrouter.erased WHERE NOT rewritten").fetchone()
+            if numbers and numbers[0] is not None:
+                for table in ("events", "spool", "snapshot_state"):
+                    session.execute(f"VACUUM (FULL, ANALYZE) fitrouter.{table}")
+                session.execute("UPDATE fitrouter.erased SET rewritten = true WHERE number <= %s", numbers)
+
+        self.database.retried(rewrite, "the journal could not be rewritten")
+
+    def lease(self, name: str) -> Lease:
+        """The lease of this name among all gateways of the database; those of this machine's files among its own.
+
+        Raises:
+            ValueError: the name has other characters than a-z, 0-9, '-' and '_'.
+        """
+        if not re.fullmatch(r"[a-z0-9_-]{1,64}", name):
+            raise ValueError(f"lease {name!r}: use 1 to 64 of a-z, 0-9, '-' and '_'")
+        if self.folder is not None and name in _OF_THE_FOLDER:
+            self._of_files.append(FileLease(self.folder / f"postgres.{name}.lease", lambda: not self._closed))
+            return self._of_files[-1]
+        return SessionLease(name, self._leases)
+
+    def watch(self, call: Callable[[], object]) -> None:
+        """Call a function after appends of any gateway; see `Journal.watch`."""
+        self._listener.add(call)
+
+    def spooled(self, limit: int = 64) -> Sequence[Spooled]:
+        """The oldest unscored answers, without those whose Score is being appended."""
+        rows = self._read("SELECT decision_id, ts, content FROM fitrouter.spool ORDER BY seq LIMIT %b", (limit,))
+        return [Spooled(*row) for row in rows]
+
+    def save(self, snapshot: Snapshot) -> None:
+        """Merge the state into the stored snapshot and move its position; see `Journal.save`."""
+        self._writer.submit((), snapshot).result()
+
+    def snapshot(self, put_aside: Callable[[str, bytes], bool] | None = None) -> Snapshot:
+        """The stored snapshot; see `Journal.snapshot`."""
+
+        def read(session: Session) -> Snapshot:
+            position, state = 0, dict[str, bytes]()
+            with session.transaction(), session.cursor("snapshot") as cursor:  # a page at a time
+                cursor.execute(
+                    "SELECT snapshot, key, value FROM fitrouter.head LEFT JOIN fitrouter.snapshot_state ON true "
+                    'ORDER BY key COLLATE "C"',
+                    binary=True,
+                )
+                for position, key, value in cursor:  # noqa: B007
+                    if key is not None and not (put_aside and put_aside(key, value)):
+                        state[key] = value
+            return Snapshot(position, state)
+
+        return self._use(read)
+
+    def head(self) -> int:
+        """The last sequence number, 0 in an empty journal."""
+        return int(self._read("SELECT seq FROM fitrouter.head", ())[0][0])
+
+    def close(self) -> None:
+        """Write the queued entries, give back all leases, then close."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._pid != os.getpid():
+            return
+        self._writer.close()
+        self._listener.close()
+        self._leases.close()
+        for lease in self._of_files:
+            lease.release()
+        self._readers.close()
+
+    def _events(self, where: LiteralString, params: tuple[object, ...]) -> list[Row]:
+        return self._decode(self._read(f"SELECT seq, payload, crc FROM fitrouter.events WHERE {where}", params))  # noqa: S608
+
+    def _decode(self, found: Sequence[tuple[int, bytes, int]]) -> list[Row]:
+        return sound_rows(found, self._damaged, self.database.name)
+
+    def _read(self, sql: LiteralString, params: tuple[object, ...]) -> list[Any]:
+        if any(isinstance(value, str) and "\0" in value for value in params):
+            return []  # a text with NUL is nowhere
+        return self._use(lambda session: session.execute(sql, params, binary=True).fetchall())
+
+    def _use(self, read: Callable[[Session], T]) -> T:
+        """What a function reads with a pooled connection."""
+        self._require_open()
+
+        def attempt() -> T:
+            with self._readers.connection() as session:
+                return read(session)
+
+        with self.database.told("the journal could not be read"):
+            return retried(attempt, self._readers.check)
+
+    def _require_open(self) -> None:
+        if self._closed or self._pid != os.getpid():
+            raise StoreError("the journal is closed, or was opened before this process was forked; open it again")
+
+
+def _name_of(folder: Path) -> str:
+    """The random name of a machine's folder, from a file in it."""
+    file = folder / "postgres.name"
+    try:
+        make_folder(folder)
+        if not file.exists():
+            part = file.with_name(f"{file.name}.{os.getpid()}")
+            part.write_text(uuid.uuid4().hex)
+            with suppress(FileExistsError):  # of two processes, the first
+                os.link(part, file)
+            part.unlink()
+        return file.read_text()
+    except OSError as error:
+        raise StoreError(f"the folder {str(folder)!r} cannot be used: {error}") from error

@@ -1,0 +1,47 @@
+"""Retention: old events leave journal and warehouse for Parquet files, from which learning and replay still read."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from fitrouter.stores.journal import SEGMENT, SqliteJournal
+from fitrouter.stores.warehouse import WarehouseFeed
+
+_DAY_S = 86_400.0
+
+
+class Retention:
+    """Moves events that are older than some days, a whole file at a time. All methods block on the disk.
+
+    Args:
+        journal: the log.
+        feed: of the warehouse, whose process does the work; None without DuckDB tables.
+        days: age of the events.
+        clock: seconds since the epoch.
+        size: events of a file.
+    """
+
+    def __init__(
+        self,
+        journal: SqliteJournal,
+        feed: WarehouseFeed | None,
+        days: float,
+        clock: Callable[[], float] = time.time,
+        size: int = SEGMENT,
+    ) -> None:
+        self._journal, self._feed, self._days, self._clock, self._size = journal, feed, days, clock, size
+
+    def step(self) -> int:
+        """Move the events of one file; returns their number.
+
+        Raises:
+            StoreError: a file cannot be written. Try again.
+        """
+        position = self._journal.head() if self._feed is None else self._feed.position()
+        if position is None:  # another process feeds the warehouse
+            return 0
+        moved = self._journal.archive(self._clock() - self._days * _DAY_S, position, self._size)
+        if self._feed is not None and not moved:  # which copies the warehouse
+            self._feed.prune(self._journal.archived())
+        return moved

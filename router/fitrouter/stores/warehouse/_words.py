@@ -1,0 +1,56 @@
+"""Comments of the warehouse's tables and columns, from `words.yaml`."""
+
+from __future__ import annotations
+
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+if TYPE_CHECKING:
+    import duckdb
+
+
+def describe(connection: duckdb.DuckDBPyConnection) -> None:
+    """Comment every table, view and column that is described."""
+    words = _words()
+    found = connection.execute(
+        "SELECT table_name, column_name, table_name IN (SELECT view_name FROM duckdb_views()) FROM duckdb_columns() "
+        "WHERE schema_name = 'main' AND NOT internal ORDER BY table_name, column_index"
+    ).fetchall()
+    for table, view in dict.fromkeys((table, view) for table, _, view in found):
+        if about := words["tables"].get(table, {}).get("about"):
+            _comment(connection, f"{'VIEW' if view else 'TABLE'} {_quoted(table)}", about)
+    for table, column, _ in found:
+        if text := _columns(table, words).get(column):
+            _comment(connection, f"COLUMN {_quoted(table)}.{_quoted(column)}", text)
+
+
+def described() -> dict[str, str]:
+    """Table or view → what it holds, in the order of the page."""
+    return {name: each["about"] for name, each in _words()["tables"].items()}
+
+
+def _words() -> dict[str, Any]:
+    text = resources.files(__package__ or __name__).joinpath("words.yaml").read_text(encoding="utf-8")
+    found: dict[str, Any] = yaml.safe_load(text)
+    return found
+
+
+def _columns(table: str, words: dict[str, Any]) -> dict[str, str]:
+    """Column → its description, also of columns that the table does not have."""
+    own = words["tables"].get(table, {})
+    found: dict[str, str] = dict(words["common"])
+    for source in reversed(own.get("from", ())):
+        found |= _columns(source, words)
+    found |= own.get("columns", {})
+    return found
+
+
+def _comment(connection: duckdb.DuckDBPyConnection, what: str, text: str) -> None:
+    statement = f"COMMENT ON {what} IS '{text.replace(chr(39), chr(39) * 2)}'"
+    connection.execute(statement)
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

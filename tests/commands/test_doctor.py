@@ -1,0 +1,127 @@
+"""`fitrouter doctor`: a sound installation passes; each thing that is wrong is named, with what to do."""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.kits.gateway import chat, client, serving
+from tests.stores.test_journal import decision, done
+from typer.testing import CliRunner
+
+from fitrouter.config import Config, load_config
+from fitrouter.router import Router
+from fitrouter.stores.journal import SqliteJournal
+from fitrouter_integrations import _http, cli
+
+CONFIG = """\
+encoder: hashing
+scorer: {{encoder: none}}
+data: {data}
+providers:
+  s: {{kind: simulated, options: {{small: {{latency_s: 0.0}}}}}}
+  p: {{kind: openai_compatible, base_url: "http://127.0.0.1:1/v1", api_key_env: OPS_KEY}}
+models: [{{name: small, provider: s}}, {{name: big, provider: p, prices: {{input: 1, output: 2}}}}]
+default_model: small
+"""
+KEY = "sk-canary-1234567890abcdef"
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
+    """A configuration in the current folder, whose gateway is not at the usual address."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OPS_KEY", KEY)
+    monkeypatch.setenv("COLUMNS", "400")
+    Path("fitrouter.yaml").write_text(CONFIG.format(data=tmp_path / "data"))
+    return load_config(Path("fitrouter.yaml"))
+
+
+def doctor(*arguments: str) -> tuple[int, dict[str, dict[str, Any]]]:
+    """The exit code, and name → check."""
+    result = CliRunner().invoke(cli.app, ["doctor", "--json", *arguments])
+    assert KEY not in result.output
+    report = json.loads(result.output)
+    found = {check["name"]: check for check in report["checks"]}
+    assert all(check["do"] for check in found.values() if check["level"] != "ok")
+    assert report["faults"] == sum(check["level"] == "fault" for check in report["checks"])
+    assert (result.exit_code == 1) == bool(report["faults"])
+    return result.exit_code, found
+
+
+def wrong(found: dict[str, dict[str, Any]]) -> dict[str, str]:
+    """Name → level of what is not in order, but for what depends on the machine."""
+    machine = {"limits", "disk", "file system"}
+    return {name: check["level"] for name, check in found.items() if check["level"] != "ok" and name not in machine}
+
+
+def test_sound_before_the_first_start_beside_a_gateway_and_after_it(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is wrong, nothing is changed before there is a folder, and the gateway's own report is read."""
+    code, found = doctor()
+    assert (code, wrong(found)) == (0, {}), wrong(found)
+    assert "not asked: p" in found["reachable"]["text"]
+    assert not config.data.exists()
+    with serving(Router.from_config(config)) as url, client(url) as http:
+        monkeypatch.setattr("fitrouter_integrations.commands.setup._health.url_of", lambda _config: url)
+        assert http.post("/v1/chat/completions", json=chat(model="small", user="ann")).status_code == 200
+        code, found = doctor()
+        assert (code, wrong(found)) == (0, {}), wrong(found)
+        assert url in found["gateway"]["text"]
+        assert "1 users and a copy" in found["identities"]["text"]
+    code, found = doctor()
+    assert (code, wrong(found)) == (0, {}), wrong(found)
+    assert "all sound" in found["journal"]["text"]
+    assert "events behind the journal" in found["warehouse"]["text"]
+    text = CliRunner().invoke(cli.app, ["doctor"]).output
+    assert "faults: 0" in text
+    assert KEY not in text
+
+
+def test_reasons_of_a_gateway_that_is_not_ready(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault that only the running process knows is told with its part."""
+    with serving(Router.from_config(config)) as url:
+        monkeypatch.setattr("fitrouter_integrations.commands.setup._health.url_of", lambda _config: url)
+        monkeypatch.setattr(Router, "faults", lambda _self: {"identities": "was deleted"})
+        code, found = doctor()
+        assert code == 1
+        assert found["gateway: identities"]["text"] == "was deleted"
+        monkeypatch.setattr("fitrouter_integrations.commands.setup._health.url_of", _http.url_of)
+        assert "no gateway answers" in doctor()[1]["gateway"]["text"]
+
+
+def test_what_is_wrong_is_named(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No configuration, a missing key, an unreachable model, a clock that is behind, files that others may read."""
+    assert doctor("--config", "none.yaml")[1]["config"]["level"] == "fault"
+    code, found = doctor("--online")
+    assert (code, wrong(found)) == (1, {"model big": "fault"})
+    monkeypatch.delenv("OPS_KEY")
+    assert "OPS_KEY is not set" in doctor()[1]["provider p"]["text"]
+    monkeypatch.setenv("OPS_KEY", KEY)
+    with closing(SqliteJournal(config.data / "journal.db")) as journal:
+        done(journal.append(decision(1, ts=time.time() + 3600.0)))
+    (config.data / "journal.db").chmod(0o644)
+    config.data.chmod(0o755)
+    (config.data / "audit.log").write_text("no act\n")
+    (config.data / "journal.db.corrupt-1").touch()
+    found = doctor()[1]
+    expected = {"clock": "fault", "rights": "warning", "audit log": "fault", "damaged files": "warning"}
+    assert wrong(found) == expected
+
+
+def test_a_damaged_journal_is_told_and_left_as_it_is(config: Config) -> None:
+    """Opening it would replace it; the routing of the next start is not looked at then."""
+    path = config.data / "journal.db"
+    with closing(SqliteJournal(path)) as journal:
+        done(journal.append(*(decision(n) for n in range(40))))
+    data = bytearray(path.read_bytes())
+    data[8192:8300] = b"x" * 108
+    path.write_bytes(data)
+    code, found = doctor()
+    assert (code, found["journal"]["level"]) == (1, "fault")
+    assert path.read_bytes() == data

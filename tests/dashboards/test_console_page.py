@@ -1,0 +1,330 @@
+"""The console in a real browser: Debian's chromium by Playwright, with axe-core for what assistive technology needs."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import httpx
+import pytest
+from tests.kits.gateway import Echo, cards, chat, client, config, make_router, serving, wait_for
+
+from fitrouter.router import Router
+from fitrouter.serving.services import Service
+from fitrouter.stores.contents import ContentStore
+from fitrouter.stores.identities import Identities
+from fitrouter.stores.journal import MemoryJournal
+from fitrouter.stores.warehouse import Warehouse, WarehouseFeed
+from fitrouter.types import PolicyChange
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="needs the packages playwright and axe-playwright-python")
+CHROMIUM = shutil.which("chromium")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs the program chromium (apt-get install chromium)")
+HOSTILE = ["<img src=x onerror=alert(1)>", "\u202eevil role", "w" * 512, "<script>alert(2)</script>"]
+VIEWS = ["now", "decisions", "people", "policy", "models", "learning"]
+
+
+class Shown(NamedTuple):
+    """A page of the console over a gateway that has answered."""
+
+    page: Any
+    url: str
+    http: httpx.Client
+    router: Router
+
+    def open(self, view: str) -> None:
+        """Open a view, and wait until it is drawn."""
+        self.page.goto(f"{self.url}/console#/{view}")
+        self.page.wait_for_selector(".body:not([aria-busy])")
+
+    def said(self) -> list[PolicyChange]:
+        """Changes of the policy that are in the journal."""
+        return [row.event for row in self.router._journal.tail(0, 100_000) if isinstance(row.event, PolicyChange)]
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Router]]:
+    folder = tmp_path_factory.mktemp("console")
+    journal, identities = MemoryJournal(), Identities(folder / "identities.db")
+    feed = WarehouseFeed(journal, Warehouse(folder / "fitrouter.duckdb"))
+    router = make_router(
+        folder,
+        {"echo": Echo()},
+        models=cards(["alpha", "<b>beta</b>", "\u202eammag"]),
+        journal=journal,
+        feed=feed,
+        identities=identities,
+        contents=ContentStore(folder, journal, identities),
+        candidates={"bold": {"gamma": 900.0}},
+    )
+    router._services.append(Service("warehouse", feed.step, router.hooks, idle_s=0.05))
+    with serving(router, config().model_copy(update={"data": folder})) as url:
+        with client(url) as http:
+            for i in range(24):
+                role = ["cook", "judge", *HOSTILE][i % 6]
+                body = chat(f"Hello <b>{role}</b>", user=f"person-{i % 5}", metadata={"role": role})
+                made = http.post("/v1/chat/completions", json=body)
+                assert made.status_code == 200, made.text
+                if i % 2:
+                    vote = {
+                        "decision_id": made.headers["x-fitrouter-decision"],
+                        "kind": "thumb",
+                        "value": "up" if i % 3 else "down",
+                    }
+                    assert http.post("/v1/feedback", json={**vote, "user": f"person-{i % 5}"}).status_code == 200
+            wait_for(lambda: http.get("/console/api/now").json().get("ever") == 24)
+        yield url, router
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with sync_api.sync_playwright() as player:
+        opened = player.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+@pytest.fixture(params=["light", "dark"])
+def scheme(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def shown(gateway: tuple[str, Router], browser: Any) -> Iterator[Shown]:
+    yield from watched(gateway, browser, "light", 1440)
+
+
+def watched(gateway: tuple[str, Router], browser: Any, scheme: str, width: int) -> Iterator[Shown]:
+    """A page whose console stays silent and which asks nobody but the gateway."""
+    url, router = gateway
+    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    page.set_default_timeout(60_000)
+    faults: list[str] = []
+    page.on("console", lambda message: faults.append(message.text) if message.type in {"error", "warning"} else None)
+    page.on("pageerror", lambda error: faults.append(str(error)))
+    page.on("dialog", lambda dialog: (faults.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+    page.on("request", lambda asked: None if asked.url.startswith(f"{url}/console") else faults.append(asked.url))
+    with client(url) as http:
+        yield Shown(page, url, http, router)
+    page.close()
+    assert faults == []
+
+
+def test_the_figures_of_the_first_view_are_the_apis(shown: Shown) -> None:
+    """Each number, its interval, and the table of the traffic; the page weighs less than 300 kB."""
+    weights: list[int] = []
+    shown.page.on("response", lambda answer: weights.append(len(answer.body())))
+    shown.open("now?window=all")
+    assert sum(weights) < 300_000
+    api = shown.http.get("/console/api/now", params={"window": "all"}).json()
+    figure = {
+        name: shown.page.inner_text(f"[data-figure={name}]") for name in ("requests", "reward", "cost", "latency")
+    }
+    assert figure["requests"] == str(api["totals"]["requests"])
+    assert float(figure["reward"]) == pytest.approx(api["totals"]["reward"]["mean"], abs=5e-4)
+    assert float(figure["cost"].lstrip("$")) == pytest.approx(api["totals"]["cost_usd"], rel=0.01)
+    number, unit = figure["latency"].split()
+    assert float(number) * {"ms": 1, "s": 1000}[unit] == pytest.approx(api["totals"]["p50_ms"], rel=0.06, abs=0.06)
+    reward = api["totals"]["reward"]
+    about = shown.page.inner_text("section[aria-label='Mean rating, 0 to 1'] .about")
+    assert f"{reward['ratings']} ratings by {reward['people']} people" in about
+    assert f"{reward['low']:.3f} to {reward['high']:.3f}" in about
+    shown.page.click("text=The same as a table")
+    cells = [
+        int(text)
+        for text in shown.page.locator("section[aria-label='Traffic from roles to models'] td").all_inner_texts()
+    ]
+    assert sum(cells) == sum(flow["requests"] for flow in api["flows"]) == 24
+
+
+def test_a_decision_is_followed_and_gets_a_thumb(shown: Shown) -> None:
+    """From the table to the reasons; the thumb is in the journal, and the page shows it."""
+    shown.open("decisions")
+    link = shown.page.locator("table.decisions tbody tr").first.locator("a")
+    decision = link.get_attribute("data-key")
+    link.click()
+    shown.page.wait_for_selector("section[aria-label='Probability of every model']")
+    bars = shown.page.locator("section[aria-label='Probability of every model'] .bar .text").all_inner_texts()
+    assert " heard Hello <b>" in shown.page.inner_text("section[aria-label='Prompt and answer']")
+    assert sum(float(text.rstrip(" %").lstrip("< ")) for text in bars) == pytest.approx(100.0, abs=2.0)
+    shown.page.click("[data-key=thumb-down]")
+    shown.page.wait_for_selector("[data-key=thumb-down][aria-pressed=true]")
+    votes = shown.http.get(f"/v1/decisions/{decision}").json()["feedback"]
+    assert [vote["value"] for vote in votes][-1] == 0.0
+
+
+def test_filters_and_the_keyboard_alone(shown: Shown) -> None:
+    """A role is chosen without a mouse; digits open views; what is not there says what to do."""
+    shown.open("decisions")
+    shown.page.focus("[data-key=f-role]")
+    shown.page.keyboard.press("c")
+    shown.page.keyboard.press("Enter")
+    shown.page.wait_for_url("**role=cook*")
+    sync_api.expect(shown.page.locator("table.decisions tbody tr")).to_have_count(4)
+    shown.open("decisions?id=nothing")
+    assert "Widen the filters" in shown.page.inner_text("main")
+    shown.page.locator("h1").focus()
+    shown.page.keyboard.press("4")
+    shown.page.wait_for_selector("section[aria-label='In force']")
+
+
+def test_a_policy_is_promoted_and_restored(shown: Shown) -> None:
+    """First comes what the log says, and nothing changes by that; each change is an event, and the page shows it."""
+    shown.open("policy")
+    live = shown.page.locator("[data-figure=live]")
+    shown.page.click("[data-key=promote-bold]")
+    shown.page.click("[data-key=apply-promote]")
+    sync_api.expect(live).to_have_text("bold")
+    shown.page.click("[data-key=restore]")
+    shown.page.click("[data-key=apply-restore]")
+    sync_api.expect(live).to_have_text("configuration")
+    shown.page.fill("#set-cost_weight", "0.25")
+    shown.page.keyboard.press("Enter")
+    sync_api.expect(shown.page.locator("[data-panel=cost_weight]")).to_contain_text("the log")
+    sync_api.expect(live).to_have_text("configuration")
+    shown.page.click("[data-key=apply-cost_weight]")
+    sync_api.expect(live).to_contain_text("cost_weight")
+    shown.page.click("[data-key=restore]")
+    shown.page.click("[data-key=apply-restore]")
+    sync_api.expect(live).to_have_text("configuration")
+    assert [change.action for change in shown.said()][-4:] == ["promote", "restore", "set", "restore"]
+
+
+def test_a_budget_is_changed_and_taken_back(shown: Shown) -> None:
+    """What was spent comes first; names with HTML are text; an empty field is the configuration's budget again."""
+
+    def change(tenant: str, usd: str) -> Any:
+        shown.open("policy")
+        shown.page.fill("#set-budget-tenant", tenant)
+        shown.page.fill("#set-budget", usd)
+        shown.page.keyboard.press("Enter")
+        return shown.page.locator("[data-panel=budget]")
+
+    sync_api.expect(change("default", "2.5")).to_contain_text("Counting begins with the change.")
+    assert shown.http.get("/v1/policy").json()["budgets"] == {}
+    shown.page.click("[data-key=apply-budget]")
+    sync_api.expect(shown.page.locator("[data-budget=default]")).to_contain_text("$2.50")
+    change("<b>x</b>", "0.01")
+    shown.page.click("[data-key=apply-budget]")
+    sync_api.expect(shown.page.locator("section[aria-label='In force']")).to_contain_text("<b>x</b>")
+    for tenant in ("default", "<b>x</b>"):
+        change(tenant, "")
+        shown.page.click("[data-key=apply-budget]")
+        sync_api.expect(shown.page.locator(f"[data-budget='{tenant}']")).to_have_count(0)
+    assert [event.settings.get("usd_per_period") for event in shown.said()][-4:] == [2.5, 0.01, None, None]
+
+
+def test_all_traffic_goes_to_a_model_and_back(shown: Shown) -> None:
+    """A request is forced meanwhile, and drawn afterwards."""
+
+    def mode() -> str:
+        reply = shown.http.post("/v1/chat/completions", json=chat())
+        return str(reply.json()["fitrouter"]["mode"])
+
+    shown.open("models")
+    shown.page.click("[data-key=force-alpha]")
+    shown.page.click("[data-key=apply-force-alpha]")
+    shown.page.wait_for_selector("[data-key=free]")
+    assert mode() == "forced"
+    shown.page.click("[data-key=free]")
+    shown.page.wait_for_selector("[data-key=free]", state="detached")
+    assert mode() == "online"
+
+
+def test_a_model_is_paused_and_called_again(shown: Shown) -> None:
+    """Nobody gets its answers meanwhile; the page and the policy say so."""
+    shown.open("models")
+    shown.page.click("[data-key=pause-alpha]")
+    sync_api.expect(shown.page.locator("[data-key=pause-alpha]")).to_have_text("Call it again")
+    served = [shown.http.post("/v1/chat/completions", json=chat()).json()["model"] for _ in range(12)]
+    assert "alpha" not in served
+    assert shown.http.get("/v1/policy").json()["settings"]["paused"] == "alpha"
+    shown.page.click("[data-key=pause-alpha]")
+    sync_api.expect(shown.page.locator("[data-key=pause-alpha]")).to_have_text("Pause")
+
+
+def test_a_model_to_add_is_written_as_a_block(shown: Shown) -> None:
+    """Its text is text; what is wrong is said beside it."""
+    shown.open("models")
+    shown.page.fill("#add-name", HOSTILE[0])
+    shown.page.fill("#add-input", "0.4")
+    shown.page.keyboard.press("Enter")
+    panel = shown.page.locator("[data-panel=add]")
+    sync_api.expect(panel).to_contain_text("give both prices")
+    shown.page.fill("#add-output", "2")
+    shown.page.keyboard.press("Enter")
+    sync_api.expect(shown.page.locator("[data-figure=block]")).to_contain_text(HOSTILE[0])
+    assert shown.page.locator("main img").count() == 0
+
+
+def test_a_role_and_a_person_are_shown(shown: Shown) -> None:
+    """The role with most traffic at first; a person by name, whose votes are counted."""
+    shown.open("people")
+    assert "How well each model fits" in shown.page.inner_text("main")
+    shown.page.fill("[data-key=person]", "person-1")
+    shown.page.keyboard.press("Enter")
+    told = shown.page.locator("section[aria-label='Said, done and declared']")
+    api = shown.http.get("/console/api/people", params={"user": "person-1"}).json()
+    sync_api.expect(told).to_contain_text(f"{api['said'][0]['votes']} thumbs")
+    assert "In the log" in shown.page.inner_text("section[aria-label='This person']")
+
+
+def test_long_texts_of_others_break_nothing(gateway: tuple[str, Router], browser: Any) -> None:
+    """Prompts and comments of 100,000 characters, hostile users, tasks and sessions: text, within the page's width."""
+    texts = ["<script>alert(3)</script>", "\u202e\u2067right to left", "</table><h1>", "v" * 512]
+    url, _ = gateway
+    with client(url) as http:
+        made = [_asked(http, text) for text in texts]
+    for shown in watched(gateway, browser, "dark", 390):
+        people = f"people?user={quote(texts[0])}"
+        for view in ("now", "decisions", "people", people, *(f"decisions/{one}" for one in made)):
+            shown.open(view)
+            wide = shown.page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+            assert wide <= 0, view
+            assert shown.page.locator("main script, main h1 h1, main table h1").count() == 0
+            assert shown.page.locator("main h1").count() == 1
+        shown.open(f"decisions/{made[0]}")
+        assert texts[0] in shown.page.inner_text("main")
+
+
+def _asked(http: httpx.Client, text: str) -> str:
+    """A decision about 100,000 characters of a text by somebody of that name, with a comment of that length."""
+    names = dict.fromkeys(("role", "task", "session"), text)
+    body = chat((text + " ") * (100_000 // len(text)), user=text, metadata=names)
+    decision = http.post("/v1/chat/completions", json=body).headers["x-fitrouter-decision"]
+    said = {"decision_id": decision, "user": text, "comment": (text * 100_000)[:100_000]}
+    assert http.post("/v1/feedback", json=said).status_code < 500
+    wait_for(lambda: http.get("/console/api/decisions", params={"id": decision}).json()["decisions"])
+    return str(decision)
+
+
+def test_views_are_accessible_and_text_stays_text(gateway: tuple[str, Router], browser: Any, scheme: str) -> None:
+    """No serious or critical fault in any view, at 1440 and 390 pixels; no name from outside becomes an element."""
+    axe = pytest.importorskip(
+        "axe_playwright_python.base", reason="needs the package axe-playwright-python"
+    ).AXE_FILE_PATH
+    for width in (1440, 390):
+        for shown in watched(gateway, browser, scheme, width):
+            one = shown.http.get("/console/api/decisions").json()["decisions"][0]["decision_id"]
+            for view in [*VIEWS, f"decisions/{one}"]:
+                shown.open(view)
+                shown.page.evaluate(Path(axe).read_text(encoding="utf-8"))
+                found = shown.page.evaluate("axe.run({resultTypes: ['violations']})")["violations"]
+                serious = [
+                    (fault["id"], fault["nodes"][0]["html"], fault["nodes"][0]["failureSummary"])
+                    for fault in found
+                    if fault["impact"] in {"serious", "critical"}
+                ]
+                assert serious == [], f"{view} {scheme} {width}"
+                wide = shown.page.evaluate(
+                    "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+                )
+                assert wide <= 0, f"{view} is {wide} px wider than {width}"
+                assert shown.page.locator("main script, main b, main img").count() == 0
+                shown.page.evaluate("delete window.axe")
+            shown.open("decisions")
+            assert re.search(re.escape(HOSTILE[0]), shown.page.inner_text("main"))

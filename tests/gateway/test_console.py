@@ -1,0 +1,510 @@
+"""The console's routes: sessions, tenants, protection of changes, hostile text, and pages of many decisions."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+import msgspec
+import pytest
+import yaml
+from tests.kits.gateway import Echo, cards, chat, client, config, make_router, serving, wait_for
+
+from fitrouter.config import ModelConfig
+from fitrouter.errors import StoreError
+from fitrouter.policies import SquareCB
+from fitrouter.router import Router
+from fitrouter.stores.contents import ContentStore
+from fitrouter.stores.identities import Identities
+from fitrouter.stores.journal import MemoryJournal
+from fitrouter.stores.keys import FILE, SCOPES, StoredKey, change_keys, digest_of, new_key
+from fitrouter.stores.warehouse import Warehouse, WarehouseFeed
+from fitrouter_dashboards.console import Reads, assets
+from fitrouter_integrations.gateway import _keys
+from fitrouter_integrations.gateway.console._sessions import COOKIE, TOKEN
+
+KEYS = {"KEY_A": "aaaa-secret-of-tenant-a", "KEY_B": "bbbb-secret-of-tenant-b", "KEY_ADMIN": "cccc-secret-of-the-admin"}
+NAMES = [
+    {"name": "team-a", "tenant": "a", "key_env": "KEY_A", "trusted": True},
+    {"name": "team-b", "tenant": "b", "key_env": "KEY_B", "trusted": True},
+    {"name": "operator", "admin": True, "key_env": "KEY_ADMIN"},
+]
+READS = ["now", "decisions", "people", "policy", "models", "learning"]
+HOSTILE = [
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "\u202eevil\u202c",
+    "x" * 100_000,
+    "</title>&amp;",
+]
+
+
+class Installation(NamedTuple):
+    """A router with a warehouse, and the way to bring that up to date."""
+
+    router: Router
+    feed: WarehouseFeed
+
+    def copied(self) -> None:
+        """Wait until all that happened is in the warehouse."""
+        wait_for(lambda: self.feed.step() == 0 and self.feed.lag == 0)
+
+
+def install(folder: Path, **more: Any) -> Installation:
+    journal, identities = MemoryJournal(), Identities(folder / "identities.db")
+    feed = WarehouseFeed(journal, Warehouse(folder / "fitrouter.duckdb"))
+    contents = ContentStore(folder, journal, identities)
+    about = {"journal": journal, "feed": feed, "identities": identities, "contents": contents}
+    return Installation(make_router(folder, {"echo": Echo()}, **about, **more), feed)
+
+
+@pytest.fixture
+def installation(tmp_path: Path) -> Installation:
+    return install(tmp_path)
+
+
+@pytest.fixture
+def open_url(installation: Installation, tmp_path: Path) -> Iterator[str]:
+    """Without keys."""
+    with serving(installation.router, config().model_copy(update={"data": tmp_path})) as url:
+        yield url
+
+
+@pytest.fixture
+def url(installation: Installation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """With the keys of two tenants and an administrator."""
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
+    with serving(installation.router, config(keys=NAMES).model_copy(update={"data": tmp_path})) as address:
+        yield address
+
+
+def ask(url: str, key: str | None = None, **body: Any) -> str:
+    """Send a request; its decision."""
+    headers = {} if key is None else {"authorization": f"Bearer {KEYS[key]}"}
+    with client(url, headers=headers) as http:
+        reply = http.post("/v1/chat/completions", json=chat(**body))
+    assert reply.status_code == 200, reply.text
+    return reply.headers["x-fitrouter-decision"]
+
+
+@contextmanager
+def login(url: str, key: str) -> Iterator[httpx.Client]:
+    """A browser's session: the cookie, and the token that its page has read."""
+    with client(url) as http:
+        reply = http.post("/console/api/login", json={"key": KEYS[key]}, headers={"origin": url})
+        assert reply.status_code == 200, reply.text
+        http.headers[TOKEN] = http.get("/console/api/session").json()["csrf"]
+        yield http
+
+
+def test_the_page_and_its_files_are_confined(open_url: str) -> None:
+    """Every response carries a policy without inline code, foreign hosts or frames; the files are small and cached."""
+    with client(open_url) as http:
+        page = http.get("/console")
+        assert page.headers["content-type"] == "text/html; charset=utf-8"
+        assert "<script>" not in page.text
+        assert "style=" not in page.text
+        for path in ["/console", "/console/", *(f"/console/static/{name}" for name in assets()), "/console/api/now"]:
+            reply = http.get(path)
+            policy = reply.headers["content-security-policy"]
+            assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'")
+            assert "frame-ancestors 'none'" in policy
+            assert "unsafe" not in policy
+            assert reply.headers["x-content-type-options"] == "nosniff"
+        again = http.get(
+            "/console/static/main.js", headers={"if-none-match": http.get("/console/static/main.js").headers["etag"]}
+        )
+        assert (again.status_code, again.content) == (304, b"")
+        assert http.get("/console/static/..%2f..%2fmetrics.py").status_code == 404
+    assert sum(len(asset.body) for asset in assets().values()) < 300_000
+    for name, asset in assets().items():
+        text = asset.body.decode()
+        assert "innerHTML" not in text, name
+        assert "https://" not in text, name
+
+
+def test_without_keys_there_is_no_login(open_url: str, installation: Installation) -> None:
+    """On this machine alone, all that the views read is there."""
+    first = ask(open_url, metadata={"role": "cook"})
+    installation.copied()
+    with client(open_url) as http:
+        assert http.get("/console/api/session").json()["login"] is False
+        shown = http.get("/console/api/now", params={"window": "all"}).json()
+        assert (shown["ever"], shown["totals"]["requests"], shown["totals"]["answered"]) == (1, 1, 1)
+        assert shown["totals"]["cost_usd"] == pytest.approx((7 * 1.0 + 11 * 2.0) / 1e6)
+        assert [(flow["role"], flow["requests"]) for flow in shown["flows"]] == [("cook", 1)]
+        (row,) = http.get("/console/api/decisions").json()["decisions"]
+        assert (row["decision_id"], row["role"], row["status"]) == (first, "cook", "ok")
+        assert http.get(f"/console/api/decisions/{first}").json()["decision_id"] == first
+        assert http.get("/console/api/now", headers={"host": "evil.example"}).status_code == 403
+
+
+def test_each_read_needs_a_known_key(url: str) -> None:
+    """Without a session: 401 on every read and change; the page and the question who is logged in are open."""
+    with client(url) as http:
+        for path in READS:
+            assert http.get(f"/console/api/{path}").status_code == 401, path
+        assert http.get("/console/api/decisions/x").status_code == 401
+        for path in ("feedback", "policy"):
+            assert http.post(f"/console/api/{path}", json={}).status_code == 401, path
+        assert http.get("/console").status_code == 200
+        session = http.get("/console/api/session").json()
+        assert session["login"] is True
+        assert "tenant" not in session
+        for bad in ({"key": "wrong-key-of-nobody"}, {"key": ""}, {"key": 7}, {}):
+            reply = http.post("/console/api/login", json=bad)
+            assert reply.status_code in {400, 401}
+            assert "set-cookie" not in reply.headers
+        for sealed in ("x", "AAAA", "A" * 400, '"', "\u00e9"):
+            headers = {"cookie": f"{COOKIE}={sealed}".encode("latin-1")}
+            assert http.get("/console/api/now", headers=headers).status_code == 401  # type: ignore[arg-type]
+
+
+def test_the_cookie_is_out_of_reach_and_ends(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """HttpOnly, SameSite=Strict, without the key in the clear; worthless after its time, and after the logout."""
+    with client(url) as http:
+        said = http.post("/console/api/login", json={"key": KEYS["KEY_A"]}).headers["set-cookie"]
+        assert "HttpOnly" in said
+        assert "SameSite=Strict" in said
+        assert "Path=/console" in said
+        assert KEYS["KEY_A"] not in said
+        assert http.get("/console/api/now").status_code in {200, 503}
+        assert http.get("/v1/models").status_code == 401, "the cookie opens the console alone"
+        assert (tmp_path / "console.key").stat().st_mode & 0o777 == 0o600
+        sealed = http.cookies[COOKIE]
+        http.post("/console/api/logout", json={})
+        assert COOKIE not in http.cookies
+        monkeypatch.setattr(time, "time", lambda real=time.time: real() + 13 * 3600.0)
+        assert http.get("/console/api/now", headers={"cookie": f"{COOKIE}={sealed}"}).status_code == 401
+
+
+def test_kept_texts_are_shown_to_their_tenant(url: str) -> None:
+    """A decision brings its prompt and answer where they are kept, cut to a bound; no other tenant sees them."""
+    made = ask(url, "KEY_A", user="ann", text=HOSTILE[3])
+    with login(url, "KEY_A") as http:
+        wait_for(lambda: http.get(f"/console/api/decisions/{made}").json()["content"])
+        kept = http.get(f"/console/api/decisions/{made}").json()["content"]
+    assert kept["prompt"].startswith("xxx")
+    assert "heard xxx" in kept["answer"]
+    assert len(kept["answer"]) == 20_000
+    assert kept["left_out"] > 80_000
+    with login(url, "KEY_B") as http:
+        assert http.get(f"/console/api/decisions/{made}").status_code == 404
+
+
+def test_a_tenant_sees_its_own_and_an_administrator_all(url: str, installation: Installation) -> None:
+    """In every read: figures, pages, filters, single decisions, and votes."""
+    first = ask(url, "KEY_A", user="ann", metadata={"role": "cook"})
+    second = ask(url, "KEY_B", user="bob", metadata={"role": "judge"})
+    installation.copied()
+    with login(url, "KEY_A") as a, login(url, "KEY_B") as b, login(url, "KEY_ADMIN") as admin:
+        for http, seen, hidden, role in ((a, first, second, "cook"), (b, second, first, "judge")):
+            shown = http.get("/console/api/now").json()
+            assert (shown["ever"], [flow["role"] for flow in shown["flows"]]) == (1, [role])
+            page = http.get("/console/api/decisions").json()
+            assert [row["decision_id"] for row in page["decisions"]] == [seen]
+            assert page["roles"] == [role]
+            assert http.get("/console/api/decisions", params={"id": hidden}).json()["decisions"] == []
+            assert http.get(f"/console/api/decisions/{hidden}").status_code == 404
+            vote = {"decision_id": hidden, "value": "up"}
+            assert http.post("/console/api/feedback", json=vote).status_code == 404
+            for path in ("policy", "estimate"):
+                assert http.post(f"/console/api/{path}", json={"action": "restore"}).status_code == 403
+            assert http.get("/console/api/learning").json()["labels"]["decisions"] == 1
+            models = http.get("/console/api/models").json()["models"]
+            assert sum(model["figures"].get("requests", 0) for model in models) == 1
+            assert "replays" not in http.get("/console/api/policy").json()
+            other, own, stranger = ("judge", "ann", "bob") if role == "cook" else ("cook", "bob", "ann")
+            for tenant in ({}, {"tenant": "a"}, {"tenant": "b"}):
+                choice = http.get("/console/api/people", params=tenant).json()["roles"]
+                assert [found["role"] for found in choice] == [role]
+                shown = http.get("/console/api/people", params={**tenant, "role": other}).json()
+                assert (shown["traffic"], shown["again"], shown["said"], shown["report"]) == ([], [], [], None)
+                assert http.get("/console/api/people", params={**tenant, "user": stranger}).status_code == 404
+                shown = http.get("/console/api/people", params={**tenant, "user": own}).json()
+                assert sum(row["requests"] for row in shown["traffic"]) == 1
+        assert {row["decision_id"] for row in admin.get("/console/api/decisions").json()["decisions"]} == {
+            first,
+            second,
+        }
+        assert admin.get(f"/console/api/decisions/{second}").json()["tenant"] == "b"
+        roles = admin.get("/console/api/people").json()["roles"]
+        assert {(found["tenant"], found["role"]) for found in roles} == {("a", "cook"), ("b", "judge")}
+        assert admin.get("/console/api/people", params={"tenant": "b", "user": "bob"}).status_code == 200
+        assert admin.post("/console/api/feedback", json={"decision_id": second, "value": "up"}).status_code == 200
+
+
+def test_the_end_of_a_key_ends_its_sessions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys of `fitrouter keys` log in, each to its tenant; revoked or expired, they log in no more and see nothing."""
+    monkeypatch.setattr(_keys, "WATCH_S", 0.0)
+    file, made = tmp_path / FILE, {}
+
+    def add(name: str, **more: Any) -> None:
+        key_id, made[name] = new_key()
+        stored = StoredKey(id=key_id, name=name, digest=digest_of(made[name]), created=0.0, **more)
+        change_keys(file, lambda keys: [*keys, stored])
+
+    add("team", tenant="a")
+    add("brief", tenant="b", expires=time.time() + 3600.0)
+    add("admin", scopes=SCOPES)
+    add("app", tenant="a", scopes=("chat",))
+    installation = install(tmp_path)
+    with serving(installation.router, config().model_copy(update={"data": tmp_path})) as url:
+        sessions = {}
+        for name, key in made.items():
+            with client(url) as http:
+                reply = http.post("/console/api/login", json={"key": key})
+            assert reply.status_code == (403 if name == "app" else 200)
+            sessions[name] = {"cookie": reply.headers.get("set-cookie", "").partition(";")[0]}
+
+        def who(name: str) -> dict[str, Any]:
+            with client(url, headers=sessions[name]) as http:
+                found: dict[str, Any] = http.get("/console/api/session").json()
+                assert (http.get("/console/api/policy").status_code == 401) is found["login"]
+            return found
+
+        assert [who(name)["tenant"] for name in ("team", "brief", "admin")] == ["a", "b", None]
+        change_keys(file, lambda keys: [msgspec.structs.replace(key, digest="") for key in keys if key.name == "team"])
+        assert who("team")["login"] is True
+        assert "tenant" not in who("brief"), "its key was removed from the file"
+        with client(url) as http:
+            assert http.post("/console/api/login", json={"key": made["team"]}).status_code == 401
+        add("again", tenant="b", expires=time.time() - 1.0)
+        with client(url) as http:
+            assert http.post("/console/api/login", json={"key": made["again"]}).status_code == 401
+
+
+def test_people_are_seen_by_trusted_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another key of the tenant sees roles, and no person, whatever name is given."""
+    monkeypatch.setenv("KEY_A", KEYS["KEY_A"])
+    installation = install(tmp_path)
+    names = [{"name": "team-a", "tenant": "a", "key_env": "KEY_A"}]
+    with serving(installation.router, config(keys=names).model_copy(update={"data": tmp_path})) as url:
+        decision = ask(url, "KEY_A", user="ann", metadata={"role": "cook"})
+        installation.copied()
+        with login(url, "KEY_A") as http:
+            subject = http.get(f"/console/api/decisions/{decision}").json()["user"]
+            assert http.get("/console/api/people", params={"role": "cook"}).json()["people"] is False
+            for user in ("ann", subject, "nobody"):
+                assert http.get("/console/api/people", params={"user": user}).status_code == 403
+
+
+def test_what_the_log_says_of_a_change(tmp_path: Path) -> None:
+    """Estimates with intervals of what is over, or words; asking changes nothing, and needs the page's token."""
+    now = [time.time() - 7200.0]
+    installation = install(tmp_path, clock=lambda: now[0])
+    policy = config().policy.model_copy(update={"gamma": SquareCB().gamma})
+    settings = config().model_copy(update={"data": tmp_path, "policy": policy})
+    with serving(installation.router, settings) as url, client(url) as http:
+        for i in range(12):
+            ask(url, user=f"u{i}")
+        now[0] += 7200.0
+        ask(url, user="late")
+        installation.copied()
+        change = {"action": "set", "settings": {"floor": 0.5}}
+        assert http.post("/console/api/estimate", json=change).status_code == 403
+        http.headers[TOKEN] = http.get("/console/api/session").json()["csrf"]
+        found = http.post("/console/api/estimate", json=change).json()
+        cost = found["metrics"]["cost"]
+        assert cost.get("units") == 12, found
+        assert cost["low"] <= cost["value"] <= cost["high"]
+        assert http.get("/v1/policy").json()["settings"] == {}
+        odd = http.post("/console/api/estimate", json={"action": "set", "settings": {"floor": "<b>"}}).json()
+        assert "floor" in odd["error"]
+        for bad in ({}, {"action": "promote", "name": "nobody"}, {"action": "set", "settings": 7}):
+            assert http.post("/console/api/estimate", json=bad).status_code == 400
+
+
+def test_a_budget_is_shown_before_it_is_changed(url: str, installation: Installation) -> None:
+    """Spending of the log against the new limit; only an administrator changes it, and each tenant sees its own."""
+    for _ in range(3):
+        ask(url, "KEY_A")
+    installation.copied()
+    change = {"action": "budget", "tenant": "a", "usd_per_period": 2.5}
+    with login(url, "KEY_A") as http:
+        for path in ("estimate", "policy"):
+            assert http.post(f"/console/api/{path}", json=change).status_code == 403
+    with login(url, "KEY_ADMIN") as http:
+        assert http.post("/console/api/policy", json=change, headers={TOKEN: "x"}).status_code == 403
+        found = http.post("/console/api/estimate", json=change).json()["budget"]
+        assert (found["before"]["usd_per_period"], found["after"]["usd_per_period"]) == (None, 2.5)
+        assert 0.0 < found["after"]["request_usd"] <= 2.5
+        assert found["after"]["price"] > found["before"]["price"] == 0.0
+        assert [period["requests"] for period in found["periods"]] == [3]
+        assert installation.router.policy.standing().budgets == {}, "asking changes nothing"
+        assert http.post("/console/api/policy", json=change).json()["budgets"] == {"a": 2.5}
+        assert http.get("/console/api/policy").json()["budgets"]["a"]["changed"] is True
+        for bad in (
+            {"tenant": "a"},
+            {"usd_per_period": 1.0},
+            {"tenant": "\u202e<b>", "usd_per_period": 1.0},
+            {"tenant": "x" * 10_000, "usd_per_period": 1.0},
+            {"tenant": ["a"], "usd_per_period": 1.0},
+            {"tenant": "a", "usd_per_period": "<b>"},
+            {"tenant": "a", "usd_per_period": -1},
+            {"tenant": "a", "usd_per_period": 1.0, "settings": {}},
+        ):
+            for path in ("estimate", "policy"):
+                reply = http.post(f"/console/api/{path}", json={"action": "budget", **bad})
+                assert (reply.status_code, reply.json()["error"]["code"]) == (400, "invalid_request"), bad
+                assert len(reply.text) < 1000
+    with login(url, "KEY_B") as http:
+        assert http.get("/console/api/policy").json()["budgets"] == {}
+        assert http.get("/v1/policy", headers={"authorization": f"Bearer {KEYS['KEY_B']}"}).json()["budgets"] == {}
+    with login(url, "KEY_A") as http:
+        assert http.get("/console/api/policy").json()["budgets"]["a"]["usd_per_period"] == 2.5
+
+
+def test_a_model_to_add_is_checked(url: str, installation: Installation) -> None:
+    """The block is what the configuration takes; all errors come at once; no key or address is taken."""
+    ask(url, "KEY_A")
+    installation.copied()
+    model = {"name": "new: [x] # <b>", "provider": "echo", "target": "org/new", "input": 0.4, "output": 2}
+    with login(url, "KEY_A") as http:
+        assert http.post("/console/api/models", json=model).status_code == 403
+        assert http.get("/console/api/models").json()["providers"] == []
+    with login(url, "KEY_ADMIN") as http:
+        assert http.post("/console/api/models", json=model, headers={TOKEN: "x"}).status_code == 403
+        provider = http.get("/console/api/models").json()["providers"][0]
+        block = http.post("/console/api/models", json={**model, "provider": provider}).json()["block"]
+        [added] = yaml.safe_load(block)["models"]
+        assert ModelConfig.model_validate(added).card().target == "org/new"
+        assert (added["name"], added["prices"]) == (model["name"], {"input": 0.4, "output": 2})
+        for bad, fields in (
+            ({}, {"name", "provider"}),
+            ({"name": config().models[0].name, "provider": "<b>"}, {"name", "provider"}),
+            ({"name": "n", "provider": provider, "base_url": "http://x", "api_key": "k"}, {"base_url", "api_key"}),
+            ({"name": "\u202en", "provider": 7, "input": True}, {"name", "provider", "input"}),
+            ({"name": "x" * 10_000, "target": ["a"]}, {"name", "target"}),
+            ({"name": "n", "provider": provider, "input": 1}, {"output"}),
+            ({"name": "n", "provider": provider, "input": -1, "output": 1}, {"model"}),
+        ):
+            assert set(http.post("/console/api/models", json=bad).json()["errors"]) == fields, bad
+    assert model["name"] not in installation.router.models
+
+
+def test_changes_of_other_sites_are_refused(url: str) -> None:
+    """Without the token, with another session's, or from another origin nothing changes; a key needs no token."""
+    decision = ask(url, "KEY_A")
+    vote = {"decision_id": decision, "value": "down"}
+    with login(url, "KEY_A") as http, login(url, "KEY_B") as other:
+        token = http.headers.pop(TOKEN)
+        for headers in (
+            {},
+            {TOKEN: "x"},
+            {TOKEN: other.headers[TOKEN]},
+            {TOKEN: token, "origin": "http://evil.example"},
+            {TOKEN: token, "origin": "null"},
+            {TOKEN: token, "sec-fetch-site": "cross-site"},
+        ):
+            reply = http.post("/console/api/feedback", json=vote, headers=headers)
+            assert (reply.status_code, reply.json()["error"]["code"]) == (403, "forged_request"), headers
+        plain = http.post("/console/api/feedback", content=json.dumps(vote), headers={TOKEN: token})
+        assert plain.status_code == 415, "a form of another site can send only other types"
+        assert http.get(f"/console/api/decisions/{decision}").json()["feedback"] == []
+        assert http.post("/console/api/feedback", json=vote, headers={TOKEN: token, "origin": url}).status_code == 200
+        assert len(http.get(f"/console/api/decisions/{decision}").json()["feedback"]) == 1
+    with client(url, headers={"authorization": f"Bearer {KEYS['KEY_A']}"}) as script:
+        assert script.post("/console/api/feedback", json=vote).status_code == 200
+
+
+def test_without_keys_another_sites_page_changes_nothing(open_url: str) -> None:
+    """The header needs a preflight that is never granted, and its origin is seen."""
+    decision = ask(open_url)
+    vote = {"decision_id": decision, "value": "up"}
+    with client(open_url) as http:
+        assert http.post("/console/api/feedback", json=vote).status_code == 403
+        token = http.get("/console/api/session").json()["csrf"]
+        foreign = {TOKEN: token, "origin": "http://evil.example"}
+        assert http.post("/console/api/feedback", json=vote, headers=foreign).status_code == 403
+        assert http.post("/console/api/feedback", json=vote, headers={TOKEN: token}).status_code == 200
+        preflight = http.options("/console/api/feedback", headers={"origin": "http://evil.example"})
+        assert "access-control-allow-origin" not in preflight.headers
+
+
+def test_hostile_names_are_bounded_data(tmp_path: Path) -> None:
+    """Roles of any text come back as JSON strings of at most 200 characters, and filters find them."""
+    names = ["<img src=x onerror=alert(1)>", "\u202eevil"]
+    installation = install(tmp_path, models=cards(names))
+    with serving(installation.router, config().model_copy(update={"data": tmp_path})) as url:
+        made = {}
+        for text in HOSTILE:
+            with client(url) as http:
+                reply = http.post(
+                    "/v1/chat/completions", json=chat(metadata={"role": text, "task": text, "session": text})
+                )
+                if reply.status_code == 200:
+                    made[text] = reply.headers["x-fitrouter-decision"]
+        assert len(made) >= 4
+        installation.copied()
+        with client(url) as http:
+            page = http.get("/console/api/decisions")
+            assert page.headers["content-type"] == "application/json"
+            shown = {row["decision_id"]: row["role"] for row in page.json()["decisions"]}
+            for text, decision in made.items():
+                assert shown[decision] == text[:200]
+                found = http.get("/console/api/decisions", params={"role": text[:200]}).json()["decisions"]
+                assert [row["decision_id"] for row in found] == [decision]
+                assert http.get(f"/console/api/decisions/{decision}").status_code == 200
+            assert len(http.get("/console/api/now").content) < 20_000
+            for odd in ("'; DROP TABLE decisions; --", "%", "\x00", "9" * 40):
+                for name in ("role", "model", "mode", "status", "rated", "id"):
+                    assert http.get("/console/api/decisions", params={name: odd}).status_code == 200
+                assert http.get("/console/api/decisions", params={"before": odd}).status_code == 400
+
+
+def test_pages_walk_the_whole_log_once(open_url: str, installation: Installation) -> None:
+    """Newest first, fifty a page, nothing twice and nothing left out, while more arrive."""
+    made = [ask(open_url) for _ in range(120)]
+    installation.copied()
+    seen: list[str] = []
+    with client(open_url) as http:
+        before: str | None = None
+        while True:
+            page = http.get("/console/api/decisions", params={} if before is None else {"before": before}).json()
+            seen += [row["decision_id"] for row in page["decisions"]]
+            ask(open_url)
+            installation.copied()
+            before = page["next"]
+            if before is None:
+                break
+    assert seen == made[::-1]
+
+
+def test_reads_are_shared_bounded_and_forgotten(tmp_path: Path) -> None:
+    """The same question is asked once however many pages are open; a missing store is an error that says so."""
+    calls = []
+
+    async def story() -> None:
+        reads = Reads(Warehouse(tmp_path / "none.duckdb"))
+
+        def read() -> int:
+            calls.append(1)
+            time.sleep(0.05)
+            return len(calls)
+
+        assert await asyncio.gather(*(reads.get("k", read) for _ in range(20))) == [1] * 20
+        assert await reads.get("k", read) == 1
+        reads.forget()
+        assert await reads.get("k", read) == 2
+        with pytest.raises(StoreError, match="not there yet"):
+            await reads.get("rows", lambda: reads.rows(("SELECT 1", [])))
+        reads.close()
+
+    asyncio.run(story())
+
+
+def test_a_query_that_takes_too_long_is_interrupted(tmp_path: Path) -> None:
+    """The store is free again afterwards."""
+    warehouse = Warehouse(tmp_path / "w.duckdb")
+    warehouse.note_runs([])
+    with pytest.raises(StoreError, match=r"(?i)interrupt"):
+        warehouse.queries([("SELECT count(*) FROM range(100000000000) a, range(1000) b", [])], limit_s=0.2)
+    assert warehouse.query("SELECT 1") == [(1,)]

@@ -1,0 +1,63 @@
+"""What makes requests cheap: one system call for what is written in one turn, and endpoints called directly."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from tests.kits.gateway import chat, client, make_router, serving
+
+from fitrouter_integrations.gateway.asgi._corked import Corked
+
+
+class Wire:
+    """A transport that notes what is done to it."""
+
+    def __init__(self) -> None:
+        self.done: list[Any] = []
+
+    def write(self, data: bytes) -> None:
+        self.done.append(data)
+
+    def close(self) -> None:
+        self.done.append("closed")
+
+    def write_eof(self) -> None:
+        self.done.append("eof")
+
+    def is_closing(self) -> bool:
+        return "closed" in self.done
+
+
+async def test_writes_of_one_turn_are_one() -> None:
+    """In their order, before a close, and at once when they are many; all else is the transport's."""
+    wire = Wire()
+    corked = Corked(wire)  # type: ignore[arg-type]
+    corked.write(b"head ")
+    corked.write(b"body")
+    assert wire.done == []
+    await asyncio.sleep(0)
+    assert wire.done == [b"head body"]
+    corked.write(b"more")
+    corked.write_eof()
+    corked.write(bytes(70_000))
+    assert wire.done[1:] == [b"more", "eof", bytes(70_000)]
+    corked.write(b"last")
+    corked.close()
+    assert wire.done[4:] == [b"last", "closed"]
+    assert corked.is_closing()
+    await asyncio.sleep(0)
+    assert len(wire.done) == 6
+
+
+def test_direct_paths_answer_as_the_framework_does(tmp_path: Path) -> None:
+    """Wrong methods, other spellings of a path and paths with names are the framework's, in the same format."""
+    with serving(make_router(tmp_path)) as url, client(url) as http:
+        assert http.post("/v1/chat/completions", json=chat()).status_code == 200
+        assert http.get("/v1/chat/completions").json()["error"]["code"] == "method_not_allowed"
+        assert http.head("/v1/models").status_code == 405
+        assert http.get("/v1/models/alpha").json()["id"] == "alpha"
+        assert http.get("/v1//models").status_code == 404
+        routes = http.get("/openapi.json").json()["paths"]
+        assert {"/v1/chat/completions", "/v1/models", "/healthz"} <= routes.keys()

@@ -1,0 +1,93 @@
+"""Exposure and the price list: right where the truth is known, with intervals that cover."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.personal.test_satisfaction import journalled
+
+from fitrouter.types import Floats
+from fitrouter_evaluators.personal.exposure import exposure, price_list
+from fitrouter_integrations.commands.audits.exposure import command
+
+
+def answers(seed: int, mixed: bool) -> list[tuple[Any, ...]]:
+    """Twenty people get fifty answers each: of one model, or of two in turn whose style is far apart."""
+    rng, found = np.random.default_rng(seed), []
+    for u in range(20):
+        for i in range(50):
+            model = "ab"[i % 2] if mixed else "ab"[u % 2]
+            found.append((f"u{u}", model, (rng.normal(size=4) + 3.0 * (model == "a")).tolist()))
+    return found
+
+
+def test_exposure_of_a_bubble_and_of_a_mixture() -> None:
+    """One model each: a tenth of the answers is unusual; two models in turn: two in effect, and many are."""
+    bubble, mixed = exposure(answers(1, False), range(4)), exposure(answers(1, True), range(4))
+    assert bubble.models == mixed.models == {"a": 0.5, "b": 0.5}
+    assert bubble.models_each is not None
+    assert mixed.models_each is not None
+    assert (bubble.models_each.estimate, mixed.models_each.estimate) == (pytest.approx(1.0), pytest.approx(2.0))
+    assert bubble.in_bubble is not None
+    assert mixed.in_bubble is not None
+    assert (bubble.in_bubble.estimate, mixed.in_bubble.estimate) == (1.0, 0.0)
+    assert bubble.unusual is not None
+    assert mixed.unusual is not None
+    assert bubble.unusual.low <= 0.1 <= bubble.unusual.high
+    assert mixed.unusual.low > 0.2
+    assert exposure(answers(1, True)[:450], range(4)).models_each is None  # nine people
+
+
+def test_prices_cover_the_truth() -> None:
+    """Over forty simulated logs the 95 % intervals of all prices cover; what is predicted badly costs no bias."""
+    fit = np.array([[0.9, 0.4, 0.85], [0.3, 0.8, 0.75]])  # of two kinds of people
+    rest = np.array([0.05, 0.05, 0.05])
+    free = np.array([[0.8, 0.1, 0.1], [0.1, 0.8, 0.1]])
+    blind = np.array([0.4, 0.3, 0.3])
+    said = np.array([[0.7, 0.3, 0.65], [0.3, 0.7, 0.65]])  # predictions: third is near the first in both
+    probs = (1.0 - rest.sum()) * free + rest
+    third = np.array([0.0, 0.0, 1.0])
+
+    def value(pmf: Floats) -> float:
+        return float((np.broadcast_to(pmf, fit.shape) * fit).sum(axis=1).mean())
+
+    truth = {
+        "friction 0.1": 0.1 * (value(probs) - value(third)),
+        "floor": value(free) - value(probs),
+        "privacy 1": value(probs) - value(blind),
+    }
+    hits = dict.fromkeys(truth, 0)
+    rows: list[tuple[Any, ...]] = []
+    for seed in range(40):
+        rng, rows = np.random.default_rng(seed), []
+        for u in range(60):
+            for _ in range(8):
+                a = rng.choice(3, p=probs[u % 2])
+                y = float(rng.random() < fit[u % 2, a])
+                pmfs = (probs[u % 2].tolist(), blind.tolist(), rest.tolist(), said[u % 2].tolist())
+                rows.append((f"u{u}", "abc"[a], ["a", "b", "c"], *pmfs, y))
+        found = {price.name: price.cost for price in price_list(rows)}
+        for name in hits:
+            hits[name] += bool(found[name].low <= truth[name] <= found[name].high)
+    assert min(hits.values()) >= 35, hits
+    assert price_list(rows[:99]) == ()
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`fitrouter exposure` prints the shares of the models and the figures, or the same as JSON."""
+    journalled(tmp_path).close()
+    config = tmp_path / "fitrouter.yaml"
+    config.write_text(
+        f"data: {tmp_path}\nproviders: {{s: {{kind: simulated}}}}\n"
+        "models: [{name: a, provider: s}, {name: b, provider: s}]\n"
+    )
+    command(config=config, tenant="t")
+    text = capsys.readouterr().out
+    assert "100.0% of the answers" in text
+    assert "people with one model only" in text
+    command(config=config, tenant="t", out=True)
+    assert json.loads(capsys.readouterr().out)["models"] == {"a": 1.0}

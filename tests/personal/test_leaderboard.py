@@ -1,0 +1,117 @@
+"""Leaderboards: order, intervals, claims, roles, and the words for them."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.kits.gateway import make_router
+from tests.kits.quiz import install
+from tests.personal.test_quizzes import ANN, finish, played
+from tests.posterior.test_person_draws import ARMS, D, X, fitted
+
+from fitrouter.config import Config
+from fitrouter.errors import InvalidRequest
+from fitrouter.posterior.labels import Answered, Label
+from fitrouter.posterior.likelihoods import SIGNALS
+from fitrouter.posterior.person_draws import PersonPosterior, draw_person_ratings
+from fitrouter.router import Router
+from fitrouter.types import FeedbackKind, Identity
+from fitrouter_evaluators.personal import Leaderboards, Quizzes
+from fitrouter_evaluators.personal.leaderboard import ranked
+
+
+def test_standings_read_the_joint_draws() -> None:
+    """Ranks, intervals and probabilities of draws whose truth is known; what all models share cancels in the lead."""
+    rng = np.random.default_rng(1)
+    shared = rng.normal(0.0, 0.3, (4000, 1))
+    own = shared + np.array([0.5, 0.7, 0.4]) + rng.normal(0.0, 0.01, (4000, 3))
+    common = shared + np.array([0.6, 0.5, 0.4])
+    found = ranked(("a", "b", "c"), own, common)
+    assert [(each.model, each.rank, each.population_rank) for each in found] == [("b", 1, 2), ("a", 2, 1), ("c", 3, 3)]
+    assert found[0].best == 1.0
+    assert found[0].high - found[0].low == pytest.approx(2 * 1.2816 * 0.3, rel=0.05)
+    assert found[0].lead_high - found[0].lead_low == pytest.approx(2 * 1.2816 * 0.01 * np.sqrt(2 / 3), rel=0.1)
+
+
+def test_intervals_cover_in_a_simulated_world() -> None:
+    """80 % intervals of ratings and of leads cover 80 ± 5 % of people who vary as a new installation assumes."""
+    fit, noise = fitted(400), SIGNALS[FeedbackKind.THUMB].noise
+    for arm in ARMS * 500:  # so that the models' own style is known
+        fit.arms.observe_response(fit.arms.row(arm), X, np.eye(D)[0])
+    found = fit.arms.find(ARMS)
+    profile = fit.arms.read(found, X, fit.widths.weights).profile
+    hits: list[tuple[bool, bool]] = []
+    for person in range(300):
+        rng, nobody = np.random.default_rng([7, person]), PersonPosterior(fit, ANN, [], ARMS, X)
+        (taste,), (level,) = nobody.draw(1, [8, person])
+        known = level + np.array([nobody.correction(arm, X) for arm in ARMS])
+        said = []
+        for i in range(12):
+            h = np.array([1.0, *rng.normal(size=D - 1)])
+            y = float(h @ taste + known[i % 2] + rng.normal() * np.sqrt(noise))
+            said.append(Label(ANN, Answered(ARMS[i % 2], X, h), y, FeedbackKind.THUMB))
+        own = draw_person_ratings(fit, ANN, said, X[None], ARMS, 400, [9, person])
+        truth = dict(zip(ARMS, (profile @ taste + known).tolist(), strict=True))
+        mean = sum(truth.values()) / len(truth)
+        hits += [
+            (each.low <= truth[each.model] <= each.high, each.lead_low <= truth[each.model] - mean <= each.lead_high)
+            for each in ranked(ARMS, own, own)
+        ]
+    assert np.abs(np.mean(hits, axis=0) - 0.8).max() <= 0.05
+
+
+def test_a_persons_leaderboard(tmp_path: Path) -> None:
+    """A quiz for short answers puts the brief model first; every number is finite; a stranger's says that it is one."""
+
+    async def test(router: Router, quizzes: Quizzes, _config: Config) -> None:
+        boards = Leaderboards(router)
+        stranger = await boards.of(ANN)
+        assert stranger.sentences[-1] == "No feedback is known: this is a stranger's ranking."
+        assert not stranger.claimed
+        assert stranger.tasks == 0
+        await finish(quizzes, await quizzes.start(ANN))
+        for _ in range(200):
+            if (
+                router.warehouse
+                and router.warehouse.path.exists()
+                and router.warehouse.position() == router._journal.head()
+            ):
+                break
+            await asyncio.sleep(0.05)
+        await router.settled()
+        found = await boards.of(ANN)
+        assert found.first == "brief"
+        assert found.tasks > 0
+        assert found.labels > 0
+        assert [each.rank for each in found.models] == [1, 2, 3]
+        assert {each.population_rank for each in found.models} == {1, 2, 3}
+        assert sum(each.best for each in found.models) == pytest.approx(1.0)
+        for each in found.models:
+            assert each.low <= each.rating <= each.high
+            assert each.lead_low <= each.lead <= each.lead_high
+        assert found.claimed is (found.beats >= 0.8)
+
+    played(install(tmp_path), test)
+
+
+def test_who_may_have_one(tmp_path: Path) -> None:
+    """Neither user nor role is refused, and so is a role of fewer than five people, with the number."""
+
+    async def test(router: Router, _quizzes: Quizzes, _config: Config) -> None:
+        boards = Leaderboards(router)
+        with pytest.raises(InvalidRequest, match="no user and no role"):
+            await boards.of(Identity())
+        with pytest.raises(InvalidRequest, match=r"0 people of 'nurse'.*needs 5"):
+            await boards.of(Identity(role="nurse"))
+
+    played(install(tmp_path), test)
+
+
+async def test_without_a_scorer_the_model_itself_is_the_reason(tmp_path: Path) -> None:
+    """Nothing of a text has a name then; the whole lead is the model's."""
+    async with make_router(tmp_path) as router:
+        (why,) = Leaderboards(router)._why(ANN, router.average_context()[None], ("alpha", "beta"), 0.3)
+    assert (why.feature, why.effect) == ("model", 0.3)

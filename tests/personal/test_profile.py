@@ -1,0 +1,166 @@
+"""Profiles: the published schema, merging, and an import that makes the first decisions better than a stranger's."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from tests.kits.gateway import client, config, serving
+from tests.kits.quiz import install
+from tests.personal.test_quizzes import ANN, finish, played
+from tests.tree.test_docs import ROOT
+from typer.testing import CliRunner
+
+from fitrouter.config import Config, load_config
+from fitrouter.errors import InvalidRequest
+from fitrouter.router import Router
+from fitrouter.types import FeedbackKind, Identity, Request
+from fitrouter_evaluators.personal import Profile, Profiles, Quizzes, merged_profiles, parsed_profile
+from fitrouter_evaluators.personal.profile import Given, Learnt, differences, values_of
+from fitrouter_integrations import cli
+
+LIKES_SHORT = {"learnt": {"length": {"mean": -0.2, "sd": 0.05}}, "object": "fitrouter.profile", "version": 1}
+
+
+def test_the_schema_is_published() -> None:
+    """docs/profile.schema.json is that of the code, and hostile documents are refused with the field."""
+    published = json.loads((ROOT / "docs" / "profile.schema.json").read_text(encoding="utf-8"))
+    assert published == json.loads(msgspec.json.encode(msgspec.json.schema(Profile)))
+    assert parsed_profile(LIKES_SHORT).learnt["length"] == Learnt(-0.2, 0.05)
+    for bad in (
+        {"version": 3},
+        {"object": "x"},
+        {"declared": {"length": 7}},
+        {"declared": {"length": float("nan")}},
+        {"learnt": {"length": {"mean": 0, "sd": 0}}},
+        {"learnt": {"length": {"mean": float("inf"), "sd": 1}}},
+        {"topics": ["x" * 1001]},
+        [],
+    ):
+        with pytest.raises(InvalidRequest, match="profile"):
+            parsed_profile(bad)
+
+
+def test_words_win_over_what_was_learnt() -> None:
+    """What was learnt becomes values in [−1, 1] unless it is tiny; declared ones stand.
+
+    A merge weighs by precision, and later words win.
+    """
+    a = Profile(declared={"warmth": 0.5}, learnt={"warmth": Learnt(-1.0, 0.1), "length": Learnt(-0.004, 0.1)}, role="x")
+    b = Profile(declared={"warmth": -0.5}, learnt={"length": Learnt(-0.2, 0.05)}, topics=("tea",))
+    assert values_of(a) == {"warmth": 0.5}
+    both = merged_profiles([a, b])
+    assert (both.declared, both.role, both.topics) == ({"warmth": -0.5}, "x", ("tea",))
+    assert both.learnt["length"].mean == pytest.approx((-0.004 * 100 - 0.2 * 400) / 500)
+    assert both.learnt["length"].sd == pytest.approx(500**-0.5)
+
+
+def test_saying_and_doing_differ(tmp_path: Path) -> None:
+    """Who asks for long answers and prefers short ones is told so, with counts of the log, which an import ignores."""
+    shown: list[Profile] = []
+
+    async def test(router: Router, quizzes: Quizzes, _config: Config) -> None:
+        await router.declare(ANN, {"length": 0.3})
+        await finish(quizzes, await quizzes.start(ANN))
+        for number in range(40):
+            for model, value in (("brief", 1.0), ("long", 0.0)):
+                message = {"role": "user", "content": f"What about {number % 20}?"}
+                answer = await router.complete(Request(messages=(message,), model=model, identity=ANN))
+                await router.feedback(answer.decision.id, FeedbackKind.THUMB, value, identity=ANN)
+        await settled(router)
+        for _ in range(200):
+            if not router.status().lag.warehouse_events:
+                break
+            await asyncio.sleep(0.05)
+        shown.append(await Profiles(router).show(ANN))
+        await Profiles(router).take(Identity(user="bob"), shown[0])
+
+    played(install(tmp_path), test)
+    [found] = shown
+    assert [(each.dimension, each.declared) for each in found.differs] == [("length", 0.3)]
+    assert found.differs[0].learnt < 0.0 < 0.8 <= found.differs[0].sure
+    assert (found.said.keys(), found.did) == ({"pair", "thumb"}, {})
+    assert found.said["thumb"] == Given(80, 0.5)
+    assert parsed_profile(msgspec.to_builtins(found)) == found
+    assert differences({"a": 1.0, "b": -1.0}, {"a": Learnt(-0.1, 0.01), "b": Learnt(0.1, 0.3)})[0].dimension == "a"
+
+
+def test_an_import_beats_a_stranger(tmp_path: Path) -> None:
+    """Of a simulated person who likes short answers: the first decisions after an import have less regret."""
+    (one := tmp_path / "one").mkdir()
+    (two := tmp_path / "two").mkdir()
+    documents: list[Profile] = []
+
+    async def there(router: Router, quizzes: Quizzes, _config: Config) -> None:
+        for _ in range(3):
+            await finish(quizzes, await quizzes.start(ANN, again=True))
+        await settled(router)
+        documents.append(await Profiles(router).show(ANN))
+
+    async def here(router: Router, _quizzes: Quizzes, _config: Config) -> None:
+        for t in range(20):
+            for name in router.models:
+                ask = Request(messages=({"role": "user", "content": f"What about {t}?"},), model=name)
+                await router.complete(ask)
+        await settled(router)
+        stranger, imported = Identity(user="bob"), Identity(user="ann")
+        profile = parsed_profile(msgspec.to_builtins(documents[0]))
+        found = await Profiles(router).take(imported, profile)
+        assert found.values
+        await router.settled()
+        chance = {}
+        for who in (stranger, imported):
+            each = []
+            for t in range(10):
+                ask = Request(messages=({"role": "user", "content": f"What about {t}?"},), identity=who)
+                decision = (await router.decide(ask)).decision
+                each.append(decision.probs[next(k for k, arm in enumerate(decision.eligible) if "brief" in arm)])
+            chance[who.user] = float(np.mean(each))
+        assert chance["ann"] > chance["bob"] + 0.05, chance
+
+    played(install(one), there)
+    played(install(two), here)
+
+
+async def settled(router: Router) -> None:
+    """Wait until all answers are scored and folded."""
+    for _ in range(400):
+        if not (await asyncio.to_thread(router.status)).lag.scorer_answers:
+            break
+        await asyncio.sleep(0.05)
+    await router.settled()
+
+
+def test_commands_and_routes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Import, show, export and merge, here and over a gateway; an application's key reads no profile."""
+    file, document = install(tmp_path), tmp_path / "ann.json"
+    document.write_text(json.dumps({**LIKES_SHORT, "declared": {"warmth": 0.5}}))
+
+    def run(*arguments: object) -> str:
+        result = CliRunner().invoke(cli.app, ["profile", *map(str, arguments)], catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    assert "length -1.00" in run("import", document, "--user", "ann", "--config", file)
+    shown = json.loads(run("show", "--user", "ann", "--config", file))
+    assert shown["declared"] == {"length": -1.0, "warmth": 0.5}
+    run("export", tmp_path / "out.json", "--user", "ann", "--config", file)
+    assert json.loads(run("merge", document, tmp_path / "out.json"))["declared"] == shown["declared"]
+    settings = load_config(file)
+    keys = [{"name": name, "tenant": "one", "key_env": name, "trusted": name == "OWN"} for name in ("APP", "OWN")]
+    for name in ("APP", "OWN"):
+        monkeypatch.setenv(name, f"a-long-key-called-{name}")
+    settings = settings.model_copy(update={"server": config(keys=keys).server})
+    with serving(Router.from_config(settings), settings) as url, client(url) as http:
+        who = {"authorization": "Bearer a-long-key-called-OWN", "x-fitrouter-user": "eve"}
+        body = {"profile": json.loads(document.read_text())}
+        assert http.put("/v1/profile", json=body, headers=who).json()["declared"] == shown["declared"]
+        assert http.get("/v1/profile", headers=who).json()["declared"] == shown["declared"]
+        for bad in ({"profile": 3}, {"profile": {"version": 9}}, {**body, "values": {}}):
+            assert http.put("/v1/profile", json=bad, headers=who).status_code == 400
+        app = {**who, "authorization": "Bearer a-long-key-called-APP"}
+        assert http.get("/v1/profile", headers=app).status_code == 403

@@ -1,0 +1,90 @@
+"""Scores of any text: the served reward model, bounds, reasons, and nothing logged."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.kits.quiz import install, text
+from tests.personal.test_quizzes import ANN, finish, logged, played
+
+from fitrouter.config import Config
+from fitrouter.errors import InvalidRequest
+from fitrouter.posterior.gaussian import Gaussian
+from fitrouter.router import Router
+from fitrouter.types import Identity
+from fitrouter_evaluators.personal import LONGEST_TEXT, MOST_TEXTS, Asked, Quizzes, Scores
+from fitrouter_evaluators.personal.scores import reasons_of
+
+BRIEF, LONG = text("brief", 3), text("rambling", 3)
+PAIR = [Asked("What about 3?", (BRIEF, LONG))]
+
+
+def test_scores_are_the_served_ones(tmp_path: Path) -> None:
+    """The numbers are those of the fold's heads, and a person who likes short answers gets them with that reason."""
+
+    async def test(router: Router, quizzes: Quizzes, _config: Config) -> None:
+        scores = Scores(router)
+        [(before, _)] = await scores.score(ANN, PAIR)
+        await finish(quizzes, await quizzes.start(ANN))
+        for _ in range(100):
+            if not (await asyncio.to_thread(router.status)).lag.scorer_answers:
+                break
+            await asyncio.sleep(0.05)
+        await router.settled()
+        events = logged(router)
+        [(brief, long)] = await scores.score(ANN, PAIR)
+        assert [event.id for event in logged(router)] == [event.id for event in events]
+        who = await router.identify(ANN)
+        h = router.read(who, [("What about 3?", BRIEF), ("What about 3?", LONG)])
+        for row, scored in zip(h, (brief, long), strict=True):
+            mean, sd = router._learner.score(who, row)
+            assert scored.dimensions["overall"].mean == pytest.approx(mean, abs=1e-12)
+            assert scored.dimensions["overall"].sd == pytest.approx(sd, abs=1e-12)
+            assert all(name in router.features for name in scored.missing)
+        assert brief.dimensions["overall"].mean > long.dimensions["overall"].mean
+        assert brief.best > 0.6
+        assert brief.best + long.best == pytest.approx(1.0)
+        assert brief.dimensions["overall"].sd < before.dimensions["overall"].sd
+        assert brief.words.startswith("Predicted rating ")
+        [(nobody, _)] = await scores.score(Identity(), PAIR)
+        assert nobody.dimensions["overall"].mean == pytest.approx(nobody.dimensions["overall"].population)
+        [(stranger, _)] = await scores.score(Identity(user="never seen"), PAIR)
+        assert np.isfinite(stranger.dimensions["overall"].sd)
+        assert router._identities.known("default", "never seen") is None
+
+    played(install(tmp_path), test)
+
+
+def test_bounds(tmp_path: Path) -> None:
+    """Too many or too long texts, none at all, and hostile ones."""
+
+    async def test(router: Router, _quizzes: Quizzes, _config: Config) -> None:
+        scores = Scores(router)
+        many = [Asked("?", ("a",) * MOST_TEXTS)]
+        assert len((await scores.score(ANN, many))[0]) == MOST_TEXTS
+        for bad in ([], [Asked("?", ())], [*many, Asked("?", ("a",))], [Asked("?", ("a" * (LONGEST_TEXT + 1),))]):
+            with pytest.raises(InvalidRequest, match="items"):
+                await scores.score(ANN, bad)
+        odd = ("", " ", "\ud800", "\x00\x1b[2J", "<script>", "9" * 400, "\n" * 1000, "🙂" * 50)
+        for scored in (await scores.score(ANN, [Asked("\ud800", odd)]))[0]:
+            assert np.isfinite([scored.dimensions["overall"].mean, scored.dimensions["overall"].sd, scored.best]).all()
+
+    played(install(tmp_path), test)
+
+
+def test_reasons_are_sure_and_say_whose_they_are() -> None:
+    """Only features whose sign is sure are told, the largest first, as the person's where most is theirs."""
+    names, h = ("one", "g", "length", "structure", "hedging"), np.array([1.0, 1.0, -2.0, 1.0, 1.0])
+    own = Gaussian(np.array([0.7, 0.10, -0.10, 0.05, 0.2]), np.diag([0.1, 0.01, 0.01, 0.01, 0.4]) ** 2)
+    common = Gaussian(np.array([0.7, 0.09, 0.0, 0.2, 0.0]), np.eye(5))
+    found = reasons_of(names, h, own, common)
+    assert [each.words for each in found] == [
+        "writes shorter than most answers, which you like",
+        "has higher general quality than most answers, which people like",
+        "uses more lists than most answers, which people like",
+    ]
+    assert found[0].effect == pytest.approx(0.2)
+    assert found[2].own == pytest.approx(-0.15)

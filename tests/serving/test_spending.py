@@ -1,0 +1,549 @@
+"""Laws of money: what a call reserves before it is made, and what is charged for it."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import math
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from tests.kits import virtual_time
+from tests.kits.gateway import Echo, chat, client, config, make_router, serving
+
+from fitrouter.context.features import context_names
+from fitrouter.errors import AllModelsFailed, BudgetExhausted, ProviderError, ProviderUnavailable
+from fitrouter.providers import Fault, Faulty
+from fitrouter.providers.usage import read_usage
+from fitrouter.router import Router
+from fitrouter.serving.attempts import Assembler, Timers
+from fitrouter.serving.external import AttemptReport, Outcome, Plan
+from fitrouter.serving.spending import Spending
+from fitrouter.state.budgets import BudgetParams, Budgets
+from fitrouter.state.learner import Learner
+from fitrouter.state.projections import ProjectionParams
+from fitrouter.stores.journal import MemoryJournal
+from fitrouter.types import (
+    AUTO,
+    Call,
+    Chunk,
+    Completion,
+    Decision,
+    Execution,
+    Identity,
+    ModelCard,
+    Prices,
+    Request,
+    Usage,
+)
+
+LIMIT = 0.05
+DAY = 86_400.0
+
+
+class Dear(Echo):
+    """Each answer takes a second and costs a cent: 10,000 tokens at a dollar a million."""
+
+    usage = Usage(prompt_tokens=7, completion_tokens=10_000)
+
+    async def complete(self, call: Call) -> Completion | AsyncIterator[Chunk]:
+        answer = await super().complete(call)
+        await asyncio.sleep(1.0)
+        if isinstance(answer, Completion):
+            return Completion(message=answer.message, finish_reason="stop", usage=self.usage)
+        return self._dear(answer)
+
+    async def _dear(self, answer: AsyncIterator[Chunk]) -> AsyncIterator[Chunk]:
+        async for chunk in answer:
+            yield chunk if chunk.usage is None else Chunk(usage=self.usage)
+
+
+def ask(text: str = "Hello", model: str = AUTO, **more: Any) -> Request:
+    return Request(messages=({"role": "user", "content": text},), model=model, **more)
+
+
+def events(router: Router, kind: type[Any]) -> list[Any]:
+    return [row.event for row in router._journal.tail(0, 100_000) if isinstance(row.event, kind)]
+
+
+def models(*prices: float) -> list[ModelCard]:
+    """alpha, beta … with prices in USD per million output tokens."""
+    names = ("alpha", "beta", "gamma")
+    return [
+        ModelCard(name=name, provider="echo", target=name, prices=Prices(output=price))
+        for name, price in zip(names, prices, strict=False)
+    ]
+
+
+def limited(tmp_path: Path, provider: Any = None, prices: tuple[float, ...] = (1.0,), **more: Any) -> Router:
+    """A router whose tenants have five cents a day."""
+    params = ProjectionParams(budget=BudgetParams(usd_per_period=LIMIT, **more.pop("budget", {})))
+    learner = Learner(len(context_names()), 1, expects_scores=False, projections=params)
+    clock = more.pop("clock", lambda: 1000.0 + time.monotonic())
+    provider = provider or Dear()
+    return make_router(tmp_path, {"echo": provider}, models=models(*prices), learner=learner, clock=clock, **more)
+
+
+async def spend(router: Router, requests: list[Request], at_once: int) -> float:
+    """USD paid for all requests that were not refused, `at_once` at a time."""
+    paid, waiting = 0.0, list(requests)
+
+    async def worker() -> None:
+        nonlocal paid
+        while waiting:
+            request = waiting.pop()
+            try:
+                if request.stream:
+                    stream = await router.stream(request)
+                    _ = [chunk async for chunk in stream]
+                    paid += stream.cost_usd or 0.0
+                else:
+                    paid += (await router.complete(request)).cost_usd
+            except BudgetExhausted:
+                continue
+
+    await asyncio.gather(*(worker() for _ in range(at_once)))
+    await router.settled()
+    return paid
+
+
+@pytest.mark.parametrize("model", [AUTO, "alpha"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_hard_period_is_hard(tmp_path: Path, model: str, stream: bool) -> None:
+    """Routed, named, whole or streamed: a hundred requests of a cent, one after the other, cost five cents and one."""
+
+    async def scenario() -> None:
+        async with limited(tmp_path) as router:
+            paid = await spend(router, [ask(f"q{i}", model, stream=stream) for i in range(100)], at_once=1)
+            assert 0.04 <= paid <= LIMIT + 0.01 + 1e-9
+            with pytest.raises(BudgetExhausted, match="the period has") as refused:
+                await router.complete(ask("one more", model))
+            assert refused.value.retry_after_s == pytest.approx(DAY - router.clock())
+
+    virtual_time.run(scenario())
+
+
+def test_requests_at_once_cannot_spend_the_same_money(tmp_path: Path) -> None:
+    """Once costs are known, a hundred requests at once overshoot by no more than what their estimates miss."""
+
+    async def scenario() -> None:
+        async with limited(tmp_path, budget={"period_s": 1000.0}) as router:
+            await spend(router, [ask(f"warm {i}") for i in range(60)], at_once=1)
+            for period in range(2, 6):
+                await asyncio.sleep(1000.0 * period - router.clock() + 1.0)
+                decisions = len(events(router, Decision))
+                paid = await spend(router, [ask(f"q{period} {i}") for i in range(100)], at_once=100)
+                made = events(router, Decision)[decisions:]
+                missed = sum(max(0.01 - d.cost[d.eligible.index(d.chosen)], 0.0) for d in made)
+                assert paid <= LIMIT + missed + 1e-9
+                assert len(made) <= 12
+
+    virtual_time.run(scenario())
+
+
+def test_reservations_count_before_the_journal_knows_of_them(tmp_path: Path) -> None:
+    """A journal that takes nothing makes no budget bigger."""
+
+    class Full(MemoryJournal):
+        def append(self, *entries: Any) -> Any:
+            raise OSError("no space left on device")
+
+    async def scenario() -> None:
+        async with limited(tmp_path, journal=Full()) as router:
+            paid = 0.0
+            for i in range(100):
+                try:
+                    paid += (await router.complete(ask(f"q{i}", "alpha"))).cost_usd
+                except BudgetExhausted:
+                    break
+            assert 0.04 <= paid <= LIMIT + 0.01
+
+    virtual_time.run(scenario())
+
+
+def test_the_next_period_starts_anew(tmp_path: Path) -> None:
+    """And what was reserved or settled in the last one does not count in it."""
+
+    async def scenario() -> None:
+        async with limited(tmp_path, budget={"period_s": 100.0}) as router:
+            first = await spend(router, [ask(f"q{i}") for i in range(20)], at_once=1)
+            await asyncio.sleep(100.0)
+            second = await spend(router, [ask(f"r{i}") for i in range(20)], at_once=1)
+            assert min(first, second) >= 0.03
+
+    virtual_time.run(scenario())
+
+
+def test_plans_reserve_too(tmp_path: Path) -> None:
+    """Money of plans that are not reported yet is not given to others; after their time it is free again."""
+
+    async def scenario() -> None:
+        async with limited(tmp_path, prices=(30.0,)) as router:
+            made = await asyncio.gather(*(router.decide(ask(f"q{i}")) for i in range(100)), return_exceptions=True)
+            plans = [plan.decision for plan in made if not isinstance(plan, BaseException)]
+            assert {type(plan) for plan in made} == {Plan, BudgetExhausted}
+            assert 1 < len(plans) < 10
+            expected = [plan.cost[0] for plan in plans]
+            assert sum(expected) <= LIMIT
+            tried = (AttemptReport(model="alpha", ms=1.0, error="ProviderUnavailable"),)
+            await router.report(plans[0].id, ask("q0"), Outcome(tried=tried, status="failed"))
+            await router.settled()
+            assert (await router.decide(ask("free again"))).decision.chosen == "alpha"
+
+    virtual_time.run(scenario())
+
+
+def test_a_fallback_that_the_budget_does_not_cover_is_not_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is logged as such, and nobody is charged for it."""
+
+    async def scenario() -> None:
+        provider = Faulty(Echo(), itertools.repeat(Fault(error=ProviderUnavailable("down", 503))))
+        async with limited(tmp_path, provider, prices=(1.0, 1.0)) as router:
+            reserve = Spending.reserve
+            monkeypatch.setattr(
+                Spending,
+                "reserve",
+                lambda self, d, arm, *more, **named: arm == d.chosen and reserve(self, d, arm, *more, **named),
+            )
+            with pytest.raises(AllModelsFailed):
+                await router.complete(ask())
+            await router.settled()
+            (execution,) = events(router, Execution)
+            assert [each.error for each in execution.attempts] == ["ProviderUnavailable", "NotCalled"]
+            assert len(provider.calls) == 1
+
+    virtual_time.run(scenario())
+
+
+def test_a_reservation_is_one_per_request_and_within_the_rest() -> None:
+    """A later call of the same request replaces the earlier reservation; folding its Execution ends it."""
+    budgets = Budgets(BudgetParams(usd_per_period=1.0, period_s=100.0))
+    assert budgets.reserve("t", 1.0, "a", 0.6)
+    assert not budgets.reserve("t", 1.0, "b", 0.5)
+    assert budgets.reserve("t", 1.0, "a", 0.9)
+    assert not budgets.reserve("t", 1.0, "a", 1.1)
+    assert budgets.reserve("t", 1.0, "b", 0.0)
+    budgets.settle("t", 2.0, "a", 0.3)
+    assert budgets.left("t", 2.0) == pytest.approx(0.7)
+    budgets.observe_decision("t", 1.0, 0.9, "a")
+    assert budgets.left("t", 2.0) == pytest.approx(0.7), "of its own requests a process knows better"
+    budgets.observe("t", 2.0, 0.3, "a")
+    assert budgets.left("t", 2.0) == pytest.approx(0.7)
+    budgets.observe_decision("t", 2.0, 0.2, "of another process")
+    assert budgets.left("t", 2.0) == pytest.approx(0.5)
+    assert budgets.reserve("t", 2.0, "plan", 0.4, expires=50.0)
+    assert budgets.left("t", 50.0) == pytest.approx(0.5)
+
+
+def test_free_models_serve_an_exhausted_budget(tmp_path: Path) -> None:
+    """What costs nothing needs no money; what costs something is excluded with the reason."""
+
+    async def scenario() -> None:
+        async with limited(tmp_path, prices=(1.0, 0.0)) as router:
+            await spend(router, [ask(f"q{i}", "alpha") for i in range(10)], at_once=1)
+            answer = await router.complete(ask("now"))
+            assert answer.served_by == "beta"
+            assert dict(answer.decision.excluded)["alpha"].startswith("budget: ")
+
+    virtual_time.run(scenario())
+
+
+def test_a_named_model_is_refused_where_routing_would_exclude_it(tmp_path: Path) -> None:
+    """Above the limit of one request only the cheapest model can be named."""
+
+    async def scenario() -> None:
+        params = ProjectionParams(budget=BudgetParams(usd_per_request_max=1e-6))
+        learner = Learner(len(context_names()), 1, expects_scores=False, projections=params)
+        async with make_router(tmp_path, models=models(100.0, 10.0), learner=learner) as router:
+            with pytest.raises(BudgetExhausted, match="allowed is 1e-06"):
+                await router.complete(ask(model="alpha"))
+            assert (await router.complete(ask(model="beta"))).served_by == "beta"
+            assert (await router.complete(ask())).decision.eligible == ("beta",)
+
+    async def observed() -> None:
+        async with limited(tmp_path, prices=(1e6,)) as router:
+            answer = Completion(message={"role": "assistant", "content": "Hi"}, finish_reason="stop")
+            with pytest.raises(BudgetExhausted):
+                await router.complete(ask(model="alpha"))
+            plan = await router.observe(ask(), answer, "alpha", cost_usd=1.0, latency_ms=10.0)
+            assert plan.decision.chosen == "alpha"
+
+    virtual_time.run(scenario())
+    virtual_time.run(observed())
+
+
+def test_a_soft_budget_and_other_tenants_are_not_refused(tmp_path: Path) -> None:
+    """`hard: false` only steers, and money is each tenant's own."""
+
+    async def scenario() -> None:
+        async with limited(tmp_path, budget={"hard": False}) as router:
+            assert await spend(router, [ask(f"q{i}", "alpha") for i in range(10)], at_once=1) == pytest.approx(0.1)
+        async with limited(tmp_path) as router:
+            await spend(router, [ask(f"q{i}", identity=Identity(tenant="a")) for i in range(20)], at_once=1)
+            assert (await router.complete(ask(identity=Identity(tenant="b")))).cost_usd > 0.0
+
+    virtual_time.run(scenario())
+
+
+def test_over_http_an_exhausted_budget_is_a_429(tmp_path: Path) -> None:
+    """With the time until the period ends, and without a retry by the client's library."""
+    with serving(limited(tmp_path, prices=(1e6,)), config()) as url, client(url) as http:
+        for body in (chat(), chat(model="alpha"), chat(stream=True)):
+            reply = http.post("/v1/chat/completions", json=body)
+            assert (reply.status_code, reply.json()["error"]["code"]) == (429, "budget_exhausted")
+            assert int(reply.headers["retry-after"]) > 60
+            assert reply.headers["x-should-retry"] == "false"
+        assert http.post("/v1/decisions", json=chat()).status_code == 429
+
+
+# --- what is charged -------------------------------------------------------------------------------------------------
+
+
+class Says(Echo):
+    """Reports a usage, or none: read from JSON as the providers do."""
+
+    def __init__(self, reported: Any, text: str = "word " * 100) -> None:
+        super().__init__({"role": "assistant", "content": text})
+        self.usage = read_usage(reported)
+
+    async def complete(self, call: Call) -> Completion | AsyncIterator[Chunk]:
+        answer = await super().complete(call)
+        if isinstance(answer, Completion):
+            return msgspec.structs.replace(answer, usage=self.usage or Usage())
+        return self._says(answer)
+
+    async def _says(self, answer: AsyncIterator[Chunk]) -> AsyncIterator[Chunk]:
+        async for chunk in answer:
+            if chunk.usage is None or self.usage is not None:
+                yield chunk if chunk.usage is None else Chunk(usage=self.usage)
+
+
+def priced(**more: Any) -> list[ModelCard]:
+    return [ModelCard(name="alpha", provider="echo", prices=Prices(input=1.0, output=2.0), **more)]
+
+
+HUGE = (1e300, -1e300, math.nan, math.inf, -5, True, "900", 2**53 + 1, 2**63, 10**400, 300_000, None, [], {"a": 1})
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_impossible_token_counts_are_estimated_and_marked(
+    tmp_path: Path, stream: bool, subtests: pytest.Subtests
+) -> None:
+    """Whatever a provider reports, clients, log and budget get counts that text and context window can hold."""
+    for number, odd in enumerate(HUGE):
+        with subtests.test(odd=repr(odd)[:40]):
+            reported = {"prompt_tokens": odd, "completion_tokens": odd, "prompt_tokens_details": {"cached_tokens": odd}}
+
+            async def scenario(reported: Any = reported, number: int = number) -> None:
+                folder = tmp_path / str(number)
+                folder.mkdir()
+                async with make_router(folder, {"echo": Says(reported)}, models=priced()) as router:
+                    if stream:
+                        chunks = [chunk async for chunk in await router.stream(ask())]
+                        (usage,) = [chunk.usage for chunk in chunks if chunk.usage is not None]
+                    else:
+                        usage = (await router.complete(ask())).completion.usage
+                    await router.settled()
+                (execution,) = events(router, Execution)
+                assert usage.estimated
+                assert execution.estimated
+                assert (usage.prompt_tokens, usage.completion_tokens) == (7, 125), "a token is four bytes"
+                assert usage.cached_tokens <= usage.prompt_tokens
+                assert (execution.prompt_tokens, execution.completion_tokens) == (7, 125)
+                assert execution.cost_usd == pytest.approx((7 * 1.0 + 125 * 2.0) / 1e6)
+
+            virtual_time.run(scenario())
+
+
+def test_possible_counts_are_the_providers(tmp_path: Path) -> None:
+    """Templates, pictures and hidden reasoning make more tokens than the text shows; they are believed."""
+
+    async def scenario(reported: dict[str, Any], request: Request) -> None:
+        folder = Path(tempfile.mkdtemp(dir=tmp_path))
+        async with make_router(folder, {"echo": Says(reported)}, models=priced(capabilities=("images",))) as router:
+            usage = (await router.complete(request)).completion.usage
+        assert usage == read_usage(reported)
+        assert not usage.estimated
+
+    picture = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}]}
+    virtual_time.run(scenario({"prompt_tokens": 3000, "completion_tokens": 60_000}, ask()))
+    virtual_time.run(scenario({"prompt_tokens": 36_835, "completion_tokens": 1}, Request(messages=(picture,))))
+
+
+@pytest.mark.parametrize("pieces", [0, 1, 3])
+def test_a_stream_that_is_left_is_charged_for_what_was_streamed(tmp_path: Path, pieces: int) -> None:
+    """Prompt and text so far are estimated, marked and booked in the budget."""
+
+    async def scenario() -> None:
+        provider = Faulty(Says(None, "word " * 300), itertools.repeat(Fault(hang=True, after=3)))
+        async with limited(tmp_path, provider, prices=(1.0,)) as router:
+            stream = await router.stream(ask("x" * 400))
+            chunks = aiter(stream) if pieces else None
+            for _ in range(pieces):
+                assert chunks is not None
+                await anext(chunks)
+            await stream.aclose()
+            await router.settled()
+            (execution,) = events(router, Execution)
+            assert (execution.status, execution.estimated) == ("cancelled", True)
+            assert execution.prompt_tokens == 105
+            assert execution.completion_tokens == 125 * max(pieces, 1)
+            assert execution.cost_usd == stream.cost_usd == pytest.approx(125 * max(pieces, 1) / 1e6)
+            spent = router._learner.projections.budgets.spent("default", router.clock())
+            assert spent == pytest.approx(execution.cost_usd)
+
+    virtual_time.run(scenario())
+
+
+def test_a_stream_that_breaks_off_is_charged_for_what_was_streamed(tmp_path: Path) -> None:
+    """As one that was left; what the provider reported at the beginning is not the end's."""
+
+    class Counts(Echo):
+        async def _stream(self, message: Any, usage: Usage) -> AsyncIterator[Chunk]:
+            yield Chunk(delta={"content": "word " * 100}, usage=Usage(prompt_tokens=9, completion_tokens=1))
+            raise ProviderUnavailable("reset")
+
+    async def scenario() -> None:
+        async with make_router(tmp_path, {"echo": Counts()}, models=priced()) as router:
+            stream = await router.stream(ask())
+            with pytest.raises(ProviderError):
+                _ = [chunk async for chunk in stream]
+            await router.settled()
+        (execution,) = events(router, Execution)
+        assert (execution.status, execution.prompt_tokens, execution.completion_tokens) == ("partial", 9, 125)
+        assert execution.estimated
+
+    virtual_time.run(scenario())
+
+
+def test_abandoned_calls_are_charged(tmp_path: Path) -> None:
+    """A call that timed out before its fallback, and one whose caller left, may be billed: prompt and time passed."""
+
+    async def scenario() -> None:
+        provider = Faulty(Echo(), [Fault(hang=True), None, Fault(hang=True)])
+        timers = Timers(deadline_s=100.0)
+        models = [ModelCard(name=n, provider="echo", prices=Prices(input=1e3, output=1e3)) for n in ("alpha", "beta")]
+        async with make_router(tmp_path, {"echo": provider}, models=models, timers=timers) as router:
+            answer = await router.complete(ask())
+            task = asyncio.create_task(router.complete(ask("another")))
+            await asyncio.sleep(0.01)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            await router.settled()
+        late, left = events(router, Execution)
+        first = answer.decision
+        expected = first.cost[first.eligible.index(first.chosen)]
+        assert late.estimated
+        assert late.cost_usd == answer.cost_usd == pytest.approx(expected + (7 + 11) * 1e-3)
+        assert left.estimated
+        assert left.prompt_tokens * 1e-3 <= left.cost_usd < expected
+        assert [each.error for each in left.attempts] == ["CancelledError"]
+        beta = router._learner.fit.arms.beta
+        assert beta[:, 1].sum() == 1.0, "only the timeout is evidence on availability"
+
+    virtual_time.run(scenario())
+
+
+def test_costs_at_assumed_prices_are_labelled(tmp_path: Path) -> None:
+    """An answer's cost is unknown if any call that may be billed for it went to a model without a price."""
+
+    async def scenario(alpha: bool, beta: bool, faults: list[Fault | None]) -> tuple[float | None, Execution]:
+        models = [
+            ModelCard(name=name, provider="echo", prices=Prices(input=1e3, output=1e3, known=known))
+            for name, known in (("alpha", alpha), ("beta", beta))
+        ]
+        folder = Path(tempfile.mkdtemp(dir=tmp_path))
+        async with make_router(folder, {"echo": Faulty(Echo(), faults)}, models=models) as router:
+            stream = await router.stream(ask())
+            _ = [chunk async for chunk in stream]
+            await router.settled()
+        (execution,) = events(router, Execution)
+        return stream.cost_usd, execution
+
+    hang, down = Fault(hang=True), Fault(error=ProviderUnavailable("down"))
+    seen = set()
+    for known, fault in itertools.product([{"alpha"}, {"beta"}, {"alpha", "beta"}], [hang, down, None]):
+        shown, execution = virtual_time.run(scenario("alpha" in known, "beta" in known, [fault, None]))
+        billed = {a.model for a in execution.attempts if a.error != "ProviderUnavailable"}  # refusals cost nothing
+        assert execution.cost_assumed == (not billed <= known)
+        assert shown == (execution.cost_usd if billed <= known else None)
+        seen.add((len(billed), execution.cost_assumed))
+    assert seen >= {(1, False), (2, False), (2, True)}
+
+    async def cancelled() -> Execution:
+        models = [ModelCard(name="alpha", provider="echo", prices=Prices(input=1e3, output=1e3, known=False))]
+        async with make_router(tmp_path, {"echo": Faulty(Echo(), [Fault(hang=True)])}, models=models) as router:
+            task = asyncio.create_task(router.complete(ask()))
+            await asyncio.sleep(0.01)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            await router.settled()
+        (execution,) = events(router, Execution)
+        return execution
+
+    left = virtual_time.run(cancelled())
+    assert left.cost_usd > 0.0
+    assert left.cost_assumed
+
+
+def test_a_stream_without_usage_ends_with_an_estimate(tmp_path: Path) -> None:
+    """A provider that reports nothing still charges; clients that ask for usage get the estimate, marked."""
+    router = make_router(tmp_path, {"echo": Says(None)}, models=priced())
+    with serving(router, config()) as url, client(url) as http:
+        whole = http.post("/v1/chat/completions", json=chat()).json()
+        assert whole["usage"] == {
+            "prompt_tokens": 7,
+            "completion_tokens": 125,
+            "total_tokens": 132,
+            "estimated": True,
+        }
+        body = chat("again", stream=True, stream_options={"include_usage": True})
+        lines = http.post("/v1/chat/completions", json=body).text.splitlines()
+        last = json.loads([line for line in lines if line.startswith("data: {")][-1].removeprefix("data: "))
+        assert last["usage"]["estimated"]
+        assert last["usage"]["completion_tokens"] == 125
+
+
+def test_malformed_tool_calls_of_a_stream_cost_no_log_entry() -> None:
+    """Indices and pieces of any type are assembled or left out, and counted."""
+    assembler = Assembler()
+    for calls in (
+        [{"index": "a", "function": {"name": "f", "arguments": "{"}}, {"index": 2, "function": {"name": 7}}],
+        [{"index": [], "function": {"arguments": "}"}}, None, "text", {"function": 3}],
+        {"index": 0},
+        "calls",
+        [{"index": math.nan}],
+    ):
+        assembler.add(Chunk(delta={"tool_calls": calls}))
+    calls = assembler.message()["tool_calls"]
+    assert [call["function"] for call in calls] == [{"name": "f", "arguments": "{}"}, {"name": "", "arguments": ""}]
+    assert assembler.tokens == 1
+
+
+def test_reports_of_others_are_within_bounds_too(tmp_path: Path) -> None:
+    """An outcome with more tokens than the window holds, or a cost beyond it, is logged by estimate."""
+
+    async def scenario() -> None:
+        async with make_router(tmp_path, models=priced(context_window=1000)) as router:
+            usage = Usage(prompt_tokens=2**31, completion_tokens=2**31)
+            answer = Completion(message={"role": "assistant", "content": "word " * 100}, usage=usage)
+            await router.observe(ask(), answer, "alpha", cost_usd=1e6, latency_ms=10.0)
+            honest = Completion(message=answer.message, usage=Usage(prompt_tokens=900, completion_tokens=100))
+            await router.observe(ask(), honest, "alpha", cost_usd=0.005, latency_ms=10.0)
+            await router.settled()
+        hostile, fine = events(router, Execution)
+        assert (hostile.prompt_tokens, hostile.completion_tokens, hostile.estimated) == (7, 125, True)
+        assert hostile.cost_usd == pytest.approx(257e-6)
+        assert (fine.prompt_tokens, fine.completion_tokens, fine.cost_usd, fine.estimated) == (900, 100, 0.005, False)
+
+    virtual_time.run(scenario())
