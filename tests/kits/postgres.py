@@ -29,15 +29,16 @@ def binaries() -> Path | None:
 
 
 class Server:
-    """A server without TCP; `fsync` only where a test kills it.
+    """A server, without TCP unless it gets an address; `fsync` only where a test kills it.
 
     Args:
         folder: for its data and its socket.
         fsync: whether commits reach the disk.
         primary: a running server that this one follows as its standby; None for a server of its own.
+        listen: its address for TCP; all of that network are let in.
     """
 
-    def __init__(self, folder: Path, *, fsync: bool = False, primary: Server | None = None) -> None:
+    def __init__(self, folder: Path, *, fsync: bool = False, primary: Server | None = None, listen: str = "") -> None:
         found = binaries()
         assert found is not None, MISSING
         self.folder, self.bin, self._numbers = folder, found, itertools.count()
@@ -48,7 +49,7 @@ class Server:
             shutil.chown(folder, user)
         self._options = [
             "-c",
-            "listen_addresses=",
+            f"listen_addresses={listen}",
             "-c",
             f"unix_socket_directories={folder}",
             *([] if fsync else ["-F"]),
@@ -60,6 +61,10 @@ class Server:
         else:
             source = f"host={primary.folder} user=admin"
             self._run("pg_basebackup", "-D", data, "-d", source, "-R", "-X", "stream", "-c", "fast", "--no-sync")
+
+        if listen:
+            with (folder / "data" / "pg_hba.conf").open("a") as rules:
+                rules.write("host all all samenet trust\n")
 
     def start(self) -> None:
         """Start, and wait until it answers."""
@@ -127,10 +132,10 @@ class Server:
 
 
 @contextmanager
-def serving(*, fsync: bool = False, primary: Server | None = None) -> Iterator[Server]:
+def serving(*, fsync: bool = False, primary: Server | None = None, listen: str = "") -> Iterator[Server]:
     """A running server, or the standby of one, which is gone at the end."""
     with tempfile.TemporaryDirectory(prefix="fitrouter-pg-") as folder:
-        server = Server(Path(folder), fsync=fsync, primary=primary)
+        server = Server(Path(folder), fsync=fsync, primary=primary, listen=listen)
         try:
             server.start()
             yield server

@@ -23,6 +23,8 @@ class SqliteWrites:
         fault: see `Fault`.
     """
 
+    pause: float | None = None
+
     def __init__(
         self, connect: Callable[[], sqlite3.Connection], lock: FileLock, require: Callable[[], None], fault: Fault
     ) -> None:

@@ -34,8 +34,13 @@ class Ticket(NamedTuple):
 class Writes(Protocol):
     """The transactions of one kind of database. Used by one thread."""
 
-    def write(self, tickets: Sequence[Ticket]) -> list[int]:
-        """Write the tickets in one transaction, all or none; returns the last sequence number of each."""
+    @property
+    def pause(self) -> float | None:
+        """Seconds after which `write` is to be called even if nothing was queued; None for never."""
+        ...
+
+    def write(self, tickets: Sequence[Ticket]) -> Sequence[int | StoreError]:
+        """Write the tickets in one transaction, all or none; returns the last sequence number of each, or its error."""
         ...
 
     def drop(self) -> None:
@@ -109,7 +114,8 @@ class GroupWriter:
     def _take(self) -> list[Ticket]:
         with self._changed:
             while not self._queue and not self._closing:
-                if not self._changed.wait(_RETRY_S if self.failure else None) and self.failure:
+                pause = _RETRY_S if self.failure else self._writes.pause
+                if not self._changed.wait(pause) and pause is not None:
                     return [Ticket((), PROBE, _unwatched())]
         if self._hold:
             time.sleep(self._hold)
@@ -133,8 +139,11 @@ class GroupWriter:
         else:
             if any(ticket.records or ticket.snapshot for ticket in tickets):
                 self.failure = ""
-            for ticket, seq in zip(tickets, results, strict=True):
-                ticket.future.set_result(seq)
+            for ticket, result in zip(tickets, results, strict=True):
+                if isinstance(result, StoreError):
+                    ticket.future.set_exception(result)
+                else:
+                    ticket.future.set_result(result)
 
 
 def _unwatched() -> Future[int]:

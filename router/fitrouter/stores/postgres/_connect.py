@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, TypeAlias, TypeVar
 
 import psycopg
@@ -142,16 +143,21 @@ def configure(connection: Session) -> None:
     connection.execute(_SESSION)
 
 
-def retried(use: Callable[[], T], failed: Callable[[], object] = lambda: None) -> T:
+def retried(use: Callable[[], T], failed: Callable[[], object] = lambda: None, within_s: float = math.inf) -> T:
     """The result of a function that is repeated, with pauses, after a lost connection or race.
 
     Args:
         use: the function.
-        failed: called after each failure.
+        failed: called after each failure that is not the last.
+        within_s: after which it is not repeated.
     """
+    began = time.monotonic()
     for delay in DELAYS:
-        with suppress(psycopg.OperationalError):
+        try:
             return use()
+        except psycopg.OperationalError:
+            if time.monotonic() - began >= within_s:
+                raise
         failed()
         time.sleep(delay)
     return use()

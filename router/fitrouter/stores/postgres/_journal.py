@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import uuid
@@ -17,7 +18,9 @@ from fitrouter.stores.journal._base import Entry, Lease, Row, Snapshot, Spooled
 from fitrouter.stores.journal._lease import FileLease
 from fitrouter.stores.journal._record import Fault, next_sound, no_fault, record, sound_rows
 from fitrouter.stores.journal._writer import GroupWriter
+from fitrouter.stores.postgres._backlog import Backlog
 from fitrouter.stores.postgres._connect import Database, Session, retried
+from fitrouter.stores.postgres._detached import DetachableWrites
 from fitrouter.stores.postgres._lease import Leases, SessionLease
 from fitrouter.stores.postgres._listen import Listener
 from fitrouter.stores.postgres._schema import create
@@ -27,6 +30,8 @@ from fitrouter.types import Event, ProfileChange
 T = TypeVar("T")
 
 _END = 2**63 - 1
+_BREAK_S = 2.0
+"""A break this long is waited for; then entries are logged in the folder."""
 _OF_THE_FOLDER = frozenset({"warehouse", "erasure"})
 """Leases of work on files in the folder, which each machine has for itself."""
 _OPEN = """SELECT digest, seq FROM fitrouter.erased e
@@ -43,9 +48,12 @@ class PostgresJournal:
     `synchronous_commit` says, which is never less than its own disk. Connections that break are replaced, and what they
     did is repeated with pauses. A single row whose checksum does not match is skipped and logged.
 
+    With a folder, a process that is cut off goes on logging, there, and hands in when the database is back; see
+    `DetachableWrites`. `incident` says so meanwhile.
+
     Args:
         database: the address, or its URL. The tables are created if they are missing.
-        folder: on this machine, where leases of its own files are; None for none.
+        folder: on this machine, for leases of its own files and for the backlog; None for neither.
         hold: seconds that a commit waits for further entries.
         capacity: most entries that may be queued, before `append` raises `JournalFull`.
         fault: called before each write step, for tests.
@@ -77,8 +85,12 @@ class PostgresJournal:
         self._readers.open()
         self._of_files: list[FileLease] = []
         self._leases, self._listener = Leases(self.database), Listener(self.database)
-        writes = PostgresWrites(self.database, fault)
-        self._writer = GroupWriter(writes, capacity=capacity, hold=hold)
+        plain = PostgresWrites(self.database, fault, math.inf if folder is None else _BREAK_S)
+        self._backlog = None if folder is None else Backlog(folder)
+        self._detachable = (
+            None if self._backlog is None else DetachableWrites(plain, self.database, self._backlog, self._told)
+        )
+        self._writer = GroupWriter(self._detachable or plain, capacity=capacity, hold=hold)
 
     def __repr__(self) -> str:
         return f"PostgresJournal({self.database.name!r})"
@@ -103,8 +115,13 @@ class PostgresJournal:
         return next_sound(lambda start: self._read(sql, (start, limit)), self._decode, after, limit)
 
     def of(self, key: str) -> Sequence[Row]:
-        """All rows of a decision id or a subject, in order."""
-        return self._events("decision_id = %b OR subject = %b ORDER BY seq", (key, key))
+        """All rows of a decision id or a subject, in order; a decision's that have no number yet come last."""
+        waiting = self._waiting(key)
+        if self._unreachable() and any(row.event.id == key for row in waiting):
+            return waiting  # the decision itself is here: so is all that followed
+        found = self._events("decision_id = %b OR subject = %b ORDER BY seq", (key, key))
+        there = {row.event.id for row in found}
+        return [*found, *(row for row in waiting if row.event.id not in there)]
 
     def latest(
         self, kinds: Sequence[str], limit: int = 256, *, before: int | None = None, subject: str | None = None
@@ -234,6 +251,18 @@ class PostgresJournal:
             lease.release()
         self._readers.close()
 
+    def _waiting(self, decision_id: str) -> list[Row]:
+        """Rows of a decision that wait in the backlog."""
+        if self._detachable is None or self._backlog is None or not self._detachable.waiting:
+            return []
+        return self._decode([(_END, item.payload, item.crc) for item in self._backlog.of(decision_id)])
+
+    def _unreachable(self) -> str:
+        return "" if self._detachable is None else self._detachable.why_unreachable()
+
+    def _told(self, text: str) -> None:
+        self.incident = text
+
     def _events(self, where: LiteralString, params: tuple[object, ...]) -> list[Row]:
         return self._decode(self._read(f"SELECT seq, payload, crc FROM fitrouter.events WHERE {where}", params))  # noqa: S608
 
@@ -248,6 +277,8 @@ class PostgresJournal:
     def _use(self, read: Callable[[Session], T]) -> T:
         """What a function reads with a pooled connection."""
         self._require_open()
+        if reason := self._unreachable():  # whoever waits would only wait longer
+            raise StoreError(f"the journal could not be read: {reason}")
 
         def attempt() -> T:
             with self._readers.connection() as session:

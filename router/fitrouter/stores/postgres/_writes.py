@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 
@@ -59,10 +60,13 @@ class PostgresWrites:
     Args:
         database: the address.
         fault: see `Fault`.
+        patience_s: after which a transaction that broke is not repeated.
     """
 
-    def __init__(self, database: Database, fault: Fault) -> None:
-        self._database, self._fault = database, fault
+    pause: float | None = None
+
+    def __init__(self, database: Database, fault: Fault, patience_s: float = math.inf) -> None:
+        self._database, self._fault, self._patience = database, fault, patience_s
         self._session: Session | None = None
         self._failing = False
         """Whether the last write failed: then the next one is not repeated, so that a long queue fails soon."""
@@ -73,7 +77,8 @@ class PostgresWrites:
     def write(self, tickets: Sequence[Ticket]) -> list[int]:
         """Write the tickets in one transaction; returns the last sequence number of each."""
         try:
-            results = self._transact(tickets) if self._failing else retried(lambda: self._transact(tickets))
+            patience = 0.0 if self._failing else self._patience
+            results = retried(lambda: self._transact(tickets), within_s=patience)
         except psycopg.Error as error:
             self._failing = True
             raise StoreError(f"{in_short(error)} ({self._database.name})") from error
