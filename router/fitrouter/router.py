@@ -1130,7 +1130,7 @@ class Router:
         return draw_person_ratings(fit, identity, votes, x, arms, n, seed), common
 
     def average_context(self) -> Floats:
-        """float64[d]: the context of a task of which nothing is known."""
+        """The context of a task of which nothing is known, float64[d]."""
         x = np.zeros(self._learner.fit.d)
         x[0] = 1.0
         return x
