@@ -15,6 +15,7 @@ from fitrouter.errors import ConfigError, FitrouterError, MissingExtra
 
 _VERBS = {
     "serve": "Serve an OpenAI-compatible gateway.",
+    "deploy": "Deploy gateways and scorers to a Ray cluster.",
     "init": "Write a configuration for the provider keys in the environment.",
     "config": "Check, edit and import configurations.",
     "doctor": "Check configuration, keys, models, disk, clock and stores, and say what to do.",
@@ -51,6 +52,7 @@ _VERBS = {
 _HELP = ["-h", "--help"]
 _MODULES = {
     "policy": "fitrouter_integrations.commands.running.policy",
+    "deploy": "fitrouter_integrations.commands.running.deploy",
     "keys": "fitrouter_integrations.commands.running.keys",
     "top": "fitrouter_integrations.commands.running.top",
     "demo": "fitrouter_integrations.demo._command",

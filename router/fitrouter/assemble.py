@@ -82,6 +82,7 @@ def assemble(
     clock: Callable[[], float] = time.time,
     providers: Mapping[str, Provider] | None = None,
     services: bool = True,
+    scorer: ScorerPlugin | None = None,
 ) -> RouterParts:
     """Build the arguments of `Router` from a configuration; the scorer and the warehouse feed become its services.
 
@@ -91,6 +92,7 @@ def assemble(
         clock: seconds since the epoch, for the timestamps of all events; a simulation passes its own.
         providers: instances to use instead of the configured providers of the same names.
         services: whether the router does what one process at a time does; else another process does it.
+        scorer: to use instead of the installed one.
 
     Raises:
         ConfigError: a setting cannot be used.
@@ -99,7 +101,7 @@ def assemble(
     cards = expand(config.cards())
     connected = _providers(config, providers or {})
     encoder = Cached(get_encoder(config.encoder))
-    scorer = load_scorer(config)
+    scorer = scorer or load_scorer(config)
     learner = _learner(config, encoder.id, scorer, hooks)
     journal = open_journal(config)
     identities = _identities(config.data / "identities.db")

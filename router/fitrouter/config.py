@@ -499,6 +499,55 @@ class ServerConfig(_Section):
     """Limits of models that an administrator adds at run time."""
 
 
+class RayReplicasConfig(_Section):
+    """Replicas of one kind; Ray starts more of them up to `max`, and fewer down to `min`."""
+
+    min: int = Field(default=1, ge=1, le=1000)
+    """Replicas that always run."""
+    max: int | None = Field(default=None, ge=1, le=1000)
+    """Most replicas; as many as `min` if it is left out."""
+    cpus: float = Field(default=1.0, ge=0, le=1024)
+    """CPUs that Ray reserves for each."""
+
+    @pydantic.model_validator(mode="after")
+    def _ordered(self) -> RayReplicasConfig:
+        if self.max is not None and self.max < self.min:
+            raise ValueError(f"max is {self.max}, below min, which is {self.min}; give {self.min} or more")
+        return self
+
+    @property
+    def most(self) -> int:
+        """The largest number of replicas."""
+        return self.min if self.max is None else self.max
+
+
+class RayGatewaysConfig(RayReplicasConfig):
+    """Replicas of the gateway."""
+
+    requests: float = Field(default=64.0, gt=0)
+    """Requests in progress in each gateway that Ray aims at."""
+
+
+class RayScorersConfig(RayReplicasConfig):
+    """Replicas that compute response features for the scorer."""
+
+    gpus: float = Field(default=0.0, ge=0, le=16)
+    """GPUs that Ray reserves for each; 1 for reward models on a GPU."""
+    lag_s: float = Field(default=5.0, gt=0)
+    """Age of the oldest answer without a score, in seconds, that Ray aims at."""
+
+
+class RayConfig(_Section):
+    """Replicas under Ray Serve (`fitrouter deploy ray`); everything else is as on one machine."""
+
+    gateways: RayGatewaysConfig = RayGatewaysConfig(min=2)
+    scorers: RayScorersConfig = RayScorersConfig()
+    up_s: float = Field(default=15.0, ge=0, le=3600)
+    """Seconds for which more replicas must be wanted before Ray starts them."""
+    down_s: float = Field(default=300.0, ge=0, le=86_400)
+    """Seconds for which fewer must be wanted before Ray stops them."""
+
+
 _DATABASES = ("postgresql://", "postgres://")
 _DECIDES = ("policy", "objective", "budget", "session", "share", "default_model", "encoder", "droppable")
 
@@ -540,6 +589,7 @@ class Config(_Section):
     scorer: ScorerConfig = ScorerConfig()
     quiz: QuizConfig = QuizConfig()
     server: ServerConfig = ServerConfig()
+    ray: RayConfig | None = None
     seed: int = Field(default=0, ge=0, lt=2**63)
     """Seed of the draws."""
 
@@ -732,6 +782,9 @@ def _fields_at(loc: tuple[int | str, ...]) -> list[str]:
         "additions": AdditionsConfig,
         "model": ModelConfig,
         "provider": AddedProviderConfig,
+        "ray": RayConfig,
+        "gateways": RayGatewaysConfig,
+        "scorers": RayScorersConfig,
     }
     if loc[:2] == ("scorer", "models"):
         sections["models"] = RewardModelConfig

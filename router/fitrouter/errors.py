@@ -114,6 +114,7 @@ _EXTRAS = {
     "inspect": ("inspect_ai",),
     "deepeval": ("deepeval",),
     "flower": ("flwr",),
+    "ray": ("ray",),
     "replay": ("jinja2", "scipy"),
     "reward": ("bm25s", "sentence_transformers", "sklearn", "torch", "transformers"),
 }

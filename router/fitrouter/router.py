@@ -267,6 +267,7 @@ class Router:
         clock: Callable[[], float] = time.time,
         providers: Mapping[str, Provider] | None = None,
         services: bool = True,
+        scorer: ScorerPlugin | None = None,
     ) -> Router:
         """Build a router from a configuration.
 
@@ -276,13 +277,15 @@ class Router:
             clock: seconds since the epoch, for every event.
             providers: replacements for configured providers, by name.
             services: whether it scores, feeds the warehouse and saves snapshots; another process does it otherwise.
+            scorer: to use instead of the installed one.
 
         Raises:
             ConfigError: a part cannot be built.
         """
         from fitrouter.assemble import assemble
 
-        return cls(**assemble(config, hooks=hooks, clock=clock, providers=providers, services=services))
+        parts = assemble(config, hooks=hooks, clock=clock, providers=providers, services=services, scorer=scorer)
+        return cls(**parts)
 
     # --- life ---
 

@@ -71,7 +71,7 @@ class Range(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Drill(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds from an order to the first decision that heeds it."""
+    """Seconds from an order to the first decision that follows it."""
 
     step: str
     seconds: float

@@ -1,4 +1,4 @@
-"""What is believed of one person: which model fits best, which style, and what a question would tell about it.
+"""Weighted posterior draws of one person: which model and style fit best, and the information in a question.
 
 The beliefs are draws from the joint posterior before the quiz, weighted by the likelihood of the person's answers
 (importance sampling). The product's own update keeps blocks apart (assumed-density filtering), which forgets how the

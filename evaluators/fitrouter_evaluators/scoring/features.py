@@ -19,7 +19,7 @@ import hashlib
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import msgspec
@@ -163,6 +163,8 @@ class ResponseFeatures:
         self._scale = np.array(scale[:latent]) if known else np.ones(latent)
         self._size = cache
         self._rows: OrderedDict[bytes, Floats] = OrderedDict()
+        self.compute: Callable[[Sequence[Answer]], Floats] = self._compute
+        """float64[n, dim] of answers that are not kept; another process may do it."""
         self._lock = threading.Lock()
 
     def encode(self, items: Sequence[Answer]) -> Floats:
@@ -176,7 +178,7 @@ class ResponseFeatures:
             found = {key: row for key in keys if (row := self._rows.get(key)) is not None}
         fresh = {key: item for key, item in zip(keys, items, strict=True) if key not in found}
         if fresh:
-            rows = self._compute(list(fresh.values()))
+            rows = self.compute(list(fresh.values()))
             found |= dict(zip(fresh, rows, strict=True))
         with self._lock:
             for key in keys:

@@ -188,6 +188,18 @@ class RewardModels:
         """Standardised outputs, float64[n, len(names)]; NaN where a model has none."""
         return np.hstack([np.zeros((len(items), 0)), *(entry.features(items) for entry in self._entries)])
 
+    def outputs(self, name: str, items: Sequence[Item]) -> Floats:
+        """float64[n, dimensions] of one model, on its own scale.
+
+        Raises:
+            ModelError: it cannot be loaded.
+            Exception: whatever the model raises.
+        """
+        entry = next(entry for entry in self._entries if entry.config.name == name)
+        if (model := entry.ready()) is None:
+            raise ModelError(entry.error)
+        return model.score(items)
+
     # --- slow models ---
 
     def prune(self, decision_ids: Sequence[str]) -> None:
