@@ -127,6 +127,7 @@ def open_view(page: Any, url: str, view: str) -> None:
             page.fill("#add-output", "0.4")
             page.click("[data-key=add-model]")
             page.get_by_text("while running").wait_for()
+            page.wait_for_selector("#said.shown", state="hidden")
         page.select_option("#add-provider", label="A server of its own …")
         page.evaluate("document.activeElement.blur()")
     page.evaluate("scrollTo(0, 0)")

@@ -59,7 +59,7 @@ export const models = {
         m.out ? h("p", { class: "error" }, name(m.out, 200)) : null,
         h("p", { class: "about" }, "Share of traffic"), bar(total ? (f.requests ?? 0) / total : 0, `${percent(total ? (f.requests ?? 0) / total : 0)}, ${count(f.requests ?? 0)} requests`, hue(m.arm)),
         h("dl", { class: "facts two" },
-          h("dt", null, "Mean rating, 0 to 1"), h("dd", null, reward ? `${ratio(reward.mean, 3)}` : "not rated", reward && reward.low !== null ? h("span", { class: "about" }, ` (${interval(reward.low, reward.high)}, ${count(reward.ratings)} ratings)`) : ""),
+          h("dt", null, "Mean rating, 0 to 1"), h("dd", null, reward ? `${ratio(reward.mean, 3)}` : "not rated", reward ? h("span", { class: "about" }, ` (${reward.low === null ? "" : `${interval(reward.low, reward.high)}, `}${count(reward.ratings)} rating${reward.ratings === 1 ? "" : "s"})`) : ""),
           h("dt", null, "Answers a call"), h("dd", null, percent(m.availability)),
           h("dt", null, "Price per million tokens"), h("dd", null, m.input_usd_per_million === null ? "unknown: its cost is not weighed" : `${usd(m.input_usd_per_million)} in, ${usd(m.output_usd_per_million)} out`),
           h("dt", null, "Cost per request"), h("dd", null, f.requests ? usd(f.cost_usd / f.requests) : "–"),
