@@ -15,6 +15,7 @@ from fitrouter.errors import ConfigError, FitrouterError, MissingExtra
 
 _VERBS = {
     "serve": "Serve an OpenAI-compatible gateway.",
+    "deploy": "Deploy gateways and scorers to a Ray cluster.",
     "init": "Write a configuration for the provider keys in the environment.",
     "config": "Check, edit and import configurations.",
     "doctor": "Check configuration, keys, models, disk, clock and stores, and say what to do.",
@@ -35,7 +36,7 @@ _VERBS = {
     "decisions": "List the last answers, with model, probability, cost, score and votes.",
     "feedback": "List the last votes and remarks.",
     "users": "List the known users, and show what is known of one.",
-    "models": "List the models.",
+    "models": "List the models; add and remove some at run time.",
     "explain": "Explain why a decision chose its model.",
     "policy": "Show and change the policy of a running gateway.",
     "top": "Watch a running gateway in a terminal.",
@@ -51,6 +52,7 @@ _VERBS = {
 _HELP = ["-h", "--help"]
 _MODULES = {
     "policy": "fitrouter_integrations.commands.running.policy",
+    "deploy": "fitrouter_integrations.commands.running.deploy",
     "keys": "fitrouter_integrations.commands.running.keys",
     "top": "fitrouter_integrations.commands.running.top",
     "demo": "fitrouter_integrations.demo._command",

@@ -114,6 +114,7 @@ _EXTRAS = {
     "inspect": ("inspect_ai",),
     "deepeval": ("deepeval",),
     "flower": ("flwr",),
+    "ray": ("ray",),
     "replay": ("jinja2", "scipy"),
     "reward": ("bm25s", "sentence_transformers", "sklearn", "torch", "transformers"),
 }
@@ -164,6 +165,10 @@ class TooLarge(InvalidRequest):
 
 class NotAuthorized(FitrouterError):
     """The caller lacks a valid key, or the data belongs to another tenant or user."""
+
+
+class UnknownModel(InvalidRequest):
+    """There is no model of this name."""
 
 
 class UnknownDecision(FitrouterError):

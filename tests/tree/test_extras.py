@@ -16,8 +16,8 @@ from fitrouter.errors import MissingExtra
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 FOLDERS = ("router", "evaluators", "dashboards", "integrations")
-APART = ("inspect", "deepeval", "flower")
-"""Extras that cannot be installed beside the others."""
+APART = ("inspect", "deepeval", "flower", "ray")
+"""Extras that cannot be installed beside the others, or are for clusters only."""
 _OTEL = ("opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http")
 MODULES = {"scikit-learn": "sklearn", "PyYAML": "yaml", **dict.fromkeys(_OTEL, "opentelemetry")}
 """Distribution → module, where the names differ by more than a dash."""

@@ -19,7 +19,7 @@ import hashlib
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import msgspec
@@ -62,7 +62,7 @@ class Scalar(Protocol):
         ...
 
     def of(self, items: Sequence[Answer], readings: Sequence[Reading], vectors: Floats, style: Floats) -> Floats:
-        """float64[n], about unit variance; NaN where it is unknown.
+        """About unit variance, float64[n]; NaN where it is unknown.
 
         Args:
             items: answers with a text, and what they answer.
@@ -74,7 +74,7 @@ class Scalar(Protocol):
 
 
 def tool_features(answer: Answer) -> Floats:
-    """float64[3], NaN for an answer without calls; 0 is one call that fits its schema.
+    """NaN for an answer without calls, float64[3]; 0 is one call that fits its schema.
 
     tool_calls: log2((1 + calls) / 2). tool_arguments_fit: 0 where all arguments fit, −3 where none do. tool_repeats:
     3 × the share of calls that repeat an earlier one of the answer. At most ±3. Centre and scale are set by hand.
@@ -163,10 +163,12 @@ class ResponseFeatures:
         self._scale = np.array(scale[:latent]) if known else np.ones(latent)
         self._size = cache
         self._rows: OrderedDict[bytes, Floats] = OrderedDict()
+        self.compute: Callable[[Sequence[Answer]], Floats] = self._compute
+        """float64[n, dim] of answers that are not kept; another process may do it."""
         self._lock = threading.Lock()
 
     def encode(self, items: Sequence[Answer]) -> Floats:
-        """float64[n, dim], one row an answer; every entry is finite and within ±3, or NaN where it is missing.
+        """One row an answer, float64[n, dim]; every entry is finite and within ±3, or NaN where it is missing.
 
         Raises:
             Exception: whatever the encoder raises; nothing is cached then.
@@ -176,7 +178,7 @@ class ResponseFeatures:
             found = {key: row for key in keys if (row := self._rows.get(key)) is not None}
         fresh = {key: item for key, item in zip(keys, items, strict=True) if key not in found}
         if fresh:
-            rows = self._compute(list(fresh.values()))
+            rows = self.compute(list(fresh.values()))
             found |= dict(zip(fresh, rows, strict=True))
         with self._lock:
             for key in keys:

@@ -20,7 +20,7 @@ from fitrouter.stores.identities import Identities
 from fitrouter.stores.journal import Journal
 from fitrouter.types import Floats
 from fitrouter_evaluators.scoring import Answer, DeviceHeads, ResponseFeatures, found_device, global_scalar
-from fitrouter_evaluators.scoring.models import RewardModels
+from fitrouter_evaluators.scoring.models import Item, RewardModels
 from fitrouter_evaluators.scoring.prior import load_prior, shipped_prior
 from fitrouter_evaluators.scoring.scorer import Scorer
 from fitrouter_evaluators.scoring.statements._polarity import has_attitude
@@ -34,6 +34,21 @@ _SURE = 0.5
 """Standard deviations from which a statement counts for a dimension."""
 
 
+Remote = Callable[[str, Sequence[Item]], Floats]
+"""Computes elsewhere what `ScorerService.outputs` computes here."""
+
+
+class _RemoteModel:
+    """A reward model whose outputs other processes compute."""
+
+    def __init__(self, remote: Remote, name: str) -> None:
+        self._remote, self._name = remote, name
+
+    def score(self, items: Sequence[Item]) -> Floats:
+        """float64[n, dimensions]."""
+        return self._remote(self._name, items)
+
+
 class ScorerService:
     """Response features by the configured encoder and reward models, and a scorer over them once it is attached."""
 
@@ -42,6 +57,8 @@ class ScorerService:
         config: ScorerConfig,
         data: Path | None = None,
         providers: Mapping[str, ProviderConfig] | None = None,
+        *,
+        remote: Remote | None = None,
         **replaced: Any,
     ) -> None:
         self._batch, self._device = config.batch, config.device
@@ -49,6 +66,10 @@ class ScorerService:
         self._features = ResponseFeatures(encoder, scalar=global_scalar(encoder), declared=True)
         self.schema, self.names = self._features.schema, self._features.names
         self._models: RewardModels | None = None
+        if remote is not None:
+            self._features.compute = lambda answers: remote("", [Item(answer=answer) for answer in answers])
+            named = [model.name for model in config.models if model.kind != "judge"]
+            replaced["loaded"] = {name: _RemoteModel(remote, name) for name in named}
         if config.models:
             self._models = RewardModels(config.models, data, device=config.device, providers=providers, **replaced)
             self.schema, self.names = f"{self.schema}/{self._models.schema}", self.names + self._models.names
@@ -133,6 +154,19 @@ class ScorerService:
         h = self._features.encode([Answer(prompt=prompt, text=text, declared=said) for prompt, text in answers])
         return np.hstack([h, np.full((len(h), self.dim - h.shape[1]), np.nan)])
 
+    def outputs(self, model: str, items: Sequence[Item]) -> Floats:
+        """What a `Remote` gives: features of answers, or outputs of a reward model, computed here.
+
+        Args:
+            model: name of the reward model; empty for the built-in features.
+            items: the answers.
+        """
+        if not model:
+            return self._features.encode([item.answer for item in items])
+        if self._models is None:
+            raise ValueError(f"there is no reward model {model!r}; none is configured")
+        return self._models.outputs(model, items)
+
     def step(self) -> int:
         """Score one batch if this process holds the lease."""
         return self._attached().step()
@@ -166,6 +200,8 @@ def make_scorer(
     config: ScorerConfig,
     data: Path | None = None,
     providers: Mapping[str, ProviderConfig] | None = None,
+    *,
+    remote: Remote | None = None,
     **replaced: Any,
 ) -> ScorerService:
     """The entry point.
@@ -174,9 +210,10 @@ def make_scorer(
         config: the settings.
         data: folder for the state of reward models; None keeps it in memory.
         providers: of the judges, by name.
+        remote: computes the built-in features and those of reward models in other processes; judges stay here.
         replaced: `connected` and `loaded` of `RewardModels`: instances to use instead of configured ones.
 
     Raises:
         ConfigError: there is no such encoder, or no such prior.
     """
-    return ScorerService(config, data, providers, **replaced)
+    return ScorerService(config, data, providers, remote=remote, **replaced)

@@ -8,12 +8,14 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 
 from fitrouter.config import Config
 from fitrouter.errors import FitrouterError
 from fitrouter.providers import Provider, Simulated
 from fitrouter.router import Router
+from fitrouter.serving.services import ScorerPlugin
 from fitrouter.serving.services_report import remove_report, write_report
 from fitrouter.serving.status import RouterStatus
 from fitrouter_dashboards.metrics import Metrics
@@ -44,22 +46,45 @@ def run_services(config: Config, parent: Connection) -> None:
 
 
 async def _run(config: Config, parent: Connection) -> None:
-    ended = asyncio.Event()
-    asyncio.get_running_loop().add_reader(parent.fileno(), ended.set)
+    ended, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def end() -> None:
+        loop.remove_reader(parent.fileno())
+        ended.set()
+
+    loop.add_reader(parent.fileno(), end)
+    await run_until(ended, config)
+
+
+async def run_until(
+    ended: asyncio.Event,
+    config: Config,
+    *,
+    scorer: ScorerPlugin | None = None,
+    heard: Callable[[RouterStatus], object] = lambda _status: None,
+) -> None:
+    """Run the services until an event is set; a process whose stores do not close within `CLOSING_S` is ended.
+
+    Args:
+        ended: set by the caller.
+        config: all settings.
+        scorer: to use instead of the installed one.
+        heard: called with the status twice a second, on another thread.
+    """
     remove_report(config.data)
     never_called: dict[str, Provider] = dict.fromkeys(config.providers, Simulated.from_options({}))
-    router, metrics = Router.from_config(config, providers=never_called), Metrics()
+    router, metrics = Router.from_config(config, providers=never_called, scorer=scorer), Metrics()
     metrics.bind(router)
 
     def publish(status: RouterStatus) -> None:
         write_report(config.data, status, time.time())
+        heard(status)
 
     last_resort = threading.Timer(CLOSING_S, os._exit, [1])  # a store that hangs must not keep the process alive
     last_resort.daemon = True
     async with router:
         with metrics.watching(publish):
             await ended.wait()
-            asyncio.get_running_loop().remove_reader(parent.fileno())
             last_resort.start()
     remove_report(config.data)
     last_resort.cancel()

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -178,8 +178,12 @@ class ScorerPlugin(Protocol):
         ...
 
 
-def load_scorer(config: Config) -> ScorerPlugin | None:
+def load_scorer(config: Config, **options: Any) -> ScorerPlugin | None:
     """Load the installed scorer; None for `encoder: none`.
+
+    Args:
+        config: all settings.
+        options: further arguments of the scorer, such as `remote` of the shipped one.
 
     Raises:
         ConfigError: none is installed.
@@ -189,7 +193,7 @@ def load_scorer(config: Config) -> ScorerPlugin | None:
     for entry_point in metadata.entry_points(group="fitrouter.scorer"):
         # Reward models also need a folder for their state, and judges a provider.
         more = {"data": config.data, "providers": config.providers} if config.scorer.models else {}
-        plugin: ScorerPlugin = entry_point.load()(config.scorer, **more)
+        plugin: ScorerPlugin = entry_point.load()(config.scorer, **more, **options)
         return plugin
     raise ConfigError(
         "scorer: no scorer is installed; install the whole fitrouter package, or set 'scorer: {encoder: none}'"
