@@ -82,7 +82,7 @@ def networks() -> Iterator[list[str]]:
 
 
 def _say(*words: object) -> None:
-    print(*words, flush=True)
+    os.write(1, (" ".join(map(str, words)) + "\n").encode())  # at once: several threads speak
 
 
 def _watch_lease(router: Router, stop: threading.Event) -> None:
@@ -175,11 +175,18 @@ class Gateway:
 
     def kill(self) -> None:
         """Kill -9, and start again."""
-        self.process.kill()
-        self.process.wait()
-        self._thread.join()
+        self.end()
         self.lease.append((time.monotonic(), "lacks"))
         self.start()
+
+    def end(self) -> None:
+        """Stop it for good."""
+        self.process.kill()
+        self._thread.join()
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                pipe.close()
+        self.process.wait()
 
     def ask(self, line: str, word: str) -> str:
         """Its answer to a line."""
@@ -230,7 +237,8 @@ def run(requests: int, faults: int, seed: int = 0) -> dict[str, Any]:
         }
         began, load = time.monotonic(), os.getloadavg()[0]
         gateways = [Gateway(space, config, requests // GATEWAYS) for space in spaces]
-        stack.callback(lambda: [gateway.process.kill() for gateway in gateways])
+        for gateway in gateways:
+            stack.callback(gateway.end)
         kills = partitions = 0
         for fault in range(faults):
             goal = requests * (faults - fault - 0.5) / faults  # spread over the requests
