@@ -13,9 +13,8 @@ from fitrouter.errors import StoreError
 from fitrouter.stores._files import connect, is_busy, make_folder
 from fitrouter.stores.journal._record import Record
 
-MOST_BYTES = 256 * 2**20
-"""About 300,000 events."""
-_PAGE = 4096
+MOST_PAGES = 65_536
+"""Of 4 KiB, of a process's own file: about 300,000 events."""
 _PREFIX = "postgres.backlog-"
 _SCHEMA = """CREATE TABLE IF NOT EXISTS entries (
     n INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, ts REAL NOT NULL, kind TEXT NOT NULL,
@@ -33,14 +32,13 @@ class Backlog:
 
     Args:
         folder: for the files.
-        most_bytes: of the process's own file.
 
     Raises:
         StoreError: the folder cannot be used.
     """
 
-    def __init__(self, folder: Path, most_bytes: int = MOST_BYTES) -> None:
-        self.folder, self._pages = folder, max(most_bytes // _PAGE, 16)
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self._mutex = threading.Lock()
         self._files: list[tuple[Path, sqlite3.Connection]] = []
         """The oldest first; the last is this process's own, if `_own`."""
@@ -56,7 +54,7 @@ class Backlog:
 
     def _take_over(self, path: Path) -> None:
         try:
-            connection = _open(path, self._pages)
+            connection = _open(path)
         except sqlite3.OperationalError as error:
             if is_busy(error):  # its process lives
                 return
@@ -81,7 +79,7 @@ class Backlog:
         with self._using():
             if not self._own:
                 path = self.folder / f"{_PREFIX}{uuid.uuid4().hex}.db"
-                self._files.append((path, _open(path, self._pages)))
+                self._files.append((path, _open(path)))
                 self._own = True
             connection = self._files[-1][1]
             before = connection.total_changes
@@ -139,7 +137,7 @@ class Backlog:
             self._own = False
 
 
-def _open(path: Path, pages: int) -> sqlite3.Connection:
+def _open(path: Path) -> sqlite3.Connection:
     connection = connect(path, patience_s=0.0)
     try:
         connection.execute("PRAGMA locking_mode = EXCLUSIVE")  # from the first access until it is closed
@@ -148,7 +146,7 @@ def _open(path: Path, pages: int) -> sqlite3.Connection:
         for statement in _SCHEMA.split(";\n"):
             connection.execute(statement)
         connection.execute("COMMIT")
-        connection.execute(f"PRAGMA max_page_count = {pages}")
+        connection.execute(f"PRAGMA max_page_count = {MOST_PAGES}")
     except BaseException:
         connection.close()
         raise
