@@ -4,7 +4,8 @@
 
 In docs/images/console each view of the console after a short demo, on a desk and on a phone; their figures differ from
 run to run, so they are not compared in CI. In docs/images/personal the report that the program in personal.md writes,
-and the page of an audit of simulated answers (`python docs/screenshots.py personal` for these alone).
+and the page of an audit of simulated answers (`python docs/screenshots.py personal` for these alone; names of views for
+those alone).
 """
 
 from __future__ import annotations
@@ -40,9 +41,11 @@ def main() -> None:
     program = shutil.which("chromium")
     if program is None:
         sys.exit("chromium is missing: apt-get install chromium")
-    audited_page = asyncio.run(audit())
+    views = [view for view in VIEWS if view in sys.argv[1:]] or VIEWS
+    audited_page = "" if views is not VIEWS else asyncio.run(audit())
     with importlib.import_module("playwright.sync_api").sync_playwright() as player:
-        personal(player.chromium.launch(executable_path=program, args=["--no-sandbox"]), audited_page)
+        if audited_page:
+            personal(player.chromium.launch(executable_path=program, args=["--no-sandbox"]), audited_page)
     if sys.argv[1:] == ["personal"]:
         return
     IMAGES.mkdir(parents=True, exist_ok=True)
@@ -66,7 +69,7 @@ def main() -> None:
             for scheme in SCHEMES:
                 for width in WIDTHS:
                     page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
-                    for view in VIEWS:
+                    for view in views:
                         open_view(page, url, view)
                         keep(page.screenshot(full_page=True), IMAGES / f"{view}-{scheme}-{width}.png")
                     page.close()
@@ -115,6 +118,17 @@ def open_view(page: Any, url: str, view: str) -> None:
         page.fill("#set-cost_weight", "0.5")
         page.keyboard.press("Enter")
         page.wait_for_selector("[data-key=apply-cost_weight]")
+        page.evaluate("document.activeElement.blur()")
+    if view == "models":
+        if not page.get_by_text("while running").count():
+            page.fill("#add-name", "newcomer")
+            page.fill("#add-target", page.locator("section.card h2").first.inner_text())
+            page.fill("#add-input", "0.1")
+            page.fill("#add-output", "0.4")
+            page.click("[data-key=add-model]")
+            page.get_by_text("while running").wait_for()
+            page.wait_for_selector("#said.shown", state="hidden")
+        page.select_option("#add-provider", label="A server of its own …")
         page.evaluate("document.activeElement.blur()")
     page.evaluate("scrollTo(0, 0)")
     page.wait_for_timeout(400)

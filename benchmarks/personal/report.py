@@ -26,7 +26,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
-from benchmarks.quiz import DATA, FIVE, RANDOM, WORLDS, Home, Taste, draw_taste, read_answers
+from benchmarks.personal.oracle import Seen, oracle
+from benchmarks.quiz import DATA, FIVE, RANDOM, WORLDS, Answers, Home, Taste, draw_taste, read_answers
 
 from fitrouter.posterior.draws import draw_ratings
 from fitrouter.posterior.labels import Answered, Label
@@ -54,10 +55,15 @@ class Told(NamedTuple):
     beats: float
     better: bool
     """Probability that the first model beats the population's, and whether it does; (0, False) if they are the same."""
+    oracle_regret: float
+    """Regret of the first model by Bayes' rule with the world's own prior and noise (`benchmarks.personal.oracle`)."""
+    oracle_draws: float
+    """Effective number of its draws."""
 
 
-def live(home: Home, taste: Taste, seed: int, *, spread: bool) -> Told:
+def live(home: Home, answers: Answers, world: str, taste: Taste, seed: int, *, spread: bool) -> Told:
     """Quiz, ratings and leaderboard of one person."""
+    seen = Seen()
     pool, rng = home.pool, np.random.default_rng([seed, 17])
     prompts = rng.choice(len(pool.n), PROMPTS, replace=False).tolist()
     names, h = [pool.models[m] for m in home.models], pool.h[prompts][:, home.models]
@@ -74,6 +80,7 @@ def live(home: Home, taste: Taste, seed: int, *, spread: bool) -> Told:
         home.compare("stranger", p, question.first, question.second, float(y), 2e9 + 30.0 * number)
         sides = [Answered(names[k], pool.x[p], pool.h[p, home.models[k]]) for k in (question.first, question.second)]
         votes.append(Label(WHO, sides[0], float(y), FeedbackKind.PAIR, against=sides[1]))
+        seen.pairs.append((p, question.first, question.second, y))
         quiz = msgspec.structs.replace(quiz, replies=(*quiz.replies, Reply(question, "first" if y else "second")))
     asked = rng.choice(len(pool.n), CONTEXTS, replace=False).tolist()
     for i, p in enumerate(asked[:RATINGS]):
@@ -86,6 +93,7 @@ def live(home: Home, taste: Taste, seed: int, *, spread: bool) -> Told:
         turn = home.router.answer(decision, h=pool.h[p, m], completion_tokens=int(pool.n[p, m] / 4))
         stars = round(float(np.clip(1.0 + 4.0 * (taste.ratings[p, k] + rng.normal(0.0, NOISE)), 1.0, 5.0)))
         home.router.vote(turn, FeedbackKind.RATING, stars, scale=(1.0, 5.0))
+        seen.stars.append((p, k, stars))
         votes.append(Label(WHO, Answered(names[k], pool.x[p], pool.h[p, m]), (stars - 1) / 4, FeedbackKind.RATING))
     fit = home.router.learner.fit
     own = draw_person_ratings(fit, WHO, votes, pool.x[asked], names, DRAWS, [0])
@@ -94,6 +102,7 @@ def live(home: Home, taste: Taste, seed: int, *, spread: bool) -> Told:
     worth = taste.ratings.mean(axis=0)
     true = dict(zip(names, worth.tolist(), strict=True))
     first, theirs = found[0].model, min(found, key=lambda each: each.population_rank).model
+    best, draws = oracle(answers, home.models, world, seen, NOISE, np.random.default_rng([seed, 29]))
     beats = (own[:, names.index(first)] > own[:, names.index(theirs)]).mean() if first != theirs else 0.0
     return Told(
         regret=float(worth.max() - true[first]),
@@ -103,6 +112,8 @@ def live(home: Home, taste: Taste, seed: int, *, spread: bool) -> Told:
         near=float((own[:, names.index(first)] >= own.max(axis=1) - NEAR).mean()),
         beats=float(beats),
         better=bool(true[first] > true[theirs]),
+        oracle_regret=float(worth.max() - worth[best.argmax()]),
+        oracle_draws=draws,
     )
 
 
@@ -115,8 +126,11 @@ def summary(told: list[Told]) -> dict[str, Any]:
         "stated": round(float(np.mean([each.near for each in told])), 3),
         "first is the best": _share([each.regret <= 1e-9 for each in told]),
         "population's first within .02": _share([each.population_regret <= NEAR for each in told]),
+        "oracle's first within .02": _share([each.oracle_regret <= NEAR for each in told]),
+        "oracle's effective draws": round(float(np.median([each.oracle_draws for each in told]))),
         "regret": round(float(np.mean([each.regret for each in told])), 4),
         "population's regret": round(float(np.mean([each.population_regret for each in told])), 4),
+        "oracle's regret": round(float(np.mean([each.oracle_regret for each in told])), 4),
         "80 % intervals of leads cover": round(float(np.mean([each.leads for each in told])), 3),
         "80 % intervals of ratings cover": round(float(np.mean([each.ratings for each in told])), 3),
         "claims": len(claims),
@@ -141,7 +155,9 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
                 home.populate(answers, world, rng)
             for person in range(args.people // args.seeds):
                 taste = draw_taste(answers, models, world, False, rng)
-                told.append(live(copy.deepcopy(home), taste, 1 + 1000 * seed + person, spread=args.spread))
+                told.append(
+                    live(copy.deepcopy(home), answers, world, taste, 1 + 1000 * seed + person, spread=args.spread)
+                )
         out[world] = summary(told)
         everybody += told
         print(world, json.dumps(out[world]), file=sys.stderr, flush=True)

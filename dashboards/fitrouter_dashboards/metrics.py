@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -159,7 +159,8 @@ class Metrics:
             registry = CollectorRegistry()
             multiprocess.MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
         shown = CollectorRegistry()
-        shown.register(_WithoutCreated(registry))
+        removed = self._router.registry.retired if self._router is not None else frozenset[str]()
+        shown.register(_Shown(registry, removed))
         text: bytes = (openmetrics if exemplars else exposition).generate_latest(shown)
         return text
 
@@ -269,14 +270,20 @@ def _exemplar(decision_id: str) -> dict[str, str]:
     return {"decision_id": decision_id[:100]}  # OpenMetrics allows 128 characters
 
 
-class _WithoutCreated(Collector):
-    """Drops the `_created` series, which double the number of series."""
+class _Shown(Collector):
+    """Drops the series of removed models, and the `_created` series, which double the number of series."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._registry = registry
+    def __init__(self, registry: CollectorRegistry, removed: Collection[str]) -> None:
+        self._registry, self._removed = registry, removed
 
     def collect(self) -> Iterator[Metric]:
         """The metrics."""
         for metric in self._registry.collect():
-            metric.samples = [sample for sample in metric.samples if not sample.name.endswith("_created")]
+            metric.samples = [
+                sample
+                for sample in metric.samples
+                if not sample.name.endswith("_created")
+                and sample.labels.get("model") not in self._removed
+                and (metric.name != "fitrouter_breaker_open" or sample.labels.get("name") not in self._removed)
+            ]
             yield metric

@@ -48,6 +48,7 @@ _KINDS: tuple[tuple[type[FitrouterError] | tuple[type[FitrouterError], ...], Kin
 CODES: tuple[tuple[type[FitrouterError], int, str], ...] = (
     (errors.ForbiddenField, 400, "forbidden_field"),
     (errors.TooLarge, 413, "too_large"),
+    (errors.UnknownModel, 404, "model_not_found"),
     (errors.InvalidRequest, 400, "invalid_request"),
     (errors.NotAuthorized, 403, "not_authorized"),
     (errors.UnknownDecision, 404, "unknown_decision"),

@@ -36,7 +36,7 @@ _VERBS = {
     "decisions": "List the last answers, with model, probability, cost, score and votes.",
     "feedback": "List the last votes and remarks.",
     "users": "List the known users, and show what is known of one.",
-    "models": "List the models.",
+    "models": "List the models; add and remove some at run time.",
     "explain": "Explain why a decision chose its model.",
     "policy": "Show and change the policy of a running gateway.",
     "top": "Watch a running gateway in a terminal.",

@@ -11,7 +11,7 @@ from typing import TypedDict
 
 import msgspec
 
-from fitrouter.config import CandidateConfig, Config
+from fitrouter.config import CandidateConfig, Config, read_addition
 from fitrouter.context.encoders import Cached, Encoder, get_encoder
 from fitrouter.context.features import context_names
 from fitrouter.errors import ArtifactError, ConfigError, StoreError, require
@@ -21,13 +21,15 @@ from fitrouter.policies import build_policy
 from fitrouter.posterior.arm_prior import ArmPrior
 from fitrouter.posterior.arm_prior import load as load_arm_prior
 from fitrouter.posterior.labels import FitParams
-from fitrouter.providers import Provider, build_providers
+from fitrouter.providers import Provider, build_provider, build_providers
 from fitrouter.routing.decider import GUEST_SHARE, Decider, Rules
 from fitrouter.routing.variants import expand
 from fitrouter.serving.attempts import Timers
 from fitrouter.serving.embeddings import WINDOW
+from fitrouter.serving.model_registry import Connected, Extend, Extension
 from fitrouter.serving.services import ScorerPlugin, Service, load_scorer
 from fitrouter.serving.slots import SlotParams
+from fitrouter.state.added_models import AddedModel
 from fitrouter.state.budgets import BudgetParams
 from fitrouter.state.learner import Learner
 from fitrouter.state.projections import ProjectionParams
@@ -69,6 +71,7 @@ class RouterParts(TypedDict):
     scorer: ScorerPlugin | None
     eraser: Eraser
     contents: ContentStore | None
+    extend: Extend
     clock: Callable[[], float]
 
 
@@ -163,8 +166,40 @@ def assemble(
         "scorer": scorer,
         "eraser": eraser,
         "contents": contents if config.content != "none" else None,
+        "extend": extender(config),
         "clock": clock,
     }
+
+
+def extender(config: Config, *, connect: bool = True) -> Extend:
+    """What makes a configuration with added models (`fitrouter.serving.model_registry`).
+
+    Args:
+        config: all settings.
+        connect: whether providers are built, which need their keys; False where no model is called.
+    """
+
+    def extend(added: Sequence[AddedModel], connected: Collection[str]) -> Extension:
+        found, cards = config, expand(config.cards())
+        providers, faults = dict[str, Connected](), dict[str, str]()
+        for each in added:
+            try:
+                addition = read_addition(each.settings)
+                trial = found.with_model(addition)
+                arms = expand(trial.cards())
+                name = addition.model.provider
+                if addition.provider is not None and connect and each.event not in connected:
+                    settings = trial.providers[name]
+                    providers[name] = Connected(build_provider(name, settings), settings.concurrency)
+            except ConfigError as error:
+                faults[each.name] = str(error)
+                continue
+            found, cards = trial, arms
+        registry = registry_of(cards)
+        rules = {"registry": registry, "impersonal_roles": _impersonal_roles(config, registry)}
+        return Extension(cards, providers, rules, faults)
+
+    return extend
 
 
 def one_tenants_share(config: Config) -> float:
@@ -265,9 +300,14 @@ def registry_of(cards: list[ModelCard]) -> str:
     return hashlib.sha256(msgspec.json.encode(cards)).hexdigest()[:16]
 
 
+def _impersonal_roles(config: Config, registry: str) -> tuple[str, ...]:
+    """Roles that are not personalised: by the configuration, or since no audit has passed for these models."""
+    unaudited = [role for role in config.policy.high_stakes_roles if not has_passed(config.data, role, registry)]
+    return tuple(filter(None, map(canonical_role, (*config.policy.impersonal_roles, *unaudited))))
+
+
 def _rules(config: Config, cards: list[ModelCard], default_arm: str | None, encoder: str) -> Rules:
     registry = registry_of(cards)
-    unaudited = [role for role in config.policy.high_stakes_roles if not has_passed(config.data, role, registry)]
     return Rules(
         floor=config.policy.floor,
         uniform_slice=config.policy.uniform_slice,
@@ -288,7 +328,7 @@ def _rules(config: Config, cards: list[ModelCard], default_arm: str | None, enco
         redraw_every=config.session.redraw_every,
         idle_s=config.session.idle_s,
         personal=config.policy.personal,
-        impersonal_roles=tuple(filter(None, map(canonical_role, (*config.policy.impersonal_roles, *unaudited)))),
+        impersonal_roles=_impersonal_roles(config, registry),
         seed=config.seed,
         config_hash=config.hash(),
         registry=registry,

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 import msgspec
 import pydantic
@@ -21,6 +22,8 @@ from fitrouter.types import ModelCard, Prices, Variant
 
 Capability = Literal["streaming", "tools", "json", "images", "audio", "files", "video"]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+_LONGEST_TEXT, _LONGEST_ADDITION = 200, 16_000
+"""Characters of a text, and of all, of a model that is added at run time."""
 
 
 class _Section(pydantic.BaseModel):
@@ -119,6 +122,91 @@ class ModelConfig(_Section):
             cache_discount=self.cache_discount,
             variants=tuple(Variant(name=v.name, prefix=v.prefix, params=v.params) for v in self.variants),
         )
+
+
+class AddedProviderConfig(_Section):
+    """The server of a model that was added at run time, where none of `providers` is meant."""
+
+    kind: Literal["openai_compatible"]
+    """Other kinds are configured in the file: they read files, or send keys of the environment by themselves."""
+    base_url: str = Field(min_length=1, max_length=2000)
+    """The URL up to and including /v1."""
+    api_key_env: str | None = Field(default=None, max_length=200)
+    """Name of the environment variable with the API key, never the key."""
+    concurrency: int = Field(default=256, ge=1, le=100_000)
+    """Calls at a time, in each worker."""
+
+    @pydantic.field_validator("base_url")
+    @classmethod
+    def _web(cls, url: str) -> str:
+        try:
+            parts = urlsplit(url)
+            named = bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            raise ValueError(f"got {url!r}; it is no URL") from None
+        if parts.scheme not in {"http", "https"} or not named or parts.query or parts.fragment:
+            raise ValueError(f"got {url!r}; give an http or https URL up to and including /v1")
+        if parts.username or parts.password:
+            raise ValueError("it contains a user or password; name the key's environment variable as 'api_key_env'")
+        return url
+
+
+class ModelAddition(_Section):
+    """A model that is added at run time (`POST /v1/models`)."""
+
+    model: ModelConfig
+    provider: AddedProviderConfig | None = None
+    """Its own server; None for the provider of `providers` that the model names."""
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """What is needed to read it again: JSON values."""
+        return self.model_dump(mode="json", exclude_unset=True)
+
+
+def parse_addition(given: Mapping[str, Any]) -> ModelAddition:
+    """Validate a model to add.
+
+    Args:
+        given: the fields of a model of the configuration file; `provider` is a name, or `kind`, `base_url` and
+            `api_key_env` of a server of its own.
+
+    Raises:
+        ConfigError: lists every mistake.
+
+    >>> parse_addition({"name": "m", "provider": {"kind": "openai_compatible", "base_url": "https://x.org/v1"}}).model
+    ModelConfig(name='m', provider='added/m', ...)
+    """
+    own, name = given.get("provider"), given.get("name")
+    data: dict[str, Any] = {"model": dict(given)}
+    if isinstance(own, Mapping):
+        data = {"model": {**given, "provider": f"added/{name}"}, "provider": dict(own)}
+    return _addition(data)
+
+
+def read_addition(record: object) -> ModelAddition:
+    """A `ModelAddition.record` again.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    return _addition(record)
+
+
+def _addition(data: object) -> ModelAddition:
+    try:
+        addition = ModelAddition.model_validate(data)
+    except pydantic.ValidationError as error:
+        raise ConfigError(_explain(error, "the model").replace("\n  model.", "\n  ")) from None
+    for field in ("name", "target", "revision"):
+        text = getattr(addition.model, field)
+        if len(text) > _LONGEST_TEXT or not text.isprintable() or text != text.strip():
+            raise ConfigError(f"{field}: give at most {_LONGEST_TEXT} printable characters, no space first or last")
+    if {".", ".."} & set(addition.model.name.split("/")):
+        raise ConfigError(f"name: got {addition.model.name!r}; '.' and '..' cannot be part of a path")
+    if len(json.dumps(addition.record)) > _LONGEST_ADDITION:
+        raise ConfigError(f"the model takes more than {_LONGEST_ADDITION} characters of JSON; shorten its variants")
+    return addition
 
 
 class EmbeddingConfig(_Section):
@@ -367,6 +455,15 @@ class KeyConfig(_Section):
     observations that it reports teach what all its users share, such as availability and latency."""
 
 
+class AdditionsConfig(_Section):
+    """What a model that is added at run time may reach, where it brings a server of its own."""
+
+    private_addresses: bool = False
+    """Whether its `base_url` may be on this machine or in a private network."""
+    key_envs: tuple[str, ...] = ()
+    """Environment variables that its `api_key_env` may name."""
+
+
 class ServerConfig(_Section):
     """Address, keys and limits of the gateway."""
 
@@ -398,6 +495,8 @@ class ServerConfig(_Section):
     """Users whose learnt preferences a worker keeps in memory: those used last. Others are in a file in `data`."""
     max_inflight_bytes: int = Field(default=256_000_000, gt=0)
     """Memory that the bodies of all requests in flight may take in a worker; a tenant may use half of it."""
+    additions: AdditionsConfig = AdditionsConfig()
+    """Limits of models that an administrator adds at run time."""
 
 
 class RayReplicasConfig(_Section):
@@ -536,6 +635,10 @@ class Config(_Section):
 
     @pydantic.model_validator(mode="after")
     def _consistent(self) -> Config:
+        self._check()
+        return self
+
+    def _check(self) -> None:
         if self.journal_days is not None and self.folder is not None:
             raise ValueError("journal_days: events stay in a database; leave it out")
         names = [model.name for model in self.models]
@@ -581,7 +684,29 @@ class Config(_Section):
         for alias, target in self.aliases.items():
             if target != "fitrouter/auto" and target not in names:
                 raise ValueError(f"aliases: {alias!r} points to {target!r}; allowed are 'fitrouter/auto' and {names}")
-        return self
+
+    def with_model(self, addition: ModelAddition) -> Config:
+        """These settings with a model that is added at run time.
+
+        Raises:
+            ConfigError: its name is taken or reserved, or its provider is unknown.
+        """
+        model, providers = addition.model, dict(self.providers)
+        taken = [*(known.name for known in self.models), *(known.name for known in self.embeddings), *self.aliases]
+        if model.name in taken:
+            raise ConfigError(
+                f"name: {model.name!r} is taken; choose another one, or set a new revision where the model is defined"
+            )
+        if addition.provider is not None:
+            if model.provider in providers:
+                raise ConfigError(f"provider: {model.provider!r} is taken by the configuration; choose another name")
+            providers[model.provider] = ProviderConfig(**addition.provider.model_dump())
+        found = self.model_copy(update={"models": (*self.models, model), "providers": providers})
+        try:
+            found._check()
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
+        return found
 
     def unpriced(self) -> tuple[str, ...]:
         """Names of the models that cost money and have no price; simulated and recorded ones are free."""
@@ -654,6 +779,9 @@ def _fields_at(loc: tuple[int | str, ...]) -> list[str]:
         "quiz": QuizConfig,
         "server": ServerConfig,
         "keys": KeyConfig,
+        "additions": AdditionsConfig,
+        "model": ModelConfig,
+        "provider": AddedProviderConfig,
         "ray": RayConfig,
         "gateways": RayGatewaysConfig,
         "scorers": RayScorersConfig,

@@ -167,6 +167,10 @@ class NotAuthorized(FitrouterError):
     """The caller lacks a valid key, or the data belongs to another tenant or user."""
 
 
+class UnknownModel(InvalidRequest):
+    """There is no model of this name."""
+
+
 class UnknownDecision(FitrouterError):
     """The tenant has no logged decision with this id."""
 

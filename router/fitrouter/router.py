@@ -36,6 +36,7 @@ from fitrouter.serving.choices import Choices
 from fitrouter.serving.embeddings import Embedded, Embedder
 from fitrouter.serving.external import ExternalExecution, Outcome, Plan
 from fitrouter.serving.feedback import UNIT, Declared, FeedbackIntake, Understood
+from fitrouter.serving.model_registry import Extend, ModelRegistry
 from fitrouter.serving.policy_control import PolicyControl
 from fitrouter.serving.recorder import Recorder, execution_of, read_in_time
 from fitrouter.serving.remarks import RemarkListener
@@ -112,7 +113,7 @@ class Router:
     `Router.from_config` builds one from a configuration; the constructor takes the parts.
 
     Attributes:
-        models: name, as a request pins it → card.
+        registry: the models in use; adds and removes them at run time.
         aliases: other names → model names.
         embeddings: name → card of a model for `embed`.
         policy: run-time control of the policy.
@@ -146,18 +147,15 @@ class Router:
         saves: bool = True,
         eraser: Eraser | None = None,
         contents: ContentStore | None = None,
+        extend: Extend | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._cards = {card.arm: card for card in sorted(expand(cards), key=lambda card: card.arm)}
-        self.models: Mapping[str, ModelCard] = {called(card): card for card in self._cards.values()}
+        configured = {card.arm: card for card in sorted(expand(cards), key=lambda card: card.arm)}
         self._decider, self._learner = decider, learner
         self._journal, self._identities, self._encoder = journal, identities, encoder
         self._timers, self.aliases = timers or Timers(), dict(aliases or {})
         self.hooks, self.clock = hooks or Hooks(), clock
         self._services, self._feed, self._scorer = list(services), feed, scorer
-        self._breakers = TenantBreakers(self._cards, self._timers.retry_share)
-        self._spending = Spending(self._cards, learner, self.clock)
-        self._caller = Caller(self._cards, providers, self._timers, self._breakers, slots or SlotParams())
         self._follower = Follower(journal, learner, self.hooks, saves=saves)
         self._recorder = Recorder(
             journal,
@@ -167,13 +165,26 @@ class Router:
             scored=learner.expects_scores,
             contents=contents,
         )
+        self.registry = ModelRegistry(
+            configured,
+            extend=extend,
+            decider=decider,
+            recorder=self._recorder,
+            folded=self._folded,
+            clock=self.clock,
+            hooks=self.hooks,
+        )
+        self._cards = self.registry.known
+        self._breakers = TenantBreakers(configured, self._timers.retry_share)
+        self._spending = Spending(self._cards, learner, self.clock)
+        self._caller = Caller(self._cards, providers, self._timers, self._breakers, slots or SlotParams())
         self._contents = contents
         self._intake = FeedbackIntake(identities, self._recorder, scorer, self.clock, rating_scale)
         self.lists = Lists(journal, identities)
         self.tokens = OutcomeTokens(identities.salt, self.clock, token_valid_s)
         self._remarks = RemarkListener(self._recorder, scorer, enabled=implicit)
         self._pipeline = Pipeline(
-            cards=self._cards,
+            cards=configured,
             aliases=self.aliases,
             decider=decider,
             learner=learner,
@@ -183,10 +194,12 @@ class Router:
             clock=self.clock,
             breakers=self._breakers,
             droppable=droppable,
+            refresh=self.registry.refresh,
         )
+        self.registry.attach(self._caller, self._breakers, self._pipeline)
         self._embedder = Embedder(
             {card.name: card for card in embeddings},
-            providers=providers,
+            providers=self._caller.providers,
             slots=self._caller.slots,
             recorder=self._recorder,
             spending=self._spending,
@@ -208,7 +221,7 @@ class Router:
         )
         self._eraser = eraser or Eraser(journal, identities, clock=clock)
         identities.on_orphan = self._orphaned
-        self.policy = PolicyControl(decider, self._recorder, self.clock, self._folded, self.models)
+        self.policy = PolicyControl(decider, self._recorder, self.clock, self._folded, lambda: self.models)
         self._digests = StateDigest(learner)
         self._sweeper: asyncio.Task[None] | None = None
         self._watcher: asyncio.Task[None] | None = None
@@ -232,10 +245,14 @@ class Router:
             name: provider.model_copy(update={"kind": "simulated", "options": {}})
             for name, provider in config.providers.items()
         }
+        from fitrouter.assemble import extender
+
         router = cls.from_config(config.model_copy(update={"providers": idle}))
+        router.registry.extend = extender(config, connect=False)
         try:
             restore(router._learner, router._journal)
             catch_up(router._learner, router._journal, router._journal.head())
+            router.registry.refresh()
             yield router
         finally:
             router._journal.close()
@@ -273,6 +290,11 @@ class Router:
     # --- life ---
 
     @property
+    def models(self) -> Mapping[str, ModelCard]:
+        """Name, as a request pins it → card of the models in use; replaced when they change."""
+        return self.registry.names
+
+    @property
     def started(self) -> bool:
         """Whether `start` has run."""
         return self._sweeper is not None
@@ -290,11 +312,10 @@ class Router:
         await self._follower.start()
         with contextlib.suppress(StoreError):  # reported to the hooks; the current settings stay
             await self.policy.apply_configuration()
-        registry = self._decider.rules.registry
+        self.registry.refresh()
+        registry, cards = self._decider.rules.registry, tuple(self.registry.cards.values())
         changed = self._recorder.append_event(
-            ModelChange(
-                id=f"registry:{registry}", ts=self.clock(), cards=tuple(self._cards.values()), registry=registry
-            )
+            ModelChange(id=f"registry:{registry}", ts=self.clock(), cards=cards, registry=registry)
         )
         for name, prior in (("prior", self._learner.prior), ("arm-prior", self._learner.arm_prior)):
             if prior is not None:
@@ -326,6 +347,7 @@ class Router:
             self.hooks.trouble(part, StoreError(text))
         known: dict[str, str] = {}
         while True:
+            self.registry.refresh()
             faults = self.faults()
             for part in faults.keys() - known.keys():
                 self.hooks.trouble(part, StoreError(faults[part]))
@@ -355,6 +377,7 @@ class Router:
                 await provider.aclose()
             except Exception as error:  # noqa: BLE001 - one provider's trouble must not keep the journal open
                 self.hooks.trouble(f"provider {name}", error)
+        await self.registry.aclose()
         for finish in (self._identities.flush, self._journal.close, self._identities.close):
             await asyncio.to_thread(finish)
 
@@ -1133,7 +1156,7 @@ class Router:
         return draw_person_ratings(fit, identity, votes, x, arms, n, seed), common
 
     def average_context(self) -> Floats:
-        """float64[d]: the context of a task of which nothing is known."""
+        """The context of a task of which nothing is known, float64[d]."""
         x = np.zeros(self._learner.fit.d)
         x[0] = 1.0
         return x
@@ -1201,7 +1224,7 @@ class Router:
             self._feed,
             self._breakers,
             self._identities,
-            tuple(self._cards),
+            tuple(self.registry.cards),
             self.clock(),
         )
 

@@ -500,15 +500,16 @@ class ModelChange(_Event, frozen=True, kw_only=True, tag="model"):
 class PolicyChange(_Event, frozen=True, kw_only=True, tag="policy"):
     """A run-time change of the policy.
 
-    `action`: set, promote, restore (previous version), budget (of a tenant), config (the file).
+    `action`: set, promote, restore (previous version), budget (of a tenant), config (the file), add_model,
+    remove_model.
     """
 
     action: str
     settings: dict[str, Any] = {}
     """set, promote: overrides of the configuration; see `fitrouter.state.settings.SETTINGS`. budget: `tenant`, and
-    `usd_per_period`, None for the configuration's."""
+    `usd_per_period`, None for the configuration's. add_model: see `fitrouter.config.ModelAddition`."""
     name: str = ""
-    """promote: the candidate."""
+    """promote: the candidate. add_model, remove_model: the model."""
     config_hash: str = ""
     """Hash of the configuration that the change overrides."""
 

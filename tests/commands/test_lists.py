@@ -11,14 +11,16 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.kits.gateway import client, config, serving, wait_for
+from tests.kits.gateway import client, config, make_router, serving, wait_for
 from typer.testing import CliRunner, Result
 
+from fitrouter.assemble import extender
 from fitrouter.config import load_config
 from fitrouter.errors import ConfigError, InvalidRequest, NotAuthorized, UnknownDecision
 from fitrouter.router import Router
 from fitrouter.stores.audit_log import AuditLog
-from fitrouter.types import FeedbackKind, Identity, Request
+from fitrouter.stores.journal import SqliteJournal
+from fitrouter.types import FeedbackKind, Identity, Prices, Request
 from fitrouter_integrations import cli
 from fitrouter_integrations._http import KEY_ENV
 
@@ -308,3 +310,45 @@ def test_a_user_is_exported_and_erased(tmp_path: Path, monkeypatch: pytest.Monke
     ]
     assert log.verify().broken is None
     assert "ann" not in log.path.read_text()
+
+
+def test_models_are_added_and_removed_without_a_gateway(tmp_path: Path) -> None:
+    """The journal takes the change, the next start has it, and the audit log names who gave the command."""
+    file = tmp_path / "fitrouter.yaml"
+    file.write_text("data: d\nproviders: {s: {kind: simulated}}\nmodels: [{name: m, provider: s}]\n", encoding="utf-8")
+    settings = load_config(file)
+    SqliteJournal(settings.journal_file()).close()
+    runner = CliRunner()
+
+    def models(*given: str) -> str:
+        done = runner.invoke(cli.app, ["models", *given, "--config", str(file)], catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+        return done.stdout
+
+    assert "next start" in models("add", "org/new", "--provider", "s", "--input", "1", "--output", "2")
+    with Router.offline(settings) as router:
+        assert router.models["org/new"].prices == Prices(input=1.0, output=2.0, known=True)
+    with pytest.raises(InvalidRequest, match="either --provider"):
+        models("add", "other")
+    with pytest.raises(InvalidRequest, match="configuration file"):
+        models("remove", "m")
+    assert "next start" in models("remove", "org/new")
+    with Router.offline(settings) as router:
+        assert set(router.models) == {"m"}
+    acts = [(act.act, act.about["model"]) for act in AuditLog(settings.data).acts()]
+    assert acts == [("model add", "org/new"), ("model remove", "m"), ("model remove", "org/new")]
+
+
+def test_models_are_added_and_removed_over_http(tmp_path: Path) -> None:
+    """With --url a running gateway makes the change, with the name of the key's variable and never a key."""
+    settings = config(additions={"private_addresses": True}).model_copy(update={"data": tmp_path})
+    with serving(make_router(tmp_path, extend=extender(config())), settings) as url:
+        for given in (
+            ["add", "a/b c", "--provider", "echo", "--target", "x"],
+            ["add", "mine", "--base-url", "http://127.0.0.1:9/v1"],
+            ["remove", "a/b c"],
+        ):
+            done = CliRunner().invoke(cli.app, ["models", *given, "--url", url], catch_exceptions=False)
+            assert (done.exit_code, url in done.stdout) == (0, True), done.output
+        found = {one["name"] for one in listed("models", "--url", url)}
+    assert found == {"alpha", "beta", "gamma", "mine"}

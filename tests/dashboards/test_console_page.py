@@ -13,6 +13,7 @@ import httpx
 import pytest
 from tests.kits.gateway import Echo, cards, chat, client, config, make_router, serving, wait_for
 
+from fitrouter.assemble import extender
 from fitrouter.router import Router
 from fitrouter.serving.services import Service
 from fitrouter.stores.contents import ContentStore
@@ -25,6 +26,7 @@ sync_api = pytest.importorskip("playwright.sync_api", reason="needs the packages
 CHROMIUM = shutil.which("chromium")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs the program chromium (apt-get install chromium)")
 HOSTILE = ["<img src=x onerror=alert(1)>", "\u202eevil role", "w" * 512, "<script>alert(2)</script>"]
+MODELS = ["alpha", "<b>beta</b>", "\u202eammag"]
 VIEWS = ["now", "decisions", "people", "policy", "models", "learning"]
 
 
@@ -54,15 +56,16 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Rou
     router = make_router(
         folder,
         {"echo": Echo()},
-        models=cards(["alpha", "<b>beta</b>", "\u202eammag"]),
+        models=cards(MODELS),
         journal=journal,
         feed=feed,
         identities=identities,
         contents=ContentStore(folder, journal, identities),
         candidates={"bold": {"gamma": 900.0}},
+        extend=extender(config(MODELS)),
     )
     router._services.append(Service("warehouse", feed.step, router.hooks, idle_s=0.05))
-    with serving(router, config().model_copy(update={"data": folder})) as url:
+    with serving(router, config(MODELS).model_copy(update={"data": folder})) as url:
         with client(url) as http:
             for i in range(24):
                 role = ["cook", "judge", *HOSTILE][i % 6]
@@ -247,18 +250,42 @@ def test_a_model_is_paused_and_called_again(shown: Shown) -> None:
     sync_api.expect(shown.page.locator("[data-key=pause-alpha]")).to_have_text("Pause")
 
 
-def test_a_model_to_add_is_written_as_a_block(shown: Shown) -> None:
-    """Its text is text; what is wrong is said beside it."""
+def test_a_model_is_added_and_removed(shown: Shown) -> None:
+    """What is wrong is said beside the form; added, it has a card and answers; a second click removes it."""
     shown.open("models")
-    shown.page.fill("#add-name", HOSTILE[0])
-    shown.page.fill("#add-input", "0.4")
+    name, page = HOSTILE[0], shown.page
+    page.fill("#add-name", name)
+    page.fill("#add-input", "0.4")
+    page.fill("#add-context_window", "0")
+    page.click("[data-key=add-model]")
+    panel = page.locator("[data-panel=add]")
+    sync_api.expect(panel).to_contain_text("context_window")
+    page.fill("#add-context_window", "")
+    page.fill("#add-output", "2")
+    page.keyboard.press("Enter")
+    card = page.locator("section.card", has_text="while running")
+    sync_api.expect(card).to_contain_text(name)
+    sync_api.expect(panel).to_have_text("")
+    sync_api.expect(page.locator("#add-name")).to_have_value("")
+    assert page.locator("main img").count() == 0
+    assert shown.http.post("/v1/chat/completions", json=chat(model=name)).json()["model"] == name
+    card.get_by_role("button", name="Remove …").click()
+    sync_api.expect(card.get_by_role("button", name=f"Remove {name}")).to_be_focused()
+    assert shown.said()[-1].action == "add_model", "nothing happens at the first click"
+    page.keyboard.press("Enter")
+    sync_api.expect(card).to_have_count(0)
+    assert [change.action for change in shown.said()[-2:]] == ["add_model", "remove_model"]
+
+
+def test_a_model_with_a_server_of_its_own_needs_a_public_address(shown: Shown) -> None:
+    """The fields of a server appear with its choice; the refusal names the setting that would allow it."""
+    shown.open("models")
+    sync_api.expect(shown.page.locator("#add-base_url")).to_be_hidden()
+    shown.page.select_option("#add-provider", label="A server of its own …")
+    shown.page.fill("#add-name", "mine")
+    shown.page.fill("#add-base_url", "http://127.0.0.1:1/v1")
     shown.page.keyboard.press("Enter")
-    panel = shown.page.locator("[data-panel=add]")
-    sync_api.expect(panel).to_contain_text("give both prices")
-    shown.page.fill("#add-output", "2")
-    shown.page.keyboard.press("Enter")
-    sync_api.expect(shown.page.locator("[data-figure=block]")).to_contain_text(HOSTILE[0])
-    assert shown.page.locator("main img").count() == 0
+    sync_api.expect(shown.page.locator("[data-panel=add]")).to_contain_text("server.additions.private_addresses")
 
 
 def test_a_role_and_a_person_are_shown(shown: Shown) -> None:
@@ -312,6 +339,8 @@ def test_views_are_accessible_and_text_stays_text(gateway: tuple[str, Router], b
             one = shown.http.get("/console/api/decisions").json()["decisions"][0]["decision_id"]
             for view in [*VIEWS, f"decisions/{one}"]:
                 shown.open(view)
+                if view == "models":  # the form at its largest
+                    shown.page.select_option("#add-provider", label="A server of its own …")
                 shown.page.evaluate(Path(axe).read_text(encoding="utf-8"))
                 found = shown.page.evaluate("axe.run({resultTypes: ['violations']})")["violations"]
                 serious = [

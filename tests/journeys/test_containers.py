@@ -21,7 +21,7 @@ import pytest
 import yaml
 from tests.kits.fake_openai import FakeOpenAI, in_a_thread
 from tests.kits.pages import ROOT, blocks
-from tests.kits.postgres import MISSING, Server, binaries
+from tests.kits.postgres import MISSING, Server, binaries, serving
 from tests.kits.prometheus import tool
 
 from fitrouter.config import load_config
@@ -70,17 +70,13 @@ def may_mount() -> bool:
 
 
 @pytest.fixture
-def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def database() -> Iterator[Server]:
     """A server that postgres.sh has prepared."""
     if binaries() is None:
         pytest.skip(MISSING)
-    folder = tmp_path_factory.mktemp("pg")
-    for each in (folder, folder.parent, folder.parent.parent):  # the server's user must reach its folder
-        each.chmod(0o755)
-    server = Server(folder)
-    server.start()
-    yield server
-    server.stop()
+    with serving() as server:
+        server.folder.chmod(0o755)  # the gateway has no right to pass by modes
+        yield server
 
 
 @pytest.mark.skipif(not may_mount(), reason="mount namespaces are not permitted here")

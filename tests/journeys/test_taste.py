@@ -62,7 +62,8 @@ def test_a_taste_is_declared_voted_explained_exported_and_erased(environment: Cr
         for line in journey.block("personal.md", "bash").splitlines():
             if "work.json" in line:
                 shutil.copy(tmp_path / "ann.json", tmp_path / "work.json")
-            journey.run(line.split("#")[0].replace("ada", "ann").replace("DECISION", answer["id"]))
+            command = line.split("#")[0].replace("ada", "ann").replace("DECISION", answer["id"])
+            journey.run(command + " --yes" if "approve" in command else command)  # nobody is asked here
         assert json.loads((tmp_path / "both.json").read_text())["priorities"] == {"evidence": 3.0}
         taken = json.loads((tmp_path / "ann.json").read_text())
         assert taken["declared"] == declared["declared"]

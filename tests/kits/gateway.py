@@ -117,13 +117,14 @@ def make_router(
 _DATA = tempfile.TemporaryDirectory(prefix="fitrouter-")
 
 
-def config(**server: Any) -> Config:
-    """A configuration for `create_app`: only its `server` and `data` are read there."""
+def config(names: Sequence[str] = NAMES, **server: Any) -> Config:
+    """A configuration for `create_app`, with the models of `make_router`."""
+    prices = {"input": 1.0, "output": 2.0}
     return parse_config(
         {
             "data": _DATA.name,
-            "providers": {"s": {"kind": "simulated"}},
-            "models": [{"name": "m", "provider": "s"}],
+            "providers": {"echo": {"kind": "simulated"}},
+            "models": [{"name": name, "provider": "echo", "prices": prices} for name in names],
             "server": {"port": 0, **server},
         }
     )

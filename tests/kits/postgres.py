@@ -34,9 +34,10 @@ class Server:
     Args:
         folder: for its data and its socket.
         fsync: whether commits reach the disk.
+        primary: a running server that this one follows as its standby; None for a server of its own.
     """
 
-    def __init__(self, folder: Path, *, fsync: bool = False) -> None:
+    def __init__(self, folder: Path, *, fsync: bool = False, primary: Server | None = None) -> None:
         found = binaries()
         assert found is not None, MISSING
         self.folder, self.bin, self._numbers = folder, found, itertools.count()
@@ -53,7 +54,12 @@ class Server:
             *([] if fsync else ["-F"]),
         ]
         self._process: subprocess.Popen[bytes] | None = None
-        self._run("initdb", "-D", str(folder / "data"), "-A", "trust", "-U", "admin", "--no-sync", "--no-instructions")
+        data = str(folder / "data")
+        if primary is None:
+            self._run("initdb", "-D", data, "-A", "trust", "-U", "admin", "--no-sync", "--no-instructions")
+        else:
+            source = f"host={primary.folder} user=admin"
+            self._run("pg_basebackup", "-D", data, "-d", source, "-R", "-X", "stream", "-c", "fast", "--no-sync")
 
     def start(self) -> None:
         """Start, and wait until it answers."""
@@ -121,10 +127,10 @@ class Server:
 
 
 @contextmanager
-def serving(*, fsync: bool = False) -> Iterator[Server]:
-    """A running server, which is gone at the end."""
+def serving(*, fsync: bool = False, primary: Server | None = None) -> Iterator[Server]:
+    """A running server, or the standby of one, which is gone at the end."""
     with tempfile.TemporaryDirectory(prefix="fitrouter-pg-") as folder:
-        server = Server(Path(folder), fsync=fsync)
+        server = Server(Path(folder), fsync=fsync, primary=primary)
         try:
             server.start()
             yield server

@@ -19,7 +19,14 @@ from fitrouter.config import Config, load_config
 from fitrouter.errors import InvalidRequest
 from fitrouter.router import Router
 from fitrouter.types import FeedbackKind, Identity, Request
-from fitrouter_evaluators.personal import Profile, Profiles, Quizzes, merged_profiles, parsed_profile
+from fitrouter_evaluators.personal import (
+    Profile,
+    Profiles,
+    Quizzes,
+    approve_profile,
+    merged_profiles,
+    parsed_profile,
+)
 from fitrouter_evaluators.personal.profile import Given, Learnt, differences, values_of
 from fitrouter_integrations import cli
 
@@ -39,10 +46,24 @@ def test_the_schema_is_published() -> None:
         {"learnt": {"length": {"mean": 0, "sd": 0}}},
         {"learnt": {"length": {"mean": float("inf"), "sd": 1}}},
         {"topics": ["x" * 1001]},
+        {"approved": {"ts": 0.0, "digest": "x"}},
         [],
     ):
         with pytest.raises(InvalidRequest, match="profile"):
             parsed_profile(bad)
+
+
+def test_an_approval_ends_with_any_change() -> None:
+    """An approved document is read back as it was, and refused after a change of any field; a merge is not approved."""
+    profile = Profile(role="x", declared={"warmth": 0.1}, learnt={"length": Learnt(-0.004, 0.1)}, topics=("tea",))
+    signed = approve_profile(profile, 3.0)
+    document = json.loads(msgspec.json.encode(signed))
+    assert parsed_profile(document) == signed
+    assert merged_profiles([signed, signed]).approved is None
+    changes = {"role": "y", "declared": {}, "learnt": {}, "topics": [], "goals": ["speed"], "version": 1}
+    for name, value in changes.items():
+        with pytest.raises(InvalidRequest, match="changed after its person approved it"):
+            parsed_profile({**document, name: value})
 
 
 def test_words_win_over_what_was_learnt() -> None:
@@ -150,6 +171,14 @@ def test_commands_and_routes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert shown["declared"] == {"length": -1.0, "warmth": 0.5}
     run("export", tmp_path / "out.json", "--user", "ann", "--config", file)
     assert json.loads(run("merge", document, tmp_path / "out.json"))["declared"] == shown["declared"]
+    assert "approved" in run("approve", tmp_path / "out.json", "--yes")
+    approved = json.loads((tmp_path / "out.json").read_text())
+    assert approved["approved"]["digest"]
+    run("import", tmp_path / "out.json", "--user", "ann", "--config", file)
+    (tmp_path / "out.json").write_text(json.dumps({**approved, "declared": {}}))
+    refused = CliRunner().invoke(cli.app, ["profile", "import", str(tmp_path / "out.json"), "--user", "ann"])
+    assert "approve it again" in str(refused.exception)
+    run("approve", tmp_path / "out.json", "--yes")
     settings = load_config(file)
     keys = [{"name": name, "tenant": "one", "key_env": name, "trusted": name == "OWN"} for name in ("APP", "OWN")]
     for name in ("APP", "OWN"):

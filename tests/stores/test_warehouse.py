@@ -242,8 +242,8 @@ def test_every_field(warehouse: Warehouse) -> None:
 def test_all_fields_of_the_events_are_columns(warehouse: Warehouse) -> None:
     """No field of an event that is added later can be forgotten here."""
     warehouse.ingest(rows([decision(1)]))
-    # Topics are content, grounds are for explanations, payers for the budgets of keys: they stay in the journal.
-    renamed = {"id", "identity", "scale", "policy", "cards", "topics", "grounds", "payer"}
+    # Topics and statements are content, grounds are for explanations, payers for budgets: they stay in the journal.
+    renamed = {"id", "identity", "scale", "policy", "cards", "topics", "stated", "grounds", "payer"}
     kinds = (Decision, Execution, Score, Feedback, ProfileChange, ModelChange, Remark)
     for table, kind in zip((*TABLES, "remarks"), kinds, strict=True):
         columns = {name for (name,) in warehouse.query("SELECT column_name FROM (DESCRIBE " + table + ")")}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import subprocess
+import time
 from pathlib import Path
 
 import numpy as np
@@ -110,19 +111,24 @@ def test_eight_clients_in_processes_of_their_own(tmp_path: Path) -> None:
     common = [python, "-c", MAIN, "train", "prior", "--encoder", "hashing"]
     ran = [[*common, "--federated", address, "--out", "prior.safetensors"]]
     ran += [[*common, "--join", address, "--data", str(file)] for file in files]
-    processes = [
-        subprocess.Popen(
-            command, cwd=tmp_path, env=environment(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        for command in ran
-    ]
+    logs = [(tmp_path / f"{i}.out", tmp_path / f"{i}.err") for i in range(len(ran))]
+    processes = []
+    for command, (out, err) in zip(ran, logs, strict=True):
+        with out.open("w") as stdout, err.open("w") as stderr:
+            processes.append(
+                subprocess.Popen(command, cwd=tmp_path, env=environment(tmp_path), stdout=stdout, stderr=stderr)
+            )
+    deadline = time.monotonic() + 400.0
     try:
-        said = [process.communicate(timeout=400) for process in processes]
+        while not all(process.poll() == 0 for process in processes):
+            codes = [process.returncode for process in processes]
+            failed = any(codes) or time.monotonic() > deadline
+            assert not failed, [(code, err.read_text()[-1500:]) for code, (_, err) in zip(codes, logs, strict=True)]
+            time.sleep(0.05)
     finally:
         for process in processes:
             process.kill()
             process.wait()
-    assert [process.returncode for process in processes] == [0] * (1 + CLIENTS), [text[-1500:] for _, text in said]
     encoder = get_encoder("hashing")
     features = ResponseFeatures(encoder, scalar=global_scalar(encoder))
     users = [user for file in files for user in observed(file, features)]
@@ -131,7 +137,7 @@ def test_eight_clients_in_processes_of_their_own(tmp_path: Path) -> None:
     central.prior = fit_prior(users, shrinkage=shrinkage, iterations=train_prior.ITERATIONS)
     central.sums, central.labels = e_step(central.prior, users), sum(len(user.y) for user in users)
     sheet = write_federated(central, tmp_path / "central.safetensors", features, CLIENTS)
-    assert json.loads(said[0][0])["labels"] == sheet["labels"] == 12 * CLIENTS
+    assert json.loads(logs[0][0].read_text())["labels"] == sheet["labels"] == 12 * CLIENTS
     one, other = (load_file(tmp_path / f"{name}.safetensors") for name in ("prior", "central"))
     assert {name: array.dtype for name, array in one.items()} == {name: array.dtype for name, array in other.items()}
     for name, array in one.items():

@@ -124,6 +124,9 @@ def told(seed: int, n: int) -> Told:
         RoleText(id="r", ts=1.0, tenant="default", role="default\x1fpoet", vector=pack(np.ones(4))),
         ProfileChange(id="p", ts=1.0, identity=who, declared={"x": 0.3}),
         PolicyChange(id="c", ts=1.0, action="set", settings={"floor": 0.05, "personal": True, "algorithm": "greedy"}),
+        PolicyChange(
+            id="a", ts=1.0, action="add_model", name="d", settings={"provider": "p", "prices": {"input": 0.5}}
+        ),
     ]
     found: Told = [(event, []) for event in others]
     before: list[Event] = []

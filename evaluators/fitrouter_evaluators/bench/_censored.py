@@ -20,7 +20,7 @@ def heaped(y: Floats) -> bool:
 
 
 def latent(y: Floats, a: Floats, sd: float) -> Floats:
-    """float64[n]: E[opinion | label] where the opinion is N(a, sd²); labels between the ends are the opinion."""
+    """E[opinion | label] where the opinion is N(a, sd²), float64[n]; labels between the ends are the opinion."""
     low, high = y <= _END, y >= 1.0 - _END
     out = y.copy()
     out[low] = a[low] - sd * _hazard(-a[low] / sd)
@@ -29,7 +29,7 @@ def latent(y: Floats, a: Floats, sd: float) -> Floats:
 
 
 def clipped_mean(a: Floats, v: Floats) -> Floats:
-    """float64[n]: E[min(max(t, 0), 1)] of t ~ N(a, v)."""
+    """E[min(max(t, 0), 1)] of t ~ N(a, v), float64[n]."""
     from scipy.special import ndtr
 
     sd = np.sqrt(np.maximum(v, 1e-12))

@@ -47,14 +47,14 @@ def squared(y: Floats, p: Floats) -> Floats:
 
 
 def log_loss(y: Floats, p: Floats) -> Floats:
-    """float64[n], nats: −log p(y), p kept 1e-6 away from 0 and 1; y may be soft."""
+    """Nats, float64[n]: −log p(y), p kept 1e-6 away from 0 and 1; y may be soft."""
     p = np.clip(p, _EPS, 1.0 - _EPS)
     out: Floats = -(y * np.log(p) + (1.0 - y) * np.log1p(-p))
     return out
 
 
 def wrong(y: Floats, p: Floats) -> Floats:
-    """float64[n]: 1 where p and y are on different sides of ½, ½ where one of them is ½."""
+    """1 where p and y are on different sides of ½, ½ where one of them is ½, float64[n]."""
     out: Floats = 0.5 - 0.5 * np.sign(y - 0.5) * np.sign(p - 0.5)
     return out
 

@@ -136,7 +136,7 @@ def rounded(values: Floats) -> tuple[float, ...]:
 
 
 def logistic(X: Floats, y: Floats, weight: Floats, ridge: Floats) -> Floats:
-    """float64[D]: the weights of least penalised loss, by Newton steps; y may be soft."""
+    """The weights of least penalised loss, by Newton steps, float64[D]; y may be soft."""
     w = np.zeros(X.shape[1])
     for _ in range(30):
         p = sigmoid(X @ w)
@@ -153,14 +153,14 @@ class Heads(NamedTuple):
     """Trained heads: shared scores of all pairs, and priors over a user's head."""
 
     X: Floats
-    """float64[n, D]: position, shared score, models, tastes."""
+    """Position, shared score, models, tastes, float64[n, D]."""
     named: Floats
-    """float64[n]: shared score from models' names and the prompt, without answers; 0 without names."""
+    """Shared score from models' names and the prompt, without answers, float64[n]; 0 without names."""
     prior: Prior
     own: Prior
     """Prior without a population: N(0, I) in all features but the shared score."""
     bias: NDArray[np.bool_]
-    """bool[D]: position and models."""
+    """Position and models, bool[D]."""
     tie: float
     """Davidson's ν."""
 
@@ -186,7 +186,7 @@ def _evident(prior: Prior, labels: Observations) -> bool:
 
 
 def probability(head: Gaussian, X: Floats) -> Floats:
-    """float64[n]: P(a is better) at the head's mean.
+    """P(a is better) at the head's mean, float64[n].
 
     The population mean is fitted to predict alone; averaging over the spread of users would shrink every prediction
     towards ½.
@@ -195,7 +195,7 @@ def probability(head: Gaussian, X: Floats) -> Floats:
 
 
 def fit_shared(pairs: Pairs, train: Ints, ridge: dict[str, float], *, ties: float = 0.3) -> Floats:
-    """float64[n]: shared score of all pairs, fitted to the rows `train`; a tie is ½ with weight `ties`."""
+    """Shared score of all pairs, fitted to the rows `train`, float64[n]; a tie is ½ with weight `ties`."""
     blocks = pairs.blocks
     used = [name for name in ridge if name in blocks and blocks[name].shape[1]]
     X = np.hstack([blocks[name] for name in used])
@@ -277,7 +277,7 @@ def _davidson(pairs: Pairs, train: Ints, score: Floats) -> float:
 
 
 def three_way(score: Floats, nu: float) -> Floats:
-    """float64[n, 3]: P(a), P(tie), P(b) of log odds."""
+    """P(a), P(tie), P(b) of log odds, float64[n, 3]."""
     weight = np.stack([score / 2.0, np.full(len(score), np.log(nu)), -score / 2.0], axis=1)
     weight = np.exp(weight - weight.max(axis=1, keepdims=True))
     out: Floats = weight / weight.sum(axis=1, keepdims=True)

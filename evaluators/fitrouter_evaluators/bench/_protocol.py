@@ -303,7 +303,7 @@ class Ledger:
 
 
 def _z(differences: list[Floats]) -> Floats:
-    """float64[users]: mean over standard error, mapped from Student's t to the normal; 0 where nothing differs."""
+    """Mean over standard error, mapped from Student's t to the normal, float64[users]; 0 where nothing differs."""
     from scipy import stats
 
     n = np.array([len(d) for d in differences])
@@ -337,7 +337,7 @@ def _worst_decile(
 
 
 def _resampled(cells: list[_Cell], metric: Metric, users: list[int]) -> Floats:
-    """float64[1 + B]: the metric of all users, then of B resamples of them, the same for every row."""
+    """The metric of all users, then of B resamples of them, the same for every row, float64[1 + B]."""
     at = {user: i for i, user in enumerate(users)}
     quick = metric.loss is not None or metric.per_user
     draws = np.random.default_rng(2026).integers(

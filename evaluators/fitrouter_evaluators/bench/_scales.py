@@ -80,7 +80,7 @@ def _basis(K: Floats, y: Floats) -> tuple[Floats, Floats, Floats]:
 
 
 def _evidence(values: Floats, z: Floats, noise: float) -> Floats:
-    """float64[cells]: log p(labels | s, r), up to a constant; values and z in the basis of X Σ Xᵀ."""
+    """Log p(labels | s, r), up to a constant, float64[cells]; values and z in the basis of X Σ Xᵀ."""
     variance = _S[:, None] * values + _R[:, None] * noise
     out: Floats = -0.5 * (np.log(variance) + z**2 / variance).sum(axis=1)
     return out

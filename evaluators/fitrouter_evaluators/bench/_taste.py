@@ -63,7 +63,7 @@ class Seen(NamedTuple):
 
 
 def directions(features: Floats, rows: Ints, count: int) -> Floats:
-    """float64[items, ≤ count]: leading principal components of `rows`; their variances sum to at most 1."""
+    """Leading principal components of `rows`, float64[items, ≤ count]; their variances sum to at most 1."""
     from sklearn.decomposition import PCA
 
     count = min(count, len(rows) - 1, features.shape[1])
@@ -147,7 +147,7 @@ class RatingHead:
     # --- fitting ---
 
     def _crowd(self, y: Floats) -> Floats:
-        """float64[items]: crowd means, shrunk to the prediction from features."""
+        """Crowd means, shrunk to the prediction from features, float64[items]."""
         from sklearn.linear_model import RidgeCV
 
         count = np.bincount(self._train.item, minlength=len(self._features)).astype(np.float64)
@@ -216,7 +216,7 @@ def _own(rows: NDArray[np.integer]) -> list[Ints]:
 
 
 def _offsets(user: Ints, item: Ints, y: Floats) -> Floats:
-    """float64[n]: shrunken offset of each label's user from the means of their items; 0 on average."""
+    """Shrunken offset of each label's user from the means of their items, float64[n]; 0 on average."""
     _, who, count = np.unique(user, return_inverse=True, return_counts=True)
     seen = np.bincount(item).astype(np.float64)
     mean = np.bincount(item, y) / np.maximum(seen, 1.0)

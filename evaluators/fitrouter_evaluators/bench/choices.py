@@ -125,7 +125,7 @@ def _right(data: _Rows) -> dict[str, Floats]:
 
 
 def _picks(utility: Floats) -> Floats:
-    """float64[options]: choice probabilities of the maximum, ties at random."""
+    """Choice probabilities of the maximum, ties at random, float64[options]."""
     best = (utility >= utility.max() - 1e-9).astype(np.float64)
     out: Floats = best / best.sum()
     return out
@@ -247,7 +247,7 @@ _LOG_WEIGHTS = np.log(_WEIGHTS / _WEIGHTS.sum())
 
 
 def _log_likelihood(row: tuple[Floats, int], weights: Floats) -> Floats:
-    """float64[nodes]: log softmax of the best option under each weight."""
+    """Log softmax of the best option under each weight, float64[nodes]."""
     utility, best = row
     logits = np.outer(weights, utility)
     peak = logits.max(axis=1, keepdims=True)

@@ -55,7 +55,7 @@ class Harms(NamedTuple):
     ratings: Floats
     """float64[raters, prompts] in [0, 1], NaN where there is none."""
     values: Floats
-    """float64[raters, 3]: value factors."""
+    """Value factors, float64[raters, 3]."""
     h: Floats
     """float64[prompts, D]"""
     domains: tuple[str, ...]

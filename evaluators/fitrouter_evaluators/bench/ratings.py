@@ -54,7 +54,7 @@ class RatingSet(NamedTuple):
     features: Floats
     """float64[items, F]"""
     declared: Floats | None
-    """float64[users, P], standardised; None without declared values."""
+    """Standardised, float64[users, P]; None without declared values."""
     verdicts: bool
     """Whether ratings are binary."""
 
@@ -132,7 +132,7 @@ def rating_set(
 def item_features(
     rows: Sequence[Rating], names: Sequence[str], encoder: Encoder, given: Mapping[str, Mapping[str, float]] | None
 ) -> Floats:
-    """float64[items, F]: vectors of response and prompt, style of the response, and the given columns.
+    """Vectors of response and prompt, style of the response, and the given columns, float64[items, F].
 
     Each of these blocks has a total variance of 1.
     """

@@ -3,6 +3,7 @@
 from fitrouter_evaluators.personal.answers import ASKED
 from fitrouter_evaluators.personal.leaderboard import Leaderboard, Leaderboards
 from fitrouter_evaluators.personal.profile import Mark, Profile, Profiles
+from fitrouter_evaluators.personal.profile import approve as approve_profile
 from fitrouter_evaluators.personal.profile import merged as merged_profiles
 from fitrouter_evaluators.personal.profile import parsed as parsed_profile
 from fitrouter_evaluators.personal.quiz import CHOICES, Quiz, Reply, Result, advance, believe, result
@@ -33,6 +34,7 @@ __all__ = [
     "Scored",
     "Scores",
     "advance",
+    "approve_profile",
     "believe",
     "merged_profiles",
     "page",

@@ -37,9 +37,9 @@ class AnswerPool(NamedTuple):
     texts: tuple[tuple[str, ...], ...]
     """Answers by prompt and model."""
     x: Floats
-    """float64[P, d]: contexts."""
+    """Contexts, float64[P, d]."""
     h: Floats
-    """float64[P, K, D]: response features, NaN where missing."""
+    """Response features, NaN where missing, float64[P, K, D]."""
     names: tuple[str, ...]
     """Of the response features."""
 

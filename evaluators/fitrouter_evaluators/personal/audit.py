@@ -71,7 +71,7 @@ class Range(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Drill(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds from an order to the first decision that heeds it."""
+    """Seconds from an order to the first decision that follows it."""
 
     step: str
     seconds: float
@@ -214,7 +214,7 @@ def _tail(values: Floats) -> Floats:
 
 
 def _agreement(codes: NDArray[Any]) -> Floats:
-    """float64[n]: share of pairs of one person's answers that agree, of int[n, people, repeats]."""
+    """Share of pairs of one person's answers that agree, of int[n, people, repeats], float64[n]."""
     R = codes.shape[2]
     pairs = [(codes[:, :, i] == codes[:, :, j]).mean(axis=1) for i in range(R) for j in range(i)]
     return np.asarray(np.mean(pairs, axis=0), dtype=np.float64)

@@ -1,4 +1,4 @@
-"""What is believed of one person: which model fits best, which style, and what a question would tell about it.
+"""Weighted posterior draws of one person: which model and style fit best, and the information in a question.
 
 The beliefs are draws from the joint posterior before the quiz, weighted by the likelihood of the person's answers
 (importance sampling). The product's own update keeps blocks apart (assumed-density filtering), which forgets how the
@@ -62,15 +62,15 @@ class Beliefs:
     def __init__(self, draws: Draws, h: Floats) -> None:
         self.draws, self.h = draws, np.where(np.isfinite(h), h, 0.0)
         self.ratings: Floats = draws.taste @ self.h.mean(axis=0).T + draws.fixed.mean(axis=0) + draws.level
-        """float64[S, K]: mean rating of each model's answers."""
+        """Mean rating of each model's answers, float64[S, K]."""
         self.winner = self.ratings.argmax(axis=1)
-        """int[S]: the best model."""
+        """The best model, int[S]."""
         self.weights: Floats = np.full(len(self.ratings), 1.0 / len(self.ratings))
-        """float64[S]: posterior probabilities of the draws."""
+        """Posterior probabilities of the draws, float64[S]."""
 
     @property
     def best(self) -> Floats:
-        """float64[K]: probability that a model is the best."""
+        """Probability that a model is the best, float64[K]."""
         found = np.bincount(self.winner, weights=self.weights, minlength=self.ratings.shape[1])
         return np.minimum(found, 1.0)
 
@@ -85,7 +85,7 @@ class Beliefs:
         return float(self.weights @ self.ratings.max(axis=1) - (self.weights @ self.ratings).max())
 
     def preferred(self, questions: Questions) -> Floats:
-        """float64[S, Q]: probability that the first answer is preferred."""
+        """Probability that the first answer is preferred, float64[S, Q]."""
         prompt, first, second = questions
         draws = self.draws
         gap = draws.taste @ (self.h[prompt, first] - self.h[prompt, second]).T
@@ -104,7 +104,7 @@ class Beliefs:
         self.weights = weights / weights.sum()
 
     def information(self, questions: Questions) -> Floats:
-        """float64[Q]: mutual information of an answer and the best model, in nats; from 0 to ln 2."""
+        """Mutual information of an answer and the best model, in nats, float64[Q]; from 0 to ln 2."""
         p = self.preferred(questions)
         found = _entropy(self.weights @ p)
         for k, share in enumerate(self.best.tolist()):
@@ -114,7 +114,7 @@ class Beliefs:
         return np.maximum(found, 0.0)
 
     def gain(self, questions: Questions) -> Floats:
-        """float64[Q]: expected reduction of the regret by an answer (knowledge gradient); never negative."""
+        """Expected reduction of the regret by an answer (knowledge gradient), float64[Q]; never negative."""
         p, weighted = self.preferred(questions), self.weights[:, None] * self.ratings
         expected = (p.T @ weighted).max(axis=1) + ((1.0 - p).T @ weighted).max(axis=1)
         found: Floats = np.maximum(expected - float(weighted.sum(axis=0).max()), 0.0)

@@ -107,9 +107,9 @@ class Drawn(NamedTuple):
     board: Leaderboard
     names: tuple[str, ...]
     x: Floats
-    """float64[P, d]: contexts."""
+    """Contexts, float64[P, d]."""
     own: Floats
-    """float64[S, K]: draws of the models' ratings."""
+    """Draws of the models' ratings, float64[S, K]."""
 
 
 class Leaderboards:

@@ -27,7 +27,7 @@ DRAWS = 4000
 CANDIDATES = 200
 """Random questions among which one is chosen."""
 LEAST = 3
-"""Questions before the quiz may stop: what is believed of a stranger may be wrong."""
+"""Questions before the quiz may stop: the posterior of a new person may be overconfident."""
 NEGLIGIBLE = 1e-4
 """Expected reduction of the regret, and information in nats, below which a question is not worth asking."""
 

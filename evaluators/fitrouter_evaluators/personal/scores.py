@@ -184,7 +184,7 @@ def percent(rating: float) -> int:
 
 
 def _best(taste: Gaussian, h: Floats) -> Floats:
-    """float64[A]: probability that each of the answers is rated highest."""
+    """Probability that each of the answers is rated highest, float64[A]."""
     if len(h) == 1:
         return np.ones(1)
     values, vectors = np.linalg.eigh(h @ taste.cov @ h.T)

@@ -322,7 +322,7 @@ def _check_training_window(candidate: Candidate, units: Units) -> None:
 
 
 def _pmf_at_draws(policy: Candidate, units: Units) -> Floats:
-    """float64[options]: the policy's pmf at the units' draws, NaN elsewhere."""
+    """The policy's pmf at the units' draws, NaN elsewhere, float64[options]."""
     found = np.full(len(units.log.options.arm), np.nan)
     found[units.entries()] = policy.pmf(units.log, units.draw)
     return found
@@ -401,7 +401,7 @@ def _silence(study: Study, policy: str, rows: Ints, gamma: float) -> tuple[float
 
 
 def _doubly_robust(study: Study, policy: str) -> Floats:
-    """float64[n]: doubly robust outcomes of a policy, or of the difference."""
+    """Doubly robust outcomes of a policy, or of the difference, float64[n]."""
     if policy == "difference":
         one, other = map(DR().score, study.paired)
         return one - other

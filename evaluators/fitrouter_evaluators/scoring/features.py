@@ -62,7 +62,7 @@ class Scalar(Protocol):
         ...
 
     def of(self, items: Sequence[Answer], readings: Sequence[Reading], vectors: Floats, style: Floats) -> Floats:
-        """float64[n], about unit variance; NaN where it is unknown.
+        """About unit variance, float64[n]; NaN where it is unknown.
 
         Args:
             items: answers with a text, and what they answer.
@@ -74,7 +74,7 @@ class Scalar(Protocol):
 
 
 def tool_features(answer: Answer) -> Floats:
-    """float64[3], NaN for an answer without calls; 0 is one call that fits its schema.
+    """NaN for an answer without calls, float64[3]; 0 is one call that fits its schema.
 
     tool_calls: log2((1 + calls) / 2). tool_arguments_fit: 0 where all arguments fit, −3 where none do. tool_repeats:
     3 × the share of calls that repeat an earlier one of the answer. At most ±3. Centre and scale are set by hand.
@@ -168,7 +168,7 @@ class ResponseFeatures:
         self._lock = threading.Lock()
 
     def encode(self, items: Sequence[Answer]) -> Floats:
-        """float64[n, dim], one row an answer; every entry is finite and within ±3, or NaN where it is missing.
+        """One row an answer, float64[n, dim]; every entry is finite and within ±3, or NaN where it is missing.
 
         Raises:
             Exception: whatever the encoder raises; nothing is cached then.

@@ -73,7 +73,7 @@ class Constants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """τ: log odds of a preference per unit of g."""
 
     def combine(self, X: Floats) -> Floats:
-        """float64[n]: g of rows of the design."""
+        """G of rows of the design, float64[n]."""
         # einsum and not BLAS, so that a row does not depend on its batch.
         q = np.einsum("nd,d->n", X, np.array(self.quality))
         d = np.einsum("nd,d->n", X, np.array(self.dressed[:-1])) + self.dressed[-1]
@@ -87,11 +87,11 @@ class View(msgspec.Struct, frozen=True):
 
     asks: tuple[Asked, ...]
     sound: Floats
-    """float64[n, len(MEASURES)], raw."""
+    """Raw, float64[n, len(MEASURES)]."""
     style: Floats
-    """float64[n, len(STYLE)], standardised."""
+    """Standardised, float64[n, len(STYLE)]."""
     near: Floats
-    """float64[n, 6], cosines."""
+    """Cosines, float64[n, 6]."""
     vectors: Floats
     """float64[n, d], of the answers."""
 

@@ -40,15 +40,15 @@ class Matrix(NamedTuple):
 
     cards: tuple[ModelCard, ...]
     x: Floats
-    """float64[N, d], the contexts."""
+    """The contexts, float64[N, d]."""
     tokens: NDArray[np.int64]
     """int64[N], of the prompts, as the router estimates them."""
     reward: Floats
     """float64[N, K] in [0, 1]; NaN where a model has no answer."""
     cost: Floats
-    """float64[N, K], USD; 0 where it is not known."""
+    """USD, float64[N, K]; 0 where it is not known."""
     seconds: Floats
-    """float64[N, K], latencies; 0 where they are not known."""
+    """Latencies, float64[N, K]; 0 where they are not known."""
     users: tuple[str | None, ...]
     roles: tuple[str | None, ...]
     scale: tuple[float, float] = (0.0, 1.0)

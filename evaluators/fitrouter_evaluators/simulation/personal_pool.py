@@ -95,7 +95,7 @@ def _work(task: Task) -> Result:
 
 
 def _labels(user: Any, rated: Any) -> Any:
-    """int[T]: earlier labels of each round's user, at most `_COUNTED`."""
+    """Earlier labels of each round's user, at most `_COUNTED`, int[T]."""
     given: dict[int, int] = {}
     before = np.empty(len(user), dtype=np.intp)
     for t, (who, rates) in enumerate(zip(user.tolist(), rated.tolist(), strict=True)):

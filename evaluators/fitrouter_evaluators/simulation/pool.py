@@ -87,13 +87,13 @@ class Pool(msgspec.Struct, frozen=True):
     models: tuple[str, ...]
     prompts: tuple[str, ...]
     x: Floats
-    """float64[N, d]: the router's contexts."""
+    """The router's contexts, float64[N, d]."""
     h: Floats
-    """float64[K, N, D]: the scorer's response features."""
+    """The scorer's response features, float64[K, N, D]."""
     attributes: Floats
-    """float64[K, N, 8]: standardised over the pool and cut at ±3."""
+    """Standardised over the pool and cut at ±3, float64[K, N, 8]."""
     topics: Floats
-    """float64[N, 17]: 1 and sixteen principal components of the prompts, in the world's own encoder."""
+    """1 and sixteen principal components of the prompts, in the world's own encoder, float64[N, 17]."""
     schema: str
     prompt_tokens: NDArray[np.int64]
     """int64[N]"""
@@ -102,12 +102,12 @@ class Pool(msgspec.Struct, frozen=True):
     names: tuple[str, ...] = ()
     """Of the response features."""
     unseen: Floats | None = None
-    """float64[K, N, 4]: residuals of the attributes `UNSEEN` after linear regression on h in this pool, standardised
-    and clipped to ±3, so that no taste over h explains them."""
+    """Residuals of the attributes `UNSEEN` after linear regression on h in this pool, standardised
+    and clipped to ±3, so that no taste over h explains them, float64[K, N, 4]."""
 
 
 def principal(vectors: Floats, dim: int) -> Floats:
-    """float64[n, dim]: leading principal components, each of unit variance (sklearn.decomposition.PCA)."""
+    """Leading principal components, each of unit variance (sklearn.decomposition.PCA), float64[n, dim]."""
     from sklearn.decomposition import PCA
 
     return np.asarray(PCA(dim, whiten=True, svd_solver="full").fit_transform(vectors), dtype=np.float64)

@@ -104,7 +104,7 @@ class SeedResult(msgspec.Struct, frozen=True):
     probs: Floats
     """float64[T, K]."""
     mixture: Floats
-    """float64[E]: weights of the heads for a new user at the end (`posterior.mixture.EXPERTS`)."""
+    """Weights of the heads for a new user at the end (`posterior.mixture.EXPERTS`), float64[E]."""
     monitor: MonitorHistory
 
 

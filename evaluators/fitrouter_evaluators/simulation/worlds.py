@@ -79,20 +79,20 @@ class Mood(NamedTuple):
     """Rewards of every answer for one sign of the tastes."""
 
     reward: Floats
-    """float64[U, K, N]: P(label = 1)."""
+    """P(label = 1), float64[U, K, N]."""
     feasible: Any
-    """int[U, N]: the feasible oracle's model."""
+    """The feasible oracle's model, int[U, N]."""
 
 
 class Rounds(NamedTuple):
     """Rewards of every round."""
 
     reward: Floats
-    """float64[T, K]: P(label = 1) of each model's answer."""
+    """P(label = 1) of each model's answer, float64[T, K]."""
     feasible: Floats
-    """float64[T]: that of the feasible oracle's model, or the best one's if unknown."""
+    """That of the feasible oracle's model, or the best one's if unknown, float64[T]."""
     best: Floats
-    """float64[T]: that of the best model, luck included."""
+    """That of the best model, luck included, float64[T]."""
 
 
 class Play(msgspec.Struct, frozen=True):
@@ -103,22 +103,22 @@ class Play(msgspec.Struct, frozen=True):
     tastes: Floats
     """float64[U, D], in logits of an attribute's standard deviation."""
     reward: Floats
-    """float64[U, K, N]: P(label = 1)."""
+    """P(label = 1), float64[U, K, N]."""
     h: Floats
-    """float64[K, N, D]: response features of the answers in this world."""
+    """Response features of the answers in this world, float64[K, N, D]."""
     attributes: Floats
-    """float64[K, N, D]: attributes that tastes weigh."""
+    """Attributes that tastes weigh, float64[K, N, D]."""
     user: Any
-    """int[T]: user of each round."""
+    """User of each round, int[T]."""
     prompt: Any
-    """int[T]: prompt of each round."""
+    """Prompt of each round, int[T]."""
     label: Floats
     """float64[T] uniforms: label = 1 where below P."""
     rated: Floats
     """float64[T] uniforms: rated where below the feedback rate."""
     feasible: Any = None
-    """int[U, N]: model of the feasible oracle, which knows every parameter, the prompt's topics and the attributes
-    expected for such prompts; None if unknown."""
+    """Model of the feasible oracle, which knows every parameter, the prompt's topics and the attributes
+    expected for such prompts; None if unknown, int[U, N]."""
     turned: Mood | None = None
     """Rewards for the other sign of the tastes, in a world where it changes."""
     flip_every: int = 0
@@ -192,7 +192,7 @@ def draw_play(world: World, pool: Pool, seed: int) -> Play:
 
 
 def _about(world: World, pool: Pool) -> Floats:
-    """float64[K, N, D]: the attributes that tastes weigh."""
+    """The attributes that tastes weigh, float64[K, N, D]."""
     if world.kind == "model-offset":
         K, N = len(pool.models), len(pool.prompts)
         return np.broadcast_to(np.eye(K)[:, None, :], (K, N, K))
@@ -206,7 +206,7 @@ def _about(world: World, pool: Pool) -> Floats:
 
 
 def _expected(x: Floats, texts: Floats) -> Floats:
-    """float64[K, N, D]: attributes expected of each model for such prompts, linear in x."""
+    """Attributes expected of each model for such prompts, linear in x, float64[K, N, D]."""
     solved = np.linalg.solve(x.T @ x + RIDGE * np.eye(x.shape[1]), x.T)
     expected: Floats = np.einsum("nj,kjd->knd", x, np.einsum("jn,knd->kjd", solved, texts))
     return expected

@@ -67,7 +67,7 @@ class Prior(NamedTuple):
     """Γ, float64[D, P]: effect of declared values on the mean."""
 
     def centre(self, declared: Floats | None = None) -> Floats:
-        """float64[D]: mean of a user with declared values float64[P]."""
+        """Mean taste, float64[D], of a user with declared values float64[P]."""
         return self.mean if declared is None or self.gamma is None else self.mean + self.gamma @ declared
 
     def at(self, declared: Floats | None = None) -> Gaussian:

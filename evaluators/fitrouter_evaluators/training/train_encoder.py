@@ -76,7 +76,7 @@ def train_static(out: Path, dim: int = 128) -> dict[str, Any]:
 
 
 def _frequencies(vocabulary: Sequence[str]) -> Floats:
-    """float64[V], sums to 1: token frequencies in running text, estimated from ranks in the vocabulary.
+    """Sums to 1, float64[V]: token frequencies in running text, estimated from ranks in the vocabulary.
 
     Tokens that text cannot hold ([unused7], [CLS] …) have frequency 0; [UNK] counts as the most frequent word, so that
     it only matters in texts without other words.
@@ -112,7 +112,7 @@ def _token_vectors(source: Path, tokens: int, batch: int = 2048) -> Floats:
 
 
 def _project(vectors: Floats, frequency: Floats, weights: Floats, dim: int) -> Floats:
-    """float64[V, dim]: centred and whitened along the principal components of weighted running text, largest first."""
+    """Centred and whitened along the principal components of weighted running text, largest first, float64[V, dim]."""
     share = frequency * weights
     centred = vectors - (share / share.sum()) @ vectors
     moments = frequency * weights**2

@@ -62,7 +62,7 @@ class _Likelihood(NamedTuple):
     b: Floats
     labels: int
     spread: Floats
-    """float64[D]: variances between its users."""
+    """Variances between its users, float64[D]."""
 
 
 class _Population(NamedTuple):
@@ -220,7 +220,7 @@ def _put_together(likelihoods: Sequence[_Likelihood], guarded: Floats, setting: 
 
 
 def _guards(sources: Sequence[Source], features: ResponseFeatures) -> Floats:
-    """float64[n, D]: feature differences of guards, in the units of a pair."""
+    """Feature differences of guards, in the units of a pair, float64[n, D]."""
     rng = np.random.default_rng(2026)
     picked = []
     for source in sources:

@@ -97,7 +97,7 @@ def set_top_level(path: Path, settings: dict[str, str]) -> None:
     parse_config(data, f"{str(path)!r}")
     if not isinstance(data, dict) or any(data.get(name) != yaml.safe_load(value) for name, value in settings.items()):
         raise ConfigError(f"{str(path)!r} sets {', '.join(settings)} in a way that cannot be edited; change it by hand")
-    _replace(path, text)
+    replace_file(path, text)
 
 
 def _set(text: str, name: str, value: str) -> str:
@@ -111,8 +111,12 @@ def _set(text: str, name: str, value: str) -> str:
     return text + ("" if text.endswith("\n") or not text else "\n") + f"{name}: {value}\n"
 
 
-def _replace(path: Path, text: str) -> None:
-    """Write a temporary file next to the target and rename it, so that no reader sees half a file."""
+def replace_file(path: Path, text: str) -> None:
+    """Write a temporary file next to the target and rename it, so that no reader sees half a file.
+
+    Raises:
+        ConfigError: it cannot be written.
+    """
     target = path.resolve()
     try:
         handle, beside = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")

@@ -77,18 +77,18 @@ class People:
     # --- oracles ---
 
     def rounds(self) -> Floats:
-        """float64[T, K]: expected satisfaction of each round's user with each model."""
+        """Expected satisfaction of each round's user with each model, float64[T, K]."""
         topic = np.array(self.stage.topic)[self.play.prompt]
         result: Floats = self.value[self.play.user, :, topic]
         return result
 
     def blind(self) -> Any:
-        """int[T]: the best model for the topic, for an unknown user."""
+        """The best model for the topic, for an unknown user, int[T]."""
         best: Any = np.einsum("u,uki->ki", self.activity, self.value).argmax(axis=0)
         return best[np.array(self.stage.topic)[self.play.prompt]]
 
     def knowing(self) -> Any:
-        """int[T]: the best model for the topic and user; the luck of a prompt stays unknown."""
+        """The best model for the topic and user, int[T]; the luck of a prompt stays unknown."""
         return self.rounds().argmax(axis=1)
 
 
@@ -108,7 +108,7 @@ def _quality(world: DemoWorld, models: tuple[str, ...]) -> Floats:
 
 
 def _strength(world: DemoWorld, models: tuple[str, ...]) -> Floats:
-    """float64[K, topics]: skill relative to the other models."""
+    """Skill relative to the other models, float64[K, topics]."""
     skill = np.array([[world.models[model].persona.strength(topic) for topic in world.prompts] for model in models])
     result: Floats = world.strength_weight * (skill - skill.mean(axis=0))
     return result

@@ -30,7 +30,7 @@ class Stage(msgspec.Struct, frozen=True):
     """float64[K, N] in USD."""
     centre: Floats
     scale: Floats
-    """float64[attributes]: mean and standard deviation of the users' attributes."""
+    """Mean and standard deviation of the users' attributes, float64[attributes]."""
 
     def noticed(self, world: DemoWorld, text: str) -> Floats:
         """float64[attributes] of a text: standardised and clipped at ±3."""

@@ -37,6 +37,7 @@ from fitrouter_integrations.client._local import LocalBackend
 from fitrouter_integrations.gateway._explain import decision_json
 from fitrouter_integrations.gateway._keys import ANYBODY, Caller, Keys, Rates
 from fitrouter_integrations.gateway._lists import Listings
+from fitrouter_integrations.gateway._models import ModelAdministration
 from fitrouter_integrations.gateway._personal import Personal
 from fitrouter_integrations.gateway._whole_log import WholeLog
 from fitrouter_integrations.gateway.asgi._access import REQUEST_ID, AccessLog
@@ -116,7 +117,9 @@ def create_app(router: Router, config: Config, metrics: Metrics | None = None) -
         ("POST", "/v1/responses", gateway.responses, "chat"),
         ("POST", "/v1/embeddings", gateway.embeddings, "chat"),
         ("GET", "/v1/models", gateway.models, ""),
+        ("POST", "/v1/models", gateway.administration.add_model, ""),
         ("GET", "/v1/models/{model:path}", gateway.model, ""),
+        ("DELETE", "/v1/models/{model:path}", gateway.administration.remove_model, ""),
         ("POST", "/v1/feedback", gateway.feedback, "feedback"),
         ("PUT", "/v1/profile", gateway.profile, "feedback"),
         ("GET", "/v1/profile", gateway.personal.show_profile, "read"),
@@ -206,8 +209,9 @@ class Gateway:
         self.personal = Personal(router, config, self._body)
         self.whole_log = WholeLog(config, self._body)
         self.lists = Listings(router.lists)
+        self.administration = ModelAdministration(router, config.server.additions, self._audit, self._body)
         self._born = int(time.time())
-        self.console = Console(router, config, metrics, self.steer, self._keys)
+        self.console = Console(router, config, metrics, self.steer, self.administration, self._keys)
         metrics.bind(router)
 
     @asynccontextmanager
@@ -535,10 +539,12 @@ class Gateway:
     # --- names ---
 
     def _check_model(self, name: str) -> None:
+        self.router.registry.refresh()
         if name != AUTO and name not in self.router.models and name not in self.router.aliases:
             raise Problem(404, "model_not_found", f"unknown model {name!r}; GET /v1/models lists them")
 
     async def _models(self) -> dict[str, dict[str, Any]]:
+        self.router.registry.refresh()
         owners = {AUTO: "fitrouter"}
         owners |= {card.name: card.provider for card in self.router.models.values()}
         owners |= {card.name: card.provider for card in self.router.embeddings.values()}

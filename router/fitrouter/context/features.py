@@ -129,7 +129,7 @@ def context_names(dim: int = TEXT_DIM) -> tuple[str, ...]:
 
 
 def context_features(reading: Reading, encoder: Encoder, dim: int = TEXT_DIM) -> Floats:
-    """float64[1 + dim + 6]: the features x of a request, [1, text, flags].
+    """The features x of a request, [1, text, flags], float64[1 + dim + 6].
 
     The text block has length √¾ (0 for a text without tokens) and a flag is at most ¼, so that without the leading 1
     the vector has a length of about 1, which the priors are scaled for. The text block is the projection of the
@@ -289,7 +289,7 @@ def _uses_tools(message: Message) -> bool:
 
 @functools.lru_cache(maxsize=32)
 def _projection(encoder_id: str, source: int, target: int) -> Floats:
-    """float64[source, target], a Gaussian matrix that preserves lengths in expectation."""
+    """A Gaussian matrix that preserves lengths in expectation, float64[source, target]."""
     key = int.from_bytes(hashlib.sha256(f"{encoder_id}|{source}|{target}".encode()).digest()[:16], "little")
     matrix: Floats = np.random.Generator(np.random.Philox(key=key)).standard_normal((source, target)) / math.sqrt(
         target

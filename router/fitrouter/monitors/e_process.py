@@ -46,7 +46,7 @@ class MixtureEProcess:
         self.idle = 1.0 - float(weights.sum())
         self.n = 0
         self.staked = np.zeros(len(weights))
-        """float64[G]: staked wealth of each strategy, in units of its weight."""
+        """Staked wealth of each strategy, in units of its weight, float64[G]."""
 
     @property
     def value(self) -> float:

@@ -85,7 +85,7 @@ class Propensities(Projection):
         self._arm.multiply(self._tilted(decision.eligible, q, chosen))
 
     def _tilted(self, eligible: tuple[str, ...], q: Floats, chosen: int) -> Floats:
-        """float64[ARMS · G]: q'(chosen) / q(chosen) of the `arm` family; 1 for arms that are not eligible."""
+        """q'(chosen) / q(chosen) of the `arm` family, float64[ARMS · G]; 1 for arms that are not eligible."""
         for arm in eligible:
             if arm not in self._arms and len(self._arms) < ARMS:
                 self._arms[arm] = len(self._arms)

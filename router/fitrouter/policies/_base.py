@@ -21,9 +21,9 @@ class Beliefs(msgspec.Struct, frozen=True, kw_only=True):
 
     arms: tuple[str, ...]
     utility: Floats
-    """float64[K]: expected utility."""
+    """Expected utility, float64[K]."""
     sd: Floats
-    """float64[K]: its standard deviation."""
+    """Its standard deviation, float64[K]."""
     steps: float
     """The number of labels learned so far."""
 
@@ -38,7 +38,7 @@ class Policy(Protocol):
     name: str
 
     def propose(self, beliefs: Beliefs) -> Floats:
-        """float64[K], the pmf before floor and rollout share are applied: non-negative, sums to 1 within 1e-12.
+        """The pmf before floor and rollout share are applied, float64[K]: non-negative, sums to 1 within 1e-12.
 
         Raises:
             ValueError: there are no arms.
@@ -51,12 +51,12 @@ class Batched(Protocol):
     """A policy that depends on utilities alone, not on arm names, and can process many requests at once."""
 
     def pmf(self, utility: Floats, sd: Floats, steps: float | Floats) -> Floats:
-        """float64[..., K], the pmfs of `propose` for sound inputs, along the last axis; steps have shape [..., 1]."""
+        """The pmfs of `propose` for sound inputs, along the last axis, float64[..., K]; steps have shape [..., 1]."""
         ...
 
 
 def proposals(policy: Policy, arms: Sequence[Sequence[str]], utility: Floats, sd: Floats, steps: Floats) -> Floats:
-    """float64[n, K]: a policy's pmfs for n requests with K eligible arms each, bit-identical to `propose`.
+    """A policy's pmfs for n requests with K eligible arms each, bit-identical to `propose`, float64[n, K].
 
     Args:
         policy: called once if it is `Batched`, else for each request.

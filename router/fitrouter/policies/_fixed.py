@@ -17,7 +17,7 @@ class Fixed:
         self.arm = arm
 
     def propose(self, beliefs: Beliefs) -> Floats:
-        """float64[K], one-hot if the arm is eligible."""
+        """One-hot if the arm is eligible, float64[K]."""
         K = len(sound(beliefs)[0])
         pmf = np.zeros(K)
         if self.arm in beliefs.arms:

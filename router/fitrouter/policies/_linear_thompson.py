@@ -46,7 +46,7 @@ class LinearThompson:
 
 
 def argmax_pmf(mean: Floats, sd: Floats) -> Floats:
-    """float64[K]: P(k = argmax_j X_j) for independent X_j ~ N(mean_j, sd_j²), all finite, sd ≥ 0.
+    """P(k = argmax_j X_j) for independent X_j ~ N(mean_j, sd_j²), all finite, sd ≥ 0, float64[K].
 
     p_k = ∫ φ_k(t) Π_{j≠k} Φ_j(t) dt = ∫ Π_j Φ_j(t) · (φ_k / Φ_k)(t) dt by the trapezoidal rule. Let L be the highest
     of the arms' lower ends m_j − 6.5 s_j. The maximum lies above L, so arms whose upper end is below L are excluded,

@@ -27,7 +27,7 @@ class LinUCB:
         self.alpha = checked(self.name, "alpha", alpha)
 
     def propose(self, beliefs: Beliefs) -> Floats:
-        """float64[K], one-hot except for ties."""
+        """One-hot except for ties, float64[K]."""
         return self.pmf(*sound(beliefs), beliefs.steps)
 
     def pmf(self, utility: Floats, sd: Floats, steps: float | Floats) -> Floats:  # noqa: ARG002 - of every policy

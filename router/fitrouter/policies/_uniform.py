@@ -14,9 +14,9 @@ class Uniform:
     name = "uniform"
 
     def propose(self, beliefs: Beliefs) -> Floats:
-        """float64[K], all equal."""
+        """All equal, float64[K]."""
         return self.pmf(*sound(beliefs), beliefs.steps)
 
     def pmf(self, utility: Floats, sd: Floats, steps: float | Floats) -> Floats:  # noqa: ARG002 - of every policy
-        """float64[..., K], all equal."""
+        """All equal, float64[..., K]."""
         return np.full(utility.shape, 1.0 / utility.shape[-1])

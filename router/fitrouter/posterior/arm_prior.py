@@ -31,7 +31,7 @@ class ModelPrior(msgspec.Struct, frozen=True, kw_only=True):
 
     blocks: dict[str, tuple[bytes, bytes]] = {}
     spread: bytes = b""
-    """float64[D], mean square of the profile's residuals."""
+    """Mean square of the profile's residuals, float64[D]."""
     worth: dict[str, float] = {}
     """Block → how many observations it counts for."""
     seen: dict[str, int] = {}

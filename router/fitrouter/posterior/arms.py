@@ -134,12 +134,12 @@ class Arms:
 
     @property
     def correction(self) -> Floats:
-        """float64[rows, C, d]: the means of c, in place."""
+        """The means of c, in place, float64[rows, C, d]."""
         return self.corrections[:, :, -1]
 
     @property
     def correction_cov(self) -> Floats:
-        """float64[rows, C, d, d]: their covariances."""
+        """Their covariances, float64[rows, C, d, d]."""
         return self.corrections[:, :, :-1]
 
     def row(self, name: str) -> int:
@@ -259,7 +259,7 @@ class Arms:
         )
 
     def availability(self, models: Rows, now: float) -> Floats:
-        """float64[K]: P(answers) at a time."""
+        """P(answers) at a time, float64[K]."""
         answers, fails, last = self.beta[models].T
         fade = np.exp2(np.maximum(now - last, 0.0) / -self.params.half_life_s)
         a = answers * fade + self.params.answers
@@ -279,7 +279,7 @@ class Arms:
         return profile
 
     def _mean_profile(self, x: Floats) -> Floats:
-        """float64[D]: the mean ĥ of the arms that are trusted and have answered; the prior's where there are none."""
+        """The mean ĥ of the arms that are trusted and have answered, float64[D]; the prior's where there are none."""
         rows = [row for name, row in self.names.items() if self.responses[row] and not self.distrusts(name)] or [0]
         mean: Floats = np.einsum("kdh,d->h", self.profile[rows], x) / len(rows)
         return mean

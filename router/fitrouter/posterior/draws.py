@@ -24,11 +24,11 @@ class Draws(NamedTuple):
     """S draws for K arms at P contexts. The rating of arm k's answer h at context p is h·taste + fixed + level."""
 
     taste: Floats
-    """float64[S, D]: w."""
+    """W, float64[S, D]."""
     level: Floats
-    """float64[S, K]: how much more the person likes an arm than its text explains, beyond `fixed`."""
+    """How much more the person likes an arm than its text explains, beyond `fixed`, float64[S, K]."""
     fixed: Floats
-    """float64[P, K]: mean correction c_k(x)."""
+    """Mean correction c_k(x), float64[P, K]."""
 
 
 def draw_posterior(fit: Fit, identity: Identity, x: Floats, arms: Sequence[str], n: int, seed: Sequence[int]) -> Draws:
@@ -112,7 +112,7 @@ def _head(heads: Heads, place: int, models: Sequence[str], n: int, rng: np.rando
 
 
 def normal(block: Gaussian, n: int, rng: np.random.Generator) -> Floats:
-    """float64[n, D]: draws of a Gaussian, whose covariance may be singular."""
+    """Draws of a Gaussian, whose covariance may be singular, float64[n, D]."""
     values, vectors = np.linalg.eigh(block.cov)
     scaled: Floats = rng.standard_normal((n, len(values))) * np.sqrt(np.maximum(values, 0.0))
     drawn: Floats = block.mean + scaled @ vectors.T

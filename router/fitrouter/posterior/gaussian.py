@@ -49,7 +49,7 @@ class Gaussian:
         self.state = np.concatenate([cov, self.mean[None]])
 
     def gain(self, h: Floats) -> Floats:
-        """float64[D]: s = S h."""
+        """S = S h, float64[D]."""
         return self.along(h)[0]
 
     def along(self, h: Floats) -> tuple[Floats, float]:

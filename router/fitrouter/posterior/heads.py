@@ -43,7 +43,7 @@ class Width(msgspec.Struct, frozen=True, kw_only=True):
     """ρ of an AR(1) process with the prior as stationary distribution: share of the prior that returns per label."""
 
     def variances(self, names: Mapping[str, int], D: int) -> Floats:
-        """float64[D]: over D features, of which some have names."""
+        """Over D features, of which some have names, float64[D]."""
         variance = np.full(D, self.taste / max(D - 1, 1))
         variance[0] = self.level
         for name, more in self.named.items():
@@ -85,7 +85,7 @@ class HeadPriors:
         return [cls(members, np.stack(variances)) for members, variances in groups]
 
     def diagonal(self, models: int) -> Floats:
-        """float64[E, n]: prior variances of the features and of some models' offsets."""
+        """Prior variances of the features and of some models' offsets, float64[E, n]."""
         found = self._diagonals.get(models)
         if found is None:
             found = np.concatenate([self.variance, np.repeat(self.offset[:, None], models, axis=1)], axis=1)
@@ -97,11 +97,11 @@ class Rows(NamedTuple):
     """Linear combinations of answers that heads predict: one for a label, K for a decision."""
 
     h: Floats
-    """float64[R, D]: features."""
+    """Features, float64[R, D]."""
     models: tuple[str, ...]
     """Base arms."""
     coefficient: Floats
-    """float64[R, len(models)]: how often each model's offset counts."""
+    """How often each model's offset counts, float64[R, len(models)]."""
 
 
 class _Columns(NamedTuple):
@@ -162,15 +162,15 @@ class Heads(abc.ABC):
 
     @abc.abstractmethod
     def variances(self, z: Floats) -> Floats:
-        """float64[E, R]: zᵀ S z of each row of float64[R, n]."""
+        """zᵀ S z of each row z of float64[R, n] under each head, float64[E, R]."""
 
     @abc.abstractmethod
     def times(self, z: Floats) -> Floats:
-        """float64[E, n]: S z of one z for all heads, or of a row for each."""
+        """S z of one z for all heads, or of a row for each, float64[E, n]."""
 
     @abc.abstractmethod
     def covariance(self, weights: Floats, features: int) -> Floats:
-        """float64[features, features]: weighted sum of the heads' covariances of the first coordinates."""
+        """Weighted sum of the heads' covariances of the first coordinates, float64[features, features]."""
 
     @abc.abstractmethod
     def _reduce(self, gains: Floats, shrink: Floats) -> None:
@@ -203,7 +203,7 @@ class Heads(abc.ABC):
         return self.priors.diagonal(len(self.models))
 
     def _design(self, rows: Rows) -> Floats:
-        """float64[R, n]: coefficients of the coordinates."""
+        """Coefficients of the coordinates, float64[R, n]."""
         taste, found = len(self.priors.features), _columns(self.models, rows.models)
         z = np.zeros((len(rows.h), taste + len(self.models)))
         z[:, :taste] = rows.h[:, self.priors.features]
@@ -230,7 +230,7 @@ class Heads(abc.ABC):
         return mean, variance
 
     def novelty(self, rows: Rows) -> Floats:
-        """float64[E]: posterior variances of the offsets in the first row, as shares of the prior's."""
+        """Posterior variances of the offsets in the first row, as shares of the prior's, float64[E]."""
         counted = float(np.einsum("rm,rm->", rows.coefficient, rows.coefficient))
         if counted <= 0.0:
             return np.ones(len(self))
@@ -239,12 +239,12 @@ class Heads(abc.ABC):
         return np.where(self.priors.offset > 0.0, np.minimum(np.maximum(share, 0.0), 1.0), 1.0)
 
     def tastes(self) -> Floats:
-        """float64[E, len(features)]: means."""
+        """Means, float64[E, len(features)]."""
         means: Floats = self.mean[:, : len(self.priors.features)].astype(np.float64)
         return means
 
     def offsets(self, model: str) -> Floats:
-        """float64[E]: expected offsets of a model."""
+        """Expected offsets of a model, float64[E]."""
         if model not in self.models:
             return np.zeros(len(self))
         found: Floats = self.mean[:, len(self.priors.features) + self.models.index(model)].astype(np.float64)
@@ -355,7 +355,7 @@ class LowRankHeads(Heads):
     def __init__(self, priors: HeadPriors) -> None:
         super().__init__(priors)
         self.factors: NDArray[np.float16] = np.zeros((len(self), 0, self.mean.shape[1]), np.float16)
-        """float16[E, k, n]: U."""
+        """U, float16[E, k, n]."""
 
     @property
     def labelled(self) -> bool:
@@ -367,7 +367,7 @@ class LowRankHeads(Heads):
         return bool(np.isfinite(self.mean).all() and np.isfinite(self.factors).all())
 
     def variances(self, z: Floats) -> Floats:
-        """float64[E, R]: zᵀ S z of each row of float64[R, n]."""
+        """zᵀ S z of each row z of float64[R, n] under each head, float64[E, R]."""
         prior: Floats = np.einsum("rn,en->er", z * z, self._diagonal)
         if not self.labelled:
             return prior
@@ -377,13 +377,13 @@ class LowRankHeads(Heads):
         return found
 
     def times(self, z: Floats) -> Floats:
-        """float64[E, n]: S z of one z for all heads, or of a row for each."""
+        """S z of one z for all heads, or of a row for each, float64[E, n]."""
         factors, each = self.factors.astype(np.float64), np.broadcast_to(z, self.mean.shape)
         removed: Floats = np.einsum("ek,ekn->en", np.einsum("ekn,en->ek", factors, each), factors)
         return self._diagonal * each - removed
 
     def covariance(self, weights: Floats, features: int) -> Floats:
-        """float64[features, features]: weighted sum of the heads' covariances of the first coordinates."""
+        """Weighted sum of the heads' covariances of the first coordinates, float64[features, features]."""
         factors = self.factors[:, :, :features].astype(np.float64)
         cov = np.diag(np.einsum("e,en->n", weights, self._diagonal[:, :features]))
         for weight, each in zip(weights.tolist(), factors, strict=True):
@@ -515,17 +515,17 @@ class DenseHeads(Heads):
         return cov
 
     def variances(self, z: Floats) -> Floats:
-        """float64[E, R]: zᵀ S z of each row of float64[R, n]."""
+        """zᵀ S z of each row z of float64[R, n] under each head, float64[E, R]."""
         found: Floats = np.einsum("ern,rn->er", np.einsum("rn,enm->erm", z, self._full()), z)
         return found
 
     def times(self, z: Floats) -> Floats:
-        """float64[E, n]: S z of one z for all heads, or of a row for each."""
+        """S z of one z for all heads, or of a row for each, float64[E, n]."""
         found: Floats = np.einsum("enm,em->en", self._full(), np.broadcast_to(z, self.mean.shape))
         return found
 
     def covariance(self, weights: Floats, features: int) -> Floats:
-        """float64[features, features]: weighted sum of the heads' covariances of the first coordinates."""
+        """Weighted sum of the heads' covariances of the first coordinates, float64[features, features]."""
         found: Floats = np.einsum("e,eij->ij", weights, self._full()[:, :features, :features])
         return found
 

@@ -88,7 +88,7 @@ class Estimate(NamedTuple):
     seconds: Floats
     availability: Floats
     profile: Floats
-    """float64[K, D]: expected features of the answers."""
+    """Expected features of the answers, float64[K, D]."""
     with_role: Floats
     """The mean without the terms of the user."""
     tastes: tuple[Floats, Floats | float, Floats | float]

@@ -104,14 +104,6 @@ class Observation(msgspec.Struct, frozen=True):
         a = (mean - signal.level) / tau / math.sqrt(1.0 + math.pi / 8.0 * variance / tau**2)
         return -signal.weight * (max(a, 0.0) + math.log1p(math.exp(-abs(a))) - self.y * a)
 
-    def surprise(self, predicted: float) -> float:
-        """−log p(y | predicted) in nats, up to a constant of the signal."""
-        signal = self.signal
-        if signal.link == "gaussian":
-            return 0.5 * signal.weight * (self.y - predicted) ** 2 / signal.noise
-        a = (predicted - signal.level) / signal.temperature
-        return signal.weight * (max(a, 0.0) + math.log1p(math.exp(-abs(a))) - self.y * a)
-
 
 def observation_of(kind: FeedbackKind, y: float, tokens: int = 0) -> Observation:
     """The observation of a label.

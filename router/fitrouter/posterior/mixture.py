@@ -65,7 +65,7 @@ class MixturePrior(Projection):
         self._weights = {context: _prior(context, logits) for context, logits in self._logits.items()}
 
     def weights(self, context: Context) -> Floats:
-        """float64[E], positive, with sum 1. The array is replaced, never changed."""
+        """Positive, with sum 1, float64[E]. The array is replaced, never changed."""
         return self._weights[context]
 
     def learn(self, context: Context, change: Floats) -> None:
@@ -88,7 +88,7 @@ class MixturePrior(Projection):
 
 
 def _prior(context: Context, logits: Floats) -> Floats:
-    """float64[E]: softmax of the logits, with the floor."""
+    """Softmax of the logits, with the floor, float64[E]."""
     learnt = np.exp(logits - logits.max())
     weights: Floats = (1.0 - FLOOR) * learnt / np.add.reduce(learnt) + FLOOR * np.array(START[context])
     return weights

@@ -62,7 +62,7 @@ class _Side(NamedTuple):
     """Row of the model."""
     x: Floats
     gains: Floats
-    """float64[C, d]: S x at every width of c."""
+    """S x at every width of c, float64[C, d]."""
     means: Floats
     variances: Floats
     """float64[C] each: of c."""
@@ -80,7 +80,7 @@ class _Shared(NamedTuple):
     text_variance: float
     sides: list[_Side]
     corrections: Floats
-    """float64[2, C]: mean and variance of the corrections' sum at every width."""
+    """Mean and variance of the corrections' sum at every width, float64[2, C]."""
 
 
 class _Personal(NamedTuple):
@@ -173,7 +173,7 @@ class Fit:
         return "sensitive" if identity.role and canonical_role(identity.role) in self._sensitive else "user"
 
     def weights(self, identity: Identity) -> Floats:
-        """float64[E]: weights of `EXPERTS` for the user of a request, or for its role if it has no user."""
+        """Weights of `EXPERTS` for the user of a request, or for its role if it has no user, float64[E]."""
         role, user = self.people(identity)
         if user is not None:
             return user.weights_in(self.context(identity), self.mixture)
@@ -253,7 +253,7 @@ class Fit:
         return self.arms.read(self.arms.find(names), x, self.widths.weights).profile
 
     def taste(self, identity: Identity) -> Floats:
-        """float64[D]: this user's taste w."""
+        """Taste w of a user, float64[D]."""
         w: Floats = self.tastes.population.mean + self._mean_deviations(identity, *self.people(identity))[1]
         return w
 

@@ -35,7 +35,7 @@ class _Stored(msgspec.Struct, array_like=True):
 
 @lru_cache
 def _nothing(D: int) -> Floats:
-    """float64[D]: the zeros that all people who declared nothing share."""
+    """The zeros that all people who declared nothing share, float64[D]."""
     return np.zeros(D)
 
 
@@ -126,7 +126,7 @@ class Person(Projection):
         return Deviation(weights, means, variances, centred)
 
     def weights_in(self, context: Context, prior: MixturePrior) -> Floats:
-        """float64[E]: weights of the experts in a context, the common prior's before the first label there."""
+        """Weights of the experts in a context, the common prior's before the first label there, float64[E]."""
         found = self.weights.get(context)
         return prior.weights(context) if found is None else found
 
@@ -140,7 +140,7 @@ class Person(Projection):
         return float(weights[0] + weights[1] + own)
 
     def mean_taste(self, weights: Floats) -> Floats:
-        """float64[D]: mean of the mixture's taste."""
+        """Mean of the mixture's taste, float64[D]."""
         mean: Floats = (1.0 - float(weights[0])) * self.declared
         for at, heads in self.experts():
             mean[heads.priors.features] += np.einsum("e,ef->f", weights[at], heads.tastes())

@@ -83,7 +83,7 @@ class PersonPosterior:
             nats.append(evidence)
         moved = start * np.exp(np.array(nats) - max(nats))
         self.weights: Floats = moved / moved.sum()
-        """float64[E]: posterior weights of the heads."""
+        """Posterior weights of the heads, float64[E]."""
 
     def draw(self, n: int, seed: Sequence[int]) -> tuple[Floats, Floats]:
         """N draws: tastes float64[n, D] and levels of the arms float64[n, K]."""

@@ -136,10 +136,21 @@ class Breakers:
     """
 
     def __init__(self, cards: Mapping[str, ModelCard], retry_share: float = 0.5) -> None:
-        providers = {card.provider: _Breaker(card.provider) for card in cards.values()}
-        models = {_model(card): _Breaker(card.name) for card in cards.values()}
-        self._of = {arm: (models[_model(card)], providers[card.provider]) for arm, card in cards.items()}
-        self._retry_share, self._retries = retry_share, dict.fromkeys(providers, RETRIES)
+        self._providers: dict[str, _Breaker] = {}
+        self._models: dict[tuple[str, str], _Breaker] = {}
+        self._of: dict[str, tuple[_Breaker, _Breaker]] = {}
+        self._shown: Mapping[str, ModelCard] = {}
+        self._retry_share, self._retries = retry_share, dict[str, float]()
+        self.renew(cards)
+
+    def renew(self, cards: Mapping[str, ModelCard]) -> None:
+        """Take other models; those of before keep their breakers, for calls that are under way."""
+        for arm, card in cards.items():
+            model = self._models.setdefault(_model(card), _Breaker(card.name))
+            provider = self._providers.setdefault(card.provider, _Breaker(card.provider))
+            self._of[arm] = model, provider
+            self._retries.setdefault(card.provider, RETRIES)
+        self._shown = cards
 
     def excluded(self, arms: Iterable[str]) -> list[tuple[str, str]]:
         """(arm, reason) of those that must not be called now."""
@@ -155,7 +166,7 @@ class Breakers:
         """Models, and `provider NAME`, that must not be called now → the reason."""
         now = time.monotonic()
         found = {}
-        for model, provider in self._of.values():
+        for model, provider in [self._of[arm] for arm in self._shown]:
             for breaker, name in ((model, model.name), (provider, f"provider {provider.name}")):
                 if breaker.left_s(now) is not None:
                     found[name] = breaker.reason
@@ -247,6 +258,12 @@ class TenantBreakers:
     def __init__(self, cards: Mapping[str, ModelCard], retry_share: float = 0.5) -> None:
         self._cards, self._retry_share = cards, retry_share
         self._tenants: OrderedDict[str, Breakers] = OrderedDict()
+
+    def renew(self, cards: Mapping[str, ModelCard]) -> None:
+        """Take other models."""
+        self._cards = cards
+        for breakers in self._tenants.values():
+            breakers.renew(cards)
 
     def of(self, tenant: str) -> Breakers:
         """The breakers of a tenant; those of the tenant that is silent longest are forgotten beyond `TENANTS`."""

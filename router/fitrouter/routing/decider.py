@@ -185,6 +185,10 @@ class Decider:
             self._live = dict(settings), policy, msgspec.structs.replace(self.rules, **known)
         return self._live[1:]
 
+    def renew(self, **changed: Any) -> None:
+        """Replace fields of `rules` from the next decision on."""
+        self.rules, self._live = msgspec.structs.replace(self.rules, **changed), None
+
     def build(self, settings: Mapping[str, Any], *, shadow: bool = False) -> Policy:
         """Build the policy of settings that override the configuration.
 

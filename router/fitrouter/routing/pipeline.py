@@ -74,6 +74,7 @@ class Pipeline:
         clock: seconds since the epoch.
         breakers: of the models; one whose breaker is open is excluded.
         droppable: request parameters that may be omitted.
+        refresh: called before each decision; calls `take` where the models have changed.
     """
 
     def __init__(
@@ -89,17 +90,23 @@ class Pipeline:
         clock: Callable[[], float],
         breakers: TenantBreakers,
         droppable: Collection[str] = (),
+        refresh: Callable[[], None] = lambda: None,
     ) -> None:
-        self.breakers = breakers
-        self.cards, self.aliases = cards, aliases
-        self.roster = Roster(cards.values())
-        self.names = {called(card): arm for arm, card in cards.items()}
+        self.breakers, self.refresh = breakers, refresh
+        self.aliases = aliases
+        self.take(cards)
         self.decider, self.learner = decider, learner
         self.identities, self.encoder = identities, encoder
         self.hooks, self.clock = hooks, clock
         self._ahead: dict[str, OrderedDict[str, Session]] = {}
         """Tenant → sessions whose last decision is not folded yet."""
         self.droppable = frozenset({*DROPPABLE, *droppable})
+
+    def take(self, cards: Mapping[str, ModelCard]) -> None:
+        """Route among other models from the next decision on; arm → card."""
+        self.cards = cards
+        self.roster = Roster(cards.values())
+        self.names = {called(card): arm for arm, card in cards.items()}
 
     async def decide(self, request: Request, *, observed: bool = False) -> Proposal:
         """Decide for a request.
@@ -114,6 +121,7 @@ class Pipeline:
             Unavailable: the breakers of all eligible models are open.
             BudgetExhausted: the tenant's budget does not cover the request.
         """
+        self.refresh()
         pinned = self._pinned(request.model)
         asked = wants(request)
         roster = Roster([self.cards[pinned]]) if pinned else self.roster

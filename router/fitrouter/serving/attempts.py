@@ -93,8 +93,17 @@ class Caller:
         breakers: TenantBreakers,
         slots: SlotParams,
     ) -> None:
-        self.cards, self.providers, self.timers, self.breakers = cards, providers, timers, breakers
-        self.slots = {name: Slots(name, slots.concurrency.get(name, CONCURRENCY), slots) for name in providers}
+        self.cards, self.timers, self.breakers = cards, timers, breakers
+        self.providers: dict[str, Provider] = {}
+        self.slots: dict[str, Slots] = {}
+        self._params = slots
+        for name, provider in providers.items():
+            self.connect(name, provider, slots.concurrency.get(name, CONCURRENCY))
+
+    def connect(self, name: str, provider: Provider, concurrency: int) -> None:
+        """Call another provider of a name from now on; calls under way end with the one of before."""
+        self.providers[name] = provider
+        self.slots[name] = Slots(name, concurrency, self._params)
 
     async def first_answer(
         self,

@@ -81,7 +81,7 @@ class PolicyControl:
         recorder: makes the events durable.
         clock: seconds since the epoch.
         folded: waits until durable events are folded.
-        models: names that `force` and `paused` accept.
+        models: the names that `force` and `paused` accept now.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class PolicyControl:
         recorder: Recorder,
         clock: Callable[[], float],
         folded: Callable[[], Any],
-        models: Collection[str],
+        models: Callable[[], Collection[str]],
     ) -> None:
         self._decider, self._recorder, self._clock = decider, recorder, clock
         self._folded, self._models = folded, models
@@ -165,12 +165,14 @@ class PolicyControl:
                 f"share: {checked['share']:g} needs a model for the rest of the traffic; set 'default_model' in the "
                 "configuration"
             )
-        if checked.get("force") and checked["force"] not in self._models:
-            raise InvalidRequest(f"force: unknown model {checked['force']!r}; models are {', '.join(self._models)}")
+        models = set(self._models())
+        if checked.get("force") and checked["force"] not in models:
+            known = ", ".join(sorted(models))
+            raise InvalidRequest(f"force: unknown model {checked['force']!r}; models are {known}")
         paused = {name.strip() for name in checked.get("paused", "").split(",")} - {""}
-        if unknown := sorted(paused - set(self._models)):
-            raise InvalidRequest(f"paused: unknown model {unknown[0]!r}; models are {', '.join(self._models)}")
-        if paused >= set(self._models):
+        if unknown := sorted(paused - models):
+            raise InvalidRequest(f"paused: unknown model {unknown[0]!r}; models are {', '.join(sorted(models))}")
+        if paused >= models:
             raise InvalidRequest("paused: these are all models; leave one that answers")
         self._try(self._decider.learner.projections.policy_settings.settings | checked)
         return await self._append("set", settings=checked)

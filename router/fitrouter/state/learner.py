@@ -306,6 +306,7 @@ class Learner:
                 self._dirty.add(f"user:{event.identity.user}")
             case PolicyChange() as event:
                 self.projections.policy_settings.observe(event)
+                self.projections.added_models.observe(event)
                 self.projections.budgets.observe_change(event)
             case Erasure() as event:
                 if event.subject:

@@ -9,6 +9,7 @@ import msgspec
 from fitrouter.monitors.personalisation import PersonalisationMonitor
 from fitrouter.monitors.propensities import Propensities
 from fitrouter.state.accounts import Accounts
+from fitrouter.state.added_models import AddedModels
 from fitrouter.state.budgets import BudgetParams, Budgets
 from fitrouter.state.publication import Publication
 from fitrouter.state.quality_floor import QualityFloor
@@ -93,6 +94,7 @@ class Projections:
     def __init__(self, params: ProjectionParams | None = None) -> None:
         self.params = params or ProjectionParams()
         self.policy_settings = PolicySettings()
+        self.added_models = AddedModels()
         self.arm_counts = ArmCounts()
         self.sessions = Sessions()
         self.personalisation = PersonalisationMonitor()
@@ -117,6 +119,7 @@ class Projections:
         """Name → projection, in a fixed order; the names are keys of snapshots."""
         return {
             "accounts": self.accounts,
+            "added": self.added_models,
             "base layer": self.quality_floor,
             "budgets": self.budgets,
             "control": self.policy_settings,

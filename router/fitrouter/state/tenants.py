@@ -14,6 +14,7 @@ import msgspec
 
 from fitrouter.posterior.gaussian import Gaussian
 from fitrouter.posterior.tastes import OVERALL
+from fitrouter.state.added_models import AddedModels
 from fitrouter.state.learner import Learner, tenant_of
 from fitrouter.state.settings import PolicySettings
 from fitrouter.stores.journal import Row
@@ -108,7 +109,7 @@ class TenantLearner(Learner):
             self._registries.append(sorted(card.arm for card in row.event.cards))
             self._nobody = None
         self._front = max(self._front, row.seq)
-        if isinstance(row.event, PolicyChange):  # settings are the first tenant's to hold, limits everybody's
+        if isinstance(row.event, PolicyChange):  # all but limits is the first tenant's to hold
             self._nobody = None
             for part in self.others.values():
                 if row.seq > part.skip_to:
@@ -146,6 +147,7 @@ class TenantLearner(Learner):
         Learner.take(part, fresh)
         if part is not self:
             part.projections.policy_settings = PolicySettings()  # they are the first tenant's to hold
+            part.projections.added_models = AddedModels()
         part.skip_to, self.skipped = fresh.seq, skipped
         self.seq, self.revision = min(read, fresh.seq), self.revision + 1
 

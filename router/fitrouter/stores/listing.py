@@ -38,7 +38,7 @@ class _Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ListedAnswer(_Entry, frozen=True, kw_only=True):
-    """A decision, its answer, and what is known of it."""
+    """A decision, its answer, score and feedback."""
 
     mode: str
     probability: float

@@ -36,6 +36,7 @@ async function ask(path, options = {}) {
 export const api = {
   get: (path, query) => ask(query ? `${path}?${new URLSearchParams(Object.entries(query).filter(([, v]) => v !== null && v !== undefined))}` : path),
   post: (path, body) => ask(path, { method: "POST", headers: { "content-type": "application/json", "x-fitrouter-csrf": session.csrf }, body: JSON.stringify(body) }),
+  remove: (path) => ask(path, { method: "DELETE", headers: { "x-fitrouter-csrf": session.csrf } }),
 };
 
 /** Say something for a moment. */

@@ -1,6 +1,6 @@
-// The models: prices, availability, traffic and ratings of a week; all traffic to one of them, and back.
+// The models: prices, availability, traffic and ratings of a week; pause one, send all traffic to one, add and remove one.
 
-import { h, card, note, name, count, ratio, usd, duration, percent, interval } from "./dom.js";
+import { h, card, note, name, count, ratio, usd, duration, percent, interval, when } from "./dom.js";
 import { bar, hue, learnColours } from "./charts.js";
 import { ask, panel } from "./effect.js";
 import { api, href, say } from "./main.js";
@@ -23,6 +23,33 @@ export const models = {
     };
     const paused = (m) => data.paused.includes(m.name);
     const pause = (m) => set({ paused: (paused(m) ? data.paused.filter((n) => n !== m.name) : [...data.paused, m.name]).join(",") }, `${m.name.slice(0, 60)} is ${paused(m) ? "called again" : "not called any more"}.`);
+    const remove = (m) => async () => {
+      asked = null;
+      try {
+        await api.remove(`models/${encodeURIComponent(m.name)}`);
+        say(`${m.name.slice(0, 60)} is removed.`);
+      } catch (error) {
+        say(error.message, true);
+      }
+      await again();
+    };
+    const confirm = (m, place) => {
+      if (!place) return;
+      const close = () => { asked = null; confirm(m, place); };
+      place.replaceChildren(...(asked !== m.name ? [] : [h("p", { class: "about" }, "It gets no further request; calls under way end normally. What was learnt of it stays in the log."),
+        h("p", { class: "acts" }, h("button", { type: "button", class: "primary", "data-key": `removed-${m.name}`, onclick: remove(m) }, `Remove ${m.name.slice(0, 40)}`), h("button", { type: "button", "data-key": `kept-${m.name}`, onclick: close }, "Leave it"))]));
+    };
+    const removal = (m) => {
+      const place = h("div", { class: "effect", "data-panel": `remove-${m.name}`, "aria-live": "polite" });
+      confirm(m, place);
+      return place;
+    };
+    const removing = (m) => h("button", { type: "button", "data-key": `remove-${m.name}`, onclick: () => {
+      asked = m.name;
+      const place = document.querySelector(`[data-panel="${CSS.escape(`remove-${m.name}`)}"]`);
+      confirm(m, place);
+      place?.querySelector("button")?.focus({ preventScroll: true });
+    } }, "Remove …");
     const force = (key, model, button, done) => () => ask(key, { change: { action: "set", settings: { force: model } }, button, done, again });
     return [data.force ? h("ul", { class: "alarms" }, h("li", { class: "warn" }, h("strong", null, "All traffic"), h("span", null, "goes to ", name(data.force), "; nothing is drawn, and replay can use none of it."),
       data.admin ? h("button", { type: "button", "data-key": "free", onclick: set({ force: "" }, "Models are drawn again.") }, "Draw again") : null)) : null,
@@ -32,7 +59,7 @@ export const models = {
         m.out ? h("p", { class: "error" }, name(m.out, 200)) : null,
         h("p", { class: "about" }, "Share of traffic"), bar(total ? (f.requests ?? 0) / total : 0, `${percent(total ? (f.requests ?? 0) / total : 0)}, ${count(f.requests ?? 0)} requests`, hue(m.arm)),
         h("dl", { class: "facts two" },
-          h("dt", null, "Mean rating, 0 to 1"), h("dd", null, reward ? `${ratio(reward.mean, 3)}` : "not rated", reward && reward.low !== null ? h("span", { class: "about" }, ` (${interval(reward.low, reward.high)}, ${count(reward.ratings)} ratings)`) : ""),
+          h("dt", null, "Mean rating, 0 to 1"), h("dd", null, reward ? `${ratio(reward.mean, 3)}` : "not rated", reward ? h("span", { class: "about" }, ` (${reward.low === null ? "" : `${interval(reward.low, reward.high)}, `}${count(reward.ratings)} rating${reward.ratings === 1 ? "" : "s"})`) : ""),
           h("dt", null, "Answers a call"), h("dd", null, percent(m.availability)),
           h("dt", null, "Price per million tokens"), h("dd", null, m.input_usd_per_million === null ? "unknown: its cost is not weighed" : `${usd(m.input_usd_per_million)} in, ${usd(m.output_usd_per_million)} out`),
           h("dt", null, "Cost per request"), h("dd", null, f.requests ? usd(f.cost_usd / f.requests) : "–"),
@@ -40,39 +67,72 @@ export const models = {
           h("dt", null, "Context"), h("dd", null, m.context_window ? `${count(m.context_window)} tokens` : "not stated"),
           h("dt", null, "Provider"), h("dd", null, name(m.provider, 40), " · ", name(m.target, 60)),
           m.revision || m.variant ? [h("dt", null, "Version"), h("dd", null, name([m.variant, m.revision].filter(Boolean).join(" · "), 60))] : null,
+          m.added ? [h("dt", null, "Added"), h("dd", null, when(m.added), ", while running")] : null,
           h("dt", null, "Drift"), h("dd", null, m.drift === null ? "–" : `${percent(m.drift)} of the alarm`)),
         h("p", { class: "acts" }, h("a", { href: href("decisions", { model: m.arm }) }, "Its decisions"),
           data.admin ? h("button", { type: "button", "data-key": `pause-${m.name}`, onclick: pause(m) }, paused(m) ? "Call it again" : "Pause") : null,
-          data.admin && data.force !== m.name ? h("button", { type: "button", "data-key": `force-${m.name}`, onclick: force(`force-${m.name}`, m.name, `Send all to ${m.name.slice(0, 40)}`, `All traffic goes to ${m.name.slice(0, 60)}.`) }, "Send all traffic here …") : null), panel(`force-${m.name}`));
-    })), data.admin ? addition(data.providers) : note("Models are added in the configuration file; a new one gets a raised share of exploration at first.")].filter(Boolean);
+          data.admin && data.force !== m.name ? h("button", { type: "button", "data-key": `force-${m.name}`, onclick: force(`force-${m.name}`, m.name, `Send all to ${m.name.slice(0, 40)}`, `All traffic goes to ${m.name.slice(0, 60)}.`) }, "Send all traffic here …") : null,
+          data.admin && m.added ? removing(m) : null), panel(`force-${m.name}`), m.added ? removal(m) : null);
+    })), data.unused?.length ? card("Added, but not in use", {}, h("ul", { class: "plain-list" }, data.unused.map((m) => h("li", null, h("strong", null, name(m.name, 80)), ": ", h("span", { class: "error" }, name(m.fault, 400)), h("p", { class: "acts" }, removing(m)), removal(m))))) : null,
+    data.admin ? addition(data, again) : note("Models are added by an administrator; a new one gets a raised share of exploration at first.")].filter(Boolean);
   },
 };
 
-const FIELDS = [["name", "Name in requests"], ["target", "Provider’s name for it, if another"], ["revision", "Revision"], ["input", "USD per million tokens in"], ["output", "USD per million tokens out"]];
-/** What was typed, and the answer to it; they outlive a redraw. */
-const adding = { given: {}, found: null };
+/** The model whose removal waits for a second click. */
+let asked = null;
 
-/** A model to add: the gateway checks it, and writes the block for the configuration file. */
-function addition(providers) {
-  const answer = h("div", { class: "effect", "data-panel": "add", "aria-live": "polite" }), said = () => answer.replaceChildren(...(adding.found ? [written(adding.found)] : []));
-  const input = (key, props) => h("input", { id: `add-${key}`, "data-key": `add-${key}`, value: adding.given[key] ?? "", oninput: (event) => { adding.given[key] = event.target.value; }, ...props });
-  const provider = h("select", { id: "add-provider", "data-key": "add-provider", onchange: () => { adding.given.provider = provider.value; } }, providers.map((p) => h("option", { value: p, selected: p === adding.given.provider }, p.slice(0, 60))));
-  said();
-  return card("Add a model", {}, note("The gateway checks what is given, and writes the block for fitrouter.yaml. Add it there and restart: the model is then drawn with a raised share of exploration at first. Keys and addresses are those of its provider."),
-    h("form", { onsubmit: async (event) => {
-      event.preventDefault();
-      const given = Object.fromEntries(Object.entries({ ...adding.given, provider: provider.value }).filter(([, value]) => value !== "").map(([key, value]) => [key, ["input", "output"].includes(key) ? Number(value) : value]));
-      try {
-        adding.found = await api.post("models", given);
-      } catch (error) {
-        adding.found = { errors: { model: error.message } };
-      }
+const OWN = "\u0000own";
+const NUMBERS = ["input", "output", "context_window"];
+const FIELDS = [["name", "Name in requests", "such as mistral-small"], ["target", "Provider’s name for it", "if another"], ["revision", "Revision", "if it has one"],
+  ["input", "USD per million tokens in", "not known"], ["output", "USD per million tokens out", "not known"], ["context_window", "Context, in tokens", "128000"]];
+/** What was typed, and the answer to it; they outlive a redraw. */
+const adding = { given: {}, error: "", busy: false };
+
+/** A model to add; it is in use at once, in every worker and after a restart. */
+function addition(data, again) {
+  const own = () => adding.given.provider === OWN;
+  const fault = h("p", { class: "error", role: "alert", "data-panel": "add" }, adding.error);
+  const field = (key, title, hint, props) => h("div", { class: "control" }, h("label", { for: `add-${key}` }, title),
+    h("input", { id: `add-${key}`, "data-key": `add-${key}`, value: adding.given[key] ?? "", placeholder: hint, oninput: (event) => { adding.given[key] = event.target.value; }, ...props }));
+  const chosen = (key, options, onchange) => {
+    const select = h("select", { id: `add-${key}`, "data-key": `add-${key}`, onchange: () => { adding.given[key] = select.value; onchange?.(); } },
+      options.map(([id, text]) => h("option", { value: id, selected: id === adding.given[key] }, text.slice(0, 60))));
+    return select;
+  };
+  if (adding.given.provider === undefined) adding.given.provider = data.providers[0] ?? OWN;
+  const server = h("div", { class: "controls wide", hidden: !own() },
+    field("base_url", "Base URL", "up to and including /v1", { type: "url", maxlength: 2000 }),
+    h("div", { class: "control" }, h("label", { for: "add-api_key_env" }, "Variable with its key"), chosen("api_key_env", [["", "no key"], ...data.additions.key_envs.map((each) => [each, each])])));
+  const provider = chosen("provider", [...data.providers.map((each) => [each, each]), [OWN, "A server of its own …"]], () => { server.hidden = !own(); });
+  const submit = async (event) => {
+    event.preventDefault();
+    if (adding.busy) return;
+    adding.busy = true;
+    try {
+      const found = await api.post("models", body(adding.given));
+      if (found.error) throw new Error(found.error);
+      say(found.fault ? `${found.name.slice(0, 60)} was added, but cannot be used here: ${found.fault}` : `${found.name.slice(0, 60)} is in use.`, Boolean(found.fault));
+      Object.assign(adding, { given: { provider: adding.given.provider }, error: "" });
+      await again();
+    } catch (error) {
+      adding.error = error.message;
       const place = document.querySelector('[data-panel="add"]');
-      place?.replaceChildren(written(adding.found));
-    } }, h("div", { class: "controls wide" }, h("div", { class: "control" }, h("label", { for: "add-provider" }, "Provider"), provider),
-      FIELDS.map(([key, title]) => h("div", { class: "control" }, h("label", { for: `add-${key}` }, title), input(key, ["input", "output"].includes(key) ? { type: "number", min: 0, step: "any" } : { maxlength: 200, required: key === "name" })))),
-      h("p", { class: "acts" }, h("button", { "data-key": "add-check" }, "Check and write the block"))), answer);
+      if (place) place.textContent = adding.error;
+    } finally {
+      adding.busy = false;
+    }
+  };
+  return card("Add a model", {}, note("It is in use at once, in every worker and after a restart, with a raised share of exploration at first. Keys stay in the environment of the gateway: only the name of a variable is given",
+    data.additions.key_envs.length ? "." : "; the setting server.additions.key_envs allows some.", data.additions.private_addresses ? "" : " A server of its own needs a public address."),
+    h("form", { onsubmit: submit }, h("div", { class: "controls wide" }, h("div", { class: "control" }, h("label", { for: "add-provider" }, "Provider"), provider),
+      FIELDS.map(([key, title, hint]) => field(key, title, hint, NUMBERS.includes(key) ? { type: "number", min: 0, step: key === "context_window" ? 1 : "any" } : { maxlength: 200, required: key === "name" }))),
+      server, fault, h("p", { class: "acts" }, h("button", { class: "primary", "data-key": "add-model" }, "Add the model"))));
 }
 
-const written = (found) => found.block ? h("pre", { class: "text", tabindex: "0", "data-figure": "block" }, found.block)
-  : h("ul", { class: "plain-list" }, Object.entries(found.errors).map(([field, text]) => h("li", { class: "error" }, name(field, 40), ": ", name(text, 400))));
+/** The body of the request: what was typed, without what was left empty. */
+function body(typed) {
+  const given = Object.fromEntries(Object.entries(typed).filter(([, value]) => value !== "").map(([key, value]) => [key, NUMBERS.includes(key) ? Number(value) : value]));
+  const { input, output, base_url, api_key_env, provider, ...model } = given;
+  const prices = Object.fromEntries(Object.entries({ input, output }).filter(([, value]) => value !== undefined));
+  return { ...model, ...(Object.keys(prices).length ? { prices } : {}), provider: provider === OWN ? { kind: "openai_compatible", base_url: base_url ?? "", ...(api_key_env ? { api_key_env } : {}) } : provider };
+}

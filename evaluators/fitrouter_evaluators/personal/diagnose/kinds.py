@@ -104,7 +104,7 @@ class Classifier:
         self._weights = np.linalg.solve(kernel + _RIDGE * np.eye(len(texts)), target - self._mean)
 
     def __call__(self, texts: Sequence[str]) -> Floats:
-        """float64[n, classes]: about 1 for the class of a text and 0 for others."""
+        """About 1 for the class of a text and 0 for others, float64[n, classes]."""
         lower = [text.lower() for text in texts]
         found: Floats = self._mean + self._pieces.kernel(self._encoder.encode(lower), lower) @ self._weights
         return found

@@ -1,11 +1,13 @@
 """Profile of a person: a portable document, and what it declares."""
 
 from fitrouter_evaluators.personal.profile.document import (
+    Approval,
     Comment,
     Example,
     Given,
     Learnt,
     Profile,
+    approve,
     differences,
     merged,
     parsed,
@@ -15,6 +17,7 @@ from fitrouter_evaluators.personal.profile.profiles import Mark, Profiles
 from fitrouter_evaluators.personal.profile.stated import declared
 
 __all__ = [
+    "Approval",
     "Comment",
     "Example",
     "Given",
@@ -22,6 +25,7 @@ __all__ = [
     "Mark",
     "Profile",
     "Profiles",
+    "approve",
     "declared",
     "differences",
     "merged",

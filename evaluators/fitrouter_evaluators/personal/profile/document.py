@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from statistics import NormalDist
@@ -78,6 +79,15 @@ class Comment(msgspec.Struct, frozen=True):
     text: Line
 
 
+class Approval(msgspec.Struct, frozen=True):
+    """A person's statement that a document describes them."""
+
+    ts: Annotated[float, msgspec.Meta(ge=0.0, le=1e12)]
+    """In seconds since the epoch."""
+    digest: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+    """SHA-256 of the rest of the document as `digest_of` computes it."""
+
+
 Kinds = Annotated[dict[Annotated[str, msgspec.Meta(max_length=64)], Given], msgspec.Meta(max_length=16)]
 Goals = Annotated[tuple[Line, ...], msgspec.Meta(max_length=MOST_GOALS)]
 Priorities = Annotated[dict[Name, Annotated[float, msgspec.Meta(ge=0.0, le=10.0)]], msgspec.Meta(max_length=256)]
@@ -112,6 +122,19 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     """What became of answers: accepted, copied, edited, read, asked for again."""
     differs: Annotated[tuple[Difference, ...], msgspec.Meta(max_length=256)] = ()
     """Where saying and doing differ, surest first."""
+    approved: Approval | None = None
+    """That the person has read the document, if they said so; it ends with any change."""
+
+
+def approve(profile: Profile, ts: float) -> Profile:
+    """The document with its person's approval at a time, in seconds since the epoch."""
+    return msgspec.structs.replace(profile, approved=Approval(ts, digest_of(profile)))
+
+
+def digest_of(profile: Profile) -> str:
+    """SHA-256 of the document without an approval, as JSON with sorted keys."""
+    bare = msgspec.structs.replace(profile, approved=None)
+    return hashlib.sha256(msgspec.json.encode(bare, order="sorted")).hexdigest()
 
 
 def differences(declared: Mapping[str, float], learnt: Mapping[str, Learnt]) -> tuple[Difference, ...]:
@@ -144,7 +167,10 @@ def values_of(profile: Profile, moved: Mapping[str, float] | None = None) -> dic
 
 
 def merged(profiles: Sequence[Profile]) -> Profile:
-    """One profile of several of the same person: later words and marks win, learnt deviations by their precision."""
+    """One profile of several of the same person: later words and marks win, learnt deviations by their precision.
+
+    It has no approval: its person has not read it.
+    """
     learnt: dict[str, Learnt] = {}
     for name in dict.fromkeys(name for profile in profiles for name in profile.learnt):
         each = [profile.learnt[name] for profile in profiles if name in profile.learnt]
@@ -181,9 +207,15 @@ def parsed(value: object) -> Profile:
     """The profile in a JSON value.
 
     Raises:
-        InvalidRequest: it does not fit the schema (docs/profile.schema.json).
+        InvalidRequest: it does not fit the schema (docs/profile.schema.json), or was changed after its approval.
     """
     try:
-        return msgspec.convert(value, Profile)
+        found = msgspec.convert(value, Profile)
     except msgspec.ValidationError as error:
         raise InvalidRequest(f"profile: {error}; the schema is docs/profile.schema.json") from None
+    if found.approved is not None and found.approved.digest != digest_of(found):
+        raise InvalidRequest(
+            "profile: approved: the document was changed after its person approved it; "
+            "let them approve it again (fitrouter profile approve), or remove the field"
+        )
+    return found

@@ -42,7 +42,7 @@ def style(text: str) -> dict[str, float]:
 
 
 def surface(text: str) -> Floats:
-    """float64[7]: length and format of a text."""
+    """Length and format of a text, float64[7]."""
     lines = text.splitlines()
     return np.array(
         [

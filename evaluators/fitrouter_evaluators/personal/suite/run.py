@@ -63,7 +63,7 @@ class Judged(NamedTuple):
     """Verdicts of a judge on the answers to each prompt."""
 
     verdicts: Floats
-    """float64[P, C]: 1 for the first of each pair of models, −1 for the second."""
+    """1 for the first of each pair of models, −1 for the second, float64[P, C]."""
     circle: Sequence[tuple[int, int]]
     """The pairs."""
     weight: float
@@ -243,7 +243,7 @@ def _marked(marks: Any) -> int:
 
 
 def _wins(ratings: Floats) -> Floats:
-    """float64[S, P, K]: share of the rivals that an answer is rated above, from ratings of the same shape."""
+    """Share of the rivals that an answer is rated above, from ratings of the same shape, float64[S, P, K]."""
     above = ratings[..., :, None] > ratings[..., None, :]
     same = ratings[..., :, None] == ratings[..., None, :]
     found: Floats = (above.sum(axis=-1) + 0.5 * (same.sum(axis=-1) - 1)) / (ratings.shape[-1] - 1)
@@ -251,7 +251,7 @@ def _wins(ratings: Floats) -> Floats:
 
 
 def _judged_wins(verdicts: Floats, circle: Sequence[tuple[int, int]], models: int) -> Floats:
-    """float64[P, K]: mean of an answer's verdicts, on a scale from 0 to 1."""
+    """Mean of an answer's verdicts, on a scale from 0 to 1, float64[P, K]."""
     total, seen = np.zeros((len(verdicts), models)), np.zeros(models)
     for at, (a, b) in enumerate(circle):
         total[:, a] += verdicts[:, at]
@@ -262,7 +262,7 @@ def _judged_wins(verdicts: Floats, circle: Sequence[tuple[int, int]], models: in
 
 
 def _equated(own: Floats, common: Floats) -> Floats | None:
-    """float64[K]: a person's mean ratings on the anchors on the population's scale; None if they are all the same."""
+    """A person's mean ratings on the anchors on the population's scale, float64[K]; None if they are all the same."""
     if len(own) < 2 or own.std() < 1e-9:
         return None
     found: Floats = common.mean() + common.std() * (own.mean(axis=0) - own.mean()) / own.std()

@@ -16,5 +16,5 @@ class DescribedCandidate:
         self.description = description
 
     def pmf(self, log: Log, rows: Ints) -> Floats:
-        """float64[m], flat over the entries of these rows; may be NaN in rows that are not draws."""
+        """Flat over the entries of these rows, float64[m]; may be NaN in rows that are not draws."""
         raise NotImplementedError

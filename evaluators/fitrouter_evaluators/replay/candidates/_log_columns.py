@@ -16,7 +16,7 @@ _CHUNK = 1 << 16
 
 
 def entries(log: Log, rows: Ints) -> Ints:
-    """int64[m]: positions in `Options` of the entries of these rows, concatenated."""
+    """Positions in `Options` of the entries of these rows, concatenated, int64[m]."""
     start = log.decisions.start
     return ragged_positions(start[rows], start[rows + 1] - start[rows])
 
@@ -28,7 +28,7 @@ def chunks(rows: Ints) -> Iterator[Ints]:
 
 
 def drawn(log: Log, rows: Ints) -> NDArray[np.bool_]:
-    """bool[n]: whether each of the rows is a draw; other rows need no valid pmf."""
+    """Whether each of the rows is a draw, bool[n]; other rows need no valid pmf."""
     return is_drawn(log.decisions.mode[rows])
 
 
@@ -41,7 +41,7 @@ def by_size(counts: Ints) -> Iterator[tuple[Ints, Ints]]:
 
 
 def sums(values: Floats, counts: Ints) -> Floats:
-    """float64[n]: sums over each row's entries; every row has at least one."""
+    """Sums over each row's entries, float64[n]; every row has at least one."""
     return np.asarray(np.add.reduceat(values, np.cumsum(counts) - counts) if len(values) else np.zeros(0))
 
 
@@ -54,7 +54,7 @@ def refuse(log: Log, row: int, problem: str) -> NoReturn:
 
 
 def per_row(log: Log, column: Floats | None, rows: Ints, what: str, remedy: str) -> Floats:
-    """float64[n]: a column of `Decisions` at these rows."""
+    """A column of `Decisions` at these rows, float64[n]."""
     if column is None:
         raise InvalidLog(f"{log.source}: {what} is not logged; {remedy}")
     values: Floats = column[rows]
@@ -65,7 +65,7 @@ def per_row(log: Log, column: Floats | None, rows: Ints, what: str, remedy: str)
 
 
 def per_entry(log: Log, column: Floats | None, rows: Ints, what: str, remedy: str) -> Floats:
-    """float64[m]: a column of `Options` at the entries of these rows; raises as `per_row` does."""
+    """A column of `Options` at the entries of these rows, float64[m]; raises as `per_row` does."""
     if column is None:
         raise InvalidLog(f"{log.source}: {what} is not logged; {remedy}")
     values: Floats = column[entries(log, rows)]
@@ -80,7 +80,7 @@ def per_entry(log: Log, column: Floats | None, rows: Ints, what: str, remedy: st
 
 
 def arm_codes(arms: Sequence[str], name: str) -> Ints:
-    """int64[m]: codes of the arms of this name: the arm itself, or all revisions of a model (the part before @)."""
+    """Codes of the arms of this name, int64[m]: the arm itself, or all revisions of a model (the part before @)."""
     exact = [code for code, arm in enumerate(arms) if arm == name]
     found = exact or [code for code, arm in enumerate(arms) if arm.partition("@")[0] == name]
     return np.array(found, dtype=np.int64)

@@ -45,7 +45,7 @@ class _RestTerms(NamedTuple):
     """Components of the logged rest of n rows."""
 
     share: Floats
-    """float64[n]: s."""
+    """S, float64[n]."""
     even: Floats
     """float64[n]: (1 − u) (1 − r) f + u."""
     new: Floats
@@ -63,7 +63,7 @@ class Mixture:
         self._default_codes = self._default() if settings.share is not None and settings.share < 1.0 else self._shadowed
 
     def rest(self, rows: Ints) -> Floats:
-        """float64[m], flat over the entries of the rows."""
+        """Flat over the entries of the rows, float64[m]."""
         log, settings = self.log, self.settings
         counts = np.diff(log.decisions.start)[rows]
         if log.options.rest is None and settings.floor is not None:
@@ -124,7 +124,7 @@ class Mixture:
         return _RestTerms(share, floor / _FLOOR_MARGIN / share, np.where(none, 0.0, new))
 
     def _at_most_one(self, rows: Ints, counts: Ints, is_it: NDArray[np.bool_], what: str) -> Floats:
-        """float64[m]: indicator of at most one entry per draw."""
+        """Indicator of at most one entry per draw, float64[m]."""
         found = is_it.astype(np.float64)
         many = (sums(found, counts) > 1.0) & drawn(self.log, rows)
         if many.any():
@@ -132,7 +132,7 @@ class Mixture:
         return found
 
     def _inside(self, rows: Ints, parts: _RestTerms, counts: Ints, failed: NDArray[np.bool_]) -> Floats:
-        """float64[m]: the rest within the policy's share, under another floor or slice."""
+        """The rest within the policy's share, under another floor or slice, float64[m]."""
         wanted = self.settings
         new = sums(parts.new, counts)
         live = self._live_slice(bool((new > 0.0).any()))
@@ -171,7 +171,7 @@ class Mixture:
             refuse(self.log, int(rows[at]), f"{problem}; {remedy}")
 
     def _payable(self, rows: Ints, counts: Ints) -> Floats:
-        """float64[n]: the highest floor that a tenant's budget pays for (`fitrouter.state.budgets.Budgets.floor`)."""
+        """The highest floor that a tenant's budget pays for (`fitrouter.state.budgets.Budgets.floor`), float64[n]."""
         log, made = self.log, self.log.decisions
         if made.budget_weight is None or made.budget_unit_usd is None:
             return np.full(len(rows), np.inf)

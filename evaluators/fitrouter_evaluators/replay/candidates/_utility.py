@@ -26,7 +26,7 @@ class UtilityTerms(NamedTuple):
     names: tuple[str, ...]
     """Arm names by code."""
     counts: Ints
-    """int64[n]: numbers of eligible arms."""
+    """Numbers of eligible arms, int64[n]."""
     arm: Ints
     availability: Floats
     price: Floats
@@ -35,7 +35,7 @@ class UtilityTerms(NamedTuple):
     """arm, availability, price, switch and rest are [m]."""
 
     def pmf(self, policy: Policy, mean: Floats, sd: Floats, steps: Floats) -> Floats:
-        """float64[m]: a policy's pmf for posterior means and sds, float64[m], after `steps` labels, float64[n]."""
+        """A policy's pmf, float64[m], for posterior means and sds float64[m] after `steps` labels, int64[n]."""
         utility = self.availability * (mean - self.price) - self.switch
         sd = self.availability * sd
         names = np.array(self.names, dtype=object)
@@ -48,7 +48,7 @@ class UtilityTerms(NamedTuple):
     def decision_pmf(
         self, i: int, begin: int, policy: Policy, found: Estimate | None, steps: float, personal: bool | None = None
     ) -> Floats:
-        """float64[K]: a policy's pmf at row i, whose entries start at `begin`, under another learner's estimate.
+        """A policy's pmf at row i, whose entries start at `begin`, under another learner's estimate, float64[K].
 
         `found` is None where no policy decided; `personal` False leaves out the user and role terms.
         """
@@ -101,7 +101,7 @@ def utility_terms(log: Log, rows: Ints, settings: Settings, mixture: Mixture) ->
 def _unit_price(
     log: Log, rows: Ints, setting: float | None, logged: Floats | None, unit: Floats | None, name: str
 ) -> Floats:
-    """float64[n]: utility lost per dollar or per second."""
+    """Utility lost per dollar or per second, float64[n]."""
     if setting == 0.0:
         return np.zeros(len(rows))
     if setting is None:
@@ -115,7 +115,7 @@ def _unit_price(
 
 
 def _price(log: Log, rows: Ints, price: Floats, amount: Floats | None, name: str) -> Floats:
-    """float64[m]: utility lost to cost or latency."""
+    """Utility lost to cost or latency, float64[m]."""
     counts = np.diff(log.decisions.start)[rows]
     if not (price > 0.0).any():
         return np.zeros(int(counts.sum()))

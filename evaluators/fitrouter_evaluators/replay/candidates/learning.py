@@ -74,7 +74,7 @@ class _ReplayedLearner:
         self.begin = np.cumsum(self.utility_terms.counts) - self.utility_terms.counts
 
     def pmf(self, i: int, event: Decision) -> Floats:
-        """float64[K]: its pmf at the i-th row, before anything of that row is learnt."""
+        """Its pmf at the i-th row, before anything of that row is learnt, float64[K]."""
         fit, x = self.learner.of(event.identity.tenant).fit, unpack(event.features)
         if len(x) == 0:  # the router failed, and no policy was asked
             found = None

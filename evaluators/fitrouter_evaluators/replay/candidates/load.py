@@ -47,7 +47,7 @@ class Candidate(Protocol):
         ...
 
     def pmf(self, log: Log, rows: Ints) -> Floats:
-        """float64[m]: its pmf at these rows, flat over their entries in `Options`.
+        """Its pmf at these rows, flat over their entries in `Options`, float64[m].
 
         Only draws matter: other rows may be NaN.
 

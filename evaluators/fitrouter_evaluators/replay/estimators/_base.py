@@ -42,7 +42,7 @@ class MeanEstimator(ABC):
 
     @abstractmethod
     def score(self, rounds: Rounds) -> Floats:
-        """float64[n]: the column."""
+        """The column, float64[n]."""
 
     def moments(self, rounds: Rounds) -> Floats:
         return self.score(rounds)[None]
@@ -62,7 +62,7 @@ class WeightedEstimator(MeanEstimator):
         return weight
 
     def residual(self, rounds: Rounds) -> Floats:
-        """float64[n]: the weighted quantity."""
+        """The weighted quantity, float64[n]."""
         return rounds.reward
 
     def score(self, rounds: Rounds) -> Floats:

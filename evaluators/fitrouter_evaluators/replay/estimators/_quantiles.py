@@ -11,7 +11,7 @@ from fitrouter.types import Floats
 
 
 def student(p: float, df: Floats) -> Floats:
-    """float64[...]: the quantile of Student's t at p ≥ ½; NaN where df is below 1.
+    """The quantile of Student's t at p ≥ ½, float64[...]; NaN where df is below 1.
 
     Wallace (1959), "Bounds on normal approximations to Student's and the chi-square distributions", §4, inverted.
     For p ≥ 0.975 and df ≥ 5 it is at most 1 % too large and never too small; below that p it is within 0.1 %.

@@ -24,10 +24,10 @@ class Rounds(NamedTuple):
     weight: Floats
     """float64[n]: ρ_m."""
     q: Floats
-    """float64[n]: Q_m(a_m), the outcome model at the last drawn arm."""
+    """Q_m(a_m), the outcome model at the last drawn arm, float64[n]."""
     base: Floats
-    """float64[n]: V_1 + Σ_{j<m} ρ_j (V_{j+1} − Q_j)."""
+    """V_1 + Σ_{j<m} ρ_j (V_{j+1} − Q_j), float64[n]."""
     direct: Floats
-    """float64[n]: V_1; equal to `base` for units of one draw."""
+    """V_1, float64[n]; equal to `base` for units of one draw."""
     match: NDArray[np.bool_] | None = None
-    """bool[n]: the candidate's own draw equals the logged one; for rejection sampling."""
+    """The candidate's own draw equals the logged one, bool[n]; for rejection sampling."""

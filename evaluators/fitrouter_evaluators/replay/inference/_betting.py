@@ -58,7 +58,7 @@ def bets(bounds: Floats) -> Bets:
 
 
 def lower(x: Floats, bounds: Floats, alpha: float, looks: Ints) -> Floats:
-    """float64[L]: lower limits of the running mean at each look, an ascending count of observations.
+    """Lower limits of the running mean at each look, an ascending count of observations, float64[L].
 
     Row j of x, float64[g, n], is at least −bounds[j]; all rows have the same conditional means. α is of this side.
     """
@@ -86,7 +86,7 @@ def _gains(block: Floats, on: Bets, ends: Ints) -> Floats:
 
 
 def root(grown: Floats, t: Floats, on: Bets, alpha: float) -> Floats:
-    """float64[L]: the running mean m at which the mixture equals 1/α after t observations; never above it.
+    """The running mean m at which the mixture equals 1/α after t observations, float64[L]; never above it.
 
     `grown`, float64[B, L], is Σ log(1 + λx) of each bet. The log of the mixture is convex and decreasing in m, so
     Newton steps from the left of the root stay there and every iterate is a valid limit. The best single bet gives the

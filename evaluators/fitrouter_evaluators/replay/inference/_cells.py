@@ -18,17 +18,17 @@ class Cells(NamedTuple):
     """G cells, sorted by slice: the units of one cluster in one slice."""
 
     cell: Ints | None
-    """int64[n]: the cell of each unit, G if in no slice; None if each unit is its own cell, in order."""
+    """The cell of each unit, G if in no slice, int64[n]; None if each unit is its own cell, in order."""
     size: Floats
-    """float64[G]: number of units."""
+    """Number of units, float64[G]."""
     edges: Ints
-    """int64[S + 1]: slice s has the cells `edges[s]` to `edges[s + 1]`."""
+    """Slice s has the cells `edges[s]` to `edges[s + 1]`, int64[S + 1]."""
     n: Ints
-    """int64[S]: units of each slice."""
+    """Units of each slice, int64[S]."""
 
     @property
     def clusters(self) -> Ints:
-        """int64[S]: cells of each slice."""
+        """Cells of each slice, int64[S]."""
         return np.diff(self.edges)
 
     def sums(self, columns: Floats) -> Floats:
@@ -39,7 +39,7 @@ class Cells(NamedTuple):
         return np.array([np.bincount(self.cell, column, cells + 1)[:cells] for column in columns], dtype=np.float64)
 
     def means(self, sums: Floats) -> Floats:
-        """float64[S, c]: means over the units of each slice, from float64[c, G]; NaN where there are no units."""
+        """Means over the units of each slice, from float64[c, G], float64[S, c]; NaN where there are no units."""
         means = np.full((len(self.n), len(sums)), np.nan)
         some = np.flatnonzero(self.n)
         if len(some):

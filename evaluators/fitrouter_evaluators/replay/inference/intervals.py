@@ -30,12 +30,12 @@ class Interval(NamedTuple):
     value: Floats
     """float64[S]; NaN if there are no units or their weights sum to zero."""
     se: Floats
-    """float64[S]: standard error; NaN, as both limits, for fewer than two clusters."""
+    """Standard error, float64[S]; NaN, as both limits, for fewer than two clusters."""
     low: Floats
     high: Floats
-    """float64[S]: limits, each exceeded with probability α/2."""
+    """Limits, each exceeded with probability α/2, float64[S]."""
     n: Ints
-    """int64[S]: units."""
+    """Units, int64[S]."""
 
 
 def deltas(
@@ -134,7 +134,7 @@ def _bags(clusters: Ints, seed: int) -> tuple[Ints, Ints]:
 
 
 def _resampled(bagged: Floats, start: Ints, replicates: int, seed: int) -> Floats:
-    """float64[S, replicates, c]: totals over bags that are drawn with replacement, each slice's from its own."""
+    """Totals over bags that are drawn with replacement, each slice's from its own, float64[S, replicates, c]."""
     counts = np.diff(start)
     totals = np.zeros((len(counts), replicates, bagged.shape[1]))
     for count in np.unique(counts[counts > 0]):

@@ -38,11 +38,11 @@ class Sequence(NamedTuple):
     """A confidence sequence at L looks."""
 
     mean: Floats
-    """float64[L]: the running mean."""
+    """The running mean, float64[L]."""
     low: Floats
     high: Floats
     at: Ints
-    """int64[L]: observations seen at each look."""
+    """Observations seen at each look, int64[L]."""
 
 
 def spaced(n: int, points: int = 40, first: int = 50) -> Ints:
@@ -77,7 +77,7 @@ def asymptotic(x: Floats, *, alpha: float = 0.05, at: float = 2000.0, looks: Int
 
 
 def exact_lower(x: Floats, bound: Bound, *, alpha: float = 0.025, looks: Ints | None = None) -> Floats:
-    """float64[L]: exact lower limits of the running mean of the conditional means, which may drift; see `_betting`.
+    """Exact lower limits of the running mean of the conditional means, which may drift, float64[L]; see `_betting`.
 
     Args:
         x: float64[n], or float64[g, n]: g outcomes of every unit with the same conditional mean.

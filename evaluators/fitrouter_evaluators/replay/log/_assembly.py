@@ -218,7 +218,7 @@ def _dense(n: int, places: Ints, given: Arrays, keep: NDArray[np.bool_]) -> tupl
 
 
 def _spread(given: Arrays, sizes: Ints, fill: float) -> Floats | None:
-    """float64[m]: a list column with `fill` for empty rows; None if all are empty."""
+    """A list column with `fill` for empty rows, float64[m]; None if all are empty."""
     if not len(given.values):
         return None
     if len(given.values) == int(sizes.sum()):
@@ -235,7 +235,7 @@ def _filled(n: int, places: Ints, values: Floats) -> Floats:
 
 
 def _shared(values: Any, codes: Ints) -> NDArray[np.object_]:
-    """object[n]: one shared Python object per distinct value; None for code −1."""
+    """One shared Python object per distinct value, object[n]; None for code −1."""
     table = np.empty(len(values) + 1, dtype=object)
     table[:-1] = [value.item() if isinstance(value, np.generic) else value for value in values]
     return table[codes]

@@ -158,7 +158,7 @@ class _Names:
         assert len(np.unique(self._keys)) == len(self._keys), "two names have one 64-bit hash"
 
     def codes(self, hashes: NDArray[Any]) -> Ints:
-        """int64[n]: codes by hash; −1 for NULL."""
+        """Codes by hash, int64[n]; −1 for NULL."""
         codes = np.full(len(hashes), -1, dtype=np.int64)
         if len(self._keys):
             at = np.minimum(np.searchsorted(self._keys, hashes), len(self._keys) - 1)

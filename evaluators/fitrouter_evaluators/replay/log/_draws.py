@@ -24,15 +24,15 @@ class Draws(NamedTuple):
     """int64[r + 1]: where each draw's options begin."""
     arm: Ints
     prob: Floats
-    """int64[m], float64[m]: of the options."""
+    """Float64[m], int64[m]: of the options."""
     chosen: Ints
-    """int64[r]: position of the drawn arm in the options."""
+    """Position of the drawn arm in the options, int64[r]."""
     p: Floats
-    """float64[r]: its probability."""
+    """Its probability, float64[r]."""
     known: bool
     """All pmfs are known; else only the drawn arms' probabilities are."""
     possible: Ints
-    """int64[r]: number of arms with positive probability; all arms if the pmf is unknown."""
+    """Number of arms with positive probability, int64[r]; all arms if the pmf is unknown."""
 
     @property
     def n(self) -> int:
@@ -40,7 +40,7 @@ class Draws(NamedTuple):
 
     @property
     def owner(self) -> Ints:
-        """int64[m]: the draw of each option."""
+        """The draw of each option, int64[m]."""
         return np.repeat(np.arange(self.n), np.diff(self.start))
 
     @property
@@ -48,7 +48,7 @@ class Draws(NamedTuple):
         return self.arm[self.chosen]
 
     def sums(self, values: Floats) -> Floats:
-        """float64[r]: sums over each draw's options."""
+        """Sums over each draw's options, float64[r]."""
         return np.asarray(np.add.reduceat(values, self.start[:-1]))
 
     def of(self, arm: Ints) -> Floats:
@@ -118,7 +118,7 @@ _DASHES = (8, 13, 18, 23)
 
 
 def uuid_words(ids: NDArray[np.object_]) -> _Words | None:
-    """uint64[n, 2]: upper and lower half of each UUID; None if one of them is not in canonical form."""
+    """Upper and lower half of each UUID, uint64[n, 2]; None if one of them is not in canonical form."""
     n = len(ids)
     try:
         letters = np.array(ids, dtype="S").reshape(n)
@@ -137,7 +137,7 @@ def uuid_words(ids: NDArray[np.object_]) -> _Words | None:
 
 
 def uniforms_of(seeds: _Words, ids: _Words, words: int = 1) -> Floats:
-    """float64[n, words]: up to four uniforms on [0, 1) per decision, from seeds uint64[n] and ids of `uuid_words`.
+    """Up to four uniforms on [0, 1) per decision, from seeds uint64[n] and ids of `uuid_words`, float64[n, words].
 
     Bit-identical to `fitrouter.draw.draws`: Philox 4×64 with ten rounds (Salmon, Moraes, Dror and Shaw 2011, "Parallel
     random numbers: as easy as 1, 2, 3").

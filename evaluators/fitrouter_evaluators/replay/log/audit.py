@@ -209,7 +209,7 @@ def _apart(log: Log, draws: Draws) -> tuple[Floats, Floats]:
 
 
 def _covariance(draws: Draws, arms: Ints, A: int) -> Floats:
-    """float64[a, a]: Σ diag(q) − q qᵀ over the draws, for some arms."""
+    """Σ diag(q) − q qᵀ over the draws, for some arms, float64[a, a]."""
     place = np.full(A, -1)
     place[arms] = np.arange(len(arms))
     columns, a = place[draws.arm], len(arms)
@@ -299,7 +299,7 @@ _MOST = 690.0
 
 
 def e_process_path(logs: Iterable[Floats], weights: Floats, n: int) -> Floats:
-    """float64[n]: the path of `fitrouter.monitors.e_process.MixtureEProcess`, mixed over bets and starting times.
+    """The path of `fitrouter.monitors.e_process.MixtureEProcess`, mixed over bets and starting times, float64[n].
 
     `logs` are the logarithms of each bet's factors; the bets' weights sum to at most 1, and the remainder is not bet.
     """

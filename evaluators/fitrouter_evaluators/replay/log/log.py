@@ -26,12 +26,12 @@ _IS_DRAWN = np.array([mode in DRAWN for mode in MODES])
 
 
 def is_drawn(modes: Ints) -> NDArray[np.bool_]:
-    """bool[n]: whether the arm was drawn from the logged pmf, for codes of `MODES`."""
+    """Whether the arm was drawn from the logged pmf, for codes of `MODES`, bool[n]."""
     return np.asarray(_IS_DRAWN[modes])
 
 
 def ragged_positions(begin: Ints, counts: Ints) -> Ints:
-    """int64[Σ counts]: begin[i], …, begin[i] + counts[i] − 1 for each i, concatenated."""
+    """Begin[i], …, begin[i] + counts[i] − 1 for each i, concatenated, int64[Σ counts]."""
     return np.asarray(np.repeat(begin - (np.cumsum(counts) - counts), counts) + np.arange(int(counts.sum())))
 
 
@@ -78,7 +78,7 @@ class Decisions(NamedTuple):
     learnt: Ints
     """Last sequence number folded into the policy; −1 if unknown."""
     x: NDArray[np.float32] | None = None
-    """float32[n, d]: context features."""
+    """Context features, float32[n, d]."""
     steps: Floats | None = None
     """Labels that the policy had learnt from."""
     floor: Floats | None = None
@@ -140,7 +140,7 @@ class Outcomes(NamedTuple):
     score: Floats
     """Mean score of the reward model, made before the label; NaN without one."""
     h: NDArray[np.float32] | None = None
-    """float32[n, D]: response features; NaN rows where there are none."""
+    """Response features, float32[n, D]; NaN rows where there are none."""
     schema: str = ""
     """Name of the schema of h."""
     assumed: int = 0
@@ -160,7 +160,7 @@ class Log(NamedTuple):
     """User code → latest declared values."""
 
     def per_row(self, values: Floats) -> Floats:
-        """float64[n]: sums over each decision's entries. Every decision has at least one."""
+        """Sums over each decision's entries, float64[n]. Every decision has at least one."""
         return np.asarray(np.add.reduceat(values, self.decisions.start[:-1]) if len(values) else np.zeros(0))
 
 

@@ -30,7 +30,7 @@ class Slices(NamedTuple):
     """One partition of the units."""
 
     codes: Ints
-    """int64[n]: slice of each unit, −1 for none."""
+    """Slice of each unit, −1 for none, int64[n]."""
     names: tuple[str, ...]
     """`role=nurse` …"""
 

@@ -79,7 +79,7 @@ class _Sums:
             self.weight += sign * float(w.sum())
 
     def fit(self, examples: Examples, strength: float) -> Floats:
-        """float64[groups + 1, p]: coefficients of each group, the shared ones last."""
+        """Coefficients of each group, the shared ones last, float64[groups + 1, p]."""
         p = examples.phi.shape[1]
         theta = np.zeros((examples.groups + 1, p))
         if self.weight <= 1e-9:
@@ -97,7 +97,7 @@ class _Sums:
         return theta
 
     def _penalty(self, examples: Examples, squares: Floats) -> Floats:
-        """float64[p]: scaled so that a block's prior explained variance depends on its ratio only."""
+        """Scaled so that a block's prior explained variance depends on its ratio only, float64[p]."""
         found, at = np.empty(len(squares)), 0
         for columns, ratio in examples.blocks:
             mean = float(squares[at : at + columns].sum()) / self.weight
@@ -159,15 +159,15 @@ class Split(NamedTuple):
     """Units to train and predict on: part p is predicted from pieces ≤ p (progressive) or ≠ p (folds)."""
 
     part: Ints
-    """int64[n]: part in which each unit is predicted."""
+    """Part in which each unit is predicted, int64[n]."""
     piece: Ints
-    """int64[n]: piece in which it is a training example; `parts` if in none."""
+    """Piece in which it is a training example, int64[n]; `parts` if in none."""
     parts: int
     progressive: bool
 
 
 def past_sums(units: Units, values: Floats) -> Floats:
-    """float64[n]: sums of values (float64[n]) over the units that had ended before each began."""
+    """Sums of values (float64[n]) over the units that had ended before each began, float64[n]."""
     order, count = _ended(units)
     return np.concatenate([[0.0], np.cumsum(values[order])])[count]
 

@@ -42,17 +42,17 @@ class UnitBatch(NamedTuple):
     p: Floats
     """float64[m]"""
     q: Floats
-    """float64[m]: the outcome model."""
+    """The outcome model, float64[m]."""
     entry: Ints
     """int64[d + 1]: where each draw's arms begin."""
     chosen: Ints
-    """int64[d]: positions among the m arms."""
+    """Positions among the m arms, int64[d]."""
     draw: Ints
     """int64[n + 1]: where each unit's draws begin."""
     again: NDArray[np.bool_]
     """bool[n]: at each of its draws, the unit may still be redrawn later."""
     known: Floats
-    """float64[n]: the part of the outcome known without labels."""
+    """The part of the outcome known without labels, float64[n]."""
     scale: float
     """Scale of labels in the outcome."""
     turn: Ints
@@ -60,9 +60,9 @@ class UnitBatch(NamedTuple):
     label: Floats
     seen: NDArray[np.bool_]
     f: Floats
-    """float64[t]: predictions of the labels."""
+    """Predictions of the labels, float64[t]."""
     chance: Floats
-    """float64[t]: probability of observing the label; 0 where the decision does not count."""
+    """Probability of observing the label, float64[t]; 0 where the decision does not count."""
 
 
 def truncated_outcomes(part: UnitBatch, plus: Floats | None, minus: Floats | None, bounds: tuple[float, ...]) -> Floats:
@@ -128,7 +128,7 @@ class _Stage:
         return np.asarray(np.add.reduceat(values, self.start[:-1]))
 
     def cut(self, bound: Floats) -> Floats:
-        """float64[draws]: E[g] − g(a) less unsupported losses; less possible later losses it is at least −bound."""
+        """E[g] − g(a) less unsupported losses, float64[draws]; less possible later losses it is at least −bound."""
         slack = bound - self.lost
         mean = self._sum(self.p * self.goal)
         taken = self.goal[self.chosen]
@@ -152,7 +152,7 @@ class _Stage:
 
 
 def _outcome(part: UnitBatch, u: Floats, room: Floats) -> Floats:
-    """float64[n]: outcomes with truncated predictions, so that u · outcome ≥ −room."""
+    """Outcomes with truncated predictions, so that u · outcome ≥ −room, float64[n]."""
     turns = np.diff(part.turn)
     counts = part.chance > 0.0
     total = np.add.reduceat(counts.astype(np.float64), part.turn[:-1]) if len(turns) else np.zeros(0)

@@ -40,7 +40,7 @@ def diagnose(policy: str, units: Units, pmf: Floats, rounds: Rounds, low: float,
 
 
 def unsupported(units: Units, pmf: Floats) -> Floats:
-    """float64[n]: the policy's probability, in each unit, of an arm whose logged probability is 0 (unknown pmfs: 0)."""
+    """Each unit's probability under the policy of an arm whose logged one is 0 (unknown pmfs: 0), float64[n]."""
     p = units.log.options.prob[units.entries()]
     there = np.where(p == 0.0, pmf, 0.0)
     each = np.add.reduceat(there, units.entry_start()[:-1]) if len(there) else np.zeros(0)

@@ -29,17 +29,17 @@ class MetricOutcomes(NamedTuple):
 
     metric: str
     label: Floats
-    """float64[n]: the part given by a label; 0 if unobserved."""
+    """The part given by a label, float64[n]; 0 if unobserved."""
     known: Floats
-    """float64[n]: the part known for every decision that counts."""
+    """The part known for every decision that counts, float64[n]."""
     certain: NDArray[np.bool_]
-    """bool[n]: known without a label."""
+    """Known without a label, bool[n]."""
     asked: NDArray[np.bool_]
-    """bool[n]: a label was requested."""
+    """A label was requested, bool[n]."""
     seen: NDArray[np.bool_]
-    """bool[n]: certain, or requested and given."""
+    """Certain, or requested and given, bool[n]."""
     e: Floats
-    """float64[n]: probability of the request; 1 if certain, 0 if the decision does not count."""
+    """Probability of the request, float64[n]; 1 if certain, 0 if the decision does not count."""
     low: float
     high: float
     """The range of y."""
@@ -50,12 +50,12 @@ class MetricOutcomes(NamedTuple):
 
     @property
     def y(self) -> Floats:
-        """float64[n]: outcomes; NaN if unobserved."""
+        """Outcomes, float64[n]; NaN if unobserved."""
         return np.where(self.seen, self.label + self.known, np.nan)
 
     @property
     def counts(self) -> NDArray[np.bool_]:
-        """bool[n]: decisions whose outcome could be observed."""
+        """Decisions whose outcome could be observed, bool[n]."""
         return self.e > 0.0
 
 
@@ -96,7 +96,7 @@ def with_outcomes(units: Units, observed: MetricOutcomes) -> Units:
 
 
 def logged_expectation(log: Log, metric: str = "fit") -> Floats | None:
-    """float64[m]: logged expectation of a metric for each entry of `Options`, NaN where missing; None if not logged.
+    """Logged expectation of a metric for each entry of `Options`, NaN where missing, float64[m]; None if not logged.
 
     The expected fit is the posterior mean times the arm's availability.
     """
@@ -198,7 +198,7 @@ METRICS = tuple(_METRICS)
 
 
 def _price(weight: Floats | None, unit: Floats | None, n: int) -> Floats:
-    """float64[n]: utility lost per USD, or per second."""
+    """Utility lost per USD, or per second, float64[n]."""
     price = np.zeros(n)
     if weight is not None and unit is not None:
         np.divide(_or(weight, 0.0), unit, out=price, where=unit > 0.0)

@@ -44,15 +44,15 @@ class Sample(NamedTuple):
     """The labelled units as a sample of all n."""
 
     keep: NDArray[np.bool_]
-    """bool[n]: units with at least one label."""
+    """Units with at least one label, bool[n]."""
     reward: Floats
-    """float64[n]: outcomes by their labels; 0 for the others."""
+    """Outcomes by their labels, float64[n]; 0 for the others."""
     factor: Floats
-    """float64[n]: sampling weights with mean 1 over the sample; see `pseudo_outcomes.subset`."""
+    """Sampling weights with mean 1 over the sample, float64[n]; see `pseudo_outcomes.subset`."""
 
 
 def label_probabilities(units: Units, observed: MetricOutcomes, *, adaptive: bool = True) -> Floats:
-    """float64[members]: probability of observing a label, e times the response rate.
+    """Probability of observing a label, e times the response rate, float64[members].
 
     0 where the decision does not count, 1 where the outcome is known without a label. If `adaptive`, the response
     rate is that of earlier units, starting at 1: sequences are exact if everyone responds.
@@ -68,7 +68,7 @@ def label_probabilities(units: Units, observed: MetricOutcomes, *, adaptive: boo
 
 
 def predict_labels(units: Units, observed: MetricOutcomes, *, adaptive: bool = True) -> Floats:
-    """float64[members]: f, each decision's label in [0, 1] predicted from other decisions.
+    """F, each decision's label in [0, 1] predicted from other decisions, float64[members].
 
     A ridge per arm, shrunk to a shared one, on the logged expectation, the reward model's score, and the features of
     context and answer. Trained on requested and volunteered labels, these with an offset: of units that had ended
@@ -119,7 +119,7 @@ def tune_predictions(
     weight: Floats | None = None,
     adaptive: bool = True,
 ) -> Floats:
-    """float64[members]: c + λ (f − f̄) in [0, 1], with λ and c of least variance for the estimate to be made.
+    """C + λ (f − f̄) in [0, 1], with λ and c of least variance for the estimate to be made, float64[members].
 
     `chance` is that of `label_probabilities`, `weight` (float64[n]) the units' importance weights or differences of
     them, None for 1. Tuned on units that had ended before each began if `adaptive`, else on all.
@@ -153,7 +153,7 @@ def tune_predictions(
 
 
 def powered_rewards(units: Units, observed: MetricOutcomes, f: Floats, chance: Floats) -> Floats:
-    """float64[n]: prediction-powered outcomes R̃ from predictions f and label probabilities; every unit must count."""
+    """Prediction-powered outcomes R̃ from predictions f and label probabilities, float64[n]; every unit must count."""
     counts, seen = chance > 0.0, observed.seen[units.member]
     rectified = np.where(seen & counts, (observed.label[units.member] - f) / np.where(counts, chance, 1.0), 0.0)
     outcome = observed.known[units.member] + observed.scale * (f + rectified)

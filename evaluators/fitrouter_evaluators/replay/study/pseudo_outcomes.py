@@ -218,7 +218,7 @@ class _Batches:
 
 
 def running(units: Units, weight: Floats) -> Floats:
-    """float64[draws]: cumulative products of the weights within each unit."""
+    """Cumulative products of the weights within each unit, float64[draws]."""
     product, first, many = weight.copy(), units.draw_start[:-1], units.draws
     for j in range(1, int(many.max(initial=1))):
         at = first[many > j] + j
@@ -227,6 +227,6 @@ def running(units: Units, weight: Floats) -> Floats:
 
 
 def _matched(units: Units, pmf: Floats, seed: int) -> NDArray[np.bool_]:
-    """bool[n]: the policy's own draws equal all the logged ones."""
+    """The policy's own draws equal all the logged ones, bool[n]."""
     own = np.random.default_rng(seed).random(len(units.draw)) < pmf[units.chosen()]
     return np.logical_and.reduceat(own, units.draw_start[:-1]) if len(own) else own

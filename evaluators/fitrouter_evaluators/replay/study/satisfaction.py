@@ -106,7 +106,7 @@ def satisfaction(
 
 
 def _resampled(U: int, replicates: int, seed: int) -> Floats:
-    """float64[1 + replicates, U]: multiplicity of each user; the first row is the original sample."""
+    """Multiplicity of each user, float64[1 + replicates, U]; the first row is the original sample."""
     rng = np.random.default_rng([seed, U])
     drawn = rng.multinomial(U, np.full(U, 1.0 / U), size=int(np.clip(WORK // U, min(100, replicates), replicates)))
     return np.concatenate([np.ones((1, U)), drawn.astype(np.float64)])
@@ -137,7 +137,7 @@ class _People(NamedTuple):
     """Sufficient statistics of U users."""
 
     n: Floats
-    """float64[U], units."""
+    """Units, float64[U]."""
     mean: Floats
     squares: Floats
     """Sum of squared deviations from the user's mean."""
@@ -149,7 +149,7 @@ class _People(NamedTuple):
         return cls(n, mean, np.bincount(who, (x - mean[who]) ** 2, U).astype(np.float64))
 
     def luck(self, multiplicity: Floats) -> Floats:
-        """float64[R, U]: sampling variance of each user's mean."""
+        """Sampling variance of each user's mean, float64[R, U]."""
         freedom = np.maximum((multiplicity * (self.n - 1.0)).sum(axis=1), 1.0)
         pooled = (multiplicity * self.squares).sum(axis=1) / freedom
         return np.asarray(np.maximum(pooled, 1e-18)[:, None] / self.n)

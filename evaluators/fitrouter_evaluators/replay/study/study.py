@@ -186,7 +186,7 @@ class Study:
         return self._streams[policy]
 
     def widening(self, policy: str) -> Floats:
-        """float64[n]: importance weights of a policy, or their differences."""
+        """Importance weights of a policy, or their differences, float64[n]."""
         u, v = self.weight
         return {"candidate": u, "against": v, "difference": u - v}[policy]
 
@@ -222,7 +222,7 @@ def learns(log: Log) -> bool:
 
 
 def has_full_pmf(units: Units) -> NDArray[np.bool_]:
-    """bool[n]: units whose logged pmfs are known in full; imported logs may have only propensities."""
+    """Units whose logged pmfs are known in full, bool[n]; imported logs may have only propensities."""
     known = ~np.isnan(units.log.options.prob[units.entries()])
     if known.all():
         return np.ones(units.n, dtype=bool)
@@ -231,6 +231,6 @@ def has_full_pmf(units: Units) -> NDArray[np.bool_]:
 
 
 def in_uniform_slice(units: Units) -> Ints:
-    """int64[…]: units whose draws are all of the uniform slice, for rejection sampling."""
+    """Units whose draws are all of the uniform slice, for rejection sampling, int64[…]."""
     drawn = units.log.decisions.mode[units.draw] == MODES.index(Mode.UNIFORM)
     return np.flatnonzero(np.logical_and.reduceat(drawn, units.draw_start[:-1])) if units.n else np.zeros(0, np.int64)

@@ -25,11 +25,11 @@ class Units(NamedTuple):
     member: Ints
     """Rows of decisions, grouped by unit, in order of time within each."""
     start: Ints
-    """int64[n + 1]: unit u owns `member[start[u]:start[u + 1]]`."""
+    """Unit u owns `member[start[u]:start[u + 1]]`, int64[n + 1]."""
     draw: Ints
     """Rows of the draws among them, likewise."""
     draw_start: Ints
-    """int64[n + 1]: unit u owns `draw[draw_start[u]:draw_start[u + 1]]`."""
+    """Unit u owns `draw[draw_start[u]:draw_start[u + 1]]`, int64[n + 1]."""
     cluster: Ints
     """Session code, from 0; a session that resumed after silence is two units of one cluster."""
     user: Ints
@@ -48,20 +48,20 @@ class Units(NamedTuple):
 
     @property
     def turns(self) -> Ints:
-        """int64[n]: decisions in each unit."""
+        """Decisions in each unit, int64[n]."""
         return np.diff(self.start)
 
     @property
     def draws(self) -> Ints:
-        """int64[n]: draws in each unit."""
+        """Draws in each unit, int64[n]."""
         return np.diff(self.draw_start)
 
     def of_member(self) -> Ints:
-        """int64[members]: the unit of each member."""
+        """The unit of each member, int64[members]."""
         return np.repeat(np.arange(self.n), self.turns)
 
     def of_draw(self) -> Ints:
-        """int64[draws]: the unit of each draw."""
+        """The unit of each draw, int64[draws]."""
         return np.repeat(np.arange(self.n), self.draws)
 
     def entry_start(self) -> Ints:
@@ -70,17 +70,17 @@ class Units(NamedTuple):
         return np.concatenate([[0], np.cumsum(start[self.draw + 1] - start[self.draw])])
 
     def entries(self) -> Ints:
-        """int64[m]: positions in `Options` of the arms of all draws; the order of flat pmfs and models."""
+        """Positions in `Options` of the arms of all draws, int64[m]; the order of flat pmfs and models."""
         start = self.log.decisions.start
         return ragged_positions(start[self.draw], start[self.draw + 1] - start[self.draw])
 
     def chosen(self) -> Ints:
-        """int64[draws]: position of each drawn arm in `entries`."""
+        """Position of each drawn arm in `entries`, int64[draws]."""
         decisions = self.log.decisions
         return self.entry_start()[:-1] + decisions.chosen[self.draw] - decisions.start[self.draw]
 
     def propensity(self) -> Floats:
-        """float64[draws]: probability of each drawn arm."""
+        """Probability of each drawn arm, float64[draws]."""
         decisions = self.log.decisions
         p: Floats = self.log.options.prob[decisions.chosen[self.draw]]
         return np.where(np.isnan(p), decisions.propensity[self.draw], p)
@@ -95,7 +95,7 @@ class Units(NamedTuple):
         return weight, np.multiply.reduceat(weight, self.draw_start[:-1])
 
     def total(self, values: NDArray[Any]) -> Floats:
-        """float64[n]: sums of member values over each unit."""
+        """Sums of member values over each unit, float64[n]."""
         if len(values) == self.n:
             return values.astype(np.float64)
         return np.asarray(np.add.reduceat(values.astype(np.float64), self.start[:-1]))

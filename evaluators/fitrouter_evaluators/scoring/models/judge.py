@@ -85,7 +85,7 @@ def question(item: Item, principles: Sequence[str], swapped: bool, edge: int) ->
 
 
 def verdicts(text: str, principles: int, swapped: bool) -> Floats:
-    """float64[principles]: 1 follows, −1 against, 0 not concerned.
+    """1 follows, −1 against, 0 not concerned, float64[principles].
 
     Raises:
         ModelError: the text is not the JSON that was asked for, with one verdict a principle.

@@ -82,7 +82,7 @@ class _Entry:
         return self.model
 
     def features(self, items: Sequence[Item]) -> Floats:
-        """float64[n, dimensions], standardised; NaN where the model has failed."""
+        """Standardised, float64[n, dimensions]; NaN where the model has failed."""
         self._reported = False
         shape = len(items), len(self.state.dimensions)
         out, model, began = np.full(shape, np.nan), self.ready(), time.perf_counter()
@@ -185,7 +185,7 @@ class RewardModels:
             entry.resume()
 
     def features(self, items: Sequence[Item]) -> Floats:
-        """float64[n, len(names)]: standardised outputs; NaN where a model has none."""
+        """Standardised outputs, float64[n, len(names)]; NaN where a model has none."""
         return np.hstack([np.zeros((len(items), 0)), *(entry.features(items) for entry in self._entries)])
 
     def outputs(self, name: str, items: Sequence[Item]) -> Floats:

@@ -231,7 +231,7 @@ _SCALE = np.array([STYLE_CONSTANTS[d.name][1] for d in STYLE])
 
 
 def measure(text: str | Reading) -> Floats:
-    """float64[len(STYLE)], the raw values of one text, or of its reading; one tokenising pass for all of them."""
+    """The raw values of one text, or of its reading, float64[len(STYLE)]; one tokenising pass for all of them."""
     reading = Reading(text) if isinstance(text, str) else text
     return np.array([dimension.of(reading) for dimension in STYLE])
 

@@ -107,7 +107,7 @@ def kept(data: Path, found: Audit) -> tuple[Path, dict[str, Any]]:
 
 
 def drilled(url: str) -> list[Drill]:
-    """Stop, override and pin at a running gateway, each undone at once; seconds until the next decision heeds it.
+    """Stop, override and pin at a running gateway, each undone at once; seconds until a decision follows it.
 
     Raises:
         NoGateway: nothing answers there.
@@ -128,8 +128,8 @@ def drilled(url: str) -> list[Drill]:
     def restore() -> None:
         call("POST", url, "/v1/policy", {"action": "restore"})
 
-    def timed(step: str, heeded: Callable[[], bool], began: float) -> Drill:
-        while not (done := heeded()) and time.monotonic() - began < _PATIENCE_S:
+    def timed(step: str, followed: Callable[[], bool], began: float) -> Drill:
+        while not (done := followed()) and time.monotonic() - began < _PATIENCE_S:
             time.sleep(0.02)
         seconds = time.monotonic() - began
         return Drill(step=step, seconds=seconds, passed=done and seconds <= DRILL_S)

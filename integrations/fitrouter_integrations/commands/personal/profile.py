@@ -1,8 +1,9 @@
-"""`fitrouter profile`: a person's portable profile, shown, declared, exported, imported, merged and erased."""
+"""`fitrouter profile`: a portable profile, shown, declared, exported, approved, imported, merged and erased."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,13 +18,13 @@ from fitrouter.serving.feedback import Declared
 from fitrouter.stores.audit_log import AuditLog, command_act
 from fitrouter.stores.journal import digest_of
 from fitrouter.types import Identity
-from fitrouter_evaluators.personal import Mark, Profile, Profiles, merged_profiles, parsed_profile
+from fitrouter_evaluators.personal import Mark, Profile, Profiles, approve_profile, merged_profiles, parsed_profile
 from fitrouter_integrations._http import call
-from fitrouter_integrations.commands._files import as_json, write_new
+from fitrouter_integrations.commands._files import as_json, replace_file, write_new
 from fitrouter_integrations.commands._options import DEFAULT, ConfigFile, pair, verbs
 from fitrouter_integrations.commands.lists import users
 
-app = verbs("Show, declare, export, import, merge and erase a person's portable profile.")
+app = verbs("Show, declare, export, approve, import, merge and erase a person's portable profile.")
 
 User = Annotated[str, typer.Option(help="Whose; the user id that requests have.")]
 Role = Annotated[str | None, typer.Option(help="Role of the user.")]
@@ -50,6 +51,20 @@ def export(
 ) -> None:
     """Write the profile to a new file, for another installation; with texts that `content` keeps, not by --url."""
     write_new(file, as_json(_shown(user, role, config, url, tenant, contents=True)) + "\n", "FILE")
+
+
+@app.command()
+def approve(
+    file: Annotated[Path, typer.Argument(help="An exported profile; the approval is written into it.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask first.")] = False,
+) -> None:
+    """Approve your profile: it describes you. An approval ends with any change of the file."""
+    profile = msgspec.structs.replace(_read(file, changed=True), approved=None)
+    if not yes:
+        typer.echo(as_json(profile))
+        typer.confirm("Does it describe you?", abort=True)
+    replace_file(file, as_json(approve_profile(profile, time.time())) + "\n")
+    typer.echo(f"approved: {file}")
 
 
 @app.command()
@@ -180,8 +195,12 @@ async def _declare_here(settings: Config, body: dict[str, Any], tenant: str) -> 
         )
 
 
-def _read(file: Path) -> Profile:
+def _read(file: Path, *, changed: bool = False) -> Profile:
+    """The profile in a file; `changed` if it may have been changed after its approval."""
     try:
-        return parsed_profile(msgspec.json.decode(file.read_bytes()))
+        found = msgspec.json.decode(file.read_bytes())
+        if changed and isinstance(found, dict):
+            found.pop("approved", None)
+        return parsed_profile(found)
     except (OSError, msgspec.DecodeError) as error:
         raise ConfigError(f"{str(file)!r} cannot be read: {error}; `fitrouter profile export` writes one") from None

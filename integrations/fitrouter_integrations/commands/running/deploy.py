@@ -10,7 +10,7 @@ import typer
 
 from fitrouter.config import load_config
 from fitrouter_integrations import deploy
-from fitrouter_integrations.commands._options import DEFAULT, verbs
+from fitrouter_integrations.commands._options import DEFAULT, ConfigFile, verbs
 from fitrouter_integrations.commands.setup.check import missing_extras
 
 app = verbs("Deploy to a cluster.")
@@ -23,15 +23,18 @@ def _verbs() -> None:
 
 @app.command("ray")
 def ray_(
-    config: Annotated[Path, typer.Argument(help="Configuration file with a section `ray`.")] = DEFAULT,
+    named: Annotated[Path | None, typer.Argument(metavar="CONFIG", hidden=True, help="Configuration file.")] = None,
+    config: ConfigFile = DEFAULT,
     stop: Annotated[bool, typer.Option("--stop", help="Stop what is deployed on the running cluster.")] = False,
 ) -> None:
-    """Deploy to Ray Serve; given again, replace the replicas one after the other without losing a request.
+    """Deploy the configuration, with its section `ray`, to Ray Serve.
+
+    Given again, it replaces the replicas one after the other without losing a request.
 
     With a running cluster it returns once the replicas run. Without one it starts one on this machine, and serves until
     SIGTERM or Ctrl-C.
     """
-    settings = load_config(config)
+    settings = load_config(named or config)
     deploy.check(settings)
     if lacking := missing_extras(settings):
         raise lacking[0]

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
+from fitrouter_integrations.gateway._keys import Caller
 from fitrouter_integrations.gateway.asgi._bodies import Held, json_body
 from fitrouter_integrations.gateway.asgi._wire import dump
 
@@ -26,6 +27,7 @@ class Call(Protocol):
     trusted: bool
     held: Held
     known: bool
+    caller: Caller
 
 
 Handler = Callable[[Any], Awaitable[Response]]

@@ -17,7 +17,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from fitrouter.config import Config
-from fitrouter.errors import StoreError
+from fitrouter.errors import InvalidRequest, StoreError
 from fitrouter.identity import decision_id_of
 from fitrouter.posterior.arms import base_arm
 from fitrouter.router import Router
@@ -30,9 +30,9 @@ from fitrouter_dashboards.console.overview import WINDOWS
 from fitrouter_dashboards.metrics import Metrics
 from fitrouter_integrations.gateway._explain import content_json, decision_json
 from fitrouter_integrations.gateway._keys import Keys
+from fitrouter_integrations.gateway._models import ModelAdministration
 from fitrouter_integrations.gateway.asgi._limits import headers_of
 from fitrouter_integrations.gateway.asgi._wire import Problem
-from fitrouter_integrations.gateway.console._additions import addition
 from fitrouter_integrations.gateway.console._calls import Call, Endpoint, Handler, body_of, json_response, tenant_of
 from fitrouter_integrations.gateway.console._estimates import Estimates
 from fitrouter_integrations.gateway.console._people import People
@@ -78,12 +78,21 @@ class Console:
         config: settings.
         metrics: which knows the router's status.
         steer: handler of a change of the policy.
+        administration: adds and removes models.
         keys: of the gateway, which log in.
     """
 
-    def __init__(self, router: Router, config: Config, metrics: Metrics, steer: Handler, keys: Keys) -> None:
+    def __init__(
+        self,
+        router: Router,
+        config: Config,
+        metrics: Metrics,
+        steer: Handler,
+        administration: ModelAdministration,
+        keys: Keys,
+    ) -> None:
         self._router, self._metrics, self._steer, self._keys = router, metrics, steer, keys
-        self._config = config
+        self._config, self._administration = config, administration
         self._sessions = Sessions(config.data)
         self._reads = Reads(router.warehouse)
         self._people = People(router, config, self._reads)
@@ -108,7 +117,8 @@ class Console:
             ("GET", "/console/api/models", self._models, "read"),
             ("GET", "/console/api/learning", self._learning, "read"),
             ("POST", "/console/api/policy", self._change, ""),
-            ("POST", "/console/api/models", self._addition, "read"),
+            ("POST", "/console/api/models", self._add, ""),
+            ("DELETE", "/console/api/models/{model:path}", self._remove, ""),
         )
         return [
             Route(method, path, _safe(guarded(handler, scope, self._headers)))
@@ -284,8 +294,10 @@ class Console:
         """Each model's card, whether it can be called, and its figures of a week."""
         tenant, since = tenant_of(call), self._router.clock() - WINDOWS["7d"]
         figures = await self._reads.get(("models", tenant), partial(model_figures, self._reads, tenant, since))
-        status = self._metrics.status
+        status, registry = self._metrics.status, self._router.registry
+        registry.refresh()
         out = dict(status.breakers) if status else {}
+        added = {each.name: each for each in registry.additions()}
         models = [
             {
                 "name": name,
@@ -301,16 +313,20 @@ class Console:
                 "availability": status.availability.get(base_arm(card.arm)) if status else None,
                 "drift": status.drift.get(base_arm(card.arm)) if status else None,
                 "out": out.get(card.arm) or out.get(f"provider {card.provider}"),
+                "added": added[card.name].ts if card.name in added and not card.variant else None,
                 "figures": figures.get(card.arm, {}),
             }
-            for name, card in self._router.models.items()
+            for name, card in registry.names.items()
         ]
         settings = self._router.policy.standing().settings
-        paused = [name.strip() for name in settings.get("paused", "").split(",") if name.strip()]
+        paused = [name for each in settings.get("paused", "").split(",") if (name := each.strip()) in registry.names]
         force = settings.get("force", "")
         providers = list(self._config.providers) if call.admin else []
-        shown = {"models": models, "force": force, "paused": paused, "providers": providers, "admin": call.admin}
-        return json_response(shown)
+        unused = [msgspec.to_builtins(each) for each in added.values() if each.fault] if call.admin else []
+        shown = {"models": models, "unused": unused, "force": force, "paused": paused}
+        limits = self._config.server.additions
+        able = {"private_addresses": limits.private_addresses, "key_envs": list(limits.key_envs)} if call.admin else {}
+        return json_response({**shown, "providers": providers, "additions": able, "admin": call.admin})
 
     async def _learning(self, call: Call) -> Response:
         """How far learning is, and what its monitors say."""
@@ -346,12 +362,22 @@ class Console:
             raise Problem(403, "not_admin", "this key may not change the policy; an admin key without a tenant may")
         return json_response(await self._estimates.of(await body_of(call)))
 
-    async def _addition(self, call: Call) -> Response:
-        """The block of a model for the configuration file, or what is wrong with it; nothing changes."""
+    async def _add(self, call: Call) -> Response:
+        """Add a model, or say in words what is wrong with it."""
         self._sessions.check(headers_of(call.http.scope))
-        if not call.admin:
-            raise Problem(403, "not_admin", "this key may not add models; an admin key without a tenant may")
-        return json_response(addition(self._config, await body_of(call)))
+        try:
+            found = await self._administration.add_model(call)
+        except InvalidRequest as error:
+            return json_response({"error": str(error)})
+        self._reads.forget()
+        return found
+
+    async def _remove(self, call: Call) -> Response:
+        """Remove a model that was added."""
+        self._sessions.check(headers_of(call.http.scope))
+        found = await self._administration.remove_model(call)
+        self._reads.forget()
+        return found
 
     async def _change(self, call: Call) -> Response:
         """Change the policy."""

@@ -38,7 +38,7 @@ class Cached:
         return len(self._vectors)
 
     def encode(self, texts: Sequence[str]) -> Floats:
-        """float64[n, dim], equal to those of the wrapped encoder."""
+        """Equal to those of the wrapped encoder, float64[n, dim]."""
         keys = [hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest() for text in texts]
         known: dict[bytes, Floats] = {}
         unknown: dict[bytes, str] = {}

@@ -22,7 +22,7 @@ BASIS_SHA256 = "8b72803c01d76f86de793c82422f5acd0de4ad6e19ebbc3ab98e621936172e54
 
 
 def minilm_basis() -> Floats:
-    """float64[65, 384]: the mean of MiniLM's vectors of prompts, and their 64 leading principal directions.
+    """The mean of MiniLM's vectors of prompts, and their 64 leading principal directions, float64[65, 384].
 
     Raises:
         ArtifactError: the bundled file does not match its sha256.

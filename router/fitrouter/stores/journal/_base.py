@@ -150,7 +150,7 @@ class Journal(Protocol):
         ...
 
     def watch(self, call: Callable[[], object]) -> None:
-        """Call a function after other processes append, if the journal is told of it; whoever follows polls as well."""
+        """Call a function after other processes append, if the journal is notified of it; followers poll as well."""
         ...
 
     def spooled(self, limit: int = 64) -> Sequence[Spooled]:

@@ -84,7 +84,7 @@ def _frames(data: bytes, size: int, count: int) -> _Frames:
 
 
 def _checksum(words: NDArray[np.uint32], before: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """uint64[n, 2]: SQLite's checksums of n rows of words, each continued from the checksum before it.
+    """SQLite's checksums of n rows of words, each continued from the checksum before it, uint64[n, 2].
 
     For each pair of words: s₀ += x₀ + s₁, s₁ += x₁ + s₀, modulo 2³², which is linear in all of them.
     """
