@@ -6,6 +6,8 @@ One connection per client over gRPC; the coordinator waits for all of them, then
 from __future__ import annotations
 
 import os
+import socket
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -126,7 +128,12 @@ def take_part(
     noise: float,
     tls: Path | None = None,
 ) -> None:
-    """Answer a coordinator until it is done; `tls` is a folder with ca.pem."""
+    """Answer a coordinator until it is done; `tls` is a folder with ca.pem.
+
+    Raises:
+        ConfigError: the address is none, or nothing has listened there for `PATIENCE_S`.
+    """
+    _wait_for(address)
     start_client(
         server_address=address,
         client=_Votes(users, schema, clip, noise).to_client(),
@@ -134,6 +141,25 @@ def take_part(
         root_certificates=None if tls is None else (tls / "ca.pem").read_bytes(),
         max_wait_time=float(PATIENCE_S),
     )
+
+
+def _wait_for(address: str) -> None:
+    """Wait until a coordinator listens: Flower's client gives up when its first connection is refused."""
+    host, _, port = address.rpartition(":")
+    if not (host and port.isdecimal() and int(port) < 2**16):
+        raise ConfigError(f"--join: got {address!r}; give HOST:PORT, such as 127.0.0.1:9092")
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=5.0).close()
+        except OSError as error:
+            if time.monotonic() > deadline:
+                raise ConfigError(
+                    f"--join: nothing listens at {address!r}: {error}; start `fitrouter train prior --federated` there"
+                ) from None
+            time.sleep(0.2)
+        else:
+            return
 
 
 def _vector(arrays: list[Any]) -> Floats:

@@ -255,7 +255,9 @@ def test_an_older_warehouse_is_read(warehouse: Path, tmp_path: Path) -> None:
             connection.execute("INSERT INTO migrations VALUES (?)", [name])
         connection.execute(f"ATTACH '{warehouse}' AS new")
         for table in ("decisions", "executions", "scores", "feedback"):
-            columns = ", ".join(f'"{column[0]}"' for column in connection.execute(f"DESCRIBE {table}").fetchall())
+            now = {column[0] for column in connection.execute(f"DESCRIBE new.{table}").fetchall()}
+            then = [column[0] for column in connection.execute(f"DESCRIBE {table}").fetchall()]
+            columns = ", ".join(f'"{name}"' for name in then if name in now)
             connection.execute(f"INSERT INTO {table} BY NAME SELECT {columns} FROM new.{table}")
     log, new = read_log(old), read_log(warehouse)
     assert log.options.rest is None

@@ -35,8 +35,6 @@ def _arrays(D: int = 4) -> dict[str, np.ndarray]:
     return {
         "mean": rng.normal(size=D) / 10,
         "cov": root @ root.T + 1e-3 * np.eye(D),
-        "role_variance": np.full(D, 0.002),
-        "user_variance": np.full(D, 0.003),
     }
 
 
@@ -53,7 +51,6 @@ def test_round_trip_by_names(tmp_path: Path) -> None:
     plain = Tastes(5, TasteParams())
     assert prior.mean[2] == 0.0
     assert prior.cov[2, 2] == plain.population.cov[2, 2]
-    assert prior.user_variance[2] == plain.user_variance[2]
     assert read_sheet(path) == {"why": "test"}
 
 
@@ -73,7 +70,7 @@ def test_a_file_that_is_no_prior_is_named(tmp_path: Path, harm: str) -> None:
     if harm == "nan":
         arrays["mean"][0] = np.nan
     if harm == "negative":
-        arrays["user_variance"][1] = -1.0
+        arrays["cov"][1, 1] = -1.0
     if harm == "shape":
         arrays["cov"] = np.eye(3)
     write_prior(path, NAMES, "enc", arrays, {})
@@ -139,7 +136,7 @@ def test_it_is_small_and_safe() -> None:
     payload = (resources.files("fitrouter_evaluators.scoring") / "data" / "prior.safetensors").read_bytes()
     assert len(payload) < 40_000
     size = int.from_bytes(payload[:8], "little")
-    assert set(json.loads(payload[8 : 8 + size])) == {"__metadata__", "mean", "cov", "role_variance", "user_variance"}
+    assert set(json.loads(payload[8 : 8 + size])) == {"__metadata__", "mean", "cov"}
 
 
 def _files(data: Path, rng: np.random.Generator) -> None:

@@ -185,7 +185,6 @@ def test_unknown_features_start_neutral() -> None:
     j, ordinary = with_model.names.index("rm.m.score"), Tastes(with_model.dim, TasteParams())
     assert with_model.prior.mean[j] == 0.0
     assert with_model.prior.cov[j, j] == ordinary.population.cov[j, j] > 0
-    assert with_model.prior.user_variance[j] == ordinary.user_variance[j] > 0
     assert not with_model.prior.cov[j, :j].any()
     assert with_model.prior.mean[:j].tolist() == plain.prior.mean.tolist()
 

@@ -96,7 +96,10 @@ def test_what_leaves_is_clipped_and_noised() -> None:
 
 
 def test_eight_clients_in_processes_of_their_own(tmp_path: Path) -> None:
-    """`fitrouter train prior --federated` and `--join` over Flower write the central prior to 1e-8."""
+    """`fitrouter train prior --federated` and `--join` over Flower write the central prior to 1e-8.
+
+    Clients that start before the coordinator wait for it.
+    """
     python, rng, files = python_with("flwr"), np.random.default_rng(0), []
     for i in range(CLIENTS):
         rows = [
@@ -113,11 +116,12 @@ def test_eight_clients_in_processes_of_their_own(tmp_path: Path) -> None:
     ran += [[*common, "--join", address, "--data", str(file)] for file in files]
     logs = [(tmp_path / f"{i}.out", tmp_path / f"{i}.err") for i in range(len(ran))]
     processes = []
-    for command, (out, err) in zip(ran, logs, strict=True):
+    for command, (out, err) in reversed([*zip(ran, logs, strict=True)]):
         with out.open("w") as stdout, err.open("w") as stderr:
             processes.append(
                 subprocess.Popen(command, cwd=tmp_path, env=environment(tmp_path), stdout=stdout, stderr=stderr)
             )
+    processes.reverse()
     deadline = time.monotonic() + 400.0
     try:
         while not all(process.poll() == 0 for process in processes):

@@ -1,6 +1,6 @@
 """File format of the population prior, learned from public human judgements.
 
-A safetensors file holds four arrays (no code, no pickle) and a data sheet. Coordinates are matched by the names of the
+A safetensors file holds two arrays (no code, no pickle) and a data sheet. Coordinates are matched by the names of the
 response features, so that a prior serves every encoder: features that the file lacks, such as another encoder's latent
 directions, start as without a file.
 """
@@ -24,7 +24,9 @@ from fitrouter_evaluators.scoring.features import DECLARED_FIT
 SHIPPED = "prior.safetensors"
 _FORMAT = "fitrouter-prior-1"
 _KEY = "fitrouter"
-_ARRAYS = ("mean", "cov", "role_variance", "user_variance")
+_ARRAYS = ("mean", "cov")
+_EARLIER = ("role_variance", "user_variance")
+"""Arrays of files that earlier versions wrote; they are not read."""
 
 
 def write_prior(
@@ -36,7 +38,7 @@ def write_prior(
         path: of the file.
         names: of the D features.
         encoder: id of the encoder that the latent directions belong to.
-        arrays: mean float64[D], cov float64[D, D], role_variance and user_variance float64[D].
+        arrays: mean float64[D] and cov float64[D, D].
         sheet: the data sheet: sources, licences, counts, metrics.
     """
     from safetensors.numpy import save
@@ -57,20 +59,18 @@ def load_prior(path: Path, names: Sequence[str], encoder: str, params: TastePara
     params = params or TasteParams()
     plain = Tastes(len(names), params)
     mean, cov = plain.population.mean.copy(), plain.population.cov.copy()
-    role, user = plain.role_variance.copy(), plain.user_variance.copy()
     known = {name: i for i, name in enumerate(about["names"])}
     foreign = about["encoder"] != encoder
     pairs = [(j, known[name]) for j, name in enumerate(names) if name in known and not (foreign and _latent(name))]
     here, there = np.array([j for j, _ in pairs], dtype=int), np.array([i for _, i in pairs], dtype=int)
     mean[here] = arrays["mean"][there]
     cov[np.ix_(here, here)] = arrays["cov"][np.ix_(there, there)]
-    role[here], user[here] = arrays["role_variance"][there], arrays["user_variance"][there]
     if DECLARED_FIT in names and DECLARED_FIT not in known:
         # Respecting what people said about topics counts as much as a unit of a style that they declared.
         j = list(names).index(DECLARED_FIT)
         mean[j] = params.declared
     digest = hashlib.sha256(payload + repr((list(names), encoder, params)).encode()).hexdigest()
-    return TastePrior(digest, mean, cov, role, user)
+    return TastePrior(digest, mean, cov)
 
 
 def shipped_prior(names: Sequence[str], encoder: str, params: TasteParams | None = None) -> TastePrior:
@@ -104,22 +104,18 @@ def _read(path: Path) -> tuple[bytes, dict[str, Any], dict[str, Floats]]:
         payload = path.read_bytes()
         with safe_open(str(path), framework="numpy") as file:
             about = json.loads((file.metadata() or {})[_KEY])
-            arrays = {name: file.get_tensor(name).astype(np.float64) for name in file.keys()}  # noqa: SIM118
+            read = [name for name in file.keys() if name not in _EARLIER]  # noqa: SIM118
+            arrays = {name: file.get_tensor(name).astype(np.float64) for name in read}
         D = len(about["names"])
     except FileNotFoundError:
         raise ConfigError(f"there is no prior {str(path)!r}; `fitrouter train prior` writes one") from None
     except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"{str(path)!r} is no prior: {error}") from None
-    shapes = {"mean": (D,), "cov": (D, D), "role_variance": (D,), "user_variance": (D,)}
+    shapes = {"mean": (D,), "cov": (D, D)}
     found = {name: array.shape for name, array in arrays.items()}
     if about.get("format") != _FORMAT or found != shapes:
         raise ConfigError(f"{str(path)!r} is no prior: it has {found} in format {about.get('format')!r}")
-    finite = all(np.isfinite(array).all() for array in arrays.values())
-    if (
-        not finite
-        or min(arrays[name].min() for name in ("role_variance", "user_variance")) < 0
-        or not _definite(arrays)
-    ):
+    if not all(np.isfinite(array).all() for array in arrays.values()) or not _definite(arrays):
         raise ConfigError(f"{str(path)!r} is no prior: it has numbers that are no variances")
     return payload, about, arrays
 

@@ -207,13 +207,16 @@ def _journalled(path: Path, encoder: str) -> Iterator[Related]:
 
 def _exported(folder: Path, encoder: str) -> Iterator[Related]:
     """The events behind exported tables."""
+    contexts: dict[str, Any] = {}
+    """Decision → its context, which the other tables have in older exports only."""
     if (folder / "decisions.parquet").is_file():
         for row in _table(folder, "decisions"):
             _same(row.get("encoder") or "", encoder, folder)
+            contexts[row["decision_id"]] = row.get("features") or ()
     rows = [(row["seq"], name, row) for name in _TABLES for row in _table(folder, name)]
     earlier: defaultdict[str, list[Event]] = defaultdict(list)
     for _, name, row in sorted(rows, key=lambda each: each[0]):
-        event = _event(name, row)
+        event = _event(name, {"features": contexts.get(row["decision_id"], ())} | row)
         other = earlier[row["other"]] if row.get("other") else ()
         yield event, (*earlier[event.decision_id], *other)
         earlier[event.decision_id].append(event)

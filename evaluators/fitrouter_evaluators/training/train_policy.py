@@ -136,7 +136,7 @@ def _frozen(config: Config, features: ResponseFeatures | None) -> TastePrior:
     if features is not None and name != "none":
         names, encoder = features.names, features.encoder.id
         mean = (shipped_prior(names, encoder) if name == "shipped" else load_prior(Path(name), names, encoder)).mean
-    return TastePrior("frozen", mean.copy(), np.zeros((D, D)), np.zeros(D), np.zeros(D))
+    return TastePrior("frozen", mean.copy(), np.zeros((D, D)))
 
 
 def _fold(learner: Learner, log: Log) -> dict[str, Counter[str]]:

@@ -61,8 +61,6 @@ class _Likelihood(NamedTuple):
     A: Floats
     b: Floats
     labels: int
-    spread: Floats
-    """Variances between its users, float64[D]."""
 
 
 class _Population(NamedTuple):
@@ -99,13 +97,13 @@ def train_prior(data: Path, out: Path, encoder: Encoder) -> dict[str, Any]:
     setting, gains = max(tried, key=lambda found: _worth(found[0], found[1]))
     prior = _put_together(likelihoods, guarded, setting)
     sheet = {
-        "what": "N(w_0, cov) over response features, and how roles and users vary around it; see reward.train_prior",
+        "what": "N(w_0, cov) over response features; see training.train_prior",
         "sources": [_describe(*found) for found in zip(sources, likelihoods, gains or [0.0], strict=False)],
         "schema": features.schema,
         **setting._asdict(),
         "strongest": _strongest(prior, features.names),
     }
-    write_prior(out, features.names, encoder.id, _arrays(prior, likelihoods), sheet)
+    write_prior(out, features.names, encoder.id, {"mean": prior.mean, "cov": prior.cov}, sheet)
     return sheet
 
 
@@ -129,7 +127,7 @@ def write_federated(federation: Federation, out: Path, features: ResponseFeature
     assert federation.prior is not None
     assert federation.sums is not None
     sums, labels = federation.sums, federation.labels
-    likelihood = _Likelihood(sums.A, sums.b, labels, np.diag(federation.prior.cov).copy())
+    likelihood = _Likelihood(sums.A, sums.b, labels)
     setting = _Setting(SCALAR_SDS[1], PSEUDO_SOURCES[1], 0.0)
     prior = _put_together([likelihood], np.zeros((0, federation.D)), setting)
     sheet = {
@@ -142,7 +140,7 @@ def write_federated(federation: Federation, out: Path, features: ResponseFeature
         **setting._asdict(),
         "strongest": _strongest(prior, features.names),
     }
-    write_prior(out, features.names, features.encoder.id, _arrays(prior, [likelihood]), sheet)
+    write_prior(out, features.names, features.encoder.id, {"mean": prior.mean, "cov": prior.cov}, sheet)
     return sheet
 
 
@@ -170,7 +168,7 @@ def _likelihood(source: Source, D: int) -> _Likelihood:
     users = list(source.users.values())
     prior = fit_prior(users, shrinkage=source_shrinkage(D), iterations=ITERATIONS)
     sums = e_step(prior, users)
-    return _Likelihood(sums.A, sums.b, sum(len(user.y) for user in users), np.diag(prior.cov).copy())
+    return _Likelihood(sums.A, sums.b, sum(len(user.y) for user in users))
 
 
 def source_shrinkage(D: int) -> Shrinkage:
@@ -251,15 +249,6 @@ def _evidence(found: _Likelihood, prior: Prior) -> float:
 
 
 # --- what ships ---
-
-
-def _arrays(prior: Prior, likelihoods: Sequence[_Likelihood]) -> dict[str, Floats]:
-    """The population, and the default total variances of roles and users in the proportions found here."""
-    tastes = Tastes(len(prior.mean), TasteParams())
-    shape = np.mean([found.spread[1:] / found.spread[1:].mean() for found in likelihoods], axis=0)
-    role, user = tastes.role_variance.copy(), tastes.user_variance.copy()
-    role[1:], user[1:] = role[1:] * shape, user[1:] * shape
-    return {"mean": prior.mean, "cov": prior.cov, "role_variance": role, "user_variance": user}
 
 
 def _strongest(prior: Prior, names: Sequence[str]) -> dict[str, list[float]]:

@@ -33,9 +33,10 @@ class TasteParams(msgspec.Struct, frozen=True, kw_only=True):
     """Prior variance of hᵀw_0 for a typical answer, spread evenly over its features."""
     population_intercept: float = 0.25
     role: float = 0.08
-    user: float = 0.08
-    user_intercept: float = 0.01
-    """Prior variances of deviations in dimensions other than overall, where nothing trained them."""
+    user: float = 0.008
+    user_intercept: float = 0.02
+    """Prior variances of deviations in dimensions other than overall. Those of users are of people's own ratings of
+    stories and dialogues (docs/results/judgements.md)."""
     narrow: Width = Width(level=0.002, offset=0.001, named={"length": 0.01})
     """Between people who judge general quality: moments of people's comparisons (docs/results/people.md)."""
     medium: Width = Width(level=0.01, offset=0.02, taste=0.08)
@@ -58,8 +59,6 @@ class TastePrior(NamedTuple):
     mean: Floats
     cov: Floats
     """N(mean, cov) of w_0: float64[D] and float64[D, D]."""
-    role_variance: Floats
-    user_variance: Floats
     """Variances of roles and users around it: float64[D]."""
 
 
@@ -87,8 +86,8 @@ class Tastes:
 
     def __init__(self, D: int, params: TasteParams, names: Sequence[str] = (), prior: TastePrior | None = None) -> None:
         self.D, self.params, self.names, self.prior = D, params, {name: j for j, name in enumerate(names)}, prior
-        self.role_variance = self._spread(params.role, 0.0) if prior is None else prior.role_variance
-        self.user_variance = self._spread(params.user, params.user_intercept) if prior is None else prior.user_variance
+        self.role_variance = self._spread(params.role, 0.0)
+        self.user_variance = self._spread(params.user, params.user_intercept)
         self.population = self.start(OVERALL)
         widths = (params.narrow, params.medium, params.wide, params.recent)
         self._compact = HeadPriors([Width(level=0.0, offset=0.0)], self.user_variance[None])

@@ -269,3 +269,17 @@ def m010_answers(connection: duckdb.DuckDBPyConnection) -> None:
             FROM outcomes LEFT JOIN votes USING (decision_id)
             ORDER BY at_utc DESC;
     """)
+
+
+@_migration
+def m011_contexts(connection: duckdb.DuckDBPyConnection) -> None:
+    """The context of a request is in `decisions` alone: copies of it were a quarter of all bytes."""
+    connection.execute("""
+        DROP VIEW answers;
+        DROP VIEW outcomes;
+        DROP VIEW latest_feedback;
+        ALTER TABLE executions DROP COLUMN features;
+        ALTER TABLE scores DROP COLUMN features;
+    """)
+    m002_views(connection)
+    m010_answers(connection)

@@ -1,0 +1,192 @@
+"""Bytes of a decision in the journal and the warehouse, and events a CPU-second of the fold. Prints JSON.
+
+    python -m benchmarks.stores.log [--requests 5000] [--models 11] [--folder DIR]
+    python -m benchmarks.stores.log --folder DIR --again     # with the events of the journal in DIR, written again
+
+A router with simulated models, the default scorer and default settings answers requests of 200 users in eight roles;
+nine of ten are rated. So the journal holds decisions, executions, scores and votes as a gateway writes them, by default
+19,500 events. Bytes are those of whole files, after a checkpoint, divided by decisions: a decision's execution, score
+and vote are counted with it. `cpu` is processor time: of the fold alone, and of the fold with reading and decoding.
+With `--again` another version of fitrouter writes the same events, and both digests can be compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import json
+import sqlite3
+import tempfile
+import time
+from collections import Counter
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+
+from fitrouter.config import Config, parse_config
+from fitrouter.router import Router
+from fitrouter.state.learner import Learner, read_batch
+from fitrouter.stores.journal import Entry, Journal, SqliteJournal
+from fitrouter.stores.warehouse import Warehouse, WarehouseFeed
+from fitrouter.types import FeedbackKind, Identity, Request, encode_event
+
+ROLES = ("nurse", "lawyer", "teacher", "cook", "farmer", "pilot", "editor", "clerk")
+SUBJECTS = ("taxes", "bread", "a contract", "fractions", "tomatoes", "weather", "commas", "an invoice")
+
+
+def config(folder: Path, models: int) -> Config:
+    """Simulated models with prices; every other setting is the default."""
+    names = [f"model-{k:02d}" for k in range(models)]
+    personas = {name: {"length": 2 + k, "latency_s": 0.01} for k, name in enumerate(names)}
+    cards = [
+        {"name": name, "provider": "sim", "prices": {"input": 0.1 + k, "output": 0.4 + 2 * k}}
+        for k, name in enumerate(names)
+    ]
+    return parse_config(
+        {"data": str(folder), "providers": {"sim": {"kind": "simulated", "options": personas}}, "models": cards}
+    )
+
+
+async def live(settings: Config, requests: int) -> None:
+    """Answer requests, score the answers, and rate nine of ten."""
+    rng = np.random.default_rng(0)
+    router = Router.from_config(settings)
+    async with router:
+
+        async def one(k: int) -> None:
+            who = Identity(user=f"user {k % 200}", role=ROLES[k % len(ROLES)])
+            words = f"Question {k} of somebody who knows little: what should I know of {SUBJECTS[k % 7]}, and why?"
+            answer = await router.complete(Request(messages=({"role": "user", "content": words},), identity=who))
+            if rng.random() < 0.9:
+                await router.feedback(answer.decision.id, FeedbackKind.THUMB, float(rng.integers(2)), identity=who)
+
+        for start in range(0, requests, 50):
+            await asyncio.gather(*(one(k) for k in range(start, min(start + 50, requests))))
+            await scored(router, 500)  # the scorer is the slower one
+        await scored(router, 1)
+        await router.settled()
+
+
+async def scored(router: Router, most: int) -> None:
+    """Wait until fewer answers wait for their score."""
+    while len(router._journal.spooled(most)) == most:  # noqa: ASYNC110 - the scorer works in a thread, at its pace
+        await asyncio.sleep(0.1)
+
+
+def written_again(journal: SqliteJournal, path: Path) -> SqliteJournal:
+    """A new journal with the same events, as this version writes them."""
+    for suffix in ("", "-wal", "-shm"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+    made, after = SqliteJournal(path), 0
+    while rows := journal.tail(after, 1000):
+        made.append(*(Entry(row.event) for row in rows)).result()
+        after = rows[-1].seq
+    journal.close()
+    return made
+
+
+def journal_bytes(path: Path) -> dict[str, Any]:
+    """Size of the file without snapshots, and what of it its tables and indexes take, for each decision."""
+    copied = path.with_name("copied.db")
+    copied.unlink(missing_ok=True)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("VACUUM INTO ?", (str(copied),))
+    with closing(sqlite3.connect(copied, isolation_level=None)) as connection:
+        connection.execute("DELETE FROM snapshot_state")  # learned state, which grows with people
+        connection.execute("VACUUM")
+        kinds = dict(connection.execute("SELECT kind, count(*) FROM events GROUP BY kind"))
+        mean = dict(connection.execute("SELECT kind, round(avg(length(payload))) FROM events GROUP BY kind"))
+        n = kinds["decision"]
+        found: dict[str, Any] = {"events": kinds, "bytes_per_decision": round(copied.stat().st_size / n)}
+        found["payload_bytes"] = mean
+        try:
+            parts = connection.execute("SELECT name, sum(pgsize) FROM dbstat GROUP BY name").fetchall()
+            found["parts"] = {name: round(size / n) for name, size in parts if size > 10 * n}
+        except sqlite3.Error:
+            pass  # SQLite without dbstat
+    return found
+
+
+def warehouse_bytes(journal: Journal, path: Path) -> dict[str, Any]:
+    """Size of a warehouse filled from a journal, and its tables' largest columns, for each decision."""
+    path.unlink(missing_ok=True)
+    warehouse = Warehouse(path)
+    feed, cpu = WarehouseFeed(journal, warehouse), time.process_time()
+    while feed.step():
+        pass
+    cpu = time.process_time() - cpu
+    feed.release()
+    with closing(duckdb.connect(str(path))) as connection:
+        connection.execute("CHECKPOINT")
+        (n,) = connection.execute("SELECT count(*) FROM decisions").fetchone() or (1,)
+    found: dict[str, Any] = {
+        "bytes_per_decision": round(path.stat().st_size / n),
+        "us_per_event": round(1e6 * cpu / journal.head()),
+    }
+    copied = path.with_name("copied.duckdb")
+    copied.unlink(missing_ok=True)
+    with closing(duckdb.connect()) as connection:
+        connection.execute(f"ATTACH '{path}' AS source (READ_ONLY); ATTACH '{copied}' AS target")
+        connection.execute("COPY FROM DATABASE source TO target; CHECKPOINT target")
+    found["copied_bytes_per_decision"] = round(copied.stat().st_size / n)
+    return found
+
+
+def fold(blank: Learner, journal: Journal, rounds: int) -> dict[str, Any]:
+    """Events a CPU-second, the best of some rounds, and the digest."""
+    head, best, both = journal.head(), float("inf"), float("inf")
+    digest = ""
+    for _ in range(rounds):
+        learner, folding, after = blank.blank(), 0.0, 0
+        gc.collect()
+        started = time.process_time()
+        while (batch := read_batch(journal, after)).rows:
+            learner.load(batch)
+            began = time.process_time()
+            for row, related in batch.rows:
+                learner.apply(row, related)
+            folding += time.process_time() - began
+            after = batch.rows[-1][0].seq
+        both, best = min(both, time.process_time() - started), min(best, folding)
+        digest = learner.digest()
+    return {"events": head, "fold": round(head / best), "read_and_fold": round(head / both), "digest": digest}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--requests", type=int, default=5000)
+    parser.add_argument("--models", type=int, default=11)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--folder", type=Path, default=None, help="where the files are made and stay")
+    parser.add_argument("--again", action="store_true", help="with the events of the journal in the folder")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as place:
+        folder = options.folder or Path(place)
+        settings = config(folder, options.models)
+        if not options.again:
+            asyncio.run(live(settings, options.requests))
+        with Router.offline(settings) as router:
+            blank = router._learner.blank()
+        journal = SqliteJournal(folder / "journal.db")
+        if options.again:
+            journal = written_again(journal, folder / "again.db")
+        found: dict[str, Any] = {"fold_events_per_cpu_s": fold(blank, journal, options.rounds)}
+        sizes: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
+        for row in journal.tail(0, 5000):
+            kind = type(row.event).__name__
+            sizes[kind] += len(encode_event(row.event))
+            counts[kind] += 1
+        found["encoded_bytes"] = {kind: round(sizes[kind] / counts[kind]) for kind in counts}
+        found["warehouse"] = warehouse_bytes(journal, folder / "measured.duckdb")
+        journal.close()
+        found["journal"] = journal_bytes(journal.path)
+    print(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main()
