@@ -146,7 +146,7 @@ def test_page_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(deploy, "check", lambda config: None)
     monkeypatch.setattr(deploy, "deploy", lambda config, told: done.append(f"up to {config.ray.gateways.most}"))
     monkeypatch.setattr(deploy, "stop", lambda config: done.append("stop"))
-    given = re.findall(r"fitrouter deploy (ray [^\n`]+)", PAGE.read_text(encoding="utf-8"))
+    given = re.findall(r"fitrouter deploy (ray\b[^\n`]*)", PAGE.read_text(encoding="utf-8"))
     for arguments in given:
         ran = CliRunner().invoke(app, arguments.split())
         assert ran.exit_code == 0, ran
