@@ -9,7 +9,7 @@ export TRANSFORMERS_OFFLINE := 1
 export LITELLM_LOCAL_MODEL_COST_MAP := True
 
 .DEFAULT_GOAL := help
-.PHONY: help install frameworks demo test check format docs figures screenshots bench bench-acceptance bench-agents bench-beside bench-crash bench-faults bench-fuzz bench-kills bench-labs bench-matrix bench-overload bench-policies bench-pool bench-reward \
+.PHONY: help install frameworks ray demo test check format docs figures screenshots bench bench-acceptance bench-agents bench-beside bench-crash bench-faults bench-fuzz bench-kills bench-labs bench-matrix bench-overload bench-policies bench-pool bench-reward \
 	bench-replay bench-reproduce bench-scorer bench-soak bench-sweep bench-watch clean
 
 help: ## list the targets
@@ -26,6 +26,11 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 frameworks: ## create .venv-frameworks with Inspect, DeepEval and Flower, whose tests are skipped without it
 	$(PYTHON) -m venv .venv-frameworks
 	.venv-frameworks/bin/python -m pip install --quiet --editable ".[inspect,deepeval,flower]"
+
+ray: ## create .venv-ray, and run what needs Ray there; ARGS="-k law"
+	$(PYTHON) -m venv .venv-ray
+	.venv-ray/bin/python -m pip install --quiet --constraint constraints.txt --editable ".[ray]" --group dev
+	.venv-ray/bin/python -m pytest tests/deploy $(ARGS)
 
 demo: install ## run the simulation over HTTP, then keep serving; ARGS="--exit --json demo.json"
 	$(BIN)/fitrouter demo $(ARGS)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.kits.pages import blocks
 from typer.testing import CliRunner
 
 from fitrouter.config import parse_config
@@ -16,6 +18,7 @@ from fitrouter_integrations import deploy
 from fitrouter_integrations.commands.running.deploy import app
 from fitrouter_integrations.deploy import _cluster, _folder
 
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "ray.md"
 BASE: dict[str, Any] = {"providers": {"s": {"kind": "simulated"}}, "models": [{"name": "m", "provider": "s"}]}
 
 
@@ -131,3 +134,20 @@ def test_nothing_else_imports_ray() -> None:
         "fitrouter_integrations.gateway._app; sys.exit('ray' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_page_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page's section makes the file of one machine a deployment, and its commands reach Ray with that file."""
+    (_, section), *_ = blocks(PAGE, "yaml")
+    text = "providers: {s: {kind: simulated}}\nmodels: [{name: m, provider: s}]\n" + section
+    (tmp_path / "fitrouter.yaml").write_text(text, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    done: list[str] = []
+    monkeypatch.setattr(deploy, "check", lambda config: None)
+    monkeypatch.setattr(deploy, "deploy", lambda config, told: done.append(f"up to {config.ray.gateways.most}"))
+    monkeypatch.setattr(deploy, "stop", lambda config: done.append("stop"))
+    given = re.findall(r"fitrouter deploy (ray\b[^\n`]*)", PAGE.read_text(encoding="utf-8"))
+    for arguments in given:
+        ran = CliRunner().invoke(app, arguments.split())
+        assert ran.exit_code == 0, ran
+    assert done == ["up to 4", "stop"]

@@ -23,7 +23,8 @@ NAME = "fitrouter"
 """Name of the application in Ray Serve."""
 _STORE_BYTES = 100_000_000
 """Object store of a cluster of our own; requests are small."""
-_log = logging.getLogger("fitrouter.deploy")
+_ABSENT = "Could not find any running Ray instance"
+"""What Ray says where no cluster runs."""
 
 
 def check(config: Config) -> None:
@@ -116,19 +117,24 @@ def _connected(config: Config, *, own: bool = True) -> Iterator[bool]:
 
     assert config.ray is not None
     options: dict[str, Any] = {"namespace": NAME, "logging_level": logging.WARNING}
+    address = os.environ.get("RAY_ADDRESS", "")
     try:
-        mine = False
-        if os.environ.get("RAY_ADDRESS") != "local":
+        mine = own and address == "local"
+        if not mine:
             try:
-                ray.init(address="auto", **options)
-            except ConnectionError:
+                ray.init(address=address or "auto", **options)
+            except (ConnectionError, ValueError) as error:
+                if address or _ABSENT not in str(error):
+                    where = f" at {address!r}" if address else ""
+                    raise ConfigError(
+                        f"RAY_ADDRESS: the Ray cluster{where} does not answer: {error}; start it with `ray start`, and "
+                        "give RAY_AUTH_MODE=token here as there if it asks for a token"
+                    ) from None
                 if not own:
                     raise ConfigError(
                         "there is no Ray cluster on this machine; RAY_ADDRESS names another one"
                     ) from None
                 mine = True
-        else:
-            mine = own
         if mine:
             ray.init(
                 address="local",

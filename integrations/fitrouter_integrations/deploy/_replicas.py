@@ -68,6 +68,7 @@ def application(config: Config, mark: str) -> Any:
         num_replicas=1,
         ray_actor_options={"num_cpus": 1.0},
         graceful_shutdown_timeout_s=3 * CLOSING_S,
+        max_surge_percent=100,  # the new one is ready when the old one gives the leases back
     )
     scored = config.scorer.encoder != "none"
     services = steps.bind(config, mark, computing.bind(config) if scored else None)
