@@ -16,6 +16,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.kits import virtual_time
 from tests.kits.gateway import NAMES, PATIENCE_S, Echo, cards, make_router
 
 from fitrouter.context.features import context_names
@@ -243,37 +244,38 @@ async def test_any_router_over_the_journal_takes_the_report(tmp_path: Path) -> N
         assert plan.decision.id not in one._learner.open
 
 
-async def test_a_plan_that_nobody_reports_is_lost(tmp_path: Path) -> None:
+def test_a_plan_that_nobody_reports_is_lost(tmp_path: Path) -> None:
     """Once its deadline is long over; a report that comes later finds that."""
-    journal, now = MemoryJournal(), 1000.0
-    async with make_router(tmp_path, journal=journal, clock=lambda: now) as router:
-        plan = await router.decide(ask())
-        await router.settled()
-    journal._closed = False
-    now += 1000.0
-    async with make_router(tmp_path, journal=journal, clock=lambda: now) as router:
-        async with asyncio.timeout(PATIENCE_S):
-            while plan.decision.id in router._learner.open:  # noqa: ASYNC110 - what is waited for knows no event
-                await asyncio.sleep(0.001)
-        assert (await router.report(plan.decision.id, ask(), ended(plan))).status == "lost"
+
+    async def scenario() -> None:
+        journal = MemoryJournal()
+        async with make_router(tmp_path, journal=journal) as router:
+            plan = await router.decide(ask())
+            await router.settled()
+        journal._closed = False
+        async with make_router(tmp_path, journal=journal) as router:
+            await asyncio.sleep(1000.0)
+            await router.settled()
+            assert plan.decision.id not in router._learner.open
+            assert (await router.report(plan.decision.id, ask(), ended(plan))).status == "lost"
+
+    virtual_time.run(scenario())
 
 
-async def test_a_request_is_not_lost_before_its_own_deadline(tmp_path: Path) -> None:
+def test_a_request_is_not_lost_before_its_own_deadline(tmp_path: Path) -> None:
     """An agent that gives itself an hour has an hour, though the router's own deadline is over long before."""
-    journal, now = MemoryJournal(), 1000.0
-    async with make_router(tmp_path, journal=journal, clock=lambda: now) as router:
-        hurried = await router.decide(ask())
-        patient = await router.decide(msgspec.structs.replace(ask(), deadline_s=3600.0))
-        await router.settled()
-    journal._closed = False
-    now += 1000.0
-    async with make_router(tmp_path, journal=journal, clock=lambda: now) as router:
-        async with asyncio.timeout(PATIENCE_S):
-            while hurried.decision.id in router._learner.open:  # noqa: ASYNC110 - what is waited for knows no event
-                await asyncio.sleep(0.001)
-        await router.settled()
-        assert patient.decision.id in router._learner.open
-        assert (await router.report(patient.decision.id, ask(), ended(patient))).status == "ok"
+
+    async def scenario() -> None:
+        async with make_router(tmp_path) as router:
+            hurried = await router.decide(ask())
+            patient = await router.decide(msgspec.structs.replace(ask(), deadline_s=3600.0))
+            await asyncio.sleep(1000.0)
+            await router.settled()
+            assert hurried.decision.id not in router._learner.open
+            assert patient.decision.id in router._learner.open
+            assert (await router.report(patient.decision.id, ask(), ended(patient))).status == "ok"
+
+    virtual_time.run(scenario())
 
 
 # --- what cannot be ---

@@ -41,13 +41,13 @@ def settings(url: str, folder: Path) -> dict[str, Any]:
 
 
 ROUTER = """
-import asyncio, json, sys
+import asyncio, json, sys, time
 from fitrouter import Router
 from fitrouter.config import parse_config
 from fitrouter.types import FeedbackKind, Identity, Request
 
-async def main(name, config):
-    async with Router.from_config(parse_config(config)) as router:
+async def main(name, config, ahead):
+    async with Router.from_config(parse_config(config), clock=lambda: time.time() + ahead) as router:
         for n in range(12):
             who = Identity(user=f"{name}-{n % 3}")
             ask = Request(messages=({"role": "user", "content": f"{name} asks {n}"},), identity=who)
@@ -59,12 +59,18 @@ async def main(name, config):
                 await asyncio.sleep(0.01)
             print(router._learner.seq, router._learner.digest(), flush=True)
 
-asyncio.run(main(sys.argv[1], json.loads(sys.argv[2])))
+asyncio.run(main(sys.argv[1], json.loads(sys.argv[2]), float(sys.argv[3])))
 """
 
 
-def test_two_processes_fold_to_equal_digests(tmp_path: Path, postgres_url: str, postgres_journal: Any) -> None:
-    """At one position two routers on a database have one digest, and so has a third that starts later; one scores."""
+@pytest.mark.parametrize("ahead", ["0", "3600"])
+def test_two_processes_fold_to_equal_digests(
+    tmp_path: Path, postgres_url: str, postgres_journal: Any, ahead: str
+) -> None:
+    """At one position two routers on a database have one digest, and so has a third that starts later; one scores.
+
+    Also where the clock of one is an hour ahead.
+    """
     config = settings(postgres_url, tmp_path)
     with ExitStack() as stack:
         command = [sys.executable, "-c", ROUTER]
@@ -72,10 +78,10 @@ def test_two_processes_fold_to_equal_digests(tmp_path: Path, postgres_url: str, 
         both = [
             stack.enter_context(
                 subprocess.Popen(
-                    [*command, name, json.dumps(config)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+                    [*command, name, json.dumps(config), skew], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
                 )
             )
-            for name in ("one", "two")
+            for name, skew in (("one", "0"), ("two", ahead))
         ]
         stack.callback(lambda: [process.kill() for process in both])
         for process in both:

@@ -18,11 +18,18 @@ LOST_AFTER_S = 30.0
 async def close_lost(
     journal: Journal, recorder: Recorder, learner: Learner, hooks: Hooks, deadline_s: float, clock: Callable[[], float]
 ) -> None:
-    """Mark overdue decisions as lost, now and periodically. Runs until cancelled."""
+    """Mark overdue decisions as lost, periodically. Runs until cancelled.
+
+    A decision's age is the time for which this process has known it to be open: another machine's clock may be hours
+    away from this one's, and this one's may jump.
+    """
+    since: dict[str, float] = {}
     while True:
-        now = clock() - LOST_AFTER_S
-        for decision_id, ts in [item for part in learner.parts() for item in part.open.items()]:
-            if ts + deadline_s < now:
+        now = asyncio.get_running_loop().time()
+        since = {key: since.get(key, now) for part in learner.parts() for key in part.open}
+        for decision_id, first in since.items():
+            age = now - first - LOST_AFTER_S
+            if age > deadline_s:
                 try:
                     rows = await asyncio.to_thread(journal.of, decision_id)
                 except Exception as error:  # noqa: BLE001 - a failing journal only delays this
@@ -30,7 +37,7 @@ async def close_lost(
                     break
                 events = [row.event for row in rows]
                 decision = next((event for event in events if isinstance(event, Decision)), None)
-                if decision is None or decision.ts + decision.deadline_s >= now:
+                if decision is None or decision.deadline_s >= age:
                     continue
                 if not any(isinstance(event, Execution) for event in events):
                     recorder.append_event(execution_of(decision, clock(), status="lost", served_by=None, attempts=()))
