@@ -69,7 +69,7 @@ class TasteLearner:
     """
 
     def __init__(self, users: int, relevance: Floats) -> None:
-        plain = Tastes(relevance.shape[1], TasteParams())
+        plain = Tastes(relevance.shape[1], TasteParams(user=0.08, user_intercept=0.01))  # as these people vary
         self.relevance = relevance
         self.population = plain.population
         self.users: list[Gaussian] = [Gaussian.prior(np.zeros(plain.D), plain.user_variance) for _ in range(users)]

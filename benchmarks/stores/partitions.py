@@ -95,7 +95,8 @@ def _watch_lease(router: Router, stop: threading.Event) -> None:
 
 async def _gateway(name: str, config: dict[str, Any], count: int) -> None:
     async with Router.from_config(parse_config(config)) as router:
-        append, stop = router._journal.append, threading.Event()
+        journal: Any = router._journal
+        append, stop = journal.append, threading.Event()
 
         def noted(*entries: Entry) -> Any:
             future = append(*entries)
@@ -103,7 +104,7 @@ async def _gateway(name: str, config: dict[str, Any], count: int) -> None:
             future.add_done_callback(lambda done: None if done.exception() else _say("kept", *names))
             return future
 
-        router._journal.append = noted  # type: ignore[method-assign]
+        journal.append = noted
         watch = threading.Thread(target=_watch_lease, args=(router, stop), daemon=True)
         watch.start()
         room = asyncio.Semaphore(4)
@@ -123,7 +124,7 @@ async def _gateway(name: str, config: dict[str, Any], count: int) -> None:
         _say("done")
         while line := await asyncio.to_thread(sys.stdin.readline):
             if line == "waits\n":
-                _say("waits", int(bool(router._journal.incident)))
+                _say("waits", int(journal._detachable.waiting))
                 continue
             while router._learner.seq < int(line):  # noqa: ASYNC110 - told by another process
                 await asyncio.sleep(0.02)
@@ -287,6 +288,7 @@ def _digests(gateways: list[Gateway], server: postgres.Server, name: str) -> dic
 def _laws(gateways: list[Gateway], config: dict[str, Any]) -> dict[str, Any]:
     from fitrouter.stores.postgres import PostgresJournal
 
+    kept = set[str]().union(*(gateway.kept for gateway in gateways))  # first: the scorer may still append
     journal = PostgresJournal(config["data"])
     try:
         seq, rows = 0, list[Any]()
@@ -296,7 +298,6 @@ def _laws(gateways: list[Gateway], config: dict[str, Any]) -> dict[str, Any]:
     finally:
         journal.close()
     names = [row.event.id for row in rows]
-    kept = set[str]().union(*(gateway.kept for gateway in gateways))
     decisions = {row.event.id: row.event for row in rows if isinstance(row.event, Decision)}
     at = {row.event.id: row.seq for row in rows}
     ended = [row.event for row in rows if isinstance(row.event, Execution)]
