@@ -141,8 +141,11 @@ OPERATIONS = [
     Panel(
         "Failed calls",
         "cps",
-        "Failed attempts to call a model, by error.",
-        [(_or_zero(_rate("fitrouter_attempts_failed_total", "model, error", MODEL), "error"), "{{model}} {{error}}")],
+        "Failed attempts to call a model, by error; second calls of slow models, by result.",
+        [
+            (_or_zero(_rate("fitrouter_attempts_failed_total", "model, error", MODEL), "error"), "{{model}} {{error}}"),
+            (_rate("fitrouter_hedges_total", "model, result", MODEL), "{{model}} second call {{result}}"),
+        ],
     ),
     Panel(
         "Error responses",

@@ -39,7 +39,17 @@ class Unlogged(msgspec.Struct, frozen=True):
     decision_id: str
 
 
-Notice: TypeAlias = Happened | Trouble | Unlogged
+class Hedged(msgspec.Struct, frozen=True):
+    """A slow model was called once more.
+
+    `result`: won, lost, failed (no call answered), cancelled (the client left).
+    """
+
+    model: str
+    result: str
+
+
+Notice: TypeAlias = Happened | Trouble | Unlogged | Hedged
 
 
 class Hook(Protocol):
@@ -68,6 +78,10 @@ class Hooks:
         """Log that an answer left before its decision was durable, and notify."""
         _log.warning("an answer was not logged in time: replay and learning do not count it")
         self._notify(Unlogged(decision_id))
+
+    def hedged(self, model: str, result: str) -> None:
+        """Notify of a second call of a slow model."""
+        self._notify(Hedged(model, result))
 
     def trouble(self, part: str, error: BaseException) -> None:
         """Log a failure that the request survived, and notify."""

@@ -103,6 +103,8 @@ class _Turn(msgspec.Struct, kw_only=True):
     started: float
     deadline: float
     span: tracing.Span
+    further: list[Attempt] = []
+    """Calls without an answer that are no attempts: those that hedging made in vain."""
     cost_usd: float | None = None
     """Set at the end, if the model has a price."""
 
@@ -177,7 +179,9 @@ class Router:
         self._cards = self.registry.known
         self._breakers = TenantBreakers(configured, self._timers.retry_share)
         self._spending = Spending(self._cards, learner, self.clock)
-        self._caller = Caller(self._cards, providers, self._timers, self._breakers, slots or SlotParams())
+        self._caller = Caller(
+            self._cards, providers, self._timers, self._breakers, slots or SlotParams(), self.hooks.hedged
+        )
         self._contents = contents
         self._intake = FeedbackIntake(identities, self._recorder, scorer, self.clock, rating_scale)
         self.lists = Lists(journal, identities)
@@ -589,7 +593,8 @@ class Router:
                     turn.fallback,
                     turn.deadline,
                     attempts=attempts,
-                    reserve=lambda arm: self._reserve(turn, arm, attempts),
+                    further=turn.further,
+                    reserve=lambda arm, calls: self._reserve(turn, arm, attempts, calls),
                     dropped=turn.dropped,
                 )
         except Unanswered as failure:
@@ -600,10 +605,12 @@ class Router:
             raise
         return answering
 
-    def _reserve(self, turn: _Turn, arm: str, attempts: Sequence[Attempt]) -> bool:
-        """Reserve the cost of a call, on top of what the request's earlier calls cost."""
-        _, lost_usd = self._spending.abandoned(turn.decision, attempts, turn.asked)
-        return self._spending.reserve(turn.decision, arm, turn.asked, turn.request.payer, lost_usd=lost_usd)
+    def _reserve(self, turn: _Turn, arm: str, attempts: Sequence[Attempt], calls: int) -> bool:
+        """Reserve the cost of calls, on top of what the request's earlier calls cost."""
+        _, lost_usd = self._spending.abandoned(turn.decision, (*attempts, *turn.further), turn.asked)
+        return self._spending.reserve(
+            turn.decision, arm, turn.asked, turn.request.payer, calls=calls, lost_usd=lost_usd
+        )
 
     def _checked(self, turn: _Turn, arm: str, usage: Usage, said_tokens: int, choices: int = 1) -> Usage:
         """The usage of a call within bounds."""
@@ -703,7 +710,7 @@ class Router:
 
         `further` are failed calls for further choices, which only cost.
         """
-        abandoned = (*answering.attempts, *further)
+        abandoned = (*answering.attempts, *turn.further, *further)
         lost, lost_usd = self._spending.abandoned(turn.decision, abandoned, turn.asked)
         prices = self._cards[answering.arm].prices
         cost_usd = spent(prices, usage) + lost_usd
@@ -730,7 +737,8 @@ class Router:
 
     def _log_unanswered(self, turn: _Turn, attempts: tuple[Attempt, ...], status: str) -> None:
         """Log the execution of a request that got no answer, with what its calls cost by estimate."""
-        usage, usd = self._spending.abandoned(turn.decision, attempts, turn.asked)
+        calls = (*attempts, *turn.further)
+        usage, usd = self._spending.abandoned(turn.decision, calls, turn.asked)
         self._log_end(
             turn,
             attempts,
@@ -739,7 +747,7 @@ class Router:
             prompt_tokens=usage.prompt_tokens,
             completion_tokens=usage.completion_tokens,
             cost_usd=usd,
-            cost_assumed=usd > 0.0 and self._unpriced(attempts),
+            cost_assumed=usd > 0.0 and self._unpriced(calls),
             estimated=usage.estimated,
         )
 

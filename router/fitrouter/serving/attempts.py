@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
@@ -28,10 +28,15 @@ from fitrouter.providers.failures import kind_of
 from fitrouter.routing.breakers import Breakers, Entry, TenantBreakers
 from fitrouter.routing.parameters import draws_choices, limit_name, takes_cache_hints
 from fitrouter.routing.variants import apply
+from fitrouter.serving.hedging import Hedges
 from fitrouter.serving.slots import CONCURRENCY, SlotParams, Slots
 from fitrouter.types import Attempt, Call, Chunk, Completion, Decision, Message, ModelCard, Request, Usage
 
 Answer: TypeAlias = Completion | AsyncIterator[Chunk]
+ABANDON_S = 1.0
+"""Longest wait for a cancelled call to end."""
+_SAY_HOW_SLOW = (type(None), TimeoutError, ProviderTimeout, asyncio.CancelledError)
+"""What can end a call whose latency counts."""
 _EXCERPT = 300
 """Characters of each model's error in the error of all."""
 
@@ -45,6 +50,8 @@ class Timers(msgspec.Struct, frozen=True, kw_only=True):
     attempts: int = 3
     retry_share: float = 0.5
     """Calls to a provider that has already failed the same request, for each other call of it."""
+    hedge_share: float = 0.0
+    """Second calls of models that are slow, for each request of a tenant; 0 for none."""
 
 
 class Answering(msgspec.Struct, kw_only=True):
@@ -65,6 +72,24 @@ class Answering(msgspec.Struct, kw_only=True):
     """Of the call."""
 
 
+class Reserve(Protocol):
+    """Reserves the cost of calls."""
+
+    def __call__(self, arm: str, calls: int) -> bool:
+        """Whether the budget covers as many calls of a model at a time, which it then holds."""
+        ...
+
+
+class _ModelCall(NamedTuple):
+    """A model to be called for a tenant, which holds a slot for each call; `dropped` parameters are omitted."""
+
+    request: Request
+    arm: str
+    dropped: tuple[str, ...]
+    slots: Slots
+    tenant: str
+
+
 class Unanswered(Exception):
     """No model answered; holds the error to raise and the attempts."""
 
@@ -83,6 +108,7 @@ class Caller:
         timers: timeouts; none of them includes the wait for a slot, except the deadline.
         breakers: told of every result; a model whose breaker is open is not called.
         slots: how many calls each provider gets at a time.
+        hedged: told of each second call of a slow model: its arm, and `won`, `lost`, `failed` or `cancelled`.
     """
 
     def __init__(
@@ -92,8 +118,10 @@ class Caller:
         timers: Timers,
         breakers: TenantBreakers,
         slots: SlotParams,
+        hedged: Callable[[str, str], None] = lambda arm, result: None,  # noqa: ARG005
     ) -> None:
         self.cards, self.timers, self.breakers = cards, timers, breakers
+        self.hedges, self._hedged = Hedges(timers.hedge_share), hedged
         self.providers: dict[str, Provider] = {}
         self.slots: dict[str, Slots] = {}
         self._params = slots
@@ -113,7 +141,8 @@ class Caller:
         deadline: float,
         *,
         attempts: list[Attempt],
-        reserve: Callable[[str], bool] = lambda arm: True,  # noqa: ARG005
+        further: list[Attempt],
+        reserve: Reserve,
         dropped: Mapping[str, tuple[str, ...]] | None = None,
     ) -> Answering:
         """Call the chosen model, then fallbacks drawn from the pmf, until one starts to answer.
@@ -126,7 +155,8 @@ class Caller:
             fallback: decision whose pmf, renormalised without failed models, gives the next ones; None for no fallback.
             deadline: absolute, on the monotonic clock.
             attempts: gets each attempt when it has ended, also one that is cancelled.
-            reserve: arm → whether the budget covers its call, which it then holds.
+            further: gets the calls that hedging made in vain, which only cost.
+            reserve: whether the budget covers a model's calls, which it then holds.
             dropped: arm → parameters omitted from its call.
 
         Raises:
@@ -138,6 +168,7 @@ class Caller:
         arm, probability = decision.chosen, 1.0
         started, waited, patience = time.monotonic(), 0.0, 0.0
         breakers = self.breakers.of(decision.identity.tenant)
+        self.hedges.count(decision.identity.tenant)
         while True:
             begun = time.monotonic()
             last = calls + 1 >= self.timers.attempts or fallback is None
@@ -152,7 +183,11 @@ class Caller:
                     self._confirm(breakers, entry, slots, tenant)
                     patience = (1.0 if last else 0.6) * (deadline - begun)
                     left_out = (dropped or {}).get(arm, ())
-                    answering = await self._call(request, arm, left_out, patience, partial(slots.free, tenant))
+                    call = _ModelCall(request, arm, left_out, slots, tenant)
+                    if entry.probes or slots.name in failed:
+                        answering = await self._start(call, patience)
+                    else:
+                        answering = await self._hedge(call, patience, breakers, reserve, further)
                 except BaseException as error:
                     hurried = _hurried(request, error) and patience < self.timers.first_token_s
                     breakers.leave(entry, error, counts=not hurried)
@@ -211,7 +246,7 @@ class Caller:
             await slots.take(tenant, min(deadline - time.monotonic(), slots.params.wait_s))
             self._confirm(breakers, entry, slots, tenant)
             patience = deadline - time.monotonic()
-            answering = await self._call(request, arm, dropped, patience, partial(slots.free, tenant))
+            answering = await self._start(_ModelCall(request, arm, dropped, slots, tenant), patience)
         except BaseException as error:
             breakers.leave(entry, error, counts=not _hurried(request, error))
             if isinstance(error, TimeoutError):
@@ -223,13 +258,13 @@ class Caller:
         answering.arm = arm
         return answering
 
-    def _enter(self, breakers: Breakers, arm: str, reserve: Callable[[str], bool], failed: Collection[str]) -> Entry:
+    def _enter(self, breakers: Breakers, arm: str, reserve: Reserve, failed: Collection[str]) -> Entry:
         """Ask budget and breakers for a call.
 
         Raises:
             NotCalled: one of them does not allow it.
         """
-        if not reserve(arm):
+        if not reserve(arm, 1):
             raise NotCalled(f"{arm!r} is not called: the budget does not cover it")
         return breakers.enter(arm, retry=self.cards[arm].provider in failed)
 
@@ -246,14 +281,88 @@ class Caller:
             slots.free(tenant)
             raise
 
-    async def _call(
-        self, request: Request, arm: str, dropped: tuple[str, ...], patience: float, release: Callable[[], None]
+    async def _hedge(
+        self, call: _ModelCall, patience: float, breakers: Breakers, reserve: Reserve, further: list[Attempt]
     ) -> Answering:
+        """Call a model, and once more if it is slow; the answer that comes first.
+
+        The second call ends when the first would. Breakers are told here of the call that was in vain; the caller tells
+        them of the other one.
+        """
+        stream, begun = call.request.stream, time.monotonic()
+        limit_s = min(patience, self.timers.first_token_s) if stream else patience
+        after_s = self.hedges.after_s(call.arm, stream=stream)
+        if after_s >= limit_s or not self.hedges.affords(call.tenant):
+            try:
+                answering = await self._start(call, patience)
+            except (TimeoutError, ProviderTimeout):
+                self.hedges.observe(call.arm, stream=stream, seconds=time.monotonic() - begun)
+                raise
+            self.hedges.observe(call.arm, stream=stream, seconds=time.monotonic() - begun)
+            return answering
+        first = asyncio.create_task(self._start(call, patience))
+        second: asyncio.Task[Answering] | None = None
+        entry: Entry | None = None
+        winner, again = None, begun
+        try:
+            await asyncio.wait({first}, timeout=after_s)
+            if not first.done():
+                entry = await self._enter_again(call, breakers, reserve)
+            if entry is None:
+                winner = first
+                return await first
+            again = time.monotonic()
+            second = asyncio.create_task(self._start(call, limit_s - (again - begun)))
+            winner = await _first_to_answer(first, second)
+            return winner.result()
+        finally:
+            for task in (first, second):
+                if task is not None and task is not winner:
+                    await _abandon(task)
+            if winner is not None and isinstance(_error_of(first), _SAY_HOW_SLOW):
+                self.hedges.observe(call.arm, stream=stream, seconds=time.monotonic() - begun)
+            if entry is not None and second is not None:
+                loser, since = (first, begun) if winner is second else (second, again)
+                error = _error_of(loser) or asyncio.CancelledError()
+                breakers.leave(entry, error, counts=not _hurried(call.request, error))
+                further.append(attempt_of(call.arm, 1.0, error, since))
+                answered = winner is not None and _error_of(winner) is None
+                result = ("won" if winner is second else "lost") if answered else "failed"
+                self._hedged(call.arm, "cancelled" if winner is None else result)
+
+    async def _enter_again(self, call: _ModelCall, breakers: Breakers, reserve: Reserve) -> Entry | None:
+        """Ask breakers, slots and budget for a second call; None if one of them does not allow it now."""
+        if not self.hedges.affords(call.tenant):
+            return None  # spent meanwhile
+        try:
+            entry = breakers.enter(call.arm)
+        except NotCalled:
+            return None
+        allowed = False
+        try:
+            if entry.probes:  # a probe is one call
+                return None
+            await call.slots.take(call.tenant, 0.0)
+            self._confirm(breakers, entry, call.slots, call.tenant)
+            allowed = reserve(call.arm, 2)
+            if not allowed:
+                call.slots.free(call.tenant)
+                return None
+        except NotCalled:
+            return None
+        finally:
+            if not allowed:
+                breakers.leave(entry, asyncio.CancelledError())
+        self.hedges.spend(call.tenant)
+        return entry
+
+    async def _start(self, call: _ModelCall, patience: float) -> Answering:
         """Call a model; the slot is released at the end, which is a stream's own."""
+        request, arm, release = call.request, call.arm, partial(call.slots.free, call.tenant)
         card = self.cards[arm]
         span = call_span("chat", card, gen_ai__request__stream=request.stream)
         try:
-            prepared = _prepare(request, card, dropped)
+            prepared = _prepare(request, card, call.dropped)
             with span.current():
                 answering = await _call(prepared, card, self.providers[card.provider], self.timers, patience)
         except BaseException as error:
@@ -285,6 +394,36 @@ class Caller:
             wait_s = self.breakers.of(decision.identity.tenant).retry_after_s(attempt.model for attempt in attempts)
             return Unanswered(Unavailable(message, wait_s, decision.id), attempts)
         return Unanswered(AllModelsFailed(message, decision.id, timed_out), attempts)
+
+
+async def _first_to_answer(first: asyncio.Task[Answering], second: asyncio.Task[Answering]) -> asyncio.Task[Answering]:
+    """The call that answers first; the first call if none does, or if its request is refused."""
+    waiting = {first, second}
+    while waiting:
+        _, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        for task in (first, second):
+            if task not in waiting and _error_of(task) is None:
+                return task
+        if first not in waiting and isinstance(_error_of(first), ProviderRejected):
+            return first
+    return first
+
+
+def _error_of(call: asyncio.Task[Answering]) -> BaseException | None:
+    """What ended a call; None for an answer, also one that has not come yet."""
+    if not call.done():
+        return None
+    return asyncio.CancelledError() if call.cancelled() else call.exception()
+
+
+async def _abandon(call: asyncio.Task[Answering]) -> None:
+    """Cancel a call, and close its stream if that has begun."""
+    call.cancel()
+    await asyncio.wait({call}, timeout=ABANDON_S)
+    if call.done() and _error_of(call) is None and (answering := call.result()).rest is not None:
+        answering.span.end(asyncio.CancelledError.__name__)
+        answering.release()
+        await close(answering.rest)
 
 
 def call_span(operation: str, card: ModelCard, **more: Any) -> tracing.Span:
