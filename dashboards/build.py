@@ -144,7 +144,7 @@ OPERATIONS = [
         "Failed attempts to call a model, by error; second calls of slow models, by result.",
         [
             (_or_zero(_rate("fitrouter_attempts_failed_total", "model, error", MODEL), "error"), "{{model}} {{error}}"),
-            (_rate("fitrouter_hedges_total", "model, result", MODEL), "{{model}} second call {{result}}"),
+            (_or_zero(_rate("fitrouter_hedges_total", "result", MODEL), "result"), "second call: {{result}}"),
         ],
     ),
     Panel(
