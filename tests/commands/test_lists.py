@@ -326,6 +326,7 @@ def test_models_are_added_and_removed_without_a_gateway(tmp_path: Path) -> None:
         return done.stdout
 
     assert "next start" in models("add", "org/new", "--provider", "s", "--input", "1", "--output", "2")
+    assert {one["name"] for one in json.loads(models("--json"))} == {"m", "org/new"}
     with Router.offline(settings) as router:
         assert router.models["org/new"].prices == Prices(input=1.0, output=2.0, known=True)
     with pytest.raises(InvalidRequest, match="either --provider"):

@@ -53,7 +53,7 @@ def command(
     if url is not None:
         found = [_of_gateway(each) for each in call("GET", url, "/v1/models")["data"] if "fitrouter" in each]
     else:
-        found = [_of_card(card) for card in (load_config(config).cards() if data is None else _logged(data))]
+        found = [_of_card(card) for card in (_configured(config) if data is None else _logged(data))]
     _source.show(found, lambda: [line for one in found for line in _lines(one)], as_json, "no models")
 
 
@@ -125,6 +125,15 @@ def _lines(one: ListedModel) -> list[str]:
         price = f"{one.input_usd:g} USD in and {one.output_usd:g} USD out per million tokens"
     facts = [one.provider, price, f"{one.context_window:,} tokens", *one.capabilities]
     return _source.record(one.name, ", ".join(facts))
+
+
+def _configured(config: Path) -> list[ModelCard]:
+    """The cards of a configuration file, and of the models that were added to its journal."""
+    settings = load_config(config)
+    if not settings.database and not settings.journal_file().is_file():
+        return list(settings.cards())
+    with Router.offline(settings) as router:
+        return list(router.registry.cards.values())
 
 
 def _logged(data: Path) -> tuple[ModelCard, ...]:
