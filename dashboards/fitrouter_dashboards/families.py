@@ -77,6 +77,6 @@ class Families:
         return Family(made, labels, HISTOGRAMS)
 
     def gauge(self, name: str, text: str, merge: Merge, *labels: str) -> Family[Gauge]:
-        """A gauge; `merge` says how the values of several processes become one."""
+        """A gauge; `merge` is how the values of several processes are combined."""
         made = Gauge(f"fitrouter_{name}", text, labels, registry=self.registry, multiprocess_mode=merge)
         return Family(made, labels, CHILDREN)

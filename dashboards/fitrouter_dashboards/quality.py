@@ -1,4 +1,4 @@
-"""What people and operators get for their requests, estimated from the warehouse: satisfaction, and savings.
+"""Satisfaction of people and savings of operators, estimated from the warehouse.
 
 Satisfaction is of the people who rated, most recent ratings first, and always four figures together: a mean can rise
 while the people who are served worst, or a whole role, lose.

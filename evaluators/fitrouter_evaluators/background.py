@@ -20,7 +20,7 @@ LIMIT_S = 90.0
 
 
 async def in_background(module: str, asked: dict[str, Any], limit_s: float = LIMIT_S) -> dict[str, Any]:
-    """What the function of a module answers; `error` in words if it raised one of ours.
+    """Result of a module's function run in a process of its own; `error` is a sentence if it raised one of ours.
 
     Args:
         module: name.

@@ -1,4 +1,4 @@
-"""Kinds of router errors that agent frameworks tell apart, and provider failures under the router's names."""
+"""Kinds of router errors that agent frameworks distinguish, and provider failures under the router's names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fitrouter.providers import from_status
 
 
 class Kind(enum.Enum):
-    """What a framework's retries and fallbacks depend on."""
+    """Kinds of failure on which a framework's retries and fallbacks depend."""
 
     TOO_LONG = enum.auto()
     """The request exceeds every context window; a summarised history may fit."""

@@ -43,7 +43,7 @@ class _Rounds(Strategy):  # type: ignore[misc, unused-ignore]
         self.failed: str | None = None
 
     def initialize_parameters(self, client_manager: Any) -> Any:
-        """Nothing is known before the first round; waits for the clients."""
+        """Start without parameters and wait for the clients."""
         if not client_manager.wait_for(self._clients, timeout=PATIENCE_S):
             self.failed = f"{client_manager.num_available()} of {self._clients} clients came in {PATIENCE_S} s"
         return ndarrays_to_parameters([])
@@ -163,7 +163,7 @@ def _wait_for(address: str) -> None:
 
 
 def _vector(arrays: list[Any]) -> Floats:
-    """What a client sent as a vector; empty if it is none."""
+    """The vector that a client sent; empty if it sent none."""
     if len(arrays) == 1 and arrays[0].dtype == np.float64 and arrays[0].ndim == 1:
         found: Floats = arrays[0]
         return found

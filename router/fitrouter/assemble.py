@@ -173,7 +173,7 @@ def assemble(
 
 
 def extender(config: Config, *, connect: bool = True) -> Extend:
-    """What makes a configuration with added models (`fitrouter.serving.model_registry`).
+    """Factory of the configuration with added models (`fitrouter.serving.model_registry`).
 
     Args:
         config: all settings.

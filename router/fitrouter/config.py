@@ -160,7 +160,7 @@ class ModelAddition(_Section):
 
     @property
     def record(self) -> dict[str, Any]:
-        """What is needed to read it again: JSON values."""
+        """JSON values from which `parse_addition` makes it again."""
         return self.model_dump(mode="json", exclude_unset=True)
 
 
@@ -240,7 +240,7 @@ class CandidateConfig(_Section):
 
 
 class PolicyConfig(CandidateConfig):
-    """How predictions become probabilities."""
+    """Policy settings: the algorithm and its exploration."""
 
     floor: Fraction = 0.05
     """Exploration floor: every eligible model keeps a probability of at least floor / K."""
@@ -298,7 +298,7 @@ class BudgetConfig(TenantBudgetConfig):
 
 
 class SessionConfig(_Section):
-    """How long a session stays on its model."""
+    """Session settings: how long a session stays on its model."""
 
     redraw_every: int = Field(default=8, ge=0)
     """User turns between redraws; 0 redraws only when the model fails or is no longer eligible."""
@@ -456,7 +456,7 @@ class KeyConfig(_Section):
 
 
 class AdditionsConfig(_Section):
-    """What a model that is added at run time may reach, where it brings a server of its own."""
+    """Addresses and variables that a model added at run time may use."""
 
     private_addresses: bool = False
     """Whether its `base_url` may be on this machine or in a private network."""

@@ -855,7 +855,7 @@ class Router:
         return await self._intake.comment(decision_id, text, understood=understood, identity=identity, trusted=trusted)
 
     async def understand(self, values: Mapping[str, float] | None = None, words: Sequence[str] = ()) -> Declared:
-        """What `declare` would understand; nothing is logged.
+        """Preview of `declare`: the values and statements it would take; nothing is logged.
 
         Args:
             values: dimension → −1 (wants less) … 1 (wants more).
@@ -921,7 +921,7 @@ class Router:
     async def explain(
         self, decision_id: str, tenant: str | None = "default", *, as_decided: bool = False, now: bool = False
     ) -> Explanation:
-        """Explain why a decision chose its model, by what was believed then: the same for ever.
+        """Explain why a decision chose its model, from the predictions logged with it; the result never changes.
 
         Args:
             decision_id: of the decision.
@@ -1060,7 +1060,7 @@ class Router:
         return self._scorer.read(answers, self.declared(identity)[1])
 
     def declared(self, identity: Identity) -> tuple[dict[str, float], list[str]]:
-        """What a person declared: dimension → −1 … 1, and statements about topics. Call it off the event loop.
+        """Declared values of a person: dimension → −1 … 1, and statements about topics. Call it off the event loop.
 
         Args:
             identity: as events hold it, see `recall`.
@@ -1074,7 +1074,7 @@ class Router:
         return dict(profile.declared), topics
 
     def stated(self, identity: Identity) -> str:
-        """What a person's declared values were worked out from, as `declare` got it; empty for nothing else.
+        """The input of `declare` that a person's declared values come from; empty if only values were given.
 
         Call it off the event loop.
 

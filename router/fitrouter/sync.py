@@ -118,7 +118,7 @@ class SyncRouter:
     def explain(
         self, decision_id: str, tenant: str | None = "default", *, as_decided: bool = False, now: bool = False
     ) -> Explanation:
-        """Explain why a decision chose its model, by what was believed then."""
+        """Explain why a decision chose its model, from the predictions logged with it."""
         return self._run(self.router.explain(decision_id, tenant, as_decided=as_decided, now=now))
 
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:

@@ -244,7 +244,7 @@ FULL_SHARE = "share 1"
 
 
 class Grounds(_Logged, frozen=True, kw_only=True):
-    """What the predicted ratings of a decision were made of, so that it is explained by what was believed then."""
+    """Terms of a decision's predicted ratings at the time, kept to explain it later."""
 
     terms: tuple[tuple[float, ...], ...]
     """Summands of the prediction that decided, one row for each arm: population, role_taste, user_taste, correction,
@@ -451,7 +451,7 @@ class Feedback(_Event, frozen=True, kw_only=True, tag="feedback"):
 
 
 class Remark(_Event, frozen=True, kw_only=True, tag="remark"):
-    """What a person said about an answer, as it was understood; the words are not kept.
+    """A person's remark about an answer, as parsed; the words are not kept.
 
     It is no vote: it is never asked, and teaches only the person's own terms. Of a decision's remarks the last comment
     counts, and without one the implicit remark (`standing`).
@@ -522,7 +522,7 @@ class ArtifactChange(_Event, frozen=True, kw_only=True, tag="artifact"):
 
 
 class Spent(_Logged, frozen=True, kw_only=True):
-    """What the requests of an erased user cost in one day (UTC)."""
+    """Cost of an erased user's requests in one day (UTC)."""
 
     payer: str = ""
     """API key with a limit of its own that paid; empty without one."""

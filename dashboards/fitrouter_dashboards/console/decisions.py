@@ -1,4 +1,4 @@
-"""What the view *Decisions* shows: a page of the log, newest first, by filters; and the other turns of a session."""
+"""Data of the view *Decisions*: a page of the log, newest first, by filters; the other turns of a session."""
 
 from __future__ import annotations
 

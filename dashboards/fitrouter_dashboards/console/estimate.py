@@ -1,4 +1,4 @@
-"""What the log says that a change of the policy would do: replay's estimates, with their intervals."""
+"""Replay's estimates, with intervals, of what a change of the policy would do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the views *Models*, *Policy* and *Learning* read: figures of each model, replays, and rates of labels."""
+"""Data of the views *Models*, *Policy* and *Learning*: figures of each model, replays, and rates of labels."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ _SPENT = """
 
 
 def spending(reads: Reads, tenant: str, now: float, period_s: float) -> list[dict[str, Any]]:
-    """What a tenant has spent in this period of its budget and in seven before it, the latest first. Blocks."""
+    """Spending of a tenant in this period of its budget and the seven before it, the latest first. Blocks."""
     since = (now // period_s - SPENT_PERIODS) * period_s
     (rows,) = reads.rows((_SPENT, [tenant, period_s, since]))
     return [{"ts": period * period_s, "usd": usd, "requests": n} for period, usd, n in rows]

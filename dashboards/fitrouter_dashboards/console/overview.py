@@ -1,4 +1,4 @@
-"""What the view *Now* shows: requests, ratings, cost and latency over time, and the traffic from roles to models."""
+"""Data of the view *Now*: requests, ratings, cost and latency over time, and traffic from roles to models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the view *People and roles* reads: who asks, what they said, did and declared, and what they were given."""
+"""Data of the view *People and roles*: requests, feedback, declared values and decisions of each."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def known(reads: Reads, who: Identity) -> bool:
 
 
 def history(reads: Reads, who: Identity, since: float) -> dict[str, Any]:
-    """What a person or a role said and did, and the decisions that were made for them since. Blocks."""
+    """Feedback and behaviour of a person or role, and the decisions made for them since. Blocks."""
     whose = [who.tenant, who.user, who.role]
     votes, moved, traffic, latest = reads.rows(
         (_VOTES, whose), (_REMARKS, whose), (_TRAFFIC, [*whose, since]), (_LATEST, [*whose, since, PROMPTS])

@@ -77,7 +77,7 @@ def convert_quality(folder: str | os.PathLike[str]) -> list[Rating]:
 
 
 def convert_metaphor(folder: str | os.PathLike[str]) -> list[Rating]:
-    """What writers did with suggested sentences: whether they took one, and how they edited it; in the file's order.
+    """Writers' acceptances and edits of suggested sentences, in the file's order.
 
     accept: the share of the suggestions that the writer took, 0–1, where the model was asked; the sentences that were
     not taken are not published, so the response may be missing. edit: how much of the suggestion survived, 1 − the edit

@@ -22,7 +22,7 @@ _SUFFIX = "_response"
 
 
 def convert(folder: str | os.PathLike[str], prices: Mapping[str, float] = PRICES) -> list[MatrixRow]:
-    """The rows of all three sets; `source` says of which."""
+    """The rows of all three sets; `source` names the set."""
     return [*convert_mmlu(folder, prices), *convert_gsm8k(folder, prices), *convert_mt_bench(folder, prices)]
 
 

@@ -48,7 +48,7 @@ Ask = Callable[[int, Probe], Awaitable[Reply]]
 
 
 class Swap(msgspec.Struct, frozen=True, kw_only=True):
-    """What changes when another user asks."""
+    """Change of the pmf when another user asks."""
 
     flips: float
     """Mean over the probes of the disagreement between people beyond that of one person with themselves."""

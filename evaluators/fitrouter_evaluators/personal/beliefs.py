@@ -31,7 +31,7 @@ class Questions(NamedTuple):
 
 
 class ModelFit(msgspec.Struct, frozen=True, kw_only=True):
-    """How well a model fits a person."""
+    """Predicted fit of a model for a person."""
 
     model: str
     best: float

@@ -59,7 +59,7 @@ _RATED = """
 
 
 class Price(msgspec.Struct, frozen=True, kw_only=True):
-    """What something costs people in rating, on a scale from 0 to 1; negative if it would be a gain."""
+    """Price of a change in mean rating, on a scale from 0 to 1; negative for a gain."""
 
     name: str
     words: str
@@ -67,7 +67,7 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Exposure(msgspec.Struct, frozen=True, kw_only=True):
-    """How varied what people get is, and the price list of more or less of it."""
+    """Variety of the models and answers that people get, and the price of more or less of it."""
 
     people: int
     models: dict[str, float]

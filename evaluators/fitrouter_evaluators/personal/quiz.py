@@ -71,7 +71,7 @@ class Quiz(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """What a quiz has learnt."""
+    """Result of a quiz."""
 
     best: str
     """Model with the highest expected rating."""
@@ -117,7 +117,7 @@ def advance(quiz: Quiz, beliefs: Beliefs) -> Quiz:
 
 
 def result(quiz: Quiz, beliefs: Beliefs, models: Sequence[str], names: Sequence[str], told: Sequence[str]) -> Result:
-    """What the quiz has learnt so far.
+    """Result of the quiz so far.
 
     Args:
         quiz: with its answers.

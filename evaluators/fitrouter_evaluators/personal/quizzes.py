@@ -45,7 +45,7 @@ _TOLD = tuple(name for name in FEATURES if name not in {"g", "refusal"} and not 
 
 
 class Shown(msgspec.Struct, frozen=True, kw_only=True):
-    """A question as a person sees it; which models answered is not told."""
+    """A question as a person sees it, without the names of the models."""
 
     number: int
     of: int

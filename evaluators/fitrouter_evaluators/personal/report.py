@@ -36,7 +36,7 @@ class Quote(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model's answers have cost and taken in this tenant."""
+    """Cost and latency of a model's answers in this tenant."""
 
     answers: int
     cost_usd: float
@@ -48,7 +48,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelFit(msgspec.Struct, frozen=True, kw_only=True):
-    """What the report says of one model, beside its standing."""
+    """Details of one model in the report, beside its standing."""
 
     model: str
     dimensions: dict[str, Dimension]
@@ -71,7 +71,7 @@ class Like(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Worth(msgspec.Struct, frozen=True, kw_only=True):
-    """What their own first model is worth to them, compared with everybody's first."""
+    """Gain of the person's first model over everybody's first."""
 
     satisfaction: float
     low: float
@@ -246,7 +246,7 @@ def _worth(drawn: Drawn, usage: dict[str, Usage]) -> Worth:
 
 
 def _settled(drawn: Drawn) -> tuple[str, ...]:
-    """How many more ratings would settle which of the two leading models is better."""
+    """Number of further ratings that would settle which of the two leading models is better."""
     if len(drawn.names) < 2:
         return ("There is one model; configure another one to compare it with.",)
     first, rival = (drawn.names.index(each.model) for each in drawn.board.models[:2])

@@ -83,7 +83,7 @@ def whole_page(title: str, body: Iterable[str]) -> str:
 
 
 def worth_words(report: FitReport) -> str:
-    """What personalising is worth, in a sentence."""
+    """Gain of personalising, in a sentence."""
     board, worth = report.board, report.worth
     if board.first == board.population_first:
         return f"Nothing yet: {board.first} is first for them and for everybody."

@@ -52,7 +52,7 @@ class Dimension(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reason(msgspec.Struct, frozen=True, kw_only=True):
-    """What a feature of the text adds to the rating, compared with an average text."""
+    """Contribution of a text feature to the rating, compared with an average text."""
 
     feature: str
     effect: float

@@ -165,7 +165,7 @@ def _report(study: Study, policies: tuple[Candidate, Candidate], settings: Repla
 
 
 def _check_gateable(candidate: Candidate, gate: Gate | None) -> str:
-    """Why a candidate's estimates are biased; empty if not. Raises ConfigError for a gate on biased estimates."""
+    """Reason why a candidate's estimates are biased; empty if not. Raises ConfigError for a gate on such estimates."""
     biased: str = getattr(candidate, "biased", "")
     if gate is not None and (biased or isinstance(candidate, RejectionCandidate)):
         why = biased or "rejection sampling has no confidence sequences"
@@ -273,7 +273,7 @@ _ASK = 0.05
 
 
 def _open_sessions(units: Units, settings: ReplaySettings) -> str:
-    """What to do where more than a tenth of the decisions is in open sessions; empty if there are fewer."""
+    """Advice if more than a tenth of the decisions is in open sessions; else empty."""
     still, n = units.excluded.get("open session", 0), units.log.decisions.n
     if still <= 0.1 * n:
         return ""
@@ -290,7 +290,7 @@ def _open_sessions(units: Units, settings: ReplaySettings) -> str:
 
 
 def _advice(study: Study, units: Units, known: Sequence[Diagnostics], settings: ReplaySettings) -> list[str]:
-    """What keeps this log from answering, and what to change; the first thing to read."""
+    """Advice: what limits the evidence of this log, and what to change."""
     found = []
     if study.has_labels and not study.heard:
         given = int((~np.isnan(units.log.outcomes.free_label[units.member])).sum())

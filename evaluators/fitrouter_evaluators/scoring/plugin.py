@@ -119,7 +119,7 @@ class ScorerService:
         return found
 
     def reasons(self, statements: Sequence[str]) -> dict[str, str]:
-        """Why statements are not read: they are in another language than English, or too long."""
+        """Reasons why statements are not read: a language other than English, or too long."""
         return {statement: reason for statement in statements if (reason := unreadable(statement))}
 
     def topics(self, statements: Sequence[str]) -> tuple[str, ...]:
@@ -143,7 +143,7 @@ class ScorerService:
         return Said(moved, None, tuple(unclear), self.reasons(unclear))
 
     def overhear(self, message: str) -> Said | None:
-        """What a user's message says about the answer before it; None for anything else."""
+        """Remark about the previous answer in a user's message; None if there is none."""
         remark = read_remark(message)
         moved = {} if remark is None else {name: value for name, value in remark.moved.items() if name in self.names}
         return Said(moved, remark.y) if remark is not None and (moved or remark.y is not None) else None
@@ -155,7 +155,7 @@ class ScorerService:
         return np.hstack([h, np.full((len(h), self.dim - h.shape[1]), np.nan)])
 
     def outputs(self, model: str, items: Sequence[Item]) -> Floats:
-        """What a `Remote` gives: features of answers, or outputs of a reward model, computed here.
+        """Outputs served to a `Remote`: features of answers, or outputs of a reward model.
 
         Args:
             model: name of the reward model; empty for the built-in features.

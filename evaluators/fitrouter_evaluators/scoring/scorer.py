@@ -232,7 +232,7 @@ class Scorer:
             return job
 
     def _declared(self, execution: Execution) -> tuple[str, ...]:
-        """What the user declared about topics; nothing where it cannot be read."""
+        """The user's statements about topics; none if they cannot be read."""
         profile = self._journal.profile(execution.identity.user) if execution.identity.user else None
         if profile is None or not profile.topics:
             return ()

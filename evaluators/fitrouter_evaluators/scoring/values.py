@@ -57,7 +57,7 @@ VALUES: tuple[Value, ...] = (
 
 
 class Contrast(msgspec.Struct, frozen=True):
-    """One situation, said from the high and from the low pole."""
+    """One situation, worded from the high and from the low pole of a value."""
 
     topic: str
     high: str

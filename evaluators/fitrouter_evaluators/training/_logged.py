@@ -48,7 +48,7 @@ class Log(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """How texts become numbers."""
+    """Encoder and scorer that turn texts into features."""
 
     x: Callable[[str], Floats]
     """The context of a prompt."""

@@ -1,4 +1,4 @@
-"""What adapters exchange with a router: replies, plans, observations and votes."""
+"""Values that adapters exchange with a router: replies, plans, observations and votes."""
 
 from __future__ import annotations
 

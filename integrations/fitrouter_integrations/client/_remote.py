@@ -196,7 +196,7 @@ class RemoteBackend:
             return msgspec.json.decode(await response.read())
 
     async def _open(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> aiohttp.ClientResponse:
-        """A response with status 200. A gateway that is too busy has not begun: it is asked again, as it says when.
+        """A response with status 200. A busy gateway has not begun: the request is sent again later.
 
         Raises:
             Unreachable: no answer.

@@ -52,7 +52,7 @@ def command(
     ] = False,
     out: Annotated[Path | None, typer.Option("--json", help="Write JSON to this file; - for standard output.")] = None,
 ) -> None:
-    """Explain why a decision chose its model by what was believed then, in sentences and in terms that add up."""
+    """Explain why a decision chose its model, in sentences and in terms that add up, from the logged predictions."""
     if now and (url or data):
         raise ConfigError("--now needs the estimates of the configuration's data; leave out --url and --data")
     if last is (decision_id is not None) or (user is not None and not last):

@@ -80,7 +80,7 @@ def command(
 def _seeds(
     world: DemoWorld, stage: Stage, gammas: Gammas, count: int, console: Console, deadline: float | None
 ) -> list[SeedResult]:
-    """Further seeds, and what they say together."""
+    """Further seeds, and their combined summary."""
     if not count:
         return []
     console.print(f"{count} more seeds of the same world, in process …")

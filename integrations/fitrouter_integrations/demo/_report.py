@@ -116,7 +116,7 @@ def document(
     results: Sequence[SeedResult],
     live_seed: int,
 ) -> dict[str, Any]:
-    """Everything, for --json."""
+    """The whole report as a JSON document, for --json."""
     versions = {name: metadata.version(name) for name in ("numpy", "duckdb", "msgspec", "aiohttp", "uvicorn")}
     return {
         "world": {"name": world.name, "sha256": sha256, "settings": msgspec.to_builtins(world)},

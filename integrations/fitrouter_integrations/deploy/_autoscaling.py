@@ -13,7 +13,7 @@ _STEP = 2.0
 
 
 class Context(Protocol):
-    """What the policy reads of `ray.serve.config.AutoscalingContext`."""
+    """Fields that the policy reads from `ray.serve.config.AutoscalingContext`."""
 
     @property
     def aggregated_metrics(self) -> Mapping[str, Mapping[Any, float]] | None:

@@ -1,4 +1,4 @@
-"""What the replicas run. Imports Ray: only `_cluster` and the replicas themselves import this module."""
+"""Classes that Ray's replicas run. Imports Ray: only `_cluster` and the replicas themselves import this module."""
 
 from __future__ import annotations
 

@@ -30,10 +30,11 @@ from fitrouter.serving.status import Lag
 from fitrouter.state.settings import check_settings
 from fitrouter.stores.audit_log import Act, AuditLog
 from fitrouter.stores.keys import FILE
-from fitrouter.types import AUTO, Payer, Request
+from fitrouter.types import AUTO
 from fitrouter_dashboards.metrics import CONTENT_TYPES, Metrics
 from fitrouter_evaluators.personal import Progress, Quizzes
 from fitrouter_integrations.client._local import LocalBackend
+from fitrouter_integrations.gateway._call import NOBODY, AuthenticatedCall
 from fitrouter_integrations.gateway._explain import decision_json
 from fitrouter_integrations.gateway._keys import ANYBODY, Caller, Keys, Rates
 from fitrouter_integrations.gateway._lists import Listings
@@ -169,28 +170,7 @@ def create_app(router: Router, config: Config, metrics: Metrics | None = None) -
     return app
 
 
-NOBODY = Caller("", False, False)
-"""A caller without a key, on a public route."""
-
-
-class Call:
-    """An authenticated HTTP request."""
-
-    def __init__(self, http: HttpRequest, headers: Mapping[str, bytes], caller: Caller, bodies: Bodies) -> None:
-        self.http, self.headers = http, headers
-        self.tenant, self.admin, self.metrics, self.trusted = caller[:4]
-        self.caller = caller
-        self.held = bodies.hold(caller.tenant)
-        self.known = caller is not NOBODY
-
-    def paying(self, request: Request) -> Request:
-        """The request with the key as payer, if it has a limit."""
-        limit = self.caller.usd_per_day
-        payer = None if limit is None else Payer(name=self.caller.name, usd_per_day=limit)
-        return msgspec.structs.replace(request, payer=payer)
-
-
-Handler = Callable[[Call], Awaitable[Response]]
+Handler = Callable[[AuthenticatedCall], Awaitable[Response]]
 
 
 class Gateway:
@@ -244,7 +224,7 @@ class Gateway:
             held: Held | None = None
             try:
                 found = headers(request)
-                call = Call(request, found, self._admit(found, scope), self._bodies)
+                call = AuthenticatedCall(request, found, self._admit(found, scope), self._bodies)
                 held = call.held
                 response = await handler(call)
             except asyncio.CancelledError:  # only the server cancels, at the end of its grace period
@@ -332,24 +312,24 @@ class Gateway:
         hint = _INSTEAD.get(request.url.path.rstrip("/").removeprefix("/v1"), "see /openapi.json")
         return self._refuse(Problem(status, code, f"there is no {given} (wrong {text}); {hint}"), request.scope)
 
-    async def _body(self, call: Call) -> dict[str, Any]:
+    async def _body(self, call: AuthenticatedCall) -> dict[str, Any]:
         return await json_body(call.http.receive, call.headers, self._limit, call.held)
 
     # --- handlers ---
 
-    async def chat(self, call: Call) -> Response:
+    async def chat(self, call: AuthenticatedCall) -> Response:
         """Answer a chat completion, whole or streamed, by a routed or pinned model."""
         return await self._answer(call, ChatCompletions())
 
-    async def messages(self, call: Call) -> Response:
+    async def messages(self, call: AuthenticatedCall) -> Response:
         """The same in Anthropic's format: a message, whole or streamed."""
         return await self._answer(call, Messages())
 
-    async def responses(self, call: Call) -> Response:
+    async def responses(self, call: AuthenticatedCall) -> Response:
         """The same in OpenAI's Responses format, whole or streamed. Nothing is stored."""
         return await self._answer(call, Responses())
 
-    async def embeddings(self, call: Call) -> Response:
+    async def embeddings(self, call: AuthenticatedCall) -> Response:
         """Embed texts with a model that is configured for it. Nothing is routed or learnt."""
         request = call.paying(embeddings_request(await self._body(call), call.headers, call.tenant))
         if request.model not in self.router.embeddings:
@@ -360,7 +340,7 @@ class Gateway:
             embeddings_json(embedded, about), headers=decision_headers(about), media_type="application/json"
         )
 
-    async def _answer(self, call: Call, dialect: Dialect) -> Response:
+    async def _answer(self, call: AuthenticatedCall, dialect: Dialect) -> Response:
         body = await self._body(call)
         request = call.paying(chat_request(dialect.chat_body(body), call.headers, call.tenant, dialect.choices))
         self._check_model(request.model)
@@ -370,7 +350,7 @@ class Gateway:
         reply = await while_client_waits(self._backend.complete(request), call.http.receive)
         return _json(dialect.answer(reply, body), headers=decision_headers(reply.about))
 
-    async def decide(self, call: Call) -> Response:
+    async def decide(self, call: AuthenticatedCall) -> Response:
         """Plan which models to call, without calling any; the client calls them and reports the outcome."""
         request = call.paying(chat_request(await self._body(call), call.headers, call.tenant))
         self._check_model(request.model)
@@ -378,7 +358,7 @@ class Gateway:
         body = {"object": "fitrouter.plan", **msgspec.to_builtins(plan), "about": about_json(plan.about)}
         return _json(body, headers=decision_headers(plan.about))
 
-    async def outcome(self, call: Call) -> Response:
+    async def outcome(self, call: AuthenticatedCall) -> Response:
         """Record the outcome of a plan. It is durable when this answers 200; later reports change nothing."""
         request, ended = outcome(await self._body(call), call.tenant)
         decision_id = decision_id_of(call.http.path_params["decision_id"])
@@ -386,18 +366,18 @@ class Gateway:
         fields = ("decision_id", "status", "served_by", "cost_usd", "cost_assumed")
         return _json({"object": "fitrouter.outcome", **{name: getattr(execution, name) for name in fields}})
 
-    async def observe(self, call: Call) -> Response:
+    async def observe(self, call: AuthenticatedCall) -> Response:
         """Record a completion or failure of a model that the client called by its own choice."""
         observed = observation(await self._body(call), call.headers, call.tenant)
         self._check_model(observed.model)
         about = await self._backend.observe(observed, trusted=call.trusted)
         return _json({"object": "fitrouter.observation", "about": about_json(about)}, headers=decision_headers(about))
 
-    async def models(self, _call: Call) -> Response:
+    async def models(self, _call: AuthenticatedCall) -> Response:
         """List the names that a request may give as its model: `fitrouter/auto`, models and aliases."""
         return _json({"object": "list", "data": list((await self._models()).values())})
 
-    async def model(self, call: Call) -> Response:
+    async def model(self, call: AuthenticatedCall) -> Response:
         """Show one model of the list."""
         name = call.http.path_params["model"]
         found = (await self._models()).get(name)
@@ -405,7 +385,7 @@ class Gateway:
             raise Problem(404, "model_not_found", f"unknown model {name!r}; GET /v1/models lists them")
         return _json(found)
 
-    async def feedback(self, call: Call) -> Response:
+    async def feedback(self, call: AuthenticatedCall) -> Response:
         """Record a vote or a comment on an answer, or both. It is durable when this answers 200."""
         given, said = feedback(await self._body(call), call.headers, call.tenant)
         about = given or said
@@ -422,7 +402,7 @@ class Gateway:
             found["reasons"] = heard.reasons
         return _json(found)
 
-    def _proved(self, call: Call, token: str | None, decision_id: str, field: str = "token") -> bool:
+    def _proved(self, call: AuthenticatedCall, token: str | None, decision_id: str, field: str = "token") -> bool:
         """Whether the caller may rate an answer without naming its user: with its token, or a trusted key."""
         if token is not None:
             self.router.tokens.check(token, decision_id, call.tenant)
@@ -432,7 +412,7 @@ class Gateway:
             raise Problem(403, "token_required", text, param=field)
         return call.trusted
 
-    async def profile(self, call: Call) -> Response:
+    async def profile(self, call: AuthenticatedCall) -> Response:
         """Set what a user states: preferences, goals, priorities, examples, or a whole exported profile."""
         body = await self._body(call)
         if "profile" in body:
@@ -443,7 +423,7 @@ class Gateway:
         found["reasons"] = declared.reasons
         return _json({"object": "fitrouter.profile", **found})
 
-    async def start_quiz(self, call: Call) -> Response:
+    async def start_quiz(self, call: AuthenticatedCall) -> Response:
         """Start a quiz that finds out which model and style fit a user, or go on with an unfinished one."""
         who, questions, again = quiz_start(await self._body(call), call.headers, call.tenant)
         settings = self._config.quiz
@@ -454,30 +434,30 @@ class Gateway:
         except ConfigError as error:
             raise Problem(404, "no_quiz", str(error)) from error
 
-    async def quiz(self, call: Call) -> Response:
+    async def quiz(self, call: AuthenticatedCall) -> Response:
         """Show the question of a quiz that is due, or its result."""
         who = quiz_owner(call.headers, call.tenant)
         return _quiz(await self._quizzes.show(call.http.path_params["quiz_id"], who))
 
-    async def answer_quiz(self, call: Call) -> Response:
+    async def answer_quiz(self, call: AuthenticatedCall) -> Response:
         """Answer a question of a quiz; shows the next one or the result. Take the last answer back, or stop."""
         who, number, choice = quiz_answer(await self._body(call), call.headers, call.tenant)
         return _quiz(await self._quizzes.answer(call.http.path_params["quiz_id"], who, number, choice))
 
-    async def decision(self, call: Call) -> Response:
+    async def decision(self, call: AuthenticatedCall) -> Response:
         """Explain a decision: why this model, its probability, the outcome, score and feedback."""
         decision_id = decision_id_of(call.http.path_params["decision_id"])
         events = await self.router.events(decision_id, call.tenant)
         return _json(decision_json(events, await self.router.explain(decision_id, call.tenant)))
 
-    async def policy(self, call: Call) -> Response:
+    async def policy(self, call: AuthenticatedCall) -> Response:
         """Show the active policy, its versions and candidates, and the monitors' reports."""
         steering = self.router.policy
         standing = steering.standing(None if call.admin else call.tenant)
         shown = {"object": "fitrouter.policy", **msgspec.to_builtins(standing)}
         return _json({**shown, "outlook": msgspec.to_builtins(steering.outlook(call.tenant))})
 
-    async def steer(self, call: Call) -> Response:
+    async def steer(self, call: AuthenticatedCall) -> Response:
         """Change the policy: set settings, promote a candidate, restore the previous version, or change a budget."""
         if not call.admin:
             raise Problem(403, "not_admin", "this key may not change the policy; an admin key without a tenant may")
@@ -500,7 +480,7 @@ class Gateway:
             await steering.restore()
         return await self.policy(call)
 
-    async def metrics_page(self, call: Call) -> Response:
+    async def metrics_page(self, call: AuthenticatedCall) -> Response:
         """Prometheus metrics of all tenants, summed over all workers."""
         if not call.metrics:
             raise Problem(403, "not_admin", "this key may not read the metrics; set 'metrics: true' for it")
@@ -512,15 +492,15 @@ class Gateway:
             raise StoreError(f"the metrics cannot be read at the moment ({type(error).__name__})") from error
         return Response(text, headers={"content-type": CONTENT_TYPES[exemplars]})
 
-    async def schema(self, call: Call) -> Response:
+    async def schema(self, call: AuthenticatedCall) -> Response:
         """The OpenAPI schema of this gateway."""
         return _json(call.http.app.openapi())
 
-    async def healthz(self, _call: Call) -> Response:
+    async def healthz(self, _call: AuthenticatedCall) -> Response:
         """Liveness: the process answers."""
         return _json({"status": "ok"})
 
-    async def readyz(self, call: Call) -> Response:
+    async def readyz(self, call: AuthenticatedCall) -> Response:
         """Readiness: whether this worker takes requests, and, for callers with a key, how far its learner is."""
         reasons, incidents = self.router.faults(), self.router.incidents()
         ready = self._started and not reasons

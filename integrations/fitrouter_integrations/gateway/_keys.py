@@ -47,7 +47,7 @@ class Caller(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """Who acted, for the audit log."""
+        """Actor of a change, for the audit log."""
         return f"key {self.name}" if self.name else "a client without a key"
 
 

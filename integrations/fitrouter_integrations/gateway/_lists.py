@@ -6,29 +6,20 @@ They name people, so that they need a key that speaks for the users of its tenan
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any
 
 import msgspec
-from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from fitrouter.errors import InvalidRequest, NotAuthorized
 from fitrouter.stores.listing import Lists
+from fitrouter_integrations.gateway._call import AuthenticatedCall
 from fitrouter_integrations.gateway.asgi._wire import dump
 from fitrouter_integrations.gateway.parsing._requests import quiz_owner
 from fitrouter_integrations.gateway.parsing._values import check_fields, shown
 
 _LAST = 20
-
-
-class Call(Protocol):
-    """An authenticated HTTP request, as `Gateway` has it."""
-
-    http: HttpRequest
-    headers: Mapping[str, bytes]
-    tenant: str
-    trusted: bool
 
 
 class Listings:
@@ -37,15 +28,15 @@ class Listings:
     def __init__(self, lists: Lists) -> None:
         self.lists = lists
 
-    async def list_decisions(self, call: Call) -> Response:
+    async def list_decisions(self, call: AuthenticatedCall) -> Response:
         """List the last answers, the newest first, with model, probability, cost, score and votes."""
         return _json(await asyncio.to_thread(self.lists.answers, **_wanted(call, "last", "model")))
 
-    async def list_feedback(self, call: Call) -> Response:
+    async def list_feedback(self, call: AuthenticatedCall) -> Response:
         """List the last votes and remarks, the newest first."""
         return _json(await asyncio.to_thread(self.lists.feedback, **_wanted(call, "last", "model")))
 
-    async def list_users(self, call: Call) -> Response:
+    async def list_users(self, call: AuthenticatedCall) -> Response:
         """List the users that were met last; with the header of a user that one alone, in full."""
         wanted = _wanted(call, "last")
         if user := wanted["user"]:
@@ -53,7 +44,7 @@ class Listings:
         return _json(await asyncio.to_thread(self.lists.users, wanted["last"], tenant=call.tenant))
 
 
-def _wanted(call: Call, *allowed: str) -> dict[str, Any]:
+def _wanted(call: AuthenticatedCall, *allowed: str) -> dict[str, Any]:
     """The filters in the query and the headers.
 
     Raises:

@@ -28,7 +28,7 @@ class MaskingFormatter(logging.Formatter):
 
 
 class FloodFilter(logging.Filter):
-    """Passes twenty records of a kind per minute, and says how many more there were.
+    """Passes twenty records of a kind per minute, then one with the number of suppressed ones.
 
     A kind is a logger, a level and a message without its arguments.
     """

@@ -11,30 +11,21 @@ import asyncio
 import ipaddress
 import socket
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
-from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from fitrouter.config import AddedProviderConfig, AdditionsConfig, parse_addition
 from fitrouter.errors import ConfigError, InvalidRequest, UnknownModel
 from fitrouter.router import Router
 from fitrouter.stores.audit_log import Act, AuditLog
-from fitrouter_integrations.gateway._keys import Caller
+from fitrouter_integrations.gateway._call import AuthenticatedCall
 from fitrouter_integrations.gateway.asgi._wire import Problem, dump
 from fitrouter_integrations.gateway.parsing._values import shown
 
 _RESOLVE_S = 5.0
-
-
-class Call(Protocol):
-    """An authenticated HTTP request, as `Gateway` has it."""
-
-    http: HttpRequest
-    admin: bool
-    caller: Caller
 
 
 class ModelAdministration:
@@ -56,7 +47,7 @@ class ModelAdministration:
     ) -> None:
         self._router, self._limits, self._audit, self._body = router, limits, audit, body
 
-    async def add_model(self, call: Call) -> Response:
+    async def add_model(self, call: AuthenticatedCall) -> Response:
         """Add a model to route among, for all workers and after restarts, until it is removed."""
         _admit(call)
         given = await self._body(call)
@@ -72,7 +63,7 @@ class ModelAdministration:
         added = await self._router.registry.add(given)
         return _json({"object": "fitrouter.model", **msgspec.to_builtins(added)})
 
-    async def remove_model(self, call: Call) -> Response:
+    async def remove_model(self, call: AuthenticatedCall) -> Response:
         """Remove a model that was added; calls under way end normally."""
         _admit(call)
         name, registry = call.http.path_params["model"], self._router.registry
@@ -83,7 +74,7 @@ class ModelAdministration:
         await registry.remove(name)
         return _json({"object": "fitrouter.model", "name": name, "removed": True})
 
-    async def _note(self, call: Call, act: str, about: dict[str, str]) -> None:
+    async def _note(self, call: AuthenticatedCall, act: str, about: dict[str, str]) -> None:
         entry = Act(ts=self._router.clock(), act=act, by=call.caller.shown, about=about)
         await asyncio.to_thread(self._audit.note, entry)
 
@@ -127,7 +118,7 @@ def _public(address: str) -> bool:
     return bool(inner.is_global and not inner.is_multicast)
 
 
-def _admit(call: Call) -> None:
+def _admit(call: AuthenticatedCall) -> None:
     if not call.admin:
         raise Problem(403, "not_admin", "this key may not change the models; an admin key without a tenant may")
 

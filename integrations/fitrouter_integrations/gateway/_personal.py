@@ -6,8 +6,8 @@ application gets the population's scores.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import msgspec
 from starlette.responses import Response
@@ -18,21 +18,12 @@ from fitrouter.router import Router
 from fitrouter.serving.feedback import Declared
 from fitrouter.types import Identity
 from fitrouter_evaluators.personal import Leaderboards, Profile, Profiles, Reports, Scores, page
-from fitrouter_integrations.gateway._keys import Caller
+from fitrouter_integrations.gateway._call import AuthenticatedCall
 from fitrouter_integrations.gateway.asgi._wire import dump
 from fitrouter_integrations.gateway.parsing._requests import Stated, quiz_owner, score_items
 
 PATIENCE_S = 20.0
 """How long the answer to an erasure waits for other processes."""
-
-
-class Call(Protocol):
-    """An authenticated HTTP request, as `Gateway` has it."""
-
-    headers: Mapping[str, bytes]
-    tenant: str
-    trusted: bool
-    caller: Caller
 
 
 class Personal:
@@ -50,20 +41,20 @@ class Personal:
         self._profiles = Profiles(router)
         self._reports = Reports(router, config)
 
-    async def score(self, call: Call) -> Response:
+    async def score(self, call: AuthenticatedCall) -> Response:
         """Score any texts with a person's reward model, or the population's: ratings, uncertainty, reasons."""
         items, who = score_items(await self._body(call), call.headers, call.tenant)
         _may_read(call, who)
         found = await self._scores.score(who, items, published=not call.trusted)
         return _json("scores", {"items": [{"answers": msgspec.to_builtins(answers)} for answers in found]})
 
-    async def leaderboard(self, call: Call) -> Response:
+    async def leaderboard(self, call: AuthenticatedCall) -> Response:
         """Rank the models for the user or role of the headers, beside the population's ranking."""
         who = quiz_owner(call.headers, call.tenant)
         _may_read(call, who)
         return _json("leaderboard", msgspec.to_builtins(await self._boards.of(who)))
 
-    async def report(self, call: Call) -> Response:
+    async def report(self, call: AuthenticatedCall) -> Response:
         """The fit report of the user or role of the headers; as an HTML page where `accept` prefers it."""
         who = quiz_owner(call.headers, call.tenant)
         _may_read(call, who)
@@ -80,13 +71,13 @@ class Personal:
         """Declare what a user states."""
         return await self._profiles.declare(**said._asdict())
 
-    async def show_profile(self, call: Call) -> Response:
+    async def show_profile(self, call: AuthenticatedCall) -> Response:
         """The portable profile of the user of the headers."""
         who = quiz_owner(call.headers, call.tenant)
         _may_read(call, who)
         return _json("profile", msgspec.to_builtins(await self._profiles.show(who)))
 
-    async def erase_profile(self, call: Call) -> Response:
+    async def erase_profile(self, call: AuthenticatedCall) -> Response:
         """Erase the user of the headers and all that was logged of them; what was learnt is rebuilt without them."""
         who = quiz_owner(call.headers, call.tenant)
         if not who.user:
@@ -99,7 +90,7 @@ class Personal:
         return _json("erasure", msgspec.to_builtins(found))
 
 
-def _may_read(call: Call, who: Identity) -> None:
+def _may_read(call: AuthenticatedCall, who: Identity) -> None:
     """Check that the caller may read what was learnt of a person.
 
     Raises:

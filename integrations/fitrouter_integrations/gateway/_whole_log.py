@@ -23,7 +23,7 @@ from fitrouter.types import Identity
 from fitrouter_evaluators.background import in_background, work
 from fitrouter_evaluators.personal.audit import Audit
 from fitrouter_evaluators.personal.audit_html import audit_page
-from fitrouter_integrations.gateway._personal import Call
+from fitrouter_integrations.gateway._call import AuthenticatedCall
 from fitrouter_integrations.gateway.asgi._wire import Problem, dump
 from fitrouter_integrations.gateway.parsing._requests import histories, quiz_owner
 
@@ -44,22 +44,22 @@ class WholeLog:
         self._busy: set[str] = set()
         self._slots = asyncio.Semaphore(AT_ONCE)
 
-    async def satisfaction(self, call: Call) -> Response:
+    async def satisfaction(self, call: AuthenticatedCall) -> Response:
         """Satisfaction of the tenant's people: mean, variance, worst tenth, worst role; who is worse off."""
         return await self._made("satisfaction", call, Identity(tenant=call.tenant))
 
-    async def exposure(self, call: Call) -> Response:
-        """How varied the answers of the tenant's people are, and what friction, exploration and privacy cost them."""
+    async def exposure(self, call: AuthenticatedCall) -> Response:
+        """Variety of the answers of a tenant's people, and the cost of friction, exploration and privacy."""
         return await self._made("exposure", call, Identity(tenant=call.tenant))
 
-    async def certificate(self, call: Call) -> Response:
+    async def certificate(self, call: AuthenticatedCall) -> Response:
         """A signed fit certificate of the user of the headers, with the rows that it is recomputed from."""
         who = quiz_owner(call.headers, call.tenant)
         if not who.user:
             raise InvalidRequest("user: missing; name the user in the header x-fitrouter-user")
         return await self._made("certificate", call, who)
 
-    async def suite(self, call: Call) -> Response:
+    async def suite(self, call: AuthenticatedCall) -> Response:
         """A personal test suite of the user or role of the headers, as JSON lines; without prompts of their own."""
         who = quiz_owner(call.headers, call.tenant)
         if not who.user and not who.role:
@@ -68,12 +68,12 @@ class WholeLog:
             )
         return await self._made("suite", call, who)
 
-    async def diagnose(self, call: Call) -> Response:
-        """Where a chat system's personalisation fails, from recorded conversations. Nothing is stored."""
+    async def diagnose(self, call: AuthenticatedCall) -> Response:
+        """Diagnose where a chat system's personalisation fails, from recorded conversations. Nothing is stored."""
         history = histories(await self._body(call))
         return await self._made("diagnosis", call, Identity(tenant=call.tenant), history=history)
 
-    async def audit(self, call: Call) -> Response:
+    async def audit(self, call: AuthenticatedCall) -> Response:
         """The latest signed audit of the role of the headers; as an HTML page where `accept` prefers it."""
         if not call.caller.admin:
             raise Problem(403, "not_admin", "this key may not read audits; an admin key without a tenant may")
@@ -96,7 +96,7 @@ class WholeLog:
             return Response(page, media_type="text/html", headers={"x-content-type-options": "nosniff"})
         return Response(dump(document), media_type="application/json")
 
-    async def _made(self, what: str, call: Call, who: Identity, **more: Any) -> Response:
+    async def _made(self, what: str, call: AuthenticatedCall, who: Identity, **more: Any) -> Response:
         """The answer of a process."""
         if not call.trusted:
             raise NotAuthorized(

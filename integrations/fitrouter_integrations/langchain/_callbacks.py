@@ -1,4 +1,4 @@
-"""Feedback from the runs of an agent: failed tools, retries, and what users say about runs.
+"""Feedback from the runs of an agent: failed tools, retries, and users' feedback on runs.
 
 A run's id leads to the last decision under it: of the model's own run and of every run around it, since LangSmith users
 rate the outermost one. Feedback on a run that has not ended waits for its end.

@@ -202,7 +202,7 @@ class ChatFitrouter(BaseChatModel):
 
     @classmethod
     def get_lc_namespace(cls) -> list[str]:
-        """Where LangChain finds the class when it loads a dump."""
+        """Namespace under which LangChain finds the class when it loads a dump."""
         return ["fitrouter_integrations", "langchain"]
 
     @property

@@ -177,7 +177,7 @@ def _completion(answer: Answer) -> Completion:
 
 
 def _name_of(error: Exception) -> str:
-    """The router's name for an exception, which tells whether the request itself is invalid."""
+    """The router's name for an exception, which distinguishes invalid requests."""
     if isinstance(error, _TOO_LONG):
         return ContextOverflow.__name__  # another model's window may be larger
     if isinstance(error, _REJECTED):

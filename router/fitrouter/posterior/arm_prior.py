@@ -127,7 +127,7 @@ def load(path: Path, *, d: int, D: int, encoder: str, schema: str) -> ArmPrior:
 
 
 def _without_profiles(prior: ArmPrior) -> ArmPrior:
-    """The prior without what is said in other response features."""
+    """The prior without profiles in other response features."""
     models = {
         name: msgspec.structs.replace(
             model, blocks={block: arrays for block, arrays in model.blocks.items() if block != "profile"}

@@ -84,7 +84,7 @@ class Gaussian:
 
 
 def change(gain: Floats, update: GaussianUpdate) -> Floats:
-    """What an update subtracts from a `Gaussian.state`: (S h)(S h)ᵀ·shrink above −(S h)·step."""
+    """The array that an update subtracts from a `Gaussian.state`: (S h)(S h)ᵀ·shrink above −(S h)·step."""
     by = np.empty(len(gain) + 1)
     np.multiply(gain, update.shrink, out=by[:-1])
     by[-1] = -update.step

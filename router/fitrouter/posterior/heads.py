@@ -105,7 +105,7 @@ class Rows(NamedTuple):
 
 
 class _Columns(NamedTuple):
-    """Where the offsets of some models are among those of a person."""
+    """Positions of some models among a person's offsets."""
 
     known: list[int]
     places: list[int]

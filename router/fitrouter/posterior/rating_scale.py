@@ -1,4 +1,4 @@
-"""How a person uses a rating scale: some give fives to everything, some never, and both may mean the same.
+"""A person's use of the rating scale: level and spread of their ratings, learnt with shrinkage.
 
     rating = level + c_u + s_u · (fit − level) + ε
 

@@ -239,7 +239,7 @@ class Breakers:
             _log.warning("%s is not called for %.0f s: %s (%s)", whose, wait_s, cooldown.reason, in_words(error))
 
     def _reason(self, arm: str, now: float) -> str:
-        """Why an arm must not be called now; empty if it may."""
+        """Reason not to call an arm now; empty if it may be called."""
         for breaker, whose in zip(self._of[arm], ("", "provider "), strict=True):
             if (left_s := breaker.left_s(now)) is not None:
                 waits = "one call probes it" if breaker.probing else f"tried again in {left_s:.0f} s"

@@ -449,7 +449,7 @@ def exhausted(barred: Sequence[tuple[str, str]], retry_after_s: float) -> Budget
 
 
 class _Context(NamedTuple):
-    """What a request looks like to every policy; arrays are float64[K]."""
+    """Inputs of every policy for one request; arrays are float64[K]."""
 
     names: tuple[str, ...]
     excluded: tuple[tuple[str, str], ...]

@@ -100,7 +100,7 @@ def explain(
 
 
 def contrasted(then: Explanation, now: Explanation) -> Explanation:
-    """The explanation by what was believed then, with what is believed now beside it."""
+    """The explanation from the logged predictions, with today's predictions beside it."""
     said = (*then.sentences, *changes_of(then, now))
     return msgspec.structs.replace(then, today=now, sentences=said)
 

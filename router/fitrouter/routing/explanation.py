@@ -109,7 +109,7 @@ class Contrast(_Value, frozen=True, kw_only=True):
 
 
 class Explanation(_Value, frozen=True, kw_only=True):
-    """Why one decision chose its model."""
+    """Explanation of one decision: the terms of every model, in words and numbers."""
 
     decision_id: str
     draw_id: str

@@ -147,7 +147,7 @@ def _best(now: Explanation) -> str | None:
 
 
 def _shadow(found: Explanation, accounts: dict[str, Account]) -> list[str]:
-    """What the policy would have done with a request that the default model took."""
+    """The policy's own choice for a request that the default model took."""
     if found.would is None:
         return []
     odds = {arm: account.candidates[FULL_SHARE] for arm, account in accounts.items()}
@@ -158,7 +158,7 @@ def _shadow(found: Explanation, accounts: dict[str, Account]) -> list[str]:
 
 
 def _evidence(found: Explanation, accounts: dict[str, Account]) -> list[str]:
-    """What the user said about the answers of the chosen model and its rival."""
+    """The user's feedback on answers of the chosen model and its rival."""
     said: list[str] = []
     for arm in dict.fromkeys((found.chosen, found.contrast.rival if found.contrast else found.chosen)):
         account = accounts.get(arm)
@@ -221,7 +221,7 @@ def _contrast(contrast: Contrast, accounts: dict[str, Account]) -> str:
 
 
 def _reasons(contrast: Contrast, accounts: dict[str, Account]) -> list[tuple[float, str]]:
-    """(contribution to the gap, phrase about the rival), unordered. A prior is never told as an observation."""
+    """(contribution to the gap, phrase about the rival), unordered. A prior is never worded as an observation."""
     found = []
     values = {term.name: term.value for term in contrast.terms}
     chosen, rival = accounts[contrast.arm], accounts[contrast.rival]

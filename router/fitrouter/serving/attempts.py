@@ -410,7 +410,7 @@ async def _first_to_answer(first: asyncio.Task[Answering], second: asyncio.Task[
 
 
 def _error_of(call: asyncio.Task[Answering]) -> BaseException | None:
-    """What ended a call; None for an answer, also one that has not come yet."""
+    """The error that ended a call; None if it answered or is still open."""
     if not call.done():
         return None
     return asyncio.CancelledError() if call.cancelled() else call.exception()
@@ -440,7 +440,7 @@ def call_span(operation: str, card: ModelCard, **more: Any) -> tracing.Span:
 
 
 def _hurried(request: Request, error: BaseException) -> bool:
-    """Whether a caller's own short deadline may have ended a call, which says nothing about the model."""
+    """Whether a caller's own short deadline may have ended a call, which is no evidence about the model."""
     return isinstance(error, (TimeoutError, ProviderTimeout)) and request.deadline_s is not None
 
 

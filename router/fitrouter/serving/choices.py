@@ -22,7 +22,7 @@ _Put: TypeAlias = Callable[[Chunk | Exception | None], Awaitable[None]]
 
 
 class _Sent:
-    """What one call of a stream has sent so far."""
+    """Chunks that one call of a stream has sent so far."""
 
     def __init__(self) -> None:
         self.choices: dict[int, Assembler] = {}

@@ -87,7 +87,7 @@ def on_scale(kind: FeedbackKind, value: float, scale: tuple[float, float]) -> No
 
 
 def _advice(value: float, scale: tuple[float, float]) -> str:
-    """What to do about a rating that is off its scale."""
+    """The remedy for a rating that is off its scale."""
     if scale == UNIT:
         for low, high in ((1, 5), (1, 10), (0, 100)):
             if low <= value <= high:

@@ -106,12 +106,12 @@ class ModelRegistry:
         self._pipeline: Pipeline | None = None
 
     def attach(self, caller: Caller, breakers: TenantBreakers, pipeline: Pipeline) -> None:
-        """Parts that are told of other models."""
+        """Parts that are notified when the models change."""
         self._caller, self._breakers, self._pipeline = caller, breakers, pipeline
 
     @property
     def added(self) -> tuple[AddedModel, ...]:
-        """What the fold has added and not removed."""
+        """Models added at run time and not removed, by the fold."""
         return self._decider.learner.projections.added_models.models
 
     @property

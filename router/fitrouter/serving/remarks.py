@@ -1,4 +1,4 @@
-"""Remarks in passing: logs what a user's message says about the answer before it."""
+"""Remarks in passing: logs what a user's message implies about the previous answer."""
 
 from __future__ import annotations
 

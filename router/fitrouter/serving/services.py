@@ -101,7 +101,7 @@ class ModelHealth(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Said(NamedTuple):
-    """What was understood of words about an answer."""
+    """Dimensions and directions parsed from words about an answer."""
 
     moved: dict[str, float]
     """Dimension → −1 (less of it is wanted) … 1 (more)."""
@@ -136,7 +136,7 @@ class ScorerPlugin(Protocol):
         ...
 
     def reasons(self, statements: Sequence[str]) -> dict[str, str]:
-        """Why statements were not understood, as far as more is known than that: statement → sentence."""
+        """Reasons why statements were not understood, where one is known: statement → sentence."""
         ...
 
     def topics(self, statements: Sequence[str]) -> Sequence[str]:
@@ -148,7 +148,7 @@ class ScorerPlugin(Protocol):
         ...
 
     def overhear(self, message: str) -> Said | None:
-        """What a user's message says about the answer before it, in microseconds; None for anything else."""
+        """Remark about the previous answer in a user's message, found in microseconds; None if there is none."""
         ...
 
     def read(self, answers: Sequence[tuple[str, str]], declared: Sequence[str]) -> Floats:

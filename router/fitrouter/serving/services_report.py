@@ -18,7 +18,7 @@ FRESH_S = 10.0
 
 
 class ServicesReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What only the process knows that scores and feeds the warehouse."""
+    """Status known only to the process that scores answers and feeds the warehouse."""
 
     pid: int
     at: float

@@ -1,4 +1,4 @@
-"""What calls cost: reservations before a call, and the tokens that are charged for after it.
+"""Cost of calls: reservations before a call, charged tokens after it.
 
 A provider's counts are taken where the text and the model's context window can hold them. Where it reports none, since
 a stream was left or a call abandoned, they are estimated and marked: the provider bills them all the same.

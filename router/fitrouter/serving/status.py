@@ -31,7 +31,7 @@ TENANTS = 100
 
 
 class Lag(msgspec.Struct, frozen=True, kw_only=True):
-    """How far the parts of a router are behind the journal."""
+    """Lag of a router's projections behind the journal."""
 
     learner_events: int = 0
     """Durable events that this process has not folded."""

@@ -19,7 +19,7 @@ DAYS = 2
 
 
 class Accounts(Projection):
-    """What each key has spent in the last days."""
+    """Spending of each key over the last days."""
 
     stored_type = dict[str, list[tuple[int, float]]]
 

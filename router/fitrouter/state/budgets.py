@@ -478,7 +478,7 @@ def _level(params: BudgetParams, account: _Account) -> float:
 
 
 def _empty(params: BudgetParams, account: _Account) -> float:
-    """How empty the bucket is: −1 full, 0 half full, 1 empty, more in debt."""
+    """Emptiness of the bucket: −1 full, 0 half full, 1 empty, more in debt."""
     return 1.0 - 2.0 * _level(params, account) / params.bucket
 
 

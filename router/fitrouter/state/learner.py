@@ -240,7 +240,7 @@ class Learner:
         return (self,)
 
     def refitted(self, part: Learner, fresh: Learner) -> None:
-        """Replace the state of one of the `parts` by a refit's; the events since then are to be folded again."""
+        """Replace the state of one of the `parts` by a refit's; later events must be folded again."""
         part.take(fresh)
 
     @property

@@ -33,7 +33,7 @@ class OpenFiles:
         self.fault()
 
     def fault(self) -> str:
-        """Why what is written now would be lost; empty if it would not. Costs three calls of stat."""
+        """Reason why writes would be lost (a file is missing or replaced); empty if none. Costs three calls of stat."""
         for path in self._paths:
             try:
                 found = path.stat()

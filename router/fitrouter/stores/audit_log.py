@@ -128,7 +128,7 @@ class AuditLog:
 
 
 def by_command() -> str:
-    """Who gives a command."""
+    """Actor of a command, for the log."""
     return f"uid {os.getuid()}"
 
 

@@ -16,7 +16,7 @@ KEY = "signing.key"
 
 
 def audit_file(data: Path, role: str) -> Path:
-    """Where the audit of a role is kept."""
+    """File of a role's audit."""
     name = hashlib.sha256((canonical_role(role) or "").encode()).hexdigest()[:16]
     return data / "audits" / f"{name}.json"
 

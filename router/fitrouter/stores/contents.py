@@ -91,7 +91,7 @@ class ContentStore:
             connection.execute("COMMIT")
 
     def keep_comment(self, decision: Decision, text: str | None) -> None:
-        """Keep what was said about an answer, in place of an earlier comment; None drops that.
+        """Keep a comment on an answer, in place of an earlier one; None deletes it.
 
         Raises:
             StoreError: the file or the user's key cannot be read or written.

@@ -36,7 +36,7 @@ _ASIDE = ("*.corrupt-*", f"{WAREHOUSE}.new*", "*.copy.new", "*.salvaging*")
 
 
 class Erased(msgspec.Struct, frozen=True, kw_only=True):
-    """What an erasure did."""
+    """Result of an erasure."""
 
     subjects: int
     """Tokens that led to the user; 0 for nobody known."""

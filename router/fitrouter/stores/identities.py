@@ -167,7 +167,7 @@ class Identities:
             copies.compare(self.copy, self._connection)
 
     def fault(self) -> str:
-        """Why subjects cannot be read or written now: the file is gone or damaged; empty if they can."""
+        """Reason why subjects cannot be read or written now (file missing or damaged); empty if they can."""
         return "" if self._closed else self._files.fault() or self._damage
 
     def subject(self, tenant: str, user: str | None) -> str:
@@ -352,7 +352,7 @@ class Identities:
         return {(who[0], who[1]) for who in (json.loads(text) for subject, text in rows if wanted(subject))}
 
     def unknown(self, subjects: Sequence[str]) -> list[str]:
-        """Those subjects that the file does not have.
+        """The subjects that the file lacks.
 
         Raises:
             StoreError: the file cannot be read.
@@ -676,7 +676,7 @@ class TemporaryIdentities(Identities):
         super().__init__(Path(self._folder.name) / path.name)
 
     def fault(self) -> str:
-        """Why the store is only a copy."""
+        """Reason why only a copy of the store is in use."""
         return f"{self._reason}: new users are forgotten at the end. Make room or the folder writable, then restart"
 
     def close(self) -> None:

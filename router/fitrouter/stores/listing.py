@@ -101,7 +101,7 @@ class ModelTally(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ShownUser(ListedUser, frozen=True, kw_only=True):
-    """All that was logged of a user, in numbers."""
+    """Counts of a user's logged events, votes and models."""
 
     roles: tuple[str, ...] = ()
     models: tuple[ModelTally, ...] = ()
@@ -169,7 +169,7 @@ class Lists:
         return [self._counted(of, user) for of, user in people]
 
     def user(self, user: str, tenant: str = Identity().tenant) -> ShownUser:
-        """What is known of a user.
+        """Logged data of a user.
 
         Raises:
             InvalidRequest: there is no such user.

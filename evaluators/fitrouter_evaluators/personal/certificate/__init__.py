@@ -1,4 +1,4 @@
-"""Signed fit certificates: what a person's log says of each model, recomputable elsewhere from exported rows."""
+"""Signed fit certificates: a person's figures for each model, recomputable elsewhere from exported rows."""
 
 from fitrouter_evaluators.personal.certificate.certificate import (
     Certificate,

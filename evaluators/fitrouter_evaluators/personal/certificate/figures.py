@@ -93,7 +93,7 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All that is computed from the rows."""
+    """Everything computed from the rows of a certificate."""
 
     decisions: int
     rated: int

@@ -180,7 +180,7 @@ def logged_rows(
 
 
 class _Result(msgspec.Struct):
-    """What is read of a result row of a suite's run."""
+    """Fields read from a result row of a suite's run."""
 
     model: str
     anchor: float | None = None

@@ -1,4 +1,4 @@
-"""What an answer makes of an attribute: nothing, an echo, an adaptation, or the opposite.
+"""Classification of an answer's use of a personal attribute: unused, echoed, adapted to, or contradicted.
 
 An **echo** repeats the attribute to its owner ("since you're vegetarian"). Clauses that do so are taken out before the
 rest is read, so that an echo alone never counts as adapted. What is left is **adapted** if it has nothing that the
@@ -55,7 +55,7 @@ _IDIOM = re.compile(
 
 
 class Use(NamedTuple):
-    """What an answer makes of an attribute."""
+    """An answer's use of a personal attribute."""
 
     echo: bool
     adapted: bool
@@ -74,7 +74,7 @@ class AnswerReader:
         self._encoder = encoder
 
     def use(self, attribute: Attribute, prompt: str, answer: str) -> Use:
-        """What an answer makes of an attribute."""
+        """An answer's use of a personal attribute."""
         if attribute.kind == STYLE_KIND:
             return Use(False, self._styled(attribute, answer), False)
         clauses = _CLAUSE.findall(answer)
@@ -124,7 +124,7 @@ class AnswerReader:
         return len(fits) >= (1 if own else 2)
 
     def invented(self, memory: Memory, prompt: str, answer: str) -> bool:
-        """Whether an answer says of its reader what they never said, or what holds no more."""
+        """Whether an answer claims attributes of its reader that they never stated, or have retracted."""
         standing = {word for each in memory.standing for word in (*each.words, *content(each.text))}
         known = memory.said - memory.denied
         asked = set(content(prompt))

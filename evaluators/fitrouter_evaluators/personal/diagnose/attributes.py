@@ -29,7 +29,7 @@ _NEAR = 0.6
 
 
 class Attribute(msgspec.Struct, frozen=True, kw_only=True):
-    """Something lasting that a person said of themselves."""
+    """A lasting attribute that a person stated of themselves."""
 
     text: str
     kind: str
@@ -49,7 +49,7 @@ class Retraction(NamedTuple):
 
 
 class Said(msgspec.Struct, frozen=True, kw_only=True):
-    """What one message says."""
+    """Attributes stated and retracted in one message."""
 
     attributes: tuple[Attribute, ...] = ()
     retracted: tuple[Retraction, ...] = ()
@@ -170,7 +170,7 @@ class Reader:
         self._declared = DeclaredValues(encoder)
 
     def read(self, message: str) -> Said:
-        """What a message says of its author."""
+        """Attributes that a message states or retracts of its author."""
         quoted = [match.group() for match in _CODE.finditer(message)]
         attributes: list[Attribute] = []
         retracted: list[Retraction] = []
@@ -202,7 +202,7 @@ class Reader:
         )
 
     def _after(self, part: str, retracted: list[Retraction]) -> str:
-        """What a retraction leaves to be stated, if anything."""
+        """The statement left after a retraction, if any."""
         if once := _ONCE.search(part):
             now = once["now"]
             moved = "moved" in part
@@ -257,7 +257,7 @@ def _attribute(
 
 
 class Memory:
-    """What a person has said so far: standing attributes, and what holds no more."""
+    """Attributes that a person has stated so far: standing ones and retracted ones."""
 
     def __init__(self, encoder: Encoder) -> None:
         self._encoder = encoder

@@ -1,4 +1,4 @@
-"""Where personalisation fails, stage by stage: attributes, their relevance to a prompt, and what answers make of them.
+"""Diagnosis of failed personalisation by stage: attributes, their relevance to a prompt, their use in answers.
 
 Failures, each a rate with a Wilson interval (Wilson 1927):
 

@@ -30,7 +30,7 @@ Line = Annotated[str, msgspec.Meta(max_length=1000)]
 
 
 class Learnt(msgspec.Struct, frozen=True):
-    """What was learnt of a person's taste in a feature, on a rating scale from 0 to 1 per standard deviation of it."""
+    """Learnt taste of a person in a feature: rating on a scale from 0 to 1 per standard deviation."""
 
     mean: Finite
     """Deviation from everybody's taste."""
@@ -72,7 +72,7 @@ class Example(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Comment(msgspec.Struct, frozen=True):
-    """What the person said about an answer."""
+    """A person's comment on an answer."""
 
     ts: Annotated[float, msgspec.Meta(ge=0.0, le=1e12)]
     """In seconds since the epoch."""
@@ -150,7 +150,7 @@ def differences(declared: Mapping[str, float], learnt: Mapping[str, Learnt]) -> 
 
 
 def values_of(profile: Profile, moved: Mapping[str, float] | None = None) -> dict[str, float]:
-    """Declared values that stand for a profile: what was said, else what was learnt.
+    """Declared values equivalent to a profile: stated values, else learnt ones.
 
     Args:
         profile: the document.

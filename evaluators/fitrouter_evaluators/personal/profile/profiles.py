@@ -60,7 +60,7 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Kept(NamedTuple):
-    """What is kept of a person's profile."""
+    """Stored form of a person's profile."""
 
     who: Identity
     values: dict[str, float]
@@ -167,7 +167,7 @@ class Profiles:
         priorities: Mapping[str, float] | None = None,
         examples: Sequence[Mark] = (),
     ) -> Declared:
-        """Declare what a user says of themselves. What is None stays as it was.
+        """Declare a user's values and statements. None keeps the present ones.
 
         Args:
             identity: tenant and user.

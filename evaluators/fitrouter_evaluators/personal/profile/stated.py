@@ -1,4 +1,4 @@
-"""What a person stated beside single values, and the declared values that follow from it.
+"""Statements of a person, kept encrypted, and the declared values derived from them.
 
 Goals are statements, and are read like them. A priority scales a taste. An example is a comparison with the average
 answer, which a standardised text has at zero, with the likelihood of people's comparisons; a declared ±1 is taken as
@@ -23,7 +23,7 @@ _LEAST = 0.01
 
 
 class Stated(msgspec.Struct, frozen=True, kw_only=True):
-    """What is kept of a profile, encrypted under its person's key."""
+    """Encrypted part of a profile, under its person's key."""
 
     role: str | None = None
     """In which goals and priorities were stated."""

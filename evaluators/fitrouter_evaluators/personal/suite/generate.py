@@ -97,7 +97,7 @@ class Generator:
         return await asyncio.to_thread(with_pairs, found, made, pairs)
 
     async def rubric(self, identity: Identity) -> tuple[dict[str, float], tuple[str, ...]]:
-        """What a person or role wants: dimension → −1 less … 1 more, strongest first; and statements about topics."""
+        """Rubric of a person or role: dimension → −1 less … 1 more, strongest first; and statements about topics."""
         require_somebody(identity, "suite")
         if identity.user:
             profile = await Profiles(self.router).show(identity)

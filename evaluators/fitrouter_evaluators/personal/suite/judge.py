@@ -1,4 +1,4 @@
-"""Judge of pairs: an LLM that says which of two answers suits a person, made robust against what is no reason.
+"""Judge of pairs: an LLM that picks the answer that suits a person, robust against order, length and instructions.
 
 - *Order* (Zheng et al. 2023): each pair is asked in both orders; verdicts that contradict each other are a tie.
 - *Length* (Dubois et al. 2024): calibration asks for verdicts on an answer beside itself with more empty words. Pairs
@@ -46,7 +46,7 @@ CALIBRATION = 2 * (len(INJECTIONS) + len(STEPS) * _CALIBRATED_ON)
 
 
 class Verdict(NamedTuple):
-    """Which of two answers is better: 1 the first, −1 the second, 0 a tie."""
+    """Verdict on two answers: 1 the first is better, −1 the second, 0 a tie."""
 
     value: int
     why: str = ""
@@ -67,7 +67,7 @@ _FORM = {"type": "json_schema", "json_schema": {"name": "verdict", "strict": Tru
 
 
 class Trust(NamedTuple):
-    """How often a judge agrees with a person, Beta-distributed.
+    """Beta posterior of a judge's agreement with a person.
 
     The prior has the weight of ten marks: LLM judges that are told of a person's taste agree with that person in 52 to
     64 % of comparisons (PRISM; Kirk et al. 2024, MT-bench; Zheng et al. 2023), so that marks soon decide.
@@ -119,7 +119,7 @@ class PairJudge:
         self.tolerance = math.inf
 
     async def verdict(self, dimension: str, prompt: str, first: str, second: str) -> Verdict:
-        """Which answer is better in a dimension: `fit`, or one of `GENERAL`."""
+        """Verdict on two answers in a dimension: `fit`, or one of `GENERAL`."""
         if first == second:
             return Verdict(0)
         if self.obeyed:

@@ -147,7 +147,7 @@ def balanced(candidates: Sequence[Pair], most: int) -> tuple[Pair, ...]:
 
 
 def surface_accuracy(pairs: Sequence[Pair]) -> float | None:
-    """Cross-validated accuracy with which length and format tell which answer follows; None with few pairs."""
+    """Cross-validated accuracy of predicting from length and format which answer follows; None with few pairs."""
     if len(pairs) < FEW:
         return None
     from sklearn.linear_model import LogisticRegression

@@ -10,7 +10,7 @@ from fitrouter.errors import InvalidRequest
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """How a model did. Shares and ratings are from 0 to 1, intervals hold 80 %."""
+    """Result of a model. Shares and ratings are from 0 to 1, with 80 % intervals."""
 
     model: str
     rank: int

@@ -42,7 +42,7 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 def blind(suite: Suite, rater: str, *, seed: int = 0) -> Iterator[Asked]:
-    """What a rater has not marked yet, in an order and with sides of their own."""
+    """Pairs that a rater has not marked yet, in an order and with sides drawn for that rater."""
     rng = np.random.default_rng([seed, *rater.encode("utf-8", "replace")])
     for at in rng.permutation(len(suite.pairs)).tolist():
         pair, swapped = suite.pairs[at], bool(rng.random() < 0.5)

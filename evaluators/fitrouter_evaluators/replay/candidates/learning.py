@@ -312,7 +312,7 @@ class _AcceptanceSampler:
         return keep
 
     def bias(self) -> str:
-        """Why the result is biased; empty if it is not."""
+        """Reason why the result is biased; empty if it is not."""
         if not self.clipped:
             return ""
         return (

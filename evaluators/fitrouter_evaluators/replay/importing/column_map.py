@@ -103,7 +103,7 @@ class Vector(_Part):
 
 
 def _kind(value: Any) -> str:
-    """Which form of a feature was given."""
+    """Kind of a given feature."""
     if isinstance(value, Mapping):
         return "per arm" if "columns" in value else str(value.get("kind", "number"))
     return "per arm" if isinstance(value, PerArm) else str(getattr(value, "kind", "number"))

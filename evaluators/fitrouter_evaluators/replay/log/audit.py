@@ -283,7 +283,7 @@ def _slice(log: Log, draws: Draws) -> _Result:
 
 
 def _asked(log: Log) -> _Result:
-    """Whether label requests are as frequent as their logged probabilities say."""
+    """Whether label requests are as frequent as their logged probabilities imply."""
     rate = log.decisions.asked_probability
     open_ = (rate > 0.0) & (rate < 1.0)
     if not open_.any():

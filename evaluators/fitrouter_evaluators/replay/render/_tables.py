@@ -81,7 +81,7 @@ def header(report: Report) -> list[tuple[str, str]]:
 
 
 def brief(report: Report) -> list[tuple[str, str]]:
-    """What was compared on what, the values, and how far the log bears them."""
+    """Summary: the comparison, its values, and the support of the log."""
     numbers, facts = fmt.NumberFormat.of(report), dict(header(report))
     found = [(name, facts[name]) for name in ("candidate", "against", "metric", "log", "population")]
     for policy in ("candidate", "against"):

@@ -124,7 +124,7 @@ class Study:
 
     @property
     def labels(self) -> str:
-        """Where the outcomes of estimates come from: `PolicyEstimate.labels`."""
+        """Source of the outcomes of estimates: `PolicyEstimate.labels`."""
         return "powered" if self.has_labels and not self.complete else "observed"
 
     @cached_property
@@ -197,7 +197,7 @@ class Study:
 
 
 def _volunteered(units: Units) -> str:
-    """What people said unasked, by model: no estimate, but what there is."""
+    """Volunteered labels by model, descriptive only."""
     outcomes, arms = units.log.outcomes, units.log.names.arms
     given = outcomes.free_label[units.member]
     there = ~np.isnan(given) & (outcomes.served[units.member] >= 0)

@@ -111,7 +111,7 @@ class _SentenceTransformer:
 def load_embedder(
     folder: Path, *, max_tokens: int, batch_tokens: int, device: str, report: Callable[[Exception], None]
 ) -> Transformer | _SentenceTransformer:
-    """The embedding of a folder: of a sentence-transformers model as it says itself, else the last token's last state.
+    """Embedder of a model folder: a sentence-transformers model's own pooling, else the last token's last hidden state.
 
     Raises:
         ModelError: it cannot be loaded.

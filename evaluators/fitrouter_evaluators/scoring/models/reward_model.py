@@ -37,7 +37,7 @@ class RewardModel(Protocol):
     """Scores answers. Its outputs are features of an answer, never labels."""
 
     def score(self, items: Sequence[Item]) -> Floats:
-        """float64[n, dimensions], on any scale; NaN where the model cannot tell. Rows do not depend on each other."""
+        """float64[n, dimensions], on any scale; NaN where the model has no score. Rows do not depend on each other."""
         ...
 
 
@@ -51,7 +51,7 @@ class SlowModel(RewardModel, Protocol):
 
 
 class Description(NamedTuple):
-    """What is known of a reward model without loading it: outputs of other weights have another meaning."""
+    """Metadata of a reward model without loading it; its digest tells other weights apart."""
 
     dimensions: tuple[str, ...]
     weights: str

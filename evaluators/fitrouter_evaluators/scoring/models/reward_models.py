@@ -113,7 +113,7 @@ class _Entry:
             raise ModelError(f"its weights, or its outputs {found.dimensions}, are new; restart to use them")
 
     def _check(self, items: Sequence[Item], found: Floats, shape: tuple[int, int]) -> None:
-        """Report outputs that are no numbers; those features are missing. A judge may have nothing to say.
+        """Report outputs that are not numbers; those features are missing. A judge may abstain.
 
         Raises:
             ModelError: there are more or fewer outputs than dimensions.

@@ -52,7 +52,7 @@ def units(statement: str) -> tuple[Unit, ...]:
 
 
 def has_attitude(statement: str) -> bool:
-    """Whether a statement says that anything is liked or disliked."""
+    """Whether a statement expresses a like or dislike."""
     return not {_FLIP, _AGAINST, _EXCESS, _CONTRAST, _FOR}.isdisjoint(_marked(statement))
 
 

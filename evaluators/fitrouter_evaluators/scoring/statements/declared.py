@@ -281,7 +281,7 @@ def _pool(beliefs: Sequence[Belief]) -> Belief:
 
 
 def unreadable(statement: str) -> str:
-    """Why no statement of this language or length is read; empty if it can be."""
+    """Reason why a statement of this language or length is not read; empty if it is."""
     if len(statement) > _LONGEST:
         return f"it has {len(statement)} characters; a statement has at most {_LONGEST}"
     if (language := language_of(statement)) != ENGLISH:

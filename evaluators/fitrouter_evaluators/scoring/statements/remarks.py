@@ -1,4 +1,4 @@
-"""What a message says about the answer before it: "shorter, please", "that's not what I asked", "perfect, thanks".
+"""Remarks about the previous answer in a message: "shorter, please", "that's not what I asked", "perfect, thanks".
 
 A remark wants the answer moved along named dimensions, or judges it as a whole. The grammar is closed: a clause is a
 remark only if all of it matches a form, such as *too* ADJECTIVE or *no* NOUN, so that a new task with the same words
@@ -20,7 +20,7 @@ LONGEST = 400
 
 
 class Phrase(NamedTuple):
-    """What was said about an answer."""
+    """A phrase about an answer."""
 
     moved: dict[str, float]
     """Dimension → −1 (less of it was wanted) … 1 (more)."""
@@ -239,7 +239,7 @@ _FULL = tuple(
 
 
 def read_remark(message: str) -> Phrase | None:
-    """What a message says about the answer before it; None for anything else.
+    """Find the remark about the previous answer in a message; None if there is none.
 
     >>> read_remark("Thanks, but that's too long.")
     Phrase(moved={'length': -1.0}, y=None)

@@ -1,4 +1,4 @@
-"""How well an answer respects preferences about topics, such as "I avoid horror movies".
+"""Fit of an answer to preferences about topics, such as "I avoid horror movies".
 
 A statement is read into signed pieces of content (`_polarity`); words of refusal ("allergic to", "boycott") count as
 negations here, and reasons ("because …") are left out. With m(piece, answer) the mean, over the words of a piece, of
@@ -45,7 +45,7 @@ _MOST = 3.0
 
 
 def topic_units(statement: str) -> tuple[Unit, ...]:
-    """What a statement wants and does not want; empty if it has no attitude.
+    """Wanted and unwanted topics of a statement; empty if it has no attitude.
 
     >>> topic_units("I'm allergic to peanuts, because my body says so.")
     (Unit(text='peanuts', sign=-1.0),)
@@ -79,7 +79,7 @@ def _reader(encoder: Encoder) -> _Words:
 
 
 def declared_fit(encoder: Encoder, prompt: str, answer: str, statements: Sequence[str]) -> float:
-    """How well an answer respects statements about topics, about unit scale; NaN if none is relevant."""
+    """Fit of an answer to statements about topics, about unit scale; NaN if none is relevant."""
     slow = bool(getattr(encoder, "slow", False))
     read = [pieces for statement in statements if (pieces := topic_units(statement))]
     parts = _sentences(answer) if slow else _content(answer)

@@ -146,7 +146,7 @@ _MARKS = re.compile(r"[¿¡ßœñãõąęłżźśćğışțșőű]")
 
 
 def language_of(text: str) -> str:
-    """The language of a text; English where nothing tells another.
+    """The language of a text; English unless another is detected.
 
     >>> language_of("Ich mag keine Listen."), language_of("答えは短くしてください。")
     ('German', 'Japanese')

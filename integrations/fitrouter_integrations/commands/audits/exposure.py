@@ -22,7 +22,7 @@ def command(
     tenant: Annotated[str, typer.Option(help="Tenant whose people are counted.")] = "default",
     out: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """How varied people's answers and models are, and the price of friction, exploration and privacy in rating."""
+    """Report the variety of people's answers and models, and the price of friction, exploration and privacy."""
     settings = load_config(config)
     with Router.offline(settings) as router:
         names = {each.name for each in STYLE}

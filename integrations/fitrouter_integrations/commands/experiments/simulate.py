@@ -15,7 +15,7 @@ from fitrouter_integrations.commands._options import JsonFile
 
 
 class Reward(enum.StrEnum):
-    """What the router learns from."""
+    """Source of the rewards that the router learns from."""
 
     LABEL = "label"
     SCORE = "score"

@@ -1,4 +1,4 @@
-"""`fitrouter comment`: say what to change about an answer, and see or correct what was understood."""
+"""`fitrouter comment`: comment on an answer, and see or correct how it was parsed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where lists are read from: the data folder of a configuration, another folder, or a running gateway."""
+"""Source of lists: the data folder of a configuration, another folder, or a running gateway."""
 
 from __future__ import annotations
 
@@ -103,6 +103,6 @@ def when(seconds: float | None) -> str:
 
 
 def who(user: str | None, subject: str | None, role: str | None, tenant: str) -> str:
-    """A user with role and tenant, as a person would say it."""
+    """A user with role and tenant, for messages."""
     name = user or (f"an erased user ({subject})" if subject else "nobody in particular")
     return name + (f", {role}" if role else "") + (f" (tenant {tenant})" if tenant != "default" else "")

@@ -24,7 +24,7 @@ from fitrouter_integrations.commands.lists._source import AsJson, Data, Url
 
 
 class ListedModel(msgspec.Struct, frozen=True, kw_only=True):
-    """A model, with what a gateway or a configuration says of it."""
+    """A model with its entry in a gateway or a configuration."""
 
     name: str
     provider: str
@@ -103,7 +103,7 @@ def _change(
     verb: str,
     name: str,
 ) -> str:
-    """Send a change to a running gateway, else write it to the journal; says where it was made."""
+    """Send a change to a running gateway, else write it to the journal; returns where it was made."""
     settings = None if url is not None else load_config(config)
     address = url if settings is None else url_of(settings)
     assert address is not None

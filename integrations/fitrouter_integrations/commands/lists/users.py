@@ -41,7 +41,7 @@ TenantOf = Annotated[str, typer.Option("--tenant", help="Tenant of the user; wit
 
 
 class Known(ShownUser, frozen=True, kw_only=True):
-    """What is known of a user: what was logged, and the profile."""
+    """Logged data and profile of a user."""
 
     profile: Profile | None = None
     """None without a configuration, which the learnt tastes need."""
@@ -202,7 +202,7 @@ def _lines(one: Known) -> list[str]:
 
 
 def _tastes(profile: Profile | None) -> Iterator[str]:
-    """What was learnt and is more than its error, the strongest first."""
+    """Learnt tastes that exceed their standard error, the strongest first."""
     if profile is None:
         yield "tastes: they are learnt in a configuration; leave out --data"
         return

@@ -21,7 +21,7 @@ def command(
     out: JsonFile = None,
     encoder: Annotated[str, typer.Option(help="Text encoder; constants were chosen with static.")] = "static",
 ) -> None:
-    """Find what people said of themselves, whether it matters to their prompts, and what the answers made of it.
+    """Diagnose personalisation: attributes that people stated, their relevance to prompts, their use in answers.
 
     Nothing is sent anywhere, and nothing is stored; English only.
     """

@@ -234,7 +234,7 @@ def _calls(out: Path) -> Path:
 
 
 def _agree(said: str, usd: float, limit: float, yes: bool) -> None:
-    """Say what is to be spent, and ask.
+    """Show the cost of a run and ask for confirmation.
 
     Raises:
         ConfigError: it is above the limit, or the person declines.

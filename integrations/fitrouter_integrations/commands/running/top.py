@@ -49,7 +49,7 @@ def command(
 
 
 def _read(url: str, window: str) -> dict[str, Any]:
-    """What the console's views *Now* and *Models* show."""
+    """Read the data of the console's views *Now* and *Models*."""
     return {
         "now": call("GET", url, f"/console/api/now?window={window}"),
         "models": call("GET", url, "/console/api/models"),

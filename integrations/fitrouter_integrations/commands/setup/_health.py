@@ -156,7 +156,7 @@ def folder(data: Path) -> Iterator[Check]:
 
 
 class Log(msgspec.Struct, kw_only=True):
-    """What the journal says of itself."""
+    """Health of the journal."""
 
     head: int = 0
     newest: float = 0.0
@@ -377,7 +377,7 @@ def _loose(path: Path) -> str:
 
 
 def _file_system(path: Path) -> str:
-    """Kind of the file system of a path; empty where it cannot be told."""
+    """Kind of the file system of a path; empty if unknown."""
     try:
         lines = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
     except OSError:

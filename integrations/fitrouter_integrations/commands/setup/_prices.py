@@ -31,7 +31,7 @@ def table() -> Mapping[str, Any]:
 
 
 def source() -> str:
-    """Where prices come from and when they were read, for a comment beside them."""
+    """Source and date of prices, for a comment beside them."""
     if not table():
         return "litellm is not installed, so no prices were looked up; `pip install 'fitrouter[litellm]'` has a table"
     return f"prices from the table of litellm {metadata.version('litellm')}, read on {time.strftime('%Y-%m-%d')}"

@@ -38,7 +38,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 def missing_extras(config: Config) -> list[MissingExtra]:
-    """What the configuration needs and is not installed; the gateway itself looks for what serves HTTP."""
+    """Extras that the configuration needs and that are not installed, except the gateway's own."""
     needs = [("litellm", f"the provider {name!r}") for name, each in config.providers.items() if each.kind == "litellm"]
     for encoder in dict.fromkeys((config.encoder, config.scorer.encoder)):
         if encoder == "minilm-int8":
@@ -86,7 +86,7 @@ def _where(config: Config) -> str:
 
 
 def _started(config: Config) -> Finding:
-    """How a running gateway routes, or the next start would; a mistake if a router cannot be built."""
+    """Routing state of the running gateway, or of the next start; a mistake if a router cannot be built."""
     offline = {
         name: provider.model_copy(update={"kind": "simulated", "options": {}})
         for name, provider in config.providers.items()

@@ -43,7 +43,7 @@ class Imported(NamedTuple):
 
 
 class _Provider(NamedTuple):
-    """How some deployments are reached."""
+    """Provider settings shared by some deployments."""
 
     vendor: str
     kind: str
@@ -314,7 +314,7 @@ def _base(params: Mapping[str, Any]) -> str | None:
 
 
 def _wrong_base(params: Mapping[str, Any]) -> str:
-    """Why a URL cannot be written to a file; empty if it can."""
+    """Reason why a URL cannot be written to a file; empty if it can."""
     given, base = _word(params.get("api_base") or params.get("base_url") or ""), _base(params)
     if given.startswith(_FROM_ENV) and (base is None or not _is_clean(base)):
         variable = given.removeprefix(_FROM_ENV)

@@ -199,7 +199,7 @@ def _source(
 def _listing(
     url: str, environ: Mapping[str, str], key_env: str | None, models: Sequence[str]
 ) -> tuple[Listing, list[str]]:
-    """What a server lists; the named models and a note where it lists nothing."""
+    """Models that a server lists; the named ones and a note if it lists none."""
     key = Secret(environ[key_env].strip()) if key_env else None
     try:
         return ask(url, key, key_env), []
@@ -368,7 +368,7 @@ def command(
 
 
 def _lacking(given: Sequence[Source]) -> Iterator[str]:
-    """What the user has to add before serving, and prices that are unknown."""
+    """Notes on what the user must add before serving, and on unknown prices."""
     unpriced = [entry["name"] for entry in _models(given) if "prices" not in entry]
     if unpriced:
         yield f"prices are unknown for {_shown(unpriced)}: set them before you weigh costs or set a budget"

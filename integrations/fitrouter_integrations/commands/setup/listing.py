@@ -27,7 +27,7 @@ _LONGEST = 200
 
 
 class Listed(NamedTuple):
-    """A model of the list: its id, and what the list says of it."""
+    """A model of the list: its id and its entry."""
 
     id: str
     window: int | None = None

@@ -79,7 +79,7 @@ class AccessLog:
 
 
 class _Line:
-    """What a line says of a request."""
+    """Fields of a request's line."""
 
     def __init__(self, scope: Scope) -> None:
         path = masked(scope["path"])

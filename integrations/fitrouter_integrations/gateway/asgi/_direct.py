@@ -13,7 +13,7 @@ Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
 
 
 class _Route(NamedTuple):
-    """What the access log and traces read of a route."""
+    """Fields of a route that the access log and traces read."""
 
     path: str
 

@@ -65,7 +65,7 @@ class Events(Protocol):
         ...
 
     def error(self, problem: Problem) -> bytes:
-        """Event that says that the answer is incomplete."""
+        """Event of an incomplete answer."""
         ...
 
 

@@ -152,7 +152,7 @@ _ANTHROPIC = {
 
 
 def _when(error: FitrouterError, status: int) -> dict[str, str]:
-    """Headers that say when to try again; none for an error that a repetition does not mend."""
+    """Headers with the time to try again; none for an error that a retry does not fix."""
     if isinstance(error, errors.Unavailable):
         decided = {"x-fitrouter-decision": error.decision_id} if error.decision_id else {}
         if isinstance(error, errors.BudgetExhausted):

@@ -1,45 +1,31 @@
-"""What the console's handlers need of a request, and their answers."""
+"""Requests and responses of the console's handlers."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from fitrouter_integrations.gateway._keys import Caller
-from fitrouter_integrations.gateway.asgi._bodies import Held, json_body
+from fitrouter_integrations.gateway._call import AuthenticatedCall
+from fitrouter_integrations.gateway.asgi._bodies import json_body
 from fitrouter_integrations.gateway.asgi._wire import dump
 
 _BODY_BYTES = 16_384
 """Longest body of a change."""
 
 
-class Call(Protocol):
-    """What the handlers need of an authenticated request."""
-
-    http: HttpRequest
-    headers: Mapping[str, bytes]
-    tenant: str
-    admin: bool
-    metrics: bool
-    trusted: bool
-    held: Held
-    known: bool
-    caller: Caller
-
-
 Handler = Callable[[Any], Awaitable[Response]]
 Endpoint = Callable[[HttpRequest], Awaitable[Response]]
 
 
-def tenant_of(call: Call) -> str | None:
+def tenant_of(call: AuthenticatedCall) -> str | None:
     """The tenant whose log a caller sees; None for all."""
     return None if call.admin else call.tenant
 
 
-async def body_of(call: Call) -> dict[str, Any]:
+async def body_of(call: AuthenticatedCall) -> dict[str, Any]:
     """The JSON body of a change."""
     return await json_body(call.http.receive, call.headers, _BODY_BYTES, call.held)
 

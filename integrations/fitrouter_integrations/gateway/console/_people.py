@@ -16,8 +16,9 @@ from fitrouter_dashboards.console import Reads
 from fitrouter_dashboards.console.overview import WINDOWS
 from fitrouter_dashboards.console.people import history, known, roles
 from fitrouter_evaluators.personal import Reports
+from fitrouter_integrations.gateway._call import AuthenticatedCall
 from fitrouter_integrations.gateway.asgi._wire import Problem
-from fitrouter_integrations.gateway.console._calls import Call, json_response, tenant_of
+from fitrouter_integrations.gateway.console._calls import json_response, tenant_of
 
 _LONGEST = 512
 """Characters of a name."""
@@ -36,7 +37,7 @@ class People:
         self._router, self._reads = router, reads
         self._reports = Reports(router, config)
 
-    async def show(self, call: Call) -> Response:
+    async def show(self, call: AuthenticatedCall) -> Response:
         """The roles to choose from, and one of them or a person."""
         query, scope = call.http.query_params, tenant_of(call)
         week = self._router.clock() - WINDOWS["7d"]
@@ -54,7 +55,7 @@ class People:
             found |= await self._of(who, week)
         return json_response(found)
 
-    async def _who(self, call: Call, identity: Identity) -> Identity:
+    async def _who(self, call: AuthenticatedCall, identity: Identity) -> Identity:
         """The identity as events hold it. A user is known by the application's name, or by that of the log."""
         if not identity.user:
             return identity
@@ -88,6 +89,6 @@ class People:
         return found
 
 
-def _may_see(call: Call) -> bool:
+def _may_see(call: AuthenticatedCall) -> bool:
     """Whether the caller may see what was learnt of people."""
     return call.trusted or call.admin

@@ -28,12 +28,13 @@ from fitrouter_dashboards.console.decisions import FILTERS, role_names
 from fitrouter_dashboards.console.models import calibration, label_rates, model_figures, replays
 from fitrouter_dashboards.console.overview import WINDOWS
 from fitrouter_dashboards.metrics import Metrics
+from fitrouter_integrations.gateway._call import AuthenticatedCall
 from fitrouter_integrations.gateway._explain import content_json, decision_json
 from fitrouter_integrations.gateway._keys import Keys
 from fitrouter_integrations.gateway._models import ModelAdministration
 from fitrouter_integrations.gateway.asgi._limits import headers_of
 from fitrouter_integrations.gateway.asgi._wire import Problem
-from fitrouter_integrations.gateway.console._calls import Call, Endpoint, Handler, body_of, json_response, tenant_of
+from fitrouter_integrations.gateway.console._calls import Endpoint, Handler, body_of, json_response, tenant_of
 from fitrouter_integrations.gateway.console._estimates import Estimates
 from fitrouter_integrations.gateway.console._people import People
 from fitrouter_integrations.gateway.console._sessions import Sessions, check_origin
@@ -138,18 +139,18 @@ class Console:
 
     # --- the page ---
 
-    async def _page(self, _call: Call) -> Response:
+    async def _page(self, _call: AuthenticatedCall) -> Response:
         """The page."""
         return _file("index.html", {})
 
-    async def _asset(self, call: Call) -> Response:
+    async def _asset(self, call: AuthenticatedCall) -> Response:
         """A file of the page."""
         return _file(call.http.path_params["name"], headers_of(call.http.scope))
 
     # --- sessions ---
 
-    async def _session(self, call: Call) -> Response:
-        """Who is logged in."""
+    async def _session(self, call: AuthenticatedCall) -> Response:
+        """The session that is logged in."""
         needed = bool(self._keys)
         body = {
             "login": needed and not call.known,
@@ -161,7 +162,7 @@ class Console:
             body |= {"tenant": tenant_of(call), "admin": call.admin}
         return json_response(body)
 
-    async def _enter(self, call: Call) -> Response:
+    async def _enter(self, call: AuthenticatedCall) -> Response:
         """Begin a session with a key."""
         headers = headers_of(call.http.scope)
         check_origin(headers)
@@ -178,14 +179,14 @@ class Console:
         secure = headers.get("x-forwarded-proto", call.http.url.scheme.encode()) == b"https"
         return json_response({}, {"set-cookie": self._sessions.cookie(key.strip(), secure)})
 
-    async def _leave(self, call: Call) -> Response:
+    async def _leave(self, call: AuthenticatedCall) -> Response:
         """End the session."""
         check_origin(headers_of(call.http.scope))
         return json_response({}, {"set-cookie": self._sessions.cookie("", secure=False)})
 
     # --- views ---
 
-    async def _now(self, call: Call) -> Response:
+    async def _now(self, call: AuthenticatedCall) -> Response:
         """The view *Now*."""
         window = call.http.query_params.get("window", "auto")
         if window not in {*WINDOWS, "auto", "all"}:
@@ -204,7 +205,7 @@ class Console:
             }
         )
 
-    async def _decisions(self, call: Call) -> Response:
+    async def _decisions(self, call: AuthenticatedCall) -> Response:
         """A page of decisions."""
         query, tenant = call.http.query_params, tenant_of(call)
         filters = {name: value for name in FILTERS if (value := query.get(name)) is not None}
@@ -217,8 +218,8 @@ class Console:
         names = sorted({card.arm for card in self._router.models.values()})
         return json_response({**page, "roles": roles, "models": names})
 
-    async def _decision(self, call: Call) -> Response:
-        """Why a decision chose its model."""
+    async def _decision(self, call: AuthenticatedCall) -> Response:
+        """Explain a decision."""
         decision_id, tenant = decision_id_of(call.http.path_params["decision_id"]), tenant_of(call)
         events = await self._router.events(decision_id, tenant)
         found = decision_json(events, await self._router.explain(decision_id, tenant))
@@ -246,7 +247,7 @@ class Console:
             }
         )
 
-    async def _feedback(self, call: Call) -> Response:
+    async def _feedback(self, call: AuthenticatedCall) -> Response:
         """Give a thumb for the person who got an answer."""
         self._sessions.check(headers_of(call.http.scope))
         body = await body_of(call)
@@ -266,7 +267,7 @@ class Console:
         self._reads.forget()
         return json_response({"id": given})
 
-    async def _policy(self, call: Call) -> Response:
+    async def _policy(self, call: AuthenticatedCall) -> Response:
         """The policy in force, its candidates, the monitors and, for an administrator, changes and replays."""
         policy = self._router.policy
         standing = policy.standing(tenant_of(call))
@@ -290,7 +291,7 @@ class Console:
             shown |= await self._reads.get("replays", partial(replays, self._reads))
         return json_response({**shown, "admin": call.admin})
 
-    async def _models(self, call: Call) -> Response:
+    async def _models(self, call: AuthenticatedCall) -> Response:
         """Each model's card, whether it can be called, and its figures of a week."""
         tenant, since = tenant_of(call), self._router.clock() - WINDOWS["7d"]
         figures = await self._reads.get(("models", tenant), partial(model_figures, self._reads, tenant, since))
@@ -328,8 +329,8 @@ class Console:
         able = {"private_addresses": limits.private_addresses, "key_envs": list(limits.key_envs)} if call.admin else {}
         return json_response({**shown, "providers": providers, "additions": able, "admin": call.admin})
 
-    async def _learning(self, call: Call) -> Response:
-        """How far learning is, and what its monitors say."""
+    async def _learning(self, call: AuthenticatedCall) -> Response:
+        """Progress of learning, and the state of its monitors."""
         tenant, since = tenant_of(call), self._router.clock() - WINDOWS["7d"]
         labels = await self._reads.get(("labels", tenant), partial(label_rates, self._reads, tenant, since))
         month = self._router.clock() - WINDOWS["30d"]
@@ -355,15 +356,15 @@ class Console:
             }
         return json_response(shown)
 
-    async def _estimate(self, call: Call) -> Response:
-        """What the log says that a change of the policy would do."""
+    async def _estimate(self, call: AuthenticatedCall) -> Response:
+        """Estimate from the log what a change of the policy would do."""
         self._sessions.check(headers_of(call.http.scope))
         if not call.admin:
             raise Problem(403, "not_admin", "this key may not change the policy; an admin key without a tenant may")
         return json_response(await self._estimates.of(await body_of(call)))
 
-    async def _add(self, call: Call) -> Response:
-        """Add a model, or say in words what is wrong with it."""
+    async def _add(self, call: AuthenticatedCall) -> Response:
+        """Add a model, or answer with a sentence on what is wrong with it."""
         self._sessions.check(headers_of(call.http.scope))
         try:
             found = await self._administration.add_model(call)
@@ -372,14 +373,14 @@ class Console:
         self._reads.forget()
         return found
 
-    async def _remove(self, call: Call) -> Response:
+    async def _remove(self, call: AuthenticatedCall) -> Response:
         """Remove a model that was added."""
         self._sessions.check(headers_of(call.http.scope))
         found = await self._administration.remove_model(call)
         self._reads.forget()
         return found
 
-    async def _change(self, call: Call) -> Response:
+    async def _change(self, call: AuthenticatedCall) -> Response:
         """Change the policy."""
         self._sessions.check(headers_of(call.http.scope))
         found = await self._steer(call)

@@ -132,7 +132,7 @@ def _call(block: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _user(role: str, content: object, where: str) -> Iterator[Message]:
-    """Tool results become messages of their own, before what the user says beside them."""
+    """Tool results become messages of their own, before the user's text beside them."""
     parts: list[dict[str, Any]] = []
     results: list[Message] = []
     for j, block in each(content, where):

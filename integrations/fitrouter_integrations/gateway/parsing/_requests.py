@@ -171,7 +171,7 @@ def _vote(body: dict[str, Any], headers: Mapping[str, bytes], tenant: str) -> Vo
 
 
 class Stated(NamedTuple):
-    """What a user states of themselves; None for what stays as it is."""
+    """Values and statements that a user declares; None keeps the present ones."""
 
     identity: Identity
     values: dict[str, float] | None
@@ -182,7 +182,7 @@ class Stated(NamedTuple):
 
 
 def profile(body: dict[str, Any], headers: Mapping[str, bytes], tenant: str) -> Stated:
-    """What a body of PUT /v1/profile states; values and statements replace each other's earlier ones.
+    """Values and statements in a body of PUT /v1/profile; they replace the earlier ones.
 
     Raises:
         InvalidRequest: names the field and the reason.

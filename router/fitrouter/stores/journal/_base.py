@@ -63,7 +63,7 @@ class Journal(Protocol):
     """What was found damaged when the journal was opened, and what became of it; empty for nothing."""
 
     def fault(self) -> str:
-        """Why nothing can be logged or read now; empty if it can. Quick enough to be asked at any time."""
+        """Reason why events cannot be logged or read now; empty if they can. Cheap: may be called on every request."""
         ...
 
     def append(self, *entries: Entry) -> Future[int]:

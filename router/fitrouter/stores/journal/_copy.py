@@ -63,7 +63,7 @@ class Place(Protocol):
 
 
 class Copied(NamedTuple):
-    """What `copy` did."""
+    """Result of `copy`."""
 
     events: int
     """In the journal."""

@@ -41,7 +41,7 @@ class _Frames(NamedTuple):
 
 
 def damage_in_log(path: Path) -> str:
-    """What SQLite would silently drop from a log because a frame before it is damaged; empty for nothing.
+    """Frames of a log that SQLite would silently drop after a damaged one; empty if none.
 
     SQLite reads a log up to the first frame whose checksum is wrong, as if the rest had never been written.
 

@@ -62,7 +62,7 @@ class Record(NamedTuple):
 
 
 def digest_of(subject: str) -> str:
-    """What is kept of an erased subject: the sha256 of its random token."""
+    """Sha256 of an erased subject's random token, the only thing kept of it."""
     return hashlib.sha256(subject.encode()).hexdigest()
 
 

@@ -32,7 +32,7 @@ VALUES (?, ?, ?, ?, ?, ?, x'', ?)"""
 
 
 class JournalCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """What `check` found."""
+    """Findings of `check`."""
 
     events: int = 0
     """Sound events."""
@@ -207,7 +207,7 @@ def finish_replacing(path: Path) -> None:
 
 
 def in_words(found: Salvage) -> str:
-    """What was salvaged, for people."""
+    """Summary of the salvage in sentences."""
     gaps = ", ".join(f"{first}–{last}" if first < last else f"{first}" for first, last in found.lost[:8])
     more = " …" if len(found.lost) > 8 else ""
     lost = f"lost are the events {gaps}{more}" if found.lost else "none is missing between them"

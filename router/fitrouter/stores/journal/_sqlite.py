@@ -129,7 +129,7 @@ class SqliteJournal:
         return open_checked(self.path)
 
     def fault(self) -> str:
-        """Why nothing can be logged or read now: the file is gone or damaged; empty if it can."""
+        """Reason why events cannot be logged or read now (file missing or damaged); empty if they can."""
         if self._closed:
             return ""
         return self._files.fault() or self._unreadable or self._writer.failure

@@ -46,7 +46,7 @@ class UnloggedJournal(SqliteJournal):
                 self._copy = copied_aside(self.path)
 
     def fault(self) -> str:
-        """Always: what was said at the start holds until a restart."""
+        """The reason found at the start; it holds until a restart."""
         return f"{self._reason}: nothing is logged or learnt. Make room or the folder writable, then restart"
 
     def append(self, *entries: Entry) -> Future[int]:  # noqa: ARG002

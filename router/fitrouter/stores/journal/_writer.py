@@ -36,7 +36,7 @@ class Writes(Protocol):
 
     @property
     def pause(self) -> float | None:
-        """Seconds after which `write` is to be called even if nothing was queued; None for never."""
+        """Seconds after which `write` must be called even if nothing was queued; None for never."""
         ...
 
     def write(self, tickets: Sequence[Ticket]) -> Sequence[int | StoreError]:

@@ -56,7 +56,7 @@ class DetachableWrites:
         return 0.0 if self._reachable.is_set() else _AGAIN_S
 
     def why_unreachable(self) -> str:
-        """Why the database is not to be asked now; empty if it is."""
+        """Reason why the database is not queried now; empty if it is."""
         return "" if self._reachable.is_set() else self._reason
 
     def write(self, tickets: Sequence[Ticket]) -> list[int | StoreError]:

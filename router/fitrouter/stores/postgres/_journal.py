@@ -96,7 +96,7 @@ class PostgresJournal:
         return f"PostgresJournal({self.database.name!r})"
 
     def fault(self) -> str:
-        """Why nothing can be logged now: the last transaction failed; empty if it can."""
+        """Reason why events cannot be logged now (the last transaction failed); empty if they can."""
         return "" if self._closed else self._writer.failure
 
     def append(self, *entries: Entry) -> Future[int]:
@@ -275,7 +275,7 @@ class PostgresJournal:
         return self._use(lambda session: session.execute(sql, params, binary=True).fetchall())
 
     def _use(self, read: Callable[[Session], T]) -> T:
-        """What a function reads with a pooled connection."""
+        """Run a function with a pooled connection."""
         self._require_open()
         if reason := self._unreachable():  # whoever waits would only wait longer
             raise StoreError(f"the journal could not be read: {reason}")

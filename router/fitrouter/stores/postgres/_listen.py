@@ -1,4 +1,4 @@
-"""LISTEN: a thread that tells of the commits of all gateways."""
+"""LISTEN: a thread that is notified of the commits of all gateways."""
 
 from __future__ import annotations
 

@@ -1,0 +1,32 @@
+"""An authenticated HTTP request, as all handlers of the gateway and the console get it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+from starlette.requests import Request as HttpRequest
+
+from fitrouter.types import Payer, Request
+from fitrouter_integrations.gateway._keys import Caller
+from fitrouter_integrations.gateway.asgi._bodies import Bodies
+
+NOBODY = Caller("", False, False)
+"""A caller without a key, on a public route."""
+
+
+class AuthenticatedCall:
+    """An HTTP request with the caller that its key authenticates."""
+
+    def __init__(self, http: HttpRequest, headers: Mapping[str, bytes], caller: Caller, bodies: Bodies) -> None:
+        self.http, self.headers = http, headers
+        self.tenant, self.admin, self.metrics, self.trusted = caller[:4]
+        self.caller = caller
+        self.held = bodies.hold(caller.tenant)
+        self.known = caller is not NOBODY
+
+    def paying(self, request: Request) -> Request:
+        """The request with the key as payer, if it has a limit."""
+        limit = self.caller.usd_per_day
+        payer = None if limit is None else Payer(name=self.caller.name, usd_per_day=limit)
+        return msgspec.structs.replace(request, payer=payer)
