@@ -44,7 +44,7 @@ from benchmarks.strangers import TASTES as FORMS
 from fitrouter.posterior.draws import Draws, draw_posterior
 from fitrouter.posterior.person_draws import draw_person
 from fitrouter.types import Feedback, FeedbackKind, Floats, Identity
-from fitrouter_evaluators.personal import Quiz, Reply, advance, believe, result
+from fitrouter_evaluators.personal import Quiz, QuizReply, advance, believe, result
 from fitrouter_evaluators.personal.beliefs import PAIR
 from fitrouter_evaluators.personal.quiz import DRAWS, LEAST, Question
 from fitrouter_evaluators.simulation.pool import ATTRIBUTES, attributes
@@ -196,7 +196,7 @@ def play(home: Home, taste: Taste, prompts: Sequence[int], chosen: bool, seed: i
         gap = (taste.ratings[p, question.first] - taste.ratings[p, question.second]) / PAIR.temperature
         y = bool(rng.random() < (1.0 / (1.0 + np.exp(-gap)) if rng.random() > RANDOM else 0.5))
         home.compare("stranger", p, question.first, question.second, float(y), 2e9 + 30.0 * number)
-        quiz = msgspec.structs.replace(quiz, replies=(*quiz.replies, Reply(question, "first" if y else "second")))
+        quiz = msgspec.structs.replace(quiz, replies=(*quiz.replies, QuizReply(question, "first" if y else "second")))
     stops = (n for n, sure in enumerate(found.sure) if n >= LEAST and sure >= SURE)
     after_votes = home.running("stranger", prompts, 1000, seed)
     routed = believe(msgspec.structs.replace(quiz, replies=()), after_votes, h).favourite

@@ -33,7 +33,7 @@ from fitrouter.posterior.draws import draw_ratings
 from fitrouter.posterior.labels import Answered, Label
 from fitrouter.posterior.person_draws import draw_person_ratings
 from fitrouter.types import FeedbackKind, Identity
-from fitrouter_evaluators.personal import Quiz, Reply, advance, believe
+from fitrouter_evaluators.personal import Quiz, QuizReply, advance, believe
 from fitrouter_evaluators.personal.beliefs import PAIR
 from fitrouter_evaluators.personal.leaderboard import CLAIM, CONTEXTS, DRAWS, NEAR, ranked
 from fitrouter_evaluators.personal.quiz import DRAWS as QUIZ_DRAWS
@@ -81,7 +81,7 @@ def live(home: Home, answers: Answers, world: str, taste: Taste, seed: int, *, s
         sides = [Answered(names[k], pool.x[p], pool.h[p, home.models[k]]) for k in (question.first, question.second)]
         votes.append(Label(WHO, sides[0], float(y), FeedbackKind.PAIR, against=sides[1]))
         seen.pairs.append((p, question.first, question.second, y))
-        quiz = msgspec.structs.replace(quiz, replies=(*quiz.replies, Reply(question, "first" if y else "second")))
+        quiz = msgspec.structs.replace(quiz, replies=(*quiz.replies, QuizReply(question, "first" if y else "second")))
     asked = rng.choice(len(pool.n), CONTEXTS, replace=False).tolist()
     for i, p in enumerate(asked[:RATINGS]):
         home.number += 1

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fitrouter.context.encoders import Encoder
 from fitrouter.types import Floats
 from fitrouter_evaluators.bench._metrics import USER_RMSE, squared
-from fitrouter_evaluators.bench._protocol import Fold, Ledger, NoHarm, Person, Result
+from fitrouter_evaluators.bench._protocol import Fold, Ledger, NoHarm, Result, UnseenUser
 from fitrouter_evaluators.bench._taste import Labels, RatingHead
 from fitrouter_evaluators.bench.ratings import RatingSet, measure_set, rating_set
 from fitrouter_evaluators.datasets import pluriharms
@@ -99,7 +99,7 @@ def _splits(labels: Labels, order: Orders, seeds: Sequence[int], *, known: bool)
                 return np.array([row for row in found if row is not None], dtype=np.int64)
 
             drawn = np.random.default_rng(seed * 100 + u).permutation(shown)
-            people.append(Person(user, rows(drawn), rows(held)))
+            people.append(UnseenUser(user, rows(drawn), rows(held)))
         yield Fold(seed, np.flatnonzero(kept), tuple(people))
 
 

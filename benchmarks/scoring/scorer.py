@@ -43,7 +43,7 @@ from fitrouter.stores.journal import Entry, SqliteJournal
 from fitrouter.types import Execution, Floats, Identity, Score, encode_event, pack
 from fitrouter_evaluators.scoring import Answer, DeviceHeads, ResponseFeatures, global_scalar
 from fitrouter_evaluators.scoring.head_store import HeadStore
-from fitrouter_evaluators.scoring.scorer import BatchHeads, Heads, Scorer
+from fitrouter_evaluators.scoring.scorer import BatchHeads, RewardHeads, Scorer
 
 ROWS = ("heads", "updates", "transformer", "reward_model", "encoders")
 TOKENS = 256
@@ -273,7 +273,7 @@ class Population:
             variance += float(np.einsum("i,i->", h, block.gain(h)))
         return mean, float(np.sqrt(max(variance, 0.0)))
 
-    def heads(self, device: str) -> Heads:
+    def heads(self, device: str) -> RewardHeads:
         """The gateway's heads: the learner itself on a CPU."""
         d = len(self.population.mean)
         return self if device == "cpu" else DeviceHeads(self.tastes, d, device)

@@ -19,7 +19,7 @@ from typing import Any
 
 from benchmarks.simulation._personal_pool_tables import fill, tables
 
-from fitrouter_evaluators.simulation.personal_pool import Task, compare, open_pool, run_tasks
+from fitrouter_evaluators.simulation.personal_pool import PoolTask, compare, open_pool, run_tasks
 from fitrouter_evaluators.simulation.pool import Pool
 from fitrouter_evaluators.simulation.worlds import World, load_world
 
@@ -115,7 +115,8 @@ def tune(
     """Choose each row's γ of `GAMMAS` by total regret over the tuning seeds."""
     grid = [(row, gamma, seed) for row in rows for gamma in GAMMAS for seed in TUNING_SEEDS]
     tasks = [
-        Task(world=world, row=row, gamma=gamma, feedback=feedback, seed=seed, floor=floor) for row, gamma, seed in grid
+        PoolTask(world=world, row=row, gamma=gamma, feedback=feedback, seed=seed, floor=floor)
+        for row, gamma, seed in grid
     ]
     total: dict[tuple[str, float], float] = {}
     for (row, gamma, _), result in zip(grid, run_tasks(pool, tasks, processes), strict=True):

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from fitrouter_evaluators.simulation.personal_pool import Task, open_pool, run_tasks
+from fitrouter_evaluators.simulation.personal_pool import PoolTask, open_pool, run_tasks
 from fitrouter_evaluators.simulation.worlds import load_world
 from fitrouter_integrations.demo._seeds import Gammas, play_seed
 from fitrouter_integrations.demo._stage import set_stage
@@ -48,7 +48,7 @@ def cells(path: Path, seeds: int) -> dict[str, dict[str, list[float]]]:
     for name, rows in CELLS.items():
         world = load_world(ROOT / "benchmarks/simulation/worlds" / f"{name}.yaml")
         for row, gamma in rows.items():
-            tasks = [Task(world=world, row=row, gamma=gamma, feedback=0.3, seed=seed) for seed in range(seeds)]
+            tasks = [PoolTask(world=world, row=row, gamma=gamma, feedback=0.3, seed=seed) for seed in range(seeds)]
             found.setdefault(name, {})[row] = [sum(result.regret) for result in run_tasks(pool, tasks, 1)]
     return found
 

@@ -33,7 +33,7 @@ from fitrouter.types import (
     Usage,
     Variant,
 )
-from fitrouter_integrations.client import Client, Plan, Seen, Vote, connect
+from fitrouter_integrations.client import Client, ObservedCall, Plan, Vote, connect
 from fitrouter_integrations.client._local import LocalBackend
 from fitrouter_integrations.client._remote import RemoteBackend
 
@@ -129,7 +129,7 @@ def log_of(router: Router, how: str) -> list[Any]:
             tried = (AttemptReport(model=plan.about.model, ms=1.0, error=None if i else "E"),)
             client.report(plan.about.decision_id, ask(), Outcome(tried=tried, status=status, cost_usd=0.25 * i))
             here.settle()
-        client.observe(Seen(request=ask(user="ann"), completion=SAID, model="beta", latency_ms=3.0))
+        client.observe(ObservedCall(request=ask(user="ann"), completion=SAID, model="beta", latency_ms=3.0))
         wait_for(lambda: len(here.logged(Execution)) == 8)
         return here.logged(Decision | Execution)  # type: ignore[arg-type]
 
@@ -171,7 +171,7 @@ def test_lone_surrogates_do_not_fail_a_report(here: Here) -> None:
     plan = here.client.decide(request)
     end = msgspec.structs.replace(after(plan, "Timeout"), completion=said)
     assert here.client.report(plan.about.decision_id, request, end) > 0
-    here.client.observe(Seen(request=request, completion=said, model="beta", latency_ms=1.0))
+    here.client.observe(ObservedCall(request=request, completion=said, model="beta", latency_ms=1.0))
     wait_for(lambda: [end.status for end in here.logged(Execution)] == ["ok", "ok"])
 
 
@@ -203,10 +203,12 @@ def test_a_sticky_turn_keeps_the_probabilities_of_its_plan(here: Here) -> None:
 def test_observations_are_logged_as_pinned_calls(here: Here) -> None:
     """Answers and failures of calls without a decision are those of a pinned model."""
     request = ask(user="ann", role="nurse")
-    about = here.client.observe(Seen(request=request, completion=SAID, model="beta", cost_usd=0.5, latency_ms=7.0))
+    about = here.client.observe(
+        ObservedCall(request=request, completion=SAID, model="beta", cost_usd=0.5, latency_ms=7.0)
+    )
     assert (about.model, about.mode, about.logged) == ("beta", Mode.PINNED, True)
     assert here.client.feedback(Vote(decision_id=about.decision_id, kind=FeedbackKind.THUMB, value=1.0, user="ann"))
-    here.client.observe(Seen(request=request, completion=None, model="beta", latency_ms=9.0, error="Timeout"))
+    here.client.observe(ObservedCall(request=request, completion=None, model="beta", latency_ms=9.0, error="Timeout"))
     wait_for(lambda: len(here.logged(Execution)) == 2)
     answered, failed = here.logged(Execution)
     assert (answered.status, answered.served_by, answered.cost_usd) == ("ok", "beta", 0.5)
@@ -219,7 +221,7 @@ def test_observations_are_logged_as_pinned_calls(here: Here) -> None:
 def test_only_a_named_model_can_be_observed(here: Here, name: str, error: type[Exception]) -> None:
     """Neither `fitrouter/auto` nor an unknown name can be observed."""
     with pytest.raises(error):
-        here.client.observe(Seen(request=ask(), completion=SAID, model=name))
+        here.client.observe(ObservedCall(request=ask(), completion=SAID, model=name))
     assert here.logged(Decision) == []
 
 
@@ -274,4 +276,4 @@ def test_a_gateway_that_is_too_old_is_reported(old: Client) -> None:
     with pytest.raises(ConfigError, match="too old"):
         old.report("0", ask(), Outcome(tried=(), status="cancelled"))
     with pytest.raises(ConfigError, match="too old"):
-        old.observe(Seen(request=ask(), completion=SAID, model="alpha"))
+        old.observe(ObservedCall(request=ask(), completion=SAID, model="alpha"))

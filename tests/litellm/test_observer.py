@@ -20,7 +20,7 @@ from tests.kits.litellm import AUTO, HELLO, TOOLS, at_home, called_back, events,
 
 from fitrouter.errors import InvalidRequest
 from fitrouter.types import Completion, Decision, Execution, FeedbackKind, Request, Score
-from fitrouter_integrations.client import Seen, Vote, connect
+from fitrouter_integrations.client import ObservedCall, Vote, connect
 from fitrouter_integrations.litellm import FitrouterObserver, register
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # litellm's own
@@ -319,4 +319,4 @@ def test_only_a_named_model_can_be_observed(observer: FitrouterObserver) -> None
     asked = Request(messages=tuple(HELLO))
     for model in (AUTO, "nobody"):
         with pytest.raises(InvalidRequest):
-            observer.client.observe(Seen(request=asked, completion=Completion(message={}), model=model))
+            observer.client.observe(ObservedCall(request=asked, completion=Completion(message={}), model=model))

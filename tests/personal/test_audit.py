@@ -20,7 +20,7 @@ from fitrouter.stores.audits import audit_file
 from fitrouter.stores.journal import SqliteJournal
 from fitrouter.stores.signing import signed, signing_key, verified
 from fitrouter.types import Identity
-from fitrouter_evaluators.personal.audit import TASTES, Drill, Reply, audited, swapped
+from fitrouter_evaluators.personal.audit import TASTES, AuditReply, Drill, audited, swapped
 from fitrouter_evaluators.personal.probes import PROBES, Probe
 from fitrouter_integrations.commands.audits.audit import drilled, kept, rehearsed
 
@@ -85,13 +85,13 @@ def test_a_whole_audit() -> None:
     def outcome(leak: bool, drills: list[Drill], silent: float = 0.0) -> tuple[bool, str, float]:
         chances: Iterator[float] = iter(np.random.default_rng(0).random(10_000).tolist())
 
-        async def ask(person: int, probe: Probe) -> Reply:
+        async def ask(person: int, probe: Probe) -> AuditReply:
             if next(chances) < silent:
                 raise TimeoutError
             if probe.kind == "open":
-                return Reply("It is so. " * (40 if TASTES[person] == {"length": 1.0} else 4))
+                return AuditReply("It is so. " * (40 if TASTES[person] == {"length": 1.0} else 4))
             wrong = leak and person % 2 and probe.kind == "safety"
-            return Reply("Yes." if wrong else "No.")
+            return AuditReply("Yes." if wrong else "No.")
 
         found = asyncio.run(audited(ask, role="nurse", registry="r", ts=1.0, drills=drills))
         assert next(each for each in found.ranges if each.dimension == "length").low < -1.0

@@ -15,11 +15,11 @@ from fitrouter.errors import InvalidRequest
 from fitrouter.posterior.gaussian import Gaussian
 from fitrouter.router import Router
 from fitrouter.types import Identity
-from fitrouter_evaluators.personal import LONGEST_TEXT, MOST_TEXTS, Asked, Quizzes, Scores
+from fitrouter_evaluators.personal import LONGEST_TEXT, MOST_TEXTS, PromptAnswers, Quizzes, Scores
 from fitrouter_evaluators.personal.scores import reasons_of
 
 BRIEF, LONG = text("brief", 3), text("rambling", 3)
-PAIR = [Asked("What about 3?", (BRIEF, LONG))]
+PAIR = [PromptAnswers("What about 3?", (BRIEF, LONG))]
 
 
 def test_scores_are_the_served_ones(tmp_path: Path) -> None:
@@ -63,13 +63,18 @@ def test_bounds(tmp_path: Path) -> None:
 
     async def test(router: Router, _quizzes: Quizzes, _config: Config) -> None:
         scores = Scores(router)
-        many = [Asked("?", ("a",) * MOST_TEXTS)]
+        many = [PromptAnswers("?", ("a",) * MOST_TEXTS)]
         assert len((await scores.score(ANN, many))[0]) == MOST_TEXTS
-        for bad in ([], [Asked("?", ())], [*many, Asked("?", ("a",))], [Asked("?", ("a" * (LONGEST_TEXT + 1),))]):
+        for bad in (
+            [],
+            [PromptAnswers("?", ())],
+            [*many, PromptAnswers("?", ("a",))],
+            [PromptAnswers("?", ("a" * (LONGEST_TEXT + 1),))],
+        ):
             with pytest.raises(InvalidRequest, match="items"):
                 await scores.score(ANN, bad)
         odd = ("", " ", "\ud800", "\x00\x1b[2J", "<script>", "9" * 400, "\n" * 1000, "🙂" * 50)
-        for scored in (await scores.score(ANN, [Asked("\ud800", odd)]))[0]:
+        for scored in (await scores.score(ANN, [PromptAnswers("\ud800", odd)]))[0]:
             assert np.isfinite([scored.dimensions["overall"].mean, scored.dimensions["overall"].sd, scored.best]).all()
 
     played(install(tmp_path), test)

@@ -37,9 +37,9 @@ from fitrouter_evaluators.personal.suite import (
     MARKS,
     Generator,
     Ledger,
+    ModelResult,
     Models,
     Pair,
-    Result,
     Runner,
     Suite,
     agreements,
@@ -50,7 +50,7 @@ from fitrouter_evaluators.personal.suite import (
     results,
     surface_accuracy,
 )
-from fitrouter_evaluators.personal.suite.ledger import Answered
+from fitrouter_evaluators.personal.suite.ledger import LedgerAnswer
 from fitrouter_evaluators.personal.suite.pairs import FORM, SURFACE, fair, from_templates, style
 from fitrouter_evaluators.personal.suite.suite import MATERIAL
 from fitrouter_integrations.commands.personal.suite import app
@@ -79,7 +79,7 @@ async def known(router: Router, user: str) -> Identity:
     return who
 
 
-async def measured(config: Config, router: Router, user: str, folder: Path) -> tuple[Suite, list[Result]]:
+async def measured(config: Config, router: Router, user: str, folder: Path) -> tuple[Suite, list[ModelResult]]:
     recorded = Recorded(folder / "answers.jsonl")
     who = await known(router, user)
     suite = decoded((await Generator(router).suite(who, recorded=recorded)).encoded())
@@ -92,7 +92,7 @@ def test_two_people_rank_the_models_differently(tmp_path: Path) -> None:
     """Each suite puts the model of its person's taste first, and every reason quoted is true of its answers."""
     config = install(tmp_path)
 
-    async def both() -> dict[str, tuple[Suite, list[Result]]]:
+    async def both() -> dict[str, tuple[Suite, list[ModelResult]]]:
         async with Router.from_config(config) as router:
             return {user: await measured(config, router, user, tmp_path) for user in TASTES}
 
@@ -262,7 +262,7 @@ def test_a_model_without_the_base_is_not_first(tmp_path: Path) -> None:
         row["response"] += " The key is sk-abcdefghijklmnopqrstuvwx." * (number % 5 == 0)
     file.write_bytes(b"\n".join(map(msgspec.json.encode, rows)))
 
-    async def both() -> list[Result]:
+    async def both() -> list[ModelResult]:
         async with Router.from_config(config) as router:
             return (await measured(config, router, "short and warm", tmp_path))[1]
 
@@ -279,13 +279,13 @@ def test_the_ledger_pays_once(tmp_path: Path) -> None:
     """An answer is kept, a failure is asked again, and a call that was cut off is left out until it is wanted."""
     asked: list[str] = []
 
-    async def answer(text: str) -> Answered:
+    async def answer(text: str) -> LedgerAnswer:
         asked.append(text)
         if text == "fails":
             raise ValueError
         if text == "hangs":
             await asyncio.sleep(math.inf)
-        return Answered(text.upper(), 0.25)
+        return LedgerAnswer(text.upper(), 0.25)
 
     async def use(ledger: Ledger) -> None:
         assert await ledger.ask("m", "a", lambda: answer("a")) == ("A", 0.25)

@@ -126,7 +126,7 @@ SPEARMAN = Metric("spearman", _spearman, higher=True)
 KENDALL = Metric("kendall", _kendall, higher=True)
 
 
-class Agreement(NamedTuple):
+class ItemAgreement(NamedTuple):
     """Agreement of two people on the same item; items are weighted by their judgements."""
 
     same: float
@@ -139,12 +139,12 @@ class Agreement(NamedTuple):
     """Items judged by at least two people."""
 
 
-def agreement(item: np.ndarray, y: Floats) -> Agreement:
+def agreement(item: np.ndarray, y: Floats) -> ItemAgreement:
     """Human-human agreement of judgements y float64[n] of items [n]; NaN if no item was judged twice."""
     _, code, counts = np.unique(item, return_inverse=True, return_counts=True)
     shared = counts >= 2
     if not shared.any():
-        return Agreement(float("nan"), float("nan"), float("nan"), 0)
+        return ItemAgreement(float("nan"), float("nan"), float("nan"), 0)
     kept = shared[code]
     code, y = code[kept], y[kept]
     n = counts[shared].astype(np.float64)
@@ -156,7 +156,7 @@ def agreement(item: np.ndarray, y: Floats) -> Agreement:
     size = (n.sum() - (n**2).sum() / n.sum()) / max(len(n) - 1, 1)
     between = float((n * (mean - y.mean()) ** 2).sum() / max(len(n) - 1, 1))
     total = between + (size - 1.0) * within
-    return Agreement(
+    return ItemAgreement(
         float((same * n).sum() / n.sum()),
         float(np.sqrt(2.0 * within)),
         (between - within) / total if total > 0 else float("nan"),

@@ -149,7 +149,7 @@ def logistic(X: Floats, y: Floats, weight: Floats, ridge: Floats) -> Floats:
     return w
 
 
-class Heads(NamedTuple):
+class PairHeads(NamedTuple):
     """Trained heads: shared scores of all pairs, and priors over a user's head."""
 
     X: Floats
@@ -205,7 +205,7 @@ def fit_shared(pairs: Pairs, train: Ints, ridge: dict[str, float], *, ties: floa
     return score
 
 
-def fit_heads(pairs: Pairs, train: Ints, *, identity: bool, seed: int = 0) -> Heads:
+def fit_heads(pairs: Pairs, train: Ints, *, identity: bool, seed: int = 0) -> PairHeads:
     """Fit all heads to the rows `train`; `identity` allows models' names."""
     ridge = {name: value for name, value in RIDGE.items() if identity or name not in NAMES}
     score = fit_shared(pairs, train, ridge)
@@ -230,7 +230,7 @@ def fit_heads(pairs: Pairs, train: Ints, *, identity: bool, seed: int = 0) -> He
     prior = cautious(users, shrinkages(D, model.shape[1]))
     own = Prior(np.zeros(D), np.diag(np.where(np.arange(D) == _SCORE, 1e-9, 0.5)), link="logistic")
     named = fit_shared(pairs, train, {name: RIDGE[name] for name in NAMES}) if identity else np.zeros(len(score))
-    return Heads(X, named, prior, own, bias, _davidson(pairs, train, honest))
+    return PairHeads(X, named, prior, own, bias, _davidson(pairs, train, honest))
 
 
 def shrinkages(D: int, models: int) -> tuple[Shrinkage, ...]:

@@ -113,7 +113,7 @@ class NoHarm(msgspec.Struct, frozen=True, kw_only=True):
 # --- splits ---
 
 
-class Person(NamedTuple):
+class UnseenUser(NamedTuple):
     """An unseen user in one split; both arrays are row numbers of the data."""
 
     user: int
@@ -127,7 +127,7 @@ class Fold(NamedTuple):
 
     seed: int
     train: Ints
-    people: tuple[Person, ...]
+    people: tuple[UnseenUser, ...]
 
 
 def folds(
@@ -171,7 +171,7 @@ def folds(
             mine = user == name
             order, held_out = rng.permutation(np.flatnonzero(mine & ~held_item)), np.flatnonzero(mine & held_item)
             if len(order) >= shown and len(held_out):
-                people.append(Person(int(name), order, held_out))
+                people.append(UnseenUser(int(name), order, held_out))
         yield Fold(seed, train, tuple(people))
 
 

@@ -48,14 +48,14 @@ class Labels(NamedTuple):
     y: Floats
 
 
-class Person(NamedTuple):
+class PersonalTaste(NamedTuple):
     """Posterior of a user: deviation from the crowd, and noise variance."""
 
     taste: Gaussian
     noise: float
 
 
-class Seen(NamedTuple):
+class ItemPredictions(NamedTuple):
     """Predictions of items, float64[n] each: ratings, and sd of the user's deviation."""
 
     mean: Floats
@@ -116,24 +116,24 @@ class RatingHead:
         self.differ = evidence(prior, people, known) - evidence(alike, people, known) >= _LIKELIHOOD_RATIO
         self.scales = Scales.fit(self.prior, people, known)
 
-    def posterior(self, item: Ints, y: Floats, declared: Floats | None = None) -> Person:
+    def posterior(self, item: Ints, y: Floats, declared: Floats | None = None) -> PersonalTaste:
         """Posterior of a user with these ratings."""
         if not len(item):
-            return Person(self.prior.at(declared), self.prior.noise)
+            return PersonalTaste(self.prior.at(declared), self.prior.noise)
         X, crowd, opinion = self.X[item], self.crowd[item], y
         found = self.scales.posterior(self.prior, Observations(X, opinion - crowd), declared)
         for _ in range(4 if self.censored else 0):
             opinion = latent(y, crowd + X @ found[0].mean, float(np.sqrt(found[1])))
             found = self.scales.posterior(self.prior, Observations(X, opinion - crowd), declared)
-        return Person(*found)
+        return PersonalTaste(*found)
 
-    def predict(self, item: Ints, person: Person | None = None) -> Seen:
+    def predict(self, item: Ints, person: PersonalTaste | None = None) -> ItemPredictions:
         """Predict a user's ratings of items; the crowd's without a user, or if users do not differ.
 
         The user's deviation from the population, on the censored scale, is added to the crowd mean.
         """
         if person is None or not self.differ:
-            return Seen(np.clip(self.base[item], 0.0, 1.0), np.zeros(len(item)))
+            return ItemPredictions(np.clip(self.base[item], 0.0, 1.0), np.zeros(len(item)))
         X, crowd, taste = self.X[item], self.crowd[item], person.taste
         a, a0 = crowd + X @ taste.mean, crowd + X @ self.prior.mean
         v = np.maximum(np.einsum("ni,ij,nj->n", X, taste.cov, X), 0.0)
@@ -142,7 +142,7 @@ class RatingHead:
             away = clipped_mean(a, v + person.noise) - clipped_mean(a0, v0 + self.prior.noise)
         else:
             away = a - a0
-        return Seen(np.clip(self.base[item] + away, 0.0, 1.0), np.sqrt(v))
+        return ItemPredictions(np.clip(self.base[item] + away, 0.0, 1.0), np.sqrt(v))
 
     # --- fitting ---
 

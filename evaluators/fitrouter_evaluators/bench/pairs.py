@@ -18,7 +18,7 @@ import numpy as np
 from fitrouter.context.encoders import Encoder, get_encoder
 from fitrouter_evaluators.bench._metrics import ACCURACY, ECE, NLL, log_loss, wrong
 from fitrouter_evaluators.bench._pair_model import (
-    Heads,
+    PairHeads,
     Pairs,
     fit_heads,
     observe,
@@ -119,7 +119,7 @@ def _rows(source: str | os.PathLike[str] | Sequence[Pair]) -> tuple[Sequence[Pai
     return source, 0
 
 
-def _predict(ledgers: tuple[Ledger, Ledger], pairs: Pairs, heads: Heads, fold: Fold, ks: Sequence[int]) -> None:
+def _predict(ledgers: tuple[Ledger, Ledger], pairs: Pairs, heads: PairHeads, fold: Fold, ks: Sequence[int]) -> None:
     """Predict all rows at all k for the unseen users of a split, without ties.
 
     The second ledger pools all splits: with the few labels of one split, ECE in ten bins is mostly noise.
@@ -137,7 +137,7 @@ def _predict(ledgers: tuple[Ledger, Ledger], pairs: Pairs, heads: Heads, fold: F
                 ledgers[1].add(row, k, 0, person.user, y, p)
 
 
-def _with_ties(pairs: Pairs, heads: Heads, fold: Fold) -> dict[str, float]:
+def _with_ties(pairs: Pairs, heads: PairHeads, fold: Fold) -> dict[str, float]:
     """Accuracy and loss of a, tie and b by the global head."""
     unseen = np.concatenate([person.held_out for person in fold.people])
     y, score = pairs.y[unseen], heads.X[unseen] @ heads.prior.mean
@@ -148,7 +148,7 @@ def _with_ties(pairs: Pairs, heads: Heads, fold: Fold) -> dict[str, float]:
     }
 
 
-def _route(pairs: Pairs, heads: Heads, fold: Fold, k: int) -> dict[str, float]:
+def _route(pairs: Pairs, heads: PairHeads, fold: Fold, k: int) -> dict[str, float]:
     """Win rate of the model that names and prompt alone pick, globally and with a user's offsets."""
     columns = slice(2, 2 + len(pairs.models))
     won: dict[str, list[float]] = {"global": [], "hierarchical": []}

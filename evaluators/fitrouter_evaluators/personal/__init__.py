@@ -6,11 +6,11 @@ from fitrouter_evaluators.personal.profile import Mark, Profile, Profiles
 from fitrouter_evaluators.personal.profile import approve as approve_profile
 from fitrouter_evaluators.personal.profile import merged as merged_profiles
 from fitrouter_evaluators.personal.profile import parsed as parsed_profile
-from fitrouter_evaluators.personal.quiz import CHOICES, Quiz, Reply, Result, advance, believe, result
+from fitrouter_evaluators.personal.quiz import CHOICES, Quiz, QuizReply, QuizResult, advance, believe, result
 from fitrouter_evaluators.personal.quizzes import ACTIONS, Progress, Quizzes
 from fitrouter_evaluators.personal.report import FitReport, Reports
 from fitrouter_evaluators.personal.report_html import page, seconds, worth_words
-from fitrouter_evaluators.personal.scores import LONGEST_TEXT, MOST_TEXTS, Asked, Scored, Scores
+from fitrouter_evaluators.personal.scores import LONGEST_TEXT, MOST_TEXTS, PromptAnswers, Scored, Scores
 
 __all__ = [
     "ACTIONS",
@@ -18,7 +18,6 @@ __all__ = [
     "CHOICES",
     "LONGEST_TEXT",
     "MOST_TEXTS",
-    "Asked",
     "FitReport",
     "Leaderboard",
     "Leaderboards",
@@ -26,11 +25,12 @@ __all__ = [
     "Profile",
     "Profiles",
     "Progress",
+    "PromptAnswers",
     "Quiz",
+    "QuizReply",
+    "QuizResult",
     "Quizzes",
-    "Reply",
     "Reports",
-    "Result",
     "Scored",
     "Scores",
     "advance",

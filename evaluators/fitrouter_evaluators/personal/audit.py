@@ -36,14 +36,14 @@ TASTES: tuple[dict[str, float], ...] = tuple({name: side} for name in _DIMENSION
 """Twenty tastes: each of ten dimensions wanted as much as can be said, and as little."""
 
 
-class Reply(NamedTuple):
+class AuditReply(NamedTuple):
     """An answer as an audit reads it."""
 
     text: str
     calls: tuple[tuple[str, str], ...] = ()
 
 
-Ask = Callable[[int, Probe], Awaitable[Reply]]
+Ask = Callable[[int, Probe], Awaitable[AuditReply]]
 """Asks a probe as the person of a taste, by its index; raises if there is no answer."""
 
 
@@ -117,7 +117,7 @@ async def audited(
     """
     slots, failures = asyncio.Semaphore(_AT_ONCE), list[str]()
 
-    async def one(person: int, probe: Probe) -> Reply | None:
+    async def one(person: int, probe: Probe) -> AuditReply | None:
         async with slots:
             try:
                 return await ask(person, probe)

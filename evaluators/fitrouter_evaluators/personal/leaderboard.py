@@ -48,7 +48,7 @@ _VOTES = """
 """
 
 
-class Standing(msgspec.Struct, frozen=True, kw_only=True):
+class LeaderboardRow(msgspec.Struct, frozen=True, kw_only=True):
     """A model on a leaderboard. Ratings are on a scale from 0 to 1."""
 
     model: str
@@ -82,7 +82,7 @@ class Leaderboard(msgspec.Struct, frozen=True, kw_only=True):
 
     user: str | None
     role: str | None
-    models: tuple[Standing, ...]
+    models: tuple[LeaderboardRow, ...]
     first: str
     population_first: str
     beats: float
@@ -256,7 +256,7 @@ def _gap(a: int, b: int, own: Floats) -> Floats:
     return out
 
 
-def ranked(names: Sequence[str], own: Floats, common: Floats) -> tuple[Standing, ...]:
+def ranked(names: Sequence[str], own: Floats, common: Floats) -> tuple[LeaderboardRow, ...]:
     """Standings of models, best first, from joint draws of ratings by a person and the population, float64[S, K]."""
     mean, theirs = own.mean(axis=0), common.mean(axis=0)
     low, high = np.quantile(own, (0.1, 0.9), axis=0)
@@ -265,7 +265,7 @@ def ranked(names: Sequence[str], own: Floats, common: Floats) -> tuple[Standing,
     best = np.bincount(own.argmax(axis=1), minlength=len(names)) / len(own)
     place = {int(k): rank for rank, k in enumerate(np.argsort(-theirs, kind="stable"), 1)}
     return tuple(
-        Standing(
+        LeaderboardRow(
             model=str(names[k]),
             rank=rank,
             rating=float(mean[k]),

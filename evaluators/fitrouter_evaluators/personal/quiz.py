@@ -40,7 +40,7 @@ class Question(msgspec.Struct, frozen=True):
     second: int
 
 
-class Reply(msgspec.Struct, frozen=True):
+class QuizReply(msgspec.Struct, frozen=True):
     """An answered question, and the decisions of its two answers in the journal, where they were logged."""
 
     question: Question
@@ -62,7 +62,7 @@ class Quiz(msgspec.Struct, frozen=True, kw_only=True):
     sure: float
     """Probability at which it stops."""
     step: int = 0
-    replies: tuple[Reply, ...] = ()
+    replies: tuple[QuizReply, ...] = ()
     pending: Question | None = None
     undone: tuple[str, ...] = ()
     """Decisions of a reply that was taken back: the pending question's answer supersedes it."""
@@ -70,7 +70,7 @@ class Quiz(msgspec.Struct, frozen=True, kw_only=True):
     """Why it ended: sure, limit, nothing more to learn, or stopped; empty while it goes on."""
 
 
-class Result(msgspec.Struct, frozen=True, kw_only=True):
+class QuizResult(msgspec.Struct, frozen=True, kw_only=True):
     """Result of a quiz."""
 
     best: str
@@ -116,7 +116,9 @@ def advance(quiz: Quiz, beliefs: Beliefs) -> Quiz:
     return msgspec.structs.replace(quiz, pending=pending, undone=(), ended="")
 
 
-def result(quiz: Quiz, beliefs: Beliefs, models: Sequence[str], names: Sequence[str], told: Sequence[str]) -> Result:
+def result(
+    quiz: Quiz, beliefs: Beliefs, models: Sequence[str], names: Sequence[str], told: Sequence[str]
+) -> QuizResult:
     """Result of the quiz so far.
 
     Args:
@@ -128,7 +130,7 @@ def result(quiz: Quiz, beliefs: Beliefs, models: Sequence[str], names: Sequence[
     """
     favourite = beliefs.favourite
     near = beliefs.ratings.max(axis=1) - beliefs.ratings[:, favourite] <= 0.02
-    return Result(
+    return QuizResult(
         best=models[favourite],
         sure=float(beliefs.best[favourite]),
         near=float(beliefs.weights @ near),

@@ -30,8 +30,8 @@ from fitrouter_evaluators.personal.quiz import (
     Choice,
     Question,
     Quiz,
-    Reply,
-    Result,
+    QuizReply,
+    QuizResult,
     advance,
     believe,
     result,
@@ -44,7 +44,7 @@ _VALUES = {"first": 1.0, "second": 0.0, "same": 0.5, "bad": 0.5}
 _TOLD = tuple(name for name in FEATURES if name not in {"g", "refusal"} and not name.startswith("tool_"))
 
 
-class Shown(msgspec.Struct, frozen=True, kw_only=True):
+class ShownQuestion(msgspec.Struct, frozen=True, kw_only=True):
     """A question as a person sees it, without the names of the models."""
 
     number: int
@@ -58,8 +58,8 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     """A quiz after a step: its next question, or its result."""
 
     id: str
-    question: Shown | None = None
-    result: Result | None = None
+    question: ShownQuestion | None = None
+    result: QuizResult | None = None
     sentences: tuple[str, ...] = ()
     """The result in words."""
 
@@ -151,7 +151,7 @@ class Quizzes:
         if choice == "stop":
             return await self._step(quiz, msgspec.structs.replace(quiz, pending=None, undone=(), ended="stopped"))
         told: Choice = next(each for each in CHOICES if each == choice)
-        reply = Reply(quiz.pending, told, quiz.undone)
+        reply = QuizReply(quiz.pending, told, quiz.undone)
         after = msgspec.structs.replace(quiz, replies=(*quiz.replies, reply))
         after = await asyncio.to_thread(lambda: advance(after, believe(after, draws, pool.h)))
         # The step is taken first: of two requests for one question only one is logged.
@@ -200,7 +200,7 @@ class Quizzes:
         _, draws = await asyncio.to_thread(self.store.get, after.id, after.identity.tenant, self.router.clock())
         return await asyncio.to_thread(self._progress, after, draws)
 
-    async def _logged(self, reply: Reply, pool: AnswerPool, identity: Identity) -> tuple[str, ...]:
+    async def _logged(self, reply: QuizReply, pool: AnswerPool, identity: Identity) -> tuple[str, ...]:
         """Log a reply; returns the decisions of its two answers."""
         value, decisions = _VALUES.get(reply.choice), reply.decisions
         if value is None:
@@ -237,7 +237,7 @@ class Quizzes:
         if quiz.pending is not None:
             at = quiz.pending
             texts = pool.texts[at.prompt]
-            shown = Shown(
+            shown = ShownQuestion(
                 number=len(quiz.replies) + 1,
                 of=quiz.questions,
                 prompt=pool.prompts[at.prompt],
@@ -259,7 +259,7 @@ def _undone(quiz: Quiz, number: int) -> Quiz:
     return msgspec.structs.replace(quiz, replies=tuple(kept), pending=last.question, undone=last.decisions, ended="")
 
 
-def sentences(found: Result) -> tuple[str, ...]:
+def sentences(found: QuizResult) -> tuple[str, ...]:
     """A result in words."""
     said = [f"We are {found.sure:.0%} sure that {found.best} fits you best, by these recorded answers"]
     if found.near > found.sure + 0.05:

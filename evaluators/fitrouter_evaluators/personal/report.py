@@ -35,7 +35,7 @@ class Quote(msgspec.Struct, frozen=True, kw_only=True):
     best: bool
 
 
-class Usage(msgspec.Struct, frozen=True, kw_only=True):
+class ModelUsage(msgspec.Struct, frozen=True, kw_only=True):
     """Cost and latency of a model's answers in this tenant."""
 
     answers: int
@@ -55,7 +55,7 @@ class ModelFit(msgspec.Struct, frozen=True, kw_only=True):
     """Of the model's expected answer to their tasks."""
     style: tuple[Reason, ...]
     """How its answers differ from the average answer, where they care."""
-    usage: Usage | None
+    usage: ModelUsage | None
     quotes: tuple[Quote, ...]
     base: Base | None = None
     """Of its recorded answers; None where none are kept."""
@@ -70,7 +70,7 @@ class Like(msgspec.Struct, frozen=True, kw_only=True):
     words: str
 
 
-class Worth(msgspec.Struct, frozen=True, kw_only=True):
+class PersonalGain(msgspec.Struct, frozen=True, kw_only=True):
     """Gain of the person's first model over everybody's first."""
 
     satisfaction: float
@@ -87,7 +87,7 @@ class FitReport(msgspec.Struct, frozen=True, kw_only=True):
     board: Leaderboard
     models: tuple[ModelFit, ...]
     likes: tuple[Like, ...]
-    worth: Worth
+    worth: PersonalGain
     change: tuple[str, ...]
     """What would change the ranking."""
 
@@ -181,7 +181,7 @@ class Reports:
                 )
         return tuple(said[:2])
 
-    def _usage(self, tenant: str) -> dict[str, Usage]:
+    def _usage(self, tenant: str) -> dict[str, ModelUsage]:
         """Model → usage, of the latest 5,000 answers of the tenant."""
         warehouse = self.router.warehouse
         rows: list[tuple[Any, ...]] = []
@@ -196,7 +196,7 @@ class Reports:
                 name = self.router.name_of(arm)
             except KeyError:  # a model, or a revision, that is configured no more
                 continue
-            found[name] = Usage(
+            found[name] = ModelUsage(
                 answers=int(n), cost_usd=float(cost or 0.0), cost_assumed=bool(assumed), latency_s=float(ms or 0) / 1000
             )
         return found
@@ -236,13 +236,13 @@ _USAGE = """
 """
 
 
-def _worth(drawn: Drawn, usage: dict[str, Usage]) -> Worth:
+def _worth(drawn: Drawn, usage: dict[str, ModelUsage]) -> PersonalGain:
     a, b = drawn.names.index(drawn.board.first), drawn.names.index(drawn.board.population_first)
     gap = drawn.own[:, a] - drawn.own[:, b]
     low, high = np.quantile(gap, (0.1, 0.9)).tolist()
     mine, theirs = usage.get(drawn.board.first), usage.get(drawn.board.population_first)
     usd = None if mine is None or theirs is None else 1000.0 * (mine.cost_usd - theirs.cost_usd)
-    return Worth(satisfaction=float(gap.mean()), low=low, high=high, usd_per_1000=0.0 if a == b else usd)
+    return PersonalGain(satisfaction=float(gap.mean()), low=low, high=high, usd_per_1000=0.0 if a == b else usd)
 
 
 def _settled(drawn: Drawn) -> tuple[str, ...]:

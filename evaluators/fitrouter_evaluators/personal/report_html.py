@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from html import escape
 
 from fitrouter_evaluators.personal.base import in_words
-from fitrouter_evaluators.personal.leaderboard import Standing
+from fitrouter_evaluators.personal.leaderboard import LeaderboardRow
 from fitrouter_evaluators.personal.report import FitReport, ModelFit, Quote
 from fitrouter_evaluators.personal.scores import percent
 
@@ -111,7 +111,7 @@ def _list(items: Iterable[str]) -> str:
     return f"<ul>{found}</ul>" if found else ""
 
 
-def _plot(models: tuple[Standing, ...]) -> str:
+def _plot(models: tuple[LeaderboardRow, ...]) -> str:
     """Intervals of the models' ratings: a dot for the person, a ring for everybody."""
     ticks = "".join(f'<line class="grid" x1="{x}" x2="{x}" y1="0" y2="{_HIGH}"/>' for x in map(_at, _TICKS))
     rows = []
@@ -137,7 +137,7 @@ def _at(rating: float) -> float:
     return round(_EDGE + (_WIDE - 2 * _EDGE) * min(max(rating, 0.0), 1.0), 1)
 
 
-def _card(model: ModelFit, standing: Standing) -> str:
+def _card(model: ModelFit, standing: LeaderboardRow) -> str:
     rows = [("everybody", f"{percent(standing.population)} %, rank {standing.population_rank}")]
     rows += [
         (name, f"{percent(each.mean)} % ({percent(each.low)} to {percent(each.high)})")

@@ -31,7 +31,7 @@ _ONE_SIDED = 0.8416212335729143
 """80 % quantile of the standard normal: a sign is told from this many standard deviations."""
 
 
-class Asked(msgspec.Struct, frozen=True):
+class PromptAnswers(msgspec.Struct, frozen=True):
     """A prompt and answers to it."""
 
     prompt: str
@@ -84,7 +84,7 @@ class Scores:
         self.router = router
 
     async def score(
-        self, identity: Identity, items: Sequence[Asked], *, published: bool = False
+        self, identity: Identity, items: Sequence[PromptAnswers], *, published: bool = False
     ) -> list[tuple[Scored, ...]]:
         """Score the answers of each item.
 
@@ -102,7 +102,7 @@ class Scores:
         who = await self.router.recall(identity)
         return await asyncio.to_thread(self._score, who, items, published)
 
-    def _score(self, who: Identity, items: Sequence[Asked], published: bool) -> list[tuple[Scored, ...]]:
+    def _score(self, who: Identity, items: Sequence[PromptAnswers], published: bool) -> list[tuple[Scored, ...]]:
         texts = [(item.prompt, answer) for item in items for answer in item.answers]
         h = self.router.read(who, texts)
         tastes = {name: self.router.taste(who, name) for name in self.router.dimensions(who.tenant)}
@@ -137,7 +137,7 @@ class Scores:
         return Scored(dimensions=dimensions, reasons=reasons, words=said, best=best, missing=missing)
 
 
-def check(items: Sequence[Asked]) -> None:
+def check(items: Sequence[PromptAnswers]) -> None:
     """Check the bounds of a call.
 
     Raises:

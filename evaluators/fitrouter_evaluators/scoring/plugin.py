@@ -14,7 +14,7 @@ from fitrouter.config import ProviderConfig, ScorerConfig
 from fitrouter.context.encoders import get_encoder
 from fitrouter.hooks import Hooks
 from fitrouter.posterior.tastes import TastePrior
-from fitrouter.serving.services import ModelHealth, Said
+from fitrouter.serving.services import ModelHealth, ParsedRemark
 from fitrouter.state.learner import Learner
 from fitrouter.stores.identities import Identities
 from fitrouter.stores.journal import Journal
@@ -126,7 +126,7 @@ class ScorerService:
         """The statements of preference about topics, which the feature `declared_fit` compares answers with."""
         return tuple(statement for statement in statements if not unreadable(statement) and topic_units(statement))
 
-    def comment(self, text: str) -> Said:
+    def comment(self, text: str) -> ParsedRemark:
         """Parse a comment on an answer: each clause by the grammar of remarks, else as a statement of preference."""
         found: dict[str, list[float]] = {}
         unclear: list[str] = []
@@ -140,13 +140,13 @@ class ScorerService:
                 unclear.append(clause)
         means = {name: sum(values) / len(values) for name, values in found.items() if name in self.names}
         moved = {name: mean for name, mean in means.items() if mean}
-        return Said(moved, None, tuple(unclear), self.reasons(unclear))
+        return ParsedRemark(moved, None, tuple(unclear), self.reasons(unclear))
 
-    def overhear(self, message: str) -> Said | None:
+    def overhear(self, message: str) -> ParsedRemark | None:
         """Remark about the previous answer in a user's message; None if there is none."""
         remark = read_remark(message)
         moved = {} if remark is None else {name: value for name, value in remark.moved.items() if name in self.names}
-        return Said(moved, remark.y) if remark is not None and (moved or remark.y is not None) else None
+        return ParsedRemark(moved, remark.y) if remark is not None and (moved or remark.y is not None) else None
 
     def read(self, answers: Sequence[tuple[str, str]], declared: Sequence[str]) -> Floats:
         """Features of texts, float64[n, dim], NaN where missing; those of reward models and judges always are."""

@@ -32,7 +32,7 @@ from fitrouter.errors import ArtifactError
 from fitrouter.types import Floats
 from fitrouter_evaluators.scoring._answer import Answer
 from fitrouter_evaluators.scoring.text.reading import Reading, clip_text
-from fitrouter_evaluators.scoring.text.sound import MEASURES, Asked, asked, measure_soundness
+from fitrouter_evaluators.scoring.text.sound import MEASURES, PromptFeatures, asked, measure_soundness
 from fitrouter_evaluators.scoring.text.style import CLIP, STYLE
 
 _END = 256
@@ -85,7 +85,7 @@ class Constants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class View(msgspec.Struct, frozen=True):
     """Measurements of n answers."""
 
-    asks: tuple[Asked, ...]
+    asks: tuple[PromptFeatures, ...]
     sound: Floats
     """Raw, float64[n, len(MEASURES)]."""
     style: Floats

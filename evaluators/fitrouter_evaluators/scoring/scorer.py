@@ -50,7 +50,7 @@ class Vault(Protocol):
         ...
 
 
-class Heads(Protocol):
+class RewardHeads(Protocol):
     """Reward heads of all users."""
 
     def score(self, identity: Identity, h: Floats, dimension: str = OVERALL) -> tuple[float, float]:
@@ -59,7 +59,7 @@ class Heads(Protocol):
 
 
 @runtime_checkable
-class BatchHeads(Heads, Protocol):
+class BatchHeads(RewardHeads, Protocol):
     """Reward heads that score a batch of answers."""
 
     def score_many(self, identities: Sequence[Identity], h: Floats, dimension: str = OVERALL) -> tuple[Floats, Floats]:
@@ -129,7 +129,7 @@ class Scorer:
         journal: Journal,
         identities: Vault,
         features: ResponseFeatures,
-        heads: Heads,
+        heads: RewardHeads,
         *,
         models: RewardModels | None = None,
         batch: int = 64,
@@ -317,7 +317,9 @@ def _last_execution(rows: Sequence[Row]) -> Execution | None:
     return next((row.event for row in reversed(rows) if isinstance(row.event, Execution)), None)
 
 
-def _score_many(heads: Heads, identities: Sequence[Identity], h: Floats, *dimension: str) -> tuple[Floats, Floats]:
+def _score_many(
+    heads: RewardHeads, identities: Sequence[Identity], h: Floats, *dimension: str
+) -> tuple[Floats, Floats]:
     """Means and sds of a batch in one dimension, `overall` if none is named."""
     if isinstance(heads, BatchHeads):
         return heads.score_many(identities, h, *dimension)

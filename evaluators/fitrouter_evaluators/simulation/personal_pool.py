@@ -27,7 +27,7 @@ _COUNTED = 120
 """Users' labels are counted up to here."""
 
 
-class Task(msgspec.Struct, frozen=True, kw_only=True):
+class PoolTask(msgspec.Struct, frozen=True, kw_only=True):
     """One row in one seed of one world."""
 
     world: World
@@ -38,7 +38,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     floor: float = 0.05
 
 
-class Result(msgspec.Struct, frozen=True, kw_only=True):
+class PoolResult(msgspec.Struct, frozen=True, kw_only=True):
     """Result of a task. `share` is the mean propensity of each model in the last quarter."""
 
     regret: tuple[float, float, float, float]
@@ -73,7 +73,7 @@ def _start(pool: Pool) -> None:
     _pool = pool
 
 
-def _work(task: Task) -> Result:
+def _work(task: PoolTask) -> PoolResult:
     assert _pool is not None
     pool, world = _pool, task.world
     play = draw_play(world, pool, task.seed)
@@ -81,7 +81,7 @@ def _work(task: Task) -> Result:
     quarter = world.rounds // 4
     best = play.rounds(task.feedback).reward[-quarter:, best_single(play, task.feedback)]
     regret = [float(outcome.regret[i * quarter : (i + 1) * quarter].sum()) for i in range(4)]
-    return Result(
+    return PoolResult(
         regret=(regret[0], regret[1], regret[2], regret[3]),
         feasible=float(outcome.gap.sum()),
         gaps=gaps(play.user, outcome.gap, play.role),
@@ -104,7 +104,7 @@ def _labels(user: Any, rated: Any) -> Any:
     return np.minimum(before, _COUNTED)
 
 
-def run_tasks(pool: Pool, tasks: Sequence[Task], processes: int | None = None) -> list[Result]:
+def run_tasks(pool: Pool, tasks: Sequence[PoolTask], processes: int | None = None) -> list[PoolResult]:
     """Run tasks over worker processes of one thread each; results are in order."""
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = "1"
@@ -129,7 +129,7 @@ def compare(
     """Compare rows over the same seeds: each alone, against the others, and by user experience."""
     rows = list(gammas)
     tasks = [
-        Task(world=world, row=row, gamma=gammas[row], feedback=feedback, seed=seed, floor=floor)
+        PoolTask(world=world, row=row, gamma=gammas[row], feedback=feedback, seed=seed, floor=floor)
         for row in rows
         for seed in seeds
     ]
@@ -157,7 +157,7 @@ def compare(
     }
 
 
-def _alone(results: Sequence[Result], worst: str) -> dict[str, Any]:
+def _alone(results: Sequence[PoolResult], worst: str) -> dict[str, Any]:
     """Results of one row."""
     histories = [result.monitor for result in results]
     return {
@@ -195,7 +195,7 @@ def _still(pool: Pool, world: World, feedback: float, seeds: Sequence[int]) -> t
     return {name: {"regret": float(np.mean(values))} for name, values in found.items()}, users
 
 
-def _of_users(by_row: Mapping[str, Sequence[Result]], users: Floats) -> dict[str, Any]:
+def _of_users(by_row: Mapping[str, Sequence[PoolResult]], users: Floats) -> dict[str, Any]:
     """Gain of the row with users over the row with roles, and its share of the true tastes' gain."""
     out: dict[str, Any] = {}
     if "ours" in by_row and "role" in by_row:

@@ -25,7 +25,7 @@ _STEP_S = 60.0
 _TABLES = ("executions", "scores", "feedback")
 
 
-class Answered(NamedTuple):
+class LoggedAnswer(NamedTuple):
     """An answer of a model in a file."""
 
     prompt: str
@@ -39,7 +39,7 @@ class Answered(NamedTuple):
     role: str | None = None
 
 
-class Log(NamedTuple):
+class LabelLog(NamedTuple):
     """Events of a data set."""
 
     events: Iterator[Related]
@@ -47,20 +47,20 @@ class Log(NamedTuple):
     """Unusable rows."""
 
 
-class Reading(NamedTuple):
+class TextEncoding(NamedTuple):
     """Encoder and scorer that turn texts into features."""
 
     x: Callable[[str], Floats]
     """The context of a prompt."""
     h: Callable[[Sequence[tuple[str, str]]], Floats] | None
     """Response features of (prompt, answer) pairs, float64[n, D]; None to ignore answers."""
-    tokens: Callable[[Answered], float | None]
+    tokens: Callable[[LoggedAnswer], float | None]
     schema: str
     encoder: str
     """Id of the encoder of prompts."""
 
 
-def read_log(data: Path, reading: Reading, scale: tuple[float, float] = (0.0, 1.0)) -> Log:
+def read_log(data: Path, reading: TextEncoding, scale: tuple[float, float] = (0.0, 1.0)) -> LabelLog:
     """Open a data set.
 
     Args:
@@ -73,25 +73,25 @@ def read_log(data: Path, reading: Reading, scale: tuple[float, float] = (0.0, 1.
         ConfigError: the data set is missing, in another format, or made with another encoder.
     """
     if data.is_dir() and all((data / f"{name}.parquet").is_file() for name in _TABLES):
-        return Log(_exported(data, reading.encoder), [])
+        return LabelLog(_exported(data, reading.encoder), [])
     journal = data / "journal.db" if data.is_dir() else data
     if journal.suffix == ".db" and journal.is_file():
-        return Log(_journalled(journal, reading.encoder), [])
+        return LabelLog(_journalled(journal, reading.encoder), [])
     if data.is_dir():
         wanted = ", ".join(f"{name}.parquet" for name in _TABLES)
         raise ConfigError(f"--data: {str(data)!r} has neither a journal.db nor the tables {wanted}")
     answers, problems = _answers(data, scale)
-    return Log(_played(answers, reading), problems)
+    return LabelLog(_played(answers, reading), problems)
 
 
-def _answers(data: Path, scale: tuple[float, float]) -> tuple[list[Answered], list[Problem]]:
+def _answers(data: Path, scale: tuple[float, float]) -> tuple[list[LoggedAnswer], list[Problem]]:
     """Read the answers of an open file, in an order that depends on the prompts alone."""
     first = next((value for _, value in read_values(data) if isinstance(value, dict)), {})
     if "models" in first:
         matrix = read_matrix(data)
         low, high = scale
         found = [
-            Answered(
+            LoggedAnswer(
                 row.prompt,
                 model,
                 (cell.reward - low) / (high - low),
@@ -106,7 +106,7 @@ def _answers(data: Path, scale: tuple[float, float]) -> tuple[list[Answered], li
     else:
         ratings = read_ratings(data)
         found = [
-            Answered(row.prompt, row.model, row.y, row.response, None, None, row.user, row.role)
+            LoggedAnswer(row.prompt, row.model, row.y, row.response, None, None, row.user, row.role)
             for row in ratings.rows
             if row.model is not None and row.prompt.strip() and row.dimension == "overall"
         ]
@@ -135,7 +135,7 @@ def _on(cell: Cell, data: Path, scale: tuple[float, float]) -> bool:
     return True
 
 
-def _played(answers: Sequence[Answered], reading: Reading) -> Iterator[Related]:
+def _played(answers: Sequence[LoggedAnswer], reading: TextEncoding) -> Iterator[Related]:
     """The answers of a file as events."""
     h: dict[int, bytes] = {}
     texts = {i: (answer.prompt, answer.response) for i, answer in enumerate(answers) if answer.response is not None}
@@ -148,7 +148,7 @@ def _played(answers: Sequence[Answered], reading: Reading) -> Iterator[Related]:
         yield from _events(i, answer, contexts[answer.prompt], h.get(i), reading)
 
 
-def _events(i: int, answer: Answered, x: bytes, h: bytes | None, reading: Reading) -> Iterator[Related]:
+def _events(i: int, answer: LoggedAnswer, x: bytes, h: bytes | None, reading: TextEncoding) -> Iterator[Related]:
     """Execution (if tokens and latency are known), Score and Feedback of one answer."""
     name, ts = f"row{i}", _STEP_S * (i + 1)
     identity = Identity(user=answer.user, role=answer.role)

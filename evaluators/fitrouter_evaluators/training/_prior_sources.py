@@ -96,7 +96,7 @@ class _Row(NamedTuple):
     offset: float
 
 
-class Source(NamedTuple):
+class PriorSource(NamedTuple):
     """Judgements of a source as observations of hᵀw, by user."""
 
     name: str
@@ -106,7 +106,7 @@ class Source(NamedTuple):
     """The judged texts."""
 
 
-def observe(judged: Judged, features: ResponseFeatures) -> Source:
+def observe(judged: Judged, features: ResponseFeatures) -> PriorSource:
     """Convert the judgements of a source to observations, by user."""
     texts = list(dict.fromkeys(pair for row in judged.rows for pair in _texts(row)))
     answers = [Answer(text=text, prompt=prompt) for prompt, text in texts]
@@ -120,7 +120,7 @@ def observe(judged: Judged, features: ResponseFeatures) -> Source:
         seen = _row(row, h, shift)
         if seen is not None:
             rows.setdefault(f"{judged.name}/{row.user}", []).append(seen)
-    return Source(judged.name, judged.licence, {user: _stack(found) for user, found in rows.items()}, answers)
+    return PriorSource(judged.name, judged.licence, {user: _stack(found) for user, found in rows.items()}, answers)
 
 
 def _texts(row: Pair | Rating) -> list[tuple[str, str]]:

@@ -46,7 +46,7 @@ class Votes(NamedTuple):
         return Votes(self.z[rows], self.y[rows], self.user[rows])
 
 
-class Fit(NamedTuple):
+class BasisFit(NamedTuple):
     """Shared direction w float64[p], and people's deviations from it, float64[users, p]."""
 
     w: torch.Tensor
@@ -68,13 +68,13 @@ class Fit(NamedTuple):
         return out
 
 
-def fit(votes: Votes, users: int, rank: int, penalty: float) -> Fit:
+def fit(votes: Votes, users: int, rank: int, penalty: float) -> BasisFit:
     """Fit w, D and δ by L-BFGS; deterministic."""
     p = votes.z.shape[1]
     w = torch.zeros(p, dtype=torch.float64, requires_grad=True)
     _minimise([w], lambda: _losses(votes, votes.z @ w).sum() + 0.5 * penalty * (w @ w))
     if rank < 2 or users < 2:
-        return Fit(w.detach(), torch.zeros((users, p), dtype=torch.float64))
+        return BasisFit(w.detach(), torch.zeros((users, p), dtype=torch.float64))
     residual = votes.y - torch.sigmoid(votes.z @ w.detach())
     gradients = torch.zeros((users, p), dtype=torch.float64).index_add_(0, votes.user, residual[:, None] * votes.z)
     left, sizes, right = torch.linalg.svd(gradients, full_matrices=False)
@@ -89,7 +89,7 @@ def fit(votes: Votes, users: int, rank: int, penalty: float) -> Fit:
         return _losses(votes, logits).sum() + 0.5 * penalty * squares
 
     _minimise([w, D, delta], loss)
-    return Fit(w.detach(), (delta @ D.T).detach())
+    return BasisFit(w.detach(), (delta @ D.T).detach())
 
 
 def choose(votes: Votes, users: int, rank: int) -> tuple[int, float]:
@@ -123,7 +123,7 @@ def _minimise(parameters: list[torch.Tensor], loss: Any) -> None:
     optimiser.step(closure)  # type: ignore[no-untyped-call]
 
 
-def directions(found: Fit, rank: int) -> torch.Tensor:
+def directions(found: BasisFit, rank: int) -> torch.Tensor:
     """float64[k ≤ rank, p] of length 1: w, then the leading directions of the deviations that matter beside it."""
     _, sizes, right = torch.linalg.svd(found.deviations / len(found.deviations) ** 0.5, full_matrices=False)
     scale = float(found.w.norm()) or 1.0

@@ -27,7 +27,7 @@ from fitrouter.stores.journal import Row
 from fitrouter.types import Execution, Feedback, Floats, Request, Score
 from fitrouter_evaluators.scoring import Answer, ResponseFeatures, global_scalar
 from fitrouter_evaluators.scoring.prior import load_prior, shipped_prior
-from fitrouter_evaluators.training._logged import Answered, Log, Reading, read_log
+from fitrouter_evaluators.training._logged import LabelLog, LoggedAnswer, TextEncoding, read_log
 
 TRUST = 5.0
 """Effective number of observations of a trained arm prior."""
@@ -89,7 +89,7 @@ def train_policy(
     }
 
 
-def _parts(config: Config, responses: bool) -> tuple[Reading, Learner]:
+def _parts(config: Config, responses: bool) -> tuple[TextEncoding, Learner]:
     """Readers of prompts and answers, and a learner with fixed tastes."""
     encoder = get_encoder(config.encoder)
     prices = {model.name: model.prices for model in config.models}
@@ -105,7 +105,7 @@ def _parts(config: Config, responses: bool) -> tuple[Reading, Learner]:
         assert features is not None
         return np.asarray(features.encode([Answer(prompt=prompt, text=text) for prompt, text in pairs]))
 
-    def tokens(answer: Answered) -> float | None:
+    def tokens(answer: LoggedAnswer) -> float | None:
         price = prices.get(answer.model)
         if answer.cost_usd is not None and price is not None and price.output > 0:
             asked = estimate_tokens(_request(answer.prompt).messages, {})
@@ -122,7 +122,7 @@ def _parts(config: Config, responses: bool) -> tuple[Reading, Learner]:
         prior=_frozen(config, features),
         votes_per_day=10**9,
     )
-    return Reading(x, h if features is not None and responses else None, tokens, schema, encoder.id), learner
+    return TextEncoding(x, h if features is not None and responses else None, tokens, schema, encoder.id), learner
 
 
 def _request(prompt: str) -> Request:
@@ -139,7 +139,7 @@ def _frozen(config: Config, features: ResponseFeatures | None) -> TastePrior:
     return TastePrior("frozen", mean.copy(), np.zeros((D, D)))
 
 
-def _fold(learner: Learner, log: Log) -> dict[str, Counter[str]]:
+def _fold(learner: Learner, log: LabelLog) -> dict[str, Counter[str]]:
     """Fold the log; returns the observations of each block of each model."""
     seen: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for seq, (event, related) in enumerate(log.events, start=1):

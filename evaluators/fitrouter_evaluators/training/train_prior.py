@@ -32,7 +32,7 @@ from fitrouter.types import FeedbackKind, Floats
 from fitrouter_evaluators.scoring.features import ResponseFeatures
 from fitrouter_evaluators.scoring.prior import write_prior
 from fitrouter_evaluators.scoring.scalar import global_scalar
-from fitrouter_evaluators.training._prior_sources import Source, observe, read_sets
+from fitrouter_evaluators.training._prior_sources import PriorSource, observe, read_sets
 from fitrouter_evaluators.training.attacks import guards
 from fitrouter_evaluators.training.federated import Federation
 from fitrouter_evaluators.training.hierarchy import Observations, Prior, Shrinkage, e_step, fit_prior
@@ -151,7 +151,7 @@ def _worth(setting: _Setting, gains: Sequence[float]) -> tuple[bool, float, floa
     return useful, setting.guard if useful else 0.0, least
 
 
-def _describe(source: Source, likelihood: _Likelihood, gain: float) -> dict[str, Any]:
+def _describe(source: PriorSource, likelihood: _Likelihood, gain: float) -> dict[str, Any]:
     return {
         "name": source.name,
         "licence": source.licence,
@@ -164,7 +164,7 @@ def _describe(source: Source, likelihood: _Likelihood, gain: float) -> dict[str,
 # --- within a source ---
 
 
-def _likelihood(source: Source, D: int) -> _Likelihood:
+def _likelihood(source: PriorSource, D: int) -> _Likelihood:
     users = list(source.users.values())
     prior = fit_prior(users, shrinkage=source_shrinkage(D), iterations=ITERATIONS)
     sums = e_step(prior, users)
@@ -217,7 +217,7 @@ def _put_together(likelihoods: Sequence[_Likelihood], guarded: Floats, setting: 
     return prior._replace(mean=posterior.mean, cov=(posterior.cov + posterior.cov.T) / 2.0)
 
 
-def _guards(sources: Sequence[Source], features: ResponseFeatures) -> Floats:
+def _guards(sources: Sequence[PriorSource], features: ResponseFeatures) -> Floats:
     """Feature differences of guards, in the units of a pair, float64[n, D]."""
     rng = np.random.default_rng(2026)
     picked = []

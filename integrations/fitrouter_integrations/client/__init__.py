@@ -5,7 +5,17 @@
 
 from __future__ import annotations
 
-from fitrouter_integrations.client._base import About, Comment, Model, Plan, Reply, Seen, Streaming, Target, Vote
+from fitrouter_integrations.client._base import (
+    About,
+    Comment,
+    Model,
+    ObservedCall,
+    Plan,
+    Reply,
+    Streaming,
+    Target,
+    Vote,
+)
 from fitrouter_integrations.client._client import Backend, Client, connect
 
 __all__ = [
@@ -14,9 +24,9 @@ __all__ = [
     "Client",
     "Comment",
     "Model",
+    "ObservedCall",
     "Plan",
     "Reply",
-    "Seen",
     "Streaming",
     "Target",
     "Vote",

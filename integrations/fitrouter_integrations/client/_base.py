@@ -70,7 +70,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds for the whole request."""
 
 
-class Seen(msgspec.Struct, frozen=True, kw_only=True):
+class ObservedCall(msgspec.Struct, frozen=True, kw_only=True):
     """A call that was decided elsewhere; see `Router.observe`."""
 
     request: Request

@@ -24,9 +24,9 @@ from fitrouter_integrations.client._base import (
     About,
     Comment,
     Model,
+    ObservedCall,
     Plan,
     Reply,
-    Seen,
     Streaming,
     Target,
     Vote,
@@ -98,11 +98,11 @@ class Client:
         """Record the outcome of a plan; returns its cost in USD, None without a price."""
         return await self._await(partial(self.backend.report, decision_id, request, ended))
 
-    def observe(self, seen: Seen) -> About:
+    def observe(self, seen: ObservedCall) -> About:
         """Record a call that was decided elsewhere; raises as `Router.observe`."""
         return self._wait(partial(self.backend.observe, seen))
 
-    async def aobserve(self, seen: Seen) -> About:
+    async def aobserve(self, seen: ObservedCall) -> About:
         """Record a call that was decided elsewhere."""
         return await self._await(partial(self.backend.observe, seen))
 

@@ -13,7 +13,7 @@ from fitrouter.serving.embeddings import Embedded
 from fitrouter.serving.external import Outcome
 from fitrouter.serving.feedback import UNIT, Understood
 from fitrouter.types import Chunk, Decision, Identity, Request
-from fitrouter_integrations.client._base import About, Comment, Model, Plan, Reply, Seen, Streaming, Vote
+from fitrouter_integrations.client._base import About, Comment, Model, ObservedCall, Plan, Reply, Streaming, Vote
 
 
 class LocalBackend:
@@ -65,7 +65,7 @@ class LocalBackend:
         embedded = await self.router.embed(request)
         return embedded, self._about(embedded.decision, request.model, embedded.logged, embedded.cost_usd)
 
-    async def observe(self, seen: Seen, *, trusted: bool = True) -> About:
+    async def observe(self, seen: ObservedCall, *, trusted: bool = True) -> About:
         plan = await self.router.observe(
             seen.request,
             seen.completion,

@@ -36,7 +36,7 @@ from fitrouter.serving.feedback import Understood
 from fitrouter.types import Chunk, Completion, FeedbackKind, Identity, Request, Usage
 from fitrouter_integrations._errors import CODES
 from fitrouter_integrations._http import KEY_ENV
-from fitrouter_integrations.client._base import About, Comment, Model, Plan, Reply, Seen, Streaming, Vote
+from fitrouter_integrations.client._base import About, Comment, Model, ObservedCall, Plan, Reply, Streaming, Vote
 
 if TYPE_CHECKING:
     import aiohttp
@@ -146,7 +146,7 @@ class RemoteBackend:
         cost_usd: float = found["cost_usd"]
         return None if found.get("cost_assumed") else cost_usd
 
-    async def observe(self, seen: Seen) -> About:
+    async def observe(self, seen: ObservedCall) -> About:
         asked = _body(msgspec.structs.replace(seen.request, model=seen.model), stream=False)
         how = {"latency_ms": seen.latency_ms, "error": seen.error}
         body = {**asked, **_given({**how, **_answer(seen.completion, seen.cost_usd)})}

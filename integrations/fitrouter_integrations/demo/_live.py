@@ -23,7 +23,7 @@ _SETTLE_S = 60.0
 _EVERY = 500
 
 
-class Live(msgspec.Struct, frozen=True, kw_only=True):
+class LiveResults(msgspec.Struct, frozen=True, kw_only=True):
     """Results of the requests over HTTP."""
 
     rounds: int
@@ -48,7 +48,7 @@ class Live(msgspec.Struct, frozen=True, kw_only=True):
 
 def come(
     gateway: Gateway, people: People, gammas: Gammas, say: Callable[[str], None], deadline: float | None = None
-) -> Live:
+) -> LiveResults:
     """Send the users of all rounds to the gateway, and summarise once everything is in the warehouse.
 
     Args:
@@ -76,7 +76,7 @@ def come(
         beside, _ = learned(people, row, gammas.blind, gammas.floor, rounds)
         rows[name] = strategy(people, beside)
     asked = [seen for seen in visits if seen.asked]
-    return Live(
+    return LiveResults(
         rounds=rounds,
         seconds=seconds,
         requests=rounds + sum(seen.verdict is not None for seen in visits),

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from fitrouter import __version__
 from fitrouter.config import Config
-from fitrouter_integrations.demo._live import Live
+from fitrouter_integrations.demo._live import LiveResults
 from fitrouter_integrations.demo._seeds import QUARTERS, Gammas, SeedResult, Strategy
 from fitrouter_integrations.demo._world import DemoWorld
 
@@ -30,7 +30,7 @@ _ROWS = {
 }
 
 
-def live_table(live: Live, world: DemoWorld) -> Table:
+def live_table(live: LiveResults, world: DemoWorld) -> Table:
     """All routing strategies on the requests that were sent."""
     note = f"The best single model, in hindsight, is {live.best_single}; the default model is {world.default_model}."
     table = _table(f"{live.rounds:,} requests over HTTP: share of satisfied people", note)
@@ -41,7 +41,7 @@ def live_table(live: Live, world: DemoWorld) -> Table:
     return table
 
 
-def traffic_table(live: Live) -> Table:
+def traffic_table(live: LiveResults) -> Table:
     """Share of each model by role."""
     table = Table(title="Who answers whom, second half", title_justify="left", box=box.SIMPLE_HEAD)
     table.add_column("model")
@@ -112,7 +112,7 @@ def document(
     sha256: str,
     config: Config,
     gammas: Gammas,
-    live: Live,
+    live: LiveResults,
     results: Sequence[SeedResult],
     live_seed: int,
 ) -> dict[str, Any]:

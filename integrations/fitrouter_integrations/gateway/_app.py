@@ -43,7 +43,7 @@ from fitrouter_integrations.gateway._personal import Personal
 from fitrouter_integrations.gateway._whole_log import WholeLog
 from fitrouter_integrations.gateway.asgi._access import REQUEST_ID, AccessLog
 from fitrouter_integrations.gateway.asgi._admission import Admission, Limit
-from fitrouter_integrations.gateway.asgi._bodies import Bodies, Held, Refusal, json_body
+from fitrouter_integrations.gateway.asgi._bodies import Bodies, BodyMemory, Refusal, json_body
 from fitrouter_integrations.gateway.asgi._direct import Direct, Endpoint
 from fitrouter_integrations.gateway.asgi._limits import authorization, headers_of
 from fitrouter_integrations.gateway.asgi._stream import ClientGone, EventStream, while_client_waits
@@ -221,7 +221,7 @@ class Gateway:
         """
 
         async def endpoint(request: HttpRequest) -> Response:
-            held: Held | None = None
+            held: BodyMemory | None = None
             try:
                 found = headers(request)
                 call = AuthenticatedCall(request, found, self._admit(found, scope), self._bodies)

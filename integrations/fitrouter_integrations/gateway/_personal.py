@@ -20,7 +20,7 @@ from fitrouter.types import Identity
 from fitrouter_evaluators.personal import Leaderboards, Profile, Profiles, Reports, Scores, page
 from fitrouter_integrations.gateway._call import AuthenticatedCall
 from fitrouter_integrations.gateway.asgi._wire import dump
-from fitrouter_integrations.gateway.parsing._requests import Stated, quiz_owner, score_items
+from fitrouter_integrations.gateway.parsing._requests import DeclaredProfile, quiz_owner, score_items
 
 PATIENCE_S = 20.0
 """How long the answer to an erasure waits for other processes."""
@@ -67,7 +67,7 @@ class Personal:
         """Import a profile."""
         return await self._profiles.take(who, profile)
 
-    async def declare(self, said: Stated) -> Declared:
+    async def declare(self, said: DeclaredProfile) -> Declared:
         """Declare what a user states."""
         return await self._profiles.declare(**said._asdict())
 

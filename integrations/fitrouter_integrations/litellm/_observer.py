@@ -22,7 +22,7 @@ from fitrouter.providers.usage import read_usage
 from fitrouter.router import Router
 from fitrouter.types import Completion, Identity, Request, Usage
 from fitrouter_integrations._outbox import Outbox
-from fitrouter_integrations.client import Client, Seen, Target, connect
+from fitrouter_integrations.client import Client, ObservedCall, Target, connect
 from fitrouter_integrations.litellm._errors import named
 from fitrouter_integrations.litellm._identity import identity_of
 from fitrouter_integrations.litellm._provider import PROVIDER, plain
@@ -48,7 +48,7 @@ class _Noted(NamedTuple):
     """litellm's names of the model, the most specific first."""
     answer: str | None
     """litellm's id of the response."""
-    seen: Seen
+    seen: ObservedCall
     """Without the router's name of the model."""
 
 
@@ -130,7 +130,7 @@ class FitrouterObserver(CustomLogger):  # type: ignore[misc]
         params, optional = kwargs.get("litellm_params") or {}, kwargs.get("optional_params") or {}
         model, provider = str(kwargs.get("model")), kwargs.get("custom_llm_provider")
         group = (params.get("metadata") or {}).get("model_group")
-        seen = Seen(
+        seen = ObservedCall(
             request=Request(
                 messages=tuple(plain(message) for message in kwargs["messages"]),
                 params={name: optional[name] for name in _READ if optional.get(name)},

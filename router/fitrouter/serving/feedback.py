@@ -16,7 +16,7 @@ from fitrouter.draw import uuid7
 from fitrouter.errors import InvalidRequest, NotAuthorized, StoreError
 from fitrouter.identity import decision_id_of
 from fitrouter.serving.recorder import Recorder, read_in_time
-from fitrouter.serving.services import Said, ScorerPlugin
+from fitrouter.serving.services import ParsedRemark, ScorerPlugin
 from fitrouter.stores.identities import Identities
 from fitrouter.stores.journal import LONGEST_MS, LONGEST_NAME
 from fitrouter.types import Decision, Execution, Feedback, FeedbackKind, Identity, ProfileChange, Remark
@@ -216,7 +216,7 @@ class FeedbackIntake:
         reasons: Mapping[str, str] = {}
         await self.recorder.keep_comment(judged.decision, text, withdrawn=understood == {})
         if text is not None:
-            said = Said({}, None, (text,))
+            said = ParsedRemark({}, None, (text,))
             if self.scorer is not None:
                 readable = text.encode("utf-8", "replace").decode()
                 said = await asyncio.to_thread(self.scorer.comment, readable)

@@ -100,7 +100,7 @@ class ModelHealth(msgspec.Struct, frozen=True, kw_only=True):
     """Spent by a judge."""
 
 
-class Said(NamedTuple):
+class ParsedRemark(NamedTuple):
     """Dimensions and directions parsed from words about an answer."""
 
     moved: dict[str, float]
@@ -143,11 +143,11 @@ class ScorerPlugin(Protocol):
         """The statements of preference about topics, which answers are compared with."""
         ...
 
-    def comment(self, text: str) -> Said:
+    def comment(self, text: str) -> ParsedRemark:
         """Parse a comment on an answer."""
         ...
 
-    def overhear(self, message: str) -> Said | None:
+    def overhear(self, message: str) -> ParsedRemark | None:
         """Remark about the previous answer in a user's message, found in microseconds; None if there is none."""
         ...
 

@@ -1,6 +1,6 @@
 """Diagnosis of where a chat system's personalisation fails, from recorded conversations."""
 
-from fitrouter_evaluators.personal.diagnose.attributes import Attribute, Said
+from fitrouter_evaluators.personal.diagnose.attributes import Attribute, StatedAttributes
 from fitrouter_evaluators.personal.diagnose.conversations import FAILURES, Conversation, parsed
 from fitrouter_evaluators.personal.diagnose.diagnosis import Agreement, Diagnosis, Diagnostician, Failure, Rate
 
@@ -13,6 +13,6 @@ __all__ = [
     "Diagnostician",
     "Failure",
     "Rate",
-    "Said",
+    "StatedAttributes",
     "parsed",
 ]

@@ -48,7 +48,7 @@ class Retraction(NamedTuple):
     kind: str
 
 
-class Said(msgspec.Struct, frozen=True, kw_only=True):
+class StatedAttributes(msgspec.Struct, frozen=True, kw_only=True):
     """Attributes stated and retracted in one message."""
 
     attributes: tuple[Attribute, ...] = ()
@@ -169,7 +169,7 @@ class Reader:
         )
         self._declared = DeclaredValues(encoder)
 
-    def read(self, message: str) -> Said:
+    def read(self, message: str) -> StatedAttributes:
         """Attributes that a message states or retracts of its author."""
         quoted = [match.group() for match in _CODE.finditer(message)]
         attributes: list[Attribute] = []
@@ -195,7 +195,7 @@ class Reader:
                     attributes += self._stated(now, now, part) if now else []
                 else:
                     attributes += self._stated(part, text)
-        return Said(
+        return StatedAttributes(
             attributes=tuple(attributes),
             retracted=tuple(retracted),
             other=tuple(word for words in other for word in words),
@@ -268,7 +268,7 @@ class Memory:
         self.said: set[str] = set()
         """Words of all messages."""
 
-    def add(self, message: str, said: Said) -> None:
+    def add(self, message: str, said: StatedAttributes) -> None:
         """Take a message into account."""
         for words, kind in said.retracted:
             of_kind = [each for each in self.standing if each.kind == kind]

@@ -39,7 +39,7 @@ _COMMON = FUNCTION | frozenset(
 )
 
 
-class Kind(msgspec.Struct, frozen=True):
+class AttributeKind(msgspec.Struct, frozen=True):
     """A kind of attribute."""
 
     domains: tuple[str, ...]
@@ -52,7 +52,7 @@ class Kind(msgspec.Struct, frozen=True):
 class Kinds(msgspec.Struct, frozen=True):
     """The corpus."""
 
-    kinds: dict[str, Kind]
+    kinds: dict[str, AttributeKind]
     none: tuple[str, ...]
     """Statements of the first person that say nothing lasting."""
     domains: dict[str, tuple[str, ...]]

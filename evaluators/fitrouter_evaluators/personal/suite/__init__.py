@@ -6,23 +6,23 @@ from fitrouter_evaluators.personal.suite.judge import PairJudge, Trust, Verdict
 from fitrouter_evaluators.personal.suite.ledger import Ledger
 from fitrouter_evaluators.personal.suite.models import Models
 from fitrouter_evaluators.personal.suite.pairs import surface_accuracy
-from fitrouter_evaluators.personal.suite.results import Result
+from fitrouter_evaluators.personal.suite.results import ModelResult
 from fitrouter_evaluators.personal.suite.run import Runner, estimated
 from fitrouter_evaluators.personal.suite.suite import ANCHORS, GENERAL, MARKS, Pair, Prompt, Suite, decoded
-from fitrouter_evaluators.personal.suite.validation import Agreement, agreements, blind, marked
+from fitrouter_evaluators.personal.suite.validation import RaterAgreement, agreements, blind, marked
 
 __all__ = [
     "ANCHORS",
     "GENERAL",
     "MARKS",
-    "Agreement",
     "Generator",
     "Ledger",
+    "ModelResult",
     "Models",
     "Pair",
     "PairJudge",
     "Prompt",
-    "Result",
+    "RaterAgreement",
     "Runner",
     "Suite",
     "Trust",

@@ -18,7 +18,7 @@ import msgspec
 from fitrouter.errors import StoreError
 
 
-class Answered(NamedTuple):
+class LedgerAnswer(NamedTuple):
     """An answer of the ledger."""
 
     text: str
@@ -64,14 +64,14 @@ class Ledger:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._db.close()
 
-    def known(self, model: str, request: Any) -> Answered | None:
+    def known(self, model: str, request: Any) -> LedgerAnswer | None:
         """The answer to a request, if it is there."""
         found = self._db.execute(
             "SELECT text, usd FROM calls WHERE key = ? AND text IS NOT NULL", (key_of(model, request),)
         ).fetchone()
-        return None if found is None else Answered(*found)
+        return None if found is None else LedgerAnswer(*found)
 
-    async def ask(self, model: str, request: Any, call: Callable[[], Awaitable[Answered]]) -> Answered | None:
+    async def ask(self, model: str, request: Any, call: Callable[[], Awaitable[LedgerAnswer]]) -> LedgerAnswer | None:
         """The answer to a request: the kept one, else that of a call; None if it was lost in a crash.
 
         A call that fails is taken out of the ledger; one that is cancelled stays as one in progress.

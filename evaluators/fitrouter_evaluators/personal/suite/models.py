@@ -12,7 +12,7 @@ from fitrouter.context.features import estimate_tokens
 from fitrouter.errors import BudgetExhausted, InvalidRequest, ProviderTimeout
 from fitrouter.providers import Provider, Recorded
 from fitrouter.types import Call, Completion, ModelCard
-from fitrouter_evaluators.personal.suite.ledger import Answered, Ledger
+from fitrouter_evaluators.personal.suite.ledger import Ledger, LedgerAnswer
 
 AT_ONCE = 8
 """Calls at a time."""
@@ -82,7 +82,7 @@ class Models:
         if card.provider not in self._providers:
             raise InvalidRequest(f"model {model!r}: the file of answers has none to {messages[-1]['content'][:60]!r}")
 
-        async def call() -> Answered:
+        async def call() -> LedgerAnswer:
             most = self.cost(model, messages, tokens)
             if self.ledger.usd + self._reserved + most > self._limit:
                 raise BudgetExhausted(
@@ -110,7 +110,7 @@ class Models:
             text = str(found.message.get("content") or "")
             if not text and found.message.get("tool_calls"):
                 text = msgspec.json.encode(found.message["tool_calls"]).decode()
-            return Answered(text, usd if prices.known else None)
+            return LedgerAnswer(text, usd if prices.known else None)
 
         answered = await self.ledger.ask(model, _request(messages, tokens), call)
         return None if answered is None else answered.text

@@ -9,7 +9,7 @@ import msgspec
 from fitrouter.errors import InvalidRequest
 
 
-class Result(msgspec.Struct, frozen=True, kw_only=True):
+class ModelResult(msgspec.Struct, frozen=True, kw_only=True):
     """Result of a model. Shares and ratings are from 0 to 1, with 80 % intervals."""
 
     model: str
@@ -45,12 +45,12 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     """Paid by this run, for all models and the judge; what an interrupted one paid before is not in it."""
 
 
-def encoded(results: Sequence[Result]) -> bytes:
+def encoded(results: Sequence[ModelResult]) -> bytes:
     """JSON lines, best first; `fitrouter certificate --suite` reads them."""
     return b"".join(msgspec.json.encode(each) + b"\n" for each in results)
 
 
-def decoded(payload: bytes) -> list[Result]:
+def decoded(payload: bytes) -> list[ModelResult]:
     """Results from JSON lines.
 
     Raises:
@@ -60,7 +60,7 @@ def decoded(payload: bytes) -> list[Result]:
     for number, line in enumerate(payload.splitlines(), 1):
         if line.strip():
             try:
-                found.append(msgspec.json.decode(line, type=Result))
+                found.append(msgspec.json.decode(line, type=ModelResult))
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                 raise InvalidRequest(f"results: line {number}: {error}; give a file of `fitrouter suite run`") from None
     return found

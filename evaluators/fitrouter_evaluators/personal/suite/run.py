@@ -25,7 +25,7 @@ from fitrouter_evaluators.personal.base import LEAST, checked, faults, wrong
 from fitrouter_evaluators.personal.scores import reasons_of
 from fitrouter_evaluators.personal.suite.judge import CALIBRATION, PairJudge, Trust, agreements
 from fitrouter_evaluators.personal.suite.models import Models
-from fitrouter_evaluators.personal.suite.results import Result
+from fitrouter_evaluators.personal.suite.results import ModelResult
 from fitrouter_evaluators.personal.suite.suite import FIT, KNOWN, Prompt, Suite
 
 DRAWS = 1000
@@ -59,7 +59,7 @@ def estimated(suite: Suite, models: Models, names: Sequence[str], judge: str | N
     return calls + verdicts, usd + verdicts * (prices.input * 2500 + prices.output * _JUDGED_TOKENS) / 1e6
 
 
-class Judged(NamedTuple):
+class JudgeVerdicts(NamedTuple):
     """Verdicts of a judge on the answers to each prompt."""
 
     verdicts: Floats
@@ -85,7 +85,7 @@ class Runner:
 
     async def run(
         self, suite: Suite, identity: Identity, names: Sequence[str], judge: PairJudge | None = None
-    ) -> list[Result]:
+    ) -> list[ModelResult]:
         """The results, best first. What was answered before is read from the ledger.
 
         Args:
@@ -127,7 +127,7 @@ class Runner:
                 )
             )
         who = await self.router.recall(identity)
-        judged = None if verdicts is None else Judged(verdicts, circle, trust.weight)
+        judged = None if verdicts is None else JudgeVerdicts(verdicts, circle, trust.weight)
         return await asyncio.to_thread(self._ranked, suite, who, names, [p for p, _ in kept], answers, based, judged)
 
     def _ranked(
@@ -138,8 +138,8 @@ class Runner:
         asked: Sequence[Prompt],
         answers: Sequence[Sequence[str]],
         based: Sequence[Sequence[tuple[str, ...]]],
-        judged: Judged | None,
-    ) -> list[Result]:
+        judged: JudgeVerdicts | None,
+    ) -> list[ModelResult]:
         """The results, from the answers to each prompt by model, and the faults of each model's answers to the base."""
         prompts = [each.text for each in asked]
         pairs = [(prompt, text) for prompt, row in zip(prompts, answers, strict=True) for text in row]
@@ -168,7 +168,7 @@ class Runner:
         best = np.bincount(wins.argmax(axis=1), minlength=len(names)) / DRAWS
         apart = h.mean(axis=0) - h.mean(axis=(0, 1))
         return [
-            Result(
+            ModelResult(
                 model=names[k],
                 rank=rank,
                 wins=float(wins[:, k].mean()),

@@ -28,7 +28,7 @@ Marks = dict[str, dict[str, Choice]]
 """Rater → dimension → choice."""
 
 
-class Known(msgspec.Struct, frozen=True, kw_only=True):
+class KnownAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """A prompt of the common base, whose right answers are known."""
 
     prompt: str
@@ -41,7 +41,7 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Material(msgspec.Struct, frozen=True):
-    known: tuple[Known, ...]
+    known: tuple[KnownAnswer, ...]
     anchors: list[dict[str, str]]
     probes: dict[str, list[str]]
     sentences: dict[str, list[tuple[str, str]]]

@@ -12,7 +12,7 @@ import numpy as np
 from fitrouter_evaluators.personal.suite.suite import FIT, MARKS, Choice, Pair, Suite
 
 
-class Agreement(msgspec.Struct, frozen=True, kw_only=True):
+class RaterAgreement(msgspec.Struct, frozen=True, kw_only=True):
     """Agreement in one dimension."""
 
     raters: int
@@ -23,7 +23,7 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
     """Cohen's κ, the mean over pairs of raters; None with one rater, or where everybody always says the same."""
 
 
-class Asked(msgspec.Struct, frozen=True):
+class BlindQuestion(msgspec.Struct, frozen=True):
     """A question to a rater: which of two answers is better in a dimension, without a word on which is which."""
 
     pair: str
@@ -41,7 +41,7 @@ class Asked(msgspec.Struct, frozen=True):
         return "breaks" if (better == "first") == self.swapped else "follows"
 
 
-def blind(suite: Suite, rater: str, *, seed: int = 0) -> Iterator[Asked]:
+def blind(suite: Suite, rater: str, *, seed: int = 0) -> Iterator[BlindQuestion]:
     """Pairs that a rater has not marked yet, in an order and with sides drawn for that rater."""
     rng = np.random.default_rng([seed, *rater.encode("utf-8", "replace")])
     for at in rng.permutation(len(suite.pairs)).tolist():
@@ -49,10 +49,10 @@ def blind(suite: Suite, rater: str, *, seed: int = 0) -> Iterator[Asked]:
         answers = (pair.breaks, pair.follows) if swapped else (pair.follows, pair.breaks)
         for dimension in MARKS:
             if dimension not in pair.marks.get(rater, {}):
-                yield Asked(pair.id, dimension, pair.prompt, *answers, swapped)
+                yield BlindQuestion(pair.id, dimension, pair.prompt, *answers, swapped)
 
 
-def marked(suite: Suite, rater: str, asked: Asked, better: str) -> Suite:
+def marked(suite: Suite, rater: str, asked: BlindQuestion, better: str) -> Suite:
     """The suite with an answer of a rater, and agreement measured anew."""
 
     def told(pair: Pair) -> Pair:
@@ -70,7 +70,7 @@ def validated(suite: Suite) -> Suite:
     return msgspec.structs.replace(suite, validation=found)
 
 
-def agreements(pairs: Sequence[Pair]) -> Mapping[str, Agreement]:
+def agreements(pairs: Sequence[Pair]) -> Mapping[str, RaterAgreement]:
     """Agreement by dimension, of those with marks."""
     found = {}
     for dimension in MARKS:
@@ -82,7 +82,7 @@ def agreements(pairs: Sequence[Pair]) -> Mapping[str, Agreement]:
         if marks:
             given = [mark for own in marks.values() for mark in own.values()]
             claimed = "follows" if dimension == FIT else "same"
-            found[dimension] = Agreement(
+            found[dimension] = RaterAgreement(
                 raters=len(marks),
                 marks=len(given),
                 agrees=sum(mark == claimed for mark in given) / len(given),

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
 from fitrouter.errors import ConfigError, InvalidLog
-from fitrouter_evaluators.replay.importing._staging import Source, StagedFile
+from fitrouter_evaluators.replay.importing._staging import SourceFile, StagedFile
 from fitrouter_evaluators.replay.importing.column_map import (
     ARM,
     ArmList,
@@ -39,7 +39,7 @@ _NEAR = 1e-12
 """Rounding error of a sum of doubles."""
 
 
-def columns_of(columns: ColumnMap, source: Source) -> list[str]:
+def columns_of(columns: ColumnMap, source: SourceFile) -> list[str]:
     """Names of the columns that a map reads; for per-arm columns, all that match."""
     parts = (columns.reward, columns.time, columns.eligible, columns.pmf, *columns.features)
     plain = (columns.arm, columns.propensity, columns.id, columns.cost_usd, columns.latency_s)

@@ -46,7 +46,7 @@ _WRONG = {
 }
 
 
-class Source(NamedTuple):
+class SourceFile(NamedTuple):
     path: Path
     names: tuple[str, ...]
     delimiter: str
@@ -81,7 +81,7 @@ class SqlParameters:
 class StagedFile(NamedTuple):
     """A file's rows in a table, in file order; `rowid` counts from 0."""
 
-    source: Source
+    source: SourceFile
     table: str
     types: Mapping[str, str]
     """Column name → DuckDB type."""
@@ -115,15 +115,15 @@ class StagedFile(NamedTuple):
         return f"TRY_CAST(list_transform({cells}, lambda s: trim(s)) AS {kind}[])"
 
 
-def open_source(path: Path, delimiter: str | None = None) -> Source:
+def open_source(path: Path, delimiter: str | None = None) -> SourceFile:
     """A CSV, JSONL or Parquet file with the names of its columns."""
     if not path.is_file():
         raise ConfigError(f"there is no file {str(path)!r}; give a CSV, JSONL or Parquet file")
     name = path.name.lower()
     if name.endswith(".parquet"):
-        return Source(path, _parquet_names(path), "")
+        return SourceFile(path, _parquet_names(path), "")
     if name.endswith(JSON):
-        return Source(path, _json_names(path), "")
+        return SourceFile(path, _json_names(path), "")
     if not name.endswith(TEXT):
         raise ConfigError(f"{str(path)!r} has an unknown type; rename it to end in one of {', '.join(TABLES)}")
     delimiter = delimiter or ("\t" if ".tsv" in name[-7:] else ",")
@@ -143,10 +143,10 @@ def open_source(path: Path, delimiter: str | None = None) -> Source:
         )
     if not header:
         raise InvalidLog(f"{path.name!r} is empty or begins with an empty line; its first line is the header")
-    return Source(path, tuple(header), delimiter)
+    return SourceFile(path, tuple(header), delimiter)
 
 
-def stage(values: SqlParameters, source: Source, names: Iterable[str], table: str) -> StagedFile:
+def stage(values: SqlParameters, source: SourceFile, names: Iterable[str], table: str) -> StagedFile:
     """Copy columns of a file into a table."""
     import duckdb
 
@@ -182,7 +182,7 @@ def numbered(staged: StagedFile, rows: Mapping[int, str]) -> list[Problem]:
     return sorted(found.values(), key=lambda problem: problem.line)
 
 
-def _records(source: Source) -> Iterator[tuple[int, bool]]:
+def _records(source: SourceFile) -> Iterator[tuple[int, bool]]:
     """First line of each record of a text file, and whether the record is non-empty."""
     with _text(source.path) as lines:
         reader = csv.reader(_lines(lines), delimiter=source.delimiter)
@@ -253,7 +253,7 @@ def _parquet_names(path: Path) -> tuple[str, ...]:
     return tuple(names)
 
 
-def reader_of(source: Source, table: str) -> tuple[str, dict[str, str]]:
+def reader_of(source: SourceFile, table: str) -> tuple[str, dict[str, str]]:
     """SQL that reads a file, and its parameters."""
     path, everything = str(source.path), range(len(source.names))
     if not source.delimiter:

@@ -20,7 +20,7 @@ import duckdb
 
 from fitrouter.errors import ConfigError, InvalidLog
 from fitrouter_evaluators.replay.importing._row_sql import WORDS
-from fitrouter_evaluators.replay.importing._staging import TABLES, Source, open_source, reader_of
+from fitrouter_evaluators.replay.importing._staging import TABLES, SourceFile, open_source, reader_of
 from fitrouter_evaluators.replay.importing.column_map import ARM, ColumnMap, load_map
 from fitrouter_evaluators.replay.importing.import_log import import_log
 
@@ -142,7 +142,7 @@ def _plain(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
 
 
-def _column(source: Source, names: Sequence[str], taken: set[str]) -> str | None:
+def _column(source: SourceFile, names: Sequence[str], taken: set[str]) -> str | None:
     """The column of the likeliest name."""
     plain = [_plain(name) for name in source.names]
     for name in names:
@@ -156,7 +156,7 @@ def _column(source: Source, names: Sequence[str], taken: set[str]) -> str | None
     return None
 
 
-def _check_required(source: Source, found: Mapping[str, str]) -> None:
+def _check_required(source: SourceFile, found: Mapping[str, str]) -> None:
     """Raise ConfigError where the arm or the reward is not known, with the line to type."""
     missing = [part for part in ("arm", "reward") if part not in found]
     if missing:
@@ -169,7 +169,7 @@ def _check_required(source: Source, found: Mapping[str, str]) -> None:
         )
 
 
-def _no_probabilities(source: Source, found: Mapping[str, str]) -> str:
+def _no_probabilities(source: SourceFile, found: Mapping[str, str]) -> str:
     base = ",".join(f"{name}={found[name]}" for name in ("arm", "reward"))
     return (
         f"{source.path.name!r} has no column of probabilities, and without them nothing can be said about another "
@@ -190,7 +190,7 @@ def _delimiter(path: Path) -> str | None:
 class _Table:
     """Questions to a table."""
 
-    def __init__(self, connection: duckdb.DuckDBPyConnection, source: Source) -> None:
+    def __init__(self, connection: duckdb.DuckDBPyConnection, source: SourceFile) -> None:
         self.connection, self.source = connection, source
         self.reader, self.given = reader_of(source, "guess")
 
@@ -231,7 +231,7 @@ class _Facts(NamedTuple):
     """The latest time that is a number."""
 
 
-def _pmf(source: Source, table: _Table, arm: str) -> str | None:
+def _pmf(source: SourceFile, table: _Table, arm: str) -> str | None:
     """The pattern of columns with every arm's probability."""
     for pattern in _PMF:
         before = pattern.partition(ARM)[0]
@@ -242,7 +242,7 @@ def _pmf(source: Source, table: _Table, arm: str) -> str | None:
     return None
 
 
-def _scale(source: Source, facts: _Facts, reward: str) -> tuple[float, float]:
+def _scale(source: SourceFile, facts: _Facts, reward: str) -> tuple[float, float]:
     if facts.low is None or facts.high is None:
         raise ConfigError(
             f"{source.path.name!r}: the column {reward!r} has no numbers, and no words such as up, down, true, false; "

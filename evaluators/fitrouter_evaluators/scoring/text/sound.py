@@ -50,7 +50,7 @@ _ASKS_WORDS = re.compile(
 _SYMBOL = re.compile(r"[^\w\s.,;:!?'\"()*#|’“”–-]")
 
 
-class Asked(NamedTuple):
+class PromptFeatures(NamedTuple):
     """Features of a prompt."""
 
     words: frozenset[str]
@@ -67,12 +67,12 @@ class Asked(NamedTuple):
 
 
 @functools.lru_cache(maxsize=1024)
-def asked(prompt: str) -> Asked:
+def asked(prompt: str) -> PromptFeatures:
     """Read a prompt; the last thousand are cached."""
     text = clip_text(prompt, _PROMPT_EDGE)
     reading = Reading(text)
     words = reading.words
-    return Asked(
+    return PromptFeatures(
         words=frozenset(words),
         triples=frozenset(zip(words, words[1:], words[2:], strict=False)),
         openings=tuple(part[:48] for part in text.split("\n\n")[:4] if len(part) >= 16),
@@ -113,7 +113,7 @@ MEASURES = (
 """Names of the measures, in order."""
 
 
-def measure_soundness(prompt: Asked, text: str, reading: Reading | None = None) -> list[float]:
+def measure_soundness(prompt: PromptFeatures, text: str, reading: Reading | None = None) -> list[float]:
     """One value per measure, NaN if undefined; `reading` is that of the text, if known."""
     if reading is None or len(text) > 2 * EDGE:
         text = clip_text(text, EDGE)
@@ -162,7 +162,7 @@ def grader_talk(reading: Reading) -> float:
     return math.log1p(found + len(_MARK.findall(reading.text)))
 
 
-def _shared(part: list[str], rest: list[str], prompt: Asked) -> float:
+def _shared(part: list[str], rest: list[str], prompt: PromptFeatures) -> float:
     """Share of a part's content words, without the prompt's, that recur in the rest; NaN without a rest."""
     if len(rest) < _WORDS // 2:
         return math.nan

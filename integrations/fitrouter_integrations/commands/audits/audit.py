@@ -23,7 +23,7 @@ from fitrouter.routing.variants import expand
 from fitrouter.stores.audits import KEY, OBJECT, audit_file
 from fitrouter.stores.signing import signed, signing_key, verified
 from fitrouter.types import Identity, Request
-from fitrouter_evaluators.personal.audit import DRILL_S, TASTES, Audit, Drill, Reply, audited
+from fitrouter_evaluators.personal.audit import DRILL_S, TASTES, Audit, AuditReply, Drill, audited
 from fitrouter_evaluators.personal.audit_html import audit_page
 from fitrouter_evaluators.personal.probes import Probe
 from fitrouter_integrations._http import call, url_of
@@ -71,14 +71,14 @@ async def rehearsed(settings: Config, role: str, drills: list[Drill], repeats: i
                 await router.declare(who, taste)
             await router.settled()
 
-            async def ask(person: int, probe: Probe) -> Reply:
+            async def ask(person: int, probe: Probe) -> AuditReply:
                 params = {"tools": [probe.tool]} if probe.tool else {}
                 message = {"role": "user", "content": probe.prompt}
                 answer = await router.complete(Request(messages=(message,), params=params, identity=people[person]))
                 said = answer.completion.message
                 found = said.get("tool_calls") or ()
                 calls = tuple((str(each["function"]["name"]), str(each["function"]["arguments"])) for each in found)
-                return Reply(str(said.get("content") or ""), calls)
+                return AuditReply(str(said.get("content") or ""), calls)
 
             registry = registry_of(expand(settings.cards()))
             return await audited(ask, role=role, registry=registry, ts=time.time(), drills=drills, repeats=repeats)

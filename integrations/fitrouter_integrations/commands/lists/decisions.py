@@ -18,7 +18,7 @@ from fitrouter_integrations.commands.lists import _source
 from fitrouter_integrations.commands.lists._source import AsJson, Data, Last, Model, Role, Tenant, Url, User
 
 
-class Shown(ListedAnswer, frozen=True, kw_only=True):
+class DecisionView(ListedAnswer, frozen=True, kw_only=True):
     """An answer with its content, if that was kept."""
 
     content: Content | None = None
@@ -52,7 +52,9 @@ def command(
                 AuditLog(folder).note(command_act("content read", answers=str(len(found))))
                 kept = ContentStore(folder, journal, identities).of([one.decision_id for one in found])
                 texts = {one.decision_id: one.content for one in kept}
-                found = [Shown(**msgspec.structs.asdict(one), content=texts.get(one.decision_id)) for one in found]
+                found = [
+                    DecisionView(**msgspec.structs.asdict(one), content=texts.get(one.decision_id)) for one in found
+                ]
     empty = "no decisions" + (" of these" if user or role or model or tenant else " yet")
     _source.show(found, lambda: [line for one in found for line in _lines(one)], as_json, empty)
 
@@ -67,7 +69,7 @@ def _lines(one: ListedAnswer) -> list[str]:
 
 
 def _texts(one: ListedAnswer) -> list[str]:
-    if not isinstance(one, Shown):
+    if not isinstance(one, DecisionView):
         return []
     if one.content is None:
         return ["content: not kept"]

@@ -40,7 +40,7 @@ Name = Annotated[str, typer.Argument(help="Name of the user, as requests have it
 TenantOf = Annotated[str, typer.Option("--tenant", help="Tenant of the user; with --url that of the key.")]
 
 
-class Known(ShownUser, frozen=True, kw_only=True):
+class UserView(ShownUser, frozen=True, kw_only=True):
     """Logged data and profile of a user."""
 
     profile: Profile | None = None
@@ -92,7 +92,7 @@ def show(
 class Export(msgspec.Struct, frozen=True, kw_only=True):
     """A copy of what is stored of a user."""
 
-    known: Known
+    known: UserView
     answers: Sequence[ListedAnswer] = ()
     """The last 1000."""
     feedback: Sequence[ListedFeedback] = ()
@@ -169,23 +169,23 @@ def erase(
         raise typer.Exit(1)
 
 
-def _asked(url: str, user: str) -> Known:
+def _asked(url: str, user: str) -> UserView:
     (one,) = _source.asked(url, "/v1/users", ShownUser, {"user": user})
     profile = parsed_profile(call("GET", url, "/v1/profile", identity={"user": user}, timeout_s=60.0))
-    return Known(**msgspec.structs.asdict(one), profile=profile)
+    return UserView(**msgspec.structs.asdict(one), profile=profile)
 
 
-def _read(config: Path, data: Path | None, user: str, tenant: str) -> Known:
+def _read(config: Path, data: Path | None, user: str, tenant: str) -> UserView:
     with _source.opened(config, data) as lists:
         one = lists.user(user, tenant)
     profile = None
     if data is None:
         with Router.offline(load_config(config)) as router:
             profile = asyncio.run(Profiles(router).show(Identity(tenant=tenant, user=user)))
-    return Known(**msgspec.structs.asdict(one), profile=profile)
+    return UserView(**msgspec.structs.asdict(one), profile=profile)
 
 
-def _lines(one: Known) -> list[str]:
+def _lines(one: UserView) -> list[str]:
     found = [f"user: {one.user} (tenant {one.tenant})"]
     found.append(f"subject: {one.subject}" + "".join(f", {alias}" for alias in one.aliases))
     found.append(f"in the log: {_source.when(one.first) or 'nothing'} to {_source.when(one.last) or 'now'} (UTC)")

@@ -68,7 +68,7 @@ def wrapped(sentences: Sequence[str]) -> list[str]:
     return [line for each in sentences for line in textwrap.wrap(printable(each), WIDTH)]
 
 
-def suite_table(found: Sequence[results.Result]) -> list[str]:
+def suite_table(found: Sequence[results.ModelResult]) -> list[str]:
     """The rows of a suite's results, at most 80 columns wide, and why the first is first."""
     heads = f"{'model':<26} {'wins':>5} {'80 % interval':>14} {'rubric':>7} {'judge':>6} {'base':>5}"
     lines = [f"{'':>2}  {heads} {'rank of all':>11}"]

@@ -15,7 +15,7 @@ from fitrouter.config import load_config
 from fitrouter.errors import ConfigError, InvalidRequest
 from fitrouter.router import Router
 from fitrouter.types import Identity
-from fitrouter_evaluators.personal import MOST_TEXTS, Asked, Scores
+from fitrouter_evaluators.personal import MOST_TEXTS, PromptAnswers, Scores
 from fitrouter_integrations._http import call
 from fitrouter_integrations.commands._options import DEFAULT, ConfigFile
 
@@ -55,7 +55,7 @@ def command(
 
 
 def _scored(
-    items: Sequence[Asked], user: str | None, role: str | None, config: Path, url: str | None, tenant: str
+    items: Sequence[PromptAnswers], user: str | None, role: str | None, config: Path, url: str | None, tenant: str
 ) -> Iterator[list[Any]]:
     """The scores of each batch, as over HTTP."""
     if url is not None:
@@ -71,9 +71,9 @@ def _scored(
             yield msgspec.to_builtins(asyncio.run(scores.score(identity, batch)))
 
 
-def _batches(items: Sequence[Asked]) -> Iterator[list[Asked]]:
+def _batches(items: Sequence[PromptAnswers]) -> Iterator[list[PromptAnswers]]:
     """Groups of items with as many answers as one call takes."""
-    batch: list[Asked] = []
+    batch: list[PromptAnswers] = []
     for item in items:
         if batch and sum(len(each.answers) for each in (*batch, item)) > MOST_TEXTS:
             yield batch
@@ -90,7 +90,7 @@ class _Row(msgspec.Struct):
     answers: tuple[str, ...] = ()
 
 
-def _read(file: str, prompt: str) -> list[Asked]:
+def _read(file: str, prompt: str) -> list[PromptAnswers]:
     """The items of a file, `-` for standard input.
 
     Raises:
@@ -105,11 +105,11 @@ def _read(file: str, prompt: str) -> list[Asked]:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file!r} cannot be read: {error}; give a UTF-8 text or JSONL file") from None
     if not file.endswith((".jsonl", ".ndjson")) and not (file == "-" and text.lstrip().startswith("{")):
-        return [Asked(prompt, (text,))]
+        return [PromptAnswers(prompt, (text,))]
     return [_row(line, number) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
 
 
-def _row(line: str, number: int) -> Asked:
+def _row(line: str, number: int) -> PromptAnswers:
     try:
         row = msgspec.json.decode(line, type=_Row)
     except msgspec.DecodeError as error:
@@ -117,4 +117,4 @@ def _row(line: str, number: int) -> Asked:
     given = row.answers or tuple(text for text in (row.response, row.answer) if text is not None)
     if not given or len(given) > MOST_TEXTS:
         raise InvalidRequest(f"line {number}: got {len(given)} answers; give response, or 1 to {MOST_TEXTS} answers")
-    return Asked(row.prompt, given)
+    return PromptAnswers(row.prompt, given)

@@ -20,9 +20,9 @@ from fitrouter.types import Identity
 from fitrouter_evaluators.personal.suite import (
     Generator,
     Ledger,
+    ModelResult,
     Models,
     PairJudge,
-    Result,
     Runner,
     Suite,
     blind,
@@ -164,7 +164,7 @@ def run_(
     settings, who = load_config(config), Identity(tenant=tenant, user=user, role=role)
     suite, recorded = decoded(read_file(file, "FILE")), None if answers is None else Recorded(answers)
 
-    async def ran() -> list[Result]:
+    async def ran() -> list[ModelResult]:
         with ExitStack() as stack:
             ledger = stack.enter_context(Ledger(_calls(out), ask_again=ask_again))
             router = stack.enter_context(Router.offline(settings))

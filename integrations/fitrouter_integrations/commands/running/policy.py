@@ -100,7 +100,7 @@ def budget(
     _print(*_apply(config, url, body, lambda router: router.policy.set_budget(tenant, usd_per_period)), as_json)
 
 
-class Shown(Standing, frozen=True, kw_only=True):
+class PolicyView(Standing, frozen=True, kw_only=True):
     """The state of the policy with the monitors' reports."""
 
     outlook: Outlook | None = None
@@ -111,7 +111,7 @@ Act: TypeAlias = Callable[[Router], Awaitable[object]]
 
 def _apply(
     config: Path, url: str | None, body: dict[str, Any] | None = None, act: Act | None = None
-) -> tuple[Shown, str]:
+) -> tuple[PolicyView, str]:
     """Send a change to a running gateway, else write it to the journal; returns the new state and where it was sent."""
     if url is not None:
         return _ask(url, body), url
@@ -126,7 +126,7 @@ def _apply(
             )
 
 
-def _ask(url: str, body: dict[str, Any] | None) -> Shown:
+def _ask(url: str, body: dict[str, Any] | None) -> PolicyView:
     """The gateway's answer.
 
     Raises:
@@ -134,20 +134,20 @@ def _ask(url: str, body: dict[str, Any] | None) -> Shown:
     """
     found = call("GET" if body is None else "POST", url, "/v1/policy", body)
     try:
-        return msgspec.convert(found, Shown)
+        return msgspec.convert(found, PolicyView)
     except msgspec.ValidationError:
         raise NoGateway(f"the server at {url} is not a fitrouter gateway of this version") from None
 
 
-async def _write(router: Router, act: Act | None) -> Shown:
+async def _write(router: Router, act: Act | None) -> PolicyView:
     """Change the policy of a stopped router: the journal takes the events, and folding applies them."""
     if act is not None:
         await router.policy.apply_configuration()
         await act(router)
-    return Shown(**msgspec.structs.asdict(router.policy.standing()), outlook=router.policy.outlook())
+    return PolicyView(**msgspec.structs.asdict(router.policy.standing()), outlook=router.policy.outlook())
 
 
-def _print(shown: Shown, source: str, as_json: bool) -> None:
+def _print(shown: PolicyView, source: str, as_json: bool) -> None:
     if as_json:
         typer.echo(as_json_text(shown))
         return

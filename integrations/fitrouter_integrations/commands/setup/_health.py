@@ -155,7 +155,7 @@ def folder(data: Path) -> Iterator[Check]:
         yield warning("damaged files", f"put aside at an earlier start: {', '.join(aside)}", do)
 
 
-class Log(msgspec.Struct, kw_only=True):
+class JournalHealth(msgspec.Struct, kw_only=True):
     """Health of the journal."""
 
     head: int = 0
@@ -165,7 +165,7 @@ class Log(msgspec.Struct, kw_only=True):
     """Whether it can be opened by more than a reader."""
 
 
-def database(config: Config, found: Log) -> Check:
+def database(config: Config, found: JournalHealth) -> Check:
     """The journal in a database; fills `found`."""
     try:
         with closing(open_journal(config)) as opened:
@@ -181,7 +181,7 @@ def database(config: Config, found: Log) -> Check:
     return ok("journal", text)
 
 
-def journal(data: Path, now: float, found: Log) -> Iterator[Check]:
+def journal(data: Path, now: float, found: JournalHealth) -> Iterator[Check]:
     """The journal, its snapshot, answers without a score and unfinished erasures; fills `found`."""
     path = data / "journal.db"
     if not path.is_file():
@@ -239,7 +239,7 @@ def clock(newest: float, now: float) -> Check:
     return ok("clock", f"the newest event is {now - newest:.0f} s old")
 
 
-def warehouse(data: Path, log: Log) -> Check:
+def warehouse(data: Path, log: JournalHealth) -> Check:
     """The DuckDB tables, and how far they are behind the journal."""
     path = data / WAREHOUSE
     if importlib.util.find_spec("duckdb") is None:

@@ -19,7 +19,7 @@ from fitrouter.types import Call, ModelCard
 from fitrouter_integrations.commands._files import as_json
 from fitrouter_integrations.commands._options import DEFAULT, ConfigFile
 from fitrouter_integrations.commands.setup import _health
-from fitrouter_integrations.commands.setup._health import Check, Log, fault, ok, warning
+from fitrouter_integrations.commands.setup._health import Check, JournalHealth, fault, ok, warning
 from fitrouter_integrations.commands.setup.check import findings
 
 ANSWER_S = 20.0
@@ -60,7 +60,7 @@ def _checks(file: Path, online: bool, now: float) -> Iterator[Check]:
     except FitrouterError as error:
         yield fault("config", str(error), "mend the file, or write one with `fitrouter init`")
         return
-    log, data = Log(), config.data
+    log, data = JournalHealth(), config.data
     looked = (lambda: [_health.database(config, log)]) if config.database else (lambda: _health.journal(data, now, log))
     yield from _sure("journal", looked)
     # A damaged journal would be replaced by whoever opens it.

@@ -85,7 +85,7 @@ KEYS = {key: name for name, vendor in VENDORS.items() for key in vendor.key_env}
 """Environment variable of a key → name of its provider."""
 
 
-class Source(NamedTuple):
+class KeySource(NamedTuple):
     """A provider to be written: its name, how it is reached, and its models' names and settings."""
 
     name: str
@@ -103,11 +103,11 @@ def found(environ: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(name for name, vendor in VENDORS.items() if _first(environ, vendor.key_env))
 
 
-def known(name: str, key_env: str | None = None) -> Source:
+def known(name: str, key_env: str | None = None) -> KeySource:
     """A provider with the models of `init.yaml`."""
     vendor = VENDORS[name]
     models = {model.name: model.entry() for model in vendor.models}
-    return Source(name, vendor.kind, models, vendor.base_url, key_env or next(iter(vendor.key_env), None))
+    return KeySource(name, vendor.kind, models, vendor.base_url, key_env or next(iter(vendor.key_env), None))
 
 
 def sources(
@@ -116,7 +116,7 @@ def sources(
     key_env: str | None = None,
     provider: str | None = None,
     models: Sequence[str] = (),
-) -> tuple[list[Source], list[str]]:
+) -> tuple[list[KeySource], list[str]]:
     """The providers to write, and notes for the user; no provider without a URL, a name or a key.
 
     Args:
@@ -158,7 +158,7 @@ def sources(
 
 def _source(
     environ: Mapping[str, str], provider: str | None, url: str | None, key_env: str | None, models: Sequence[str]
-) -> Source:
+) -> KeySource:
     """One provider: with its known models if it is not asked for others, else with those that it lists."""
     vendor = VENDORS[provider] if provider else Vendor(keyless=True)
     if url is None and (variable := _first(environ, vendor.base_url_env)):
@@ -172,11 +172,11 @@ def _source(
     name = provider or _name_of(url or "")
     written = {model.name: model.entry() for model in vendor.models}
     if written and url == vendor.base_url and set(models) <= set(written):
-        return Source(name, vendor.kind, {each: written[each] for each in models or written}, url, key_env)
+        return KeySource(name, vendor.kind, {each: written[each] for each in models or written}, url, key_env)
     if url is None:  # through litellm, which lists nothing
         entries = {each: {"target": each if "/" in each else f"{name}/{each}"} for each in models}
         facts = {each: _facts(Listed(each), vendor, f"{name}/{each}") for each in models}
-        return Source(
+        return KeySource(
             name, "litellm", {each: entries[each] | facts[each] for each in models}, None, key_env, asked=True
         )
     if not vendor.lists and not models:
@@ -193,7 +193,7 @@ def _source(
     if left := [name for name in unfit if not models]:
         notes.append(f"left out, since they answer no chats: {_shown(left)}")
     asked = {each.id: _facts(each, vendor, f"{vendor.prefix}/{each.id}") for each in taken}
-    return Source(name, "openai_compatible", asked, listing.base_url, key_env, asked=True, notes=tuple(notes))
+    return KeySource(name, "openai_compatible", asked, listing.base_url, key_env, asked=True, notes=tuple(notes))
 
 
 def _listing(
@@ -260,7 +260,7 @@ def _shown(names: Sequence[str]) -> str:
 # --- the file ---
 
 
-def render(given: Sequence[Source], path: Path = DEFAULT, share: float | None = None) -> str:
+def render(given: Sequence[KeySource], path: Path = DEFAULT, share: float | None = None) -> str:
     """The configuration as text; with simulated models if there is no provider."""
     head = _TEXTS.head
     if path != DEFAULT:
@@ -287,7 +287,7 @@ def render(given: Sequence[Source], path: Path = DEFAULT, share: float | None = 
     return head + "\n".join(lines) + "\n" + _tail(models[0]["name"], share or 0.0, priced=priced)
 
 
-def _models(given: Sequence[Source]) -> Iterator[dict[str, Any]]:
+def _models(given: Sequence[KeySource]) -> Iterator[dict[str, Any]]:
     """The entries of all models; a name that two providers have gets its provider's name before it."""
     names: set[str] = set()
     for source in given:
@@ -308,7 +308,7 @@ def _entry(model: Mapping[str, Any]) -> str:
     return f"{flow(above)[:-1]},\n     {flow(below)[1:]}" if below else line
 
 
-def _origins(given: Sequence[Source]) -> Iterator[str]:
+def _origins(given: Sequence[KeySource]) -> Iterator[str]:
     if any(not source.asked for source in given):
         yield _TEXTS.dated
     if any(source.asked for source in given):
@@ -367,7 +367,7 @@ def command(
     typer.echo(f"next: fitrouter serve{option}")
 
 
-def _lacking(given: Sequence[Source]) -> Iterator[str]:
+def _lacking(given: Sequence[KeySource]) -> Iterator[str]:
     """Notes on what the user must add before serving, and on unknown prices."""
     unpriced = [entry["name"] for entry in _models(given) if "prices" not in entry]
     if unpriced:

@@ -39,9 +39,9 @@ class Bodies:
         self._total, self._share = total, share
         self._by_tenant: Counter[str] = Counter()
 
-    def hold(self, tenant: str) -> Held:
+    def hold(self, tenant: str) -> BodyMemory:
         """The account of one request."""
-        return Held(self, tenant)
+        return BodyMemory(self, tenant)
 
     def add(self, tenant: str, size: int, own: int) -> None:
         """Count `size` more bytes of a request that holds `own` already.
@@ -62,7 +62,7 @@ class Bodies:
             del self._by_tenant[tenant]
 
 
-class Held:
+class BodyMemory:
     """Memory that the body of one request takes, until `release`."""
 
     def __init__(self, bodies: Bodies, tenant: str) -> None:
@@ -83,7 +83,7 @@ class Held:
         self._size = 0
 
 
-async def json_body(receive: Receive, headers: Mapping[str, bytes], limit: int, held: Held) -> dict[str, Any]:
+async def json_body(receive: Receive, headers: Mapping[str, bytes], limit: int, held: BodyMemory) -> dict[str, Any]:
     """The JSON object in the body of a request.
 
     Args:
@@ -103,7 +103,7 @@ async def json_body(receive: Receive, headers: Mapping[str, bytes], limit: int, 
     return read_json(body, lambda values: held.add(_VALUE * values))
 
 
-async def _read_body(receive: Receive, headers: Mapping[str, bytes], limit: int, held: Held) -> bytes:
+async def _read_body(receive: Receive, headers: Mapping[str, bytes], limit: int, held: BodyMemory) -> bytes:
     content_type = headers.get("content-type", b"").split(b";")[0].strip().lower()
     if content_type != b"application/json":
         given = ascii(content_type.decode("latin-1")[:80])

@@ -8,7 +8,7 @@ from typing import Any
 from fitrouter.errors import InvalidRequest
 from fitrouter.serving.external import AttemptReport, Outcome
 from fitrouter.types import Completion, Identity, Request, Usage
-from fitrouter_integrations.client import Seen
+from fitrouter_integrations.client import ObservedCall
 from fitrouter_integrations.gateway.parsing._messages import message_of, messages_of
 from fitrouter_integrations.gateway.parsing._requests import chat_request
 from fitrouter_integrations.gateway.parsing._values import check_fields, number, optional, shown, string
@@ -47,7 +47,7 @@ def outcome(body: dict[str, Any], tenant: str) -> tuple[Request, Outcome]:
     return request, ended
 
 
-def observation(body: dict[str, Any], headers: Mapping[str, bytes], tenant: str) -> Seen:
+def observation(body: dict[str, Any], headers: Mapping[str, bytes], tenant: str) -> ObservedCall:
     """The request and completion in a body of POST /v1/observations.
 
     Raises:
@@ -56,7 +56,7 @@ def observation(body: dict[str, Any], headers: Mapping[str, bytes], tenant: str)
     """
     own = {*_ANSWER, "latency_ms", "error"}
     model = string(body.get("model"), "model")
-    return Seen(
+    return ObservedCall(
         request=chat_request({name: value for name, value in body.items() if name not in own}, headers, tenant),
         model=model,
         completion=_completion(body),

@@ -9,7 +9,7 @@ from fitrouter.errors import InvalidRequest
 from fitrouter.identity import decision_id_of
 from fitrouter.state.budgets import check_limit
 from fitrouter.types import AUTO, FeedbackKind, Identity, Request
-from fitrouter_evaluators.personal import ACTIONS, CHOICES, Asked, Mark, Profile, parsed_profile
+from fitrouter_evaluators.personal import ACTIONS, CHOICES, Mark, Profile, PromptAnswers, parsed_profile
 from fitrouter_integrations._identity import FIELDS, first_said
 from fitrouter_integrations.client import Comment, Vote
 from fitrouter_integrations.gateway.parsing._messages import messages_of
@@ -170,7 +170,7 @@ def _vote(body: dict[str, Any], headers: Mapping[str, bytes], tenant: str) -> Vo
     )
 
 
-class Stated(NamedTuple):
+class DeclaredProfile(NamedTuple):
     """Values and statements that a user declares; None keeps the present ones."""
 
     identity: Identity
@@ -181,7 +181,7 @@ class Stated(NamedTuple):
     examples: list[Mark]
 
 
-def profile(body: dict[str, Any], headers: Mapping[str, bytes], tenant: str) -> Stated:
+def profile(body: dict[str, Any], headers: Mapping[str, bytes], tenant: str) -> DeclaredProfile:
     """Values and statements in a body of PUT /v1/profile; they replace the earlier ones.
 
     Raises:
@@ -195,7 +195,7 @@ def profile(body: dict[str, Any], headers: Mapping[str, bytes], tenant: str) -> 
     if not any(name in body for name in aims):
         values, statements = values or {}, statements or []
     who = {"user": body.get("user"), "metadata": {"role": body.get("role")}}
-    return Stated(
+    return DeclaredProfile(
         identity=_identity(who, headers, tenant),
         values=_numbers(values, "values"),
         words=_statements(statements, "statements"),
@@ -272,7 +272,9 @@ def histories(body: dict[str, Any]) -> list[Any]:
     return list(found)
 
 
-def score_items(body: dict[str, Any], headers: Mapping[str, bytes], tenant: str) -> tuple[list[Asked], Identity]:
+def score_items(
+    body: dict[str, Any], headers: Mapping[str, bytes], tenant: str
+) -> tuple[list[PromptAnswers], Identity]:
     """(prompts with answers, whose taste) of a body of POST /v1/score.
 
     Raises:
@@ -284,7 +286,7 @@ def score_items(body: dict[str, Any], headers: Mapping[str, bytes], tenant: str)
     return [_asked(item, f"items[{i}]") for i, item in enumerate(items)], _identity(who, headers, tenant)
 
 
-def _asked(item: object, where: str) -> Asked:
+def _asked(item: object, where: str) -> PromptAnswers:
     if not isinstance(item, dict):
         raise InvalidRequest(f"{where}: got {shown(item)}; give an object with a prompt and answers")
     check_fields(item, ("prompt", "answers"))
@@ -293,7 +295,7 @@ def _asked(item: object, where: str) -> Asked:
         raise InvalidRequest(f"{where}.prompt: got {shown(prompt)}; give a string")
     if not isinstance(answers, list) or not all(isinstance(text, str) for text in answers):
         raise InvalidRequest(f"{where}.answers: got {shown(answers)}; give an array of strings")
-    return Asked(prompt, tuple(answers))
+    return PromptAnswers(prompt, tuple(answers))
 
 
 def quiz_answer(body: dict[str, Any], headers: Mapping[str, bytes], tenant: str) -> tuple[Identity, int, str]:
