@@ -45,7 +45,9 @@ def command(
     ] = DEFAULT,
     data: Annotated[Path | None, typer.Option(help="Journal folder, without a configuration.")] = None,
     url: Annotated[str | None, typer.Option(help="Ask a running gateway, such as http://127.0.0.1:8484.")] = None,
-    now: Annotated[bool, typer.Option("--now", help="Contrast what was believed then with now.")] = False,
+    now: Annotated[
+        bool, typer.Option("--now", help="Compare the predictions logged with the decision with today's.")
+    ] = False,
     then: Annotated[
         bool,
         typer.Option("--then", help="For decisions of earlier versions: fold the journal again to split the rating."),

@@ -39,12 +39,12 @@ _LIVE_PART = 0.6
 
 def command(
     rounds: Annotated[int, typer.Option(min=8, help="Requests; 200 stand for a day.")] = ROUNDS,
-    seconds: Annotated[float | None, typer.Option(min=1.0, help="Bounds the time of it all.")] = None,
+    seconds: Annotated[float | None, typer.Option(min=1.0, help="Limit of the total duration.")] = None,
     exit_: Annotated[bool, typer.Option("--exit", help="End after the summary instead of going on to serve.")] = False,
     json_: Annotated[Path | None, typer.Option("--json", help="Write everything to this file.")] = None,
     seeds: Annotated[int, typer.Option(min=0, help="Further seeds of the world, in process.")] = SEEDS,
-    world: Annotated[str | None, typer.Option(help="A world's file, or null: nobody has a taste.")] = None,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Of the gateway; 0: a free one.")] = 0,
+    world: Annotated[str | None, typer.Option(help="World file, or null for users without tastes.")] = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the gateway; 0 picks a free one.")] = 0,
     data: Annotated[Path | None, typer.Option(help="Keep the journal and the warehouse in this folder.")] = None,
 ) -> None:
     """Simulated people and models over real HTTP, and what routing was worth."""

@@ -45,7 +45,9 @@ def ratings(
     encoder: EncoderName = "static",
     seeds: Seeds = 5,
     k: Labels = None,
-    known_items: Annotated[bool, typer.Option(help="Use items that others have rated, not unseen ones.")] = False,
+    known_items: Annotated[
+        bool, typer.Option(help="Test on items that others have rated, instead of unseen ones.")
+    ] = False,
 ) -> None:
     """Ratings and thumbs: prediction for unseen users and items, by number of their own labels."""
     from fitrouter_evaluators.bench.ratings import run_ratings

@@ -20,7 +20,7 @@ app = verbs("Train encoders and priors, or rebuild the learned state.")
 @app.command()
 def encoder(
     out: Annotated[Path, typer.Option(help="Output folder.")],
-    dim: Annotated[int, typer.Option(min=8, max=256, help="Dimensions of a token vector.")] = 128,
+    dim: Annotated[int, typer.Option(min=8, max=256, help="Dimension of a token vector.")] = 128,
 ) -> None:
     """Distil the sentence encoder into a table of token vectors; prints its metadata as JSON."""
     from fitrouter_evaluators.training.train_encoder import train_static
@@ -73,10 +73,12 @@ def prior(
     out: Annotated[Path, typer.Option(help="Output file.")] = Path("prior.safetensors"),
     encoder: Annotated[str, typer.Option(help="Encoder of the response features.")] = "static",
     federated: Annotated[
-        str | None, typer.Option(help="Coordinate clients that keep their votes: HOST:PORT to listen at.")
+        str | None, typer.Option(help="Coordinate federated clients, which keep their votes: HOST:PORT to listen at.")
     ] = None,
     clients: Annotated[int, typer.Option(min=1, help="With --federated: number of clients.")] = 8,
-    join: Annotated[str | None, typer.Option(help="Be such a client, of --data: HOST:PORT of the coordinator.")] = None,
+    join: Annotated[
+        str | None, typer.Option(help="Run as a federated client over --data: HOST:PORT of the coordinator.")
+    ] = None,
     clip: Annotated[
         float | None, typer.Option(min=1e-9, help="Largest norm of a client's sums; default: by the other clients'.")
     ] = None,
@@ -145,7 +147,7 @@ def basis(
     data: Annotated[Path, typer.Option(help="Pairs in the open format, JSONL or Parquet.")],
     model: Annotated[str, typer.Option(help="Model whose embeddings the basis maps: a folder, or a hub id.")],
     out: Annotated[Path, typer.Option(help="Output file.")] = Path("basis.safetensors"),
-    rank: Annotated[int, typer.Option(min=1, max=64, help="Dimensions at most.")] = 8,
+    rank: Annotated[int, typer.Option(min=1, max=64, help="Maximum number of dimensions.")] = 8,
     max_tokens: Annotated[int, typer.Option(min=32, help="Tokens of prompt and answer that the model reads.")] = 4096,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
 ) -> None:

@@ -36,7 +36,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-Name = Annotated[str, typer.Argument(help="Name of the user, as requests have it.")]
+Name = Annotated[str, typer.Argument(help="User, by the user id in requests.")]
 TenantOf = Annotated[str, typer.Option("--tenant", help="Tenant of the user; with --url that of the key.")]
 
 

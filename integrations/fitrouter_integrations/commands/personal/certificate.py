@@ -28,13 +28,13 @@ from fitrouter_integrations.commands.personal.leaderboard import printable
 
 
 def command(
-    user: Annotated[str, typer.Option(help="Of whom; the user id that requests have.")],
+    user: Annotated[str, typer.Option(help="User, by the user id in requests.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Certificate to write; it must not exist.")],
     rows: Annotated[Path, typer.Option(help="File to write the rows to, as JSON lines; it must not exist.")],
     role: Annotated[str | None, typer.Option(help="Role of the user.")] = None,
     suite: Annotated[Path | None, typer.Option(help="Results of a suite's run, for the scores on the anchors.")] = None,
     estimator: Annotated[str, typer.Option(help="As in `fitrouter replay`, such as dr, sndr, ips, snips.")] = "dr",
-    parameter: Annotated[float | None, typer.Option(help="Its λ, if it has one.")] = None,
+    parameter: Annotated[float | None, typer.Option(help="λ of the estimator, if it has one.")] = None,
     alpha: Annotated[float, typer.Option(help="Highest probability that an interval misses.")] = 0.2,
     config: ConfigFile = DEFAULT,
     tenant: Annotated[str, typer.Option(help="Tenant of the user.")] = "default",

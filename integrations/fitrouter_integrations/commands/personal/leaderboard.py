@@ -25,7 +25,7 @@ WIDTH = 80
 
 
 def command(
-    user: Annotated[str | None, typer.Option(help="For whom; the user id that requests have.")] = None,
+    user: Annotated[str | None, typer.Option(help="User, by the user id in requests.")] = None,
     role: Annotated[str | None, typer.Option(help="Role of the user; alone, the ranking of the role.")] = None,
     config: ConfigFile = DEFAULT,
     url: Annotated[str | None, typer.Option(help="Ask a running gateway, such as http://127.0.0.1:8484.")] = None,

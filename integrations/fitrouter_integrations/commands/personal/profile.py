@@ -72,7 +72,7 @@ def declare(
     user: User,
     value: Annotated[list[str] | None, typer.Option(help="DIMENSION=VALUE, −1 (less) … 1 (more); repeatable.")] = None,
     say: Annotated[list[str] | None, typer.Option(help="A statement such as 'no bullet points'; repeatable.")] = None,
-    goal: Annotated[list[str] | None, typer.Option(help="What the user wants to reach; repeatable.")] = None,
+    goal: Annotated[list[str] | None, typer.Option(help="Goal of the user; repeatable.")] = None,
     priority: Annotated[
         list[str] | None, typer.Option(help="DIMENSION=FACTOR: how much more it counts than for everybody; repeatable.")
     ] = None,
@@ -98,9 +98,9 @@ def mark(
     user: User,
     decision_id: Annotated[str, typer.Argument(help="Decision id, or the answer's id; none with --text.")] = "",
     good: Annotated[bool | None, typer.Option("--good/--bad", help="What it is an example of.")] = None,
-    withdraw: Annotated[bool, typer.Option(help="Take an earlier mark back.")] = False,
+    withdraw: Annotated[bool, typer.Option(help="Undo an earlier mark.")] = False,
     text: Annotated[Path | None, typer.Option(help="File of any answer, instead of a decision.")] = None,
-    prompt: Annotated[str, typer.Option(help="What the text answers.")] = "",
+    prompt: Annotated[str, typer.Option(help="Prompt that the text answers.")] = "",
     config: ConfigFile = DEFAULT,
     url: Url = None,
     tenant: Tenant = "default",

@@ -55,7 +55,7 @@ Send: TypeAlias = Callable[[str, dict[str, Any]], dict[str, Any]]
 
 
 def command(
-    user: Annotated[str, typer.Option(help="Whose taste is asked for; the user id that requests have.")],
+    user: Annotated[str, typer.Option(help="User to question, by the user id in requests.")],
     role: Annotated[str | None, typer.Option(help="Role of the user.")] = None,
     config: ConfigFile = DEFAULT,
     url: Annotated[str | None, typer.Option(help="Ask a running gateway, such as http://127.0.0.1:8484.")] = None,
@@ -71,7 +71,7 @@ def command(
         bool, typer.Option("--ask", help="First ask every model the prompts, once, and keep its answers.")
     ] = False,
     prompts: Annotated[Path | None, typer.Option(help="Prompts for --ask, one a line.")] = None,
-    limit: Annotated[float, typer.Option(min=0.0, help="Most USD that --ask may spend.")] = 0.5,
+    limit: Annotated[float, typer.Option(min=0.0, help="Maximum USD that --ask may spend.")] = 0.5,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before --ask spends money.")] = False,
     out: Annotated[
         bool, typer.Option("--json", help="Print the result as JSON; questions go to standard error.")

@@ -22,7 +22,7 @@ from fitrouter_integrations.commands.personal.leaderboard import table, wrapped
 
 
 def command(
-    user: Annotated[str | None, typer.Option(help="Of whom; the user id that requests have.")] = None,
+    user: Annotated[str | None, typer.Option(help="User, by the user id in requests.")] = None,
     role: Annotated[str | None, typer.Option(help="Role of the user; alone, the report of the role.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write the report as one HTML page to this file.")] = None,
     out: JsonFile = None,

@@ -27,9 +27,11 @@ def command(
     file: Annotated[
         str, typer.Argument(help="JSONL with prompt and response (or answers), or any other text file: one answer.")
     ],
-    user: Annotated[str | None, typer.Option(help="Whose taste; without it the population's.")] = None,
+    user: Annotated[
+        str | None, typer.Option(help="User whose reward model is used; default: the population's.")
+    ] = None,
     role: Annotated[str | None, typer.Option(help="Role of the user.")] = None,
-    prompt: Annotated[str, typer.Option(help="What a text file answers.")] = "",
+    prompt: Annotated[str, typer.Option(help="Prompt that a text file answers.")] = "",
     config: ConfigFile = DEFAULT,
     url: Annotated[str | None, typer.Option(help="Ask a running gateway, such as http://127.0.0.1:8484.")] = None,
     tenant: Annotated[str, typer.Option(help="Tenant of the user; with --url that of the key.")] = "default",

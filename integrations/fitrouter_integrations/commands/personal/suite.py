@@ -52,7 +52,7 @@ User = Annotated[str | None, typer.Option(help="Whose; the user id that requests
 Role = Annotated[str | None, typer.Option(help="Role of the user; alone, the suite of the role.")]
 Answers = Annotated[Path | None, typer.Option(help="Recorded answers, Parquet or JSONL with prompt, model, response.")]
 Judge = Annotated[str | None, typer.Option(help="A configured model that writes pairs, checks them, and judges.")]
-Limit = Annotated[float, typer.Option(min=0.0, help="Most USD to spend.")]
+Limit = Annotated[float, typer.Option(min=0.0, help="Maximum USD to spend.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask before money is spent.")]
 AskAgain = Annotated[
     bool, typer.Option("--ask-again", help="Make the calls again that were in progress when a run was killed.")
@@ -65,9 +65,11 @@ def generate(
     user: User = None,
     role: Role = None,
     prompts: Annotated[Path | None, typer.Option(help="Further prompts, one a line.")] = None,
-    own: Annotated[int, typer.Option(min=0, max=200, help="Most prompts of the person's own requests, if kept.")] = 20,
+    own: Annotated[
+        int, typer.Option(min=0, max=200, help="Maximum number of prompts from the person's own requests, if kept.")
+    ] = 20,
     answers: Answers = None,
-    pairs: Annotated[int, typer.Option(min=0, max=200, help="Most contrast pairs.")] = 40,
+    pairs: Annotated[int, typer.Option(min=0, max=200, help="Maximum number of contrast pairs.")] = 40,
     judge: Judge = None,
     limit: Limit = 0.5,
     yes: Yes = False,
@@ -112,7 +114,7 @@ def generate(
 def validate(
     file: Annotated[Path, typer.Argument(help="A suite; marks are kept in it after each answer.")],
     rater: Annotated[str, typer.Option(help="Name or number of the rater.")] = "1",
-    most: Annotated[int, typer.Option("--max", min=1, help="Most questions of this sitting.")] = 10_000,
+    most: Annotated[int, typer.Option("--max", min=1, help="Maximum number of questions in this session.")] = 10_000,
 ) -> None:
     """Compare the answers of contrast pairs without knowing which is which; κ of all raters is kept in the suite."""
     suite, console = decoded(read_file(file, "FILE")), Console(highlight=False)

@@ -14,7 +14,7 @@ from fitrouter_integrations.commands.personal.certificate import text
 
 def command(
     file: Annotated[Path, typer.Argument(help="Certificate that `fitrouter certificate` wrote.")],
-    rows: Annotated[Path, typer.Option(help="The rows that were written with it.")],
+    rows: Annotated[Path, typer.Option(help="File of the rows that were written with the certificate.")],
     key: Annotated[str, typer.Option(help="Fingerprint that the signing key must have.")] = "",
 ) -> None:
     """Check signature and hash of a certificate, and recompute every figure from its rows.
